@@ -1,0 +1,107 @@
+//! What can go wrong, and what it is called everywhere.
+//!
+//! A failure has a gRPC code for the carriers, a [`Reason`] for programs, a sentence for people, and the numbers
+//! that were wrong as details. Errors of single operations become failures in `convert`; nothing here knows how a
+//! failure travels.
+
+use std::borrow::Cow;
+use std::fmt;
+
+mod convert;
+mod reason;
+
+pub use reason::{Code, Reason};
+
+/// The most details of a failure. A failure is small, whoever made it.
+pub const MAX_DETAILS: usize = 32;
+
+/// A call that failed, and left nothing behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The gRPC code.
+    pub code: Code,
+    /// The cause, stable and for programs.
+    pub reason: Reason,
+    /// What happened and what to do, for people.
+    pub message: String,
+    /// The values that were wrong: lower-case names with underscores, units last.
+    pub details: Vec<(Cow<'static, str>, String)>,
+}
+
+impl Failure {
+    /// A failure with the code that belongs to its reason.
+    pub fn new(reason: Reason, message: impl Into<String>) -> Failure {
+        Failure { code: reason.code(), reason, message: message.into(), details: Vec::new() }
+    }
+
+    /// Adds a value that was wrong. Beyond [`MAX_DETAILS`] it is dropped.
+    #[must_use]
+    pub fn with(mut self, key: impl Into<Cow<'static, str>>, value: impl fmt::Display) -> Failure {
+        if self.details.len() < MAX_DETAILS {
+            self.details.push((key.into(), value.to_string()));
+        }
+        self
+    }
+
+    /// A failure as it came over a wire. A reason that this release does not know becomes [`Reason::Internal`] with
+    /// the code that came, and the word is kept as the detail `reason`.
+    pub fn received(code: Code, reason: &str, message: impl Into<String>) -> Failure {
+        let known = reason.parse::<Reason>();
+        let failure = Failure {
+            code,
+            reason: known.unwrap_or(Reason::Internal),
+            message: message.into(),
+            details: Vec::new(),
+        };
+        if known.is_ok() { failure } else { failure.with("reason", reason) }
+    }
+
+    /// The value of a detail.
+    pub fn detail(&self, key: &str) -> Option<&str> {
+        self.details.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// `ARENA_FULL: 4 GiB do not fit now (free_bytes=1024, held_bytes=0)`
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)?;
+        for (position, (key, value)) in self.details.iter().enumerate() {
+            f.write_str(if position == 0 { " (" } else { ", " })?;
+            write!(f, "{key}={value}")?;
+        }
+        f.write_str(if self.details.is_empty() { "" } else { ")" })
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_prints_its_reason_its_sentence_and_its_numbers() {
+        let failure = Failure::new(Reason::ArenaFull, "the tensor does not fit now");
+        assert_eq!(failure.to_string(), "ARENA_FULL: the tensor does not fit now");
+        let failure = failure.with("free_bytes", 1024).with("held_bytes", 0);
+        assert_eq!(
+            failure.to_string(),
+            "ARENA_FULL: the tensor does not fit now (free_bytes=1024, held_bytes=0)"
+        );
+        assert_eq!((failure.code, failure.detail("free_bytes")), (Code::ResourceExhausted, Some("1024")));
+    }
+
+    #[test]
+    fn a_reason_of_a_newer_release_keeps_its_code_and_its_word() {
+        let failure = Failure::received(Code::Unavailable, "MOON_PHASE", "wait");
+        assert_eq!((failure.code, failure.reason), (Code::Unavailable, Reason::Internal));
+        assert_eq!(failure.detail("reason"), Some("MOON_PHASE"));
+    }
+
+    #[test]
+    fn details_are_bounded() {
+        let failure = (0..100).fold(Failure::new(Reason::Internal, "x"), |f, i| f.with("i", i));
+        assert_eq!(failure.details.len(), MAX_DETAILS);
+    }
+}

@@ -1,0 +1,234 @@
+//! The codes of gRPC and the reasons of Tensorlane.
+
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! codes {
+    ($( $(#[doc = $doc:literal])+ $variant:ident = $number:literal, $name:literal; )+) => {
+        /// The status codes of gRPC that a failure can have, with their numbers.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(i32)]
+        pub enum Code {
+            $( $(#[doc = $doc])+ $variant = $number, )+
+        }
+
+        impl Code {
+            /// Every code, by number.
+            pub const ALL: &'static [Code] = &[$(Code::$variant),+];
+
+            /// The name that gRPC gives it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Code::$variant => $name,)+ }
+            }
+
+            /// The code of a number. Numbers that gRPC does not define, and 0 (no failure), are [`Code::Unknown`].
+            pub const fn from_number(number: i32) -> Code {
+                match number { $($number => Code::$variant,)+ _ => Code::Unknown }
+            }
+        }
+    };
+}
+
+codes! {
+    /// The caller gave up.
+    Cancelled = 1, "CANCELLED";
+    /// Nothing better is known.
+    Unknown = 2, "UNKNOWN";
+    /// The request could never be right, whatever the state.
+    InvalidArgument = 3, "INVALID_ARGUMENT";
+    /// The time was over first.
+    DeadlineExceeded = 4, "DEADLINE_EXCEEDED";
+    /// What was named does not exist.
+    NotFound = 5, "NOT_FOUND";
+    /// What was to be made exists.
+    AlreadyExists = 6, "ALREADY_EXISTS";
+    /// The caller may not.
+    PermissionDenied = 7, "PERMISSION_DENIED";
+    /// Something is used up.
+    ResourceExhausted = 8, "RESOURCE_EXHAUSTED";
+    /// The state does not allow it; repeating alone does not help.
+    FailedPrecondition = 9, "FAILED_PRECONDITION";
+    /// Another caller was faster.
+    Aborted = 10, "ABORTED";
+    /// Beyond the end.
+    OutOfRange = 11, "OUT_OF_RANGE";
+    /// Not built, or not built in.
+    Unimplemented = 12, "UNIMPLEMENTED";
+    /// A mistake of ours.
+    Internal = 13, "INTERNAL";
+    /// Gone or out of reach.
+    Unavailable = 14, "UNAVAILABLE";
+    /// Bytes are not what they were.
+    DataLoss = 15, "DATA_LOSS";
+    /// Nobody said who the caller is.
+    Unauthenticated = 16, "UNAUTHENTICATED";
+}
+
+impl Code {
+    /// The number that gRPC gives it.
+    pub const fn number(self) -> i32 {
+        self as i32
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+macro_rules! reasons {
+    ($( $(#[doc = $doc:literal])+ $variant:ident, $name:literal, $code:ident; )+) => {
+        /// The cause of a failure, stable and for programs. Each has one gRPC code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Reason {
+            $( $(#[doc = $doc])+ $variant, )+
+        }
+
+        impl Reason {
+            /// Every reason.
+            pub const ALL: &'static [Reason] = &[$(Reason::$variant),+];
+
+            /// The word on the wire, in metrics and in logs.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Reason::$variant => $name,)+ }
+            }
+
+            /// The gRPC code that goes with it.
+            pub const fn code(self) -> Code {
+                match self { $(Reason::$variant => Code::$code,)+ }
+            }
+
+            fn by_word(word: &str) -> Option<Reason> {
+                match word { $($name => Some(Reason::$variant),)+ _ => None }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No such tensor, name, ticket or session.
+    NotFound, "NOT_FOUND", NotFound;
+    /// The name belongs to another tensor; say which one it may replace.
+    NameTaken, "NAME_TAKEN", AlreadyExists;
+    /// The name no longer belongs to the tensor that was to be replaced; look it up again.
+    NameChanged, "NAME_CHANGED", FailedPrecondition;
+    /// A dtype that this release does not know.
+    DTypeUnknown, "DTYPE_UNKNOWN", InvalidArgument;
+    /// Dtype, shape, strides and byte count disagree.
+    LayoutMismatch, "LAYOUT_MISMATCH", InvalidArgument;
+    /// A selection reaches outside the tensor, or cuts a byte.
+    SelectionOutOfRange, "SELECTION_OUT_OF_RANGE", InvalidArgument;
+    /// A part of the request is larger than is ever allowed: a key, a list, a message, a tensor.
+    TooLarge, "TOO_LARGE", InvalidArgument;
+    /// Something countable is used up for now: tensors, leases of a holder, requests in flight.
+    LimitExceeded, "LIMIT_EXCEEDED", ResourceExhausted;
+    /// A text that is no reference.
+    ReferenceMalformed, "REFERENCE_MALFORMED", InvalidArgument;
+    /// The reference belongs to another exchange.
+    WrongExchange, "WRONG_EXCHANGE", PermissionDenied;
+    /// The tensor is still being written.
+    NotSealed, "NOT_SEALED", FailedPrecondition;
+    /// The tensor is sealed and can no longer be written, sealed or aborted.
+    AlreadySealed, "ALREADY_SEALED", FailedPrecondition;
+    /// It belongs to another session.
+    NotYours, "NOT_YOURS", PermissionDenied;
+    /// It belongs to another peer; ask that one.
+    NotOwned, "NOT_OWNED", FailedPrecondition;
+    /// Nothing would keep the tensor: no session, no ticket, no name.
+    WouldVanish, "WOULD_VANISH", FailedPrecondition;
+    /// The retry id was used before, for something else.
+    RetryMismatch, "RETRY_MISMATCH", InvalidArgument;
+    /// No allowed route meets what was required.
+    RequirementNotMet, "REQUIREMENT_NOT_MET", FailedPrecondition;
+    /// The arena is full for now; the details say how much is free and who holds the most.
+    ArenaFull, "ARENA_FULL", ResourceExhausted;
+    /// The tensor is larger than the arena can ever take.
+    NeverFits, "NEVER_FITS", ResourceExhausted;
+    /// The incarnation that owned the tensor is gone, and the tensor with it.
+    OwnerLost, "OWNER_LOST", Unavailable;
+    /// The peer is known, but no transport reaches it now.
+    PeerUnreachable, "PEER_UNREACHABLE", Unavailable;
+    /// No peer of that name is in the exchange.
+    PeerUnknown, "PEER_UNKNOWN", NotFound;
+    /// Several peers own that name; say which one is meant.
+    AmbiguousName, "AMBIGUOUS_NAME", FailedPrecondition;
+    /// The caller's deadline was over first.
+    DeadlineExceeded, "DEADLINE_EXCEEDED", DeadlineExceeded;
+    /// The caller gave up.
+    Cancelled, "CANCELLED", Cancelled;
+    /// The bytes are not those that were sealed.
+    ChecksumMismatch, "CHECKSUM_MISMATCH", DataLoss;
+    /// The call needs a session.
+    SessionRequired, "SESSION_REQUIRED", FailedPrecondition;
+    /// No more sessions are taken.
+    SessionLimit, "SESSION_LIMIT", ResourceExhausted;
+    /// The ticket's uses are spent, or its time is over.
+    TicketSpent, "TICKET_SPENT", FailedPrecondition;
+    /// The peer is going away and takes nothing new.
+    Draining, "DRAINING", Unavailable;
+    /// The request is wrong in a way that has no reason of its own.
+    InvalidArgument, "INVALID_ARGUMENT", InvalidArgument;
+    /// This peer, transport or release cannot do it.
+    Unsupported, "UNSUPPORTED", Unimplemented;
+    /// A mistake of ours.
+    Internal, "INTERNAL", Internal;
+}
+
+impl Reason {
+    /// Whether the same call may succeed later without anyone changing it.
+    pub const fn is_transient(self) -> bool {
+        matches!(
+            self,
+            Reason::ArenaFull
+                | Reason::LimitExceeded
+                | Reason::SessionLimit
+                | Reason::PeerUnreachable
+                | Reason::NotSealed
+                | Reason::Draining
+                | Reason::DeadlineExceeded
+        )
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that is no reason of this release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a reason that this release knows")]
+pub struct UnknownReason;
+
+impl FromStr for Reason {
+    type Err = UnknownReason;
+
+    fn from_str(word: &str) -> Result<Reason, UnknownReason> {
+        Reason::by_word(word).ok_or(UnknownReason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_found_again_by_its_word() {
+        for &reason in Reason::ALL {
+            assert_eq!(reason.as_str().parse(), Ok(reason));
+        }
+        assert_eq!("not_found".parse::<Reason>(), Err(UnknownReason));
+    }
+
+    #[test]
+    fn every_code_is_found_again_by_its_number() {
+        for &code in Code::ALL {
+            assert_eq!(Code::from_number(code.number()), code);
+        }
+        assert_eq!(Code::from_number(0), Code::Unknown);
+        assert_eq!(Code::from_number(17), Code::Unknown);
+    }
+}

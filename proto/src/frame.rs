@@ -1,0 +1,333 @@
+//! Frames: how messages are told apart on a byte stream. Sans I/O: this module knows bytes, never sockets.
+//!
+//! Both protocols of ours, the session socket and the peer connection, carry frames: a header of 16 bytes, then a body.
+//!
+//! ```text
+//!  0        4      6       8                16
+//!  +--------+------+-------+----------------+---------------- - -
+//!  | length | kind | flags | call           | body (length bytes)
+//!  +--------+------+-------+----------------+---------------- - -
+//!   u32      u16    u16     u64               all little-endian
+//! ```
+//!
+//! `call` is chosen by the asker and repeated in the answer, whose `kind` is the same and whose flags have [`REPLY`].
+//! A body is one protobuf message, except that of [`PeerKind::Chunk`]: an 8-byte offset and raw bytes.
+//! A frame that breaks a limit, or is of an unknown kind, ends the connection: nothing after it can be trusted.
+
+use thiserror::Error;
+
+/// Length of a header in bytes.
+pub const HEADER_BYTES: usize = 16;
+/// Newest version of the session socket's protocol.
+pub const SESSION_VERSION: u32 = 1;
+/// Newest version of the peer protocol.
+pub const PEER_VERSION: u32 = 1;
+/// Longest body on a session socket. Costs that much memory a session at most: a batch of 65,536 small items fits.
+pub const SESSION_BODY_MAX: u32 = 16 << 20;
+/// Longest body between peers. Costs that much memory a connection at most: four chunks.
+pub const PEER_BODY_MAX: u32 = (4 << 20) + (64 << 10);
+/// Most tensor bytes in one chunk between peers. Larger ones delay whatever waits behind them on the connection.
+pub const CHUNK_BYTES_MAX: usize = 1 << 20;
+/// Largest tensor that travels inside a message (Put on a session socket, PullMany between peers), in bytes.
+pub const INLINE_BYTES_MAX: usize = 64 << 10;
+/// Most items of one request on a session socket.
+pub const SESSION_ITEMS_MAX: usize = 65_536;
+/// Most items of one request over gRPC or between peers.
+pub const ITEMS_MAX: usize = 4_096;
+
+/// Flag: this frame answers the call of the same number.
+pub const REPLY: u16 = 1;
+/// Flag of a reply: the call failed as a whole and the body is a `Failure`.
+pub const FAILED: u16 = 2;
+/// Flag of a chunk: the last one of its call.
+pub const LAST: u16 = 4;
+
+/// Why a frame was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// The length is above the limit of the protocol.
+    #[error("a frame of {length} bytes is above the limit of {limit}")]
+    TooLong {
+        /// What the header says.
+        length: u32,
+        /// What is allowed.
+        limit: u32,
+    },
+    /// No frame of this protocol has this kind.
+    #[error("{0} is not a kind of frame")]
+    UnknownKind(u16),
+    /// A flag that this version does not know.
+    #[error("the flags {0:#06x} are not known")]
+    UnknownFlags(u16),
+    /// The body is not the message that the kind promises.
+    #[error("the body of a frame of kind {0} is malformed")]
+    Malformed(u16),
+    /// A frame that may not come in the present state (a verb before Hello, a chunk of no call).
+    #[error("a frame of kind {0} may not come here")]
+    OutOfPlace(u16),
+}
+
+impl FrameError {
+    /// A stable label for metrics.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::TooLong { .. } => "too_long",
+            Self::UnknownKind(_) => "unknown_kind",
+            Self::UnknownFlags(_) => "unknown_flags",
+            Self::Malformed(_) => "malformed",
+            Self::OutOfPlace(_) => "out_of_place",
+        }
+    }
+}
+
+/// The first 16 bytes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Length of the body in bytes.
+    pub length: u32,
+    /// What the body is; see [`SessionKind`] and [`PeerKind`].
+    pub kind: u16,
+    /// [`REPLY`], [`FAILED`], [`LAST`].
+    pub flags: u16,
+    /// Number of the call; 0 where there is none.
+    pub call: u64,
+}
+
+impl Header {
+    /// The bytes on the wire.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[0..4].copy_from_slice(&self.length.to_le_bytes());
+        bytes[4..6].copy_from_slice(&self.kind.to_le_bytes());
+        bytes[6..8].copy_from_slice(&self.flags.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.call.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header; refuses a body above `limit` before a byte is set aside for it.
+    pub fn decode(bytes: &[u8; HEADER_BYTES], limit: u32) -> Result<Self, FrameError> {
+        let [l0, l1, l2, l3, k0, k1, f0, f1, c @ ..] = *bytes;
+        let header = Self {
+            length: u32::from_le_bytes([l0, l1, l2, l3]),
+            kind: u16::from_le_bytes([k0, k1]),
+            flags: u16::from_le_bytes([f0, f1]),
+            call: u64::from_le_bytes(c),
+        };
+        if header.length > limit {
+            return Err(FrameError::TooLong { length: header.length, limit });
+        }
+        if header.flags & !(REPLY | FAILED | LAST) != 0 {
+            return Err(FrameError::UnknownFlags(header.flags));
+        }
+        Ok(header)
+    }
+
+    /// Whether this frame answers a call.
+    pub fn is_reply(&self) -> bool {
+        self.flags & REPLY != 0
+    }
+
+    /// Whether the body is a `Failure`.
+    pub fn is_failed(&self) -> bool {
+        self.flags & FAILED != 0
+    }
+
+    /// Whether this chunk is the last of its call.
+    pub fn is_last(&self) -> bool {
+        self.flags & LAST != 0
+    }
+}
+
+/// One frame as bytes: header and protobuf body in one buffer, ready for one write.
+pub fn encode(kind: u16, flags: u16, call: u64, message: &impl prost::Message) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode_into(&mut frame, kind, flags, call, message);
+    frame
+}
+
+/// Appends one frame to `out`.
+pub fn encode_into(out: &mut Vec<u8>, kind: u16, flags: u16, call: u64, message: &impl prost::Message) {
+    let length = message.encoded_len();
+    out.reserve(HEADER_BYTES + length);
+    // A message above 4 GiB cannot be built under the limits of any verb; the receiver would refuse this length.
+    let header = Header { length: u32::try_from(length).unwrap_or(u32::MAX), kind, flags, call };
+    out.extend_from_slice(&header.encode());
+    message.encode_raw(out);
+}
+
+/// How many times field 1 stands at the top level of an encoded message: its items, for every plural request. Allocates
+/// nothing, so that a body can be refused before it is decoded. Packed numbers count once; what is malformed ends the
+/// count, and is refused by the decoder.
+pub fn top_level_items(body: &[u8]) -> usize {
+    let (mut items, mut rest) = (0, body);
+    while let Some(key) = varint(&mut rest) {
+        let length = match key & 7 {
+            0 => varint(&mut rest).map(|_| 0),
+            1 => Some(8),
+            2 => varint(&mut rest).and_then(|l| usize::try_from(l).ok()),
+            5 => Some(4),
+            _ => None,
+        };
+        let Some(after) = length.and_then(|l| rest.get(l..)) else { break };
+        rest = after;
+        items += usize::from(key >> 3 == 1);
+    }
+    items
+}
+
+/// Takes one varint; none at the end or where it is too long.
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+macro_rules! kinds {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $number:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum $name { $($(#[$variant_doc])* $variant = $number),+ }
+
+        impl TryFrom<u16> for $name {
+            type Error = FrameError;
+            fn try_from(kind: u16) -> Result<Self, FrameError> {
+                match kind {
+                    $($number => Ok(Self::$variant),)+
+                    other => Err(FrameError::UnknownKind(other)),
+                }
+            }
+        }
+
+        impl From<$name> for u16 {
+            fn from(kind: $name) -> u16 {
+                kind as u16
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Kinds of frames on the session socket.
+    SessionKind {
+        /// `SessionHello`; its reply is `SessionWelcome`, with the event pipe's descriptor.
+        Hello = 1,
+        /// `SegmentFrame`, sidecar to client, with two descriptors: memory and witness.
+        Segment = 2,
+        /// `SegmentMapped`, client to sidecar.
+        SegmentMapped = 3,
+        /// `SegmentRetired`, on the event pipe only.
+        SegmentRetired = 4,
+        /// Withdraws the call of the same number; empty body, no reply of its own.
+        Cancel = 5,
+        /// `PutRequest` / `PutResponse`.
+        Put = 16,
+        /// `ReserveRequest` / `ReserveResponse`.
+        Reserve = 17,
+        /// `SealRequest` / `SealResponse`.
+        Seal = 18,
+        /// `AbortRequest` / `AbortResponse`.
+        Abort = 19,
+        /// `AcquireRequest` / `AcquireResponse`.
+        Acquire = 20,
+        /// `ReleaseRequest`, no reply.
+        Release = 21,
+        /// `DescribeRequest` / `DescribeResponse`.
+        Describe = 22,
+        /// `ListRequest` / `ListResponse`.
+        List = 23,
+        /// `NameRequest` / `NameResponse`.
+        Name = 24,
+        /// `UnnameRequest` / `UnnameResponse`.
+        Unname = 25,
+        /// `LookupRequest` / `LookupResponse`.
+        Lookup = 26,
+        /// `TicketRequest` / `TicketResponse`.
+        Ticket = 27,
+        /// `RedeemRequest` / `RedeemResponse`.
+        Redeem = 28,
+        /// `StatusRequest` / `StatusResponse`.
+        Status = 29,
+        /// `PeersRequest` / `PeersResponse`.
+        Peers = 30,
+    }
+}
+
+kinds! {
+    /// Kinds of frames between two peers.
+    PeerKind {
+        /// `PeerHello`, first frame of each side.
+        Hello = 1,
+        /// `Pull`; its reply is `PullHead`, then chunks of the same call.
+        Pull = 2,
+        /// Bytes of a pull: 8 bytes of offset into the packed selection, then the bytes.
+        Chunk = 3,
+        /// `PullDone`, no reply.
+        PullDone = 4,
+        /// `PullMany` / `PulledMany`.
+        PullMany = 5,
+        /// `Inquire` / `Inquired`.
+        Inquire = 6,
+        /// `Cancel`: withdraws the call of the same number; no reply.
+        Cancel = 7,
+        /// `Ping`; its reply is the same.
+        Ping = 8,
+        /// The sender closes in order: it will answer nothing more; empty body.
+        Goodbye = 9,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_length_of_two_to_the_63_never_fits_a_header_and_two_to_the_32_is_refused() {
+        let header = Header { length: u32::MAX, kind: 16, flags: 0, call: 1 };
+        let refused = Header::decode(&header.encode(), SESSION_BODY_MAX);
+        assert_eq!(refused, Err(FrameError::TooLong { length: u32::MAX, limit: SESSION_BODY_MAX }));
+    }
+
+    #[test]
+    fn unknown_kinds_and_flags_are_refused() {
+        assert_eq!(SessionKind::try_from(999), Err(FrameError::UnknownKind(999)));
+        assert_eq!(PeerKind::try_from(0), Err(FrameError::UnknownKind(0)));
+        let header = Header { length: 0, kind: 16, flags: 0x8000, call: 0 };
+        assert_eq!(Header::decode(&header.encode(), 1), Err(FrameError::UnknownFlags(0x8000)));
+    }
+
+    #[test]
+    fn items_are_counted_without_decoding_them() {
+        use prost::Message;
+
+        use crate::generated as v1;
+        let items = vec![v1::PutItem { data: vec![7; 300].into(), ..v1::PutItem::default() }; 5];
+        let request = v1::PutRequest { items, deadline_ms: 9 };
+        assert_eq!(top_level_items(&request.encode_to_vec()), 5);
+        assert_eq!(top_level_items(&[0x0a, 0x00].repeat(1_000_000)), 1_000_000);
+        assert_eq!(top_level_items(&[0x0a, 0xff, 0xff]), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_survives_the_wire(length in 0u32..=SESSION_BODY_MAX, kind: u16, flags in 0u16..8, call: u64) {
+            let header = Header { length, kind, flags, call };
+            prop_assert_eq!(Header::decode(&header.encode(), SESSION_BODY_MAX), Ok(header));
+        }
+
+        #[test]
+        fn any_sixteen_bytes_are_a_header_or_an_error(bytes: [u8; 16]) {
+            if let Ok(header) = Header::decode(&bytes, PEER_BODY_MAX) {
+                prop_assert_eq!(header.encode(), bytes);
+            }
+        }
+    }
+}

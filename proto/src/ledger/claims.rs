@@ -1,0 +1,103 @@
+//! Leases: taken, given back, and had for a ticket.
+
+use super::slots::Life;
+use super::{
+    Answer, Cause, Effect, Holder, Ledger, Recalled, Refusal, RetryId, RetryKind, TensorId, TicketId,
+};
+
+impl Ledger {
+    pub(super) fn lease(&mut self, by: Holder, id: TensorId) -> Result<Answer, Refusal> {
+        self.check_sealed(id)?;
+        self.holders.admit(by, &self.limits)?;
+        Ok(Answer::Leased { held: self.add_lease(by, id) })
+    }
+
+    pub(super) fn release(
+        &mut self,
+        by: Holder,
+        id: TensorId,
+        count: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Answer, Refusal> {
+        let bytes = self.check_sealed(id)?;
+        let held = self.holders.release(by, id, count, bytes).map_err(|held| Refusal::NotHeld {
+            id,
+            by,
+            held,
+            asked: count,
+        })?;
+        if count > 0 {
+            self.drop_leases(id, count, held == 0, Cause::Released, effects);
+        }
+        Ok(Answer::Released { held })
+    }
+
+    pub(super) fn redeem(
+        &mut self,
+        ticket: TicketId,
+        by: Holder,
+        retry: Option<RetryId>,
+    ) -> Result<Answer, Refusal> {
+        let kind = RetryKind::Redeem { ticket };
+        if let Some(Recalled { id, .. }) = self.repeated(retry, Some(by), |first, _| first == kind)? {
+            // Whoever is answered "redeemed" holds a lease, also the second time.
+            let held = self.holders.leases(by, id) > 0;
+            return if held {
+                Ok(Answer::Redeemed { id, again: true })
+            } else {
+                Err(Refusal::RetryLapsed { id })
+            };
+        }
+        let id = self.tickets.find(ticket).ok_or(Refusal::TicketUnknown)?.tensor;
+        self.holders.admit(by, &self.limits)?;
+        // The lease comes first: nothing is without a keeper in between.
+        self.add_lease(by, id);
+        if self.tickets.spend(ticket)
+            && let Some(Life::Owned { tickets, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life)
+        {
+            *tickets -= 1;
+        }
+        self.remember(retry, Recalled { kind, by: Some(by), id });
+        Ok(Answer::Redeemed { id, again: false })
+    }
+
+    /// The bytes of a sealed tensor.
+    pub(super) fn check_sealed(&self, id: TensorId) -> Result<u64, Refusal> {
+        let tensor = self.slots.get(id).ok_or(Refusal::NotFound { id })?;
+        match tensor.life {
+            Life::Reserved { .. } => Err(Refusal::NotSealed { id }),
+            Life::Owned { .. } | Life::Copied { .. } => Ok(tensor.bytes),
+        }
+    }
+
+    /// One more lease of a sealed tensor, for a holder that was admitted; how many it has then.
+    pub(super) fn add_lease(&mut self, by: Holder, id: TensorId) -> u64 {
+        let Some(tensor) = self.slots.get_mut(id) else { return 0 };
+        let held = self.holders.lease(by, id, tensor.bytes);
+        tensor.holders += u64::from(held == 1);
+        tensor.leases += 1;
+        self.counts.leases += 1;
+        if tensor.leases == 1 && matches!(tensor.life, Life::Copied { .. }) && self.idle.remove(id.slot()) {
+            self.counts.bytes_idle -= tensor.bytes;
+        }
+        held
+    }
+
+    /// Leases that a holder no longer has; with `all`, it has none left.
+    pub(super) fn drop_leases(
+        &mut self,
+        id: TensorId,
+        count: u64,
+        all: bool,
+        cause: Cause,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(tensor) = self.slots.get_mut(id) else { return };
+        tensor.leases -= count;
+        tensor.holders -= u64::from(all);
+        self.counts.leases -= count;
+        if tensor.leases == 0 {
+            self.loosened(id, cause, effects);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What may happen to a ledger, what it answers, and what the caller must then do.
+
+use std::num::NonZeroU32;
+
+use super::{Holder, Millis, Origin, RetryId, TensorId, TensorName, TicketId};
+
+/// Something that happened or is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Room for a new tensor. Without `by`, whoever knows the id may seal it, and only [`Event::Abort`] ends it otherwise.
+    Reserve {
+        /// Who writes it: the reservation ends with this holder.
+        by: Option<Holder>,
+        /// Bytes of the tensor; zero is fine.
+        bytes: u64,
+        /// The client's id of this request.
+        retry: Option<RetryId>,
+    },
+    /// The bytes are there and final. Kept by at least one of lease, name, ticket, else refused.
+    Seal {
+        /// The reserving holder.
+        by: Option<Holder>,
+        /// The reservation.
+        id: TensorId,
+        /// What keeps it from now on.
+        keep: Keep,
+        /// The client's id of this request.
+        retry: Option<RetryId>,
+    },
+    /// A reservation is given up.
+    Abort {
+        /// The reserving holder.
+        by: Option<Holder>,
+        /// The reservation.
+        id: TensorId,
+    },
+    /// One more lease.
+    Lease {
+        /// Who holds it.
+        by: Holder,
+        /// A sealed tensor.
+        id: TensorId,
+    },
+    /// Leases are given back.
+    Release {
+        /// Who held them.
+        by: Holder,
+        /// The tensor.
+        id: TensorId,
+        /// How many.
+        count: u64,
+    },
+    /// A sealed tensor gets a (further) name.
+    Name {
+        /// The tensor.
+        id: TensorId,
+        /// The name and what it may replace.
+        name: NameSpec,
+    },
+    /// A name ends.
+    Unname {
+        /// The name.
+        name: TensorName,
+    },
+    /// A sealed tensor gets a (further) ticket.
+    IssueTicket {
+        /// The tensor.
+        id: TensorId,
+        /// The ticket.
+        spec: TicketSpec,
+    },
+    /// A use of a ticket is turned into a lease.
+    Redeem {
+        /// The ticket.
+        ticket: TicketId,
+        /// Who gets the lease.
+        by: Holder,
+        /// The client's id of this request.
+        retry: Option<RetryId>,
+    },
+    /// A copy of another peer's tensor is complete. It is sealed at once and leased by `by`.
+    CopyIn {
+        /// What it is a copy of.
+        origin: Origin,
+        /// Bytes of the tensor.
+        bytes: u64,
+        /// Who wanted it.
+        by: Holder,
+    },
+    /// Free copies that nobody leases, longest idle first, until this many bytes are free or no such copy is left.
+    Evict {
+        /// Bytes wanted.
+        bytes: u64,
+    },
+    /// A holder is no more: all its leases and reservations end now. Nothing may be asked in its name afterwards.
+    HolderGone {
+        /// The holder.
+        holder: Holder,
+    },
+    /// A holder's connection is lost: unless it is back by then, it is gone.
+    /// What is asked in its name meanwhile (requests on their way) ends with it too.
+    HolderAway {
+        /// The holder.
+        holder: Holder,
+        /// When its leases and reservations end.
+        until: Millis,
+    },
+    /// The same incarnation of a holder that was away is back.
+    HolderBack {
+        /// The holder.
+        holder: Holder,
+    },
+    /// Time has passed. Every other event settles what is due before it as well.
+    Tick,
+}
+
+/// What keeps a tensor when it is sealed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keep {
+    /// A lease of the reserving holder.
+    pub lease: bool,
+    /// A name.
+    pub name: Option<NameSpec>,
+    /// A ticket.
+    pub ticket: Option<TicketSpec>,
+}
+
+/// A name to give.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameSpec {
+    /// The name.
+    pub name: TensorName,
+    /// The tensor that must have it now (compare and swap). Without it, the name must be free.
+    pub replaces: Option<TensorId>,
+}
+
+/// A ticket to issue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TicketSpec {
+    /// Its random id.
+    pub id: TicketId,
+    /// How long it is good for, from now; zero is refused.
+    pub ttl: Millis,
+    /// How often it can be redeemed.
+    pub uses: NonZeroU32,
+}
+
+impl TicketSpec {
+    /// A ticket for one use.
+    #[must_use]
+    pub const fn once(id: TicketId, ttl: Millis) -> Self {
+        Self { id, ttl, uses: NonZeroU32::MIN }
+    }
+}
+
+/// What came of an event. `again` says that this is the answer of an earlier request with the same retry id, and that
+/// nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Room is there. With `again`, the tensor may be sealed by now: ask for its state.
+    Reserved {
+        /// The new tensor.
+        id: TensorId,
+        /// An earlier answer.
+        again: bool,
+    },
+    /// The tensor is sealed.
+    Sealed {
+        /// The tensor.
+        id: TensorId,
+        /// The ticket made when it was sealed: with `again`, the first one, not the one in this request.
+        ticket: Option<TicketId>,
+        /// An earlier answer.
+        again: bool,
+    },
+    /// The reservation has ended.
+    Aborted,
+    /// The holder has one more lease.
+    Leased {
+        /// Its leases of this tensor now.
+        held: u64,
+    },
+    /// The holder has fewer leases.
+    Released {
+        /// Its leases of this tensor now.
+        held: u64,
+    },
+    /// The name is given.
+    Named {
+        /// Who had it before.
+        replaced: Option<TensorId>,
+    },
+    /// The name has ended.
+    Unnamed {
+        /// Who had it.
+        id: TensorId,
+    },
+    /// The ticket is good.
+    TicketIssued {
+        /// Until when.
+        deadline: Millis,
+    },
+    /// The redeemer has a lease.
+    Redeemed {
+        /// Of this tensor.
+        id: TensorId,
+        /// An earlier answer.
+        again: bool,
+    },
+    /// The copy is in the ledger, and leased.
+    CopiedIn {
+        /// Its id here.
+        id: TensorId,
+    },
+    /// Idle copies were freed.
+    Evicted {
+        /// How many.
+        tensors: u64,
+        /// Their bytes: fewer than wanted if nothing else was idle.
+        bytes: u64,
+    },
+    /// Noted.
+    Done,
+}
+
+/// What the caller must do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Effect {
+    /// This tensor is gone for every caller. Said exactly once for each. Its block may be reused as soon as nobody maps it.
+    Freed {
+        /// The tensor.
+        id: TensorId,
+        /// Its bytes.
+        bytes: u64,
+        /// What ended it.
+        cause: Cause,
+    },
+}
+
+/// What took the last thing that kept a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// The writer gave up.
+    Aborted,
+    /// The last lease was released.
+    Released,
+    /// The last name ended.
+    Unnamed,
+    /// The last name went to another tensor.
+    Replaced,
+    /// The last ticket ran out of time.
+    TicketExpired,
+    /// The holder of the last lease, or of the reservation, is gone.
+    HolderGone,
+    /// The peer with the last lease did not come back in time.
+    PeerLost,
+    /// A copy made room.
+    Evicted,
+    /// A copy had no lease for too long.
+    CopyIdle,
+}
+
+impl Cause {
+    /// Every cause, for metrics that start at zero.
+    pub const ALL: [Self; 9] = [
+        Self::Aborted,
+        Self::Released,
+        Self::Unnamed,
+        Self::Replaced,
+        Self::TicketExpired,
+        Self::HolderGone,
+        Self::PeerLost,
+        Self::Evicted,
+        Self::CopyIdle,
+    ];
+
+    /// The label in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Aborted => "aborted",
+            Self::Released => "released",
+            Self::Unnamed => "unnamed",
+            Self::Replaced => "replaced",
+            Self::TicketExpired => "ticket_expired",
+            Self::HolderGone => "holder_gone",
+            Self::PeerLost => "peer_lost",
+            Self::Evicted => "evicted",
+            Self::CopyIdle => "copy_idle",
+        }
+    }
+}

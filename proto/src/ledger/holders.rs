@@ -1,0 +1,180 @@
+//! Who holds what. All that a holder has hangs on the holder, so that its end costs what it had and no more.
+
+use std::collections::HashMap;
+
+use super::deadlines::Deadlines;
+use super::hash::BuildMix;
+use super::{Holder, Limits, Millis, Refusal, TensorId};
+
+/// Every holder that has a claim or is away. Others are not remembered.
+#[derive(Default)]
+pub(super) struct Holders {
+    known: HashMap<Holder, Standing, BuildMix>,
+    away: Deadlines<Holder>,
+}
+
+/// What one holder has.
+#[derive(Default)]
+struct Standing {
+    held: HashMap<TensorId, Held, BuildMix>,
+    /// Leases and reservations: what the limit is for.
+    claims: u64,
+    leases: u64,
+    /// Bytes of the tensors in `held`, each once.
+    bytes: u64,
+    away: Option<Millis>,
+}
+
+/// What a holder has of one tensor: a reservation, or at least one lease.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Held {
+    pub(super) leases: u64,
+    pub(super) reserving: bool,
+}
+
+impl Holders {
+    /// Whether this holder may have one more claim.
+    pub(super) fn admit(&self, by: Holder, limits: &Limits) -> Result<(), Refusal> {
+        match self.known.get(&by) {
+            Some(standing) if standing.claims >= limits.leases_per_holder => {
+                Err(Refusal::TooManyLeases { by, limit: limits.leases_per_holder })
+            }
+            Some(_) => Ok(()),
+            None if self.known.len() >= limits.holders => {
+                Err(Refusal::TooManyHolders { limit: limits.holders })
+            }
+            None if limits.leases_per_holder == 0 => Err(Refusal::TooManyLeases { by, limit: 0 }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn reserve(&mut self, by: Holder, id: TensorId, bytes: u64) {
+        let standing = self.known.entry(by).or_default();
+        standing.claims += 1;
+        standing.bytes += bytes;
+        standing.held.insert(id, Held { leases: 0, reserving: true });
+    }
+
+    /// The reservation becomes a lease.
+    pub(super) fn promote(&mut self, by: Holder, id: TensorId) {
+        if let Some(standing) = self.known.get_mut(&by)
+            && let Some(held) = standing.held.get_mut(&id)
+        {
+            *held = Held { leases: 1, reserving: false };
+            standing.leases += 1;
+        }
+    }
+
+    /// The reservation ends.
+    pub(super) fn unreserve(&mut self, by: Holder, id: TensorId, bytes: u64) {
+        if let Some(standing) = self.known.get_mut(&by)
+            && standing.held.remove(&id).is_some()
+        {
+            standing.claims -= 1;
+            standing.bytes -= bytes;
+            self.forget_if_idle(by);
+        }
+    }
+
+    /// One more lease; how many it then has of this tensor.
+    pub(super) fn lease(&mut self, by: Holder, id: TensorId, bytes: u64) -> u64 {
+        let standing = self.known.entry(by).or_default();
+        standing.claims += 1;
+        standing.leases += 1;
+        let held = standing.held.entry(id).or_default();
+        held.leases += 1;
+        if held.leases == 1 {
+            standing.bytes += bytes;
+        }
+        held.leases
+    }
+
+    /// Fewer leases: how many it then has of this tensor, or how many it has if that is not enough.
+    pub(super) fn release(&mut self, by: Holder, id: TensorId, count: u64, bytes: u64) -> Result<u64, u64> {
+        let Some(standing) = self.known.get_mut(&by) else { return no_leases(count) };
+        let Some(held) = standing.held.get_mut(&id) else { return no_leases(count) };
+        let left = held.leases.checked_sub(count).ok_or(held.leases)?;
+        held.leases = left;
+        standing.claims -= count;
+        standing.leases -= count;
+        if left == 0 {
+            standing.held.remove(&id);
+            standing.bytes -= bytes;
+            self.forget_if_idle(by);
+        }
+        Ok(left)
+    }
+
+    /// Its end: all it had, by id, so that equal histories have equal effects.
+    pub(super) fn gone(&mut self, holder: Holder) -> Vec<(TensorId, Held)> {
+        let Some(standing) = self.known.remove(&holder) else { return Vec::new() };
+        if let Some(until) = standing.away {
+            self.away.remove(until, holder);
+        }
+        let mut all: Vec<_> = standing.held.into_iter().collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        all
+    }
+
+    /// It will be gone at `until`. One that holds nothing is remembered as well: a late request may yet give it a lease.
+    pub(super) fn away(&mut self, holder: Holder, until: Millis, limits: &Limits) -> Result<(), Refusal> {
+        if !self.known.contains_key(&holder) && self.known.len() >= limits.holders {
+            return Err(Refusal::TooManyHolders { limit: limits.holders });
+        }
+        let standing = self.known.entry(holder).or_default();
+        if let Some(before) = standing.away.replace(until) {
+            self.away.remove(before, holder);
+        }
+        self.away.insert(until, holder);
+        Ok(())
+    }
+
+    pub(super) fn back(&mut self, holder: Holder) {
+        if let Some(standing) = self.known.get_mut(&holder)
+            && let Some(until) = standing.away.take()
+        {
+            self.away.remove(until, holder);
+            self.forget_if_idle(holder);
+        }
+    }
+
+    pub(super) fn first_end(&self) -> Option<(Millis, Holder)> {
+        self.away.first()
+    }
+
+    pub(super) fn leases(&self, by: Holder, id: TensorId) -> u64 {
+        self.known.get(&by).and_then(|standing| standing.held.get(&id)).map_or(0, |held| held.leases)
+    }
+
+    pub(super) fn leases_of(&self, by: Holder) -> impl Iterator<Item = (TensorId, u64)> + '_ {
+        let held = self.known.get(&by).into_iter().flat_map(|standing| &standing.held);
+        held.filter(|(_, held)| held.leases > 0).map(|(id, held)| (*id, held.leases))
+    }
+
+    /// Every tensor that it leases or reserves, each once.
+    pub(super) fn all_of(&self, by: Holder) -> impl Iterator<Item = TensorId> + '_ {
+        self.known.get(&by).into_iter().flat_map(|standing| standing.held.keys().copied())
+    }
+
+    pub(super) fn holding(&self, id: TensorId) -> impl Iterator<Item = (Holder, u64)> + '_ {
+        let leases = move |standing: &Standing| standing.held.get(&id).map_or(0, |held| held.leases);
+        self.known.iter().map(move |(by, standing)| (*by, leases(standing))).filter(|(_, leases)| *leases > 0)
+    }
+
+    /// Holder, bytes, leases: those that hold something.
+    pub(super) fn weights(&self) -> impl Iterator<Item = (Holder, u64, u64)> + '_ {
+        let holding = self.known.iter().filter(|(_, standing)| standing.claims > 0);
+        holding.map(|(by, standing)| (*by, standing.bytes, standing.leases))
+    }
+
+    fn forget_if_idle(&mut self, holder: Holder) {
+        if self.known.get(&holder).is_some_and(|standing| standing.claims == 0 && standing.away.is_none()) {
+            self.known.remove(&holder);
+        }
+    }
+}
+
+/// Releasing nothing from nothing is fine.
+const fn no_leases(count: u64) -> Result<u64, u64> {
+    if count == 0 { Ok(0) } else { Err(0) }
+}

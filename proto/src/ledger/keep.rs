@@ -1,0 +1,105 @@
+//! Names and tickets: what keeps a tensor that nobody leases.
+
+use std::collections::btree_map::Entry;
+
+use super::slots::Life;
+use super::{Answer, Cause, Effect, Ledger, Millis, NameSpec, Refusal, TensorId, TensorName, TicketSpec};
+
+impl Ledger {
+    pub(super) fn name(
+        &mut self,
+        id: TensorId,
+        spec: NameSpec,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Answer, Refusal> {
+        self.check_owned(id)?;
+        self.check_name(&spec)?;
+        Ok(Answer::Named { replaced: self.add_name(id, spec.name, effects) })
+    }
+
+    pub(super) fn unname(&mut self, name: TensorName, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
+        let Some(id) = self.names.remove(&name) else { return Err(Refusal::NameUnknown { name }) };
+        self.drop_name(id, &name, Cause::Unnamed, effects);
+        Ok(Answer::Unnamed { id })
+    }
+
+    pub(super) fn issue_ticket(&mut self, id: TensorId, spec: TicketSpec) -> Result<Answer, Refusal> {
+        self.check_owned(id)?;
+        self.check_ticket(&spec)?;
+        Ok(Answer::TicketIssued { deadline: self.add_ticket(id, spec) })
+    }
+
+    fn check_owned(&self, id: TensorId) -> Result<(), Refusal> {
+        match &self.slots.get(id).ok_or(Refusal::NotFound { id })?.life {
+            Life::Reserved { .. } => Err(Refusal::NotSealed { id }),
+            Life::Copied { origin } => Err(Refusal::NotOwned { id, origin: origin.clone() }),
+            Life::Owned { .. } => Ok(()),
+        }
+    }
+
+    /// Compare and swap: the name is free, or exactly where the request says.
+    pub(super) fn check_name(&self, spec: &NameSpec) -> Result<(), Refusal> {
+        let limit = self.limits.names;
+        match (self.names.get(&spec.name).copied(), spec.replaces) {
+            (None, None) if self.names.len() >= limit => Err(Refusal::TooManyNames { limit }),
+            (None, None) => Ok(()),
+            (Some(by), None) => Err(Refusal::NameTaken { name: spec.name.clone(), by }),
+            (now, replaces) if now == replaces => Ok(()),
+            (now, _) => Err(Refusal::NameChanged { name: spec.name.clone(), now }),
+        }
+    }
+
+    pub(super) fn check_ticket(&self, spec: &TicketSpec) -> Result<(), Refusal> {
+        let limit = self.limits.tickets;
+        if spec.ttl == Millis(0) {
+            return Err(Refusal::TicketWithoutTime);
+        }
+        if self.tickets.find(spec.id).is_some() {
+            return Err(Refusal::TicketTaken);
+        }
+        if self.tickets.len() >= limit {
+            let next = self.tickets.first_end().map(|(at, _)| at);
+            return Err(Refusal::TooManyTickets { limit, next });
+        }
+        Ok(())
+    }
+
+    /// Gives a name that was checked, taking it from the tensor that has it; that tensor.
+    pub(super) fn add_name(
+        &mut self,
+        id: TensorId,
+        name: TensorName,
+        effects: &mut Vec<Effect>,
+    ) -> Option<TensorId> {
+        let before = match self.names.entry(name.clone()) {
+            Entry::Occupied(mut found) => Some(found.insert(id)),
+            Entry::Vacant(free) => {
+                free.insert(id);
+                None
+            }
+        };
+        if let Some(before) = before.filter(|&before| before != id) {
+            self.drop_name(before, &name, Cause::Replaced, effects);
+        }
+        if let Some(Life::Owned { names, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life) {
+            names.insert(name);
+        }
+        before
+    }
+
+    /// Issues a ticket that was checked; its deadline.
+    pub(super) fn add_ticket(&mut self, id: TensorId, spec: TicketSpec) -> Millis {
+        if let Some(Life::Owned { tickets, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life) {
+            *tickets += 1;
+        }
+        self.tickets.issue(id, spec, self.now)
+    }
+
+    /// The tensor's side of a name that has ended.
+    fn drop_name(&mut self, id: TensorId, name: &TensorName, cause: Cause, effects: &mut Vec<Effect>) {
+        if let Some(Life::Owned { names, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life) {
+            names.remove(name);
+            self.loosened(id, cause, effects);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The ledger: which tensors there are, who keeps them, and when each is gone.
+//!
+//! ```text
+//!            Reserve                Seal                  no lease, no name, no ticket
+//!  (nothing) -------> Reserved ------------> Owned -----------------------------------> (freed)
+//!      |                 |                   ^   |  Lease, Release, Name, Unname,
+//!      |                 | Abort,            '---'  IssueTicket, Redeem, ticket expires
+//!      |                 | holder gone
+//!      |                 '-> (freed)
+//!      |  CopyIn                  last lease ends
+//!      '---------> Copied, leased ---------------> Copied, idle ----------------------> (freed)
+//!                        ^                             |           Evict, or idle for
+//!                        '-----------------------------'           `Limits::copy_idle`
+//!                                    Lease
+//! ```
+//!
+//! [`Ledger::apply`] is a pure state machine: it has no clock (`now` is an argument), no randomness (ticket ids are
+//! arguments), no socket and no memory of tensors. It knows nothing of blocks, mappings and witnesses: a freed tensor is
+//! gone for every caller, and when its block may be used again is another's to decide.
+//!
+//! What always holds:
+//! - A refused event changes nothing. (What was due before it is settled all the same.)
+//! - What is due is settled before the event, in the order of time and as of the time it was due, so that how often
+//!   [`Event::Tick`] comes makes no difference but in when the effects are seen. At one instant tickets end first, then
+//!   holders that are away, then idle copies.
+//! - Every tensor that came to be is freed at most once, never while leased, named, ticketed or reserved; its id never
+//!   comes back.
+//! - Everything is bounded by [`Limits`]. No input makes it panic.
+//!
+//! Who may ask for what, beyond reservations being their holder's, is the caller's to check.
+
+mod claims;
+mod deadlines;
+mod event;
+mod hash;
+mod holders;
+mod idle;
+mod ids;
+mod keep;
+mod limits;
+mod name;
+mod refusal;
+mod retries;
+mod settle;
+mod slots;
+mod tickets;
+mod view;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+
+pub use event::{Answer, Cause, Effect, Event, Keep, NameSpec, TicketSpec};
+pub use hash::{BuildMix, MixHasher};
+pub use ids::{Holder, Millis, Origin, PeerSlot, RetryId, SessionId, TensorId, TicketId};
+pub use limits::Limits;
+pub use name::{NameError, TensorName};
+pub use refusal::Refusal;
+pub use retries::{Recalled, RetryKind};
+pub use tickets::Ticket;
+pub use view::{Entry, State, Totals};
+
+use holders::Holders;
+use idle::IdleQueue;
+use retries::Retries;
+use slots::Slots;
+use tickets::Tickets;
+
+/// All tensors of one incarnation of a peer.
+pub struct Ledger {
+    limits: Limits,
+    /// The latest time that was ever given: time does not run backwards.
+    now: Millis,
+    slots: Slots,
+    holders: Holders,
+    names: BTreeMap<TensorName, TensorId>,
+    tickets: Tickets,
+    retries: Retries,
+    copies: HashMap<Origin, TensorId>,
+    idle: IdleQueue,
+    /// What cannot be asked of the parts above.
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    reserved: usize,
+    leases: u64,
+    bytes_reserved: u64,
+    bytes_sealed: u64,
+    bytes_idle: u64,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            now: Millis(0),
+            slots: Slots::default(),
+            holders: Holders::default(),
+            names: BTreeMap::new(),
+            tickets: Tickets::default(),
+            retries: Retries::default(),
+            copies: HashMap::new(),
+            idle: IdleQueue::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Settles what is due at `now`, then does what the event asks for, if it can. Effects are added to `effects`, also
+    /// when the event is refused.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that says why not; the event has then changed nothing.
+    pub fn apply(&mut self, now: Millis, event: Event, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
+        self.settle(now, effects);
+        match event {
+            Event::Reserve { by, bytes, retry } => self.reserve(by, bytes, retry),
+            Event::Seal { by, id, keep, retry } => self.seal(by, id, keep, retry, effects),
+            Event::Abort { by, id } => self.abort(by, id, effects),
+            Event::CopyIn { origin, bytes, by } => self.copy_in(origin, bytes, by),
+            Event::Lease { by, id } => self.lease(by, id),
+            Event::Release { by, id, count } => self.release(by, id, count, effects),
+            Event::Name { id, name } => self.name(id, name, effects),
+            Event::Unname { name } => self.unname(name, effects),
+            Event::IssueTicket { id, spec } => self.issue_ticket(id, spec),
+            Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),
+            Event::Evict { bytes } => Ok(self.evict(bytes, effects)),
+            Event::HolderGone { holder } => {
+                self.end_holder(holder, Cause::HolderGone, effects);
+                Ok(Answer::Done)
+            }
+            Event::HolderAway { holder, until } => {
+                self.holders.away(holder, until, &self.limits).map(|()| Answer::Done)
+            }
+            Event::HolderBack { holder } => {
+                self.holders.back(holder);
+                Ok(Answer::Done)
+            }
+            Event::Tick => Ok(Answer::Done),
+        }
+    }
+}

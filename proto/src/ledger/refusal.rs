@@ -1,0 +1,187 @@
+//! Why an event was refused. A refused event has changed nothing.
+
+use super::{Holder, Millis, Origin, TensorId, TensorName};
+
+/// Why not, with the value that was wrong.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Never was, or is freed: the two are one to every caller.
+    #[error("tensor {id} does not exist (any more)")]
+    NotFound {
+        /// What was asked for.
+        id: TensorId,
+    },
+    /// Invisible until sealed.
+    #[error("tensor {id} is not sealed yet")]
+    NotSealed {
+        /// The reservation.
+        id: TensorId,
+    },
+    /// Sealed tensors are final.
+    #[error("tensor {id} is already sealed")]
+    AlreadySealed {
+        /// The tensor.
+        id: TensorId,
+    },
+    /// Only the reserving holder may seal or abort.
+    #[error("the reservation {id} belongs to another holder")]
+    NotYours {
+        /// The reservation.
+        id: TensorId,
+    },
+    /// Names and tickets are given by the peer that owns the tensor.
+    #[error("tensor {id} is a copy: ask {} for a name or a ticket", origin.peer)]
+    NotOwned {
+        /// The copy.
+        id: TensorId,
+        /// What it is a copy of.
+        origin: Origin,
+    },
+    /// Nothing would keep it.
+    #[error("tensor {id} would be freed at once: seal it with a lease, a name or a ticket")]
+    WouldVanish {
+        /// The reservation.
+        id: TensorId,
+    },
+    /// A lease needs someone who holds it.
+    #[error("the reservation {id} has no holder to lease it to: seal it with a name or a ticket")]
+    NoHolder {
+        /// The reservation.
+        id: TensorId,
+    },
+    /// More was released than held.
+    #[error("{by} holds {held} leases of tensor {id} and cannot release {asked}")]
+    NotHeld {
+        /// The tensor.
+        id: TensorId,
+        /// The holder.
+        by: Holder,
+        /// What it holds.
+        held: u64,
+        /// What it wanted to release.
+        asked: u64,
+    },
+    /// Somebody has this name.
+    #[error("the name {name} is taken by tensor {by}: choose another, or replace it")]
+    NameTaken {
+        /// The name.
+        name: TensorName,
+        /// Who has it.
+        by: TensorId,
+    },
+    /// The name is not where the request thought it was.
+    #[error(
+        "the name {name} was to be taken from another tensor than the one that has it now: look it up and ask again"
+    )]
+    NameChanged {
+        /// The name.
+        name: TensorName,
+        /// Who has it now.
+        now: Option<TensorId>,
+    },
+    /// Nobody has this name.
+    #[error("nothing is named {name}")]
+    NameUnknown {
+        /// The name.
+        name: TensorName,
+    },
+    /// A ticket without any time.
+    #[error("a ticket needs a time to live of at least 1 ms")]
+    TicketWithoutTime,
+    /// This ticket id is in use: the caller's randomness repeats itself.
+    #[error("a ticket with this id is there already: draw another")]
+    TicketTaken,
+    /// Never was, spent or expired.
+    #[error("the ticket does not exist, is spent or has expired: ask for a new one")]
+    TicketUnknown,
+    /// A copy of this is here already.
+    #[error("tensor {id} is a copy of the same tensor: lease that one")]
+    CopyExists {
+        /// The copy.
+        id: TensorId,
+    },
+    /// A retry id stands for one request, by one holder.
+    #[error("this retry id was used for another request ({first}): use a new one")]
+    RetryMismatch {
+        /// [`RetryKind::as_str`](super::RetryKind::as_str) of what it was used for: no more, it may be another's.
+        first: &'static str,
+    },
+    /// The lease that the first request gave is given back; a ticket is not used twice by one redeemer.
+    #[error("the lease of tensor {id} that this request gave has ended since: make a new request")]
+    RetryLapsed {
+        /// The tensor.
+        id: TensorId,
+    },
+    /// The ledger is full.
+    #[error("the limit of {limit} tensors is reached: release some")]
+    TooManyTensors {
+        /// [`Limits::tensors`](super::Limits::tensors).
+        limit: usize,
+    },
+    /// Bytes of all tensors are counted in 64 bits.
+    #[error("{bytes} more bytes cannot be counted")]
+    TooManyBytes {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// Too many hold something.
+    #[error("the limit of {limit} holders is reached: end sessions that are not needed")]
+    TooManyHolders {
+        /// [`Limits::holders`](super::Limits::holders).
+        limit: usize,
+    },
+    /// This one holds too much.
+    #[error("{by} has reached the limit of {limit} leases and reservations: release some")]
+    TooManyLeases {
+        /// The holder.
+        by: Holder,
+        /// [`Limits::leases_per_holder`](super::Limits::leases_per_holder).
+        limit: u64,
+    },
+    /// All names are given.
+    #[error("the limit of {limit} names is reached: unname some")]
+    TooManyNames {
+        /// [`Limits::names`](super::Limits::names).
+        limit: usize,
+    },
+    /// All tickets are out.
+    #[error("the limit of {limit} tickets is reached: the next one ends in time {next:?}")]
+    TooManyTickets {
+        /// [`Limits::tickets`](super::Limits::tickets).
+        limit: usize,
+        /// The earliest deadline of a ticket.
+        next: Option<Millis>,
+    },
+}
+
+impl Refusal {
+    /// The reason as a stable word, for metrics and error details.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::NotFound { .. } => "NOT_FOUND",
+            Self::NotSealed { .. } => "NOT_SEALED",
+            Self::AlreadySealed { .. } => "ALREADY_SEALED",
+            Self::NotYours { .. } => "NOT_YOURS",
+            Self::NotOwned { .. } => "NOT_OWNED",
+            Self::WouldVanish { .. } => "WOULD_VANISH",
+            Self::NoHolder { .. } => "NO_HOLDER",
+            Self::NotHeld { .. } => "NOT_HELD",
+            Self::NameTaken { .. } => "NAME_TAKEN",
+            Self::NameChanged { .. } => "NAME_CHANGED",
+            Self::NameUnknown { .. } => "NAME_UNKNOWN",
+            Self::TicketWithoutTime => "TICKET_WITHOUT_TIME",
+            Self::TicketTaken => "TICKET_TAKEN",
+            Self::TicketUnknown => "TICKET_UNKNOWN",
+            Self::CopyExists { .. } => "COPY_EXISTS",
+            Self::RetryMismatch { .. } => "RETRY_MISMATCH",
+            Self::RetryLapsed { .. } => "RETRY_LAPSED",
+            Self::TooManyTensors { .. } => "TOO_MANY_TENSORS",
+            Self::TooManyBytes { .. } => "TOO_MANY_BYTES",
+            Self::TooManyHolders { .. } => "TOO_MANY_HOLDERS",
+            Self::TooManyLeases { .. } => "TOO_MANY_LEASES",
+            Self::TooManyNames { .. } => "TOO_MANY_NAMES",
+            Self::TooManyTickets { .. } => "TOO_MANY_TICKETS",
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! What is known of a pair of peers because it was tried.
+
+use super::{Transport, TransportSet};
+
+/// Whether two peers are on one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SameNode {
+    /// Not tried yet.
+    #[default]
+    Unknown,
+    /// A handshake over the node's socket has proven it.
+    Proven,
+    /// The handshake could not be made.
+    Refuted,
+}
+
+/// What was tried and measured between two peers. Plain numbers: whoever keeps them has the clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Whether they are on one node.
+    pub same_node: SameNode,
+    /// The transports that failed lately and are not to be tried now.
+    pub cooling: TransportSet,
+    /// Goodput over `tcp`, bytes a second, where measured.
+    pub tcp_goodput: Option<f64>,
+    /// Goodput over `quic`, bytes a second, where measured.
+    pub quic_goodput: Option<f64>,
+    /// `tcp` or `quic`, whichever the pair uses now: the other has to be clearly faster to replace it.
+    pub current: Option<Transport>,
+}
+
+impl Measured {
+    /// The goodput of a transport, bytes a second.
+    pub const fn goodput(&self, transport: Transport) -> Option<f64> {
+        match transport {
+            Transport::Tcp => self.tcp_goodput,
+            Transport::Quic => self.quic_goodput,
+            Transport::Local | Transport::Shm | Transport::CudaIpc => None,
+        }
+    }
+}

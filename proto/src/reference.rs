@@ -1,0 +1,244 @@
+//! A small string that names a tensor from anywhere.
+//!
+//! ```text
+//! tl1:EXCHANGE/PEER/INCARNATION/ID/DTYPE.SHAPE/BYTES/CRC
+//! tl1:ml/trainer-0/00112233445566778899aabbccddeeff/42/f32.30522x384/46881792/9c3fd012
+//! ```
+//!
+//! - `tl1` is the version of this form. Another version is refused by name, before anything else is read.
+//! - SHAPE is the sizes joined by `x`, nothing for a scalar; beyond 8 dimensions `rRANK.DIGEST`, where DIGEST is the
+//!   CRC-32C of the sizes as little-endian 64-bit numbers.
+//! - BYTES is the stored byte length: with the rest enough to make room before the owner is asked.
+//! - CRC is the CRC-32C of everything before the last `/`: a reference that was cut, mistyped or garbled is refused
+//!   where it is read, and is not looked up. It proves no right and guards against nobody.
+//!
+//! There is exactly one spelling: what is read back prints the same bytes. Only `a-z`, `0-9`, `-`, `.`, `_`, `:` and
+//! `/` occur, so that it needs no quotes in a shell, a URL path, YAML or JSON. A reference carries no lease: it may
+//! name a tensor that is gone.
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::dtype::DType;
+use crate::identity::{ExchangeName, Incarnation, PeerName};
+use crate::layout::{Layout, MAX_TENSOR_BYTES, Shape};
+
+mod parse;
+mod shape;
+
+pub use shape::{MAX_REFERENCE_DIMS, RefShape};
+
+/// The most bytes of a reference. The longest that can be made has some 800.
+pub const MAX_REFERENCE_BYTES: usize = 1024;
+
+const SCHEME: &str = "tl";
+const VERSION: &str = "1";
+
+/// A text that is no reference.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReferenceError {
+    /// Longer than [`MAX_REFERENCE_BYTES`].
+    #[error("{bytes} bytes are no reference; at most {MAX_REFERENCE_BYTES} are allowed")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Not `tl` and a version in front.
+    #[error("not a reference: it does not begin with \"tl1:\"")]
+    NotAReference,
+    /// A version that this release does not read.
+    #[error("version {0:?} of references is unknown here; this release reads version 1")]
+    VersionUnknown(String),
+    /// The checksum is not there, or not in its form.
+    #[error("the reference is cut or garbled: it does not end with a checksum of 8 hexadecimal digits")]
+    ChecksumMissing,
+    /// The checksum belongs to another text.
+    #[error("the checksum of the reference does not match: a character is wrong or missing")]
+    ChecksumWrong,
+    /// Too few or too many parts between the slashes.
+    #[error("a reference has 7 parts between slashes; this one has {parts}")]
+    PartCount {
+        /// How many it has.
+        parts: usize,
+    },
+    /// A part that is not in its form, under a checksum that matches: made by something that is not Tensorlane.
+    #[error("the {part} of the reference is not well-formed: {text:?}")]
+    Part {
+        /// Which part.
+        part: Part,
+        /// What stands there.
+        text: String,
+    },
+}
+
+/// The parts of a reference, as its errors name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The name of the exchange.
+    Exchange,
+    /// The name of the peer.
+    Peer,
+    /// The incarnation of the peer.
+    Incarnation,
+    /// The number of the tensor.
+    Id,
+    /// The type of its elements.
+    DType,
+    /// Its shape.
+    Shape,
+    /// Its byte length.
+    Bytes,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Part::Exchange => "exchange",
+            Part::Peer => "peer",
+            Part::Incarnation => "incarnation",
+            Part::Id => "id",
+            Part::DType => "dtype",
+            Part::Shape => "shape",
+            Part::Bytes => "byte length",
+        })
+    }
+}
+
+/// Names a tensor from anywhere. Made from a proven layout or by parsing; either way each part is in its form.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reference {
+    exchange: ExchangeName,
+    peer: PeerName,
+    incarnation: Incarnation,
+    id: u64,
+    dtype: DType,
+    shape: RefShape,
+    bytes: u64,
+}
+
+impl Reference {
+    /// The reference of tensor `id` of a peer's incarnation, with this layout.
+    pub fn new(
+        exchange: ExchangeName,
+        peer: PeerName,
+        incarnation: Incarnation,
+        id: u64,
+        layout: &Layout,
+    ) -> Reference {
+        let (dtype, shape, bytes) = (layout.dtype(), RefShape::of(layout.shape()), layout.bytes());
+        Reference { exchange, peer, incarnation, id, dtype, shape, bytes }
+    }
+
+    /// The exchange that the tensor is in.
+    pub const fn exchange(&self) -> &ExchangeName {
+        &self.exchange
+    }
+
+    /// The peer that owns it.
+    pub const fn peer(&self) -> &PeerName {
+        &self.peer
+    }
+
+    /// The life of that peer in which it was put.
+    pub const fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    /// Its number in that life.
+    pub const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The type of its elements.
+    pub const fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Its shape, or what is known of it.
+    pub const fn shape(&self) -> &RefShape {
+        &self.shape
+    }
+
+    /// Its stored byte length, at most [`MAX_TENSOR_BYTES`].
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a tensor of this layout can be the one that is meant.
+    pub fn describes(&self, layout: &Layout) -> bool {
+        self.dtype == layout.dtype() && self.bytes == layout.bytes() && self.shape.matches(layout.shape())
+    }
+
+    /// The text, in one allocation. `to_string` gives the same.
+    pub fn encode(&self) -> String {
+        let mut text = String::with_capacity(128 + self.exchange.as_str().len() + self.peer.as_str().len());
+        text.push_str(SCHEME);
+        text.push_str(VERSION);
+        text.push(':');
+        text.push_str(self.exchange.as_str());
+        text.push('/');
+        text.push_str(self.peer.as_str());
+        text.push('/');
+        push_hex::<32>(&mut text, self.incarnation.0);
+        text.push('/');
+        push_decimal(&mut text, self.id);
+        text.push('/');
+        text.push_str(self.dtype.name());
+        text.push('.');
+        self.shape.push(&mut text);
+        text.push('/');
+        push_decimal(&mut text, self.bytes);
+        let checksum = crc32c::crc32c(text.as_bytes());
+        text.push('/');
+        push_hex::<8>(&mut text, u128::from(checksum));
+        text
+    }
+
+    /// Reads a reference that may not even be text.
+    ///
+    /// # Errors
+    /// A [`ReferenceError`]; bytes that are no ASCII are garbled.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Reference, ReferenceError> {
+        parse::parse(bytes)
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.encode())
+    }
+}
+
+impl FromStr for Reference {
+    type Err = ReferenceError;
+
+    fn from_str(text: &str) -> Result<Reference, ReferenceError> {
+        parse::parse(text.as_bytes())
+    }
+}
+
+/// Appends a number without leading zeros. The formatting machinery would take longer than all the rest.
+fn push_decimal(text: &mut String, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    text.extend(digits[at..].iter().map(|&digit| char::from(digit)));
+}
+
+/// Appends exactly `N` lower-case hexadecimal digits.
+fn push_hex<const N: usize>(text: &mut String, number: u128) {
+    let digit = |place: usize| b"0123456789abcdef"[(number >> (4 * place)) as usize & 15];
+    text.extend((0..N).rev().map(|place| char::from(digit(place))));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! Random events, drawn from so few names, holders, tickets and retry ids that they meet all the time, and mostly about
+//! what is there. A step is one number: what it means depends on what the model holds when its turn comes.
+
+use std::num::NonZeroU32;
+
+use tensorlane_proto::ledger::{
+    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, RetryId, SessionId, TensorId,
+    TensorName, TicketId, TicketSpec,
+};
+
+use crate::model::{Kind, Model};
+
+pub(crate) fn all_holders() -> Vec<Holder> {
+    let sessions = (0..3).map(|n| Holder::Session(SessionId(n)));
+    sessions.chain((0..3).map(|n| Holder::Peer(PeerSlot(n)))).collect()
+}
+
+pub(crate) fn all_names() -> Vec<TensorName> {
+    ["a", "a/b", "a/c", "b", "b/a", "c"].map(|text| TensorName::new(text).expect("these are names")).into()
+}
+
+pub(crate) fn all_tickets() -> Vec<TicketId> {
+    (0..7).map(TicketId).collect()
+}
+
+pub(crate) fn all_retries() -> Vec<RetryId> {
+    (0..12).map(|n| RetryId([n; 16])).collect()
+}
+
+pub(crate) fn all_origins() -> Vec<Origin> {
+    (0..4).map(|n| Origin { peer: ["p", "q"][n % 2].into(), incarnation: 7, id: n as u64 / 2 }).collect()
+}
+
+/// Numbers from a number (splitmix64).
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    /// Below `sides`.
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+
+    fn percent(&mut self, chance: u64) -> bool {
+        self.roll(100) < chance
+    }
+
+    fn one<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        if of.is_empty() { None } else { of.get(self.roll(of.len() as u64) as usize).cloned() }
+    }
+}
+
+/// Tight, so that each limit is met; or loose, so that more can happen.
+pub(crate) fn limits(dice: &mut Dice) -> Limits {
+    if dice.percent(50) {
+        return Limits {
+            tensors: 25,
+            holders: 10,
+            leases_per_holder: 40,
+            names: 10,
+            tickets: 10,
+            retries: 20,
+            copy_idle: Millis(20),
+        };
+    }
+    Limits {
+        tensors: 4 + dice.roll(8) as usize,
+        holders: 2 + dice.roll(5) as usize,
+        leases_per_holder: 1 + dice.roll(6),
+        names: 1 + dice.roll(4) as usize,
+        tickets: 1 + dice.roll(4) as usize,
+        retries: dice.roll(6) as usize,
+        copy_idle: Millis(dice.roll(30)),
+    }
+}
+
+/// The time of the next event. Once in a while it is earlier, as if two threads read the clock out of order.
+pub(crate) fn time(dice: &mut Dice, now: Millis) -> Millis {
+    Millis(match dice.roll(20) {
+        0..9 => now.0,
+        9..18 => now.0 + dice.roll(4),
+        18 => now.0 + dice.roll(40),
+        _ => now.0.saturating_sub(dice.roll(6)),
+    })
+}
+
+/// All that an event is made from.
+pub(crate) struct Maker<'a> {
+    pub(crate) dice: Dice,
+    pub(crate) now: Millis,
+    pub(crate) model: &'a Model,
+    /// Every id that ever was.
+    pub(crate) ever: &'a [TensorId],
+    /// What was asked with a retry id, and may be asked again.
+    pub(crate) asked: &'a [Event],
+}
+
+impl Maker<'_> {
+    pub(crate) fn event(&mut self) -> Event {
+        match self.dice.roll(100) {
+            0..14 => Event::Reserve { by: self.writer(), bytes: self.bytes(), retry: self.retry() },
+            14..28 => {
+                let (by, id) = self.reservation();
+                Event::Seal { by, id, keep: self.keep(), retry: self.retry() }
+            }
+            28..30 => {
+                let (by, id) = self.reservation();
+                Event::Abort { by, id }
+            }
+            30..39 => Event::Lease { by: self.holder(), id: self.tensor() },
+            39..50 => {
+                let (by, id) = self.leased();
+                let count = if self.dice.percent(3) { u64::MAX } else { self.dice.roll(3) };
+                Event::Release { by, id, count }
+            }
+            50..56 => {
+                let id = self.tensor();
+                Event::Name { id, name: self.name_spec() }
+            }
+            56..60 => Event::Unname { name: self.name() },
+            60..65 => Event::IssueTicket { id: self.tensor(), spec: self.ticket_spec() },
+            65..73 => Event::Redeem { ticket: self.ticket(), by: self.holder(), retry: self.retry() },
+            73..79 => Event::CopyIn { origin: self.origin(), bytes: self.bytes(), by: self.holder() },
+            79..81 => Event::Evict { bytes: self.dice.roll(300) },
+            81..82 => Event::HolderGone { holder: self.holder() },
+            82..84 => {
+                // Sometimes it is past already.
+                let until = Millis((self.now.0 + self.dice.roll(60)).saturating_sub(10));
+                Event::HolderAway { holder: self.holder(), until }
+            }
+            84..86 => Event::HolderBack { holder: self.holder() },
+            86..88 => Event::Tick,
+            _ => self.dice.one(self.asked).unwrap_or(Event::Tick),
+        }
+    }
+
+    fn holder(&mut self) -> Holder {
+        self.dice.one(&all_holders()).expect("there are some")
+    }
+
+    fn writer(&mut self) -> Option<Holder> {
+        if self.dice.percent(80) { Some(self.holder()) } else { None }
+    }
+
+    /// Mostly one that lives, sometimes one that is gone, seldom one that never was.
+    fn tensor(&mut self) -> TensorId {
+        let live: Vec<_> = self.model.tensors.iter().map(|tensor| tensor.id).collect();
+        let bogus = TensorId(self.dice.roll(4) << self.dice.roll(64));
+        match self.dice.roll(20) {
+            0..17 => self.dice.one(&live).unwrap_or(bogus),
+            17..19 => self.dice.one(self.ever).unwrap_or(bogus),
+            _ => bogus,
+        }
+    }
+
+    /// Mostly a reservation with its holder.
+    fn reservation(&mut self) -> (Option<Holder>, TensorId) {
+        let reserved = self.model.tensors.iter().filter_map(|tensor| match tensor.kind {
+            Kind::Reserved(by) => Some((by, tensor.id)),
+            _ => None,
+        });
+        let reserved: Vec<_> = reserved.collect();
+        let any = (self.writer(), self.tensor());
+        if self.dice.percent(80) { self.dice.one(&reserved).unwrap_or(any) } else { any }
+    }
+
+    /// Mostly a holder and what it leases.
+    fn leased(&mut self) -> (Holder, TensorId) {
+        let any = (self.holder(), self.tensor());
+        if self.dice.percent(80) { self.dice.one(&self.model.leases).unwrap_or(any) } else { any }
+    }
+
+    /// Few values, so that two requests are often alike; two of the largest cannot be counted together.
+    fn bytes(&mut self) -> u64 {
+        if self.dice.percent(2) { u64::MAX - 1 } else { [0, 1, 64, 100][self.dice.roll(4) as usize] }
+    }
+
+    fn retry(&mut self) -> Option<RetryId> {
+        if self.dice.percent(50) { self.dice.one(&all_retries()) } else { None }
+    }
+
+    fn origin(&mut self) -> Origin {
+        self.dice.one(&all_origins()).expect("there are some")
+    }
+
+    fn name(&mut self) -> TensorName {
+        self.dice.one(&all_names()).expect("there are some")
+    }
+
+    fn name_spec(&mut self) -> NameSpec {
+        let name = self.name();
+        let replaces = match self.dice.roll(10) {
+            0..4 => None,
+            4..8 => self.model.find(&name),
+            _ => Some(self.tensor()),
+        };
+        NameSpec { name, replaces }
+    }
+
+    /// Mostly one that is good.
+    fn ticket(&mut self) -> TicketId {
+        let live: Vec<_> = self.model.tickets.iter().map(|(id, ..)| *id).collect();
+        let any = self.dice.one(&all_tickets()).expect("there are some");
+        if self.dice.percent(80) { self.dice.one(&live).unwrap_or(any) } else { any }
+    }
+
+    fn ticket_spec(&mut self) -> TicketSpec {
+        let ttl = match self.dice.roll(20) {
+            0 => 0,
+            1 => u64::MAX,
+            _ => 1 + self.dice.roll(40),
+        };
+        let uses = NonZeroU32::new(1 + self.dice.roll(3) as u32).expect("at least one");
+        TicketSpec { id: TicketId(self.dice.roll(7).into()), ttl: Millis(ttl), uses }
+    }
+
+    fn keep(&mut self) -> Keep {
+        Keep {
+            lease: self.dice.percent(60),
+            name: if self.dice.percent(30) { Some(self.name_spec()) } else { None },
+            ticket: if self.dice.percent(40) { Some(self.ticket_spec()) } else { None },
+        }
+    }
+}
