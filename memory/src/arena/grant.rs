@@ -1,0 +1,253 @@
+//! How a segment comes into the arena: booked, populated, sealed, adopted. Each step is a value; dropping it at any
+//! step gives back what it took.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use super::state::Admitted;
+use super::{Arena, NoRoom, Owner, Purpose, SegmentHandle, Shared};
+use crate::block::Block;
+use crate::segment::{SegmentError, Unsealed};
+
+/// How often `allocate_or_grow` tries again when others take the segment it just made. More means someone else
+/// makes progress each time, so giving up is no deadlock.
+const GROW_ATTEMPTS: usize = 16;
+
+/// Why a fresh segment was not adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// It could not be sealed; it was destroyed.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// Its session ended, or the arena stopped, in the meantime; it was destroyed.
+    #[error("the owner of segment {segment} is gone")]
+    OwnerGone {
+        /// Which segment.
+        segment: u32,
+    },
+}
+
+/// Why `allocate_or_grow` has no block.
+#[derive(Debug, thiserror::Error)]
+pub enum GrowError {
+    /// No room.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
+    /// A segment could not be made.
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
+}
+
+impl From<SegmentError> for GrowError {
+    fn from(error: SegmentError) -> Self {
+        Self::Adopt(AdoptError::Segment(error))
+    }
+}
+
+/// Room for a new segment, booked in the arena.
+#[derive(Debug)]
+#[must_use = "dropping it gives the room back"]
+pub struct Grant {
+    shared: Arc<Shared>,
+    owner: Owner,
+    /// `None` once it has become a fresh segment.
+    admitted: Option<Admitted>,
+}
+
+/// A populated segment that is not sealed yet: its writer is about to map it.
+#[derive(Debug)]
+#[must_use = "dropping it destroys the segment"]
+pub struct Fresh {
+    shared: Arc<Shared>,
+    owner: Owner,
+    segment: u32,
+    /// `None` once it was adopted.
+    unsealed: Option<Unsealed>,
+}
+
+impl Arena {
+    /// Books room for a new segment that holds at least `bytes`, of the usual size where the budget has that much.
+    /// Idle segments of the sidecar and pooled ones make way for it.
+    ///
+    /// # Errors
+    /// Why there is no room; never [`NoRoom::Grow`].
+    pub fn admit(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Result<Grant, NoRoom> {
+        let admitted = self.shared.state.lock().admit(owner, purpose, bytes)?;
+        Ok(Grant { shared: Arc::clone(&self.shared), owner, admitted: Some(admitted) })
+    }
+
+    /// Seals a fresh segment and gives it to its owner. The writer must have mapped it: it cannot any more.
+    ///
+    /// # Errors
+    /// It could not be sealed, or its owner is gone; it was destroyed.
+    pub fn adopt(&self, mut fresh: Fresh) -> Result<Arc<SegmentHandle>, AdoptError> {
+        let segment = fresh.segment;
+        if self.shared.state.lock().is_ended(segment) {
+            return Err(AdoptError::OwnerGone { segment });
+        }
+        let unsealed = fresh.unsealed.take().expect("only this method takes it");
+        let sealed = match unsealed.seal() {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                // The memory is gone with the error; dropping `fresh` settles the books.
+                return Err(error.into());
+            }
+        };
+        let owner = fresh.owner;
+        // From here on the handle's drop settles the books.
+        let shared = fresh.disarm();
+        let handle = Arc::new(SegmentHandle::new(segment, owner, sealed, Arc::downgrade(&shared)));
+        if !shared.state.lock().adopt(&handle) {
+            return Err(AdoptError::OwnerGone { segment });
+        }
+        // There is room in it for others than the one who made it.
+        (shared.on_room)();
+        Ok(handle)
+    }
+
+    /// A block of the sidecar's own, in a new segment if need be. Blocks for as long as that takes to populate.
+    ///
+    /// # Errors
+    /// No room, or no segment.
+    pub fn allocate_or_grow(&self, purpose: Purpose, bytes: u64) -> Result<Block, GrowError> {
+        for _ in 0..GROW_ATTEMPTS {
+            match self.allocate(Owner::Sidecar, purpose, bytes) {
+                Err(NoRoom::Grow) => {}
+                done => return Ok(done?),
+            }
+            let fresh = self.admit(Owner::Sidecar, purpose, bytes)?.populate()?;
+            self.adopt(fresh)?;
+        }
+        Ok(self.allocate(Owner::Sidecar, purpose, bytes)?)
+    }
+}
+
+impl Grant {
+    /// Size of the segment that was booked, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.admitted.as_ref().map_or(0, |admitted| admitted.bytes)
+    }
+
+    /// Whether the pool has the segment ready, so that [`Grant::populate`] is quick.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted.ready.is_some())
+    }
+
+    /// Makes the segment. Slow unless [`Grant::is_ready`]: 3 GB/s at best, on the caller's thread.
+    ///
+    /// # Errors
+    /// The step that failed; nothing stays, the room is given back.
+    pub fn populate(mut self) -> Result<Fresh, SegmentError> {
+        let unsealed = self.make()?;
+        let segment = self.admitted.take().expect("make leaves it there").segment;
+        self.shared.state.lock().made(segment);
+        Ok(Fresh { shared: Arc::clone(&self.shared), owner: self.owner, segment, unsealed: Some(unsealed) })
+    }
+
+    fn make(&mut self) -> Result<Unsealed, SegmentError> {
+        let admitted = self.admitted.as_mut().expect("only populate takes it");
+        clear_room(&self.shared, admitted);
+        if let Some(ready) = admitted.ready.take() {
+            // The pool wants to be filled again.
+            self.shared.changed.notify_all();
+            return Ok(ready);
+        }
+        let made = Unsealed::create(admitted.bytes, &*self.shared.populate);
+        let mut state = self.shared.state.lock();
+        state.cold_populates += 1;
+        state.populate_failures += u64::from(made.is_err());
+        made
+    }
+}
+
+/// Destroys what had these bytes before, and waits for the populator to let go of what it was making of them.
+fn clear_room(shared: &Shared, admitted: &mut Admitted) {
+    destroy_former(shared, admitted);
+    if let Some(serial) = admitted.waits_for.take() {
+        let mut state = shared.state.lock();
+        while state.populating.as_ref().is_some_and(|making| making.serial == serial) {
+            shared.changed.wait(&mut state);
+        }
+    }
+}
+
+fn destroy_former(shared: &Shared, admitted: &mut Admitted) {
+    admitted.doomed.clear();
+    admitted.dropped.clear();
+    let clearing = std::mem::take(&mut admitted.clearing);
+    if clearing > 0 {
+        shared.state.lock().cleared(clearing);
+        shared.budget_changed();
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(mut admitted) = self.admitted.take() {
+            // Gone before the room is anyone else's.
+            destroy_former(&self.shared, &mut admitted);
+            self.shared.state.lock().unbook(admitted.segment, admitted.ready.take());
+            self.shared.budget_changed();
+        }
+    }
+}
+
+impl Fresh {
+    /// Its number.
+    #[must_use]
+    pub fn segment_id(&self) -> u32 {
+        self.segment
+    }
+
+    /// Who writes it.
+    #[must_use]
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Size in bytes, whole pages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.unsealed.as_ref().map_or(0, Unsealed::bytes)
+    }
+
+    /// A read-write descriptor for its one writer. Hand it out with a witness ([`Arena::witness`]), never alone.
+    ///
+    /// # Errors
+    /// Where no descriptor is to be had.
+    pub fn writer_fd(&self) -> io::Result<OwnedFd> {
+        match &self.unsealed {
+            Some(unsealed) => unsealed.writer_fd(),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Leaves the books to someone else.
+    fn disarm(mut self) -> Arc<Shared> {
+        self.segment = 0;
+        Arc::clone(&self.shared)
+    }
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        if self.segment != 0 {
+            // It has memory still, so that closing cannot settle anything yet.
+            let _ = self.shared.state.lock().close(self.segment);
+            drop(self.unsealed.take());
+            self.shared.memory_gone(self.segment);
+        }
+    }
+}
+
+/// Kept here so that the compiler proves it: these cross threads.
+const _: fn() = || {
+    fn crosses<T: Send + Sync>() {}
+    crosses::<Grant>();
+    crosses::<Fresh>();
+    crosses::<Arena>();
+    crosses::<Block>();
+};

@@ -1,0 +1,273 @@
+//! A block: a piece of a segment given to one tensor. The last clone that is dropped returns the bytes.
+//!
+//! ```text
+//!   writable <--> landing (one writer at a time)
+//!       |
+//!       '--seal--> sealed: readable through chunks, never writable again
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::arena::{Class, Place, SegmentHandle, Shared};
+use crate::{OutOfBounds, copy};
+
+const WRITABLE: u8 = 0;
+const LANDING: u8 = 1;
+const SEALED: u8 = 2;
+
+/// What cannot be done with a block in its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// Reading through chunks begins with the seal.
+    #[error("the block is not sealed yet")]
+    NotSealed,
+    /// It was sealed before.
+    #[error("the block is sealed already")]
+    Sealed,
+    /// Its landing must be dropped first.
+    #[error("the block is being written")]
+    Landing,
+    /// Out of its bounds.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+}
+
+/// A handle of a block; clones are the same block.
+#[derive(Debug, Clone)]
+pub struct Block(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    /// `None` for a block of no bytes (and inside drop).
+    home: Option<Home>,
+    len: u64,
+    access: AtomicU8,
+    class: AtomicU8,
+}
+
+#[derive(Debug)]
+struct Home {
+    shared: Arc<Shared>,
+    place: Place,
+}
+
+impl Block {
+    pub(crate) fn new(shared: Arc<Shared>, place: Place, len: u64) -> Self {
+        Self::with(Some(Home { shared, place }), len)
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self::with(None, 0)
+    }
+
+    fn with(home: Option<Home>, len: u64) -> Self {
+        let (access, class) = (AtomicU8::new(WRITABLE), AtomicU8::new(Class::Reserved as u8));
+        Self(Arc::new(Inner { home, len, access, class }))
+    }
+
+    /// The number of its segment; 0 for a block of no bytes, which has none.
+    #[must_use]
+    pub fn segment_id(&self) -> u32 {
+        self.0.home.as_ref().map_or(0, |home| home.place.segment.id())
+    }
+
+    /// Its segment; `None` for a block of no bytes.
+    #[must_use]
+    pub fn segment(&self) -> Option<Arc<SegmentHandle>> {
+        self.0.home.as_ref().map(|home| Arc::clone(&home.place.segment))
+    }
+
+    /// Where it begins in its segment, in bytes: a multiple of 64, and of 4096 from 2 MiB on.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.0.home.as_ref().map_or(0, |home| home.place.offset)
+    }
+
+    /// Length in bytes, as asked for.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Whether it was sealed.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.0.access.load(Ordering::Acquire) == SEALED
+    }
+
+    /// The tensor is sealed: readable from now on, never writable again, and counted so.
+    ///
+    /// # Errors
+    /// [`BlockError::Landing`] while it is being written, [`BlockError::Sealed`] the second time.
+    pub fn mark_sealed(&self) -> Result<(), BlockError> {
+        match self.0.access.compare_exchange(WRITABLE, SEALED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                self.reclass(Class::Sealed);
+                Ok(())
+            }
+            Err(LANDING) => Err(BlockError::Landing),
+            Err(_) => Err(BlockError::Sealed),
+        }
+    }
+
+    /// The tensor is gone, but a process may still map the block: counted so until the last handle is dropped.
+    pub fn mark_retired(&self) {
+        self.reclass(Class::Retired);
+    }
+
+    fn reclass(&self, to: Class) {
+        if let Some(home) = &self.0.home {
+            home.shared.reclass(&home.place, &self.0.class, to);
+        }
+    }
+
+    /// The one writer of this block in this process. `None` where it is sealed, being written already, or lies in a
+    /// session's segment, which only that session writes.
+    #[must_use]
+    pub fn landing(&self) -> Option<Landing> {
+        let ours = self.0.home.as_ref().is_none_or(|home| home.place.is_ours);
+        let taken = |()| {
+            self.0.access.compare_exchange(WRITABLE, LANDING, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        (ours && taken(())).then(|| Landing { block: self.clone() })
+    }
+
+    /// Bytes of a sealed block, for sockets and checksums.
+    ///
+    /// In this process nobody writes them any more: a landing is refused from the seal on, and the block is not
+    /// given to another tensor while this handle lives. One writer may remain *outside*: the process that wrote a
+    /// session's segment in place keeps its map. Should it break its word and alter a sealed tensor, what we read
+    /// here changes under our eyes. That is why these bytes are opaque to every consumer: they are copied,
+    /// encrypted or summed, each byte read once, and nothing is ever decided by them; never parse them, never
+    /// check and then use them.
+    ///
+    /// # Errors
+    /// Before the seal, or where the range does not lie inside.
+    pub fn chunk(&self, range: Range<u64>) -> Result<&[u8], BlockError> {
+        if !self.is_sealed() {
+            return Err(BlockError::NotSealed);
+        }
+        let len = self.0.check(&range)?;
+        let Some(start) = self.0.start() else { return Ok(&[]) };
+        // SAFETY: the range lies inside the block and the block inside its segment's map, which lives as long as
+        // this handle. No `&mut` of it exists or can come to be: only a landing gives one, the seal was refused
+        // while it lived, and none is given after. Writers in other processes: see above.
+        Ok(unsafe { std::slice::from_raw_parts(start.add(range.start as usize), len) })
+    }
+
+    /// As [`Block::chunk`], as a value that keeps the block: for sockets that take bytes along.
+    ///
+    /// # Errors
+    /// As [`Block::chunk`].
+    pub fn owned_chunk(&self, range: Range<u64>) -> Result<Chunk, BlockError> {
+        self.chunk(range.clone())?;
+        Ok(Chunk { block: self.clone(), range })
+    }
+
+    /// Copies as many bytes of a sealed block as `to` has, beginning at `offset`; many with all cores.
+    ///
+    /// # Errors
+    /// As [`Block::chunk`].
+    pub fn copy_to(&self, offset: u64, to: &mut [u8]) -> Result<(), BlockError> {
+        OutOfBounds::check(offset, to.len() as u64, self.0.len)?;
+        let from = self.chunk(offset..offset + to.len() as u64)?;
+        copy::copy_parallel(to, from);
+        Ok(())
+    }
+}
+
+impl Inner {
+    fn start(&self) -> Option<*mut u8> {
+        let place = &self.home.as_ref()?.place;
+        // SAFETY: the arena gives places inside the segment only.
+        Some(unsafe { place.segment.mapping().as_ptr().as_ptr().add(place.offset as usize) })
+    }
+
+    /// The length of a range that lies inside.
+    fn check(&self, range: &Range<u64>) -> Result<usize, OutOfBounds> {
+        let len = range.end.checked_sub(range.start);
+        let len = len.ok_or(OutOfBounds { offset: range.start, len: 0, within: self.len })?;
+        OutOfBounds::check(range.start, len, self.len)?;
+        Ok(len as usize)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(Home { shared, place }) = self.home.take() {
+            shared.release(place, Class::of(self.class.load(Ordering::Acquire)));
+        }
+    }
+}
+
+/// A piece of a sealed block that keeps the block; see [`Block::chunk`] for what its bytes may be used for.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    block: Block,
+    range: Range<u64>,
+}
+
+impl AsRef<[u8]> for Chunk {
+    fn as_ref(&self) -> &[u8] {
+        self.block.chunk(self.range.clone()).expect("a sealed block stays sealed and keeps its length")
+    }
+}
+
+/// The one writer of a block that is not sealed. Dropping it leaves the block writable, and what was written in it.
+#[derive(Debug)]
+#[must_use = "dropping it ends the writing"]
+pub struct Landing {
+    block: Block,
+}
+
+impl Landing {
+    /// Length of the block in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.block.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty()
+    }
+
+    /// Bytes to write in place, where a socket reads into them. They may hold bytes of an earlier tensor.
+    ///
+    /// # Errors
+    /// Where the range does not lie inside.
+    pub fn chunk_mut(&mut self, range: Range<u64>) -> Result<&mut [u8], OutOfBounds> {
+        let len = self.block.0.check(&range)?;
+        let Some(start) = self.block.0.start() else { return Ok(&mut []) };
+        // SAFETY: the range lies inside the block and its segment's map. This landing is the only one (the state
+        // says so until it is dropped), it is borrowed uniquely, chunks are refused before the seal, and the seal
+        // is refused while it lives. The segment is the sidecar's: no other process has a writable map, and readers
+        // in other processes are told of the block only after its seal.
+        Ok(unsafe { std::slice::from_raw_parts_mut(start.add(range.start as usize), len) })
+    }
+
+    /// Writes `from` at `offset`.
+    ///
+    /// # Errors
+    /// Where it does not fit.
+    pub fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), OutOfBounds> {
+        OutOfBounds::check(offset, from.len() as u64, self.block.len())?;
+        self.chunk_mut(offset..offset + from.len() as u64)?.copy_from_slice(from);
+        Ok(())
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.block.0.access.store(WRITABLE, Ordering::Release);
+    }
+}

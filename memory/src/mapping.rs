@@ -1,0 +1,139 @@
+//! A map of a segment into this process, checked before it is made.
+//!
+//! A reader insists on the seals: without `SHRINK` a hostile sender could truncate the file and kill us with
+//! SIGBUS, without `FUTURE_WRITE` and `SEAL` what we read could be rewritten by strangers.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::fs::SealFlags;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use crate::seals;
+
+/// Why a descriptor is not mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// Seals that the file must carry and does not.
+    #[error("the descriptor's file lacks the seals {missing:?}; it is not a segment of a Tensorlane sidecar")]
+    SealsMissing {
+        /// Which ones.
+        missing: SealFlags,
+    },
+    /// The file is shorter than the sender says.
+    #[error("the descriptor's file has {actual} bytes where {expected} were announced")]
+    Short {
+        /// What was announced.
+        expected: u64,
+        /// What is there.
+        actual: u64,
+    },
+    /// Nothing to map, or more than an address can say.
+    #[error("cannot map {bytes} bytes")]
+    Size {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The kernel refused.
+    #[error("cannot {step}")]
+    Kernel {
+        /// What was being done.
+        step: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A shared map of a segment. Unmapped when dropped.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+    writable: bool,
+}
+
+// SAFETY: the map is owned by this value alone, stays where it is until drop, and no method hands out a reference
+// into it: every access goes through raw pointers whose users state their own contract.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps a segment for reading, only if it carries all seals a reader insists on and has at least `bytes`.
+    ///
+    /// # Errors
+    /// What is wrong with the descriptor.
+    pub fn reader(fd: BorrowedFd<'_>, bytes: u64) -> Result<Self, MapError> {
+        Self::checked(fd, bytes, seals::FOR_READERS, false)
+    }
+
+    /// Maps a segment for writing: the sidecar itself and the one session that writes it, before it is sealed.
+    ///
+    /// # Errors
+    /// What is wrong with the descriptor.
+    pub fn writer(fd: BorrowedFd<'_>, bytes: u64) -> Result<Self, MapError> {
+        Self::checked(fd, bytes, seals::BEFORE_WRITER, true)
+    }
+
+    fn checked(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags, writable: bool) -> Result<Self, MapError> {
+        let kernel = |step| move |source: rustix::io::Errno| MapError::Kernel { step, source: source.into() };
+        let missing = seals::missing(fd, wanted)
+            .map_err(|source| MapError::Kernel { step: "read the seals of the descriptor", source })?;
+        if !missing.is_empty() {
+            return Err(MapError::SealsMissing { missing });
+        }
+        // After the seals: a size that can no longer change.
+        let size = rustix::fs::fstat(fd).map_err(kernel("read the size of the descriptor"))?.st_size;
+        let actual = u64::try_from(size).unwrap_or(0);
+        if actual < bytes {
+            return Err(MapError::Short { expected: bytes, actual });
+        }
+        let len = usize::try_from(bytes).ok().filter(|len| *len > 0 && isize::try_from(*len).is_ok());
+        let len = len.ok_or(MapError::Size { bytes })?;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new shared map at an address of the kernel's choice overlaps nothing of ours.
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }
+                .map_err(kernel("map the descriptor"))?;
+        let start = NonNull::new(start.cast()).ok_or(MapError::Size { bytes })?;
+        Ok(Self { start, len, writable })
+    }
+
+    /// Fills the page tables, so that later reads and writes do not fault. Slow (about 10 GB/s where the pages
+    /// exist); run it in the background. Kernels before 5.14 cannot: then nothing happens.
+    pub fn populate(&self) {
+        let advice = if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        // SAFETY: the range is exactly our map. Populating changes no byte. An error leaves the map as it was,
+        // merely slower, so it is not reported.
+        let _ = unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) };
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether it was mapped for writing.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Where the map begins. Valid for [`Mapping::bytes`] while this value lives. Other processes may write what
+    /// is there at any time, so that making a reference of it needs a contract of its own.
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.start
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that was mapped, and nobody can hold a reference into it beyond this value.
+        // It can only fail for a wrong range, which this is not.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}

@@ -1,0 +1,34 @@
+//! What the tests of this crate share.
+
+use std::time::{Duration, Instant};
+
+/// Runs `check` in a forked child and tells whether it returned true. It must not allocate much nor take locks:
+/// other threads of the test binary do not exist in the child.
+pub(crate) fn in_child(check: impl FnOnce() -> bool) -> bool {
+    exit_code_of(|| i32::from(!check())) == 0
+}
+
+/// Runs `run` in a forked child and returns its exit code (or 1000 + signal).
+pub(crate) fn exit_code_of(run: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only runs `run` and leaves by `_exit`, never returning into the test harness.
+    unsafe {
+        let pid = libc::fork();
+        assert!(pid >= 0, "cannot fork");
+        if pid == 0 {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(99);
+            libc::_exit(code);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
+        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
+    }
+}
+
+/// Waits for a condition, with a deadline.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::yield_now();
+    }
+}
