@@ -1,0 +1,65 @@
+//! Why the sidecar does not run.
+
+use std::io;
+use std::net::SocketAddr;
+
+use crate::config::ArenaAboveLimit;
+use crate::identity::KeyFileError;
+use crate::logging::LoggingError;
+
+/// Why the sidecar could not start, or had to end.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// There are no logs.
+    #[error(transparent)]
+    Logging(#[from] LoggingError),
+    /// A metric is there twice.
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+    /// The arena would get the container killed.
+    #[error(transparent)]
+    Memory(#[from] ArenaAboveLimit),
+    /// The arena does not start.
+    #[error("arena: {0}")]
+    Arena(#[from] tensorlane_memory::ArenaError),
+    /// The key that others know this sidecar by.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+    /// Another sidecar has it.
+    #[error("another sidecar runs with {}: end it, or give this one directories of its own (sockets.directory, state.directory)", directory.display())]
+    InUse {
+        /// The directory.
+        directory: std::path::PathBuf,
+    },
+    /// No address for metrics and health.
+    #[error("admin.listen {address}: {source}")]
+    AdminListen {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// No address for peers.
+    #[error("peers.listen {address}: {source}")]
+    PeersListen {
+        /// As configured.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The system refused something else.
+    #[error("{action}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+pub(super) fn io(action: &'static str) -> impl Fn(io::Error) -> RunError {
+    move |source| RunError::Io { action, source }
+}

@@ -1,0 +1,87 @@
+//! The process: what is started, in which order, and how it ends. Sees everything; decides nothing that a verb decides.
+//!
+//! ```text
+//!   start:  logs, limits --> arena --> store, keeper --> exchange --> peers --> session socket --> gRPC --> ready
+//!   end:    not ready --> gRPC --> session socket --> peers --> workers --> keeper --> arena --> admin --> exit 0
+//! ```
+
+mod error;
+mod parts;
+mod peering;
+mod scrape;
+mod verbs;
+
+use std::io;
+use std::sync::Arc;
+
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+pub use self::error::RunError;
+use self::error::io as failed_to;
+use self::parts::Parts;
+use self::verbs::Verbs;
+use crate::admin::{self, Health, Probe};
+use crate::config::Config;
+use crate::logging;
+use crate::metrics::Metrics;
+
+/// Runs the sidecar until SIGTERM or SIGINT.
+///
+/// # Errors
+/// It could not start, or a part that it cannot do without has failed.
+pub fn run(config: &Config) -> Result<(), RunError> {
+    logging::start(&config.log)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed_to("start tokio"))?;
+    let ended = runtime.block_on(serve(config));
+    match &ended {
+        Ok(signal) => tracing::info!(reason = signal, "sidecar ended"),
+        Err(error) => tracing::error!(%error, "sidecar failed"),
+    }
+    ended.map(drop)
+}
+
+async fn serve(config: &Config) -> Result<&'static str, RunError> {
+    // From the first moment, so that a signal during the start is not lost.
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed_to("listen for SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed_to("listen for SIGINT"))?;
+    let metrics = Arc::new(Metrics::new(&Registry::new())?);
+    let health = Health::new();
+    let (stop, _) = watch::channel(());
+    let mut serving = tokio::task::JoinSet::new();
+    if let Some(address) = config.admin.listen {
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|source| RunError::AdminListen { address, source })?;
+        let address = listener.local_addr().map_err(failed_to("ask for the admin address"))?;
+        tracing::info!(%address, "metrics and health are served");
+        let mut stopped = stop.subscribe();
+        let until = async move { _ = stopped.changed().await };
+        serving.spawn(admin::serve(listener, health.clone(), Arc::clone(&metrics), until));
+    }
+    let parts = Parts::start(config, &metrics)?;
+    let mut verbs = Verbs::start(config, parts.exchange(), &metrics).await?;
+    health.started();
+    tracing::info!(
+        exchange = %config.exchange, peer = %config.peer, incarnation = %parts.incarnation(),
+        fingerprint = %parts.fingerprint(), sockets = %config.sockets.directory.display(), "sidecar started"
+    );
+    let reason = tokio::select! {
+        _ = terminate.recv() => Ok("SIGTERM"),
+        _ = interrupt.recv() => Ok("SIGINT"),
+        failed = verbs.failed() => Err(failed),
+    };
+    health.block(Probe::Ready, "end", "the sidecar is ending");
+    verbs.stop().await;
+    let ended = parts.stop().await;
+    stop.send_replace(());
+    while let Some(joined) = serving.join_next().await {
+        joined
+            .map_err(io::Error::other)
+            .and_then(|served| served)
+            .map_err(failed_to("serve metrics and health"))?;
+    }
+    ended.and(reason)
+}

@@ -1,0 +1,175 @@
+//! The parts of a running sidecar, made in order and ended in the opposite one.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use tensorlane_memory::limits::memory_limit;
+use tensorlane_memory::{Arena, ArenaOptions};
+use tensorlane_proto::identity::{Fingerprint, Incarnation};
+use tensorlane_proto::ledger::{Limits, Millis};
+
+use super::error::{RunError, io};
+use super::{peering, scrape};
+use crate::clock::Clock;
+use crate::config::{Config, check_memory};
+use crate::exchange::{Exchange, ExchangeSettings};
+use crate::identity::Identity;
+use crate::metrics::Metrics;
+use crate::peer::Peers;
+use crate::session::{SessionServer, SessionSettings};
+use crate::store::{Keeper, Me, Store, StoreSettings};
+use crate::workers::Workers;
+
+/// The longest that a call may wait, whatever it asks for: a waiting call has a worker.
+const DEADLINE_MAX: Duration = Duration::from_secs(3600);
+/// Peers and sessions that the ledger remembers as holders, beyond those that the limits allow at a time.
+const SPARE_HOLDERS: usize = 1 << 10;
+
+/// Everything that runs.
+pub(super) struct Parts {
+    workers: Workers,
+    keeper: Keeper,
+    arena: Arc<Arena>,
+    exchange: Arc<Exchange>,
+    peers: Option<Arc<Peers>>,
+    sessions: Arc<SessionServer>,
+    fingerprint: Fingerprint,
+    /// Held for as long as the sidecar runs.
+    _locks: [File; 2],
+}
+
+// === impl Parts ===
+
+impl Parts {
+    pub(super) fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, RunError> {
+        check_memory(config, memory_limit())?;
+        raise_descriptor_limit();
+        let state = &config.state.directory;
+        let locks = [lock(state)?, lock(&config.sockets.directory)?];
+        let witnesses = state.join("witnesses");
+        std::fs::create_dir_all(&witnesses).map_err(io("make state.directory"))?;
+        std::fs::create_dir_all(&config.sockets.directory).map_err(io("make sockets.directory"))?;
+        let identity = Identity::load_or_create(state)?;
+        let me = Me {
+            exchange: config.exchange.clone(),
+            peer: config.peer.clone(),
+            incarnation: Incarnation(rand::random()),
+        };
+        let workers = Workers::default();
+        let (arena, store) = start_store(config, me, witnesses)?;
+        let keeper = Keeper::start(Arc::clone(&store)).map_err(io("start the keeper"))?;
+        let settings = ExchangeSettings {
+            deadline: config.deadlines.default,
+            deadline_max: DEADLINE_MAX,
+            fingerprint: identity.fingerprint,
+        };
+        let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
+        let peers = peering::start(config, &identity, &exchange, metrics)?;
+        let sessions = SessionServer::start(
+            SessionSettings {
+                path: config.sockets.directory.join("session.sock"),
+                sessions_max: config.limits.sessions,
+                pending_max: config.limits.pending_requests,
+                map_deadline: config.deadlines.map,
+            },
+            Arc::clone(&exchange),
+            workers.clone(),
+            Arc::clone(metrics),
+        );
+        let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
+        scrape::register(metrics, &exchange, &sessions, peers.as_ref());
+        let fingerprint = identity.fingerprint;
+        Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, _locks: locks })
+    }
+
+    pub(super) fn exchange(&self) -> &Arc<Exchange> {
+        &self.exchange
+    }
+
+    pub(super) fn incarnation(&self) -> Incarnation {
+        self.exchange.me().incarnation
+    }
+
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Ends everything, in order. Blocks where threads are waited for, so it runs beside the runtime.
+    pub(super) async fn stop(self) -> Result<(), RunError> {
+        let ended = tokio::task::spawn_blocking(move || {
+            self.exchange.end();
+            self.sessions.stop();
+            if let Some(peers) = &self.peers {
+                peers.stop();
+            }
+            self.workers.stop();
+            self.keeper.stop();
+            self.arena.stop();
+        });
+        ended.await.map_err(std::io::Error::other).map_err(io("end in order"))
+    }
+}
+
+fn start_store(
+    config: &Config,
+    me: Me,
+    witnesses: std::path::PathBuf,
+) -> Result<(Arc<Arena>, Arc<Store>), RunError> {
+    let options = ArenaOptions {
+        segment_bytes: config.arena.segment,
+        ready_bytes: config.arena.ready,
+        witness_dir: Some(witnesses),
+        ..ArenaOptions::new(config.arena.size)
+    };
+    // The arena tells the store of room, and the store is made over the arena.
+    let told: Arc<OnceLock<Weak<Store>>> = Arc::default();
+    let tells = Arc::clone(&told);
+    let on_room = Arc::new(move || {
+        if let Some(store) = tells.get().and_then(Weak::upgrade) {
+            store.stir();
+        }
+    });
+    let arena = Arena::start(options, on_room)?;
+    let settings = StoreSettings {
+        limits: Limits {
+            tensors: config.limits.tensors,
+            holders: config.limits.sessions + config.peers.max + SPARE_HOLDERS,
+            leases_per_holder: config.limits.leases_per_session as u64,
+            names: config.limits.names,
+            tickets: config.limits.tickets,
+            // One for the reservation and one for the seal: a put is never forgotten while its tensor lives.
+            retries: config.limits.tensors.saturating_mul(2),
+            copy_idle: Millis(u64::try_from(config.gc.copy_idle.as_millis()).unwrap_or(u64::MAX)),
+        },
+        ticket_ttl: config.gc.ticket_ttl,
+        lease_grace: config.gc.lease_grace,
+    };
+    let store = Store::new(me, settings, Arc::clone(&arena), Clock::start());
+    // It is set once, here.
+    let _ = told.set(Arc::downgrade(&store));
+    Ok((arena, store))
+}
+
+/// Makes a directory this sidecar's own, for as long as the result lives: two in one would take each other's clients.
+fn lock(directory: &Path) -> Result<File, RunError> {
+    std::fs::create_dir_all(directory).map_err(io("make a directory"))?;
+    let file = File::open(directory).map_err(io("lock a directory"))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(RunError::InUse { directory: directory.to_owned() }),
+        Err(error) => Err(io("lock a directory")(error.into())),
+    }
+}
+
+/// A session costs four descriptors and a mapped segment one more: take what the system allows.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let now = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: now.maximum, maximum: now.maximum }) {
+        tracing::warn!(%error, "the limit of open files stays where it is");
+    }
+}

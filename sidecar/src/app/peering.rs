@@ -1,0 +1,131 @@
+//! Between the directory and the connections: the peer table as `peer` wants to ask it.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use tensorlane_proto::identity::{Fingerprint, PeerName};
+use tokio::sync::watch;
+
+use super::error::{RunError, io};
+use crate::config::Config;
+use crate::directory::{
+    Directory, FileDirectory, MemoryDirectory, PeerEntry, PeerTable, PublishedOffer, table_after_refresh,
+};
+use crate::exchange::{Exchange, offer, own_offer};
+use crate::identity::{Identity, fingerprint, tls};
+use crate::metrics::Metrics;
+use crate::peer::{Counters, Keys, Known, KnownPeer, Me, Peers, PeersConfig};
+
+/// How long a stranger may make us wait for the directory.
+const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A directory behind the questions of `peer`.
+struct Table {
+    directory: Box<dyn Directory>,
+    table: watch::Receiver<Arc<PeerTable>>,
+}
+
+// === impl Table ===
+
+impl Table {
+    fn over(directory: Box<dyn Directory>) -> Self {
+        let table = directory.watch();
+        Self { directory, table }
+    }
+
+    fn now(&self) -> Arc<PeerTable> {
+        Arc::clone(&self.table.borrow())
+    }
+}
+
+impl Known for Table {
+    fn all(&self) -> Vec<KnownPeer> {
+        self.now().iter().map(|entry| known(entry)).collect()
+    }
+
+    fn peer(&self, name: &PeerName) -> Option<KnownPeer> {
+        self.now().peer(name).map(|entry| known(entry))
+    }
+
+    fn by_fingerprint(&self, fingerprint: &Fingerprint) -> Option<PeerName> {
+        self.now().holder_of(fingerprint).map(|entry| entry.name.clone())
+    }
+
+    fn refresh(&self) {
+        // Waits for the table that was read because of this question.
+        let _ = table_after_refresh(&*self.directory, REFRESH_PATIENCE);
+    }
+}
+
+fn known(entry: &PeerEntry) -> KnownPeer {
+    KnownPeer {
+        name: entry.name.clone(),
+        addresses: entry.addresses.clone(),
+        fingerprints: entry.fingerprints.clone(),
+    }
+}
+
+/// Listens for peers and dials them, if the configuration says where.
+pub(super) fn start(
+    config: &Config,
+    identity: &Identity,
+    exchange: &Arc<Exchange>,
+    metrics: &Arc<Metrics>,
+) -> Result<Option<Arc<Peers>>, RunError> {
+    let Some(listen) = &config.peers.listen else { return Ok(None) };
+    let refused = |source| RunError::PeersListen { address: listen.clone(), source };
+    let address = resolve(listen).map_err(refused)?;
+    let directory: Box<dyn Directory> = match &config.peers.file {
+        Some(file) => {
+            Box::new(FileDirectory::start(file, Arc::clone(metrics)).map_err(io("start the directory"))?)
+        }
+        None => Box::new(MemoryDirectory::default()),
+    };
+    let advertised = config.peers.advertise.clone().unwrap_or_else(|| listen.clone());
+    directory.publish(PublishedOffer {
+        entry: PeerEntry {
+            name: config.peer.clone(),
+            addresses: vec![advertised.clone()],
+            fingerprints: vec![identity.fingerprint],
+            node: None,
+        },
+        offer: own_offer(exchange.me(), vec![advertised.clone()]),
+    });
+    let me = exchange.me();
+    let peers = Peers::start(
+        PeersConfig {
+            progress: config.deadlines.progress,
+            grace: config.gc.lease_grace,
+            peers_max: config.peers.max,
+            ..PeersConfig::new(address)
+        },
+        keys(identity)?,
+        Arc::new(Table::over(directory)),
+        Me {
+            exchange: me.exchange.clone(),
+            peer: me.peer.clone(),
+            incarnation: me.incarnation,
+            offer: offer(vec![advertised]),
+        },
+        Arc::clone(exchange) as Arc<dyn crate::peer::Serve>,
+        Arc::new(Counters::default()),
+    );
+    let peers = peers.map_err(refused)?;
+    exchange.connect(Arc::clone(&peers));
+    Ok(Some(peers))
+}
+
+fn keys(identity: &Identity) -> Result<Keys, RunError> {
+    Ok(Keys {
+        server: Arc::new(tls::server_config(identity)?),
+        client: Arc::new(tls::client_config(identity)?),
+        fingerprint: identity.fingerprint,
+        fingerprint_of: |cert: &CertificateDer<'_>| fingerprint(cert).ok(),
+    })
+}
+
+fn resolve(address: &str) -> std::io::Result<SocketAddr> {
+    address.to_socket_addrs()?.next().ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
+}

@@ -1,0 +1,106 @@
+//! What a scrape shows: states that are asked for when somebody looks, not counted along the way.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use prometheus::IntCounter;
+
+use crate::exchange::Exchange;
+use crate::metrics::label::{AuthRefusal, Carrier, Direction, FrameFault, Label, PeerState, Wait};
+use crate::metrics::{ArenaBytes, Live, Metrics};
+use crate::peer::Peers;
+use crate::session::SessionServer;
+
+/// Tells the metrics whom to ask.
+pub(super) fn register(
+    metrics: &Metrics,
+    exchange: &Arc<Exchange>,
+    sessions: &Arc<SessionServer>,
+    peers: Option<&Arc<Peers>>,
+) {
+    let (weak, sessions) = (Arc::downgrade(exchange), Arc::downgrade(sessions));
+    let seen = Mutex::new(Seen::default());
+    metrics.on_scrape(Box::new(move |metrics| {
+        if let Some(exchange) = weak.upgrade() {
+            show_store(metrics, &exchange, &mut seen.lock());
+        }
+        if let Some(sessions) = sessions.upgrade() {
+            metrics
+                .sessions
+                .open
+                .at((Carrier::Socket,))
+                .set(i64::try_from(sessions.open()).unwrap_or(i64::MAX));
+        }
+    }));
+    if let Some(peers) = peers {
+        let weak = Arc::downgrade(peers);
+        metrics.on_scrape(Box::new(move |metrics| {
+            if let Some(peers) = weak.upgrade() {
+                show_peers(metrics, &peers);
+            }
+        }));
+    }
+}
+
+/// Counts of the store that were shown before: the metric gets what came since.
+#[derive(Default)]
+struct Seen {
+    freed: Vec<(u64, u64)>,
+}
+
+fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
+    let store = exchange.store();
+    let usage = store.arena().usage();
+    metrics.arena.show(&ArenaBytes {
+        size: usage.total,
+        free: usage.free,
+        reserved: usage.reserved,
+        sealed: usage.sealed,
+        held: usage.held,
+        retired: usage.retired,
+        inherited: usage.inherited,
+        populated: usage.populated,
+    });
+    catch_up(&metrics.arena.populate_failures, usage.populate_failures);
+    catch_up(&metrics.arena.cold_populates, usage.cold_populates);
+    metrics.arena.waiters.at((Wait::Room,)).set(i64::try_from(store.waiting()).unwrap_or(i64::MAX));
+    metrics.arena.waiters.at((Wait::Name,)).set(i64::try_from(store.awaiting()).unwrap_or(i64::MAX));
+    let (totals, _) = store.totals();
+    let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
+    metrics.ledger.show(&Live {
+        tensors: tensors.saturating_sub(copies),
+        copies,
+        leases: totals.leases,
+        names: totals.names as u64,
+        tickets: totals.tickets as u64,
+    });
+    let freed = store.freed();
+    seen.freed.resize(freed.len(), (0, 0));
+    for ((cause, tensors, bytes), shown) in freed.into_iter().zip(&mut seen.freed) {
+        metrics.ledger.freed_tensors.at((cause,)).inc_by(tensors - shown.0);
+        metrics.ledger.freed_bytes.at((cause,)).inc_by(bytes - shown.1);
+        *shown = (tensors, bytes);
+    }
+}
+
+fn show_peers(metrics: &Metrics, peers: &Peers) {
+    let views = peers.status();
+    let count = |state: PeerState| views.iter().filter(|v| v.state.as_str() == state.as_str()).count() as u64;
+    let states: Vec<_> = PeerState::ALL.iter().map(|s| (*s, count(*s))).collect();
+    metrics.peers.show(&states);
+    let counters = peers.counters();
+    catch_up(metrics.peers.bytes.at((Direction::In,)), counters.bytes_in.load(Ordering::Relaxed));
+    catch_up(metrics.peers.bytes.at((Direction::Out,)), counters.bytes_out.load(Ordering::Relaxed));
+    for fault in FrameFault::ALL {
+        catch_up(metrics.peers.rejected_frames.at((*fault,)), counters.frames_refused.count(fault.as_str()));
+    }
+    for refusal in AuthRefusal::ALL {
+        catch_up(metrics.peers.refused.at((*refusal,)), counters.auth_refused.count(refusal.as_str()));
+    }
+}
+
+/// Brings a counter to a total that is counted elsewhere and only grows.
+fn catch_up(counter: &IntCounter, total: u64) {
+    counter.inc_by(total.saturating_sub(counter.get()));
+}

@@ -1,0 +1,190 @@
+//! The configuration: one table of settings, read from a YAML file and the environment, checked once.
+//!
+//! ```text
+//!   file (YAML) ── flattened to dotted paths ──┐
+//!   TENSORLANE_... variables ──────────────────┼──> table: default < file < variable ──> Config, or every mistake
+//!   host name ─────────────────────────────────┘
+//! ```
+//!
+//! `settings` holds the table: a new setting is one row there and one field here. Whoever has a [`Config`] has a
+//! valid one; nothing else in the sidecar reads a file or a variable. Nothing here opens a socket or makes a directory.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tensorlane_proto::identity::{ExchangeName, PeerName};
+
+pub mod memory;
+pub mod mistakes;
+mod nearest;
+pub mod print;
+mod settings;
+mod sources;
+mod values;
+
+pub use memory::{ArenaAboveLimit, check_memory};
+pub use mistakes::{Mistake, Mistakes};
+pub use sources::{FILE_BYTES_MAX, Loaded, Origin, Sources};
+pub(crate) use values::host_port;
+
+/// The exit code for a configuration that is wrong: `EX_USAGE` of sysexits.h, as other proxies have it.
+pub const EXIT_BAD_CONFIG: u8 = 64;
+
+/// Everything the sidecar can be told. Made by [`Sources::load`] alone.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Config {
+    /// The exchange that this peer belongs to.
+    pub exchange: ExchangeName,
+    /// The name of this peer.
+    pub peer: PeerName,
+    /// Where workloads connect.
+    pub sockets: Sockets,
+    /// gRPC over TCP.
+    pub grpc: Grpc,
+    /// The memory for tensors.
+    pub arena: Arena,
+    /// What outlives a restart of the container.
+    pub state: State,
+    /// Other peers.
+    pub peers: Peers,
+    /// Metrics and health.
+    pub admin: Admin,
+    /// How many of everything.
+    pub limits: Limits,
+    /// When things that nobody keeps go away.
+    pub gc: Gc,
+    /// How long to wait for others.
+    pub deadlines: Deadlines,
+    /// Logs.
+    pub log: Log,
+}
+
+/// Where workloads connect.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sockets {
+    /// Directory of `session.sock` and `grpc.sock`.
+    pub directory: PathBuf,
+}
+
+/// gRPC over TCP.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grpc {
+    /// A loopback address to listen on besides the Unix socket.
+    pub listen: Option<SocketAddr>,
+}
+
+/// The memory for tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Arena {
+    /// Bytes that tensors may take.
+    pub size: u64,
+    /// Bytes of an ordinary segment.
+    pub segment: u64,
+    /// Bytes to keep populated ahead of use.
+    pub ready: u64,
+    /// Bytes that the sidecar needs beside the arena.
+    pub base: u64,
+}
+
+/// What outlives a restart of the container.
+#[derive(Clone, Debug, PartialEq)]
+pub struct State {
+    /// A directory that only the sidecar sees.
+    pub directory: PathBuf,
+}
+
+/// Other peers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peers {
+    /// Where peers connect, `host:port`; absent: no peers.
+    pub listen: Option<String>,
+    /// The address that others are told, `host:port`.
+    pub advertise: Option<String>,
+    /// The peers file.
+    pub file: Option<PathBuf>,
+    /// Peers that may be connected at once.
+    pub max: usize,
+}
+
+/// Metrics and health.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// Where they are served; absent: nowhere.
+    pub listen: Option<SocketAddr>,
+}
+
+/// How many of everything.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Sessions at once.
+    pub sessions: usize,
+    /// Live tensors, reservations and copies included.
+    pub tensors: usize,
+    /// Leases of one session.
+    pub leases_per_session: usize,
+    /// Names.
+    pub names: usize,
+    /// Live tickets.
+    pub tickets: usize,
+    /// Requests of one session that wait or run.
+    pub pending_requests: usize,
+}
+
+/// When things that nobody keeps go away.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gc {
+    /// The life of a ticket that was not given one.
+    pub ticket_ttl: Duration,
+    /// How long the leases of a lost gRPC session or peer stay.
+    pub lease_grace: Duration,
+    /// How long a copy without a lease stays.
+    pub copy_idle: Duration,
+}
+
+/// How long to wait for others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deadlines {
+    /// A call that does not say.
+    pub default: Duration,
+    /// A writer that must acknowledge its map of a new segment.
+    pub map: Duration,
+    /// A peer connection on which no byte moves although some should.
+    pub progress: Duration,
+}
+
+/// Logs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Log {
+    /// A level, and levels of single modules after commas.
+    pub level: String,
+    /// The shape of a line.
+    pub format: LogFormat,
+}
+
+/// The shape of a line of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object.
+    Json,
+    /// For people.
+    Text,
+}
+
+impl Config {
+    /// The defaults, changed by pairs of dotted path and text; no file and no variable is read.
+    /// The peer's name is `here` unless a pair says otherwise.
+    ///
+    /// # Errors
+    /// Every mistake in the pairs.
+    pub fn of(pairs: &[(&str, &str)]) -> Result<Config, Mistakes> {
+        let variables =
+            pairs.iter().map(|(path, text)| (settings::variable(path), (*text).to_owned())).collect();
+        let sources = Sources { file: None, variables, host_name: "here".to_owned() };
+        sources.load().map(|loaded| loaded.config)
+    }
+}
+
+#[cfg(test)]
+mod tests;

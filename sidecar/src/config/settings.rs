@@ -1,0 +1,320 @@
+//! The table of settings. A setting is a row here and a field of [`Config`]; everything else follows from the row.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tensorlane_proto::identity::{ExchangeName, PeerName};
+
+use super::values::{
+    GI, KI, MI, bytes, bytes_text, count, duration, host_port, log_format, log_level, loopback, parsed, path,
+    socket_address_or_off, sockets_directory,
+};
+use super::{Admin, Arena, Config, Deadlines, Gc, Grpc, Limits, Log, LogFormat, Peers, Sockets, State};
+
+/// One setting.
+#[derive(Debug)]
+pub(super) struct Setting {
+    /// Its place in the YAML: section and name, camelCase.
+    pub(super) path: &'static str,
+    /// What holds where nobody says anything.
+    pub(super) default: Fallback,
+    /// What may be said, in a few words.
+    pub(super) accepts: &'static str,
+    /// What it is for and what it costs.
+    pub(super) doc: &'static str,
+    /// Reads a text into its field, or says what is wrong with it.
+    pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
+}
+
+/// What holds where nobody says anything.
+#[derive(Debug)]
+pub(super) enum Fallback {
+    /// The same as if this text were in the file.
+    Text(&'static str),
+    /// It is absent, and that means something.
+    Absent,
+    /// The text follows from the host's name and the settings in the rows above.
+    Computed(fn(&Config, host_name: &str) -> String),
+}
+
+use Fallback::{Absent, Computed, Text};
+
+const BYTES: &str = "bytes in multiples of 4Ki, such as 512Mi or 8Gi";
+const DURATION: &str = "a duration up to a day, such as 500ms, 10s or 2m";
+const HOST_PORT: &str = "HOST:PORT, such as 10.0.0.7:9421 or [fd00::7]:9421";
+
+macro_rules! setting {
+    ($path:literal, $default:expr, $accepts:expr, $doc:literal, $($field:ident).+ = $parse:expr) => {
+        Setting {
+            path: $path,
+            default: $default,
+            accepts: $accepts,
+            doc: $doc,
+            set: |config, text| {
+                let parse: fn(&str) -> Result<_, String> = $parse;
+                config.$($field).+ = parse(text)?;
+                Ok(())
+            },
+        }
+    };
+}
+
+/// Every setting, in the order of the printed configuration.
+pub(super) static SETTINGS: &[Setting] = &[
+    setting!(
+        "exchange",
+        Text("default"),
+        "a name: a-z, 0-9, '-' and '.'",
+        "The exchange that this peer belongs to; peers of another one are refused.",
+        exchange = parsed
+    ),
+    setting!(
+        "peer",
+        Computed(|_, host| host.to_lowercase()),
+        "a name: a-z, 0-9, '-' and '.'",
+        "The name of this peer in its exchange; the host's name by default, which is the pod's.",
+        peer = parsed
+    ),
+    setting!(
+        "sockets.directory",
+        Text("/run/tensorlane"),
+        "an absolute path of at most 94 bytes",
+        "Where session.sock and grpc.sock are made; only this pod's containers may see it.",
+        sockets.directory = sockets_directory
+    ),
+    setting!(
+        "grpc.listen",
+        Absent,
+        "a loopback IP address and a port, such as 127.0.0.1:9422",
+        "gRPC over TCP besides the Unix socket, for clients that know no Unix sockets; absent: none.",
+        grpc.listen = |text| loopback(text).map(Some)
+    ),
+    setting!(
+        "arena.size",
+        Text("1Gi"),
+        "bytes in multiples of 4Ki, at least 16Mi, such as 8Gi",
+        "Bytes that tensors may take. They are populated and charged to this container, which needs arena.base besides.",
+        arena.size = |text| bytes(text, 16 * MI)
+    ),
+    setting!(
+        "arena.segment",
+        Text("64Mi"),
+        "bytes in multiples of 4Ki, from 1Mi to arena.size",
+        "Bytes of an ordinary segment: larger ones take fewer descriptors and maps, smaller ones waste less at their ends.",
+        arena.segment = |text| bytes(text, MI)
+    ),
+    setting!(
+        "arena.ready",
+        Computed(|config, _| bytes_text(ready(config.arena.size))),
+        "bytes in multiples of 4Ki, at most arena.size",
+        "Bytes to keep populated ahead of use: a put that finds fewer writes at a tenth of the speed. A quarter of the arena, at most 1Gi, by default.",
+        arena.ready = |text| bytes(text, 0)
+    ),
+    setting!(
+        "arena.base",
+        Text("256Mi"),
+        BYTES,
+        "Bytes that the sidecar needs beside the arena; arena.size and this together must fit into the container's memory limit.",
+        arena.base = |text| bytes(text, 0)
+    ),
+    setting!(
+        "state.directory",
+        Text("/var/lib/tensorlane"),
+        "an absolute path",
+        "A directory that only the sidecar sees, for its identity key and what must outlive a restart of the container.",
+        state.directory = path
+    ),
+    setting!(
+        "peers.listen",
+        Absent,
+        HOST_PORT,
+        "Where other peers connect; port 0 takes any free one. Absent: no peers at all.",
+        peers.listen = |text| host_port(text, true).map(Some)
+    ),
+    setting!(
+        "peers.advertise",
+        Absent,
+        HOST_PORT,
+        "The address that other peers are told, where it is not the one of peers.listen.",
+        peers.advertise = |text| host_port(text, false).map(Some)
+    ),
+    setting!(
+        "peers.file",
+        Absent,
+        "an absolute path",
+        "The YAML file that lists the peers; it is read again when it changes.",
+        peers.file = |text| path(text).map(Some)
+    ),
+    setting!(
+        "peers.max",
+        Text("256"),
+        "a number from 1 to 10000",
+        "Peers that may be connected at once; each costs a thread or two and about 1Mi of arena.base.",
+        peers.max = |text| count(text, 10_000)
+    ),
+    setting!(
+        "admin.listen",
+        Text("127.0.0.1:9420"),
+        "an IP address and a port, or off",
+        "Where /metrics, /livez, /readyz and /startupz are served. They are not secret, but not for everyone either.",
+        admin.listen = socket_address_or_off
+    ),
+    setting!(
+        "limits.sessions",
+        Text("256"),
+        "a number from 1 to 65536",
+        "Sessions at once; each costs a thread and three descriptors.",
+        limits.sessions = |text| count(text, 65_536)
+    ),
+    setting!(
+        "limits.tensors",
+        Text("1000000"),
+        "a number from 1 to 100000000",
+        "Live tensors, reservations and copies included; each costs about 300 bytes of arena.base.",
+        limits.tensors = |text| count(text, 100_000_000)
+    ),
+    setting!(
+        "limits.leasesPerSession",
+        Text("1000000"),
+        "a number from 1 to 100000000",
+        "Leases of one session; each costs about 50 bytes of arena.base.",
+        limits.leases_per_session = |text| count(text, 100_000_000)
+    ),
+    setting!(
+        "limits.names",
+        Text("1000000"),
+        "a number from 1 to 100000000",
+        "Names; each costs its own bytes (at most 512) and about 100 more of arena.base.",
+        limits.names = |text| count(text, 100_000_000)
+    ),
+    setting!(
+        "limits.tickets",
+        Text("100000"),
+        "a number from 1 to 100000000",
+        "Live tickets; each costs about 150 bytes of arena.base.",
+        limits.tickets = |text| count(text, 100_000_000)
+    ),
+    setting!(
+        "limits.pendingRequests",
+        Text("1024"),
+        "a number from 1 to 65536",
+        "Requests of one session that wait or run at once; the next one is refused.",
+        limits.pending_requests = |text| count(text, 65_536)
+    ),
+    setting!(
+        "gc.ticketTtl",
+        Text("60s"),
+        DURATION,
+        "The life of a ticket that was not given one.",
+        gc.ticket_ttl = duration
+    ),
+    setting!(
+        "gc.leaseGrace",
+        Text("10s"),
+        DURATION,
+        "How long the leases of a lost gRPC session or peer stay, so that it may come back.",
+        gc.lease_grace = duration
+    ),
+    setting!(
+        "gc.copyIdle",
+        Text("30s"),
+        DURATION,
+        "How long a copy of another peer's tensor stays without a lease.",
+        gc.copy_idle = duration
+    ),
+    setting!(
+        "deadlines.default",
+        Text("30s"),
+        DURATION,
+        "How long a call may take that does not say.",
+        deadlines.default = duration
+    ),
+    setting!(
+        "deadlines.map",
+        Text("5s"),
+        DURATION,
+        "How long a writer may take to acknowledge its map of a new segment; then the segment is destroyed.",
+        deadlines.map = duration
+    ),
+    setting!(
+        "deadlines.progress",
+        Text("5s"),
+        DURATION,
+        "How long a peer connection may move no byte while some are due; then it is closed.",
+        deadlines.progress = duration
+    ),
+    setting!(
+        "log.level",
+        Text("info"),
+        "error, warn, info, debug or trace, then module=level after commas",
+        "How much is logged.",
+        log.level = log_level
+    ),
+    setting!(
+        "log.format",
+        Text("json"),
+        "json or text",
+        "The shape of a line of the log.",
+        log.format = log_format
+    ),
+];
+
+/// A quarter of the arena, at most 1 GiB, in whole pages: what a burst takes while the populator catches up.
+fn ready(size: u64) -> u64 {
+    (size / 4).min(GI) / (4 * KI) * (4 * KI)
+}
+
+/// The variable of a setting: `arena.size` is `TENSORLANE_ARENA_SIZE`, `gc.ticketTtl` is `TENSORLANE_GC_TICKET_TTL`.
+pub(super) fn variable(path: &str) -> String {
+    let mut name = String::from(PREFIX);
+    for letter in path.chars() {
+        match letter {
+            '.' => name.push('_'),
+            upper if upper.is_ascii_uppercase() => name.extend(['_', upper]),
+            lower => name.push(lower.to_ascii_uppercase()),
+        }
+    }
+    name
+}
+
+/// What all variables begin with.
+pub(super) const PREFIX: &str = "TENSORLANE_";
+
+/// Rules between settings: what is wrong, at which of them. Asked only when each is right by itself.
+pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
+    let Arena { size, segment, ready, .. } = config.arena;
+    let above = |path, bytes| {
+        (bytes > size)
+            .then(|| (path, format!("{} is more than arena.size {}", bytes_text(bytes), bytes_text(size))))
+    };
+    let unreachable = config.peers.advertise.is_some() && config.peers.listen.is_none();
+    let advertised =
+        unreachable.then(|| ("peers.advertise", "nothing listens there: set peers.listen".to_owned()));
+    [above("arena.segment", segment), above("arena.ready", ready), advertised].into_iter().flatten().collect()
+}
+
+/// Where the table starts from: every field is set by its row before anyone sees it.
+pub(super) fn blank() -> Config {
+    let zero = Duration::ZERO;
+    Config {
+        exchange: ExchangeName::new("default").expect("seven small letters are a name"),
+        peer: PeerName::new("here").expect("four small letters are a name"),
+        sockets: Sockets { directory: PathBuf::new() },
+        grpc: Grpc { listen: None },
+        arena: Arena { size: 0, segment: 0, ready: 0, base: 0 },
+        state: State { directory: PathBuf::new() },
+        peers: Peers { listen: None, advertise: None, file: None, max: 0 },
+        admin: Admin { listen: None },
+        limits: Limits {
+            sessions: 0,
+            tensors: 0,
+            leases_per_session: 0,
+            names: 0,
+            tickets: 0,
+            pending_requests: 0,
+        },
+        gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
+        deadlines: Deadlines { default: zero, map: zero, progress: zero },
+        log: Log { level: String::new(), format: LogFormat::Json },
+    }
+}

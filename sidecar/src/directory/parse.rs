@@ -1,0 +1,177 @@
+//! The peers file: YAML to entries, with every mistake at once.
+//!
+//! ```yaml
+//! peers:
+//!   - name: trainer-0
+//!     addresses: ["10.0.0.7:9421"]
+//!     fingerprints: ["sha256:…64 digits…"]
+//!     node: node-a                         # optional
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde_yaml::{Mapping, Value};
+
+use super::table::{PeerEntry, PeerTable};
+use crate::config::{Mistake, host_port};
+
+/// The most bytes of the file: 10,000 peers of four hundred.
+pub(super) const FILE_BYTES_MAX: u64 = 4 << 20;
+
+/// A peers file that is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ParseError(pub(super) Vec<Mistake>);
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&texts.join("; "))
+    }
+}
+
+/// The table that a text says. An empty text says nothing, so it is a mistake; `peers: []` says that nobody is there.
+pub(super) fn parse(text: &str) -> Result<PeerTable, ParseError> {
+    let single = |wrong: String| ParseError(vec![Mistake::new("the file", "", wrong)]);
+    let value: Value = serde_yaml::from_str(text).map_err(|error| single(format!("not YAML: {error}")))?;
+    let mut mistakes = Vec::new();
+    let fields = fields(&value, "the file", &["peers"], &mut mistakes);
+    let Some(Value::Sequence(list)) = fields.and_then(|fields| fields.get("peers")) else {
+        mistakes.push(Mistake::new("peers", "", "no list of peers; write `peers: []` if there are none"));
+        return Err(ParseError(mistakes));
+    };
+    let entries: Vec<_> = list
+        .iter()
+        .enumerate()
+        .map(|(i, value)| entry(value, &format!("peers[{i}]"), &mut mistakes))
+        .collect();
+    if !mistakes.is_empty() {
+        return Err(ParseError(mistakes));
+    }
+    let table = PeerTable::new(entries.into_iter().flatten().collect());
+    table.map_err(|errors| {
+        ParseError(errors.iter().map(|error| Mistake::new("peers", "", error.to_string())).collect())
+    })
+}
+
+fn entry(value: &Value, place: &str, mistakes: &mut Vec<Mistake>) -> Option<PeerEntry> {
+    let fields = fields(value, place, &["name", "addresses", "fingerprints", "node"], mistakes)?;
+    let name = match fields.get("name") {
+        Some(value) => one(value, &format!("{place}.name"), mistakes, read),
+        None => {
+            mistakes.push(Mistake::new(format!("{place}.name"), "", "missing"));
+            None
+        }
+    };
+    let addresses = list(fields, place, "addresses", mistakes, |text| host_port(text, false));
+    let fingerprints = list(fields, place, "fingerprints", mistakes, read);
+    let node = match fields.get("node") {
+        None | Some(Value::Null) => None,
+        Some(value) => one(value, &format!("{place}.node"), mistakes, |text| Ok(text.to_owned())),
+    };
+    Some(PeerEntry { name: name?, addresses, fingerprints, node })
+}
+
+/// A mapping with known keys only.
+fn fields<'a>(
+    value: &'a Value,
+    place: &str,
+    known: &[&str],
+    mistakes: &mut Vec<Mistake>,
+) -> Option<&'a Mapping> {
+    let Value::Mapping(fields) = value else {
+        mistakes.push(Mistake::new(place, "", format!("not a mapping with {}", known.join(", "))));
+        return None;
+    };
+    let strange = fields.keys().filter(|key| !key.as_str().is_some_and(|key| known.contains(&key)));
+    for key in strange {
+        let key = key.as_str().unwrap_or("a key that is no text");
+        mistakes.push(Mistake::new(place, key, "no such field").accepted(known.join(", ")));
+    }
+    Some(fields)
+}
+
+fn list<T>(
+    fields: &Mapping,
+    place: &str,
+    field: &str,
+    mistakes: &mut Vec<Mistake>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Vec<T> {
+    let place = format!("{place}.{field}");
+    match fields.get(field) {
+        None => Vec::new(),
+        Some(Value::Sequence(values)) => {
+            let numbered = values.iter().enumerate();
+            numbered.filter_map(|(i, value)| one(value, &format!("{place}[{i}]"), mistakes, &read)).collect()
+        }
+        Some(_) => {
+            mistakes.push(Mistake::new(place, "", "not a list"));
+            Vec::new()
+        }
+    }
+}
+
+fn one<T>(
+    value: &Value,
+    place: &str,
+    mistakes: &mut Vec<Mistake>,
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Option<T> {
+    let Value::String(text) = value else {
+        mistakes.push(Mistake::new(place, "", "not a text; numbers need quotes"));
+        return None;
+    };
+    read(text).map_err(|wrong| mistakes.push(Mistake::new(place, text, wrong))).ok()
+}
+
+fn read<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_who_is_there() {
+        let key = format!("sha256:{}", "0a".repeat(32));
+        let text = format!(
+            "peers:\n- {{name: a, addresses: ['h:1', '[::1]:2'], fingerprints: ['{key}'], node: n}}\n"
+        );
+        let table = parse(&text).unwrap();
+        let entry = table.peer(&"a".parse().unwrap()).unwrap();
+        assert_eq!(entry.addresses, ["h:1", "[::1]:2"]);
+        assert_eq!((entry.fingerprints[0].to_string(), entry.node.as_deref()), (key, Some("n")));
+        assert!(parse("peers: []").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_file_that_says_nothing_is_a_mistake_and_not_an_empty_table() {
+        for text in ["", "# nobody\n", "peers:", "peers: {}", "[]", "peers: [", "{}"] {
+            assert!(parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn all_mistakes_are_told_at_once() {
+        let text = "peers:\n- {name: A, addresses: ['h:0', h], fingerprints: ['sha256:12']}\n- 7\n\
+                    - {nam: b, addresses: 'h:1', node: 3}\n- {name: c}\nversion: 1\n";
+        let told = parse(text).unwrap_err().to_string();
+        for part in [
+            "the file = \"version\": no such field",
+            "peers[0].name = \"A\"",
+            "peers[0].addresses[0] = \"h:0\"",
+            "peers[0].addresses[1] = \"h\"",
+            "peers[0].fingerprints[0] = \"sha256:12\"",
+            "peers[1]: not a mapping",
+            "peers[2] = \"nam\": no such field",
+            "peers[2].name: missing",
+            "peers[2].addresses: not a list",
+            "peers[2].node: not a text",
+        ] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+        assert!(parse("peers: [{name: c}]").unwrap_err().to_string().contains("c has 0 fingerprints"));
+    }
+}

@@ -1,0 +1,170 @@
+//! The peer table: whole, consistent, and never changed once made.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::{ADDRESSES_MAX, FINGERPRINTS_MAX, Fingerprint, PEERS_MAX, PeerName};
+
+/// One peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerEntry {
+    /// Its name; of one peer only.
+    pub name: PeerName,
+    /// Where it listens, `host:port`; none for a peer that only connects to others.
+    pub addresses: Vec<String>,
+    /// Its keys: one, or two while a key is rotated. Of one peer only.
+    pub fingerprints: Vec<Fingerprint>,
+    /// The node it is on, where known. A hint: being on one node is proven by doing.
+    pub node: Option<String>,
+}
+
+/// The peers of the exchange at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerTable {
+    by_name: BTreeMap<PeerName, Arc<PeerEntry>>,
+    by_fingerprint: HashMap<Fingerprint, Arc<PeerEntry>>,
+}
+
+/// Why entries are no table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// A peer without a key, or with too many.
+    #[error("{peer} has {count} fingerprints; one is needed, and a second one while a key is rotated")]
+    Fingerprints {
+        /// Whose.
+        peer: PeerName,
+        /// How many.
+        count: usize,
+    },
+    /// Too many addresses.
+    #[error("{peer} has {count} addresses; at most {ADDRESSES_MAX} are taken")]
+    Addresses {
+        /// Whose.
+        peer: PeerName,
+        /// How many.
+        count: usize,
+    },
+    /// One name twice.
+    #[error("{peer} is listed twice")]
+    NameTwice {
+        /// Which.
+        peer: PeerName,
+    },
+    /// One key, two peers: who it is could not be said.
+    #[error("{fingerprint} is listed for {first} and again for {second}")]
+    FingerprintTwice {
+        /// The key.
+        fingerprint: Fingerprint,
+        /// The first that has it.
+        first: PeerName,
+        /// The next one.
+        second: PeerName,
+    },
+    /// Too many peers.
+    #[error("{count} peers are listed; at most {PEERS_MAX} are taken")]
+    Peers {
+        /// How many.
+        count: usize,
+    },
+}
+
+impl PeerTable {
+    /// A table of these entries.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn new(entries: Vec<PeerEntry>) -> Result<PeerTable, Vec<TableError>> {
+        if entries.len() > PEERS_MAX {
+            return Err(vec![TableError::Peers { count: entries.len() }]);
+        }
+        let mut table = PeerTable::default();
+        let mut errors = Vec::new();
+        for entry in entries {
+            table.add(&Arc::new(entry), &mut errors);
+        }
+        if errors.is_empty() { Ok(table) } else { Err(errors) }
+    }
+
+    fn add(&mut self, entry: &Arc<PeerEntry>, errors: &mut Vec<TableError>) {
+        let peer = || entry.name.clone();
+        let (keys, addresses) = (entry.fingerprints.len(), entry.addresses.len());
+        if !(1..=FINGERPRINTS_MAX).contains(&keys) {
+            errors.push(TableError::Fingerprints { peer: peer(), count: keys });
+        }
+        if addresses > ADDRESSES_MAX {
+            errors.push(TableError::Addresses { peer: peer(), count: addresses });
+        }
+        for &fingerprint in &entry.fingerprints {
+            if let Some(other) = self.by_fingerprint.insert(fingerprint, Arc::clone(entry)) {
+                let (first, second) = (other.name.clone(), peer());
+                errors.push(TableError::FingerprintTwice { fingerprint, first, second });
+            }
+        }
+        if self.by_name.insert(peer(), Arc::clone(entry)).is_some() {
+            errors.push(TableError::NameTwice { peer: peer() });
+        }
+    }
+
+    /// The peer of a name.
+    pub fn peer(&self, name: &PeerName) -> Option<&Arc<PeerEntry>> {
+        self.by_name.get(name)
+    }
+
+    /// The peer whose key has this fingerprint.
+    pub fn holder_of(&self, fingerprint: &Fingerprint) -> Option<&Arc<PeerEntry>> {
+        self.by_fingerprint.get(fingerprint)
+    }
+
+    /// All peers, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<PeerEntry>> {
+        self.by_name.values()
+    }
+
+    /// How many peers.
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether nobody is in the exchange.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, keys: &[u8]) -> PeerEntry {
+        PeerEntry {
+            name: name.parse().unwrap(),
+            addresses: vec!["a:1".to_owned()],
+            fingerprints: keys.iter().map(|&key| Fingerprint([key; 32])).collect(),
+            node: None,
+        }
+    }
+
+    #[test]
+    fn a_peer_is_found_by_its_name_and_by_each_of_its_keys() {
+        let table = PeerTable::new(vec![entry("b", &[1, 2]), entry("a", &[3])]).unwrap();
+        let name = |key| table.holder_of(&Fingerprint([key; 32])).map(|entry| entry.name.as_str());
+        assert_eq!((name(1), name(2), name(3), name(4)), (Some("b"), Some("b"), Some("a"), None));
+        assert_eq!(table.peer(&"a".parse().unwrap()).unwrap().fingerprints, [Fingerprint([3; 32])]);
+        let names: Vec<_> = table.iter().map(|entry| entry.name.as_str()).collect();
+        assert_eq!((names, table.len(), table.is_empty()), (vec!["a", "b"], 2, false));
+    }
+
+    #[test]
+    fn entries_that_contradict_each_other_are_refused_all_at_once() {
+        let mut crowded = entry("d", &[7]);
+        crowded.addresses = vec!["a:1".to_owned(); 9];
+        let entries =
+            vec![entry("a", &[1]), entry("b", &[1]), entry("c", &[]), entry("a", &[4, 5, 6]), crowded];
+        let errors: Vec<_> = PeerTable::new(entries).unwrap_err().iter().map(ToString::to_string).collect();
+        for part in ["for a and again for b", "c has 0", "a has 3", "a is listed twice", "d has 9 addresses"]
+        {
+            assert!(errors.iter().any(|error| error.contains(part)), "{part} is not in {errors:?}");
+        }
+        assert_eq!(errors.len(), 5);
+    }
+}

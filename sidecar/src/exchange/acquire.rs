@@ -1,0 +1,292 @@
+//! Acquire, Release, Redeem, Get: tensors are leased, here or after bringing them here.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_memory::Purpose;
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{Holder, TensorId};
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::selection::{Resolved, Selection};
+use tensorlane_proto::wire;
+
+use super::fetch::Fetch;
+use super::gather::Gather;
+use super::lookup::Found;
+use super::target::Meant;
+use super::{Caller, Exchange, Taken, session_required};
+use crate::store::{OWN_SESSION, Part, Wish};
+
+/// In whose name the sidecar itself holds what it is busy with. No session has this number.
+pub(super) const OWN: Holder = Holder::Session(OWN_SESSION);
+
+/// Leases that the sidecar holds for a caller without a session, while it reads the bytes out.
+pub struct Borrowed {
+    exchange: Arc<Exchange>,
+    /// The tensors, in the order of the items.
+    pub taken: Vec<Result<Taken, Failure>>,
+}
+
+/// How all items of a call are to be had.
+#[derive(Clone)]
+pub(super) struct Terms {
+    pub(super) by: Holder,
+    pub(super) require: Require,
+    pub(super) deadline: Instant,
+    pub(super) caller: Caller,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Leases tensors for the caller's session.
+    pub fn acquire(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::AcquireRequest,
+        done: impl FnOnce(Result<Vec<Result<Taken, Failure>>, Failure>) + Send + 'static,
+    ) {
+        let Some(by) = caller.holder else { return done(Err(session_required("Acquire"))) };
+        if let Some(ids) = plain_ids(&request) {
+            return done(Ok(self.store.lease_many(by, ids)));
+        }
+        let deadline = self.deadline(request.deadline_ms);
+        let require = wire::require(request.require);
+        let terms = Terms { by, require, deadline, caller };
+        self.take(&terms, request.items, request.wait_ms, done);
+    }
+
+    /// Leases tensors in the sidecar's own name, so that their bytes can be read out.
+    pub fn borrow(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::GetRequest,
+        done: impl FnOnce(Result<Borrowed, Failure>) + Send + 'static,
+    ) {
+        let require = wire::require(request.require);
+        if require.zero_copy {
+            let why = "bytes that are brought out are copied; zero_copy is for maps over the session socket";
+            return done(Err(Failure::new(Reason::RequirementNotMet, why)));
+        }
+        let deadline = self.deadline(request.deadline_ms);
+        let terms = Terms { by: OWN, require, deadline, caller };
+        let exchange = Arc::clone(self);
+        self.take(&terms, request.items, request.wait_ms, move |outcome| {
+            done(outcome.map(|taken| Borrowed { exchange, taken }));
+        });
+    }
+
+    fn take(
+        self: &Arc<Self>,
+        terms: &Terms,
+        items: Vec<v1::GetItem>,
+        wait_ms: u64,
+        done: impl FnOnce(Result<Vec<Result<Taken, Failure>>, Failure>) + Send + 'static,
+    ) {
+        let gather = Gather::new(items.len(), Box::new(done));
+        let mut named = Vec::new();
+        let mut fetches = Vec::new();
+        for (index, item) in items.into_iter().enumerate() {
+            let meant = wire::selection(item.selection)
+                .and_then(|s| self.meant(item.target.unwrap_or_default()).map(|m| (m, s)));
+            match meant {
+                Err(failure) => gather.put(index, Err(failure)),
+                Ok((Meant::Here(id), selection)) => self.take_here(terms, id, &selection, &gather, index),
+                Ok((Meant::There(reference), selection)) => {
+                    fetches.push((index, Fetch::new(reference, selection, terms.clone())));
+                }
+                Ok((Meant::Named(peer, name), selection)) => match (&peer, self.store.find(name.as_str())) {
+                    (None, Some(id)) => self.take_here(terms, id, &selection, &gather, index),
+                    (Some(p), Some(id)) if *p == self.me().peer => {
+                        self.take_here(terms, id, &selection, &gather, index);
+                    }
+                    _ => named.push((index, peer, name, selection)),
+                },
+            }
+        }
+        self.fetch_all(fetches, &gather);
+        if !named.is_empty() {
+            self.take_named(terms, named, wait_ms, &gather);
+        }
+        gather.arm();
+    }
+
+    /// Looks names up on a worker, and goes on with what each stands for.
+    fn take_named(
+        self: &Arc<Self>,
+        terms: &Terms,
+        named: Vec<(
+            usize,
+            Option<tensorlane_proto::identity::PeerName>,
+            tensorlane_proto::ledger::TensorName,
+            Selection,
+        )>,
+        wait_ms: u64,
+        gather: &Arc<Gather<Taken>>,
+    ) {
+        let (terms, own) = (terms.clone(), Arc::clone(gather));
+        let indices: Vec<usize> = named.iter().map(|n| n.0).collect();
+        let refused = Arc::clone(gather);
+        let failed = move |outcome: Result<(), Failure>| {
+            if let Err(failure) = outcome {
+                indices.iter().for_each(|index| refused.put(*index, Err(failure.clone())));
+            }
+        };
+        self.on_waiter(Box::new(failed), move |exchange| {
+            let wanted = named.iter().map(|(_, peer, name, _)| (peer.clone(), name.clone())).collect();
+            let wait = std::time::Duration::from_millis(wait_ms);
+            let found = exchange.find(wanted, wait, terms.deadline, &terms.caller.cancel);
+            let mut fetches = Vec::new();
+            for ((index, _, _, selection), found) in named.into_iter().zip(found) {
+                match found {
+                    Ok(Found::Here(id)) => exchange.take_here(&terms, id, &selection, &own, index),
+                    Ok(Found::There(there)) => {
+                        fetches.push((index, Fetch::new(there.reference, selection, terms.clone())));
+                    }
+                    Err(failure) => own.put(index, Err(failure)),
+                }
+            }
+            exchange.fetch_all(fetches, &own);
+            Ok(())
+        });
+    }
+
+    fn take_here(
+        self: &Arc<Self>,
+        terms: &Terms,
+        id: TensorId,
+        selection: &Selection,
+        gather: &Arc<Gather<Taken>>,
+        index: usize,
+    ) {
+        let taken = match self.store.lease(terms.by, id) {
+            Ok(taken) => taken,
+            Err(failure) => return gather.put(index, Err(failure)),
+        };
+        let gather = Arc::clone(gather);
+        self.select(terms, taken, selection, move |outcome| gather.put(index, outcome));
+    }
+
+    /// The selected part of a leased tensor: a view where that can be, else packed into a block of its own. The lease is
+    /// given back where it is not needed.
+    pub(super) fn select(
+        self: &Arc<Self>,
+        terms: &Terms,
+        mut taken: Taken,
+        selection: &Selection,
+        done: impl FnOnce(Result<Taken, Failure>) + Send + 'static,
+    ) {
+        if *selection == Selection::All {
+            return done(Ok(taken));
+        }
+        let resolved = match selection.resolve(&taken.tensor.descriptor.layout) {
+            Ok(resolved) => resolved,
+            Err(error) => {
+                self.untake(terms.by, &taken);
+                return done(Err(error.into()));
+            }
+        };
+        match resolved {
+            Resolved::View(view) => {
+                taken.part = Some(Part { offset: view.offset_bytes, layout: view.layout });
+                done(Ok(taken));
+            }
+            Resolved::Rows(_) if terms.require.zero_copy => {
+                self.untake(terms.by, &taken);
+                let why = "a list of rows is packed into a new block; take ranges, or do without zero_copy";
+                done(Err(Failure::new(Reason::RequirementNotMet, why)));
+            }
+            rows @ Resolved::Rows(_) => {
+                let terms = terms.clone();
+                self.on_worker(Box::new(done), move |exchange| {
+                    let packed = exchange.pack(&terms, &taken, &rows);
+                    exchange.untake(terms.by, &taken);
+                    packed
+                });
+            }
+        }
+    }
+
+    fn pack(&self, terms: &Terms, taken: &Taken, rows: &Resolved) -> Result<Taken, Failure> {
+        let layout = rows.packed_layout();
+        let wish = Wish {
+            writer: None,
+            purpose: Purpose::Put,
+            bytes: layout.bytes(),
+            deadline: terms.deadline,
+            cancel: &terms.caller.cancel,
+        };
+        let block = self.store.room(&wish)?;
+        let mut landing = block
+            .landing()
+            .ok_or_else(|| Failure::new(Reason::Internal, "a fresh block cannot be written"))?;
+        let mut at = 0;
+        for (offset, length) in rows.runs() {
+            let from = taken.tensor.block.chunk(offset..offset + length).map_err(|e| internal(&e))?;
+            landing.write(at, from).map_err(|e| internal(&e))?;
+            at += length;
+        }
+        drop(landing);
+        let descriptor = Descriptor { layout, ..taken.tensor.descriptor.clone() };
+        let packed = self.store.pack_in(terms.by, descriptor, block)?;
+        Ok(Taken { copied: true, ..packed })
+    }
+
+    /// Gives a lease back that came to nothing.
+    pub(super) fn untake(&self, by: Holder, taken: &Taken) {
+        // It may have ended with its session already.
+        let _ = self.store.release(by, &[taken.id.0], &[]);
+    }
+
+    /// Ends leases; one result for each id, those still mapped last.
+    pub fn release(&self, by: Holder, request: &v1::ReleaseRequest) -> Vec<Result<(), Failure>> {
+        self.store.release(by, &request.ids, &request.still_mapped)
+    }
+
+    /// Turns tickets of this peer into leases.
+    pub fn redeem(&self, caller: &Caller, request: v1::RedeemRequest) -> Vec<Result<Taken, Failure>> {
+        request.items.into_iter().map(|item| self.redeem_one(caller, &item)).collect()
+    }
+
+    fn redeem_one(&self, caller: &Caller, item: &v1::RedeemItem) -> Result<Taken, Failure> {
+        let by = caller.holder.ok_or_else(|| session_required("Redeem"))?;
+        let retry = wire::retry(&item.retry_id)?;
+        let (reference, ticket) = super::keep::parse_ticket(&item.ticket)?;
+        if !self.store.is_ours(&reference) {
+            return Err(Failure::new(
+                Reason::Unsupported,
+                format!(
+                    "the ticket is of the peer {}; this release redeems tickets at their own peer only (a get by \
+                     reference works from anywhere while the ticket lives)",
+                    reference.peer()
+                ),
+            ));
+        }
+        self.own(&reference)?;
+        self.store.redeem(ticket, by, retry)
+    }
+}
+
+// === impl Borrowed ===
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        let ids: Vec<u64> = self.taken.iter().flatten().map(|t| t.id.0).collect();
+        self.exchange.store.release(OWN, &ids, &[]);
+    }
+}
+
+/// The ids of a request for whole tensors of this peer by id: the common case, and the fast one.
+fn plain_ids(request: &v1::AcquireRequest) -> Option<impl Iterator<Item = TensorId> + '_> {
+    let id = |item: &v1::GetItem| match (&item.selection, &item.target) {
+        (None, Some(v1::Target { kind: Some(v1::target::Kind::Id(id)), .. })) => Some(TensorId(*id)),
+        _ => None,
+    };
+    request.items.iter().all(|i| id(i).is_some()).then(|| request.items.iter().filter_map(id))
+}
+
+fn internal(error: &dyn std::error::Error) -> Failure {
+    Failure::new(Reason::Internal, error.to_string())
+}

@@ -1,0 +1,161 @@
+//! Describe and List: what is known, without moving it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prost::Message;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::TensorName;
+use tensorlane_proto::reference::Reference;
+
+use super::gather::Gather;
+use super::lookup::{Found, there};
+use super::target::Meant;
+use super::{Caller, Exchange};
+
+/// Names a page has where nobody says how many.
+const PAGE: u32 = 1_000;
+/// Names a page has at most. Costs about 2 MB of reply.
+const PAGE_MAX: u32 = 10_000;
+/// Bytes a page has at most, but for its last entry: with metadata an entry may take 16 KiB and more, and clients of gRPC
+/// take 4 MiB by default.
+const PAGE_BYTES_MAX: usize = 3 << 20;
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Tells what is known of tensors, here or at their owners.
+    pub fn describe(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::DescribeRequest,
+        done: impl FnOnce(Result<v1::DescribeResponse, Failure>) + Send + 'static,
+    ) {
+        let deadline = self.deadline(request.deadline_ms);
+        let answer =
+            move |outcome: Result<Vec<Result<v1::Description, Failure>>, Failure>| {
+                done(outcome.map(|all| v1::DescribeResponse {
+                    results: all.into_iter().map(describe_result).collect(),
+                }));
+            };
+        let gather = Gather::new(request.targets.len(), Box::new(answer));
+        let mut named = Vec::new();
+        let mut remote: HashMap<_, Vec<(usize, Reference)>> = HashMap::new();
+        for (index, target) in request.targets.into_iter().enumerate() {
+            match self.meant(target) {
+                Err(failure) => gather.put(index, Err(failure)),
+                Ok(Meant::Here(id)) => gather.put(index, self.store.description(id)),
+                Ok(Meant::There(reference)) => {
+                    remote.entry(reference.peer().clone()).or_default().push((index, reference));
+                }
+                Ok(Meant::Named(peer, name)) => named.push((index, (peer, name))),
+            }
+        }
+        for (peer, wanted) in remote {
+            self.describe_there(&peer, wanted, deadline, &gather);
+        }
+        if !named.is_empty() {
+            self.describe_named(caller, named, deadline, &gather);
+        }
+        gather.arm();
+    }
+
+    fn describe_there(
+        self: &Arc<Self>,
+        peer: &tensorlane_proto::identity::PeerName,
+        wanted: Vec<(usize, Reference)>,
+        deadline: Instant,
+        gather: &Arc<Gather<v1::Description>>,
+    ) {
+        let peers = match self.peers_or_fail() {
+            Ok(peers) => peers,
+            Err(failure) => return wanted.iter().for_each(|(i, _)| gather.put(*i, Err(failure.clone()))),
+        };
+        let target = |(_, reference): &(usize, Reference)| v1::Target {
+            kind: Some(v1::target::Kind::Reference(reference.encode())),
+            peer: String::new(),
+        };
+        let inquire = v1::Inquire { targets: wanted.iter().map(target).collect(), wait_ms: 0 };
+        let (exchange, gather) = (Arc::clone(self), Arc::clone(gather));
+        // It ends by itself at the deadline.
+        peers.inquire(peer, None, inquire, deadline, move |outcome| match outcome {
+            Ok(inquired) => {
+                let mut results = inquired.results.into_iter();
+                for (index, _) in wanted {
+                    let result = results.next().unwrap_or_default();
+                    gather.put(index, there(result).map(|there| exchange.seen_from_here(there)));
+                }
+            }
+            Err(failure) => wanted.iter().for_each(|(i, _)| gather.put(*i, Err(failure.clone()))),
+        });
+    }
+
+    fn describe_named(
+        self: &Arc<Self>,
+        caller: Caller,
+        named: Vec<(usize, (Option<tensorlane_proto::identity::PeerName>, TensorName))>,
+        deadline: Instant,
+        gather: &Arc<Gather<v1::Description>>,
+    ) {
+        let (indices, wanted): (Vec<usize>, Vec<_>) = named.into_iter().unzip();
+        let (own, refused, all) = (Arc::clone(gather), Arc::clone(gather), indices.clone());
+        let failed = move |outcome: Result<(), Failure>| {
+            if let Err(failure) = outcome {
+                all.iter().for_each(|i| refused.put(*i, Err(failure.clone())));
+            }
+        };
+        self.on_waiter(Box::new(failed), move |exchange| {
+            let found = exchange.find(wanted, std::time::Duration::ZERO, deadline, &caller.cancel);
+            for (index, found) in indices.into_iter().zip(found) {
+                let description = found.and_then(|found| match found {
+                    Found::Here(id) => exchange.store.description(id),
+                    Found::There(there) => Ok(exchange.seen_from_here(*there)),
+                });
+                own.put(index, description);
+            }
+            Ok(())
+        });
+    }
+
+    /// One page of this peer's names.
+    pub fn list(&self, request: &v1::ListRequest) -> Result<v1::ListResponse, Failure> {
+        let size = match request.page_size {
+            0 => PAGE,
+            size => size.min(PAGE_MAX),
+        };
+        let after = match request.page_token.as_str() {
+            "" => None,
+            token => Some(TensorName::new(token).map_err(|_| {
+                Failure::new(Reason::InvalidArgument, "this is not a page token of List; begin without one")
+            })?),
+        };
+        let names = self.store.list(&request.prefix, after.as_ref(), size as usize + 1);
+        let total = names.len();
+        let (mut entries, mut bytes) = (Vec::with_capacity(total), 0);
+        for (name, id) in names.into_iter().take(size as usize) {
+            // A tensor that went since the names were read is simply not listed.
+            let entry = v1::Listed { name: name.to_string(), description: self.store.description(id).ok() };
+            bytes += entry.encoded_len();
+            entries.push(entry);
+            if bytes > PAGE_BYTES_MAX {
+                break;
+            }
+        }
+        let more = entries.len() < total;
+        let next_page_token = entries.last().filter(|_| more).map(|e| e.name.clone()).unwrap_or_default();
+        entries.retain(|e| e.description.is_some());
+        Ok(v1::ListResponse { entries, next_page_token })
+    }
+}
+
+/// A description or why there is none, as the wire has it.
+pub(super) fn describe_result(outcome: Result<v1::Description, Failure>) -> v1::DescribeResult {
+    use v1::describe_result::Outcome;
+    let outcome = match outcome {
+        Ok(description) => Outcome::Description(description),
+        Err(failure) => Outcome::Failure((&failure).into()),
+    };
+    v1::DescribeResult { outcome: Some(outcome) }
+}

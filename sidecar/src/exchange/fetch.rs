@@ -1,0 +1,475 @@
+//! Fetching: bring another peer's tensor here, once, however many ask.
+//!
+//! ```text
+//!   a copy is here? ------------------------------> lease it
+//!   somebody fetches it already? -----------------> wait with them
+//!   small (<= 64 KiB) ----> many in one frame ----> copy in, lease
+//!   else: room first, then pull into it ----------> checksum, seal, copy in, lease
+//! ```
+//!
+//! The reader allocates before it asks, and the bytes land where they stay. What the owner says is believed only as far as
+//! it fits what was asked for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_memory::{Block, Landing, Owner, Purpose};
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::INLINE_BYTES_MAX;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::layout::{Layout, Shape};
+use tensorlane_proto::negotiate::Refusal;
+use tensorlane_proto::reference::{RefShape, Reference};
+use tensorlane_proto::selection::Selection;
+use tensorlane_proto::wire;
+
+use super::acquire::{OWN, Terms};
+use super::gather::Gather;
+use super::keep::owner_lost;
+use super::route::refusals;
+use super::small::{Many, Small, add_small};
+use super::{Exchange, Taken};
+use crate::metrics::label::ChecksumPlace;
+use crate::peer::{CallHandle, PullOrder, Pulled};
+use crate::store::Wish;
+
+/// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
+const SUM_AT_ONCE: u64 = 256 << 10;
+/// One tensor of another peer that somebody wants.
+#[derive(Clone)]
+pub(super) struct Fetch {
+    pub(super) reference: Reference,
+    pub(super) selection: Selection,
+    pub(super) terms: Terms,
+    /// Better transports than the one that was chosen, and why they were not.
+    refused: Vec<Refusal>,
+}
+
+impl Fetch {
+    pub(super) fn new(reference: Reference, selection: Selection, terms: Terms) -> Self {
+        Self { reference, selection, terms, refused: Vec::new() }
+    }
+}
+
+/// What is being fetched whole, and who waits for it.
+pub(super) type Fetches = HashMap<Reference, Fetching>;
+
+/// A tensor that is being fetched whole. It goes on for as long as anybody waits for it.
+#[derive(Default)]
+pub(super) struct Fetching {
+    pub(super) waiting: Vec<Waiting>,
+    /// The pull that is under way.
+    pull: Option<CallHandle>,
+}
+
+/// Somebody who waits for a tensor that is being fetched.
+pub(super) struct Waiting {
+    pub(super) fetch: Fetch,
+    done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+}
+
+/// A tensor that has come.
+pub(super) struct Arrived {
+    pub(super) descriptor: Descriptor,
+    pub(super) crc32c: Option<u32>,
+    pub(super) block: Block,
+    pub(super) seconds: f64,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Fetches all of them; each result goes to its place.
+    pub(super) fn fetch_all(self: &Arc<Self>, fetches: Vec<(usize, Fetch)>, gather: &Arc<Gather<Taken>>) {
+        let mut small: Vec<Many> = Vec::new();
+        for (index, fetch) in fetches {
+            let place = Arc::clone(gather);
+            let done = Box::new(move |outcome| place.put(index, outcome));
+            if let Some(one) = self.begin(fetch, done) {
+                add_small(&mut small, one);
+            }
+        }
+        for many in small {
+            self.pull_small(many);
+        }
+    }
+
+    /// Begins one fetch; gives it back if it is to go with other small ones.
+    fn begin(
+        self: &Arc<Self>,
+        mut fetch: Fetch,
+        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    ) -> Option<Small> {
+        if let Err(failure) = self.check_owner(&fetch.reference) {
+            done(Err(failure));
+            return None;
+        }
+        if let Some(taken) = self.store.lease_copy(fetch.terms.by, &fetch.reference) {
+            match taken {
+                Ok(taken) => self.select(&fetch.terms, taken, &fetch.selection, done),
+                Err(failure) => done(Err(failure)),
+            }
+            return None;
+        }
+        match self.route(&fetch.reference, &fetch.selection, fetch.terms.require) {
+            Ok(route) => fetch.refused = route.refusals,
+            Err(failure) => {
+                done(Err(failure));
+                return None;
+            }
+        }
+        if fetch.selection != Selection::All {
+            self.fetch_part(fetch, done);
+            return None;
+        }
+        let (reference, deadline) = (fetch.reference.clone(), fetch.terms.deadline);
+        let bytes = expected_layout(&reference).map(|layout| layout.bytes());
+        let small = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64);
+        let is_first = {
+            let mut fetches = self.fetches.lock();
+            let is_first = !fetches.contains_key(&reference);
+            let fetching = fetches.entry(reference.clone()).or_default();
+            fetching.waiting.push(Waiting { fetch: fetch.clone(), done });
+            is_first
+        };
+        if small.is_none() {
+            // Small ones are here in a moment, and share their call with others.
+            self.leave_when_cancelled(&fetch);
+        }
+        match small {
+            _ if !is_first => None,
+            Some(bytes) => Some(Small { reference, bytes, deadline }),
+            None => {
+                self.fetch_whole(fetch);
+                None
+            }
+        }
+    }
+
+    /// Whoever gives up is answered at once; the last one ends the pull.
+    fn leave_when_cancelled(self: &Arc<Self>, fetch: &Fetch) {
+        let (exchange, reference) = (Arc::downgrade(self), fetch.reference.clone());
+        fetch.terms.caller.cancel.on_cancel(Arc::new(move || {
+            if let Some(exchange) = exchange.upgrade() {
+                exchange.leave(&reference);
+            }
+        }));
+    }
+
+    fn leave(&self, reference: &Reference) {
+        let (gone, pull) = {
+            let mut fetches = self.fetches.lock();
+            let Some(fetching) = fetches.get_mut(reference) else { return };
+            let is_gone = |waiting: &mut Waiting| waiting.fetch.terms.caller.cancel.is_cancelled();
+            let gone: Vec<_> = fetching.waiting.extract_if(.., is_gone).collect();
+            (gone, fetching.unwanted())
+        };
+        for Waiting { done, .. } in gone {
+            done(Err(Failure::new(Reason::Cancelled, "the caller gave up")));
+        }
+        if let Some(pull) = pull {
+            pull.cancel();
+        }
+    }
+
+    /// A reference to a life that is over is OWNER_LOST at once, copies or not.
+    fn check_owner(&self, reference: &Reference) -> Result<(), Failure> {
+        let peers = self.peers_or_fail()?;
+        match peers.incarnation(reference.peer()) {
+            Some(now) if now != reference.incarnation() => Err(owner_lost(reference)),
+            _ => Ok(()),
+        }
+    }
+
+    fn fetch_whole(self: &Arc<Self>, fetch: Fetch) {
+        let Some(layout) = expected_layout(&fetch.reference) else {
+            return self.fetch_described(fetch);
+        };
+        let reference = fetch.reference.clone();
+        self.pull_into_room(&fetch, layout.bytes(), move |exchange, outcome| {
+            exchange.whole_arrived(&reference, outcome);
+        });
+    }
+
+    /// A reference with more than 8 dimensions does not say its shape: ask first.
+    fn fetch_described(self: &Arc<Self>, fetch: Fetch) {
+        let reference = fetch.reference.clone();
+        let failed = Arc::clone(self);
+        let lost = reference.clone();
+        let asked = fetch.clone();
+        self.ask_layout(&asked, move |exchange, layout| match layout {
+            Ok(layout) => {
+                let bytes = layout.packed_bytes();
+                exchange.pull_into_room(&fetch, bytes, move |exchange, outcome| {
+                    exchange.whole_arrived(&reference, outcome);
+                });
+            }
+            Err(failure) => failed.whole_arrived(&lost, Err(failure)),
+        });
+    }
+
+    /// Only the selected bytes travel, into a tensor of the caller's own (not a copy that others could use).
+    fn fetch_part(self: &Arc<Self>, fetch: Fetch, done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>) {
+        match expected_layout(&fetch.reference) {
+            Some(layout) => self.fetch_part_of(&fetch, &layout, done),
+            None => {
+                let asked = fetch.clone();
+                self.ask_layout(&asked, move |exchange, layout| match layout {
+                    Ok(layout) => exchange.fetch_part_of(&fetch, &layout.packed(), done),
+                    Err(failure) => done(Err(failure)),
+                });
+            }
+        }
+    }
+
+    fn fetch_part_of(
+        self: &Arc<Self>,
+        fetch: &Fetch,
+        layout: &Layout,
+        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    ) {
+        let resolved = match fetch.selection.resolve(layout) {
+            Ok(resolved) => resolved,
+            Err(error) => return done(Err(error.into())),
+        };
+        let wanted = fetch.clone();
+        self.pull_into_room(fetch, resolved.bytes(), move |exchange, outcome| {
+            done(outcome.and_then(|arrived| {
+                let (by, bytes) = (wanted.terms.by, arrived.block.len());
+                exchange.count_moved(bytes, &wanted.refused, arrived.seconds);
+                let moved = moved(&wanted, bytes, arrived.seconds);
+                let taken = exchange.store.pack_in(by, arrived.descriptor, arrived.block)?;
+                Ok(Taken { moved: Some(moved), ..taken })
+            }));
+        });
+    }
+
+    /// Asks the owner what a tensor is.
+    fn ask_layout(
+        self: &Arc<Self>,
+        fetch: &Fetch,
+        then: impl FnOnce(&Arc<Self>, Result<Layout, Failure>) + Send + 'static,
+    ) {
+        let exchange = Arc::clone(self);
+        let request = v1::DescribeRequest {
+            targets: vec![v1::Target {
+                kind: Some(v1::target::Kind::Reference(fetch.reference.encode())),
+                peer: String::new(),
+            }],
+            deadline_ms: 0,
+        };
+        self.describe(fetch.terms.caller.clone(), request, move |outcome| {
+            let first =
+                outcome.and_then(|r| super::lookup::there(r.results.into_iter().next().unwrap_or_default()));
+            let layout = first
+                .and_then(|t| wire::descriptor(t.description.descriptor.unwrap_or_default()))
+                .map(|d| d.layout);
+            then(&exchange, layout);
+        });
+    }
+
+    /// Finds room, pulls into it, verifies, seals; then calls `then`, which must not block.
+    fn pull_into_room(
+        self: &Arc<Self>,
+        fetch: &Fetch,
+        bytes: u64,
+        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
+    ) {
+        if let Some(block) = self.store.room_now(Owner::Sidecar, Purpose::Pull, bytes) {
+            return self.pull(fetch, block, then);
+        }
+        let fetch = fetch.clone();
+        let after = Arc::clone(self);
+        let then = Arc::new(parking_lot::Mutex::new(Some(then)));
+        let late = Arc::clone(&then);
+        let failed = move |outcome: Result<(), Failure>| {
+            if let (Err(failure), Some(then)) = (outcome, late.lock().take()) {
+                then(&after, Err(failure));
+            }
+        };
+        self.on_worker(Box::new(failed), move |exchange| {
+            let Terms { deadline, caller, .. } = &fetch.terms;
+            let wish = Wish {
+                writer: None,
+                purpose: Purpose::Pull,
+                bytes,
+                deadline: *deadline,
+                cancel: &caller.cancel,
+            };
+            let block = exchange.store.room(&wish)?;
+            if let Some(then) = then.lock().take() {
+                exchange.pull(&fetch, block, then);
+            }
+            Ok(())
+        });
+    }
+
+    fn pull(
+        self: &Arc<Self>,
+        fetch: &Fetch,
+        block: Block,
+        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
+    ) {
+        let begun = self.peers_or_fail().and_then(|p| Ok((p, landing(&block)?)));
+        let (peers, landing) = match begun {
+            Ok(begun) => begun,
+            Err(failure) => return then(self, Err(failure)),
+        };
+        let order = PullOrder {
+            id: fetch.reference.id(),
+            selection: fetch.selection.clone(),
+            bytes: block.len(),
+            landing,
+            deadline: fetch.terms.deadline,
+        };
+        let exchange = Arc::clone(self);
+        let wanted = fetch.clone();
+        let handle =
+            peers.pull(fetch.reference.peer(), Some(fetch.reference.incarnation()), order, move |outcome| {
+                match outcome {
+                    Ok(pulled) => exchange.pulled(&wanted, pulled, block, then),
+                    Err(failed) => {
+                        drop(failed.landing);
+                        then(&exchange, Err(failed.failure));
+                    }
+                }
+            });
+        if fetch.selection != Selection::All {
+            return fetch.terms.caller.cancel.on_cancel(Arc::new(move || handle.cancel()));
+        }
+        // It goes on for whoever has come to wait for it, if this one gives up. It may be over already.
+        let unwanted = self.fetches.lock().get_mut(&fetch.reference).and_then(|fetching| {
+            fetching.pull = Some(handle);
+            fetching.unwanted()
+        });
+        if let Some(pull) = unwanted {
+            pull.cancel();
+        }
+    }
+
+    /// The bytes are there. On the thread that read them: a large checksum goes to a worker.
+    fn pulled(
+        self: &Arc<Self>,
+        fetch: &Fetch,
+        pulled: Pulled,
+        block: Block,
+        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
+    ) {
+        let Pulled { landing, descriptor, crc32c, seconds } = pulled;
+        drop(landing);
+        let arrived = Arrived { descriptor, crc32c, block, seconds };
+        if arrived.crc32c.is_none() || arrived.block.len() <= SUM_AT_ONCE {
+            let outcome = self.verified(&fetch.reference, &fetch.selection, arrived);
+            return then(self, outcome);
+        }
+        let fetch = fetch.clone();
+        let after = Arc::clone(self);
+        let done = move |outcome| then(&after, outcome);
+        self.on_worker(Box::new(done), move |exchange| {
+            exchange.verified(&fetch.reference, &fetch.selection, arrived)
+        });
+    }
+
+    /// Proves that what came is what was asked for, and makes it immutable.
+    pub(super) fn verified(
+        &self,
+        reference: &Reference,
+        selection: &Selection,
+        arrived: Arrived,
+    ) -> Result<Arrived, Failure> {
+        let layout = &arrived.descriptor.layout;
+        let whole = *selection == Selection::All;
+        let fits = layout.bytes() == arrived.block.len()
+            && layout.dtype() == reference.dtype()
+            && (!whole || reference.shape().matches(layout.shape()));
+        if !fits {
+            return Err(Failure::new(
+                Reason::LayoutMismatch,
+                format!("{} sent {layout} for {reference}", reference.peer()),
+            ));
+        }
+        arrived.block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        if let Some(expected) = arrived.crc32c {
+            let bytes = arrived.block.chunk(0..arrived.block.len());
+            let found = crc32c::crc32c(bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
+            if found != expected {
+                self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
+                return Err(Failure::new(
+                    Reason::ChecksumMismatch,
+                    format!("{reference} came with the CRC-32C {found:08x} instead of {expected:08x}"),
+                ));
+            }
+        }
+        Ok(arrived)
+    }
+
+    /// A whole tensor has come, or will not: everyone who waits gets theirs.
+    pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
+        let copied = outcome.and_then(|arrived| {
+            let Arrived { descriptor, crc32c, block, seconds } = arrived;
+            let taken = self.store.copy_in(OWN, reference.clone(), descriptor, block, crc32c)?;
+            Ok((taken, seconds))
+        });
+        // From here on a newcomer finds the copy.
+        let Fetching { waiting, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
+        match copied {
+            Ok((taken, seconds)) => {
+                let refused = waiting.first().map(|w| w.fetch.refused.clone()).unwrap_or_default();
+                self.count_moved(taken.block().len(), &refused, seconds);
+                for Waiting { fetch, done } in waiting {
+                    let mine = self.store.lease(fetch.terms.by, taken.id);
+                    let moved = moved(&fetch, taken.block().len(), seconds);
+                    done(mine.map(|t| Taken { moved: Some(moved), ..t }));
+                }
+                self.untake(OWN, &taken);
+            }
+            Err(failure) => self.whole_failed(waiting, &failure),
+        }
+    }
+
+    fn whole_failed(self: &Arc<Self>, waiting: Vec<Waiting>, failure: &Failure) {
+        let now = Instant::now();
+        for Waiting { fetch, done } in waiting {
+            // The one who began it was in more of a hurry than this one, or gave up.
+            let again = matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
+                && !fetch.terms.caller.cancel.is_cancelled();
+            if again && fetch.terms.deadline > now {
+                if let Some(one) = self.begin(fetch, done) {
+                    self.pull_small(Many::of(one));
+                }
+            } else {
+                done(Err(failure.clone()));
+            }
+        }
+    }
+}
+
+/// How the bytes of a fetch came.
+fn moved(fetch: &Fetch, bytes: u64, seconds: f64) -> v1::Moved {
+    v1::Moved { transport: v1::Transport::Tcp.into(), bytes, seconds, refusals: refusals(&fetch.refused) }
+}
+
+pub(super) fn landing(block: &Block) -> Result<Landing, Failure> {
+    block
+        .landing()
+        .ok_or_else(|| Failure::new(Reason::Internal, "a fresh block of the sidecar cannot be written"))
+}
+
+/// The packed layout of a whole tensor as far as its reference says it.
+fn expected_layout(reference: &Reference) -> Option<Layout> {
+    match reference.shape() {
+        RefShape::Dims(dims) => Layout::contiguous(reference.dtype(), Shape::new(dims).ok()?).ok(),
+        RefShape::Digest { .. } => None,
+    }
+}
+
+// === impl Fetching ===
+
+impl Fetching {
+    /// The pull, if nobody waits for it any more.
+    fn unwanted(&self) -> Option<CallHandle> {
+        self.pull.clone().filter(|_| self.waiting.is_empty())
+    }
+}

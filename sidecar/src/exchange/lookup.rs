@@ -1,0 +1,325 @@
+//! Finding names: here first, else at all connected peers; now, or when they appear.
+
+use std::collections::{HashMap, HashSet};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::{TensorId, TensorName};
+use tensorlane_proto::reference::Reference;
+use tensorlane_proto::wire;
+
+use super::describe::describe_result;
+use super::{Caller, Exchange};
+use crate::cancel::Cancel;
+
+/// How long the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How often a lookup that waits looks for peers that have come since, or that answered without a name that is missing.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What a name stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Found {
+    /// A tensor of this peer.
+    Here(TensorId),
+    /// Another peer's.
+    There(Box<There>),
+}
+
+/// A tensor of another peer, as it describes it.
+#[derive(Debug, Clone)]
+pub(super) struct There {
+    pub(super) reference: Reference,
+    pub(super) description: v1::Description,
+}
+
+/// Something that may have changed the answer.
+enum News {
+    /// A name was given here, or the caller cancelled.
+    Look,
+    /// A peer answered about some of the names.
+    Answer { peer: PeerName, names: Vec<usize>, outcome: Result<v1::Inquired, Failure> },
+}
+
+/// One lookup of several names.
+struct Search {
+    wanted: Vec<(Option<PeerName>, TensorName)>,
+    found: Vec<Option<Result<Found, Failure>>>,
+    remote: HashMap<usize, Vec<There>>,
+    /// Who has not answered yet.
+    asked: HashSet<PeerName>,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Finds names; waits for those that do not exist yet.
+    pub fn lookup(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::LookupRequest,
+        done: impl FnOnce(Result<v1::LookupResponse, Failure>) + Send + 'static,
+    ) {
+        let peer = match self.named_peer(&request.peer) {
+            Ok(peer) => peer,
+            Err(failure) => return done(Err(failure)),
+        };
+        let wait = Duration::from_millis(request.wait_ms).min(self.settings.deadline_max);
+        self.on_waiter(Box::new(done), move |exchange| {
+            let names: Vec<_> = request.names.iter().map(|n| TensorName::new(n)).collect();
+            let wanted = names.iter().flatten().map(|n| (peer.clone(), n.clone())).collect();
+            let deadline = Instant::now() + wait + ANSWER;
+            let mut found = exchange.find(wanted, wait, deadline, &caller.cancel).into_iter();
+            if exchange.ending.is_cancelled() {
+                return Err(Failure::new(
+                    Reason::Draining,
+                    "the sidecar is ending; look again at the next one",
+                ));
+            }
+            let result = |name: Result<TensorName, _>| match name {
+                Ok(_) => found.next().unwrap_or_else(|| Err(Failure::new(Reason::Internal, "no answer"))),
+                Err(error) => {
+                    let error: tensorlane_proto::ledger::NameError = error;
+                    Err(Failure::new(Reason::InvalidArgument, error.to_string()))
+                }
+            };
+            let found: Vec<_> = names.into_iter().map(result).collect();
+            let results = found.into_iter().map(|f| describe_result(exchange.describe_found(f))).collect();
+            Ok(v1::LookupResponse { results })
+        });
+    }
+
+    /// Blocks until every name is found, or `wait` is over, or the caller cancels.
+    pub(super) fn find(
+        self: &Arc<Self>,
+        wanted: Vec<(Option<PeerName>, TensorName)>,
+        wait: Duration,
+        deadline: Instant,
+        cancel: &Cancel,
+    ) -> Vec<Result<Found, Failure>> {
+        let started = Instant::now();
+        let (news, hear) = channel();
+        let mut search = Search::new(wanted);
+        self.look_here(&mut search);
+        self.ask_peers(&mut search, Duration::ZERO, &news);
+        self.hear(&mut search, &hear, deadline.min(started + ANSWER), cancel, false);
+        search.settle_remote();
+        if !search.is_complete() && !wait.is_zero() && !cancel.is_cancelled() {
+            let until = deadline.min(started + wait);
+            let waker = news.clone();
+            let at_end = news.clone();
+            let _ending = self.ending.while_waiting(Arc::new(move || drop(at_end.send(News::Look))));
+            let _woken = cancel.while_waiting(Arc::new(move || drop(waker.send(News::Look))));
+            let _waits: Vec<_> = search
+                .missing_here(&self.me().peer)
+                .map(|name| {
+                    let wake = news.clone();
+                    self.store.await_name(name, move || drop(wake.send(News::Look)))
+                })
+                .collect();
+            loop {
+                let now = Instant::now();
+                if search.is_complete() || cancel.is_cancelled() || self.ending.is_cancelled() || now >= until
+                {
+                    break;
+                }
+                self.ask_peers(&mut search, until - now, &news);
+                self.hear(&mut search, &hear, until.min(now + ASK_AGAIN), cancel, true);
+            }
+        }
+        search.finish(cancel)
+    }
+
+    /// Names that this peer has.
+    fn look_here(&self, search: &mut Search) {
+        let me = &self.me().peer;
+        for (index, (peer, name)) in search.wanted.iter().enumerate() {
+            if search.found[index].is_none()
+                && peer.as_ref().is_none_or(|p| p == me)
+                && let Some(id) = self.store.find(name.as_str())
+            {
+                search.found[index] = Some(Ok(Found::Here(id)));
+            }
+        }
+    }
+
+    /// Asks every peer that may have a missing name and has no question to answer already.
+    fn ask_peers(&self, search: &mut Search, wait: Duration, news: &Sender<News>) {
+        let Some(peers) = self.peers.get() else { return };
+        let deadline = Instant::now() + wait + ANSWER;
+        let mut asked: HashMap<PeerName, Vec<usize>> = HashMap::new();
+        let connected = peers.connected();
+        for (index, (peer, _)) in search.wanted.iter().enumerate() {
+            if search.found[index].is_some() {
+                continue;
+            }
+            match peer {
+                Some(peer) if *peer != self.me().peer => asked.entry(peer.clone()).or_default().push(index),
+                Some(_) => {}
+                None => connected.iter().for_each(|p| asked.entry(p.clone()).or_default().push(index)),
+            }
+        }
+        asked.retain(|peer, _| !search.asked.contains(peer));
+        search.asked.extend(asked.keys().cloned());
+        for (peer, names) in asked {
+            let target = |index: &usize| v1::Target {
+                kind: Some(v1::target::Kind::Name(search.wanted[*index].1.to_string())),
+                peer: String::new(),
+            };
+            let targets = names.iter().map(target).collect();
+            let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            let (news, who) = (news.clone(), peer.clone());
+            // The answer comes in any case; a lookup that ends before it does not wait for it.
+            peers.inquire(&peer, None, v1::Inquire { targets, wait_ms }, deadline, move |outcome| {
+                // A lookup that has ended does not listen any more.
+                let _ = news.send(News::Answer { peer: who, names, outcome });
+            });
+        }
+    }
+
+    /// Takes news until there is nothing more to hear, or everything is found. While names are waited for, until a peer
+    /// had some of those that it was asked for: it answers once, and has to be asked again for the others.
+    fn hear(
+        &self,
+        search: &mut Search,
+        hear: &Receiver<News>,
+        until: Instant,
+        cancel: &Cancel,
+        waiting: bool,
+    ) {
+        while !search.is_complete()
+            && !cancel.is_cancelled()
+            && !self.ending.is_cancelled()
+            && (waiting || !search.asked.is_empty())
+        {
+            match hear.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(News::Look) => self.look_here(search),
+                Ok(News::Answer { peer, names, outcome }) => {
+                    search.asked.remove(&peer);
+                    search.answered(&peer, &names, outcome);
+                    if waiting && search.settle_remote() {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn describe_found(&self, found: Result<Found, Failure>) -> Result<v1::Description, Failure> {
+        match found? {
+            Found::Here(id) => self.store.description(id),
+            Found::There(there) => Ok(self.seen_from_here(*there)),
+        }
+    }
+
+    /// Another peer's description, with whether a copy is here.
+    pub(super) fn seen_from_here(&self, there: There) -> v1::Description {
+        let here = self.store.copy_of(&there.reference).is_some();
+        v1::Description { here, ..there.description }
+    }
+}
+
+// === impl Search ===
+
+impl Search {
+    fn new(wanted: Vec<(Option<PeerName>, TensorName)>) -> Self {
+        let found = wanted.iter().map(|_| None).collect();
+        Self { wanted, found, remote: HashMap::new(), asked: HashSet::new() }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.found.iter().all(Option::is_some)
+    }
+
+    fn missing_here<'a>(&'a self, me: &'a PeerName) -> impl Iterator<Item = TensorName> + 'a {
+        let missing = self.wanted.iter().zip(&self.found).filter(|(_, found)| found.is_none());
+        missing
+            .filter(move |((peer, _), _)| peer.as_ref().is_none_or(|p| p == me))
+            .map(|((_, name), _)| name.clone())
+    }
+
+    /// What a peer said of the names it was asked for.
+    fn answered(&mut self, peer: &PeerName, names: &[usize], outcome: Result<v1::Inquired, Failure>) {
+        let results = match outcome {
+            Ok(inquired) => inquired.results,
+            // A peer that was asked for by name and does not answer is the answer; one of many is just absent.
+            Err(failure) => {
+                for index in names {
+                    if self.wanted[*index].0.is_some() && self.found[*index].is_none() {
+                        self.found[*index] = Some(Err(failure.clone()));
+                    }
+                }
+                return;
+            }
+        };
+        for (index, result) in names.iter().zip(results) {
+            match there(result) {
+                Ok(there) if there.reference.peer() == peer => {
+                    let all = self.remote.entry(*index).or_default();
+                    all.retain(|t| t.reference.peer() != peer);
+                    all.push(there);
+                }
+                // A name of a copy, or of somebody else's tensor, is nothing that this peer can speak for.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// One owner is the answer; two are an error that names both. Whether there was anything to settle.
+    fn settle_remote(&mut self) -> bool {
+        let any = !self.remote.is_empty();
+        for (index, theirs) in self.remote.drain() {
+            if self.found[index].is_some() {
+                continue;
+            }
+            self.found[index] = match theirs.as_slice() {
+                [] => None,
+                [one] => Some(Ok(Found::There(Box::new(one.clone())))),
+                several => Some(Err(ambiguous(&self.wanted[index].1, several))),
+            };
+        }
+        any
+    }
+
+    fn finish(self, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
+        let missing = |(peer, name): (Option<PeerName>, TensorName)| {
+            if cancel.is_cancelled() {
+                return Err(Failure::new(Reason::Cancelled, "the caller gave up the lookup"));
+            }
+            let scope =
+                peer.map_or_else(|| "here or at any connected peer".to_owned(), |p| format!("at {p}"));
+            Err(Failure::new(Reason::NotFound, format!("nothing is named {name} {scope}")).with("name", name))
+        };
+        let found = self.found.into_iter().zip(self.wanted);
+        found.map(|(found, wanted)| found.unwrap_or_else(|| missing(wanted))).collect()
+    }
+}
+
+/// A peer's description, with its reference proven.
+pub(super) fn there(result: v1::DescribeResult) -> Result<There, Failure> {
+    use v1::describe_result::Outcome;
+    match result.outcome {
+        Some(Outcome::Description(description)) => {
+            let reference = Reference::from_str(&description.reference)?;
+            Ok(There { reference, description })
+        }
+        Some(Outcome::Failure(failure)) => Err(wire::failure(failure)),
+        None => Err(Failure::new(Reason::Internal, "the peer gave no answer for this item")),
+    }
+}
+
+fn ambiguous(name: &TensorName, owners: &[There]) -> Failure {
+    let peers: Vec<&str> = owners.iter().map(|o| o.reference.peer().as_str()).collect();
+    Failure::new(
+        Reason::AmbiguousName,
+        format!("{name} is the name of tensors of {}; say which peer's is meant", peers.join(" and ")),
+    )
+    .with("peers", peers.join(","))
+}

@@ -1,0 +1,249 @@
+//! The verbs: what the store and the peers can do together, for whoever calls. Knows no socket and no gRPC.
+//!
+//! Every verb comes as the message of the wire and goes back as one result for each item. Quick ones answer at once, on
+//! the caller's thread; those that may wait take a closure that is called once with the outcome, on whatever thread has
+//! it. A closure that is dropped uncalled (the sidecar ends) is the carrier's to notice.
+
+mod acquire;
+mod describe;
+mod fetch;
+mod gather;
+mod keep;
+mod lookup;
+mod names;
+mod put;
+mod route;
+mod serve;
+mod small;
+mod status;
+mod target;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_memory::SegmentHandle;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::Fingerprint;
+use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
+
+pub use self::acquire::Borrowed;
+use self::fetch::Fetches;
+pub use self::put::{OpenPut, stored_result};
+pub use self::route::{offer, own_offer};
+use self::serve::Slots;
+use crate::cancel::Cancel;
+use crate::metrics::Metrics;
+use crate::peer::Peers;
+use crate::session::{Segments, SessionLink};
+use crate::store::{Me, Store};
+pub use crate::store::{Room, Taken};
+use crate::workers::Workers;
+
+/// Most calls that wait for names at a time. Each costs a thread with a stack of 256 KiB of address space.
+const WAITS_MAX: usize = 1_024;
+
+/// What the verbs go by where a caller says nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct ExchangeSettings {
+    /// How long a call waits that gave no deadline.
+    pub deadline: Duration,
+    /// The longest deadline that is taken: a call that waits has a worker.
+    pub deadline_max: Duration,
+    /// The fingerprint of this sidecar's key.
+    pub fingerprint: Fingerprint,
+}
+
+/// The verbs of this sidecar.
+pub struct Exchange {
+    store: Arc<Store>,
+    peers: OnceLock<Arc<Peers>>,
+    workers: Workers,
+    /// For those who wait for names: whoever would give the name must not stand behind them.
+    waits: Workers,
+    metrics: Arc<Metrics>,
+    settings: ExchangeSettings,
+    fetches: Mutex<Fetches>,
+    slots: Mutex<Slots>,
+    /// Raised when the sidecar ends.
+    ending: Cancel,
+}
+
+/// Who calls.
+#[derive(Clone)]
+pub struct Caller {
+    /// In whose name leases and reservations are; none outside of a session.
+    pub holder: Option<Holder>,
+    /// The session's link, where it maps memory.
+    pub link: Option<Arc<SessionLink>>,
+    /// Raised when the answer is not wanted any more.
+    pub cancel: Cancel,
+}
+
+/// What carries the outcome of a verb back.
+pub type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// The verbs over a store. Peers come later, if at all: see [`Self::connect`].
+    pub fn new(
+        store: Arc<Store>,
+        workers: Workers,
+        metrics: Arc<Metrics>,
+        settings: ExchangeSettings,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            peers: OnceLock::new(),
+            workers,
+            waits: Workers::with_threads(WAITS_MAX),
+            metrics,
+            settings,
+            fetches: Mutex::new(HashMap::new()),
+            slots: Mutex::default(),
+            ending: Cancel::default(),
+        })
+    }
+
+    /// The sidecar ends: whoever waits in its own name stops.
+    pub fn end(&self) {
+        self.ending.cancel();
+        self.waits.stop();
+    }
+
+    /// Gives the verbs a way to other peers. Once.
+    pub fn connect(&self, peers: Arc<Peers>) {
+        // A second time would be a mistake of the wiring; the first one stays.
+        let _ = self.peers.set(peers);
+    }
+
+    /// Who this sidecar is.
+    pub fn me(&self) -> &Me {
+        self.store.me()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// What is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// A session on the socket began.
+    pub fn session_began(&self, link: &Arc<SessionLink>) {
+        self.store.session_began(link);
+    }
+
+    /// A session ended: all it had goes back.
+    pub fn session_ended(&self, session: SessionId) {
+        self.store.session_ended(session);
+    }
+
+    /// Takes back a reservation whose answer could not be delivered.
+    pub(crate) fn give_up(&self, holder: Holder, id: TensorId) {
+        // It may have ended with its session already.
+        let _ = self.store.abort(Some(holder), id);
+    }
+
+    fn peers_or_fail(&self) -> Result<&Arc<Peers>, Failure> {
+        self.peers.get().ok_or_else(|| {
+            Failure::new(
+                Reason::PeerUnreachable,
+                "this sidecar has no way to other peers; set peers.listen and peers.file",
+            )
+        })
+    }
+
+    /// The moment at which a call that asked for `ms` milliseconds gives up.
+    pub(crate) fn deadline(&self, ms: u64) -> Instant {
+        let asked = if ms == 0 { self.settings.deadline } else { Duration::from_millis(ms) };
+        Instant::now() + asked.min(self.settings.deadline_max)
+    }
+
+    /// Runs what may wait on a worker; where none is to be had the call fails with that.
+    fn on_worker<T: Send + 'static>(
+        self: &Arc<Self>,
+        done: Done<T>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
+    ) {
+        self.on(&self.workers, done, work);
+    }
+
+    /// The same for what waits for a name.
+    fn on_waiter<T: Send + 'static>(
+        self: &Arc<Self>,
+        done: Done<T>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
+    ) {
+        self.on(&self.waits, done, work);
+    }
+
+    fn on<T: Send + 'static>(
+        self: &Arc<Self>,
+        workers: &Workers,
+        done: Done<T>,
+        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
+    ) {
+        let exchange = Arc::clone(self);
+        let answer = Answer { done: Some(done), ending: self.ending.clone() };
+        let started = workers.run(move || {
+            // Moved in whole: a job that panics or is thrown away answers all the same.
+            let mut answer = answer;
+            let outcome = work(&exchange);
+            if let Some(done) = answer.done.take() {
+                done(outcome);
+            }
+        });
+        if let Err(busy) = started {
+            tracing::warn!(%busy, "a call that has to wait was not taken");
+        }
+    }
+}
+
+/// An answer that is owed: dropped without having been given, it says so.
+struct Answer<T> {
+    done: Option<Done<T>>,
+    ending: Cancel,
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        if let Some(done) = self.done.take() {
+            done(Err(match self.ending.is_cancelled() {
+                true => Failure::new(Reason::Draining, "the sidecar is ending; retry at the next one"),
+                false => Failure::new(Reason::LimitExceeded, "too many calls wait already; retry later"),
+            }));
+        }
+    }
+}
+
+impl Segments for Exchange {
+    fn open(&self, segment: &SegmentHandle, session: SessionId) -> io::Result<(OwnedFd, OwnedFd)> {
+        let witness = self.store.arena().witness(segment.id(), session.0)?;
+        let memory = segment.reader_fd().as_fd().try_clone_to_owned()?;
+        Ok((memory, witness))
+    }
+}
+
+/// One result for each item, as the wire has them.
+fn done_result(outcome: &Result<(), Failure>) -> v1::DoneResult {
+    v1::DoneResult { failure: outcome.as_ref().err().map(v1::Failure::from) }
+}
+
+fn session_required(verb: &str) -> Failure {
+    Failure::new(
+        Reason::SessionRequired,
+        format!(
+            "{verb} needs a session to lease for; open one (the session socket, or the Session stream and its id in \
+             the metadata key tensorlane-session)"
+        ),
+    )
+}

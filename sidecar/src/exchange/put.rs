@@ -1,0 +1,395 @@
+//! Put, Reserve, Seal, Abort: bytes come in.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_memory::{Block, Landing, Owner, Purpose};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::INLINE_BYTES_MAX;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{Holder, Keep, RetryId, TensorId, TicketId};
+use tensorlane_proto::negotiate::Transport;
+use tensorlane_proto::reference::Reference;
+use tensorlane_proto::wire;
+
+use super::keep::ticket_text;
+use super::{Caller, Exchange, done_result, session_required};
+use crate::metrics::label::{ChecksumPlace, Moved};
+use crate::store::{NewTensor, Room, Sealing, Wish};
+
+/// A put whose bytes are coming. Dropped before [`OpenPut::finish`] it leaves nothing behind.
+pub struct OpenPut {
+    exchange: Arc<Exchange>,
+    by: Option<Holder>,
+    new: NewTensor,
+    keep: Keep,
+    crc32c: Option<u32>,
+    block: Block,
+    landing: Option<Landing>,
+    written: u64,
+    sum: u32,
+}
+
+/// What was asked for, proven.
+struct PutWish {
+    new: NewTensor,
+    keep: Keep,
+    crc32c: Option<u32>,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Stores tensors whose bytes are in the request.
+    pub fn put(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::PutRequest,
+        done: impl FnOnce(Result<v1::PutResponse, Failure>) + Send + 'static,
+    ) {
+        let deadline = self.deadline(request.deadline_ms);
+        let mut results = Vec::with_capacity(request.items.len());
+        let mut items = request.items.into_iter();
+        for item in items.by_ref() {
+            match self.put_now(&caller, item) {
+                Ok(outcome) => results.push(stored_result(outcome)),
+                // The rest waits for room, this one first.
+                Err(item) => {
+                    return self.on_worker(Box::new(done), move |exchange| {
+                        let rest = std::iter::once(*item).chain(items);
+                        results
+                            .extend(rest.map(|i| stored_result(exchange.put_waiting(&caller, i, deadline))));
+                        Ok(v1::PutResponse { results })
+                    });
+                }
+            }
+        }
+        done(Ok(v1::PutResponse { results }));
+    }
+
+    /// The item comes back if there is no room right now.
+    fn put_now(
+        self: &Arc<Self>,
+        caller: &Caller,
+        item: v1::PutItem,
+    ) -> Result<Result<v1::Stored, Failure>, Box<v1::PutItem>> {
+        let bytes = item.data.len() as u64;
+        match self.store.room_now(Owner::Sidecar, Purpose::Put, bytes) {
+            Some(block) => Ok(self.put_into(caller, item, block)),
+            None => Err(Box::new(item)),
+        }
+    }
+
+    fn put_waiting(
+        self: &Arc<Self>,
+        caller: &Caller,
+        item: v1::PutItem,
+        deadline: Instant,
+    ) -> Result<v1::Stored, Failure> {
+        let bytes = item.data.len() as u64;
+        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
+        let block = self.store.room(&Wish { writer: None, purpose, bytes, deadline, cancel })?;
+        self.put_into(caller, item, block)
+    }
+
+    fn put_into(
+        self: &Arc<Self>,
+        caller: &Caller,
+        mut item: v1::PutItem,
+        block: Block,
+    ) -> Result<v1::Stored, Failure> {
+        let data = std::mem::take(&mut item.data);
+        if data.len() > INLINE_BYTES_MAX {
+            return Err(Failure::new(
+                Reason::TooLarge,
+                format!(
+                    "{} bytes in a message; at most {INLINE_BYTES_MAX}: reserve and write in place",
+                    data.len()
+                ),
+            ));
+        }
+        let wish = self.put_wish(caller, item)?;
+        if let Some(stored) = self.stored_before(caller.holder, &wish)? {
+            return Ok(stored);
+        }
+        let expected = wish.new.descriptor.layout.bytes();
+        if expected != data.len() as u64 {
+            return Err(wrong_length(expected, data.len() as u64));
+        }
+        let mut put = OpenPut::new(Arc::clone(self), caller.holder, wish, block)?;
+        put.write(&data)?;
+        put.finish()
+    }
+
+    /// Begins a put whose bytes will be written bit by bit. A repeat of an earlier one is answered with its result.
+    /// Blocks until there is room: for workers.
+    pub fn open_put(
+        self: &Arc<Self>,
+        caller: &Caller,
+        item: v1::PutItem,
+        deadline: Instant,
+    ) -> Result<Result<OpenPut, v1::Stored>, Failure> {
+        let wish = self.put_wish(caller, item)?;
+        if let Some(stored) = self.stored_before(caller.holder, &wish)? {
+            return Ok(Err(stored));
+        }
+        let bytes = wish.new.descriptor.layout.bytes();
+        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
+        let block = self.store.room(&Wish { writer: None, purpose, bytes, deadline, cancel })?;
+        OpenPut::new(Arc::clone(self), caller.holder, wish, block).map(Ok)
+    }
+
+    fn put_wish(&self, caller: &Caller, item: v1::PutItem) -> Result<PutWish, Failure> {
+        let retry = wire::retry(&item.retry_id)?;
+        let descriptor = wire::descriptor(item.descriptor.unwrap_or_default())?;
+        let keep = self.keep(caller.holder, item.keep)?;
+        Ok(PutWish { new: NewTensor { descriptor, retry }, keep, crc32c: item.crc32c })
+    }
+
+    fn stored_before(&self, by: Option<Holder>, wish: &PutWish) -> Result<Option<v1::Stored>, Failure> {
+        let Some(retry) = wish.new.retry else { return Ok(None) };
+        let lease_for = by.filter(|_| wish.keep.lease);
+        let before = self.store.recall_stored(retry, lease_for)?;
+        Ok(before.map(|(reference, id, ticket)| stored(&reference, id, ticket)))
+    }
+
+    /// Makes room for tensors that the caller writes in place.
+    pub fn reserve(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::ReserveRequest,
+        done: impl FnOnce(Result<Vec<Result<Room, Failure>>, Failure>) + Send + 'static,
+    ) {
+        if caller.holder.is_none() {
+            return done(Err(session_required("Reserve")));
+        }
+        let deadline = self.deadline(request.deadline_ms);
+        let mut rooms = Vec::with_capacity(request.items.len());
+        let mut items = request.items.into_iter();
+        for item in items.by_ref() {
+            match self.reserve_now(&caller, item) {
+                Ok(outcome) => rooms.push(outcome),
+                Err(new) => {
+                    return self.on_worker(Box::new(done), move |exchange| {
+                        rooms.push(exchange.reserve_waiting(&caller, *new, deadline));
+                        for item in items {
+                            if caller.cancel.is_cancelled() {
+                                return Err(Failure::new(Reason::Cancelled, "the caller has gone"));
+                            }
+                            let room = new_tensor(item)
+                                .and_then(|new| exchange.reserve_waiting(&caller, new, deadline));
+                            rooms.push(room);
+                        }
+                        Ok(rooms)
+                    });
+                }
+            }
+        }
+        done(Ok(rooms));
+    }
+
+    fn reserve_now(
+        &self,
+        caller: &Caller,
+        item: v1::ReserveItem,
+    ) -> Result<Result<Room, Failure>, Box<NewTensor>> {
+        let new = match new_tensor(item) {
+            Ok(new) => new,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        let bytes = new.descriptor.layout.bytes();
+        if let Some(room) = new.retry.and_then(|retry| self.store.recall_room(caller.holder, retry, bytes)) {
+            return Ok(Ok(room));
+        }
+        let own_segment = caller.link.as_ref().map(|link| Owner::Session(link.id().0));
+        match own_segment.and_then(|owner| self.store.room_now(owner, Purpose::Put, bytes)) {
+            Some(block) => Ok(self.store.reserve(caller.holder, new, block)),
+            // There is no room, or it must be cleared first, which takes a worker's time.
+            None => Err(Box::new(new)),
+        }
+    }
+
+    fn reserve_waiting(&self, caller: &Caller, new: NewTensor, deadline: Instant) -> Result<Room, Failure> {
+        let bytes = new.descriptor.layout.bytes();
+        let writer = caller.link.as_ref();
+        let (purpose, cancel) = (Purpose::Put, &caller.cancel);
+        let block = self.store.room(&Wish { writer, purpose, bytes, deadline, cancel })?;
+        if writer.is_none() {
+            clear(&block)?;
+        }
+        self.store.reserve(caller.holder, new, block)
+    }
+
+    /// Writes bytes of a reservation in a segment of the sidecar (gRPC).
+    pub fn fill(&self, by: Holder, id: TensorId, offset: u64, data: &[u8]) -> Result<(), Failure> {
+        let tensor = self.store.reserved(Some(by), id)?;
+        let mut landing = tensor.block.landing().ok_or_else(|| {
+            Failure::new(
+                Reason::NotYours,
+                "this reservation is written through the map of its session, or by another Fill right now",
+            )
+        })?;
+        landing.write(offset, data).map_err(|e| Failure::new(Reason::InvalidArgument, e.to_string()))
+    }
+
+    /// Makes reservations visible and immutable.
+    pub fn seal(&self, caller: &Caller, request: v1::SealRequest) -> v1::SealResponse {
+        let results =
+            request.items.into_iter().map(|item| stored_result(self.seal_one(caller, item))).collect();
+        v1::SealResponse { results }
+    }
+
+    fn seal_one(&self, caller: &Caller, item: v1::SealItem) -> Result<v1::Stored, Failure> {
+        let by = Some(caller.holder.ok_or_else(|| session_required("Seal"))?);
+        let retry = wire::retry(&item.retry_id)?;
+        let keep = self.keep(by, item.keep)?;
+        let lease_for = by.filter(|_| keep.lease);
+        if let Some(retry) = retry
+            && let Some((reference, id, ticket)) = self.store.recall_stored(retry, lease_for)?
+        {
+            return Ok(stored(&reference, id, ticket));
+        }
+        let id = TensorId(item.id);
+        if let Some(expected) = item.crc32c {
+            let tensor = self.store.reserved(by, id)?;
+            self.check_sum(expected, sum(&tensor.block)?)?;
+        }
+        self.seal_as(by, id, keep, item.crc32c, retry)
+    }
+
+    fn seal_as(
+        &self,
+        by: Option<Holder>,
+        id: TensorId,
+        keep: Keep,
+        crc32c: Option<u32>,
+        retry: Option<RetryId>,
+    ) -> Result<v1::Stored, Failure> {
+        let sealing = Sealing { id, keep, crc32c, retry };
+        let (reference, id, ticket) = self.store.seal(by, sealing)?;
+        self.metrics.moves.put_bytes.at((Transport::Local, Moved::Done)).inc_by(reference.bytes());
+        Ok(stored(&reference, id, ticket))
+    }
+
+    fn check_sum(&self, expected: u32, found: u32) -> Result<(), Failure> {
+        if expected == found {
+            return Ok(());
+        }
+        self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Seal,)).inc();
+        Err(Failure::new(
+            Reason::ChecksumMismatch,
+            format!(
+                "the bytes have the CRC-32C {found:08x}, not {expected:08x} as given; nothing was sealed"
+            ),
+        ))
+    }
+
+    /// Gives reservations up.
+    pub fn abort(&self, caller: &Caller, request: &v1::AbortRequest) -> v1::AbortResponse {
+        let abort = |id: &u64| match caller.holder {
+            Some(by) => self.store.abort(Some(by), TensorId(*id)),
+            None => Err(session_required("Abort")),
+        };
+        v1::AbortResponse { results: request.ids.iter().map(|id| done_result(&abort(id))).collect() }
+    }
+}
+
+// === impl OpenPut ===
+
+impl OpenPut {
+    fn new(
+        exchange: Arc<Exchange>,
+        by: Option<Holder>,
+        wish: PutWish,
+        block: Block,
+    ) -> Result<Self, Failure> {
+        let landing = block.landing().ok_or_else(|| {
+            Failure::new(Reason::Internal, "a fresh block of the sidecar cannot be written")
+        })?;
+        let PutWish { new, keep, crc32c } = wish;
+        Ok(Self { exchange, by, new, keep, crc32c, block, landing: Some(landing), written: 0, sum: 0 })
+    }
+
+    /// The next bytes.
+    pub fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
+        let end = self.written + data.len() as u64;
+        let expected = self.block.len();
+        let landing = self.landing.as_mut().filter(|_| end <= expected).ok_or(wrong_length(expected, end))?;
+        landing.write(self.written, data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        if self.crc32c.is_some() {
+            self.sum = crc32c::crc32c_append(self.sum, data);
+        }
+        self.written = end;
+        Ok(())
+    }
+
+    /// All bytes are there: the tensor becomes visible, or nothing is left of it.
+    pub fn finish(mut self) -> Result<v1::Stored, Failure> {
+        if self.written != self.block.len() {
+            return Err(wrong_length(self.block.len(), self.written));
+        }
+        if let Some(expected) = self.crc32c {
+            self.exchange.check_sum(expected, self.sum)?;
+        }
+        drop(self.landing.take());
+        let retry = self.new.retry;
+        // The retry id is the seal's: before it there is nothing that a repeat could be answered with.
+        let new = NewTensor { retry: None, descriptor: self.new.descriptor };
+        let room = self.exchange.store.reserve(self.by, new, self.block)?;
+        let outcome = self.exchange.seal_as(self.by, room.id, self.keep, self.crc32c, retry);
+        if outcome.is_err() {
+            // It may have gone with its session already.
+            let _ = self.exchange.store.abort(self.by, room.id);
+        }
+        outcome
+    }
+}
+
+/// Overwrites what an earlier tensor, of whomever, left in a block of the sidecar: nobody makes sure that its new writer
+/// fills all of it. (The segments of a session hold nothing but its own tensors.)
+fn clear(block: &Block) -> Result<(), Failure> {
+    let internal = |why: String| Failure::new(Reason::Internal, why);
+    let mut landing =
+        block.landing().ok_or_else(|| internal("a fresh block cannot be written".to_owned()))?;
+    landing.chunk_mut(0..block.len()).map_err(|e| internal(e.to_string()))?.fill(0);
+    Ok(())
+}
+
+fn new_tensor(item: v1::ReserveItem) -> Result<NewTensor, Failure> {
+    let retry = wire::retry(&item.retry_id)?;
+    let descriptor = wire::descriptor(item.descriptor.unwrap_or_default())?;
+    Ok(NewTensor { descriptor, retry })
+}
+
+fn stored(reference: &Reference, id: TensorId, ticket: Option<TicketId>) -> v1::Stored {
+    let ticket = ticket.map(|t| ticket_text(reference, t)).unwrap_or_default();
+    v1::Stored { reference: reference.encode(), id: id.0, ticket }
+}
+
+/// A Put or Seal item's result, as the wire has it.
+pub fn stored_result(outcome: Result<v1::Stored, Failure>) -> v1::StoredResult {
+    use v1::stored_result::Outcome;
+    let outcome = match outcome {
+        Ok(stored) => Outcome::Stored(stored),
+        Err(failure) => Outcome::Failure((&failure).into()),
+    };
+    v1::StoredResult { outcome: Some(outcome) }
+}
+
+fn wrong_length(expected: u64, given: u64) -> Failure {
+    Failure::new(
+        Reason::LayoutMismatch,
+        format!("the descriptor says {expected} bytes, but {given} were given; nothing was stored"),
+    )
+    .with("expected_bytes", expected)
+    .with("given_bytes", given)
+}
+
+/// The checksum of a reservation that its writer says is complete: the sidecar will not write it any more.
+fn sum(block: &Block) -> Result<u32, Failure> {
+    if !block.is_sealed() {
+        block.mark_sealed().map_err(|e| Failure::new(Reason::NotSealed, e.to_string()))?;
+    }
+    let bytes = block.chunk(0..block.len()).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+    Ok(crc32c::crc32c(bytes))
+}

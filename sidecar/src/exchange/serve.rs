@@ -1,0 +1,237 @@
+//! Serving peers: what this sidecar does for others. Called on threads that read from peers, so nothing here waits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::{INLINE_BYTES_MAX, ITEMS_MAX};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{Holder, PeerSlot, TensorId, TensorName};
+use tensorlane_proto::selection::Selection;
+
+use super::Exchange;
+use super::describe::describe_result;
+use super::target::Meant;
+use crate::peer::{PeerKey, Serve, Served, Source};
+use crate::store::Tensor;
+
+/// The longest that a peer may let us wait for a name.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+
+/// The numbers that peers have as holders: one for each life of each peer.
+#[derive(Default)]
+pub(super) struct Slots {
+    known: HashMap<PeerKey, PeerSlot>,
+    next: u64,
+}
+
+// === impl Slots ===
+
+impl Slots {
+    fn of(&mut self, peer: &PeerKey) -> PeerSlot {
+        if let Some(slot) = self.known.get(peer) {
+            return *slot;
+        }
+        self.next += 1;
+        let slot = PeerSlot(self.next);
+        self.known.insert(peer.clone(), slot);
+        slot
+    }
+}
+
+// === impl Exchange ===
+
+impl Serve for Exchange {
+    fn open(&self, from: &PeerKey, id: u64, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
+        let slot = self.slots.lock().of(from);
+        let taken = self.store.lease(Holder::Peer(slot), TensorId(id))?;
+        let served = served(&taken.tensor, selection, bytes);
+        if served.is_err() {
+            self.untake(Holder::Peer(slot), &taken);
+        }
+        served
+    }
+
+    fn done(&self, from: &PeerKey, id: u64) {
+        let slot = self.slots.lock().of(from);
+        self.store.release(Holder::Peer(slot), &[id], &[]);
+    }
+
+    fn small(&self, _from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
+        let mut left = ITEMS_MAX * INLINE_BYTES_MAX;
+        let small = |id: &u64| match self.small_one(TensorId(*id), &mut left) {
+            Ok(small) => small,
+            Err(failure) => {
+                v1::PulledSmall { failure: Some((&failure).into()), ..v1::PulledSmall::default() }
+            }
+        };
+        ids.iter().map(small).collect()
+    }
+
+    fn inquire(&self, _from: &PeerKey, inquire: v1::Inquire, reply: Box<dyn FnOnce(v1::Inquired) + Send>) {
+        let targets: Vec<_> = inquire.targets.into_iter().map(|t| self.meant(t)).collect();
+        let now: Vec<_> = targets.iter().map(|t| self.known_now(t.as_ref())).collect();
+        let waits = inquire.wait_ms > 0 && targets.iter().zip(&now).any(|(t, n)| awaited(t.as_ref(), n));
+        if !waits {
+            let results = now.into_iter().map(describe_result).collect();
+            return reply(v1::Inquired { results });
+        }
+        let wait = Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
+        self.answer_later(targets, wait, reply);
+    }
+
+    fn peer_lost(&self, peer: &PeerKey) {
+        let slot = self.slots.lock().of(peer);
+        if let Err(failure) = self.store.peer_away(slot) {
+            // Too many holders to remember one more: better no leases than leases nobody ends.
+            tracing::warn!(peer = %peer.name, %failure, "the leases of a lost peer end at once");
+            self.store.peer_gone(slot);
+        }
+    }
+
+    fn peer_back(&self, peer: &PeerKey) {
+        let slot = self.slots.lock().of(peer);
+        self.store.peer_back(slot);
+    }
+
+    fn peer_replaced(&self, old: &PeerKey) {
+        let slot = self.slots.lock().known.remove(old);
+        if let Some(slot) = slot {
+            self.store.peer_gone(slot);
+        }
+    }
+}
+
+impl Exchange {
+    fn small_one(&self, id: TensorId, left: &mut usize) -> Result<v1::PulledSmall, Failure> {
+        let tensor = self.store.sealed(id)?;
+        let packed = packed(&tensor, &Selection::All)?;
+        let length = usize::try_from(packed.descriptor.layout.bytes()).unwrap_or(usize::MAX);
+        if length > INLINE_BYTES_MAX || length > *left {
+            return Err(Failure::new(
+                Reason::TooLarge,
+                format!("{length} bytes do not travel inside a message; pull them"),
+            ));
+        }
+        *left -= length;
+        let mut data = Vec::with_capacity(length);
+        for (offset, run) in packed.runs {
+            let part = tensor.block.chunk(offset..offset + run);
+            data.extend_from_slice(part.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
+        }
+        Ok(v1::PulledSmall {
+            descriptor: Some((&packed.descriptor).into()),
+            data: data.into(),
+            crc32c: packed.crc32c,
+            failure: None,
+        })
+    }
+
+    /// What a peer gets to know at once. Copies are not ours to speak for.
+    fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
+        match target {
+            Err(failure) => Err(failure.clone()),
+            Ok(Meant::Here(id)) => self.store.description(*id),
+            Ok(Meant::There(reference)) => Err(Failure::new(
+                Reason::NotOwned,
+                format!("{reference} is not this peer's; ask {}", reference.peer()),
+            )),
+            Ok(Meant::Named(_, name)) => match self.store.find(name.as_str()) {
+                Some(id) => self.store.description(id),
+                None => Err(self.store.no_such_name(name)),
+            },
+        }
+    }
+
+    fn answer_later(
+        &self,
+        targets: Vec<Result<Meant, Failure>>,
+        wait: Duration,
+        reply: Box<dyn FnOnce(v1::Inquired) + Send>,
+    ) {
+        let store = Arc::clone(&self.store);
+        let (wake, woken) = std::sync::mpsc::channel();
+        let names: Vec<TensorName> = targets.iter().flatten().filter_map(name_of).cloned().collect();
+        let results: Vec<_> = targets.into_iter().collect();
+        let until = Instant::now() + wait;
+        let ending = self.ending.clone();
+        let waiting = move || {
+            let waits: Vec<_> = names
+                .iter()
+                .map(|name| {
+                    let wake = wake.clone();
+                    store.await_name(name.clone(), move || wake.send(()).unwrap_or_default())
+                })
+                .collect();
+            let stop = wake.clone();
+            let _ending = ending.while_waiting(Arc::new(move || stop.send(()).unwrap_or_default()));
+            // One name that appears is worth an answer: the asker asks again for the others.
+            let _ = woken.recv_timeout(until.saturating_duration_since(Instant::now()));
+            drop(waits);
+            let describe = |target: Result<Meant, Failure>| match target? {
+                Meant::Here(id) => store.description(id),
+                Meant::There(reference) => {
+                    Err(Failure::new(Reason::NotOwned, format!("{reference} is not this peer's")))
+                }
+                Meant::Named(_, name) => match store.find(name.as_str()) {
+                    Some(id) => store.description(id),
+                    None => Err(store.no_such_name(&name)),
+                },
+            };
+            reply(v1::Inquired {
+                results: results.into_iter().map(|t| describe_result(describe(t))).collect(),
+            });
+        };
+        // Without a worker the asker gets no answer before its own deadline, which it has.
+        if let Err(busy) = self.waits.run(waiting) {
+            tracing::warn!(%busy, "a peer's wait for a name was not taken");
+        }
+    }
+}
+
+/// A selection of a tensor as it goes to a peer: packed, in order.
+struct Packed {
+    descriptor: Descriptor,
+    crc32c: Option<u32>,
+    runs: tensorlane_proto::selection::Runs,
+}
+
+fn packed(tensor: &Tensor, selection: &Selection) -> Result<Packed, Failure> {
+    let layout = &tensor.descriptor.layout;
+    let resolved = selection.resolve(layout)?;
+    // The writer's checksum is of the bytes as they lie: it holds for all of them in that order only.
+    let as_it_lies = *selection == Selection::All && layout.is_contiguous();
+    Ok(Packed {
+        descriptor: Descriptor { layout: resolved.packed_layout(), ..tensor.descriptor.clone() },
+        crc32c: tensor.crc32c.filter(|_| as_it_lies),
+        runs: resolved.runs(),
+    })
+}
+
+fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
+    let Packed { descriptor, crc32c, runs } = packed(tensor, selection)?;
+    let ours = descriptor.layout.bytes();
+    if ours != bytes {
+        return Err(Failure::new(
+            Reason::LayoutMismatch,
+            format!("the selection has {ours} bytes here, and the reader expects {bytes}"),
+        )
+        .with("bytes", ours));
+    }
+    let source = Source::new(tensor.block.clone(), runs)
+        .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
+    Ok(Served { descriptor, crc32c, source })
+}
+
+fn name_of(meant: &Meant) -> Option<&TensorName> {
+    match meant {
+        Meant::Named(_, name) => Some(name),
+        Meant::Here(_) | Meant::There(_) => None,
+    }
+}
+
+fn awaited(target: Result<&Meant, &Failure>, now: &Result<v1::Description, Failure>) -> bool {
+    now.is_err() && target.is_ok_and(|t| name_of(t).is_some())
+}

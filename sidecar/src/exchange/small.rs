@@ -1,0 +1,171 @@
+//! Small tensors travel many in one frame: asked for together, each answered for itself.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_memory::{Block, Owner, Purpose};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::ITEMS_MAX;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::{Incarnation, PeerName};
+use tensorlane_proto::reference::Reference;
+use tensorlane_proto::selection::Selection;
+use tensorlane_proto::wire;
+
+use super::Exchange;
+use super::acquire::Terms;
+use super::fetch::{Arrived, landing};
+use crate::store::Wish;
+
+/// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors.
+const MANY_BYTES: u64 = 2 << 20;
+
+/// A small tensor that is to be fetched with others.
+pub(super) struct Small {
+    pub(super) reference: Reference,
+    /// How many bytes of it travel: without the gaps of its strides, with the repeats.
+    pub(super) bytes: u64,
+    pub(super) deadline: Instant,
+}
+
+/// Small tensors that go into one frame.
+pub(super) struct Many {
+    peer: PeerName,
+    incarnation: Incarnation,
+    deadline: Instant,
+    bytes: u64,
+    references: Vec<Reference>,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Many small tensors of one peer with one question.
+    pub(super) fn pull_small(self: &Arc<Self>, many: Many) {
+        let Many { peer, incarnation, deadline, bytes, references } = many;
+        let peers = match self.peers_or_fail() {
+            Ok(peers) => peers,
+            Err(failure) => {
+                return references.iter().for_each(|r| self.whole_arrived(r, Err(failure.clone())));
+            }
+        };
+        let exchange = Arc::clone(self);
+        let ids = references.iter().map(Reference::id).collect();
+        let begun = Instant::now();
+        // Others may have come to wait for some of them: they go on until their deadline.
+        let asked = peer.clone();
+        peers.pull_small(&asked, Some(incarnation), ids, deadline, move |outcome| {
+            let seconds = begun.elapsed().as_secs_f64();
+            match outcome {
+                Ok(all) => {
+                    let many = Many { peer, incarnation, deadline, bytes, references };
+                    exchange.small_arrived(many, all, seconds);
+                }
+                Err(failure) => {
+                    references.iter().for_each(|r| exchange.whole_arrived(r, Err(failure.clone())));
+                }
+            }
+        });
+    }
+
+    /// Each goes where it is waited for. Descriptors may be larger than what they describe: what found no place in the
+    /// answer is asked for again, as long as every answer brings something.
+    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<v1::PulledSmall>, seconds: f64) {
+        let Many { references, .. } = many;
+        let some_came = !all.iter().all(found_no_place);
+        let mut again = Vec::new();
+        let mut all = all.into_iter();
+        for reference in &references {
+            let small = all.next().unwrap_or_default();
+            if some_came && found_no_place(&small) {
+                again.push(reference.clone());
+                continue;
+            }
+            let bytes = small.data.len() as u64;
+            match self.store.room_now(Owner::Sidecar, Purpose::Pull, bytes) {
+                Some(block) => {
+                    let outcome = self.small_into(reference, small, block, seconds);
+                    self.whole_arrived(reference, outcome);
+                }
+                None => self.small_waits(reference.clone(), small, seconds),
+            }
+        }
+        if !again.is_empty() {
+            self.pull_small(Many { references: again, ..many });
+        }
+    }
+
+    /// There is no room for a small tensor that is here already: it waits on a worker.
+    fn small_waits(self: &Arc<Self>, reference: Reference, small: v1::PulledSmall, seconds: f64) {
+        let terms = self
+            .fetches
+            .lock()
+            .get(&reference)
+            .and_then(|f| f.waiting.first().map(|w| w.fetch.terms.clone()));
+        let Some(terms) = terms else { return };
+        let (after, arrived) = (Arc::clone(self), reference.clone());
+        let done = move |outcome| after.whole_arrived(&arrived, outcome);
+        self.on_worker(Box::new(done), move |exchange| {
+            let bytes = small.data.len() as u64;
+            let Terms { deadline, caller, .. } = &terms;
+            let wish = Wish {
+                writer: None,
+                purpose: Purpose::Pull,
+                bytes,
+                deadline: *deadline,
+                cancel: &caller.cancel,
+            };
+            let block = exchange.store.room(&wish)?;
+            exchange.small_into(&reference, small, block, seconds)
+        });
+    }
+
+    fn small_into(
+        &self,
+        reference: &Reference,
+        small: v1::PulledSmall,
+        block: Block,
+        seconds: f64,
+    ) -> Result<Arrived, Failure> {
+        if let Some(failure) = small.failure {
+            return Err(wire::failure(failure));
+        }
+        let descriptor = wire::descriptor(small.descriptor.unwrap_or_default())?;
+        landing(&block)?.write(0, &small.data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        let arrived = Arrived { descriptor, crc32c: small.crc32c, block, seconds };
+        self.verified(reference, &Selection::All, arrived)
+    }
+}
+
+/// Puts a small tensor into a frame that goes the same way, or a new one.
+pub(super) fn add_small(small: &mut Vec<Many>, one: Small) {
+    match small.iter_mut().rev().find(|many| many.takes(&one)) {
+        Some(many) => {
+            many.bytes += one.bytes;
+            many.references.push(one.reference);
+        }
+        None => small.push(Many::of(one)),
+    }
+}
+
+// === impl Many ===
+
+impl Many {
+    pub(super) fn of(one: Small) -> Self {
+        let Small { reference, bytes, deadline } = one;
+        let (peer, incarnation) = (reference.peer().clone(), reference.incarnation());
+        Self { peer, incarnation, deadline, bytes, references: vec![reference] }
+    }
+
+    fn takes(&self, one: &Small) -> bool {
+        self.peer == *one.reference.peer()
+            && self.incarnation == one.reference.incarnation()
+            && self.references.len() < ITEMS_MAX
+            && self.bytes + one.bytes <= MANY_BYTES
+    }
+}
+
+/// Whether a small tensor is missing only because the answer was full of others.
+fn found_no_place(small: &v1::PulledSmall) -> bool {
+    small.failure.as_ref().is_some_and(|failure| failure.reason == Reason::LimitExceeded.as_str())
+}

@@ -1,0 +1,93 @@
+//! Status and Peers: how this sidecar stands.
+
+use tensorlane_proto::failure::Failure;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::negotiate::{NoRoute, Route};
+
+use super::Exchange;
+use super::route::refusals;
+use crate::peer::PeerView;
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// The state of this sidecar.
+    pub fn status(&self) -> v1::StatusResponse {
+        let me = self.me();
+        let usage = self.store.arena().usage();
+        let (totals, sessions) = self.store.totals();
+        v1::StatusResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            exchange: me.exchange.to_string(),
+            peer: me.peer.to_string(),
+            incarnation: me.incarnation.to_string(),
+            fingerprint: self.settings.fingerprint.to_string(),
+            uptime_seconds: self.store.uptime().as_secs_f64(),
+            arena: Some(v1::ArenaStatus {
+                total: usage.total,
+                free: usage.free,
+                reserved: usage.reserved,
+                sealed: usage.sealed,
+                held: usage.held,
+                retired: usage.retired,
+                inherited: usage.inherited,
+                populated: usage.populated,
+            }),
+            tensors: totals.tensors as u64,
+            copies: totals.copies as u64,
+            leases: totals.leases,
+            names: totals.names as u64,
+            tickets: totals.tickets as u64,
+            sessions: sessions as u64,
+            waiting: self.store.waiting() as u64,
+        }
+    }
+
+    /// This sidecar, then the others.
+    pub fn peers(&self) -> v1::PeersResponse {
+        let me = self.me();
+        let myself = v1::PeerStatus {
+            name: me.peer.to_string(),
+            state: "self".to_owned(),
+            incarnation: me.incarnation.to_string(),
+            addresses: self.peers.get().map(|p| vec![p.bound_address().to_string()]).unwrap_or_default(),
+            route: Some(v1::Moved { transport: v1::Transport::Local.into(), ..v1::Moved::default() }),
+            ..v1::PeerStatus::default()
+        };
+        let others = self.peers.get().map(|p| p.status()).unwrap_or_default();
+        let mut peers = vec![myself];
+        peers.extend(others.into_iter().filter(|p| p.name != me.peer).map(|p| self.peer_status(p)));
+        v1::PeersResponse { peers }
+    }
+
+    fn peer_status(&self, peer: PeerView) -> v1::PeerStatus {
+        let route = self.plain_route(&peer.name, peer.incarnation);
+        v1::PeerStatus {
+            name: peer.name.to_string(),
+            state: peer.state.as_str().to_owned(),
+            incarnation: peer.incarnation.map(|i| i.to_string()).unwrap_or_default(),
+            addresses: peer.addresses,
+            bytes_in: peer.bytes_in,
+            bytes_out: peer.bytes_out,
+            last_error: peer.last_error,
+            route: Some(shown(&route)),
+            node: String::new(),
+        }
+    }
+
+    /// Whether anything can be asked of peers at all.
+    pub fn has_peers(&self) -> Result<(), Failure> {
+        self.peers_or_fail().map(|_| ())
+    }
+}
+
+fn shown(route: &Result<Route, NoRoute>) -> v1::Moved {
+    match route {
+        Ok(route) => v1::Moved {
+            transport: v1::Transport::from(route.transport).into(),
+            refusals: refusals(&route.refusals),
+            ..v1::Moved::default()
+        },
+        Err(none) => v1::Moved { refusals: refusals(&none.refusals), ..v1::Moved::default() },
+    }
+}

@@ -1,0 +1,231 @@
+//! gRPC: every verb, in any language. Knows HTTP/2 and sessions over it; what a verb does is the exchange's.
+//!
+//! ```text
+//!   Unix socket, loopback port --> service: caller from the metadata --> exchange --> results, or one status
+//!                                    |
+//!                                    '--> sessions: a stream keeps one alive; its leases end a grace after the stream
+//! ```
+//!
+//! gRPC carries no descriptors of memory, so bytes are copied: Put and Fill write chunks into blocks of the sidecar, Get
+//! reads chunks out of them, and Acquire leases without a map.
+
+mod broken;
+mod call;
+mod get;
+mod limits;
+mod put;
+mod results;
+mod service;
+mod sessions;
+mod status;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorlane_proto::generated::DESCRIPTORS;
+use tensorlane_proto::generated::tensorlane_server::TensorlaneServer;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::server::NamedService;
+use tonic::transport::server::Router;
+use tonic_health::ServingStatus;
+
+use self::broken::WholeRequests;
+use self::service::Service;
+use self::sessions::Sessions;
+use crate::exchange::Exchange;
+use crate::metrics::Metrics;
+
+/// How long calls may go on when the server stops. They were told to end at its beginning.
+const STOP_GRACE: Duration = Duration::from_secs(1);
+/// The pause after a connection could not be accepted: without descriptors the next attempt would fail at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What the server needs to know.
+#[derive(Debug, Clone)]
+pub struct GrpcSettings {
+    /// Path of the Unix socket; replaced atomically where a dead sidecar left one.
+    pub socket: PathBuf,
+    /// A loopback address to listen on as well. TCP carries no identity: every container of the pod reaches it.
+    pub listen: Option<SocketAddr>,
+    /// Most sessions at a time, those in their grace included. Each costs a task and about 1 KiB.
+    pub sessions_max: usize,
+    /// How long the leases of a session wait for its client after its stream has ended.
+    pub grace: Duration,
+}
+
+/// The listeners, before anything is served.
+pub struct GrpcServer {
+    settings: GrpcSettings,
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+}
+
+/// Binds and serves until `stop` is done; see [`GrpcServer`].
+///
+/// # Errors
+/// The socket or the port cannot be had, or the accepting failed.
+pub async fn serve(
+    settings: GrpcSettings,
+    exchange: Arc<Exchange>,
+    metrics: Arc<Metrics>,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    GrpcServer::bind(settings).await?.serve(exchange, metrics, stop).await
+}
+
+// === impl GrpcServer ===
+
+impl GrpcServer {
+    /// Binds the Unix socket, and the port where one is asked for.
+    ///
+    /// # Errors
+    /// They cannot be had; or the address is not a loopback one.
+    pub async fn bind(settings: GrpcSettings) -> io::Result<Self> {
+        let tcp = match settings.listen {
+            None => None,
+            Some(address) if address.ip().is_loopback() => Some(TcpListener::bind(address).await?),
+            Some(address) => {
+                let why = format!("gRPC carries no identity and listens on loopback only, not on {address}");
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            }
+        };
+        let unix = bind_unix(&settings.socket)?;
+        Ok(Self { settings, unix, tcp })
+    }
+
+    /// Where the port is, if there is one.
+    ///
+    /// # Errors
+    /// The system does not say.
+    pub fn address(&self) -> io::Result<Option<SocketAddr>> {
+        self.tcp.as_ref().map(TcpListener::local_addr).transpose()
+    }
+
+    /// Serves until `stop` is done: then sessions end, waiting calls are cancelled, and whatever is still open a second
+    /// later is left to the end of the runtime.
+    ///
+    /// # Errors
+    /// The accepting failed.
+    pub async fn serve(
+        self,
+        exchange: Arc<Exchange>,
+        metrics: Arc<Metrics>,
+        stop: impl Future<Output = ()>,
+    ) -> io::Result<()> {
+        let Self { settings, unix, tcp } = self;
+        let sessions =
+            Sessions::new(settings.sessions_max, settings.grace, Arc::clone(&exchange), Arc::clone(&metrics));
+        let service = Service::new(exchange, metrics, sessions);
+        let (mut health, router) = router(service.clone()).await?;
+        let (stopping, stopped) = watch::channel(false);
+        let mut serving = pin!(both(router, unix, tcp, stopped));
+        let early = tokio::select! {
+            served = &mut serving => Some(served),
+            () = stop => None,
+        };
+        for name in health_names() {
+            health.set_service_status(name, ServingStatus::NotServing).await;
+            // Ends the streams of those who watch.
+            health.clear_service_status(name).await;
+        }
+        service.stop();
+        // It is the end of the path, whoever made it: nobody answers there any more.
+        let _ = std::fs::remove_file(&settings.socket);
+        if let Some(served) = early {
+            return served;
+        }
+        stopping.send_replace(true);
+        tokio::time::timeout(STOP_GRACE, serving).await.unwrap_or_else(|_| {
+            tracing::warn!("some gRPC calls did not end in time; they are cut");
+            Ok(())
+        })
+    }
+}
+
+fn health_names() -> [&'static str; 2] {
+    ["", TensorlaneServer::<Service>::NAME]
+}
+
+/// The verbs, health and reflection.
+async fn router(service: Service) -> io::Result<(tonic_health::server::HealthReporter, Router)> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    for name in health_names() {
+        health.set_service_status(name, ServingStatus::Serving).await;
+    }
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(io::Error::other)?;
+    let verbs = TensorlaneServer::new(service).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
+    let router = limits::server()
+        .add_service(WholeRequests(verbs))
+        .add_service(health_service)
+        .add_service(reflection);
+    Ok((health, router))
+}
+
+/// Serves both listeners until the signal, and then until their calls have ended.
+async fn both(
+    router: Router,
+    unix: UnixListener,
+    tcp: Option<TcpListener>,
+    stopped: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let over_unix = router
+        .clone()
+        .serve_with_incoming_shutdown(patient(UnixListenerStream::new(unix)), is_set(stopped.clone()));
+    let over_tcp = async {
+        let Some(tcp) = tcp else { return Ok(()) };
+        let incoming = TcpListenerStream::new(tcp).map(|socket| socket.and_then(without_delay));
+        router.serve_with_incoming_shutdown(patient(incoming), is_set(stopped)).await
+    };
+    tokio::try_join!(over_unix, over_tcp).map(|_| ()).map_err(io::Error::other)
+}
+
+async fn is_set(mut signal: watch::Receiver<bool>) {
+    // A sender that is gone says the same.
+    let _ = signal.wait_for(|set| *set).await;
+}
+
+fn without_delay(socket: tokio::net::TcpStream) -> io::Result<tokio::net::TcpStream> {
+    socket.set_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Connections, with a pause after each that could not be accepted.
+fn patient<S>(incoming: impl Stream<Item = io::Result<S>>) -> impl Stream<Item = io::Result<S>> {
+    incoming.then(|accepted| async {
+        if let Err(error) = &accepted {
+            tracing::warn!(%error, "a gRPC connection could not be accepted");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    })
+}
+
+/// Binds beside the path and moves the socket over it, so that there is never a moment without one.
+fn bind_unix(path: &Path) -> io::Result<UnixListener> {
+    let beside = path.with_extension("new");
+    match std::fs::remove_file(&beside) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&beside)?;
+    // Everyone who sees the directory may connect: the directory is the pod's own, whatever users its containers have.
+    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o666))?;
+    std::fs::rename(&beside, path)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+//! Put and Fill: bytes of a stream go into blocks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::CHUNK_BYTES_MAX;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::TensorId;
+use tensorlane_proto::negotiate::Transport;
+use tonic::Streaming;
+
+use super::call::{Cancelled, needs_session, within};
+use super::status::broken;
+use crate::exchange::{Caller, Exchange, OpenPut, stored_result};
+use crate::metrics::Metrics;
+use crate::metrics::label::Moved;
+
+/// The items of one Put stream. They are sealed together at its end: a stream that breaks leaves nothing behind.
+struct Puts {
+    exchange: Arc<Exchange>,
+    caller: Caller,
+    metrics: Arc<Metrics>,
+    /// How much longer the items may wait for room, together.
+    patience: Duration,
+    items: Vec<Item>,
+}
+
+/// One item of a Put stream.
+struct Item {
+    fate: Fate,
+    began: Instant,
+    last: Instant,
+    bytes: u64,
+}
+
+enum Fate {
+    /// Its bytes are coming.
+    Open(Box<OpenPut>),
+    /// A repeat of an earlier put, which has its result; its bytes are passed over.
+    Repeated(v1::Stored),
+    /// It failed; its bytes are passed over.
+    Failed(Failure),
+}
+
+/// Stores the tensors of a stream.
+pub(super) async fn put(
+    exchange: Arc<Exchange>,
+    caller: Caller,
+    metrics: Arc<Metrics>,
+    mut stream: Streaming<v1::PutChunk>,
+) -> Result<v1::PutResponse, Failure> {
+    let cancelled = Cancelled::of(&caller.cancel);
+    let mut puts = Puts { exchange, caller, metrics, patience: Duration::ZERO, items: Vec::new() };
+    let mut first = true;
+    while let Some(chunk) = next(&mut stream, &cancelled).await? {
+        if std::mem::take(&mut first) {
+            let deadline = puts.exchange.deadline(chunk.deadline_ms);
+            puts.patience = deadline.saturating_duration_since(Instant::now());
+        }
+        match chunk.part {
+            Some(v1::put_chunk::Part::Item(item)) => puts.begin(item).await?,
+            Some(v1::put_chunk::Part::Data(data)) => puts.write(&data)?,
+            None => return Err(Failure::new(Reason::InvalidArgument, "a chunk without a header or bytes")),
+        }
+    }
+    Ok(puts.finish())
+}
+
+// === impl Puts ===
+
+impl Puts {
+    /// The header of the next item; waits for room where there is none.
+    async fn begin(&mut self, mut item: v1::PutItem) -> Result<(), Failure> {
+        within(self.items.len() + 1)?;
+        let data = std::mem::take(&mut item.data);
+        let began = Instant::now();
+        let deadline = began + self.patience;
+        let (exchange, caller) = (Arc::clone(&self.exchange), self.caller.clone());
+        let opened = tokio::task::spawn_blocking(move || exchange.open_put(&caller, item, deadline)).await;
+        let fate = match opened {
+            Ok(Ok(Ok(open))) => Fate::Open(Box::new(open)),
+            Ok(Ok(Err(stored))) => Fate::Repeated(stored),
+            Ok(Err(failure)) => Fate::Failed(failure),
+            Err(_) => Fate::Failed(Failure::new(Reason::Internal, "this put broke off inside the sidecar")),
+        };
+        self.patience = self.patience.saturating_sub(began.elapsed());
+        self.items.push(Item { fate, began, last: Instant::now(), bytes: 0 });
+        self.write(&data)
+    }
+
+    /// The next bytes of the item begun last.
+    fn write(&mut self, data: &Bytes) -> Result<(), Failure> {
+        check_chunk(data)?;
+        let Some(item) = self.items.last_mut() else {
+            let why = "the first message of a Put stream is a header, not bytes";
+            return Err(Failure::new(Reason::InvalidArgument, why));
+        };
+        if let Fate::Open(open) = &mut item.fate {
+            match open.write(data) {
+                Ok(()) => item.bytes += data.len() as u64,
+                // The block goes back here and now.
+                Err(failure) => item.fate = Fate::Failed(failure),
+            }
+            item.last = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// The stream has ended well.
+    fn finish(self) -> v1::PutResponse {
+        let metrics = self.metrics;
+        let finish = |item: Item| {
+            let Item { fate, began, last, bytes } = item;
+            let outcome = match fate {
+                Fate::Open(open) => open.finish(),
+                Fate::Repeated(stored) => return stored_result(Ok(stored)),
+                Fate::Failed(failure) => Err(failure),
+            };
+            let moved = match &outcome {
+                // The seal has counted its bytes.
+                Ok(_) => Moved::Done,
+                Err(_) => {
+                    metrics.moves.put_bytes.at((Transport::Local, Moved::Failed)).inc_by(bytes);
+                    Moved::Failed
+                }
+            };
+            metrics.moves.put_seconds.at((Transport::Local, moved)).observe((last - began).as_secs_f64());
+            stored_result(outcome)
+        };
+        v1::PutResponse { results: self.items.into_iter().map(finish).collect() }
+    }
+}
+
+/// Writes the chunks of a stream into reservations.
+pub(super) async fn fill(
+    exchange: Arc<Exchange>,
+    caller: Caller,
+    mut stream: Streaming<v1::FillChunk>,
+) -> Result<v1::FillResponse, Failure> {
+    let by = needs_session(&caller)?;
+    let cancelled = Cancelled::of(&caller.cancel);
+    let mut bytes = 0;
+    while let Some(chunk) = next(&mut stream, &cancelled).await? {
+        check_chunk(&chunk.data)?;
+        exchange.fill(by, TensorId(chunk.id), chunk.offset, &chunk.data)?;
+        bytes += chunk.data.len() as u64;
+    }
+    Ok(v1::FillResponse { bytes })
+}
+
+/// The next message of a stream; a failure once the call is cancelled.
+async fn next<T>(stream: &mut Streaming<T>, cancelled: &Cancelled) -> Result<Option<T>, Failure> {
+    tokio::select! {
+        biased;
+        message = stream.message() => message.map_err(|status| broken(&status)),
+        failure = cancelled.wait() => Err(failure),
+    }
+}
+
+fn check_chunk(data: &Bytes) -> Result<(), Failure> {
+    if data.len() <= CHUNK_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::TooLarge,
+        format!("a chunk of {} bytes; at most {CHUNK_BYTES_MAX}: send more of them", data.len()),
+    )
+    .with("bytes", data.len())
+    .with("bytes_max", CHUNK_BYTES_MAX))
+}

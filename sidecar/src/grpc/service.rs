@@ -1,0 +1,262 @@
+//! The generated service, verb by verb.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::generated::tensorlane_server::Tensorlane;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::call::{Call, Calls, needs_session, outcome, within};
+use super::get::Chunks;
+use super::put;
+use super::results::{Results, acquire_result, done_result, reserve_result};
+use super::sessions::Sessions;
+use super::status::status;
+use crate::exchange::{Caller, Exchange, Room, Taken};
+use crate::metrics::Metrics;
+use crate::metrics::label::Verb;
+
+/// The verbs over gRPC; clones are the same service.
+#[derive(Clone)]
+pub(super) struct Service {
+    exchange: Arc<Exchange>,
+    metrics: Arc<Metrics>,
+    sessions: Arc<Sessions>,
+    calls: Calls,
+}
+
+type Reply<T> = Result<Response<T>, Status>;
+
+// === impl Service ===
+
+impl Service {
+    pub(super) fn new(exchange: Arc<Exchange>, metrics: Arc<Metrics>, sessions: Arc<Sessions>) -> Self {
+        Self { exchange, metrics, sessions, calls: Calls::default() }
+    }
+
+    /// Cancels all calls, then ends all sessions: what the sessions give back is not for calls that nobody awaits.
+    pub(super) fn stop(&self) {
+        self.calls.stop();
+        self.sessions.stop();
+    }
+
+    /// Finds out who calls.
+    fn begin<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Call, Status> {
+        let mut call = self.calls.begin(verb, &self.metrics);
+        match self.sessions.holder(request.metadata()) {
+            Ok(holder) => {
+                call.caller_mut().holder = holder;
+                Ok(call)
+            }
+            Err(failure) => {
+                call.end([Err(failure.reason)]);
+                Err(status(&failure))
+            }
+        }
+    }
+
+    /// One call from beginning to end: whoever drops the future before has cancelled it.
+    async fn call<Q, R: Results, F: Future<Output = Result<R, Failure>>>(
+        &self,
+        verb: Verb,
+        request: Request<Q>,
+        work: impl FnOnce(Arc<Exchange>, Caller, Q) -> F,
+    ) -> Reply<R> {
+        let call = self.begin(verb, &request)?;
+        let done = work(Arc::clone(&self.exchange), call.caller().clone(), request.into_inner()).await;
+        match done {
+            Ok(results) => {
+                call.end(results.ended());
+                Ok(Response::new(results))
+            }
+            Err(failure) => {
+                call.end([Err(failure.reason)]);
+                Err(status(&failure))
+            }
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl Tensorlane for Service {
+    type GetStream = tokio_stream::Iter<Chunks>;
+    type SessionStream = ReceiverStream<Result<v1::SessionEvent, Status>>;
+
+    async fn put(&self, request: Request<Streaming<v1::PutChunk>>) -> Reply<v1::PutResponse> {
+        let metrics = Arc::clone(&self.metrics);
+        let put = |exchange, caller, stream| put::put(exchange, caller, metrics, stream);
+        self.call(Verb::Put, request, put).await
+    }
+
+    async fn reserve(&self, request: Request<v1::ReserveRequest>) -> Reply<v1::ReserveResponse> {
+        self.call(Verb::Reserve, request, |exchange, caller, request| async move {
+            within(request.items.len())?;
+            let by = needs_session(&caller)?;
+            let lost = Arc::clone(&exchange);
+            let undo = move |rooms: Vec<Result<Room, Failure>>| {
+                rooms.into_iter().flatten().for_each(|room| lost.give_up(by, room.id));
+            };
+            let rooms = outcome(|done| exchange.reserve(caller, request, done), undo).await?;
+            Ok(v1::ReserveResponse { results: rooms.iter().map(reserve_result).collect() })
+        })
+        .await
+    }
+
+    async fn fill(&self, request: Request<Streaming<v1::FillChunk>>) -> Reply<v1::FillResponse> {
+        self.call(Verb::Fill, request, put::fill).await
+    }
+
+    async fn seal(&self, request: Request<v1::SealRequest>) -> Reply<v1::SealResponse> {
+        self.call(Verb::Seal, request, |exchange, caller, request| async move {
+            within(request.items.len())?;
+            needs_session(&caller)?;
+            if request.items.iter().all(|item| item.crc32c.is_none()) {
+                return Ok(exchange.seal(&caller, request));
+            }
+            // Every byte is read for a checksum.
+            let sealed = tokio::task::spawn_blocking(move || exchange.seal(&caller, request));
+            sealed.await.map_err(|_| Failure::new(Reason::Internal, "this seal broke off inside the sidecar"))
+        })
+        .await
+    }
+
+    async fn abort(&self, request: Request<v1::AbortRequest>) -> Reply<v1::AbortResponse> {
+        self.call(Verb::Abort, request, |exchange, caller, request| async move {
+            within(request.ids.len())?;
+            needs_session(&caller)?;
+            Ok(exchange.abort(&caller, &request))
+        })
+        .await
+    }
+
+    async fn get(&self, request: Request<v1::GetRequest>) -> Reply<Self::GetStream> {
+        let began = Instant::now();
+        let call = self.begin(Verb::Get, &request)?;
+        let (exchange, caller, request) = (&self.exchange, call.caller().clone(), request.into_inner());
+        let borrowed = match within(request.items.len()) {
+            // What is borrowed goes back by itself.
+            Ok(()) => outcome(|done| exchange.borrow(caller, request, done), drop).await,
+            Err(failure) => Err(failure),
+        };
+        match borrowed {
+            Ok(borrowed) => {
+                call.end(borrowed.taken.iter().map(|t| t.as_ref().map(drop).map_err(|f| f.reason)));
+                let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics));
+                Ok(Response::new(tokio_stream::iter(chunks)))
+            }
+            Err(failure) => {
+                call.end([Err(failure.reason)]);
+                Err(status(&failure))
+            }
+        }
+    }
+
+    async fn acquire(&self, request: Request<v1::AcquireRequest>) -> Reply<v1::AcquireResponse> {
+        self.call(Verb::Acquire, request, |exchange, caller, request| async move {
+            within(request.items.len())?;
+            let by = needs_session(&caller)?;
+            if request.require.is_some_and(|require| require.zero_copy) {
+                let why = "gRPC carries no maps; zero_copy is for the session socket";
+                return Err(Failure::new(Reason::RequirementNotMet, why));
+            }
+            let lost = Arc::clone(&exchange);
+            let undo = move |taken: Vec<Result<Taken, Failure>>| {
+                let ids = taken.iter().flatten().map(|t| t.id.0).collect();
+                lost.release(by, &v1::ReleaseRequest { ids, still_mapped: Vec::new() });
+            };
+            let taken = outcome(|done| exchange.acquire(caller, request, done), undo).await?;
+            Ok(v1::AcquireResponse { results: taken.iter().map(acquire_result).collect() })
+        })
+        .await
+    }
+
+    async fn release(&self, request: Request<v1::ReleaseRequest>) -> Reply<v1::ReleaseResponse> {
+        self.call(Verb::Release, request, |exchange, caller, request| async move {
+            within(request.ids.len() + request.still_mapped.len())?;
+            let by = needs_session(&caller)?;
+            let results = exchange.release(by, &request).iter().map(done_result).collect();
+            Ok(v1::ReleaseResponse { results })
+        })
+        .await
+    }
+
+    async fn describe(&self, request: Request<v1::DescribeRequest>) -> Reply<v1::DescribeResponse> {
+        self.call(Verb::Describe, request, |exchange, caller, request| async move {
+            within(request.targets.len())?;
+            outcome(|done| exchange.describe(caller, request, done), drop).await
+        })
+        .await
+    }
+
+    async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListResponse> {
+        self.call(Verb::List, request, |exchange, _, request| async move { exchange.list(&request) }).await
+    }
+
+    async fn name(&self, request: Request<v1::NameRequest>) -> Reply<v1::NameResponse> {
+        self.call(Verb::Name, request, |exchange, _, request| async move {
+            within(request.items.len())?;
+            Ok(exchange.name(&request))
+        })
+        .await
+    }
+
+    async fn unname(&self, request: Request<v1::UnnameRequest>) -> Reply<v1::UnnameResponse> {
+        self.call(Verb::Unname, request, |exchange, _, request| async move {
+            within(request.names.len())?;
+            Ok(exchange.unname(&request))
+        })
+        .await
+    }
+
+    async fn lookup(&self, request: Request<v1::LookupRequest>) -> Reply<v1::LookupResponse> {
+        self.call(Verb::Lookup, request, |exchange, caller, request| async move {
+            within(request.names.len())?;
+            outcome(|done| exchange.lookup(caller, request, done), drop).await
+        })
+        .await
+    }
+
+    async fn ticket(&self, request: Request<v1::TicketRequest>) -> Reply<v1::TicketResponse> {
+        self.call(Verb::Ticket, request, |exchange, _, request| async move {
+            within(request.items.len())?;
+            Ok(exchange.ticket(&request))
+        })
+        .await
+    }
+
+    async fn redeem(&self, request: Request<v1::RedeemRequest>) -> Reply<v1::RedeemResponse> {
+        self.call(Verb::Redeem, request, |exchange, caller, request| async move {
+            within(request.items.len())?;
+            needs_session(&caller)?;
+            let taken = exchange.redeem(&caller, request);
+            Ok(v1::RedeemResponse { results: taken.iter().map(acquire_result).collect() })
+        })
+        .await
+    }
+
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Reply<v1::StatusResponse> {
+        self.call(Verb::Status, request, |exchange, _, _| async move { Ok(exchange.status()) }).await
+    }
+
+    async fn peers(&self, request: Request<v1::PeersRequest>) -> Reply<v1::PeersResponse> {
+        self.call(Verb::Peers, request, |exchange, _, _| async move { Ok(exchange.peers()) }).await
+    }
+
+    async fn session(&self, request: Request<v1::SessionRequest>) -> Reply<Self::SessionStream> {
+        let call = self.calls.begin(Verb::Session, &self.metrics);
+        match self.sessions.stream(request.metadata()) {
+            Ok(events) => {
+                call.end([Ok(())]);
+                Ok(Response::new(events))
+            }
+            Err(failure) => {
+                call.end([Err(failure.reason)]);
+                Err(status(&failure))
+            }
+        }
+    }
+}

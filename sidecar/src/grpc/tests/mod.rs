@@ -1,0 +1,7 @@
+//! The carrier from outside: a real store and exchange without peers, behind a socket, and the generated client.
+
+mod bytes;
+mod errors;
+mod server;
+mod session;
+mod world;

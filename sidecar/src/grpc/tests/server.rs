@@ -1,0 +1,143 @@
+//! The server itself: health, reflection, ports, its end.
+
+use std::time::Duration;
+
+use tensorlane_proto::DType;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::generated::tensorlane_client::TensorlaneClient;
+use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use super::super::{GrpcServer, GrpcSettings};
+use super::world::{Shape, World, data, failed, header, info, item, named, pattern, whole};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_says_that_it_serves() {
+    let world = World::new().await;
+    let mut health = HealthClient::new(world.channel().await);
+    for service in ["", "tensorlane.v1.Tensorlane"] {
+        let request = HealthCheckRequest { service: service.to_owned() };
+        let answer = health.check(request).await.unwrap().into_inner();
+        assert_eq!(answer.status(), ServingStatus::Serving);
+    }
+    let other = health.check(HealthCheckRequest { service: "other".to_owned() }).await.unwrap_err();
+    assert_eq!(other.code(), Code::NotFound);
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reflection_names_the_services_and_shows_ours() {
+    let world = World::new().await;
+    let mut reflection = ServerReflectionClient::new(world.channel().await);
+    let ask = |request| ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+    let questions = [
+        ask(MessageRequest::ListServices(String::new())),
+        ask(MessageRequest::FileContainingSymbol("tensorlane.v1.Tensorlane".to_owned())),
+    ];
+    let answers =
+        reflection.server_reflection_info(tokio_stream::iter(questions)).await.unwrap().into_inner();
+    let answers: Vec<_> = answers.map(|a| a.unwrap().message_response.unwrap()).collect().await;
+    let MessageResponse::ListServicesResponse(list) = &answers[0] else { panic!("{answers:?}") };
+    let names: Vec<&str> = list.service.iter().map(|s| s.name.as_str()).collect();
+    for expected in ["tensorlane.v1.Tensorlane", "grpc.health.v1.Health"] {
+        assert!(names.contains(&expected), "{names:?}");
+    }
+    let MessageResponse::FileDescriptorResponse(file) = &answers[1] else { panic!("{answers:?}") };
+    assert!(!file.file_descriptor_proto.is_empty());
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loopback_port_serves_the_same_and_no_other_port_is_opened() {
+    let world = World::with(Shape { tcp: true, ..Shape::default() }).await;
+    let url = format!("http://{}", world.address.unwrap());
+    let mut client = TensorlaneClient::new(Endpoint::from_shared(url).unwrap().connect().await.unwrap());
+    let status = client.status(v1::StatusRequest {}).await.unwrap().into_inner();
+    assert_eq!((status.peer.as_str(), status.arena.unwrap().total), ("here", super::world::ARENA_BYTES));
+    let peers = client.peers(v1::PeersRequest {}).await.unwrap().into_inner().peers;
+    assert_eq!(peers[0].state, "self");
+
+    let settings = GrpcSettings {
+        socket: world.socket.with_extension("other"),
+        listen: Some("0.0.0.0:0".parse().unwrap()),
+        sessions_max: 1,
+        grace: Duration::ZERO,
+    };
+    let refused = GrpcServer::bind(settings).await.err().unwrap();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_are_given_found_listed_described_and_taken_away() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let mut waits = client.clone();
+    let lookup =
+        v1::LookupRequest { names: vec!["b".into()], wait_ms: 20_000, ..v1::LookupRequest::default() };
+    let waits = tokio::spawn(async move { waits.lookup(lookup).await });
+    let chunks = vec![header(item(DType::U8, &[1], "a")), data(&[1])];
+    client.put(tokio_stream::iter(chunks)).await.unwrap();
+    let also = v1::NameItem { target: Some(named("a")), name: "b".into(), replaces: String::new() };
+    let response = client.name(v1::NameRequest { items: vec![also] }).await.unwrap().into_inner();
+    assert_eq!(response.results[0].failure, None);
+    let found = waits.await.unwrap().unwrap().into_inner();
+    let Some(v1::describe_result::Outcome::Description(found)) = &found.results[0].outcome else {
+        panic!("{found:?}")
+    };
+    assert_eq!(found.names, ["a", "b"]);
+    let targets = vec![named("a"), named("c")];
+    let described =
+        client.describe(v1::DescribeRequest { targets, deadline_ms: 0 }).await.unwrap().into_inner();
+    assert_eq!(described.results[0].outcome, Some(v1::describe_result::Outcome::Description(found.clone())));
+    assert!(matches!(&described.results[1].outcome, Some(v1::describe_result::Outcome::Failure(_))));
+    let listed = client.list(v1::ListRequest::default()).await.unwrap().into_inner();
+    assert_eq!(listed.entries.iter().map(|e| e.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+    for name in ["a", "b"] {
+        super::world::unname(&mut client, name).await;
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_end_of_the_server_ends_streams_sessions_and_waits() {
+    let world = World::new().await;
+    let (mut client, mut session) = world.session().await;
+    let chunks = vec![header(item(DType::U8, &[1], "")), data(&[1])];
+    client.put(session.with(tokio_stream::iter(chunks))).await.unwrap();
+    let mut health = HealthClient::new(world.channel().await);
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    // A put whose client says nothing for long.
+    let (silent, stream) = mpsc::channel(1);
+    silent.send(header(item(DType::U8, &[1], ""))).await.unwrap();
+    let mut other = client.clone();
+    let idle = tokio::spawn(async move { other.put(ReceiverStream::new(stream)).await });
+    world.until("it has room", || world.exchange.store().arena().usage().reserved > 0).await;
+    let full = whole(item(DType::U8, &[20 << 20], ""), &pattern(20 << 20));
+    client.put(session.with(tokio_stream::iter(full))).await.unwrap();
+    let large = vec![header(item(DType::U8, &[12 << 20], ""))];
+    let waits = tokio::spawn(async move { client.put(tokio_stream::iter(large)).await });
+    world.until("it waits for room", || world.waiting() == 1).await;
+
+    let socket = world.socket.clone();
+    let stopped = world.stop_serving().await;
+    assert!(!socket.exists());
+    assert_eq!(stopped.exchange.store().totals().1, 0, "no session is left");
+    assert_eq!(session.events.message().await.unwrap(), None);
+    let results = waits.await.unwrap().unwrap().into_inner().results;
+    assert_eq!(failed(&results[0]).reason, "CANCELLED");
+    assert_eq!(info(&idle.await.unwrap().unwrap_err()).reason, "DRAINING");
+    drop(silent);
+    stopped.end().await.unwrap();
+}

@@ -1,0 +1,26 @@
+//! The process beside the pod that keeps and moves tensors.
+//!
+//! ```text
+//!   session ---.                          .--- store --- arena (memory)
+//!   (socket)   |--> exchange (the verbs) -|
+//!   grpc ------'                          '--- peer  --- TLS to other sidecars
+//!
+//!   app wires them; config, metrics, admin, logging, identity and directory stand beside
+//! ```
+
+pub mod admin;
+pub mod app;
+pub mod cancel;
+pub mod clock;
+pub mod config;
+pub mod directory;
+pub mod exchange;
+pub mod grpc;
+pub mod identity;
+pub mod logging;
+pub mod metrics;
+pub mod peer;
+mod results;
+pub mod session;
+pub mod store;
+pub mod workers;

@@ -1,0 +1,51 @@
+//! `tensorlane-sidecar`: reads its configuration and runs.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tensorlane_sidecar::app;
+use tensorlane_sidecar::config::{EXIT_BAD_CONFIG, Sources};
+
+/// The process beside the pod that keeps tensors and moves them between peers.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The configuration, YAML; each setting has a variable that beats it (see --print-config)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print the effective configuration as YAML, with what each setting is for and where its value comes from
+    #[arg(long)]
+    print_config: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are no mistakes; a closed output is nobody's loss.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::from(EXIT_BAD_CONFIG) } else { ExitCode::SUCCESS };
+        }
+    };
+    let loaded = match Sources::read(arguments.config.as_deref()).and_then(|sources| sources.load()) {
+        Ok(loaded) => loaded,
+        Err(mistakes) => return fail(EXIT_BAD_CONFIG, &mistakes),
+    };
+    if arguments.print_config {
+        return match std::io::stdout().write_all(loaded.to_yaml().as_bytes()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(1, &error),
+        };
+    }
+    match app::run(&loaded.config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error),
+    }
+}
+
+fn fail(code: u8, why: &dyn std::fmt::Display) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "tensorlane-sidecar: {why}");
+    ExitCode::from(code)
+}

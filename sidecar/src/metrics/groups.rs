@@ -1,0 +1,370 @@
+//! The metrics themselves, in groups by module: name, labels, and what is not counted.
+
+use std::time::Duration;
+
+use prometheus::{IntCounter, IntGauge};
+use tensorlane_proto::failure::Reason;
+use tensorlane_proto::ledger::Cause;
+use tensorlane_proto::negotiate::{Transport, Why};
+
+use super::family::{Counters, Gauges, Histograms, Maker};
+use super::label::{
+    ArenaState, AuthRefusal, Carrier, ChecksumPlace, Direction, FrameFault, Kind, Label, Moved, Outcome,
+    PeerState, Verb, Wait,
+};
+
+/// Requests of workloads.
+pub struct Calls {
+    /// Items of requests by verb and result.
+    pub items: Counters<(Verb, Outcome)>,
+    /// Seconds of requests by verb.
+    pub seconds: Histograms<(Verb,)>,
+}
+
+/// Bytes of tensors.
+pub struct Moves {
+    /// Bytes put.
+    pub put_bytes: Counters<(Transport, Moved)>,
+    /// Seconds of puts.
+    pub put_seconds: Histograms<(Transport, Moved)>,
+    /// Bytes got.
+    pub get_bytes: Counters<(Transport, Moved)>,
+    /// Seconds of gets.
+    pub get_seconds: Histograms<(Transport, Moved)>,
+    /// Transfers on a worse transport than the best, by the better one, the taken one and the reason.
+    pub fallbacks: Counters<(Transport, Transport, Why)>,
+    /// Bytes that were not what they were.
+    pub checksum_mismatches: Counters<(ChecksumPlace,)>,
+}
+
+/// The memory.
+pub struct Arena {
+    bytes: Gauges<(ArenaState,)>,
+    size: IntGauge,
+    inherited: IntGauge,
+    populated: IntGauge,
+    /// Pages that could not be had.
+    pub populate_failures: IntCounter,
+    /// Blocks that were given out before their pages existed.
+    pub cold_populates: IntCounter,
+    /// Requests that wait.
+    pub waiters: Gauges<(Wait,)>,
+}
+
+/// What lives, and what ended.
+pub struct Ledger {
+    tensors: Gauges<(Kind,)>,
+    leases: IntGauge,
+    names: IntGauge,
+    tickets: IntGauge,
+    /// Tensors and reservations that ended, by what ended them.
+    pub freed_tensors: Counters<(Cause,)>,
+    /// Their bytes.
+    pub freed_bytes: Counters<(Cause,)>,
+}
+
+/// Workloads.
+pub struct Sessions {
+    /// Open sessions.
+    pub open: Gauges<(Carrier,)>,
+    /// Sessions that began.
+    pub opened: Counters<(Carrier,)>,
+    /// Sessions that were one too many.
+    pub refused: IntCounter,
+    /// Frames that closed their session.
+    pub rejected_frames: Counters<(FrameFault,)>,
+}
+
+/// Other peers.
+pub struct Peers {
+    connections: Gauges<(PeerState,)>,
+    /// Connections refused before their first frame.
+    pub refused: Counters<(AuthRefusal,)>,
+    /// Frames that closed their connection.
+    pub rejected_frames: Counters<(FrameFault,)>,
+    /// Bytes of tensors to and from peers.
+    pub bytes: Counters<(Direction,)>,
+}
+
+/// The peer table.
+pub struct Directory {
+    /// Peers in the table.
+    pub peers: IntGauge,
+    /// Attempts to read it that failed.
+    pub failed_reads: IntCounter,
+}
+
+/// The bytes of the arena at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ArenaBytes {
+    /// All; the next five together.
+    pub size: u64,
+    /// Can be given to anyone.
+    pub free: u64,
+    /// Belongs to reservations.
+    pub reserved: u64,
+    /// Belongs to sealed tensors.
+    pub sealed: u64,
+    /// Idle in segments of live sessions.
+    pub held: u64,
+    /// Freed, but some process may still map it.
+    pub retired: u64,
+    /// Of `retired`: from an earlier incarnation.
+    pub inherited: u64,
+    /// Bytes whose pages exist.
+    pub populated: u64,
+}
+
+/// What lives at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Tensors and reservations of this peer.
+    pub tensors: u64,
+    /// Copies of other peers' tensors.
+    pub copies: u64,
+    /// Leases of all holders.
+    pub leases: u64,
+    /// Names.
+    pub names: u64,
+    /// Tickets.
+    pub tickets: u64,
+}
+
+impl Calls {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Calls {
+            items: make.counters(
+                "call_items_total",
+                &["verb", "result"],
+                "Items of requests of workloads. Not counted: items of requests that could not be read.",
+            )?,
+            seconds: make.histograms(
+                "call_duration_seconds",
+                &["verb"],
+                "Seconds from a request's last byte to its reply. Not counted: the time on the socket; single items.",
+            )?,
+        })
+    }
+
+    /// One request with one item has ended.
+    pub fn ended(&self, verb: Verb, result: Result<(), Reason>, elapsed: Duration) {
+        self.items.at((verb, result.into())).inc();
+        self.seconds.at((verb,)).observe(elapsed.as_secs_f64());
+    }
+}
+
+impl Moves {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        let by = ["transport", "result"];
+        Ok(Moves {
+            put_bytes: make.counters(
+                "put_bytes_total",
+                &by,
+                "Bytes of tensors put by workloads. Not counted: copies of other peers' tensors.",
+            )?,
+            put_seconds: make.histograms(
+                "put_duration_seconds",
+                &by,
+                "Seconds of a put, the wait for room included. Not counted: the time a workload takes to write in place.",
+            )?,
+            get_bytes: make.counters(
+                "get_bytes_total",
+                &by,
+                "Bytes of tensors that were got or mapped. Not counted: headers, and bytes sent twice.",
+            )?,
+            get_seconds: make.histograms(
+                "get_duration_seconds",
+                &by,
+                "Seconds until all bytes of a tensor can be read. Not counted: the wait for a name.",
+            )?,
+            fallbacks: make.counters(
+                "route_fallbacks_total",
+                &["from", "to", "reason"],
+                "Transfers that took a worse transport. Not counted: transfers that failed because a requirement was not met.",
+            )?,
+            checksum_mismatches: make.all_counters(
+                "transfer_checksum_mismatches_total",
+                &["place"],
+                "Tensors whose bytes did not match their checksum. Not counted: tensors without one.",
+            )?,
+        })
+    }
+
+    /// A put has ended: this many bytes were taken in.
+    pub fn put(&self, transport: Transport, moved: Moved, bytes: u64, elapsed: Duration) {
+        self.put_bytes.at((transport, moved)).inc_by(bytes);
+        self.put_seconds.at((transport, moved)).observe(elapsed.as_secs_f64());
+    }
+
+    /// A get or an acquire has ended: this many bytes can be read.
+    pub fn got(&self, transport: Transport, moved: Moved, bytes: u64, elapsed: Duration) {
+        self.get_bytes.at((transport, moved)).inc_by(bytes);
+        self.get_seconds.at((transport, moved)).observe(elapsed.as_secs_f64());
+    }
+}
+
+impl Arena {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Arena {
+            bytes: make.gauges(
+                "arena_bytes",
+                &["state"],
+                "Bytes of the arena by state; together its size. Not counted: memory beside the arena.",
+            )?,
+            size: make
+                .gauge("arena_size_bytes", "The arena's size. Not counted: memory beside the arena.")?,
+            inherited: make.gauge(
+                "arena_inherited_bytes",
+                "Bytes still mapped from an earlier incarnation. Not counted: retired bytes of this one.",
+            )?,
+            populated: make
+                .gauge("arena_populated_bytes", "Bytes whose pages exist. Not counted: inherited bytes.")?,
+            populate_failures: make.counter(
+                "arena_populate_failures_total",
+                "Segments that could not be populated. Not counted: attempts not made for want of room.",
+            )?,
+            cold_populates: make.counter(
+                "arena_cold_populates_total",
+                "Segments that were populated while a request waited. Not counted: those populated ahead.",
+            )?,
+            waiters: make.gauges(
+                "sidecar_waiting_requests",
+                &["for"],
+                "Requests that wait, by what for. Not counted: transfers on their way.",
+            )?,
+        })
+    }
+
+    /// Sets the gauges to a moment.
+    pub fn show(&self, now: &ArenaBytes) {
+        let states = [
+            (ArenaState::Free, now.free),
+            (ArenaState::Reserved, now.reserved),
+            (ArenaState::Sealed, now.sealed),
+            (ArenaState::Held, now.held),
+            (ArenaState::Retired, now.retired),
+        ];
+        states.into_iter().for_each(|(state, bytes)| set(self.bytes.at((state,)), bytes));
+        set(&self.size, now.size);
+        set(&self.inherited, now.inherited);
+        set(&self.populated, now.populated);
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Ledger {
+            tensors: make.gauges(
+                "ledger_live_tensors",
+                &["kind"],
+                "Tensors and reservations. Not counted: freed ones whose block is still mapped.",
+            )?,
+            leases: make.gauge("ledger_live_leases", "Leases of all holders. Not counted: names and tickets.")?,
+            names: make.gauge("ledger_live_names", "Names of this peer. Not counted: those of other peers.")?,
+            tickets: make.gauge("ledger_live_tickets", "Tickets. Not counted: spent and expired ones.")?,
+            freed_tensors: make.all_counters(
+                "ledger_freed_tensors_total",
+                &["cause"],
+                "Tensors and reservations that ended, by cause. Not counted: the reuse of their blocks, which may come later.",
+            )?,
+            freed_bytes: make.all_counters(
+                "ledger_freed_bytes_total",
+                &["cause"],
+                "Bytes of tensors and reservations that ended, by cause. Not counted: padding between blocks.",
+            )?,
+        })
+    }
+
+    /// Sets the gauges to a moment.
+    pub fn show(&self, now: &Live) {
+        set(self.tensors.at((Kind::Own,)), now.tensors);
+        set(self.tensors.at((Kind::Copy,)), now.copies);
+        set(&self.leases, now.leases);
+        set(&self.names, now.names);
+        set(&self.tickets, now.tickets);
+    }
+
+    /// A tensor of so many bytes has ended.
+    pub fn freed(&self, cause: Cause, bytes: u64) {
+        self.freed_tensors.at((cause,)).inc();
+        self.freed_bytes.at((cause,)).inc_by(bytes);
+    }
+}
+
+impl Sessions {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Sessions {
+            open: make.gauges(
+                "session_open_sessions",
+                &["carrier"],
+                "Sessions now. Not counted: lost ones in their grace; gRPC calls outside a session.",
+            )?,
+            opened: make.all_counters(
+                "session_opened_sessions_total",
+                &["carrier"],
+                "Sessions that began. Not counted: connections that ended before their first frame.",
+            )?,
+            refused: make.counter(
+                "session_refused_sessions_total",
+                "Sessions refused because there were too many. Not counted: sessions cut for a bad frame.",
+            )?,
+            rejected_frames: make.all_counters(
+                "session_rejected_frames_total",
+                &["reason"],
+                "Frames that closed their session. Not counted: requests answered with an error.",
+            )?,
+        })
+    }
+}
+
+impl Peers {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Peers {
+            connections: make.gauges(
+                "peer_known_peers",
+                &["state"],
+                "Peers of the table by how this one stands with them. Not counted: this peer itself.",
+            )?,
+            refused: make.all_counters(
+                "peer_refused_connections_total",
+                &["reason"],
+                "Connections refused before their first frame. Not counted: connections that the network refused.",
+            )?,
+            rejected_frames: make.all_counters(
+                "peer_rejected_frames_total",
+                &["reason"],
+                "Frames that closed their connection. Not counted: requests answered with an error.",
+            )?,
+            bytes: make.all_counters(
+                "peer_bytes_total",
+                &["direction"],
+                "Bytes of tensors to and from peers. Not counted: frame headers, TLS, control frames.",
+            )?,
+        })
+    }
+
+    /// Sets the gauges to a moment: how many peers are in each state. States not named are empty.
+    pub fn show(&self, now: &[(PeerState, u64)]) {
+        for &state in PeerState::ALL {
+            let peers = now.iter().filter(|(other, _)| *other == state).map(|(_, peers)| peers).sum();
+            set(self.connections.at((state,)), peers);
+        }
+    }
+}
+
+impl Directory {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Directory {
+            peers: make
+                .gauge("directory_listed_peers", "Peers in the table. Not counted: unreadable entries.")?,
+            failed_reads: make.counter(
+                "directory_failed_reads_total",
+                "Attempts to read the table that failed. Not counted: attempts that found nothing new.",
+            )?,
+        })
+    }
+}
+
+fn set(gauge: &IntGauge, value: u64) {
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+}

@@ -1,0 +1,410 @@
+//! Labels: words from enums, so that the number of series is known when this is compiled.
+
+use tensorlane_proto::failure::Reason;
+use tensorlane_proto::frame::FrameError;
+use tensorlane_proto::ledger::Cause;
+use tensorlane_proto::negotiate::{Transport, Why};
+
+/// A label whose values are the variants of an enum.
+pub trait Label: Copy + 'static {
+    /// Every value.
+    const ALL: &'static [Self];
+
+    /// The word in the metric.
+    fn as_str(self) -> &'static str;
+
+    /// Its place among [`Label::ALL`].
+    fn index(self) -> usize;
+}
+
+/// Several labels together: one series for each combination that has happened.
+pub trait Labels: Copy + 'static {
+    /// How many combinations there are.
+    const COUNT: usize;
+
+    /// A place below [`Labels::COUNT`], its own for each combination.
+    fn index(self) -> usize;
+
+    /// The words, in the order of the labels' names.
+    fn words(self) -> Vec<&'static str>;
+
+    /// Every combination, by index.
+    fn all() -> Vec<Self>;
+}
+
+impl<A: Label> Labels for (A,) {
+    const COUNT: usize = A::ALL.len();
+
+    fn index(self) -> usize {
+        self.0.index()
+    }
+
+    fn words(self) -> Vec<&'static str> {
+        vec![self.0.as_str()]
+    }
+
+    fn all() -> Vec<Self> {
+        A::ALL.iter().map(|&a| (a,)).collect()
+    }
+}
+
+impl<A: Label, B: Label> Labels for (A, B) {
+    const COUNT: usize = A::ALL.len() * B::ALL.len();
+
+    fn index(self) -> usize {
+        self.0.index() * B::ALL.len() + self.1.index()
+    }
+
+    fn words(self) -> Vec<&'static str> {
+        vec![self.0.as_str(), self.1.as_str()]
+    }
+
+    fn all() -> Vec<Self> {
+        A::ALL.iter().flat_map(|&a| B::ALL.iter().map(move |&b| (a, b))).collect()
+    }
+}
+
+impl<A: Label, B: Label, C: Label> Labels for (A, B, C) {
+    const COUNT: usize = A::ALL.len() * B::ALL.len() * C::ALL.len();
+
+    fn index(self) -> usize {
+        (self.0, self.1).index() * C::ALL.len() + self.2.index()
+    }
+
+    fn words(self) -> Vec<&'static str> {
+        vec![self.0.as_str(), self.1.as_str(), self.2.as_str()]
+    }
+
+    fn all() -> Vec<Self> {
+        let pairs = <(A, B)>::all().into_iter();
+        pairs.flat_map(|(a, b)| C::ALL.iter().map(move |&c| (a, b, c))).collect()
+    }
+}
+
+macro_rules! labels {
+    ($( $(#[$doc:meta])+ $name:ident { $( $(#[$variant_doc:meta])+ $variant:ident = $word:literal, )+ } )+) => { $(
+        $(#[$doc])+
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $( $(#[$variant_doc])+ $variant, )+ }
+
+        impl Label for $name {
+            const ALL: &'static [Self] = &[$($name::$variant),+];
+
+            fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $word,)+ }
+            }
+
+            fn index(self) -> usize {
+                self as usize
+            }
+        }
+    )+ };
+}
+
+labels! {
+    /// What a workload calls.
+    Verb {
+        /// Bytes in.
+        Put = "put",
+        /// Room to write in place.
+        Reserve = "reserve",
+        /// Bytes into a reservation.
+        Fill = "fill",
+        /// A reservation becomes a tensor.
+        Seal = "seal",
+        /// A reservation is given up.
+        Abort = "abort",
+        /// Bytes out.
+        Get = "get",
+        /// Lease and map.
+        Acquire = "acquire",
+        /// The lease ends.
+        Release = "release",
+        /// What is known of a tensor.
+        Describe = "describe",
+        /// Names, by pages.
+        List = "list",
+        /// Gives a name.
+        Name = "name",
+        /// Takes a name away.
+        Unname = "unname",
+        /// Finds by name.
+        Lookup = "lookup",
+        /// Makes a ticket.
+        Ticket = "ticket",
+        /// Uses a ticket.
+        Redeem = "redeem",
+        /// The state of this sidecar.
+        Status = "status",
+        /// The peers of this sidecar.
+        Peers = "peers",
+        /// A session over gRPC.
+        Session = "session",
+    }
+
+    /// Whether bytes have moved, all of them.
+    Moved {
+        /// All.
+        Done = "done",
+        /// The call failed; what moved before is counted all the same.
+        Failed = "failed",
+    }
+
+    /// The states of the bytes of an arena, which together are all of it.
+    ArenaState {
+        /// Can be given to anyone.
+        Free = "free",
+        /// Belongs to reservations.
+        Reserved = "reserved",
+        /// Belongs to sealed tensors.
+        Sealed = "sealed",
+        /// Idle in segments of live sessions; reclaimable.
+        Held = "held",
+        /// Freed, but some process may still map it.
+        Retired = "retired",
+    }
+
+    /// Whose tensor.
+    Kind {
+        /// Put or being written here.
+        Own = "own",
+        /// A copy of another peer's.
+        Copy = "copy",
+    }
+
+    /// What a request waits for.
+    Wait {
+        /// Room in the arena.
+        Room = "room",
+        /// A name that does not exist yet.
+        Name = "name",
+    }
+
+    /// How a workload is connected.
+    Carrier {
+        /// The session socket.
+        Socket = "socket",
+        /// gRPC.
+        Grpc = "grpc",
+    }
+
+    /// Why a frame closed its connection.
+    FrameFault {
+        /// Above the limit of its kind.
+        TooLong = "too_long",
+        /// A kind that this version does not have.
+        UnknownKind = "unknown_kind",
+        /// Flags that this version does not have.
+        UnknownFlags = "unknown_flags",
+        /// Its body cannot be read.
+        Malformed = "malformed",
+        /// A known frame in a state where it may not come.
+        OutOfPlace = "out_of_place",
+        /// Too many descriptors, too few, or not of the right kind.
+        Descriptors = "descriptors",
+        /// Bulk bytes outside the block that they were asked for.
+        OutOfBounds = "out_of_bounds",
+        /// A version that is not spoken here.
+        Version = "version",
+        /// The connection ended in the middle of a frame.
+        Truncated = "truncated",
+    }
+
+    /// How this sidecar stands with a peer.
+    PeerState {
+        /// Frames go both ways.
+        Connected = "connected",
+        /// A connection is being made.
+        Connecting = "connecting",
+        /// The last attempt failed.
+        Unreachable = "unreachable",
+        /// Known, and not needed so far.
+        Idle = "idle",
+    }
+
+    /// Why a connection of a peer was refused before its first frame.
+    AuthRefusal {
+        /// It presented no certificate.
+        NoCertificate = "no_certificate",
+        /// Its certificate cannot be read, or its key is of a kind not taken here.
+        MalformedCertificate = "malformed_certificate",
+        /// It did not prove that it has the key.
+        BadSignature = "bad_signature",
+        /// TLS failed for another reason: version, cipher, alert, end of stream.
+        Tls = "tls",
+        /// Its key is in nobody's entry of the peer table.
+        UnknownKey = "unknown_key",
+        /// It says another name than its key stands for.
+        OtherPeer = "other_peer",
+        /// It is of another exchange.
+        OtherExchange = "other_exchange",
+        /// It speaks no version of the protocol that is known here.
+        Version = "version",
+        /// Its first frame was no Hello, or a malformed one.
+        Frame = "frame",
+        /// It took too long.
+        Timeout = "timeout",
+        /// There are `peers.max` already.
+        TooMany = "too_many",
+    }
+
+    /// The way of bytes, seen from here.
+    Direction {
+        /// From the peer.
+        In = "in",
+        /// To the peer.
+        Out = "out",
+    }
+
+    /// Where a checksum was compared.
+    ChecksumPlace {
+        /// When a tensor was sealed.
+        Seal = "seal",
+        /// When bytes came from a peer.
+        Pull = "pull",
+        /// When a block was read again.
+        Read = "read",
+    }
+}
+
+/// The end of a request: well, or with a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Well.
+    Ok,
+    /// With a reason.
+    Failed(Reason),
+}
+
+impl From<FrameError> for FrameFault {
+    fn from(error: FrameError) -> FrameFault {
+        match error {
+            FrameError::TooLong { .. } => FrameFault::TooLong,
+            FrameError::UnknownKind(_) => FrameFault::UnknownKind,
+            FrameError::UnknownFlags(_) => FrameFault::UnknownFlags,
+            FrameError::Malformed(_) => FrameFault::Malformed,
+            FrameError::OutOfPlace(_) => FrameFault::OutOfPlace,
+        }
+    }
+}
+
+impl From<Result<(), Reason>> for Outcome {
+    fn from(result: Result<(), Reason>) -> Outcome {
+        result.map_or_else(Outcome::Failed, |()| Outcome::Ok)
+    }
+}
+
+const REASONS: usize = Reason::ALL.len();
+
+const OUTCOMES: [Outcome; REASONS + 1] = {
+    let mut all = [Outcome::Ok; REASONS + 1];
+    let mut i = 0;
+    while i < REASONS {
+        all[i + 1] = Outcome::Failed(Reason::ALL[i]);
+        i += 1;
+    }
+    all
+};
+
+impl Label for Outcome {
+    const ALL: &'static [Self] = &OUTCOMES;
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Ok => "OK",
+            Outcome::Failed(reason) => reason.as_str(),
+        }
+    }
+
+    fn index(self) -> usize {
+        match self {
+            Outcome::Ok => 0,
+            Outcome::Failed(reason) => 1 + reason as usize,
+        }
+    }
+}
+
+impl Label for Transport {
+    const ALL: &'static [Self] = &Transport::ALL;
+
+    fn as_str(self) -> &'static str {
+        Transport::as_str(self)
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl Label for Cause {
+    const ALL: &'static [Self] = &Cause::ALL;
+
+    fn as_str(self) -> &'static str {
+        Cause::as_str(self)
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl Label for Why {
+    const ALL: &'static [Self] = &[
+        Why::NoCommonVersion,
+        Why::NotOffered,
+        Why::Policy,
+        Why::OtherNode,
+        Why::NodeUnproven,
+        Why::Cooldown,
+        Why::NoGpu,
+        Why::NotSupported,
+        Why::NoAddress,
+        Why::NotZeroCopy,
+        Why::NotSameNode,
+        Why::NotEncrypted,
+        Why::Slower,
+    ];
+
+    fn as_str(self) -> &'static str {
+        Why::as_str(self)
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn indices_are_places<K: Labels>() {
+        for (place, key) in K::all().into_iter().enumerate() {
+            assert_eq!(key.index(), place, "{:?}", key.words());
+        }
+        assert_eq!(K::all().len(), K::COUNT);
+    }
+
+    #[test]
+    fn a_frame_error_and_its_label_are_one_word() {
+        let errors = [
+            FrameError::TooLong { length: 2, limit: 1 },
+            FrameError::UnknownKind(1),
+            FrameError::UnknownFlags(1),
+            FrameError::Malformed(1),
+            FrameError::OutOfPlace(1),
+        ];
+        for error in errors {
+            assert_eq!(FrameFault::from(error).as_str(), error.label());
+        }
+    }
+
+    #[test]
+    fn every_combination_has_its_own_place() {
+        indices_are_places::<(Verb, Outcome)>();
+        indices_are_places::<(Transport, Moved)>();
+        indices_are_places::<(Transport, Transport, Why)>();
+        indices_are_places::<(Cause,)>();
+        indices_are_places::<(AuthRefusal,)>();
+    }
+}

@@ -1,0 +1,220 @@
+//! What goes into [`super::Peers`] and what comes out: plain data, and the two traits of the world around it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ServerConfig};
+use tensorlane_memory::Landing;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection};
+
+use super::Source;
+
+/// What is configured about connections.
+#[derive(Debug, Clone)]
+pub struct PeersConfig {
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// How long nothing may move where something should before a connection is given up. Also how long a lost peer is
+    /// waited for by calls that were not sent yet.
+    pub progress: Duration,
+    /// How long a lost peer's leases wait for it, and those that it does not ask for again after its return.
+    pub grace: Duration,
+    /// How long TCP, TLS and Hello may take together.
+    pub handshake: Duration,
+    /// Most peers that are connected at a time. Each costs two threads and the buffers of a connection.
+    pub peers_max: usize,
+    /// First and longest wait between two attempts to reach a peer.
+    pub backoff: (Duration, Duration),
+}
+
+impl PeersConfig {
+    /// The usual times: 10 s without progress (a sidecar sets its own), 256 peers, 5 s to connect, 100 ms to 5 s between attempts.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            progress: Duration::from_secs(10),
+            grace: Duration::from_secs(10),
+            handshake: Duration::from_secs(5),
+            peers_max: 256,
+            backoff: (Duration::from_millis(100), Duration::from_secs(5)),
+        }
+    }
+}
+
+/// Who this sidecar is.
+#[derive(Debug, Clone)]
+pub struct Me {
+    /// Its exchange.
+    pub exchange: ExchangeName,
+    /// Its name.
+    pub peer: PeerName,
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// What it can speak.
+    pub offer: v1::Offer,
+}
+
+/// The key of this sidecar, as TLS uses it.
+#[derive(Clone)]
+pub struct Keys {
+    /// For connections that come in; must ask for a certificate.
+    pub server: Arc<ServerConfig>,
+    /// For connections that go out; must show one.
+    pub client: Arc<ClientConfig>,
+    /// The fingerprint of our own key.
+    pub fingerprint: Fingerprint,
+    /// The fingerprint of the key in a certificate; `None` where it has no readable one.
+    pub fingerprint_of: fn(&CertificateDer<'_>) -> Option<Fingerprint>,
+}
+
+/// A peer as the directory knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPeer {
+    /// Its name.
+    pub name: PeerName,
+    /// Where it listens, host:port, best first.
+    pub addresses: Vec<String>,
+    /// The keys that stand for it: two while it changes its key.
+    pub fingerprints: Vec<Fingerprint>,
+}
+
+/// The peer table: who is in the exchange, and by which key. Asked often; answers from memory.
+pub trait Known: Send + Sync {
+    /// Everyone, ourselves too if the directory lists us.
+    fn all(&self) -> Vec<KnownPeer>;
+    /// One peer.
+    fn peer(&self, name: &PeerName) -> Option<KnownPeer>;
+    /// Whose key that is.
+    fn by_fingerprint(&self, fingerprint: &Fingerprint) -> Option<PeerName>;
+    /// Asks the source of the table again, because something is missing in it. Limits its own rate, may take a moment
+    /// and may fail silently: the table is then what it was. Never called on a reader thread of a connection in use.
+    fn refresh(&self);
+}
+
+/// A peer in one of its lives.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PeerKey {
+    /// Its name.
+    pub name: PeerName,
+    /// That life.
+    pub incarnation: Incarnation,
+}
+
+/// What the owner of a tensor gives to a pull.
+pub struct Served {
+    /// What the packed bytes mean.
+    pub descriptor: Descriptor,
+    /// Their CRC-32C, where known.
+    pub crc32c: Option<u32>,
+    /// The bytes.
+    pub source: Source,
+}
+
+/// What this sidecar does for its peers. Called on reader threads (`small` sometimes on a writer thread): none of it may
+/// block, and none may wait for a call of the same [`super::Peers`].
+pub trait Serve: Send + Sync {
+    /// Leases a tensor for a peer and gives the selected bytes, which must be `bytes` long. Every success is followed by
+    /// one [`Serve::done`], or by the end of the peer's grace or incarnation, which end all its leases anyway.
+    ///
+    /// # Errors
+    /// What the asker is told.
+    fn open(&self, from: &PeerKey, id: u64, selection: &Selection, bytes: u64) -> Result<Served, Failure>;
+    /// Ends one lease of `open`. May come after the grace has ended it already; it is nothing then.
+    fn done(&self, from: &PeerKey, id: u64);
+    /// Small tensors at once, one answer for each id. They hold no lease.
+    fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall>;
+    /// Tells what is known of tensors; `reply` may be called at any time on any thread.
+    fn inquire(&self, from: &PeerKey, inquire: v1::Inquire, reply: Box<dyn FnOnce(v1::Inquired) + Send>);
+    /// The connection is lost: the grace for this peer's leases begins.
+    fn peer_lost(&self, peer: &PeerKey);
+    /// The same incarnation is back: its leases stay.
+    fn peer_back(&self, peer: &PeerKey);
+    /// Another incarnation has come: this one will not, its leases end.
+    fn peer_replaced(&self, old: &PeerKey);
+}
+
+/// A pull to be made.
+#[derive(Debug)]
+pub struct PullOrder {
+    /// The tensor's id at its owner.
+    pub id: u64,
+    /// Which part.
+    pub selection: Selection,
+    /// How many packed bytes that is.
+    pub bytes: u64,
+    /// Where they go: of exactly that length.
+    pub landing: Landing,
+    /// When to give up.
+    pub deadline: Instant,
+}
+
+/// A pull that was made: all bytes are in the landing.
+#[derive(Debug)]
+pub struct Pulled {
+    /// Given back, full.
+    pub landing: Landing,
+    /// What the bytes mean, as the owner says.
+    pub descriptor: Descriptor,
+    /// CRC-32C of all of them where the owner has one; not compared yet.
+    pub crc32c: Option<u32>,
+    /// From the order to the last byte.
+    pub seconds: f64,
+}
+
+/// A pull that was not made. The bytes in the landing mean nothing.
+#[derive(Debug)]
+pub struct PullFailed {
+    /// Given back.
+    pub landing: Landing,
+    /// Why.
+    pub failure: Failure,
+}
+
+/// How things stand with a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerState {
+    /// A connection is up.
+    Connected,
+    /// An attempt is under way.
+    Connecting,
+    /// The last attempt failed, or the connection was lost.
+    Unreachable,
+    /// Nobody needed a connection yet.
+    Idle,
+}
+
+impl PeerState {
+    /// The word in replies, metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connected => "connected",
+            Self::Connecting => "connecting",
+            Self::Unreachable => "unreachable",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// One peer, as seen from here.
+#[derive(Debug, Clone)]
+pub struct PeerView {
+    /// Its name.
+    pub name: PeerName,
+    /// How things stand.
+    pub state: PeerState,
+    /// Its last known incarnation.
+    pub incarnation: Option<Incarnation>,
+    /// What it said it can speak, when it last said Hello.
+    pub offer: Option<v1::Offer>,
+    /// Where it listens.
+    pub addresses: Vec<String>,
+    /// Tensor bytes received from it.
+    pub bytes_in: u64,
+    /// Tensor bytes sent to it.
+    pub bytes_out: u64,
+    /// Why it was lost or could not be reached; empty when all is well.
+    pub last_error: String,
+}

@@ -1,0 +1,54 @@
+//! What happened on all connections, counted. Labels are words of enums, never names of peers.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Counts by label.
+#[derive(Debug, Default)]
+pub struct Labelled(Mutex<BTreeMap<&'static str, u64>>);
+
+impl Labelled {
+    /// Counts one more.
+    pub fn add(&self, label: &'static str) {
+        *self.0.lock().entry(label).or_default() += 1;
+    }
+
+    /// The count of one label.
+    pub fn count(&self, label: &str) -> u64 {
+        self.0.lock().get(label).copied().unwrap_or(0)
+    }
+
+    /// All counts, by label.
+    pub fn all(&self) -> Vec<(&'static str, u64)> {
+        self.0.lock().iter().map(|(label, count)| (*label, *count)).collect()
+    }
+}
+
+/// The counters of all connections.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections that were refused before their first frame, by reason.
+    pub auth_refused: Labelled,
+    /// Frames that ended their connection, by reason.
+    pub frames_refused: Labelled,
+    /// Connections that ended, by reason.
+    pub closed: Labelled,
+    /// Connections that came up, by who dialed: `us`, `them`.
+    pub opened: Labelled,
+    /// Tensor bytes that were received.
+    pub bytes_in: AtomicU64,
+    /// Tensor bytes that were sent.
+    pub bytes_out: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn received(&self, bytes: u64) {
+        self.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn sent(&self, bytes: u64) {
+        self.bytes_out.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,152 @@
+//! When a peer is dialed, and which of two connections stays. Pure: time and chance are arguments.
+
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::{Fingerprint, Incarnation};
+
+/// The attempts to reach one peer.
+#[derive(Debug, Default)]
+pub(super) struct Dial {
+    /// An attempt is under way.
+    pub(super) running: bool,
+    /// Attempts that were begun.
+    pub(super) begun: u64,
+    /// Attempts that failed, since the last connection.
+    pub(super) failed: u32,
+    /// The number of the last attempt that failed.
+    pub(super) last_failed: u64,
+    /// When the last one began.
+    last: Option<Instant>,
+    /// Not before this, unless someone waits.
+    next: Option<Instant>,
+}
+
+/// When to begin an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Now.
+    Now,
+    /// Then.
+    At(Instant),
+    /// Not before something else happens.
+    Never,
+}
+
+impl Dial {
+    /// When to dial a peer without a connection. `eager`: it is ours to dial. `needed`: someone waits for it, so the
+    /// backoff is cut to its shortest.
+    pub(super) fn due(&self, eager: bool, needed: bool, now: Instant, shortest: Duration) -> Due {
+        if self.running || !(eager || needed) {
+            return Due::Never;
+        }
+        let soonest = self.last.map_or(now, |last| last + shortest);
+        let at = if needed { soonest } else { self.next.unwrap_or(now).max(soonest) };
+        if at <= now { Due::Now } else { Due::At(at) }
+    }
+
+    pub(super) fn begin(&mut self, now: Instant) -> u64 {
+        self.running = true;
+        self.begun += 1;
+        self.last = Some(now);
+        self.begun
+    }
+
+    /// The attempt failed; the next one comes after a wait that doubles. `chance` is 0 to 1.
+    pub(super) fn fail(&mut self, attempt: u64, now: Instant, backoff: (Duration, Duration), chance: f64) {
+        self.running = false;
+        self.failed = self.failed.saturating_add(1);
+        self.last_failed = attempt;
+        let doubled = backoff.0.saturating_mul(1 << self.failed.min(16).saturating_sub(1));
+        // Half fixed, half by chance: peers that were lost together do not come back together.
+        let wait = doubled.min(backoff.1).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+        self.next = Some(now + wait);
+    }
+
+    /// A connection is up, whoever dialed it.
+    pub(super) fn connected(&mut self) {
+        self.failed = 0;
+        self.next = None;
+    }
+
+    /// The attempt is over, because its connection lives or was refused as a double.
+    pub(super) fn end(&mut self) {
+        self.running = false;
+    }
+}
+
+/// A connection, for the choice between two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Candidate {
+    /// Whether we dialed it.
+    pub(super) dialed: bool,
+    /// The life of the peer at its other end.
+    pub(super) incarnation: Incarnation,
+}
+
+/// Whether a new connection takes the place of the one we have.
+///
+/// Two that were dialed at the same time from both ends must be decided alike at both ends: the one dialed by the smaller
+/// fingerprint stays. Any other second connection means that the other side has lost the first, even if we have not
+/// noticed yet: the new one stays. `young`: the old one is younger than a handshake may take.
+pub(super) fn replaces(
+    new: Candidate,
+    old: Candidate,
+    young: bool,
+    ours: &Fingerprint,
+    theirs: &Fingerprint,
+) -> bool {
+    if new.incarnation != old.incarnation || new.dialed == old.dialed || !young {
+        return true;
+    }
+    new.dialed == (ours < theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+    #[test]
+    fn both_ends_keep_the_same_one_of_two_simultaneous_connections() {
+        let (small, large) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
+        let end = |dialed| Candidate { dialed, incarnation: Incarnation(7) };
+        for first_by_small in [true, false] {
+            // What the smaller sees of "second replaces first", and what the larger sees of the same two.
+            let at_small = replaces(end(!first_by_small), end(first_by_small), true, &small, &large);
+            let at_large = replaces(end(first_by_small), end(!first_by_small), true, &large, &small);
+            assert_eq!(at_small, at_large);
+            assert_eq!(at_small, !first_by_small);
+        }
+    }
+
+    #[test]
+    fn a_second_connection_of_a_peer_that_lost_the_first_replaces_it() {
+        let (small, large) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
+        let end = |dialed, incarnation| Candidate { dialed, incarnation: Incarnation(incarnation) };
+        assert!(replaces(end(false, 2), end(true, 1), true, &small, &large), "another incarnation");
+        assert!(replaces(end(false, 1), end(true, 1), false, &small, &large), "an old connection");
+        assert!(replaces(end(false, 1), end(false, 1), true, &small, &large), "the same side again");
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_its_limit_and_a_waiting_call_cuts_it() {
+        let now = Instant::now();
+        let mut dial = Dial::default();
+        assert_eq!(dial.due(true, false, now, BACKOFF.0), Due::Now);
+        assert_eq!(dial.due(false, false, now, BACKOFF.0), Due::Never);
+        for (round, wait) in [100, 200, 400, 800, 1600, 3200, 5000, 5000].into_iter().enumerate() {
+            let attempt = dial.begin(now);
+            assert_eq!(dial.due(true, true, now, BACKOFF.0), Due::Never, "one at a time");
+            dial.fail(attempt, now, BACKOFF, 1.0);
+            assert_eq!(
+                dial.due(true, false, now, BACKOFF.0),
+                Due::At(now + Duration::from_millis(wait)),
+                "{round}"
+            );
+            assert_eq!(dial.due(true, true, now, BACKOFF.0), Due::At(now + BACKOFF.0));
+        }
+        dial.connected();
+        assert_eq!(dial.due(true, false, now + BACKOFF.0, BACKOFF.0), Due::Now);
+    }
+}

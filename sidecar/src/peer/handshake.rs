@@ -1,0 +1,255 @@
+//! The TLS handshake of one connection: rustls drives, this file carries its bytes over a blocking socket.
+//!
+//! Nothing is believed here beyond what TLS proves: that the other side has the key of the certificate it showed.
+//! Who that is, is for `admit` to say. Memory before that: one buffer of [`INCOMING`] bytes.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::CertificateDer;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, UnbufferedStatus};
+use rustls::{ClientConfig, CommonState, ExtractedSecrets, ServerConfig};
+use thiserror::Error;
+
+use crate::identity::tls;
+use crate::metrics::label::Label;
+
+use super::record::{self, Opener, RECORD_MAX, Rekey, Sealer};
+
+/// Room for what comes during the handshake: one record of the largest size, and a little of the next.
+const INCOMING: usize = RECORD_MAX + 4096;
+/// Most plaintext that may arrive together with the end of the handshake (the other side's Hello).
+const EARLY_PLAIN_MAX: usize = 64 << 10;
+
+/// Why there is no secure connection.
+#[derive(Debug, Error)]
+pub(super) enum HandshakeError {
+    /// The socket failed, or the time was over.
+    #[error("the TLS handshake: {0}")]
+    Socket(#[from] io::Error),
+    /// TLS failed; the other side was told why.
+    #[error("the TLS handshake: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The other side closed.
+    #[error("the peer closed during the TLS handshake")]
+    Closed,
+    /// More bytes than any handshake of ours has.
+    #[error("the TLS handshake: too many bytes")]
+    TooMuch,
+    /// TLS does not insist on a certificate of the client by itself.
+    #[error("the peer showed no certificate")]
+    NoCertificate,
+}
+
+impl HandshakeError {
+    /// The label in metrics: one of `AuthRefusal`.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::NoCertificate => "no_certificate",
+            Self::Tls(error) => tls::refusal(error).as_str(),
+            Self::Socket(error) if timed_out(error) => "timeout",
+            Self::Socket(_) | Self::Closed | Self::TooMuch => "tls",
+        }
+    }
+}
+
+/// Whether an operation on a socket ended because its time was over.
+pub(super) fn timed_out(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// A connection with keys.
+pub(super) struct Secured {
+    /// Seals what we send.
+    pub(super) sealer: Sealer,
+    /// Opens what comes.
+    pub(super) opener: Opener,
+    /// What the other side showed, and proved to have the key of.
+    pub(super) certificate: CertificateDer<'static>,
+    /// Plaintext that came with the end of the handshake.
+    pub(super) plain: Vec<u8>,
+    /// Bytes that came after it, still sealed.
+    pub(super) sealed: Vec<u8>,
+}
+
+/// The two ends of a handshake have the same states but no common type.
+trait Machine: Sized {
+    type Data;
+    fn step<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
+    fn common(&self) -> &CommonState;
+    fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Rekey>), rustls::Error>;
+}
+
+macro_rules! machine {
+    ($connection:ty, $data:ty) => {
+        impl Machine for $connection {
+            type Data = $data;
+            fn step<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, $data> {
+                self.process_tls_records(incoming)
+            }
+            fn common(&self) -> &CommonState {
+                self
+            }
+            fn finish(self) -> Result<(ExtractedSecrets, Box<dyn Rekey>), rustls::Error> {
+                let (secrets, keys) = self.dangerous_into_kernel_connection()?;
+                Ok((secrets, Box::new(keys)))
+            }
+        }
+    };
+}
+machine!(UnbufferedClientConnection, rustls::client::ClientConnectionData);
+machine!(UnbufferedServerConnection, rustls::server::ServerConnectionData);
+
+/// The dialing side's handshake.
+pub(super) fn client(
+    config: Arc<ClientConfig>,
+    socket: &TcpStream,
+    until: Instant,
+) -> Result<Secured, HandshakeError> {
+    drive(UnbufferedClientConnection::new(config, tls::server_name())?, socket, until)
+}
+
+/// The accepting side's handshake.
+pub(super) fn server(
+    config: Arc<ServerConfig>,
+    socket: &TcpStream,
+    until: Instant,
+) -> Result<Secured, HandshakeError> {
+    drive(UnbufferedServerConnection::new(config)?, socket, until)
+}
+
+/// What one step of the machine wants next.
+enum Next {
+    Step,
+    Read,
+    Done,
+}
+
+fn drive<M: Machine>(mut machine: M, socket: &TcpStream, until: Instant) -> Result<Secured, HandshakeError> {
+    let mut incoming = vec![0; INCOMING];
+    let mut have = 0;
+    let mut outgoing = Vec::new();
+    let mut plain = Vec::new();
+    loop {
+        let UnbufferedStatus { mut discard, state, .. } = machine.step(&mut incoming[..have]);
+        let next = match state {
+            Ok(state) => step(state, socket, until, &mut outgoing, &mut plain, &mut discard)?,
+            Err(error) => {
+                flush_alert(&mut machine, &mut incoming[discard..have], socket);
+                return Err(error.into());
+            }
+        };
+        incoming.copy_within(discard..have, 0);
+        have -= discard;
+        match next {
+            Next::Step => {}
+            Next::Read => have += receive(socket, &mut incoming[have..], until)?,
+            Next::Done => break,
+        }
+    }
+    incoming.truncate(have);
+    let common = machine.common();
+    let certificate = common.peer_certificates().and_then(<[_]>::first).cloned();
+    let certificate = certificate.ok_or(HandshakeError::NoCertificate)?.into_owned();
+    let suite = common.negotiated_cipher_suite().ok_or(rustls::Error::HandshakeNotComplete)?;
+    let (secrets, keys) = machine.finish()?;
+    let (sealer, opener) = record::split(suite, secrets, keys)?;
+    Ok(Secured { sealer, opener, certificate, plain, sealed: incoming })
+}
+
+fn step<D>(
+    state: ConnectionState<'_, '_, D>,
+    socket: &TcpStream,
+    until: Instant,
+    outgoing: &mut Vec<u8>,
+    plain: &mut Vec<u8>,
+    discard: &mut usize,
+) -> Result<Next, HandshakeError> {
+    match state {
+        ConnectionState::EncodeTlsData(mut data) => {
+            encode(|room| data.encode(room), outgoing)?;
+            Ok(Next::Step)
+        }
+        ConnectionState::TransmitTlsData(data) => {
+            send(socket, outgoing, until)?;
+            outgoing.clear();
+            data.done();
+            Ok(Next::Step)
+        }
+        ConnectionState::ReadTraffic(mut traffic) => {
+            while let Some(record) = traffic.next_record() {
+                let record = record?;
+                *discard += record.discard;
+                plain.extend_from_slice(record.payload);
+                if plain.len() > EARLY_PLAIN_MAX {
+                    return Err(HandshakeError::TooMuch);
+                }
+            }
+            Ok(Next::Step)
+        }
+        ConnectionState::BlockedHandshake => Ok(Next::Read),
+        ConnectionState::WriteTraffic(_) => Ok(Next::Done),
+        // Early data is off on both sides.
+        _ => Err(HandshakeError::Closed),
+    }
+}
+
+fn encode(
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,
+    outgoing: &mut Vec<u8>,
+) -> Result<(), HandshakeError> {
+    let at = outgoing.len();
+    loop {
+        match encode(&mut outgoing[at..]) {
+            Ok(written) => {
+                outgoing.truncate(at + written);
+                return Ok(());
+            }
+            Err(EncodeError::InsufficientSize(size)) => outgoing.resize(at + size.required_size, 0),
+            Err(EncodeError::AlreadyEncoded) => return Ok(()),
+        }
+    }
+}
+
+/// Tells the other side why, as far as that works without waiting long.
+fn flush_alert<M: Machine>(machine: &mut M, incoming: &mut [u8], socket: &TcpStream) {
+    let mut outgoing = Vec::new();
+    // While there is something to write a step does not look at what came.
+    while machine.common().wants_write() {
+        let Ok(ConnectionState::EncodeTlsData(mut data)) = machine.step(incoming).state else { return };
+        if encode(|room| data.encode(room), &mut outgoing).is_err() {
+            return;
+        }
+    }
+    // The connection ends either way; the alert is a courtesy.
+    let _ = send(socket, &outgoing, Instant::now() + Duration::from_millis(100));
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Reads some bytes before `until`. No room is more than any handshake needs.
+pub(super) fn receive(socket: &TcpStream, room: &mut [u8], until: Instant) -> Result<usize, HandshakeError> {
+    if room.is_empty() {
+        return Err(HandshakeError::TooMuch);
+    }
+    socket.set_read_timeout(Some(left(until)?))?;
+    let mut reader = socket;
+    match reader.read(room)? {
+        0 => Err(HandshakeError::Closed),
+        bytes => Ok(bytes),
+    }
+}
+
+/// Writes all bytes before `until`.
+pub(super) fn send(socket: &TcpStream, bytes: &[u8], until: Instant) -> io::Result<()> {
+    socket.set_write_timeout(Some(left(until)?))?;
+    let mut writer = socket;
+    writer.write_all(bytes)
+}

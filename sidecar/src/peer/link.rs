@@ -1,0 +1,253 @@
+//! One connection that is up: its two threads, and how it ends.
+
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_proto::Incarnation;
+use tensorlane_proto::frame::{self, FrameError, PeerKind};
+use tensorlane_proto::generated as v1;
+use tracing::{debug, error, info};
+
+use super::api::PeerKey;
+use super::handshake::timed_out;
+use super::incoming::{Drained, Incoming};
+use super::outbox::Outbox;
+use super::parse::FrameParser;
+use super::pipe::SendError;
+use super::receive::Receiver;
+use super::record::RecordError;
+use super::remote::Peer;
+use super::shared::Shared;
+
+/// A peer that takes bulk bytes at less than this is slow, not dead: it is given the time for them to answer a ping.
+const SLOWEST_BYTES_A_SECOND: u64 = 256 << 10;
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    /// It sent a frame that may not be.
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    /// It sent a record that may not be, or one that was altered.
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    /// Nothing moved for the progress deadline.
+    #[error("nothing moved for the progress deadline")]
+    Progress,
+    /// The socket ended or failed.
+    #[error("the connection was lost: {0}")]
+    Lost(String),
+    /// The peer said Goodbye.
+    #[error("the peer went away in order")]
+    Goodbye,
+    /// The peer does not take our Hello, though we took its own.
+    #[error("the peer refused us: {0}")]
+    Refused(tensorlane_proto::Failure),
+    /// A newer connection of the same peer took its place.
+    #[error("a newer connection took its place")]
+    Replaced,
+    /// We are stopping.
+    #[error("this sidecar is stopping")]
+    Stopped,
+    /// The directory does not list the peer's key any more.
+    #[error("the peer's key is no longer in the directory")]
+    Revoked,
+    /// Something of ours is not as it must be.
+    #[error("a mistake of this sidecar: {0}")]
+    Ours(String),
+    /// The peer asks and does not read the answers.
+    #[error("the peer does not read its answers")]
+    Backlog,
+}
+
+impl Ended {
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Frame(error) => error.label(),
+            Self::Record(_) => "record",
+            Self::Progress => "progress",
+            Self::Lost(_) => "lost",
+            Self::Goodbye => "goodbye",
+            Self::Refused(_) => "refused",
+            Self::Replaced => "replaced",
+            Self::Stopped => "stopped",
+            Self::Revoked => "revoked",
+            Self::Ours(_) => "ours",
+            Self::Backlog => "backlog",
+        }
+    }
+}
+
+impl From<SendError> for Ended {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Closed => Self::Lost("closed".into()),
+            SendError::Backlog => Self::Backlog,
+            SendError::Progress => Self::Progress,
+            SendError::Socket(error) => Self::Lost(error.to_string()),
+            SendError::Tls(error) => Self::Record(error.into()),
+            SendError::Source(error) => Self::Ours(error.to_string()),
+        }
+    }
+}
+
+/// A connection.
+pub(super) struct Link {
+    /// Unlike any other connection of this process.
+    pub(super) id: u64,
+    pub(super) peer: Arc<Peer>,
+    pub(super) incarnation: Incarnation,
+    pub(super) offer: v1::Offer,
+    /// Whether we dialed it.
+    pub(super) dialed: bool,
+    /// The key it was authenticated by.
+    pub(super) fingerprint: tensorlane_proto::Fingerprint,
+    pub(super) since: Instant,
+    pub(super) outbox: Outbox,
+    socket: TcpStream,
+    /// Milliseconds from `since` to the last byte that came.
+    heard: AtomicU64,
+    /// Bulk bytes that had been sent when that byte came.
+    sent_when_heard: AtomicU64,
+    /// Why it ends: the first cause.
+    ended: Mutex<Option<Ended>>,
+}
+
+/// What a new link is made of.
+pub(super) struct LinkParts {
+    pub(super) id: u64,
+    pub(super) peer: Arc<Peer>,
+    pub(super) incarnation: Incarnation,
+    pub(super) offer: v1::Offer,
+    pub(super) dialed: bool,
+    pub(super) fingerprint: tensorlane_proto::Fingerprint,
+    pub(super) outbox: Outbox,
+    pub(super) socket: TcpStream,
+}
+
+impl Link {
+    pub(super) fn new(parts: LinkParts) -> Self {
+        let LinkParts { id, peer, incarnation, offer, dialed, fingerprint, outbox, socket } = parts;
+        Self {
+            id,
+            peer,
+            incarnation,
+            offer,
+            dialed,
+            fingerprint,
+            since: Instant::now(),
+            outbox,
+            socket,
+            heard: AtomicU64::new(0),
+            sent_when_heard: AtomicU64::new(0),
+            ended: Mutex::new(None),
+        }
+    }
+
+    /// The peer in the life that this connection leads to.
+    pub(super) fn key(&self) -> PeerKey {
+        PeerKey { name: self.peer.name.clone(), incarnation: self.incarnation }
+    }
+
+    /// Sends a frame in its turn; a connection that cannot is ended.
+    pub(super) fn submit(&self, frame: Vec<u8>) {
+        match self.outbox.submit(frame) {
+            Ok(()) | Err(SendError::Closed) => {}
+            Err(error) => self.end(error.into()),
+        }
+    }
+
+    /// Ends the connection at once.
+    pub(super) fn end(&self, why: Ended) {
+        self.ended.lock().get_or_insert(why);
+        self.outbox.end(false);
+    }
+
+    /// Ends the connection in order: what waits is sent, then Goodbye. The reader goes on until the other side closes.
+    pub(super) fn end_in_order(&self, why: Ended) {
+        self.ended.lock().get_or_insert(why);
+        // Closed already, or full: then it ends without.
+        let _ = self.outbox.submit(frame::encode(PeerKind::Goodbye.into(), 0, 0, &v1::Cancel {}));
+        self.outbox.end(true);
+    }
+
+    /// How long nothing was heard, in excess of what bulk bytes under way excuse.
+    pub(super) fn silent(&self) -> Duration {
+        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
+        let unheard = self.outbox.bulk_bytes()
+            - self.sent_when_heard.load(Ordering::Relaxed).min(self.outbox.bulk_bytes());
+        let excuse = Duration::from_millis(unheard.saturating_mul(1000) / SLOWEST_BYTES_A_SECOND);
+        self.since.elapsed().saturating_sub(heard).saturating_sub(excuse)
+    }
+
+    fn hear(&self) {
+        let millis = self.since.elapsed().as_millis() as u64;
+        if self.heard.swap(millis, Ordering::Relaxed) != millis {
+            self.sent_when_heard.store(self.outbox.bulk_bytes(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Runs a connection that was adopted, on this thread (which becomes its reader), until it ends. The calls on it wait
+/// again then.
+pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, parser: FrameParser) {
+    let writer = {
+        let link = Arc::clone(link);
+        std::thread::Builder::new().name("tl-peer-out".into()).spawn(move || {
+            if let Err(error) = link.outbox.write() {
+                link.end(error.into());
+            }
+        })
+    };
+    let ended = match &writer {
+        Ok(_) => read(shared, link, incoming, parser),
+        Err(error) => Ended::Lost(format!("no thread to write: {error}")),
+    };
+    let why = link.ended.lock().get_or_insert(ended).to_string();
+    link.outbox.end(false);
+    if let Ok(writer) = writer {
+        // It ends with the outbox. A panic there was reported by its hook.
+        let _ = writer.join();
+    }
+    shared.link_ended(link, &why);
+    let ended = link.ended.lock();
+    let Some(ended) = ended.as_ref() else { return };
+    match ended {
+        Ended::Frame(error) => shared.counters.frames_refused.add(error.label()),
+        Ended::Refused(_) => shared.refused(&link.peer, &why),
+        _ => {}
+    }
+    shared.counters.closed.add(ended.label());
+    match ended {
+        Ended::Ours(_) => error!(peer = %link.peer.name, why, "connection ended"),
+        Ended::Replaced | Ended::Stopped => debug!(peer = %link.peer.name, why, "connection closed"),
+        _ => info!(peer = %link.peer.name, why, "connection lost"),
+    }
+}
+
+fn read(shared: &Arc<Shared>, link: &Arc<Link>, mut incoming: Incoming, mut parser: FrameParser) -> Ended {
+    let mut receiver = Receiver::new(shared, link);
+    loop {
+        let drained = incoming.drain(|plain| parser.feed(plain, &mut receiver));
+        receiver.pause();
+        match drained {
+            Ok(Drained::All) => {}
+            // This receiver never stops in the middle; without a Goodbye the stream is over all the same.
+            Ok(Drained::Closed | Drained::Stopped) => return Ended::Lost("the peer closed".into()),
+            Err(ended) => return ended,
+        }
+        if incoming.take_update_request() {
+            link.outbox.update_keys();
+        }
+        match incoming.receive(&link.socket) {
+            Ok(0) => return Ended::Lost("end of file".into()),
+            Ok(_) => link.hear(),
+            // A mid-stream timeout of the kernel (TCP_USER_TIMEOUT) reads as TimedOut.
+            Err(error) if timed_out(&error) => return Ended::Progress,
+            Err(error) => return Ended::Lost(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! What one connection sends, in one order: frames, and the chunks of pulls between them.
+//!
+//! Whoever has something to send and finds the pipe free seals and sends it on its own thread, without waiting for
+//! the socket; so a small call needs no hand-over between threads. What the socket does not take at once, what comes
+//! while the pipe is busy, and all chunks are left to the connection's writer thread. The only lock that is held
+//! while a thread waits for the socket is the pipe's, only the writer thread ever waits, and everybody else only
+//! tries that lock: nobody but the writer can be stopped by a slow peer, a reader thread least of all.
+//!
+//! Memory a connection: [`QUANTUM`] of plaintext as sealed records, [`BACKLOG_MAX`] of frames that wait (beyond it the
+//! connection is closed; answers to small pulls are not even made above [`BACKLOG_LATE`]), and the socket's buffer.
+
+use std::collections::VecDeque;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::pipe::{Bulk, Pipe, SendError};
+use super::record::Sealer;
+
+/// Most tensor bytes of one chunk that is sent. A frame that comes in between waits for one of these, so it is a
+/// quarter of what the protocol allows; the price is 24 bytes and a turn of the loop each.
+const QUANTUM: usize = 256 << 10;
+/// Bytes of waiting frames above which no further answers are made before these are sent.
+pub(super) const BACKLOG_LATE: usize = 4 << 20;
+/// Bytes of waiting frames above which the peer is held to be stuck, and the connection closed.
+const BACKLOG_MAX: usize = 64 << 20;
+/// How long the other side may take to close after our Goodbye.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// An answer that is made when there is room to send it.
+type Late = Box<dyn FnOnce() -> Vec<u8> + Send>;
+
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    #[default]
+    No,
+    /// Send what waits (no more chunks), then end.
+    InOrder,
+    /// End.
+    Now,
+}
+
+#[derive(Default)]
+struct Inbox {
+    frames: VecDeque<Vec<u8>>,
+    frame_bytes: usize,
+    late: VecDeque<Late>,
+    bulk: VecDeque<Bulk>,
+    /// The call whose chunk the writer is sealing, and the frame that ends it if it was cancelled meanwhile.
+    current: Option<(u64, Option<Vec<u8>>)>,
+    /// Records were left in the pipe.
+    kick: bool,
+    /// The other side asked for new keys.
+    rekey: bool,
+    ending: Ending,
+}
+
+impl Inbox {
+    fn idle(&self) -> bool {
+        let empty = self.frames.is_empty() && self.late.is_empty() && self.bulk.is_empty();
+        empty && !self.kick && !self.rekey && self.ending == Ending::No
+    }
+}
+
+/// What the writer does next.
+enum Work {
+    Late(Late),
+    Send { frames: VecDeque<Vec<u8>>, bulk: Option<Bulk>, rekey: bool },
+    End { frames: VecDeque<Vec<u8>> },
+    Stop,
+}
+
+/// The sending side of one connection.
+pub(super) struct Outbox {
+    socket: TcpStream,
+    inbox: Mutex<Inbox>,
+    wake: Condvar,
+    pipe: Mutex<Pipe>,
+    /// Tensor bytes that the socket took.
+    bulk_bytes: AtomicU64,
+    /// Told of them too.
+    count: Count,
+}
+
+/// Told how many more tensor bytes were sent.
+pub(super) type Count = Box<dyn Fn(u64) + Send + Sync>;
+
+impl Outbox {
+    pub(super) fn new(socket: TcpStream, sealer: Sealer, count: Count) -> Self {
+        Self {
+            socket,
+            inbox: Mutex::default(),
+            wake: Condvar::new(),
+            pipe: Mutex::new(Pipe::new(sealer)),
+            bulk_bytes: AtomicU64::new(0),
+            count,
+        }
+    }
+
+    /// Sends a frame: at once where the pipe is free and the socket takes it, else in its turn. Never waits.
+    pub(super) fn submit(&self, frame: Vec<u8>) -> Result<(), SendError> {
+        if let Some(mut pipe) = self.pipe.try_lock() {
+            let (first, ending) = {
+                let inbox = self.inbox.lock();
+                (inbox.frames.is_empty(), inbox.ending)
+            };
+            if ending != Ending::No {
+                return Err(SendError::Closed);
+            }
+            if first && pipe.is_empty() {
+                pipe.seal_frame(&frame)?;
+                pipe.offer(&self.socket)?;
+                let left = !pipe.is_empty();
+                drop(pipe);
+                if left {
+                    self.inbox.lock().kick = true;
+                    self.wake.notify_one();
+                }
+                return Ok(());
+            }
+        }
+        self.queue(frame)
+    }
+
+    fn queue(&self, frame: Vec<u8>) -> Result<(), SendError> {
+        let mut inbox = self.inbox.lock();
+        if inbox.ending != Ending::No {
+            return Err(SendError::Closed);
+        }
+        if inbox.frame_bytes + frame.len() > BACKLOG_MAX {
+            return Err(SendError::Backlog);
+        }
+        inbox.frame_bytes += frame.len();
+        inbox.frames.push_back(frame);
+        drop(inbox);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Sends a frame, and after it the chunks of a pull, in turns with those of other pulls.
+    pub(super) fn submit_bulk(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+        let mut inbox = self.inbox.lock();
+        if inbox.ending != Ending::No {
+            return Err(SendError::Closed);
+        }
+        inbox.frame_bytes += head.len();
+        inbox.frames.push_back(head);
+        inbox.bulk.push_back(bulk);
+        drop(inbox);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Whether answers should be made later rather than now.
+    pub(super) fn is_late(&self) -> bool {
+        let inbox = self.inbox.lock();
+        inbox.frame_bytes > BACKLOG_LATE || !inbox.late.is_empty()
+    }
+
+    /// How many answers wait to be made.
+    pub(super) fn late(&self) -> usize {
+        self.inbox.lock().late.len()
+    }
+
+    /// Makes an answer on the writer thread, once what waits has been sent.
+    pub(super) fn submit_late(&self, late: Late) {
+        self.inbox.lock().late.push_back(late);
+        self.wake.notify_one();
+    }
+
+    /// Sends no more chunks of a pull; `end` is sent in their place unless the last one was sent already.
+    pub(super) fn cancel_bulk(&self, call: u64, end: Vec<u8>) {
+        let mut inbox = self.inbox.lock();
+        if let Some((current, ending)) = &mut inbox.current
+            && *current == call
+        {
+            *ending = Some(end);
+            return;
+        }
+        let before = inbox.bulk.len();
+        inbox.bulk.retain(|bulk| bulk.call != call);
+        if inbox.bulk.len() < before {
+            inbox.frame_bytes += end.len();
+            inbox.frames.push_back(end);
+            drop(inbox);
+            self.wake.notify_one();
+        }
+    }
+
+    /// Announces new keys, because the other side asked for them.
+    pub(super) fn update_keys(&self) {
+        self.inbox.lock().rekey = true;
+        self.wake.notify_one();
+    }
+
+    /// Ends the connection: in order (what waits is sent first, but no more chunks), or at once.
+    pub(super) fn end(&self, in_order: bool) {
+        {
+            let mut inbox = self.inbox.lock();
+            inbox.ending =
+                if in_order && inbox.ending != Ending::Now { Ending::InOrder } else { Ending::Now };
+            // Sources keep their blocks: they go now, not when the last holder of the connection does.
+            inbox.bulk.clear();
+            inbox.late.clear();
+        }
+        self.wake.notify_one();
+        if !in_order {
+            // Wakes the reader, and the writer where it waits for the socket. An error means it is closed already.
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Tensor bytes that were sent.
+    pub(super) fn bulk_bytes(&self) -> u64 {
+        self.bulk_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The writer thread: until the end, or an error.
+    pub(super) fn write(&self) -> Result<(), SendError> {
+        loop {
+            {
+                let mut inbox = self.inbox.lock();
+                while inbox.idle() {
+                    self.wake.wait(&mut inbox);
+                }
+            }
+            let mut pipe = self.pipe.lock();
+            match self.next_work() {
+                Work::Late(late) => {
+                    drop(pipe);
+                    let answer = late();
+                    self.submit(answer)?;
+                }
+                Work::Send { frames, bulk, rekey } => {
+                    if rekey {
+                        pipe.update_keys()?;
+                    }
+                    pipe.seal_frames(frames)?;
+                    let sent = bulk.map(|bulk| self.send_chunk(&mut pipe, bulk)).transpose()?.unwrap_or(0);
+                    pipe.flush(&self.socket)?;
+                    self.bulk_bytes.fetch_add(sent, Ordering::Relaxed);
+                    (self.count)(sent);
+                }
+                Work::End { frames } => {
+                    pipe.seal_frames(frames)?;
+                    pipe.close_notify()?;
+                    pipe.flush(&self.socket)?;
+                    drop(pipe);
+                    return self.farewell();
+                }
+                Work::Stop => return Ok(()),
+            }
+        }
+    }
+
+    /// After the last word: waits for the other side to close, for a bounded time. Closing at once would reset the
+    /// connection where the other side still writes, and the last word could be lost with it.
+    fn farewell(&self) -> Result<(), SendError> {
+        self.socket.shutdown(Shutdown::Write).map_err(SendError::Socket)?;
+        let until = Instant::now() + FAREWELL;
+        let mut inbox = self.inbox.lock();
+        while inbox.ending != Ending::Now {
+            if self.wake.wait_until(&mut inbox, until).timed_out() {
+                drop(inbox);
+                self.end(false);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes from the inbox while the pipe is held, so that nothing overtakes what was taken.
+    fn next_work(&self) -> Work {
+        let mut inbox = self.inbox.lock();
+        inbox.kick = false;
+        if inbox.ending == Ending::Now {
+            return Work::Stop;
+        }
+        let frames = std::mem::take(&mut inbox.frames);
+        inbox.frame_bytes = 0;
+        if inbox.ending == Ending::InOrder {
+            return Work::End { frames };
+        }
+        if frames.is_empty()
+            && let Some(late) = inbox.late.pop_front()
+        {
+            return Work::Late(late);
+        }
+        let bulk = inbox.bulk.pop_front();
+        inbox.current = bulk.as_ref().map(|bulk| (bulk.call, None));
+        Work::Send { frames, bulk, rekey: std::mem::take(&mut inbox.rekey) }
+    }
+
+    /// Seals one chunk; its pull goes to the end of the line unless that was its last.
+    fn send_chunk(&self, pipe: &mut Pipe, mut bulk: Bulk) -> Result<u64, SendError> {
+        let left = bulk.end - bulk.at;
+        let length = left.min(QUANTUM as u64) as usize;
+        let last = length as u64 == left;
+        pipe.seal_chunk(&mut bulk, length, last)?;
+        bulk.at += length as u64;
+        let mut inbox = self.inbox.lock();
+        let cancelled = inbox.current.take().and_then(|(_, end)| end);
+        match cancelled {
+            _ if last => {}
+            Some(end) => {
+                inbox.frame_bytes += end.len();
+                inbox.frames.push_back(end);
+            }
+            None if inbox.ending == Ending::No => inbox.bulk.push_back(bulk),
+            None => {}
+        }
+        Ok(length as u64)
+    }
+
+    #[cfg(test)]
+    pub(super) fn rekey_every(&self, records: u64) {
+        self.pipe.lock().rekey_every(records);
+    }
+}

@@ -1,0 +1,388 @@
+//! The door: every peer of this sidecar, and what can be asked of them.
+
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use socket2::SockRef;
+use tensorlane_proto::frame::ITEMS_MAX;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
+
+use super::api::{Keys, Known, Me, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Serve};
+use super::calls::{Call, InquireDone, Kind, PullCall, PullDone, SmallDone};
+use super::connect;
+use super::counters::Counters;
+use super::link::Ended;
+use super::remote::Peer;
+use super::shared::{Shared, World};
+
+/// How long connections may take to say what waits, and Goodbye, when we stop.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A call under way. Dropping it changes nothing.
+#[derive(Clone)]
+pub struct CallHandle {
+    /// The peer's calls and the call; none for a call that was over at once.
+    call: Option<(Weak<Shared>, Arc<Peer>, u64)>,
+}
+
+impl CallHandle {
+    /// Ends the call with CANCELLED, unless it is over. Its outcome is told as always.
+    pub fn cancel(&self) {
+        let Some((shared, peer, number)) = &self.call else { return };
+        let Some(shared) = shared.upgrade() else { return };
+        let todo = peer.state.lock().withdraw(*number, Failure::new(Reason::Cancelled, "the caller gave up"));
+        shared.perform(todo);
+    }
+}
+
+/// All connections of this sidecar.
+pub struct Peers {
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    bound: SocketAddr,
+    own_threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Peers {
+    /// Listens, and begins to dial the peers that are ours to dial.
+    ///
+    /// # Errors
+    /// Where the address cannot be listened on, or a thread not be started.
+    pub fn start(
+        config: PeersConfig,
+        keys: Keys,
+        known: Arc<dyn Known>,
+        me: Me,
+        serve: Arc<dyn Serve>,
+        counters: Arc<Counters>,
+    ) -> io::Result<Arc<Self>> {
+        let listener = TcpListener::bind(config.listen)?;
+        let bound = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(World { config, me, keys, known, serve, counters }));
+        let peers = Arc::new(Self {
+            shared: Arc::clone(&shared),
+            listener: listener.try_clone()?,
+            bound,
+            own_threads: Mutex::default(),
+        });
+        let steward = Arc::clone(&shared);
+        let mut own = vec![thread("tl-peer-clock", move || steward.steward.run(&steward))?];
+        match thread("tl-peer-listen", move || connect::listen(&shared, &listener)) {
+            Ok(listening) => own.push(listening),
+            Err(error) => {
+                *peers.own_threads.lock() = own;
+                peers.stop();
+                return Err(error);
+            }
+        }
+        *peers.own_threads.lock() = own;
+        Ok(peers)
+    }
+
+    /// Where it listens.
+    pub fn bound_address(&self) -> SocketAddr {
+        self.bound
+    }
+
+    /// Says Goodbye on every connection and ends every thread; calls that are not over fail with DRAINING. A second time
+    /// it does nothing.
+    pub fn stop(&self) {
+        let shared = &self.shared;
+        if !shared.begin_to_stop() {
+            return;
+        }
+        // A listener that was shut down accepts no more, and its thread returns.
+        let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
+        for thread in std::mem::take(&mut *self.own_threads.lock()) {
+            let _ = thread.join();
+        }
+        let draining = Failure::new(Reason::Draining, "this sidecar is stopping");
+        for peer in shared.peers() {
+            let (link, todo) = {
+                let mut state = peer.state.lock();
+                (state.link.clone(), state.fail_all(&draining))
+            };
+            shared.perform(todo);
+            if let Some(link) = link {
+                link.end_in_order(Ended::Stopped);
+            }
+            peer.changed.notify_all();
+        }
+        self.join_connections();
+    }
+
+    fn join_connections(&self) {
+        let until = Instant::now() + FAREWELL;
+        for thread in self.shared.take_threads() {
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::park_timeout(Duration::from_millis(1));
+            }
+            if !thread.is_finished() {
+                for peer in self.shared.peers() {
+                    let link = peer.state.lock().link.clone();
+                    if let Some(link) = link {
+                        link.end(Ended::Stopped);
+                    }
+                }
+            }
+            // A panic was reported by its hook.
+            let _ = thread.join();
+        }
+    }
+
+    /// Fetches a tensor, or a part of it, of another peer into a landing. `expected`: the incarnation that owns it; another
+    /// one means OWNER_LOST. `done` is told the outcome exactly once.
+    pub fn pull(
+        &self,
+        peer: &PeerName,
+        expected: Option<Incarnation>,
+        order: PullOrder,
+        done: impl FnOnce(Result<super::Pulled, PullFailed>) + Send + 'static,
+    ) -> CallHandle {
+        let done: PullDone = Box::new(done);
+        let PullOrder { id, selection, bytes, landing, deadline } = order;
+        if landing.len() != bytes {
+            let message = format!("a landing of {} bytes cannot take {bytes}", landing.len());
+            done(Err(PullFailed { landing, failure: Failure::new(Reason::InvalidArgument, message) }));
+            return CallHandle { call: None };
+        }
+        let call = PullCall {
+            id,
+            selection,
+            bytes,
+            landing: Some(landing),
+            landed: 0,
+            head: None,
+            done: Some(done),
+            failed: None,
+        };
+        self.call(peer, expected, deadline, Kind::Pull(Box::new(call)))
+    }
+
+    /// Fetches small tensors, at most 4,096, in one frame. Their answers (up to 64 KiB each) must fit into 4 MiB together;
+    /// those that do not come back with LIMIT_EXCEEDED and are to be asked for again.
+    pub fn pull_small(
+        &self,
+        peer: &PeerName,
+        expected: Option<Incarnation>,
+        ids: Vec<u64>,
+        deadline: Instant,
+        done: impl FnOnce(Result<Vec<v1::PulledSmall>, Failure>) + Send + 'static,
+    ) -> CallHandle {
+        let done: SmallDone = Box::new(done);
+        if ids.len() > ITEMS_MAX {
+            let message = format!("{} tensors in one request; {ITEMS_MAX} is the limit", ids.len());
+            done(Err(Failure::new(Reason::TooLarge, message)));
+            return CallHandle { call: None };
+        }
+        self.call(peer, expected, deadline, Kind::Small { ids, done: Some(done) })
+    }
+
+    /// Asks what a peer knows of tensors.
+    pub fn inquire(
+        &self,
+        peer: &PeerName,
+        expected: Option<Incarnation>,
+        message: v1::Inquire,
+        deadline: Instant,
+        done: impl FnOnce(Result<v1::Inquired, Failure>) + Send + 'static,
+    ) -> CallHandle {
+        let done: InquireDone = Box::new(done);
+        if message.targets.len() > ITEMS_MAX {
+            let message =
+                format!("{} targets in one request; {ITEMS_MAX} is the limit", message.targets.len());
+            done(Err(Failure::new(Reason::TooLarge, message)));
+            return CallHandle { call: None };
+        }
+        self.call(peer, expected, deadline, Kind::Inquire { message, done: Some(done) })
+    }
+
+    fn call(
+        &self,
+        name: &PeerName,
+        expected: Option<Incarnation>,
+        deadline: Instant,
+        kind: Kind,
+    ) -> CallHandle {
+        let shared = &self.shared;
+        let number = shared.next_call();
+        let mut call = Call::new(kind, deadline, number, expected);
+        let refused = match self.peer_of(name) {
+            Ok(_) if shared.is_stopping() => Failure::new(Reason::Draining, "this sidecar is stopping"),
+            Err(failure) => failure,
+            Ok(peer) => {
+                let (todo, needs_link) = {
+                    let mut state = peer.state.lock();
+                    // Under the lock: a deadline that is over already must find its call.
+                    shared.steward.expect(deadline, number, &peer);
+                    let todo = state.place(call);
+                    (todo, state.needs_link())
+                };
+                shared.perform(todo);
+                if needs_link {
+                    shared.steward.wake();
+                }
+                return CallHandle { call: Some((Arc::downgrade(shared), peer, number)) };
+            }
+        };
+        if let Some(finish) = call.fail(refused) {
+            finish();
+        }
+        CallHandle { call: None }
+    }
+
+    /// The peer of a name, if the directory lists it or it is connected.
+    fn peer_of(&self, name: &PeerName) -> Result<Arc<Peer>, Failure> {
+        if let Some(peer) = self.shared.known_peer(name)
+            && peer.state.lock().link.is_some()
+        {
+            return Ok(peer);
+        }
+        if *name == self.shared.me.peer || self.shared.known.peer(name).is_none() {
+            let message = format!("the directory of {} lists no other peer {name}", self.shared.me.exchange);
+            return Err(Failure::new(Reason::PeerUnknown, message));
+        }
+        Ok(self.shared.peer(name))
+    }
+
+    /// Waits for a connection to a peer; its incarnation. Asks the directory again where it does not list the peer.
+    ///
+    /// # Errors
+    /// PEER_UNKNOWN; PEER_UNREACHABLE with the last error, after one failed attempt or at the deadline.
+    pub fn ensure(&self, name: &PeerName, deadline: Instant) -> Result<Incarnation, Failure> {
+        let peer = self.peer_of(name).or_else(|_| {
+            self.shared.known.refresh();
+            self.peer_of(name)
+        })?;
+        let mut state = peer.state.lock();
+        if let Some(link) = &state.link {
+            return Ok(link.incarnation);
+        }
+        let before = state.dial.begun;
+        state.waiters += 1;
+        drop(state);
+        self.shared.steward.wake();
+        let mut state = peer.state.lock();
+        let outcome = loop {
+            if let Some(link) = &state.link {
+                break Ok(link.incarnation);
+            }
+            if self.shared.is_stopping() {
+                break Err(Failure::new(Reason::Draining, "this sidecar is stopping"));
+            }
+            if state.dial.last_failed > before {
+                break Err(Failure::new(Reason::PeerUnreachable, state.last_error.clone()));
+            }
+            if peer.changed.wait_until(&mut state, deadline).timed_out() {
+                let error =
+                    if state.last_error.is_empty() { "no attempt ended in time" } else { &state.last_error };
+                break Err(Failure::new(
+                    Reason::PeerUnreachable,
+                    format!("{name} was not reached in time: {error}"),
+                ));
+            }
+        };
+        state.waiters -= 1;
+        outcome
+    }
+
+    /// Whether a connection to the peer is up.
+    pub fn is_connected(&self, name: &PeerName) -> bool {
+        let peer = self.shared.known_peer(name);
+        peer.is_some_and(|peer| peer.state.lock().link.is_some())
+    }
+
+    /// The peers with a connection.
+    pub fn connected(&self) -> Vec<PeerName> {
+        let mut names: Vec<PeerName> = (self.shared.peers().iter())
+            .filter(|peer| peer.state.lock().link.is_some())
+            .map(|peer| peer.name.clone())
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// The incarnation that the peer had when it was last connected.
+    pub fn incarnation(&self, name: &PeerName) -> Option<Incarnation> {
+        let peer = self.shared.known_peer(name);
+        peer.and_then(|peer| peer.state.lock().incarnation)
+    }
+
+    /// What a peer said it can speak, when it last said Hello.
+    #[must_use]
+    pub fn offer(&self, name: &PeerName) -> Option<v1::Offer> {
+        let peer = self.shared.known_peer(name);
+        peer.and_then(|peer| peer.state.lock().offer.clone())
+    }
+
+    /// Every peer of the directory, and those that left it, by name.
+    pub fn status(&self) -> Vec<PeerView> {
+        for entry in self.shared.known.all() {
+            if entry.name != self.shared.me.peer {
+                self.shared.peer(&entry.name);
+            }
+        }
+        let mut views: Vec<PeerView> = self.shared.peers().iter().map(|peer| self.view(peer)).collect();
+        views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        views
+    }
+
+    fn view(&self, peer: &Peer) -> PeerView {
+        let addresses = self.shared.known.peer(&peer.name).map(|known| known.addresses).unwrap_or_default();
+        let state = peer.state.lock();
+        let standing = match &state.link {
+            Some(_) => PeerState::Connected,
+            None if state.dial.running => PeerState::Connecting,
+            None if state.last_error.is_empty() => PeerState::Idle,
+            None => PeerState::Unreachable,
+        };
+        PeerView {
+            name: peer.name.clone(),
+            state: standing,
+            incarnation: state.incarnation,
+            offer: state.offer.clone(),
+            addresses,
+            bytes_in: peer.bytes_in.load(Ordering::Relaxed),
+            bytes_out: peer.bytes_out.load(Ordering::Relaxed),
+            last_error: state.last_error.clone(),
+        }
+    }
+
+    /// Threads that run for it.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> usize {
+        self.shared.counts().0 + self.own_threads.lock().len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn strangers(&self) -> usize {
+        self.shared.counts().1
+    }
+
+    #[cfg(test)]
+    pub(super) fn rekey_every(&self, name: &PeerName, records: u64) {
+        let link = self.shared.peer(name).state.lock().link.clone();
+        link.expect("a test that changes keys is connected").outbox.rekey_every(records);
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.shared.counters
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(work)
+}

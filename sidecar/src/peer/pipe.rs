@@ -1,0 +1,183 @@
+//! Sealed records on their way into the socket: sealed in one order, and sent in that order.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::net::TcpStream;
+
+use socket2::SockRef;
+use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
+use thiserror::Error;
+
+use super::handshake::timed_out;
+use super::parse::OFFSET_BYTES;
+use super::record::{RECORD_PLAIN_MAX, Sealer};
+use super::source::{Source, SourceError};
+
+/// Records handed to the kernel in one call.
+const RECORDS_A_CALL: usize = 64;
+const HEAD_BYTES: usize = HEADER_BYTES + OFFSET_BYTES;
+
+/// Why nothing can be sent.
+#[derive(Debug, Error)]
+pub(super) enum SendError {
+    /// The connection ended, or is about to.
+    #[error("the connection is closed")]
+    Closed,
+    /// More frames wait than the peer can have asked for in good faith.
+    #[error("too many frames wait for a peer that does not read")]
+    Backlog,
+    /// The socket took no byte for the whole of the progress deadline.
+    #[error("no byte could be sent in time")]
+    Progress,
+    /// The socket failed.
+    #[error(transparent)]
+    Socket(io::Error),
+    /// The bytes to be sent are not there: a mistake of ours.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// A record could not be sealed.
+    #[error(transparent)]
+    Tls(#[from] rustls::Error),
+}
+
+impl From<io::Error> for SendError {
+    fn from(error: io::Error) -> Self {
+        if timed_out(&error) { Self::Progress } else { Self::Socket(error) }
+    }
+}
+
+/// A pull being served: the chunks that are still to be sent.
+pub(super) struct Bulk {
+    /// The call of the pull.
+    pub(super) call: u64,
+    /// Its bytes.
+    pub(super) source: Source,
+    /// Packed bytes that were sent, or that the reader had before.
+    pub(super) at: u64,
+    /// How many there are.
+    pub(super) end: u64,
+}
+
+/// The sealing end of a connection, and what the socket has not taken yet.
+pub(super) struct Pipe {
+    sealer: Sealer,
+    /// Sealed, in order, not yet taken by the socket.
+    records: VecDeque<Vec<u8>>,
+    /// Bytes of the first record that the socket has.
+    sent: usize,
+}
+
+impl Pipe {
+    pub(super) fn new(sealer: Sealer) -> Self {
+        Self { sealer, records: VecDeque::new(), sent: 0 }
+    }
+
+    /// Whether the socket has all of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    pub(super) fn seal_frame(&mut self, frame: &[u8]) -> Result<(), rustls::Error> {
+        self.sealer.seal_all(frame, &mut self.records)
+    }
+
+    pub(super) fn close_notify(&mut self) -> Result<(), rustls::Error> {
+        self.sealer.close_notify(&mut self.records)
+    }
+
+    #[cfg(test)]
+    pub(super) fn rekey_every(&mut self, records: u64) {
+        self.sealer.rekey_every(records);
+    }
+
+    pub(super) fn update_keys(&mut self) -> Result<(), rustls::Error> {
+        let Self { sealer, records, .. } = self;
+        sealer.update_keys(records)
+    }
+
+    /// Frames in their order; small ones share records.
+    pub(super) fn seal_frames(&mut self, frames: VecDeque<Vec<u8>>) -> Result<(), rustls::Error> {
+        let mut together = Vec::new();
+        for frame in frames {
+            if together.len() + frame.len() > RECORD_PLAIN_MAX {
+                self.sealer.seal_all(&together, &mut self.records)?;
+                together.clear();
+            }
+            if frame.len() >= RECORD_PLAIN_MAX {
+                self.sealer.seal_all(&frame, &mut self.records)?;
+            } else {
+                together.extend_from_slice(&frame);
+            }
+        }
+        self.sealer.seal_all(&together, &mut self.records)
+    }
+
+    /// The next `length` bytes of a pull.
+    pub(super) fn seal_chunk(&mut self, bulk: &mut Bulk, length: usize, last: bool) -> Result<(), SendError> {
+        let header = Header {
+            length: (OFFSET_BYTES + length) as u32,
+            kind: PeerKind::Chunk.into(),
+            flags: if last { LAST } else { 0 },
+            call: bulk.call,
+        };
+        let mut head = [0; HEAD_BYTES];
+        let (front, back) = head.split_at_mut(HEADER_BYTES);
+        front.copy_from_slice(&header.encode());
+        back.copy_from_slice(&bulk.at.to_le_bytes());
+        let first = length.min(RECORD_PLAIN_MAX - HEAD_BYTES);
+        let Self { sealer, records, .. } = self;
+        bulk.source.take(first, &head, |parts| sealer.seal(parts, records))??;
+        let mut done = first;
+        while done < length {
+            let take = (length - done).min(RECORD_PLAIN_MAX);
+            bulk.source.take(take, &[], |parts| sealer.seal(parts, records))??;
+            done += take;
+        }
+        Ok(())
+    }
+
+    /// Gives the socket what it takes without waiting.
+    pub(super) fn offer(&mut self, socket: &TcpStream) -> Result<(), SendError> {
+        match self.send(socket, libc::MSG_DONTWAIT) {
+            Err(SendError::Progress) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Gives the socket all of it; fails when it takes nothing for its send timeout, the progress deadline.
+    pub(super) fn flush(&mut self, socket: &TcpStream) -> Result<(), SendError> {
+        self.send(socket, 0)
+    }
+
+    fn send(&mut self, socket: &TcpStream, flags: libc::c_int) -> Result<(), SendError> {
+        let socket = SockRef::from(socket);
+        while !self.records.is_empty() {
+            let mut slices = [IoSlice::new(&[]); RECORDS_A_CALL];
+            let mut count = 0;
+            for (slice, record) in slices.iter_mut().zip(&self.records) {
+                *slice = IoSlice::new(record);
+                count += 1;
+            }
+            if let (Some(slice), Some(record)) = (slices.first_mut(), self.records.front()) {
+                *slice = IoSlice::new(&record[self.sent..]);
+            }
+            match socket.send_vectored_with_flags(&slices[..count], flags | libc::MSG_NOSIGNAL) {
+                Ok(0) => return Err(SendError::Closed),
+                Ok(sent) => self.took(sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn took(&mut self, bytes: usize) {
+        self.sent += bytes;
+        while let Some(record) = self.records.front()
+            && self.sent >= record.len()
+        {
+            self.sent -= record.len();
+            self.records.pop_front();
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What comes on one connection: answers to our calls here, questions to `serving`. Runs on the reader thread.
+//!
+//! The bytes of a chunk are copied from the opened record into the landing, once. The landing is taken from its call for
+//! as long as there are bytes to write and given back before the thread waits for the socket, so that a call can end at
+//! any time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prost::Message;
+use tensorlane_memory::Landing;
+use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LAST, PeerKind, REPLY};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::wire;
+
+use super::calls::{Finish, Head, Kind};
+use super::link::{Ended, Link};
+use super::parse::{Flow, Sink};
+use super::remote::Todo;
+use super::serving;
+use super::shared::Shared;
+
+/// Where the bytes of the present chunk go.
+enum Target {
+    /// Into the landing of the call, from packed byte `at` on.
+    Landing(Landing),
+    /// Nowhere: nobody wants them any more.
+    Nowhere,
+    /// The landing is with its call, while we wait for the socket.
+    Away,
+}
+
+struct InChunk {
+    call: u64,
+    at: u64,
+    length: u64,
+    last: bool,
+    target: Target,
+}
+
+/// Takes the frames of one connection.
+pub(super) struct Receiver<'a> {
+    shared: &'a Arc<Shared>,
+    link: &'a Arc<Link>,
+    chunk: Option<InChunk>,
+}
+
+fn malformed(header: Header) -> Ended {
+    FrameError::Malformed(header.kind).into()
+}
+
+fn out_of_place(kind: PeerKind) -> Ended {
+    FrameError::OutOfPlace(kind.into()).into()
+}
+
+/// The message of a body, or the end of the connection.
+pub(super) fn decode<M: Message + Default>(header: Header, body: &[u8]) -> Result<M, Ended> {
+    M::decode(body).map_err(|_| malformed(header))
+}
+
+impl<'a> Receiver<'a> {
+    pub(super) fn new(shared: &'a Arc<Shared>, link: &'a Arc<Link>) -> Self {
+        Self { shared, link, chunk: None }
+    }
+
+    /// Before the thread waits for the socket: the landing goes back to its call.
+    pub(super) fn pause(&mut self) {
+        let Some(chunk) = &mut self.chunk else { return };
+        if let Target::Landing(landing) = std::mem::replace(&mut chunk.target, Target::Away) {
+            let (call, at) = (chunk.call, chunk.at);
+            let finish = self.give_back(call, landing, at);
+            self.shared.perform(Todo::one(finish));
+        }
+    }
+
+    fn give_back(&self, call: u64, landing: Landing, landed: u64) -> Option<Finish> {
+        let mut state = self.link.peer.state.lock();
+        // A call that is being written into stays in the table until its landing is back.
+        match state.calls.get_mut(&call).map(|call| &mut call.kind) {
+            Some(Kind::Pull(pull)) => pull.give_back(landing, landed),
+            _ => None,
+        }
+    }
+
+    /// Takes the landing again, if the call still wants it.
+    fn take_landing(&self, call: u64) -> Target {
+        let mut state = self.link.peer.state.lock();
+        match state.answered(call, PeerKind::Pull, self.link.id).map(|call| &mut call.kind) {
+            Some(Kind::Pull(pull)) => pull.landing.take().map_or(Target::Nowhere, Target::Landing),
+            _ => Target::Nowhere,
+        }
+    }
+
+    fn answer(&self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), Ended> {
+        if kind == PeerKind::Ping && !header.is_failed() {
+            return Ok(());
+        }
+        if self.link.peer.state.lock().answered(header.call, kind, self.link.id).is_none() {
+            return Err(out_of_place(kind));
+        }
+        if header.is_failed() {
+            let failure = wire::failure(decode(header, body)?);
+            let mut state = self.link.peer.state.lock();
+            let (call, mut todo) = state.over(header.call, false);
+            drop(state);
+            todo.finish.extend(call.and_then(|mut call| call.fail(failure)));
+            self.shared.perform(todo);
+            return Ok(());
+        }
+        match kind {
+            PeerKind::Pull => self.pull_head(header, body),
+            PeerKind::PullMany => self.pulled_many(header, body),
+            PeerKind::Inquire => self.inquired(header, body),
+            _ => Err(out_of_place(kind)),
+        }
+    }
+
+    fn pull_head(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let message: v1::PullHead = decode(header, body)?;
+        let descriptor =
+            message.descriptor.and_then(|d| wire::descriptor(d).ok()).ok_or_else(|| malformed(header))?;
+        let head = Head { descriptor, crc32c: message.crc32c };
+        let mut state = self.link.peer.state.lock();
+        let call = state.answered(header.call, PeerKind::Pull, self.link.id);
+        let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else {
+            return Err(out_of_place(PeerKind::Pull));
+        };
+        // Of the same incarnation and id as before, so of the same bytes; and it is of as many as were asked for.
+        if pull.head.as_ref().is_some_and(|before| *before != head)
+            || head.descriptor.layout.bytes() != pull.bytes
+        {
+            return Err(malformed(header));
+        }
+        pull.head = Some(head);
+        Ok(())
+    }
+
+    fn pulled_many(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let message: v1::PulledMany = decode(header, body)?;
+        let mut state = self.link.peer.state.lock();
+        match state.answered(header.call, PeerKind::PullMany, self.link.id).map(|call| &call.kind) {
+            Some(Kind::Small { ids, .. }) if ids.len() == message.tensors.len() => {}
+            Some(_) => return Err(malformed(header)),
+            None => return Err(out_of_place(PeerKind::PullMany)),
+        }
+        let (call, mut todo) = state.over(header.call, false);
+        drop(state);
+        self.count_in(message.tensors.iter().map(|tensor| tensor.data.len() as u64).sum());
+        if let Some(Kind::Small { done: Some(done), .. }) = call.map(|call| call.kind) {
+            todo.finish.push(Box::new(move || done(Ok(message.tensors))));
+        }
+        self.shared.perform(todo);
+        Ok(())
+    }
+
+    fn inquired(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let message: v1::Inquired = decode(header, body)?;
+        let mut state = self.link.peer.state.lock();
+        match state.answered(header.call, PeerKind::Inquire, self.link.id).map(|call| &call.kind) {
+            Some(Kind::Inquire { message: asked, .. }) if asked.targets.len() == message.results.len() => {}
+            Some(_) => return Err(malformed(header)),
+            None => return Err(out_of_place(PeerKind::Inquire)),
+        }
+        let (call, mut todo) = state.over(header.call, false);
+        drop(state);
+        if let Some(Kind::Inquire { done: Some(done), .. }) = call.map(|call| call.kind) {
+            todo.finish.push(Box::new(move || done(Ok(message))));
+        }
+        self.shared.perform(todo);
+        Ok(())
+    }
+
+    fn count_in(&self, bytes: u64) {
+        self.shared.counters.received(bytes);
+        self.link.peer.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Sink for Receiver<'_> {
+    type Error = Ended;
+
+    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, Ended> {
+        if header.is_last() || (header.is_failed() && !header.is_reply()) {
+            return Err(malformed(header));
+        }
+        if kind == PeerKind::Hello && header.is_failed() {
+            return Err(Ended::Refused(wire::failure(decode(header, body)?)));
+        }
+        if header.is_reply() {
+            return self.answer(kind, header, body).map(|()| Flow::Go);
+        }
+        match kind {
+            PeerKind::Goodbye => return Err(Ended::Goodbye),
+            PeerKind::Ping => {
+                let reply = frame::encode(PeerKind::Ping.into(), REPLY, header.call, &v1::Ping {});
+                self.link.submit(reply);
+            }
+            PeerKind::Hello | PeerKind::Chunk => return Err(out_of_place(kind)),
+            _ => serving::question(self.shared, self.link, kind, header, body)?,
+        }
+        Ok(Flow::Go)
+    }
+
+    fn chunk(&mut self, header: Header, offset: u64, length: usize) -> Result<(), Ended> {
+        if header.flags & (REPLY | FAILED) != 0 {
+            return Err(malformed(header));
+        }
+        let last = header.flags & LAST != 0;
+        let mut state = self.link.peer.state.lock();
+        let call = state.answered(header.call, PeerKind::Pull, self.link.id);
+        let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else {
+            return Err(out_of_place(PeerKind::Chunk));
+        };
+        if pull.head.is_none() {
+            return Err(out_of_place(PeerKind::Chunk));
+        }
+        // In order, without gaps or overlaps, inside what was asked for, and the last one exactly at the end.
+        let end = offset.checked_add(length as u64).filter(|end| *end <= pull.bytes && offset == pull.landed);
+        let end = end.ok_or_else(|| malformed(header))?;
+        if last != (end == pull.bytes) || (length == 0 && !last) {
+            return Err(malformed(header));
+        }
+        let target = pull.landing.take().map_or(Target::Nowhere, Target::Landing);
+        drop(state);
+        self.chunk = Some(InChunk { call: header.call, at: offset, length: length as u64, last, target });
+        Ok(())
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        let Some(mut chunk) = self.chunk.take() else { return Err(out_of_place(PeerKind::Chunk)) };
+        if let Target::Away = chunk.target {
+            chunk.target = self.take_landing(chunk.call);
+        }
+        let end = chunk.at + bytes.len() as u64;
+        if let Target::Landing(landing) = &mut chunk.target {
+            let room = landing.chunk_mut(chunk.at..end);
+            room.expect("a landing is as long as its pull, and a chunk ends inside it")
+                .copy_from_slice(bytes);
+        }
+        chunk.at = end;
+        self.chunk = Some(chunk);
+        Ok(())
+    }
+
+    fn chunk_end(&mut self) -> Result<Flow, Ended> {
+        let Some(mut chunk) = self.chunk.take() else { return Ok(Flow::Go) };
+        let landing = match std::mem::replace(&mut chunk.target, Target::Away) {
+            Target::Landing(landing) => Some(landing),
+            _ => None,
+        };
+        self.count_in(chunk.length);
+        let mut todo = Todo::default();
+        let mut state = self.link.peer.state.lock();
+        if let Some(Kind::Pull(pull)) =
+            state.answered(chunk.call, PeerKind::Pull, self.link.id).map(|call| &mut call.kind)
+        {
+            match landing {
+                Some(landing) => todo.finish.extend(pull.give_back(landing, chunk.at)),
+                None => pull.landed = chunk.at,
+            }
+        }
+        if chunk.last {
+            let (call, more) = state.over(chunk.call, true);
+            todo = todo.and(more);
+            todo.finish.extend(call.and_then(super::calls::Call::pulled));
+        }
+        drop(state);
+        self.shared.perform(todo);
+        Ok(Flow::Go)
+    }
+}

@@ -1,0 +1,340 @@
+//! One peer: its connection if there is one, our calls to it, its pulls from us, and what lives on when the connection
+//! does not.
+//!
+//! ```text
+//!            place                 connection up              answer
+//!   caller --------> waiting ------------------------> sent ---------> over
+//!                       ^        (other incarnation:     |
+//!                       |          OWNER_LOST)           | connection lost
+//!                       '--------------------------------'
+//! ```
+//! One lock, held for moments and never while anything is sent or told: methods return what is to be sent and told
+//! ([`Todo`]). `handover` orders what `Serve` hears about connections; it is taken before the state's lock.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorlane_proto::frame::{self, PeerKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
+
+use super::calls::{Call, Finish, Kind};
+use super::dial::Dial;
+use super::link::Link;
+
+/// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
+pub(super) const CALLS_MAX: usize = 1024;
+/// Most pulls of lost callers that we still have to end at their owner. Beyond it the owner's grace ends them.
+const OWED_MAX: usize = 4096;
+
+/// What is to be done after the lock was given back.
+#[derive(Default)]
+#[must_use]
+pub(super) struct Todo {
+    /// Frames for a connection, in order.
+    pub(super) send: Option<(Arc<Link>, Vec<Vec<u8>>)>,
+    /// Outcomes to tell.
+    pub(super) finish: Vec<Finish>,
+    /// Calls that are over, with their deadlines.
+    pub(super) over: Vec<(Instant, u64)>,
+}
+
+impl Todo {
+    pub(super) fn one(finish: Option<Finish>) -> Self {
+        Self { finish: finish.into_iter().collect(), ..Self::default() }
+    }
+
+    fn frame(&mut self, link: &Arc<Link>, frame: Vec<u8>) {
+        self.send.get_or_insert_with(|| (Arc::clone(link), Vec::new())).1.push(frame);
+    }
+
+    pub(super) fn and(mut self, other: Todo) -> Self {
+        if let Some((link, frames)) = other.send {
+            frames.into_iter().for_each(|frame| self.frame(&link, frame));
+        }
+        self.finish.extend(other.finish);
+        self.over.extend(other.over);
+        self
+    }
+}
+
+/// A pull of theirs that we hold a lease for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OpenPull {
+    pub(super) id: u64,
+    /// The connection on which it was last asked.
+    pub(super) link: u64,
+}
+
+/// What is known of a peer besides the directory.
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) link: Option<Arc<Link>>,
+    pub(super) incarnation: Option<Incarnation>,
+    pub(super) offer: Option<v1::Offer>,
+    /// `Serve` was told that it is lost, and when that was.
+    pub(super) lost: Option<Instant>,
+    pub(super) last_error: String,
+    pub(super) dial: Dial,
+    /// Threads that wait in `ensure`.
+    pub(super) waiters: usize,
+    pub(super) calls: HashMap<u64, Call>,
+    waiting: VecDeque<u64>,
+    on_link: usize,
+    /// Their pulls, by their call. Outlives connections, not incarnations.
+    pub(super) open: HashMap<u64, OpenPull>,
+    /// Their inquiries on the present connection that are not answered.
+    pub(super) inquiries: HashSet<u64>,
+    /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
+    owed: Vec<(u64, u64)>,
+}
+
+/// One peer.
+pub(super) struct Peer {
+    pub(super) name: PeerName,
+    pub(super) state: Mutex<State>,
+    /// The connection came or went, or an attempt ended.
+    pub(super) changed: Condvar,
+    pub(super) handover: Mutex<()>,
+    pub(super) bytes_in: AtomicU64,
+    pub(super) bytes_out: AtomicU64,
+    /// It is ours to dial, needed or not.
+    eager: AtomicBool,
+}
+
+impl Peer {
+    pub(super) fn new(name: PeerName) -> Self {
+        Self {
+            name,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            handover: Mutex::default(),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            eager: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn set_eager(&self) {
+        self.eager.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_eager(&self) -> bool {
+        self.eager.load(Ordering::Relaxed)
+    }
+}
+
+fn pull_done(call: u64, id: u64) -> Vec<u8> {
+    frame::encode(PeerKind::PullDone.into(), 0, call, &v1::PullDone { id })
+}
+
+impl State {
+    /// A new call: sent if there is a connection and room on it, else kept.
+    pub(super) fn place(&mut self, mut call: Call) -> Todo {
+        call.attempt = self.dial.begun;
+        self.waiting.push_back(call.number);
+        self.calls.insert(call.number, call);
+        self.pump()
+    }
+
+    /// Whether calls wait for a connection.
+    pub(super) fn needs_link(&self) -> bool {
+        self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
+    }
+
+    /// Sends what waits, as far as there is room.
+    fn pump(&mut self) -> Todo {
+        let mut todo = Todo::default();
+        let Some(link) = self.link.clone() else { return todo };
+        while self.on_link < CALLS_MAX
+            && let Some(number) = self.waiting.pop_front()
+        {
+            let Some(call) = self.calls.get_mut(&number) else { continue };
+            if call.expected.is_some_and(|expected| expected != link.incarnation) {
+                todo.finish.extend(call.fail(owner_lost(&link.peer.name)));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+                continue;
+            }
+            if !matches!(call.kind, Kind::Inquire { .. }) {
+                call.expected = Some(link.incarnation);
+            }
+            call.sent_on = Some(link.id);
+            call.sent_before = true;
+            self.on_link += 1;
+            todo.frame(&link, call.frame());
+        }
+        todo
+    }
+
+    /// The call that an answer on this connection belongs to.
+    pub(super) fn answered(&mut self, number: u64, kind: PeerKind, link: u64) -> Option<&mut Call> {
+        self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link) && call.answer() == kind)
+    }
+
+    /// The call has its last frame: it leaves, and the next one in line is sent. For a pull that was served, the owner is
+    /// told that its lease may end.
+    pub(super) fn over(&mut self, number: u64, served: bool) -> (Option<Call>, Todo) {
+        let Some(call) = self.calls.remove(&number) else { return (None, Todo::default()) };
+        let mut todo = Todo::default();
+        todo.over.push((call.deadline, number));
+        if call.sent_on.is_some() {
+            self.on_link -= 1;
+        }
+        if served {
+            self.settle(&call, &mut todo);
+        }
+        let todo = todo.and(self.pump());
+        (Some(call), todo)
+    }
+
+    /// Tells the owner that the lease of a pull may end: now, or when that life of it is back.
+    fn settle(&mut self, call: &Call, todo: &mut Todo) {
+        let Kind::Pull(pull) = &call.kind else { return };
+        match &self.link {
+            Some(link) if call.expected == Some(link.incarnation) => {
+                todo.frame(link, pull_done(call.number, pull.id));
+            }
+            Some(_) => {}
+            None if self.owed.len() < OWED_MAX => self.owed.push((call.number, pull.id)),
+            None => {}
+        }
+    }
+
+    /// The caller wants no outcome but this one.
+    pub(super) fn withdraw(&mut self, number: u64, failure: Failure) -> Todo {
+        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+        if std::mem::replace(&mut call.withdrawn, true) {
+            return Todo::default();
+        }
+        let mut todo = Todo::one(call.fail(failure));
+        todo.over.push((call.deadline, number));
+        match (&self.link, call.sent_on) {
+            (Some(link), Some(on)) if on == link.id => {
+                let cancel = frame::encode(PeerKind::Cancel.into(), 0, number, &v1::Cancel {});
+                todo.frame(link, cancel);
+            }
+            // On a connection that is ending: its end forgets the call.
+            (_, Some(_)) => {}
+            (_, None) => self.forget(number, &mut todo),
+        }
+        todo
+    }
+
+    /// Removes a call that is on no connection.
+    fn forget(&mut self, number: u64, todo: &mut Todo) {
+        self.waiting.retain(|waiting| *waiting != number);
+        if let Some(call) = self.calls.remove(&number)
+            && call.sent_before
+        {
+            self.settle(&call, todo);
+        }
+    }
+
+    /// A connection is up. The caller has told `Serve`.
+    pub(super) fn adopt(&mut self, link: &Arc<Link>) -> Todo {
+        if self.incarnation != Some(link.incarnation) {
+            // The leases of the old life end with it.
+            self.open.clear();
+            self.owed.clear();
+        }
+        self.incarnation = Some(link.incarnation);
+        self.offer = Some(link.offer.clone());
+        self.link = Some(Arc::clone(link));
+        self.lost = None;
+        self.last_error.clear();
+        self.inquiries.clear();
+        self.dial.connected();
+        let mut todo = Todo::default();
+        for (call, id) in std::mem::take(&mut self.owed) {
+            todo.frame(link, pull_done(call, id));
+        }
+        todo.and(self.pump())
+    }
+
+    /// A connection has ended: what was on it waits again, or goes to the connection that took its place. Whether it was
+    /// the present one.
+    pub(super) fn link_ended(&mut self, link: &Link, error: &str) -> (bool, Todo) {
+        let present = self.link.as_ref().is_some_and(|present| present.id == link.id);
+        if present {
+            self.link = None;
+            self.lost = Some(Instant::now());
+            self.last_error = error.to_owned();
+            self.inquiries.clear();
+        }
+        let mut back: Vec<u64> = self
+            .calls
+            .values()
+            .filter(|call| call.sent_on == Some(link.id))
+            .map(|call| call.number)
+            .collect();
+        // The order in which they were asked.
+        back.sort_unstable();
+        self.on_link -= back.len();
+        let mut todo = Todo::default();
+        for number in back.into_iter().rev() {
+            let Some(call) = self.calls.get_mut(&number) else { continue };
+            call.sent_on = None;
+            if call.withdrawn {
+                self.forget(number, &mut todo);
+            } else {
+                self.waiting.push_front(number);
+            }
+        }
+        (present, todo.and(self.pump()))
+    }
+
+    /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless
+    /// the peer was lost only just now.
+    pub(super) fn dial_failed(&mut self, attempt: u64, error: &str, patience: Duration) -> Todo {
+        self.last_error = error.to_owned();
+        let mut todo = Todo::default();
+        if self.link.is_some() || self.lost.is_some_and(|lost| lost.elapsed() < patience) {
+            return todo;
+        }
+        let stuck: Vec<u64> = self.waiting.iter().copied().collect();
+        for number in stuck {
+            let Some(call) = self.calls.get_mut(&number) else { continue };
+            if call.sent_before || call.attempt >= attempt {
+                continue;
+            }
+            todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
+            todo.over.push((call.deadline, number));
+            self.forget(number, &mut todo);
+        }
+        todo
+    }
+
+    /// The peer refused us: calls that wait for a connection fail, even if they were on one before.
+    pub(super) fn refused(&mut self, failure: &Failure) -> Todo {
+        let mut todo = Todo::default();
+        if self.link.is_none() {
+            for number in self.waiting.clone() {
+                todo = todo.and(self.withdraw(number, failure.clone()));
+            }
+        }
+        todo
+    }
+
+    /// Every call fails: we are going away, or the peer has left the exchange.
+    pub(super) fn fail_all(&mut self, failure: &Failure) -> Todo {
+        let mut todo = Todo::default();
+        let numbers: Vec<u64> = self.calls.keys().copied().collect();
+        for number in numbers {
+            todo = todo.and(self.withdraw(number, failure.clone()));
+        }
+        todo
+    }
+}
+
+fn owner_lost(peer: &PeerName) -> Failure {
+    Failure::new(
+        Reason::OwnerLost,
+        format!(
+            "the incarnation of {peer} that owned the tensor is gone, and the tensor with it; ask for a new reference"
+        ),
+    )
+}

@@ -1,0 +1,249 @@
+//! What the peer asks of us: leases taken and given back through `Serve`, answers written. Runs on the reader thread, so
+//! nothing here waits.
+//!
+//! A pull of theirs is known by its call from `open` to `done`, across connections: after a reconnection the same call
+//! comes again and continues under a new lease, and the old one is ended only then. What does not come again within the
+//! grace was over, and the PullDone lost.
+
+use std::sync::Arc;
+
+use prost::Message;
+use tensorlane_proto::frame::{self, FAILED, FrameError, Header, ITEMS_MAX, PEER_BODY_MAX, PeerKind, REPLY};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Reason, wire};
+
+use super::link::{Ended, Link};
+use super::pipe::Bulk;
+use super::receive::decode;
+use super::remote::{CALLS_MAX, OpenPull};
+use super::shared::{Shared, count_out};
+
+/// Most pulls of one peer that are open here: what it may have on a connection, twice, since those of the connection
+/// before may not have been ended yet.
+const OPEN_MAX: usize = 2 * CALLS_MAX;
+
+fn failed(kind: PeerKind, call: u64, failure: &Failure) -> Vec<u8> {
+    frame::encode(kind.into(), REPLY | FAILED, call, &v1::Failure::from(failure))
+}
+
+/// One question.
+pub(super) fn question(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    kind: PeerKind,
+    header: Header,
+    body: &[u8],
+) -> Result<(), Ended> {
+    if header.call == 0 {
+        return Err(FrameError::OutOfPlace(header.kind).into());
+    }
+    match kind {
+        PeerKind::Pull => pull(shared, link, header, decode(header, body)?),
+        PeerKind::PullDone => {
+            let done: v1::PullDone = decode(header, body)?;
+            close(shared, link, header.call, Some(done.id));
+            Ok(())
+        }
+        PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
+        PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
+        PeerKind::Cancel => {
+            let _: v1::Cancel = decode(header, body)?;
+            cancel(shared, link, header.call);
+            Ok(())
+        }
+        _ => Err(FrameError::OutOfPlace(header.kind).into()),
+    }
+}
+
+fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull) -> Result<(), Ended> {
+    let call = header.call;
+    {
+        let state = link.peer.state.lock();
+        if state.open.get(&call).is_some_and(|open| open.link == link.id) {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        if state.open.len() >= OPEN_MAX && !state.open.contains_key(&call) {
+            drop(state);
+            let limit = Failure::new(Reason::LimitExceeded, format!("a peer may have {OPEN_MAX} pulls open"));
+            link.submit(failed(PeerKind::Pull, call, &limit));
+            return Ok(());
+        }
+    }
+    match open(shared, link, asked) {
+        Err(failure) => {
+            // A continued pull that cannot go on gives its first lease back.
+            close(shared, link, call, None);
+            link.submit(failed(PeerKind::Pull, call, &failure));
+        }
+        Ok((id, head, bulk)) => {
+            let bulk = Bulk { call, ..bulk };
+            let before = link.peer.state.lock().open.insert(call, OpenPull { id, link: link.id });
+            if let Some(before) = before {
+                shared.serve.done(&link.key(), before.id);
+            }
+            let head = frame::encode(PeerKind::Pull.into(), REPLY, call, &head);
+            // Closed: the lease stays for the asker's return, or until its grace is over.
+            let _ = link.outbox.submit_bulk(head, bulk);
+        }
+    }
+    Ok(())
+}
+
+/// Leases the tensor and finds its bytes.
+fn open(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    asked: v1::Pull,
+) -> Result<(u64, v1::PullHead, Bulk), Failure> {
+    let v1::Pull { id, selection, from, bytes } = asked;
+    let selection = wire::selection(selection)?;
+    if from > bytes {
+        let message = format!("a pull of {bytes} bytes cannot go on from byte {from}");
+        return Err(Failure::new(Reason::InvalidArgument, message));
+    }
+    let key = link.key();
+    let mut served = shared.serve.open(&key, id, &selection, bytes)?;
+    let ours = served.descriptor.layout.bytes();
+    if ours != bytes {
+        shared.serve.done(&key, id);
+        let message = format!("the selection has {ours} bytes here, and the reader expects {bytes}");
+        return Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours));
+    }
+    served.source.skip(from);
+    let head = v1::PullHead { descriptor: Some((&served.descriptor).into()), crc32c: served.crc32c };
+    Ok((id, head, Bulk { call: 0, source: served.source, at: from, end: bytes }))
+}
+
+/// Ends the lease of an open pull. One that is not known was ended before.
+fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>) {
+    let open = {
+        let mut state = link.peer.state.lock();
+        match state.open.get(&call) {
+            Some(open) if id.is_none_or(|id| id == open.id) => state.open.remove(&call),
+            _ => None,
+        }
+    };
+    if let Some(open) = open {
+        shared.serve.done(&link.key(), open.id);
+    }
+}
+
+/// Ends the leases of pulls that are not on this connection: the word that they are over was lost with the one before,
+/// or they would have been asked for again.
+pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
+    let forgotten: Vec<OpenPull> = {
+        let mut state = link.peer.state.lock();
+        state.open.extract_if(|_, open| open.link != link.id).map(|(_, open)| open).collect()
+    };
+    for open in forgotten {
+        shared.serve.done(&link.key(), open.id);
+    }
+}
+
+fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
+    let cancelled = Failure::new(Reason::Cancelled, "the reader withdrew the call");
+    if link.peer.state.lock().inquiries.remove(&call) {
+        link.submit(failed(PeerKind::Inquire, call, &cancelled));
+        return;
+    }
+    link.outbox.cancel_bulk(call, failed(PeerKind::Pull, call, &cancelled));
+    close(shared, link, call, None);
+}
+
+fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {
+    if asked.ids.len() > ITEMS_MAX {
+        return Err(FrameError::Malformed(header.kind).into());
+    }
+    let call = header.call;
+    if !link.outbox.is_late() {
+        link.submit(small_answer(shared, link, call, &asked.ids));
+        return Ok(());
+    }
+    if link.outbox.late() >= CALLS_MAX {
+        return Err(Ended::Backlog);
+    }
+    let (shared, answering) = (Arc::clone(shared), Arc::downgrade(link));
+    link.outbox.submit_late(Box::new(move || {
+        answering.upgrade().map(|link| small_answer(&shared, &link, call, &asked.ids)).unwrap_or_default()
+    }));
+    Ok(())
+}
+
+/// As many as fit a frame; the others say so. Read in small batches, so that no more is read than fits.
+fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, ids: &[u64]) -> Vec<u8> {
+    let key = link.key();
+    // Every one that does not fit still needs room to say so.
+    let mut room = (PEER_BODY_MAX as usize).saturating_sub(ids.len() * FAILURE_ROOM);
+    let mut bytes = 0;
+    let mut tensors = Vec::with_capacity(ids.len());
+    for batch in ids.chunks(SMALL_BATCH) {
+        if room == 0 {
+            tensors.extend(batch.iter().map(|_| does_not_fit()));
+            continue;
+        }
+        for tensor in shared.serve.small(&key, batch) {
+            // Tag and length of the field take at most 6 bytes.
+            let length = tensor.encoded_len() + 6;
+            if length > room {
+                room = 0;
+                tensors.push(does_not_fit());
+            } else {
+                room -= length;
+                bytes += tensor.data.len() as u64;
+                tensors.push(tensor);
+            }
+        }
+    }
+    count_out(&shared.counters, &link.peer, bytes);
+    frame::encode(PeerKind::PullMany.into(), REPLY, call, &v1::PulledMany { tensors })
+}
+
+/// Small tensors that are read at a time: 4 MiB of them at most.
+const SMALL_BATCH: usize = 64;
+/// Bytes kept for the failure of each small tensor that does not fit any more. 4,096 times that is 400 KiB of 4 MiB.
+const FAILURE_ROOM: usize = 100;
+
+fn does_not_fit() -> v1::PulledSmall {
+    let full = Failure::new(Reason::LimitExceeded, "the answer is full; ask for this one again");
+    v1::PulledSmall { failure: Some((&full).into()), ..v1::PulledSmall::default() }
+}
+
+fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Inquire) -> Result<(), Ended> {
+    if asked.targets.len() > ITEMS_MAX {
+        return Err(FrameError::Malformed(header.kind).into());
+    }
+    let call = header.call;
+    {
+        let mut state = link.peer.state.lock();
+        if !state.inquiries.insert(call) {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        if state.inquiries.len() > CALLS_MAX {
+            return Err(Ended::Backlog);
+        }
+    }
+    let answering = Arc::downgrade(link);
+    shared.serve.inquire(
+        &link.key(),
+        asked,
+        Box::new(move |answer| {
+            let Some(link) = answering.upgrade() else { return };
+            let wanted = {
+                let mut state = link.peer.state.lock();
+                state.link.as_ref().is_some_and(|present| present.id == link.id)
+                    && state.inquiries.remove(&call)
+            };
+            if !wanted {
+                return;
+            }
+            let reply = frame::encode(PeerKind::Inquire.into(), REPLY, call, &answer);
+            if reply.len() > frame::HEADER_BYTES + PEER_BODY_MAX as usize {
+                let full = Failure::new(Reason::TooLarge, "the answer does not fit a frame; ask for fewer");
+                link.submit(failed(PeerKind::Inquire, call, &full));
+            } else {
+                link.submit(reply);
+            }
+        }),
+    );
+    Ok(())
+}

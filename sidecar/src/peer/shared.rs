@@ -1,0 +1,332 @@
+//! What all threads of [`super::Peers`] share, and how connections change hands between them.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorlane_proto::{Failure, PeerName, Reason};
+
+use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
+use super::connect::{Refused, UNKNOWN_MAX};
+use super::counters::Counters;
+use super::dial::{self, Candidate};
+use super::link::{Ended, Link};
+use super::remote::{Peer, Todo};
+use super::serving;
+use super::steward::Steward;
+
+/// What all threads share.
+pub(super) struct Shared {
+    pub(super) config: PeersConfig,
+    pub(super) me: Me,
+    pub(super) keys: Keys,
+    pub(super) known: Arc<dyn Known>,
+    pub(super) serve: Arc<dyn Serve>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) steward: Steward,
+    peers: Mutex<HashMap<PeerName, Arc<Peer>>>,
+    next_call: AtomicU64,
+    next_link: AtomicU64,
+    stopping: AtomicBool,
+    paused: (Mutex<()>, Condvar),
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Sockets of connections that are not up yet, to be cut when we stop.
+    unready: Mutex<HashMap<u64, TcpStream>>,
+    /// Connections of which nobody knows yet whose they are.
+    unknown: Mutex<usize>,
+}
+
+/// Who this sidecar is and what is around it.
+pub(super) struct World {
+    pub(super) config: PeersConfig,
+    pub(super) me: Me,
+    pub(super) keys: Keys,
+    pub(super) known: Arc<dyn Known>,
+    pub(super) serve: Arc<dyn Serve>,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// A socket that [`Peers::stop`] may shut down, for as long as this lives.
+pub(super) struct Registered {
+    shared: Arc<Shared>,
+    number: u64,
+    unknown: bool,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.shared.unready.lock().remove(&self.number);
+        if self.unknown {
+            *self.shared.unknown.lock() -= 1;
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn new(world: World) -> Self {
+        let World { config, me, keys, known, serve, counters } = world;
+        Self {
+            config,
+            me,
+            keys: prepare(&keys),
+            known,
+            serve,
+            counters,
+            steward: Steward::default(),
+            peers: Mutex::default(),
+            // 0 is the call of frames that belong to none.
+            next_call: AtomicU64::new(1),
+            next_link: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+            paused: Default::default(),
+            threads: Mutex::default(),
+            unready: Mutex::default(),
+            unknown: Mutex::new(0),
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Waits, but not when we stop.
+    pub(super) fn pause(&self, time: Duration) {
+        let mut guard = self.paused.0.lock();
+        if !self.is_stopping() {
+            self.paused.1.wait_for(&mut guard, time);
+        }
+    }
+
+    pub(super) fn next_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(super) fn next_link(&self) -> u64 {
+        self.next_link.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The peer of a name.
+    pub(super) fn peer(&self, name: &PeerName) -> Arc<Peer> {
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.get(name) {
+            return Arc::clone(peer);
+        }
+        let peer = Arc::new(Peer::new(name.clone()));
+        peers.insert(name.clone(), Arc::clone(&peer));
+        peer
+    }
+
+    /// The peer of a name, if there was reason to think of it.
+    pub(super) fn known_peer(&self, name: &PeerName) -> Option<Arc<Peer>> {
+        self.peers.lock().get(name).cloned()
+    }
+
+    /// Every peer there was reason to think of.
+    pub(super) fn peers(&self) -> Vec<Arc<Peer>> {
+        self.peers.lock().values().cloned().collect()
+    }
+
+    /// Does what a state change asked for. Called without locks.
+    pub(super) fn perform(&self, todo: Todo) {
+        let Todo { send, finish, over } = todo;
+        if let Some((link, mut frames)) = send {
+            let together = if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat() };
+            link.submit(together);
+        }
+        self.steward.forget(&over);
+        for finish in finish {
+            finish();
+        }
+    }
+
+    /// Starts a thread that [`Peers::stop`] joins. False where there can be no more.
+    pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+        let mut threads = self.threads.lock();
+        if self.is_stopping() {
+            return false;
+        }
+        threads.retain(|thread| !thread.is_finished());
+        match std::thread::Builder::new().name(name.into()).spawn(work) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                tracing::warn!(%error, "no thread for a connection");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// From now on nothing is begun, and what was begun and is not up is cut. False the second time.
+    pub(super) fn begin_to_stop(&self) -> bool {
+        {
+            let _nothing_is_spawned = self.threads.lock();
+            if self.stopping.swap(true, Ordering::AcqRel) {
+                return false;
+            }
+        }
+        self.steward.stop();
+        self.paused.1.notify_all();
+        for socket in self.unready.lock().values() {
+            // An error means that it is closed already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        true
+    }
+
+    /// The threads that were spawned and not joined.
+    pub(super) fn take_threads(&self) -> Vec<JoinHandle<()>> {
+        std::mem::take(&mut *self.threads.lock())
+    }
+
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.threads.lock().len(), *self.unknown.lock())
+    }
+
+    /// Remembers the socket of a connection that is not up yet.
+    pub(super) fn register(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Registered> {
+        let number = self.next_link();
+        let mut unready = self.unready.lock();
+        if self.is_stopping() {
+            return Err(io::ErrorKind::ConnectionAborted.into());
+        }
+        unready.insert(number, socket.try_clone()?);
+        Ok(Registered { shared: Arc::clone(self), number, unknown: false })
+    }
+
+    /// Room for one more connection of unknown origin.
+    pub(super) fn admit_unknown(self: &Arc<Self>, socket: &TcpStream) -> Option<Registered> {
+        let mut unknown = self.unknown.lock();
+        if *unknown >= UNKNOWN_MAX {
+            return None;
+        }
+        let mut registered = self.register(socket).ok()?;
+        registered.unknown = true;
+        *unknown += 1;
+        Some(registered)
+    }
+
+    /// Gives a new connection its place, or says that it has none. Tells `Serve` before anything is read from it.
+    pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>) -> bool {
+        let peer = &link.peer;
+        let handover = peer.handover.lock();
+        let others =
+            self.peers().iter().filter(|p| !Arc::ptr_eq(p, peer) && p.state.lock().link.is_some()).count();
+        let (replaced, old_life, away) = {
+            let state = peer.state.lock();
+            let new = Candidate { dialed: link.dialed, incarnation: link.incarnation };
+            if let Some(old) = &state.link {
+                let young = old.since.elapsed() < self.config.handshake;
+                let kept = Candidate { dialed: old.dialed, incarnation: old.incarnation };
+                if !dial::replaces(new, kept, young, &self.keys.fingerprint, &link.fingerprint) {
+                    return false;
+                }
+            }
+            if state.link.is_none() && others >= self.config.peers_max {
+                self.counters.auth_refused.add("too_many");
+                return false;
+            }
+            let old_life = state.incarnation.filter(|old| *old != link.incarnation);
+            (state.link.clone(), old_life, state.lost.map(|lost| lost.elapsed()))
+        };
+        if let Some(incarnation) = old_life {
+            self.serve.peer_replaced(&PeerKey { name: peer.name.clone(), incarnation });
+        } else if let Some(away) = away {
+            if away >= self.config.grace {
+                // They have ended, and must not be ended again once they are asked for anew.
+                serving::end_forgotten(self, link);
+            }
+            self.serve.peer_back(&link.key());
+        }
+        let todo = peer.state.lock().adopt(link);
+        drop(handover);
+        self.counters.opened.add(if link.dialed { "us" } else { "them" });
+        tracing::info!(peer = %peer.name, incarnation = %link.incarnation, dialed = link.dialed, "peer connected");
+        if let Some(old) = replaced {
+            old.end_in_order(Ended::Replaced);
+        }
+        peer.changed.notify_all();
+        self.perform(todo);
+        if self.is_stopping() {
+            link.end_in_order(Ended::Stopped);
+        }
+        true
+    }
+
+    /// A connection has ended, and its threads with it.
+    pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str) {
+        let peer = &link.peer;
+        let handover = peer.handover.lock();
+        let (present, todo) = peer.state.lock().link_ended(link, why);
+        if present {
+            self.serve.peer_lost(&link.key());
+        }
+        drop(handover);
+        self.perform(todo);
+        if present {
+            peer.changed.notify_all();
+            self.steward.wake();
+        }
+    }
+
+    /// A peer will not have us: nobody waits for it.
+    pub(super) fn refused(&self, peer: &Peer, why: &str) {
+        let todo = peer.state.lock().refused(&Failure::new(Reason::PeerUnreachable, why));
+        self.perform(todo);
+    }
+
+    /// A connection did not come up.
+    pub(super) fn count_refusal(&self, refused: &Refused) {
+        if let Some(label) = refused.label() {
+            self.counters.auth_refused.add(label);
+        }
+        if let Refused::Frame(error) = refused {
+            self.counters.frames_refused.add(error.label());
+        }
+    }
+
+    /// An attempt to connect is over, but not because it failed.
+    pub(super) fn dial_ended(&self, peer: &Peer) {
+        peer.state.lock().dial.end();
+    }
+
+    pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {
+        let todo = {
+            let mut state = peer.state.lock();
+            state.dial.fail(attempt, Instant::now(), self.config.backoff, rand::random());
+            state.dial_failed(attempt, error, self.config.progress)
+        };
+        self.perform(todo);
+        peer.changed.notify_all();
+        self.steward.wake();
+    }
+}
+
+/// Tensor bytes were sent to a peer.
+pub(super) fn count_out(counters: &Counters, peer: &Peer, bytes: u64) {
+    counters.sent(bytes);
+    peer.bytes_out.fetch_add(bytes, Ordering::Relaxed);
+}
+
+/// What this module needs of the TLS configurations, whoever made them: keys that can be taken out for the record layer,
+/// and no tickets, which it does not know.
+fn prepare(keys: &Keys) -> Keys {
+    let mut server = (*keys.server).clone();
+    server.enable_secret_extraction = true;
+    server.send_tls13_tickets = 0;
+    server.max_early_data_size = 0;
+    let mut client = (*keys.client).clone();
+    client.enable_secret_extraction = true;
+    client.enable_early_data = false;
+    Keys {
+        server: Arc::new(server),
+        client: Arc::new(client),
+        fingerprint: keys.fingerprint,
+        fingerprint_of: keys.fingerprint_of,
+    }
+}

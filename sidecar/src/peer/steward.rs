@@ -1,0 +1,181 @@
+//! The one thread that looks at the clock: calls whose time is over, peers to be dialed, connections that fell silent.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorlane_proto::frame::{self, PeerKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Reason};
+
+use super::connect;
+use super::dial::Due;
+use super::link::Ended;
+use super::remote::{Peer, State};
+use super::serving;
+use super::shared::Shared;
+
+/// How often at least everything is looked at: how late a new peer of the directory is dialed at worst.
+const ROUND: Duration = Duration::from_millis(500);
+/// Attempts to connect at the same time. Each costs a thread.
+const DIALS_MAX: usize = 64;
+
+#[derive(Default)]
+struct Agenda {
+    deadlines: BTreeMap<(Instant, u64), Arc<Peer>>,
+    /// Until when the thread sleeps; `None` while it is awake.
+    sleeps_until: Option<Instant>,
+    woken: bool,
+    stop: bool,
+}
+
+/// What the steward has to think of.
+#[derive(Default)]
+pub(super) struct Steward {
+    agenda: Mutex<Agenda>,
+    wake: Condvar,
+}
+
+impl Steward {
+    /// A call that ends by itself at its deadline.
+    pub(super) fn expect(&self, deadline: Instant, call: u64, peer: &Arc<Peer>) {
+        let mut agenda = self.agenda.lock();
+        agenda.deadlines.insert((deadline, call), Arc::clone(peer));
+        if agenda.sleeps_until.is_some_and(|until| deadline < until) {
+            agenda.woken = true;
+            self.wake.notify_one();
+        }
+    }
+
+    /// Calls that are over.
+    pub(super) fn forget(&self, calls: &[(Instant, u64)]) {
+        if calls.is_empty() {
+            return;
+        }
+        let mut agenda = self.agenda.lock();
+        for call in calls {
+            agenda.deadlines.remove(call);
+        }
+    }
+
+    /// Something changed that may want a connection.
+    pub(super) fn wake(&self) {
+        self.agenda.lock().woken = true;
+        self.wake.notify_one();
+    }
+
+    pub(super) fn stop(&self) {
+        self.agenda.lock().stop = true;
+        self.wake.notify_one();
+    }
+
+    /// The thread.
+    pub(super) fn run(&self, shared: &Arc<Shared>) {
+        loop {
+            let overdue = {
+                let mut agenda = self.agenda.lock();
+                if agenda.stop {
+                    return;
+                }
+                agenda.woken = false;
+                agenda.sleeps_until = None;
+                let later = agenda.deadlines.split_off(&(Instant::now(), u64::MAX));
+                std::mem::replace(&mut agenda.deadlines, later)
+            };
+            for ((_, call), peer) in overdue {
+                expire(shared, &peer, call);
+            }
+            let next = round(shared);
+            let mut agenda = self.agenda.lock();
+            let first = agenda.deadlines.first_key_value().map(|((deadline, _), _)| *deadline);
+            let until = first.map_or(next, |first| first.min(next));
+            if !agenda.woken && !agenda.stop {
+                agenda.sleeps_until = Some(until);
+                self.wake.wait_until(&mut agenda, until);
+            }
+        }
+    }
+}
+
+fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
+    let todo = {
+        let mut state = peer.state.lock();
+        let failure = if state.link.is_some() {
+            Failure::new(
+                Reason::DeadlineExceeded,
+                format!("{} did not answer before the deadline", peer.name),
+            )
+        } else {
+            let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };
+            Failure::new(
+                Reason::PeerUnreachable,
+                format!("{} was not reached before the deadline: {error}", peer.name),
+            )
+        };
+        state.withdraw(call, failure)
+    };
+    shared.perform(todo);
+}
+
+/// Looks at every peer; when to look again.
+fn round(shared: &Arc<Shared>) -> Instant {
+    let now = Instant::now();
+    let mut next = now + ROUND.min(shared.config.progress / 4);
+    let known = shared.known.all();
+    for entry in &known {
+        if entry.name != shared.me.peer && entry.fingerprints.iter().min() > Some(&shared.keys.fingerprint) {
+            shared.peer(&entry.name).set_eager();
+        }
+    }
+    let by_name: HashMap<_, _> = known.iter().map(|entry| (&entry.name, entry)).collect();
+    let mut dials = 0;
+    for peer in shared.peers() {
+        let listed = by_name.get(&peer.name);
+        let mut state = peer.state.lock();
+        dials += usize::from(state.dial.running);
+        if let Some(link) = state.link.clone() {
+            drop(state);
+            // A directory that lists nobody is one that is not well, not one that everyone has left.
+            if !known.is_empty()
+                && !listed.is_some_and(|entry| entry.fingerprints.contains(&link.fingerprint))
+            {
+                link.end(Ended::Revoked);
+            }
+            listen_for(shared, &link);
+            if link.since.elapsed() >= shared.config.grace {
+                serving::end_forgotten(shared, &link);
+            }
+            continue;
+        }
+        let needed = state.needs_link();
+        let eager = listed.is_some() && peer.is_eager();
+        match state.dial.due(eager, needed, now, shared.config.backoff.0) {
+            Due::Now if dials < DIALS_MAX => {
+                dials += 1;
+                begin(shared, &peer, &mut state, now);
+            }
+            Due::Now | Due::Never => {}
+            Due::At(at) => next = next.min(at),
+        }
+    }
+    next
+}
+
+fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant) {
+    let attempt = state.dial.begin(now);
+    let (on_thread, dialed) = (Arc::clone(shared), Arc::clone(peer));
+    if !shared.spawn("tl-peer-dial", move || connect::dial(&on_thread, &dialed, attempt)) {
+        state.dial.fail(attempt, now, shared.config.backoff, 1.0);
+    }
+}
+
+/// Asks a connection that was silent for a while whether it lives; ends it when it stayed silent.
+fn listen_for(shared: &Arc<Shared>, link: &Arc<super::link::Link>) {
+    let silent = link.silent();
+    if silent >= shared.config.progress {
+        link.end(Ended::Progress);
+    } else if silent >= shared.config.progress / 2 {
+        link.submit(frame::encode(PeerKind::Ping.into(), 0, 0, &v1::Ping {}));
+    }
+}

@@ -1,0 +1,219 @@
+//! What breaks: connections, peers, callers' patience.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Reason, Selection};
+
+use super::proxy::Proxy;
+use super::world::*;
+use crate::peer::Known;
+
+/// A world in which `a` reaches `b` through a proxy only: `b` is made to know another address for `a` that nobody
+/// listens on.
+fn through_a_proxy(progress: Duration) -> (Arc<Table>, One, One, Proxy) {
+    let table = Arc::new(Table::default());
+    let b = Start { progress, ..Start::new("b") }.start(&table);
+    let proxy = Proxy::new(b.peers.bound_address());
+    table.list("b", proxy.address, b.fingerprint);
+    let a = Start { progress, listed: Some(nowhere()), ..Start::new("a") }.start(&table);
+    until("a reached b through the proxy", || {
+        let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
+        proxy.connections.load(Ordering::SeqCst) > 0 && a.peers.is_connected(&name("b"))
+    });
+    (table, a, b, proxy)
+}
+
+#[test]
+fn a_pull_goes_on_from_the_bytes_that_landed_when_the_connection_is_cut() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let bytes = 48 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    proxy.cut_after.store(20 << 20, Ordering::SeqCst);
+    assert!(a.get("b", 7, bytes).unwrap() == b.own_bytes(7));
+    assert_eq!(b.twin.opens.load(Ordering::SeqCst), 2, "asked again after the cut");
+    until("both leases have ended", || b.twin.leased() == 0);
+    // Some of the cut chunk may come twice, but never what had landed.
+    let out = b.peers.counters().bytes_out.load(Ordering::SeqCst);
+    assert!(out < bytes + (16 << 20), "{out} bytes were sent for {bytes}");
+    let events = b.twin.events.lock().clone();
+    assert_eq!(events, ["lost a 1", "back a 1"]);
+    assert_eq!(*a.twin.events.lock(), ["lost b 1", "back b 1"]);
+}
+
+#[test]
+fn a_pull_survives_many_cuts() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let bytes = 32 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    let (told, _, block) = a.pull("b", None, 7, Selection::All, bytes);
+    for cut in 1..=8 {
+        let before = a.peers.counters().bytes_in.load(Ordering::SeqCst);
+        until("some bytes came", || {
+            let now = a.peers.counters().bytes_in.load(Ordering::SeqCst);
+            now > before + (1 << 20) || now >= bytes || cut == 1
+        });
+        proxy.cut();
+    }
+    drop(told.recv_timeout(PATIENCE).unwrap().unwrap().landing);
+    block.mark_sealed().unwrap();
+    assert!(block.chunk(0..bytes).unwrap() == b.own_bytes(7));
+    until("all leases have ended", || b.twin.leased() == 0);
+}
+
+#[test]
+fn small_calls_and_inquiries_are_repeated_after_a_cut() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (told, _) = a.inquire("b", 1, Instant::now() + PATIENCE);
+    until("the owner was asked", || b.twin.held.lock().len() == 1);
+    proxy.cut();
+    until("the owner was asked again", || b.twin.held.lock().len() == 2);
+    for reply in b.twin.held.lock().drain(..) {
+        reply(v1::Inquired { results: vec![v1::DescribeResult::default()] });
+    }
+    assert!(told.recv_timeout(PATIENCE).unwrap().is_ok());
+    assert_eq!(a.small("b", &[1]).unwrap()[0].data.len(), 4096);
+}
+
+#[test]
+fn another_incarnation_means_owner_lost_for_what_was_under_way_and_for_what_is_asked_later() {
+    let (table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let bytes = 48 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    proxy.cut_after.store(8 << 20, Ordering::SeqCst);
+    let (told, ..) = a.pull("b", Some(1), 7, Selection::All, bytes);
+    until("the connection was cut", || !a.peers.is_connected(&name("b")) || a.twin.events.lock().len() > 1);
+    // The same key, another life.
+    let (identity, twin) = (b.identity, b.twin);
+    b.peers.stop();
+    let again = Start { incarnation: 2, identity, ..Start::new("b") }.start(&table);
+    again.twin.add(7, twin.tensors.lock()[&7].0.clone(), 1);
+    match told.recv_timeout(PATIENCE).unwrap() {
+        Err(failed) => assert_eq!(failed.failure.reason, Reason::OwnerLost),
+        Ok(_) => panic!("48 MiB did not fit before the cut at 8"),
+    }
+    let (told, ..) = a.pull("b", Some(1), 7, Selection::All, bytes);
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::OwnerLost);
+    assert!(a.get("b", 7, bytes).is_ok(), "of the new incarnation it can be had");
+    assert!(a.twin.events.lock().contains(&"replaced b 1".to_owned()), "{:?}", a.twin.events.lock());
+}
+
+#[test]
+fn a_cancelled_pull_ends_at_once_and_its_lease_too() {
+    let (_table, a, b) = two();
+    let bytes = 200 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    b.twin.add(8, sealed(&b.arena, 1 << 20, 2), 1);
+    let (told, handle, _) = a.pull("b", None, 7, Selection::All, bytes);
+    until("bytes arrive", || a.peers.counters().bytes_in.load(Ordering::SeqCst) > 0);
+    handle.cancel();
+    let failed = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!((failed.failure.reason, failed.landing.len()), (Reason::Cancelled, bytes));
+    until("the lease has ended", || b.twin.leased() == 0);
+    assert!(b.peers.counters().bytes_out.load(Ordering::SeqCst) < bytes, "the rest was not sent");
+    handle.cancel();
+    assert!(a.get("b", 8, 1 << 20).unwrap() == b.own_bytes(8), "the connection is as good as before");
+}
+
+#[test]
+fn an_inquiry_that_is_cancelled_is_forgotten_at_both_ends() {
+    let (_table, a, b) = two();
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (told, handle) = a.inquire("b", 1, Instant::now() + PATIENCE);
+    until("the owner was asked", || !b.twin.held.lock().is_empty());
+    handle.cancel();
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().reason, Reason::Cancelled);
+    let reply = b.twin.held.lock().pop().unwrap();
+    reply(v1::Inquired { results: vec![v1::DescribeResult::default()] });
+    assert!(a.small("b", &[1]).is_ok());
+    assert!(a.peers.is_connected(&name("b")));
+}
+
+#[test]
+fn a_call_ends_at_its_deadline() {
+    let (_table, a, b) = two();
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let begun = Instant::now();
+    let (told, _) = a.inquire("b", 1, begun + Duration::from_millis(50));
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().reason, Reason::DeadlineExceeded);
+    assert!(begun.elapsed() >= Duration::from_millis(50));
+
+    let bytes = 200 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    let deadline = Instant::now() + Duration::from_millis(5);
+    let (told, ..) = a.pull_until("b", None, 7, Selection::All, bytes, deadline);
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::DeadlineExceeded);
+    until("the lease has ended", || b.twin.leased() == 0);
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_unreachable_and_one_that_is_not_listed_unknown() {
+    let table = Arc::new(Table::default());
+    let a = Start::new("a").start(&table);
+    table.list("b", nowhere(), tensorlane_proto::Fingerprint([0; 32]));
+    assert_eq!(a.get("b", 7, 10).unwrap_err().reason, Reason::PeerUnreachable);
+    assert_eq!(a.get("c", 7, 10).unwrap_err().reason, Reason::PeerUnknown);
+    assert_eq!(a.get("a", 7, 10).unwrap_err().reason, Reason::PeerUnknown, "one does not pull from oneself");
+}
+
+#[test]
+fn a_peer_that_leaves_the_directory_is_cut_off_but_an_empty_directory_cuts_nobody() {
+    let (table, a, b) = two();
+    let all = table.all();
+    table.unlist("a");
+    table.unlist("b");
+    b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+    assert!(a.get("b", 1, 4096).is_ok());
+    for entry in all.iter().filter(|entry| entry.name == name("a")) {
+        table.list("a", entry.addresses[0].parse().unwrap(), entry.fingerprints[0]);
+    }
+    until("b is cut off", || !a.peers.is_connected(&name("b")));
+    until("for the right reason", || a.peers.counters().closed.count("revoked") == 1);
+}
+
+#[test]
+fn a_connection_on_which_nothing_comes_any_more_is_given_up() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_millis(300));
+    b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+    // The proxy still acknowledges, but carries nothing on.
+    proxy.hold.store(true, Ordering::SeqCst);
+    // Whoever notices first closes; the other finds the connection lost.
+    until("the silence was noticed", || {
+        a.peers.counters().closed.count("progress") + b.peers.counters().closed.count("progress") >= 1
+    });
+    proxy.hold.store(false, Ordering::SeqCst);
+    proxy.cut();
+    assert!(a.get("b", 1, 4096).is_ok());
+}
+
+#[test]
+fn an_idle_connection_stays() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_millis(600));
+    b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+    let (before, connections) =
+        (proxy.carried.load(Ordering::SeqCst), proxy.connections.load(Ordering::SeqCst));
+    until("pings were answered for a while", || proxy.carried.load(Ordering::SeqCst) > before + 300);
+    assert_eq!(a.peers.counters().closed.all(), []);
+    assert!(a.get("b", 1, 4096).is_ok());
+    assert_eq!(proxy.connections.load(Ordering::SeqCst), connections);
+}
+
+#[test]
+fn stopping_tells_every_caller_and_ends_every_thread() {
+    let (_table, a, b) = two();
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (told, _) = a.inquire("b", 1, Instant::now() + PATIENCE);
+    let begun = Instant::now();
+    a.peers.stop();
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().reason, Reason::Draining);
+    assert_eq!(a.peers.threads(), 0);
+    until("b has noticed", || !b.peers.is_connected(&name("a")));
+    until("in order", || b.peers.counters().closed.count("goodbye") == 1);
+    assert_eq!(a.get("b", 1, 1).unwrap_err().reason, Reason::Draining);
+    a.peers.stop();
+}

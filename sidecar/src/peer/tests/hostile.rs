@@ -1,0 +1,474 @@
+//! A peer that does not keep the rules: a TLS client of the test that writes what it likes. Every time the connection
+//! must end with a counted reason, and nothing be published.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use tensorlane_proto::Selection;
+use tensorlane_proto::frame::{self, FAILED, Header, LAST, PeerKind, REPLY};
+use tensorlane_proto::generated as v1;
+
+use crate::identity::Identity;
+
+use super::keys;
+use super::proxy::Proxy;
+use super::world::*;
+
+/// A raw peer: rustls as anyone would use it.
+struct Raw {
+    tls: StreamOwned<ClientConnection, TcpStream>,
+}
+
+impl Raw {
+    fn connect(to: &One, config: ClientConfig) -> Self {
+        let socket = TcpStream::connect(to.peers.bound_address()).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_nodelay(true).unwrap();
+        let name = ServerName::try_from("peer.tensorlane").unwrap();
+        Self { tls: StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket) }
+    }
+
+    fn hello(exchange: &str, peer: &str, version: u32) -> v1::PeerHello {
+        v1::PeerHello {
+            version,
+            exchange: exchange.into(),
+            peer: peer.into(),
+            incarnation: format!("{:032x}", 9),
+            offer: None,
+        }
+    }
+
+    fn send(&mut self, kind: PeerKind, flags: u16, call: u64, message: &impl Message) {
+        self.raw(&frame::encode(kind.into(), flags, call, message));
+    }
+
+    fn raw(&mut self, bytes: &[u8]) {
+        // The other side may have closed already: that is what is looked at then.
+        let _ = self.tls.write_all(bytes).and_then(|()| self.tls.flush());
+    }
+
+    fn chunk(&mut self, call: u64, offset: u64, bytes: &[u8], last: bool) {
+        let header = Header {
+            length: 8 + bytes.len() as u32,
+            kind: PeerKind::Chunk.into(),
+            flags: if last { LAST } else { 0 },
+            call,
+        };
+        self.raw(&[&header.encode()[..], &offset.to_le_bytes(), bytes].concat());
+    }
+
+    /// The next frame; none when the connection has ended.
+    fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+        let mut head = [0; frame::HEADER_BYTES];
+        self.tls.read_exact(&mut head).ok()?;
+        let header = Header::decode(&head, frame::PEER_BODY_MAX).unwrap();
+        let mut body = vec![0; header.length as usize];
+        self.tls.read_exact(&mut body).ok()?;
+        Some((header, body))
+    }
+
+    /// The next frame of a kind, others skipped.
+    fn next_of(&mut self, kind: PeerKind) -> Option<(Header, Vec<u8>)> {
+        loop {
+            let (header, body) = self.next()?;
+            if header.kind == u16::from(kind) {
+                return Some((header, body));
+            }
+        }
+    }
+
+    fn is_closed(&mut self) -> bool {
+        while self.next().is_some() {}
+        true
+    }
+}
+
+/// A peer `a`, and a key that its directory knows as `evil`.
+fn victim() -> (Arc<Table>, One, Identity) {
+    let table = Arc::new(Table::default());
+    let a = Start { progress: Duration::from_secs(5), ..Start::new("a") }.start(&table);
+    let evil = keys::identity();
+    // An address nobody listens on: the test dials.
+    table.list("evil", nowhere(), evil.fingerprint);
+    (table, a, evil)
+}
+
+/// Connected and greeted.
+fn greeted(a: &One, evil: &Identity) -> Raw {
+    let mut raw = Raw::connect(a, keys::client(evil));
+    raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    assert!(raw.next_of(PeerKind::Hello).is_some());
+    until("it is connected", || a.peers.is_connected(&name("evil")));
+    raw
+}
+
+#[test]
+fn a_key_that_the_directory_does_not_list_is_refused_after_one_look() {
+    let (table, a, _) = victim();
+    let mut raw = Raw::connect(&a, keys::client(&keys::identity()));
+    raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    assert!(raw.next().is_none(), "not even a Hello");
+    until("it was counted", || a.peers.counters().auth_refused.count("unknown_key") == 1);
+    assert_eq!(table.refreshes.load(std::sync::atomic::Ordering::SeqCst), 1);
+}
+
+#[test]
+fn no_certificate_is_refused() {
+    let (_table, a, _) = victim();
+    let mut raw = Raw::connect(&a, keys::client_without_certificate());
+    raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    assert!(raw.next().is_none());
+    until("it was counted", || a.peers.counters().auth_refused.count("no_certificate") == 1);
+}
+
+#[test]
+fn a_listed_certificate_without_its_key_is_refused() {
+    let (_table, a, evil) = victim();
+    let mut raw = Raw::connect(&a, keys::client_without_the_key(&evil));
+    raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    assert!(raw.next().is_none());
+    until("it was counted", || a.peers.counters().auth_refused.count("bad_signature") == 1);
+}
+
+#[test]
+fn a_hello_that_does_not_fit_is_refused_with_its_reason() {
+    let (_table, a, evil) = victim();
+    for (hello, label, reason) in [
+        (Raw::hello("other", "evil", 1), "other_exchange", "WRONG_EXCHANGE"),
+        (Raw::hello("default", "a", 1), "other_peer", "INVALID_ARGUMENT"),
+        (Raw::hello("default", "evil", 0), "version", "UNSUPPORTED"),
+    ] {
+        let mut raw = Raw::connect(&a, keys::client(&evil));
+        raw.send(PeerKind::Hello, 0, 0, &hello);
+        let (header, body) = raw.next().unwrap();
+        assert_eq!(header.flags, REPLY | FAILED);
+        assert_eq!(v1::Failure::decode(&body[..]).unwrap().reason, reason);
+        assert!(raw.is_closed());
+        until("it was counted", || a.peers.counters().auth_refused.count(label) == 1);
+    }
+    assert!(!a.peers.is_connected(&name("evil")));
+}
+
+#[test]
+fn nothing_but_a_short_hello_is_read_before_hello() {
+    let (_table, a, evil) = victim();
+    let huge = Header { length: 65 << 10, kind: PeerKind::Hello.into(), flags: 0, call: 0 };
+    let early = frame::encode(PeerKind::Inquire.into(), 0, 1, &v1::Inquire::default());
+    for (bytes, label) in [(huge.encode().to_vec(), "too_long"), (early, "out_of_place")] {
+        let mut raw = Raw::connect(&a, keys::client(&evil));
+        raw.raw(&bytes);
+        assert!(raw.is_closed());
+        until("it was counted", || a.peers.counters().frames_refused.count(label) == 1);
+    }
+    assert_eq!(a.peers.counters().auth_refused.count("frame"), 2);
+}
+
+#[test]
+fn garbage_instead_of_tls_is_refused() {
+    let (_table, a, _) = victim();
+    let mut socket = TcpStream::connect(a.peers.bound_address()).unwrap();
+    socket.write_all(&[0x42; 100_000]).unwrap_or_default();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut rest = Vec::new();
+    let _ = socket.read_to_end(&mut rest);
+    until("it was counted", || a.peers.counters().auth_refused.count("tls") == 1);
+}
+
+#[test]
+fn only_so_many_strangers_are_let_into_the_hall() {
+    let (_table, a, evil) = victim();
+    let strangers: Vec<TcpStream> =
+        (0..80).map(|_| TcpStream::connect(a.peers.bound_address()).unwrap()).collect();
+    until("those above the limit were turned away", || {
+        a.peers.counters().auth_refused.count("too_many") == 80 - super::super::connect::UNKNOWN_MAX as u64
+    });
+    drop(strangers);
+    until("the others were given up", || a.peers.strangers() == 0);
+    greeted(&a, &evil);
+}
+
+#[test]
+fn every_frame_that_may_not_be_ends_the_connection_with_its_reason() {
+    let header = |length, kind, flags, call| Header { length, kind, flags, call }.encode().to_vec();
+    let kind = |kind: PeerKind| u16::from(kind);
+    let message = |kind: PeerKind, flags, call, body: &[u8]| {
+        let header = Header { length: body.len() as u32, kind: kind.into(), flags, call };
+        [&header.encode()[..], body].concat()
+    };
+    let chunk = |length: u32| header(length, kind(PeerKind::Chunk), 0, 1);
+    let cases: Vec<(&str, &str, Vec<u8>)> = vec![
+        ("longer than any frame", "too_long", header(u32::MAX, kind(PeerKind::Pull), 0, 1)),
+        ("a chunk longer than a chunk", "too_long", chunk((1 << 20) + 9)),
+        ("a chunk shorter than its offset", "malformed", chunk(7)),
+        ("no kind of frame", "unknown_kind", header(0, 99, 0, 1)),
+        ("flags of a later version", "unknown_flags", header(0, kind(PeerKind::Ping), 0x100, 1)),
+        ("a second Hello", "out_of_place", message(PeerKind::Hello, 0, 0, &[])),
+        ("a question of call 0", "out_of_place", message(PeerKind::Pull, 0, 0, &[])),
+        ("a body that is no message", "malformed", message(PeerKind::Pull, 0, 1, &[0xff; 9])),
+        ("an answer that nobody asked for", "out_of_place", message(PeerKind::Pull, REPLY, 7, &[])),
+        ("a failure that nobody asked for", "out_of_place", message(PeerKind::Pull, REPLY | FAILED, 7, &[])),
+        ("a failure that is no answer", "malformed", message(PeerKind::Pull, FAILED, 7, &[])),
+        ("the last of what has no chunks", "malformed", message(PeerKind::Ping, LAST, 7, &[])),
+        ("a chunk that nobody asked for", "out_of_place", [chunk(8), vec![0; 8]].concat()),
+        ("a PullDone that is an answer", "out_of_place", message(PeerKind::PullDone, REPLY, 7, &[])),
+        ("more small tensors than are allowed", "malformed", {
+            frame::encode(kind(PeerKind::PullMany), 0, 1, &v1::PullMany { ids: vec![1; 4097] })
+        }),
+    ];
+    for (what, label, bytes) in cases {
+        let (_table, a, evil) = victim();
+        let mut raw = greeted(&a, &evil);
+        raw.raw(&bytes);
+        assert!(raw.is_closed(), "{what}");
+        until(what, || a.peers.counters().frames_refused.count(label) == 1);
+        until(what, || a.peers.counters().closed.count(label) == 1);
+    }
+}
+
+#[test]
+fn the_same_call_twice_on_one_connection_is_refused_and_its_lease_kept_for_the_grace() {
+    let (_table, a, evil) = victim();
+    a.twin.add(7, sealed(&a.arena, 1000, 1), 1);
+    let mut raw = greeted(&a, &evil);
+    let pull = v1::Pull { id: 7, selection: None, from: 0, bytes: 1000 };
+    raw.send(PeerKind::Pull, 0, 5, &pull);
+    assert!(raw.next_of(PeerKind::Chunk).is_some());
+    raw.send(PeerKind::Pull, 0, 5, &pull);
+    assert!(raw.is_closed());
+    until("it was counted", || a.peers.counters().frames_refused.count("out_of_place") == 1);
+    until("the exchange was told", || *a.twin.events.lock() == ["lost evil 9"]);
+    assert_eq!(a.twin.leased(), 1);
+}
+
+/// `a` pulls 1,000 bytes from the evil peer, which answers with a head and then with what `answer` writes.
+fn answered(answer: impl FnOnce(&mut Raw, u64)) -> (One, crate::peer::PullFailed) {
+    let (_table, a, evil) = victim();
+    let mut raw = greeted(&a, &evil);
+    let deadline = std::time::Instant::now() + Duration::from_millis(200);
+    let (told, ..) = a.pull_until("evil", None, 7, Selection::All, 1000, deadline);
+    let (header, _) = raw.next_of(PeerKind::Pull).unwrap();
+    answer(&mut raw, header.call);
+    assert!(raw.is_closed());
+    let outcome = told.recv_timeout(PATIENCE).unwrap();
+    (a, outcome.expect_err("nothing of this may be taken for the tensor"))
+}
+
+fn head(bytes: u64) -> v1::PullHead {
+    let descriptor =
+        v1::Descriptor { dtype: u8_code(), shape: vec![bytes], byte_length: bytes, ..Default::default() };
+    v1::PullHead { descriptor: Some(descriptor), crc32c: None }
+}
+
+fn u8_code() -> u32 {
+    u32::from(tensorlane_proto::DType::U8.code())
+}
+
+#[test]
+fn chunks_that_are_not_the_next_bytes_of_the_pull_are_refused() {
+    type Answer = Box<dyn FnOnce(&mut Raw, u64)>;
+    let cases: Vec<(&str, &str, Answer)> = vec![
+        ("before the head", "out_of_place", Box::new(|raw, call| raw.chunk(call, 0, &[1; 10], false))),
+        (
+            "a head of another length",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(999));
+            }),
+        ),
+        (
+            "a head that is none",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &v1::PullHead::default());
+            }),
+        ),
+        (
+            "an answer of another kind",
+            "out_of_place",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::PullMany, REPLY, call, &v1::PulledMany::default());
+            }),
+        ),
+        (
+            "beyond the end",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, 0, &[1; 1001], true);
+            }),
+        ),
+        (
+            "a gap",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, 0, &[1; 500], false);
+                raw.chunk(call, 501, &[1; 499], true);
+            }),
+        ),
+        (
+            "an overlap",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, 0, &[1; 500], false);
+                raw.chunk(call, 499, &[1; 501], true);
+            }),
+        ),
+        (
+            "an offset that overflows",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, u64::MAX, &[1; 500], false);
+            }),
+        ),
+        (
+            "the end too early",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, 0, &[1; 500], true);
+            }),
+        ),
+        (
+            "an end that is not marked",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, 0, &[1; 1000], false);
+            }),
+        ),
+        (
+            "nothing, over and over",
+            "malformed",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call, 0, &[], false);
+            }),
+        ),
+        (
+            "another call",
+            "out_of_place",
+            Box::new(|raw, call| {
+                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+                raw.chunk(call + 1, 0, &[1; 1000], true);
+            }),
+        ),
+    ];
+    for (what, label, answer) in cases {
+        let (a, _) = answered(answer);
+        until(what, || a.peers.counters().frames_refused.count(label) == 1);
+    }
+}
+
+#[test]
+fn a_bit_flipped_on_the_way_ends_the_connection_and_the_bytes_come_whole_on_the_next() {
+    let table = Arc::new(Table::default());
+    let b = Start::new("b").start(&table);
+    let proxy = Proxy::new(b.peers.bound_address());
+    table.list("b", proxy.address, b.fingerprint);
+    let a = Start { listed: Some(nowhere()), ..Start::new("a") }.start(&table);
+    until("a reached b through the proxy", || {
+        let _ = a.peers.ensure(&name("b"), std::time::Instant::now() + PATIENCE);
+        proxy.connections.load(std::sync::atomic::Ordering::SeqCst) > 0 && a.peers.is_connected(&name("b"))
+    });
+    b.twin.add(7, sealed(&b.arena, 1 << 20, 1), 1);
+    for (round, at) in [0u64, 3, 7, 5000, 16_399, 300_007].into_iter().enumerate() {
+        let so_far = proxy.carried.load(std::sync::atomic::Ordering::SeqCst);
+        proxy.flip_at.store(so_far + at, std::sync::atomic::Ordering::SeqCst);
+        assert!(a.get("b", 7, 1 << 20).unwrap() == b.own_bytes(7), "flipped at {at}");
+        until("it was counted", || a.peers.counters().closed.count("record") == round as u64 + 1);
+    }
+}
+
+#[test]
+fn a_second_connection_of_the_same_side_takes_over_and_what_ends_on_the_first_ends_its_lease_on_the_second() {
+    let (_table, a, evil) = victim();
+    let mut first = greeted(&a, &evil);
+    let (told, ..) = a.pull("evil", None, 7, Selection::All, 1000);
+    let (asked, _) = first.next_of(PeerKind::Pull).unwrap();
+    first.send(PeerKind::Pull, REPLY, asked.call, &head(1000));
+    let mut second = Raw::connect(&a, keys::client(&evil));
+    second.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    assert!(second.next_of(PeerKind::Hello).is_some());
+    assert!(first.next_of(PeerKind::Goodbye).is_some(), "closed in order");
+    first.chunk(asked.call, 0, &[1; 1000], true);
+    assert!(told.recv_timeout(PATIENCE).unwrap().is_ok());
+    let (done, body) = second.next_of(PeerKind::PullDone).unwrap();
+    assert_eq!(done.call, asked.call);
+    assert_eq!(v1::PullDone::decode(&body[..]).unwrap().id, 7);
+    assert!(first.is_closed());
+    until("it was counted", || a.peers.counters().closed.count("replaced") == 1);
+    assert_eq!(*a.twin.events.lock(), [""; 0], "the peer was never lost");
+}
+
+#[test]
+fn a_pull_whose_end_was_lost_with_its_connection_is_ended_a_grace_after_the_next_one_came() {
+    let table = Arc::new(Table::default());
+    let a = Start { grace: Duration::from_millis(300), ..Start::new("a") }.start(&table);
+    let evil = keys::identity();
+    table.list("evil", nowhere(), evil.fingerprint);
+    for id in [7, 8] {
+        a.twin.add(id, sealed(&a.arena, 1000, id), 1);
+    }
+    let pull = |id| v1::Pull { id, selection: None, from: 0, bytes: 1000 };
+    let mut raw = greeted(&a, &evil);
+    for (call, id) in [(5, 7), (6, 8)] {
+        raw.send(PeerKind::Pull, 0, call, &pull(id));
+        assert!(raw.next_of(PeerKind::Chunk).is_some());
+    }
+    drop(raw);
+    let mut raw = greeted(&a, &evil);
+    raw.send(PeerKind::Pull, 0, 6, &pull(8));
+    assert!(raw.next_of(PeerKind::Chunk).is_some());
+    until("only the one that was asked for again is leased", || a.twin.leased() == 1);
+    assert_eq!(a.twin.leases.lock()[&8], 1);
+    raw.send(PeerKind::PullDone, 0, 6, &v1::PullDone { id: 8 });
+    until("and not for ever", || a.twin.leased() == 0);
+}
+
+#[test]
+fn what_was_asked_on_a_connection_that_was_replaced_is_asked_again_on_the_next() {
+    let (_table, a, evil) = victim();
+    let mut first = greeted(&a, &evil);
+    let (told, ..) = a.pull("evil", None, 7, Selection::All, 1000);
+    let (asked, _) = first.next_of(PeerKind::Pull).unwrap();
+    first.send(PeerKind::Pull, REPLY, asked.call, &head(1000));
+    first.chunk(asked.call, 0, &[1; 600], false);
+    let mut second = Raw::connect(&a, keys::client(&evil));
+    second.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+    assert!(first.next_of(PeerKind::Goodbye).is_some());
+    drop(first);
+    let (again, body) = second.next_of(PeerKind::Pull).unwrap();
+    assert_eq!(again.call, asked.call);
+    assert_eq!(v1::Pull::decode(&body[..]).unwrap().from, 600);
+    second.send(PeerKind::Pull, REPLY, again.call, &head(1000));
+    second.chunk(again.call, 600, &[2; 400], true);
+    let pulled = told.recv_timeout(PATIENCE).unwrap().unwrap();
+    drop(pulled.landing);
+    assert!(second.next_of(PeerKind::PullDone).is_some());
+}
+
+#[test]
+fn a_peer_that_asks_for_much_and_reads_late_gets_all_its_answers() {
+    let (_table, a, evil) = victim();
+    a.twin.add(1, sealed(&a.arena, 64 << 10, 1), 1);
+    let mut raw = greeted(&a, &evil);
+    for call in 1..=30 {
+        raw.send(PeerKind::PullMany, 0, call, &v1::PullMany { ids: vec![1; 60] });
+    }
+    let mut answered: Vec<u64> = Vec::new();
+    while answered.len() < 30 {
+        let (header, body) = raw.next_of(PeerKind::PullMany).expect("the connection stays");
+        assert_eq!(v1::PulledMany::decode(&body[..]).unwrap().tensors.len(), 60);
+        answered.push(header.call);
+    }
+    answered.sort_unstable();
+    assert!(answered.into_iter().eq(1..=30));
+}

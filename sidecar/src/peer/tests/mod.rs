@@ -1,0 +1,8 @@
+//! Two and more of [`super::Peers`] on loopback, with twins of what is around them.
+
+mod faults;
+mod hostile;
+mod keys;
+mod proxy;
+mod transfer;
+mod world;

@@ -1,0 +1,371 @@
+//! A world for tests: a peer table in memory, and owners that serve from an arena.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_memory::{Arena, ArenaOptions, Block, Landing, Purpose};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{
+    DType, Descriptor, Failure, Fingerprint, Incarnation, Layout, PeerName, Reason, Selection, Shape,
+};
+
+use super::keys;
+use crate::identity::Identity;
+use crate::peer::{
+    Counters, Known, KnownPeer, Me, PeerKey, Peers, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
+    Served, Source,
+};
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn name(text: &str) -> PeerName {
+    PeerName::new(text).unwrap()
+}
+
+/// The peer table, shared by all peers of a test.
+#[derive(Default)]
+pub(crate) struct Table {
+    entries: Mutex<Vec<KnownPeer>>,
+    pub(crate) refreshes: AtomicUsize,
+}
+
+impl Table {
+    pub(crate) fn list(&self, peer: &str, address: SocketAddr, fingerprint: Fingerprint) {
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| entry.name.as_str() != peer);
+        entries.push(KnownPeer {
+            name: name(peer),
+            addresses: vec![address.to_string()],
+            fingerprints: vec![fingerprint],
+        });
+    }
+
+    pub(crate) fn unlist(&self, peer: &str) {
+        self.entries.lock().retain(|entry| entry.name.as_str() != peer);
+    }
+}
+
+impl Known for Table {
+    fn all(&self) -> Vec<KnownPeer> {
+        self.entries.lock().clone()
+    }
+    fn peer(&self, name: &PeerName) -> Option<KnownPeer> {
+        self.entries.lock().iter().find(|entry| entry.name == *name).cloned()
+    }
+    fn by_fingerprint(&self, fingerprint: &Fingerprint) -> Option<PeerName> {
+        let entries = self.entries.lock();
+        entries.iter().find(|entry| entry.fingerprints.contains(fingerprint)).map(|entry| entry.name.clone())
+    }
+    fn refresh(&self) {
+        self.refreshes.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+pub(crate) fn arena(bytes: u64) -> Arc<Arena> {
+    let options = ArenaOptions { ready_bytes: 0, pull_share: 0.0, ..ArenaOptions::new(bytes) };
+    Arena::start(options, Arc::new(|| {})).unwrap()
+}
+
+pub(crate) fn block(arena: &Arena, bytes: u64) -> Block {
+    arena.allocate_or_grow(Purpose::Pull, bytes).unwrap()
+}
+
+/// Word i is i times an odd constant and a seed: any shift, loss or repeat is seen.
+pub(crate) fn fill(bytes: &mut [u8], seed: u64) {
+    for (i, word) in bytes.chunks_mut(8).enumerate() {
+        let value = (i as u64).wrapping_add(seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        let length = word.len();
+        word.copy_from_slice(&value[..length]);
+    }
+}
+
+pub(crate) fn sealed(arena: &Arena, bytes: u64, seed: u64) -> Block {
+    let block = block(arena, bytes);
+    let mut landing = block.landing().unwrap();
+    fill(landing.chunk_mut(0..bytes).unwrap(), seed);
+    drop(landing);
+    block.mark_sealed().unwrap();
+    block
+}
+
+/// Answers a held inquiry.
+type Reply = Box<dyn FnOnce(v1::Inquired) + Send>;
+
+/// An owner: tensors of bytes, `rows` rows each, and the leases on them.
+pub(crate) struct Twin {
+    pub(crate) tensors: Mutex<HashMap<u64, (Block, Layout)>>,
+    pub(crate) leases: Mutex<HashMap<u64, i64>>,
+    pub(crate) events: Mutex<Vec<String>>,
+    pub(crate) opens: AtomicU64,
+    /// Inquiries are kept here instead of answered, when set.
+    pub(crate) hold_inquiries: AtomicBool,
+    pub(crate) held: Mutex<Vec<Reply>>,
+}
+
+impl Twin {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            tensors: Mutex::default(),
+            leases: Mutex::default(),
+            events: Mutex::default(),
+            opens: AtomicU64::new(0),
+            hold_inquiries: AtomicBool::new(false),
+            held: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn add(&self, id: u64, block: Block, rows: u64) {
+        let bytes = block.len();
+        let layout =
+            Layout::contiguous(DType::U8, Shape::new(&[rows, bytes / rows.max(1)]).unwrap()).unwrap();
+        self.tensors.lock().insert(id, (block, layout));
+    }
+
+    pub(crate) fn leased(&self) -> i64 {
+        self.leases.lock().values().sum()
+    }
+
+    fn event(&self, what: &str, peer: &PeerKey) {
+        self.events.lock().push(format!("{what} {} {}", peer.name, peer.incarnation.0));
+    }
+}
+
+impl Serve for Twin {
+    fn open(&self, _: &PeerKey, id: u64, selection: &Selection, _: u64) -> Result<Served, Failure> {
+        let (block, layout) = self
+            .tensors
+            .lock()
+            .get(&id)
+            .cloned()
+            .ok_or_else(|| Failure::new(Reason::NotFound, format!("no tensor {id}")))?;
+        let resolved = selection.resolve(&layout)?;
+        let whole = *selection == Selection::All;
+        let crc32c = whole.then(|| crc32c::crc32c(block.chunk(0..block.len()).unwrap()));
+        let source = Source::new(block, resolved.runs()).unwrap();
+        *self.leases.lock().entry(id).or_default() += 1;
+        self.opens.fetch_add(1, Ordering::SeqCst);
+        Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source })
+    }
+    fn done(&self, _: &PeerKey, id: u64) {
+        *self.leases.lock().entry(id).or_default() -= 1;
+    }
+    fn small(&self, _: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
+        let tensors = self.tensors.lock();
+        let one = |id: &u64| match tensors.get(id) {
+            Some((block, layout)) => v1::PulledSmall {
+                descriptor: Some((&Descriptor::host(layout.clone())).into()),
+                data: block.chunk(0..block.len()).unwrap().to_vec().into(),
+                crc32c: None,
+                failure: None,
+            },
+            None => v1::PulledSmall {
+                failure: Some((&Failure::new(Reason::NotFound, "no such tensor")).into()),
+                ..Default::default()
+            },
+        };
+        ids.iter().map(one).collect()
+    }
+    fn inquire(&self, _: &PeerKey, inquire: v1::Inquire, reply: Box<dyn FnOnce(v1::Inquired) + Send>) {
+        if self.hold_inquiries.load(Ordering::SeqCst) {
+            self.held.lock().push(reply);
+            return;
+        }
+        let results = inquire.targets.iter().map(|_| v1::DescribeResult::default()).collect();
+        reply(v1::Inquired { results });
+    }
+    fn peer_lost(&self, peer: &PeerKey) {
+        self.event("lost", peer);
+    }
+    fn peer_back(&self, peer: &PeerKey) {
+        self.event("back", peer);
+    }
+    fn peer_replaced(&self, old: &PeerKey) {
+        self.event("replaced", old);
+    }
+}
+
+/// One peer of a test.
+pub(crate) struct One {
+    pub(crate) peers: Arc<Peers>,
+    pub(crate) twin: Arc<Twin>,
+    pub(crate) arena: Arc<Arena>,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) identity: Identity,
+}
+
+pub(crate) struct Start<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) exchange: &'a str,
+    pub(crate) incarnation: u128,
+    pub(crate) identity: Identity,
+    pub(crate) progress: Duration,
+    pub(crate) grace: Duration,
+    pub(crate) arena: u64,
+    /// Where others are told to find it; itself where nothing is said.
+    pub(crate) listed: Option<SocketAddr>,
+}
+
+impl<'a> Start<'a> {
+    pub(crate) fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            exchange: "default",
+            incarnation: 1,
+            identity: keys::identity(),
+            progress: Duration::from_secs(10),
+            grace: Duration::from_secs(10),
+            arena: 256 << 20,
+            listed: None,
+        }
+    }
+
+    /// Starts it, and lists it in the table.
+    pub(crate) fn start(self, table: &Arc<Table>) -> One {
+        let keys = keys::keys(&self.identity);
+        let fingerprint = keys.fingerprint;
+        let twin = Twin::new();
+        let config = PeersConfig {
+            progress: self.progress,
+            grace: self.grace,
+            handshake: Duration::from_secs(2),
+            backoff: (Duration::from_millis(5), Duration::from_millis(50)),
+            ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
+        };
+        let me = Me {
+            exchange: self.exchange.parse().unwrap(),
+            peer: name(self.name),
+            incarnation: Incarnation(self.incarnation),
+            offer: v1::Offer::default(),
+        };
+        let serve: Arc<dyn Serve> = Arc::clone(&twin) as _;
+        let peers =
+            Peers::start(config, keys, Arc::clone(table) as _, me, serve, Arc::new(Counters::default()))
+                .unwrap();
+        table.list(self.name, self.listed.unwrap_or(peers.bound_address()), fingerprint);
+        One { peers, twin, arena: arena(self.arena), fingerprint, identity: self.identity }
+    }
+}
+
+impl One {
+    pub(crate) fn landing(&self, bytes: u64) -> (Block, Landing) {
+        let block = block(&self.arena, bytes);
+        let landing = block.landing().unwrap();
+        (block, landing)
+    }
+
+    /// Begins a pull; its outcome comes through the channel.
+    pub(crate) fn pull(
+        &self,
+        from: &str,
+        expected: Option<u128>,
+        id: u64,
+        selection: Selection,
+        bytes: u64,
+    ) -> (mpsc::Receiver<Result<Pulled, PullFailed>>, crate::peer::CallHandle, Block) {
+        self.pull_until(from, expected, id, selection, bytes, Instant::now() + PATIENCE)
+    }
+
+    pub(crate) fn pull_until(
+        &self,
+        from: &str,
+        expected: Option<u128>,
+        id: u64,
+        selection: Selection,
+        bytes: u64,
+        deadline: Instant,
+    ) -> (mpsc::Receiver<Result<Pulled, PullFailed>>, crate::peer::CallHandle, Block) {
+        let (block, landing) = self.landing(bytes);
+        let (tell, told) = mpsc::channel();
+        let order = PullOrder { id, selection, bytes, landing, deadline };
+        let expected = expected.map(Incarnation);
+        let handle = self.peers.pull(&name(from), expected, order, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        (told, handle, block)
+    }
+
+    /// Pulls all of a tensor and returns its bytes.
+    pub(crate) fn get(&self, from: &str, id: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
+        let (told, _, block) = self.pull(from, None, id, Selection::All, bytes);
+        match told.recv_timeout(PATIENCE).expect("every pull has an outcome") {
+            Ok(pulled) => {
+                assert_eq!(pulled.descriptor.layout.bytes(), bytes);
+                drop(pulled.landing);
+                block.mark_sealed().unwrap();
+                let got = block.chunk(0..bytes).unwrap().to_vec();
+                if let Some(crc32c) = pulled.crc32c {
+                    assert_eq!(crc32c, crc32c::crc32c(&got));
+                }
+                Ok(got)
+            }
+            Err(failed) => Err(failed.failure),
+        }
+    }
+
+    pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<v1::PulledSmall>, Failure> {
+        let (tell, told) = mpsc::channel();
+        self.peers.pull_small(&name(from), None, ids.to_vec(), Instant::now() + PATIENCE, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        told.recv_timeout(PATIENCE).expect("every call has an outcome")
+    }
+
+    /// Asks for `targets` things, until the deadline.
+    pub(crate) fn inquire(
+        &self,
+        of: &str,
+        targets: usize,
+        deadline: Instant,
+    ) -> (mpsc::Receiver<Result<v1::Inquired, Failure>>, crate::peer::CallHandle) {
+        let (tell, told) = mpsc::channel();
+        let message = v1::Inquire { targets: vec![v1::Target::default(); targets], wait_ms: 1000 };
+        let handle = self.peers.inquire(&name(of), None, message, deadline, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        (told, handle)
+    }
+
+    pub(crate) fn own_bytes(&self, id: u64) -> Vec<u8> {
+        let tensors = self.twin.tensors.lock();
+        let (block, _) = &tensors[&id];
+        block.chunk(0..block.len()).unwrap().to_vec()
+    }
+
+    /// Connections that are up, by the counters.
+    pub(crate) fn links(&self) -> u64 {
+        let counters = self.peers.counters();
+        let sum = |all: Vec<(&str, u64)>| all.iter().map(|(_, count)| count).sum::<u64>();
+        sum(counters.opened.all()) - sum(counters.closed.all())
+    }
+
+    pub(crate) fn connect(&self, to: &str) {
+        self.peers.ensure(&name(to), Instant::now() + PATIENCE).unwrap();
+    }
+}
+
+/// Two peers with a connection between them, which `a` dialed.
+pub(crate) fn two() -> (Arc<Table>, One, One) {
+    let table = Arc::new(Table::default());
+    let b = Start::new("b").start(&table);
+    let a = Start { listed: Some(nowhere()), ..Start::new("a") }.start(&table);
+    a.connect("b");
+    until("b knows of it", || b.peers.is_connected(&name("a")));
+    (table, a, b)
+}
+
+/// An address that nobody listens on.
+pub(crate) fn nowhere() -> SocketAddr {
+    "127.0.0.1:1".parse().unwrap()
+}

@@ -1,0 +1,346 @@
+//! The sending side of one session: replies and segments go out in order, and nobody ever blocks here.
+//!
+//! Replies come from the session's own thread, from workers and from the threads that read from peers. None of them may
+//! wait for a client that does not read: what the socket does not take at once is queued, and one worker drains the queue
+//! with a deadline. A client that takes nothing for [`STALL`] is cut, and so is one whose queue grows over
+//! [`BACKLOG_BYTES_MAX`]; nobody else notices.
+//!
+//! A segment is announced, with its memory and its witness, before the first reply that refers to it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
+use tensorlane_memory::{Block, SegmentHandle};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::{self, SessionKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::SessionId;
+
+use crate::workers::Workers;
+
+/// A client that accepts no byte for this long is cut.
+pub(super) const STALL: Duration = Duration::from_secs(5);
+/// Most bytes that wait for one client. Costs that much memory for each client that does not read.
+pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
+const DESCRIPTORS_MAX: usize = 2;
+
+/// One session's way back to its client.
+pub struct SessionLink {
+    id: SessionId,
+    socket: UnixStream,
+    events: OwnedFd,
+    out: Mutex<Out>,
+    acks: Mutex<HashMap<u32, SyncSender<Result<(), String>>>>,
+    workers: Workers,
+    map_deadline: Duration,
+    cut: AtomicBool,
+}
+
+/// What is on its way out.
+#[derive(Default)]
+struct Out {
+    announced: HashSet<u32>,
+    backlog: VecDeque<Outgoing>,
+    backlog_bytes: usize,
+    draining: bool,
+}
+
+struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+    descriptors: Vec<OwnedFd>,
+}
+
+enum Sent {
+    All,
+    Partly,
+}
+
+/// Gives the two descriptors of a segment to a session: read-only memory, and a witness of this session's own.
+pub trait Segments: Send + Sync {
+    /// Called once for each segment and session, before the session first hears of it.
+    fn open(&self, segment: &SegmentHandle, session: SessionId) -> std::io::Result<(OwnedFd, OwnedFd)>;
+}
+
+// === impl SessionLink ===
+
+impl SessionLink {
+    /// A link over `socket`; `events` is the write end of the client's event pipe, non-blocking.
+    pub fn new(
+        id: SessionId,
+        socket: UnixStream,
+        events: OwnedFd,
+        workers: Workers,
+        map_deadline: Duration,
+    ) -> Arc<Self> {
+        let (out, acks) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { id, socket, events, out, acks, workers, map_deadline, cut: AtomicBool::new(false) })
+    }
+
+    /// The session.
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// The socket, for the thread that reads from it.
+    pub fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// Sends one frame with descriptors on its first byte.
+    pub fn send(self: &Arc<Self>, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+        let mut out = self.out.lock();
+        self.push(&mut out, Outgoing { bytes, sent: 0, descriptors });
+    }
+
+    /// Sends one frame that refers to `blocks`, after announcing the segments that the client has not heard of.
+    ///
+    /// Fails, and sends nothing of the frame, when a segment cannot be opened for the client (descriptors run out).
+    pub fn send_located<'a>(
+        self: &Arc<Self>,
+        bytes: Vec<u8>,
+        blocks: impl Iterator<Item = &'a Block>,
+        segments: &dyn Segments,
+    ) -> Result<(), Failure> {
+        let mut out = self.out.lock();
+        let mut last = 0;
+        for block in blocks {
+            let segment = block.segment_id();
+            if last == segment || out.announced.contains(&segment) {
+                continue;
+            }
+            last = segment;
+            let Some(handle) = block.segment() else { continue };
+            let (memory, witness) = segments.open(&handle, self.id).map_err(|e| no_descriptor(&e))?;
+            let announce = v1::SegmentFrame { segment, bytes: handle.bytes(), writable: false };
+            let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
+            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+            out.announced.insert(segment);
+        }
+        self.push(&mut out, Outgoing { bytes, sent: 0, descriptors: Vec::new() });
+        Ok(())
+    }
+
+    /// Lets the client map a segment that only it will write, and waits until it has: the segment is sealed after that.
+    ///
+    /// Blocks for as long as the deadline for maps allows; called by workers only.
+    pub fn map_writable(
+        self: &Arc<Self>,
+        segment: u32,
+        bytes: u64,
+        memory: OwnedFd,
+        witness: OwnedFd,
+    ) -> Result<(), Failure> {
+        let (ack, acked) = sync_channel(1);
+        {
+            let mut acks = self.acks.lock();
+            // Whoever cuts the link raises its flag before it clears the acks.
+            if self.is_cut() {
+                return Err(ended());
+            }
+            acks.insert(segment, ack);
+        }
+        {
+            let mut out = self.out.lock();
+            out.announced.insert(segment);
+            let announce = v1::SegmentFrame { segment, bytes, writable: true };
+            let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
+            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+        }
+        let answer = acked.recv_timeout(self.map_deadline);
+        self.acks.lock().remove(&segment);
+        match answer {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => Err(Failure::new(
+                Reason::Internal,
+                format!("the client could not map segment {segment} of {bytes} bytes: {why}"),
+            )),
+            Err(RecvTimeoutError::Disconnected) => Err(ended()),
+            Err(RecvTimeoutError::Timeout) => Err(Failure::new(
+                Reason::DeadlineExceeded,
+                format!(
+                    "the client did not map segment {segment} within {:?}; its memory was taken back",
+                    self.map_deadline
+                ),
+            )),
+        }
+    }
+
+    /// The client has answered [`Self::map_writable`]; an answer nobody waits for is out of place.
+    pub fn mapped(&self, answer: v1::SegmentMapped) -> bool {
+        let Some(ack) = self.acks.lock().remove(&answer.segment) else { return false };
+        let result = if answer.error.is_empty() { Ok(()) } else { Err(answer.error) };
+        // The waiter may have given up at its deadline this very moment; then nobody wants the answer.
+        let _ = ack.try_send(result);
+        true
+    }
+
+    /// Tells the client to let go of a segment; nothing if it never heard of it.
+    pub fn retire(&self, segment: u32) {
+        if !self.out.lock().announced.remove(&segment) {
+            return;
+        }
+        let event = v1::SegmentRetired { segment };
+        let frame = frame::encode(SessionKind::SegmentRetired.into(), 0, 0, &event);
+        // A full pipe means a client that reads no events; its witnesses keep the memory accounted for as retired.
+        let _ = rustix::io::write(&self.events, &frame);
+    }
+
+    /// Ends the connection from this side: whoever reads from it sees the end.
+    pub fn cut(&self) {
+        self.cut.store(true, Ordering::Release);
+        // It may have been shut down already, by either side.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.acks.lock().clear();
+    }
+
+    /// Whether [`Self::cut`] was called.
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    fn push(self: &Arc<Self>, out: &mut Out, mut frame: Outgoing) {
+        if self.is_cut() {
+            return;
+        }
+        if out.backlog.is_empty() {
+            match frame.send(self.socket.as_fd()) {
+                Ok(Sent::All) => return,
+                Ok(Sent::Partly) => {}
+                Err(_) => return self.cut(),
+            }
+        }
+        out.backlog_bytes += frame.left();
+        out.backlog.push_back(frame);
+        if out.backlog_bytes > BACKLOG_BYTES_MAX {
+            tracing::warn!(
+                session = self.id.0,
+                bytes = out.backlog_bytes,
+                "the client reads too slowly; cut"
+            );
+            return self.cut();
+        }
+        if !out.draining {
+            out.draining = true;
+            let link = Arc::clone(self);
+            if self.workers.run(move || link.drain()).is_err() {
+                self.cut();
+            }
+        }
+    }
+
+    /// Runs on a worker until the backlog is empty or the client has stalled.
+    fn drain(self: &Arc<Self>) {
+        loop {
+            if !wait_writable(self.socket.as_fd(), STALL) {
+                tracing::warn!(session = self.id.0, "the client takes no bytes; cut");
+                self.cut();
+            }
+            let mut out = self.out.lock();
+            if self.is_cut() {
+                out.backlog.clear();
+                out.draining = false;
+                return;
+            }
+            if self.drain_some(&mut out).is_err() {
+                self.cut();
+            } else if out.backlog.is_empty() {
+                out.draining = false;
+                return;
+            }
+        }
+    }
+
+    fn drain_some(&self, out: &mut Out) -> Result<(), Errno> {
+        while let Some(frame) = out.backlog.front_mut() {
+            let before = frame.left();
+            let sent = frame.send(self.socket.as_fd())?;
+            out.backlog_bytes -= before - frame.left();
+            match sent {
+                Sent::All => drop(out.backlog.pop_front()),
+                Sent::Partly => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Outgoing ===
+
+impl Outgoing {
+    fn left(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Sends as much as the socket takes now.
+    fn send(&mut self, socket: BorrowedFd<'_>) -> Result<Sent, Errno> {
+        while self.left() > 0 {
+            let rest = &self.bytes[self.sent..];
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let sent = if self.descriptors.is_empty() {
+                rustix::net::send(socket, rest, flags)
+            } else {
+                send_with(socket, rest, &self.descriptors, flags)
+            };
+            match sent {
+                Ok(bytes) => {
+                    self.sent += bytes;
+                    self.descriptors.clear();
+                }
+                Err(Errno::AGAIN) => return Ok(Sent::Partly),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Sent::All)
+    }
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[OwnedFd],
+    flags: SendFlags,
+) -> Result<usize, Errno> {
+    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
+}
+
+fn wait_writable(socket: BorrowedFd<'_>, patience: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::OUT)];
+    let timeout = Timespec { tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX), tv_nsec: 0 };
+    loop {
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(ready) => return ready > 0,
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+fn ended() -> Failure {
+    Failure::new(Reason::Cancelled, "the session has ended")
+}
+
+fn no_descriptor(error: &std::io::Error) -> Failure {
+    Failure::new(
+        Reason::Internal,
+        format!(
+            "no descriptor can be opened for the segment ({error}); raise the sidecar's limit of open files"
+        ),
+    )
+}

@@ -1,0 +1,309 @@
+//! The session socket: the zero-copy road of native clients. Knows frames and sessions; what a verb does is the
+//! exchange's.
+//!
+//! ```text
+//!   accept ---> thread of the session: Hello, then frames until the end
+//!                  |        quick verbs are answered at once; slow ones answer later through the link
+//!                  v
+//!               the end (closed, process gone, bad frame, stop): calls cancelled, leases and reservations given back
+//! ```
+//!
+//! A session ends when its connection does, and also when the process that connected does (a pidfd, where the kernel has
+//! them for sockets): a forked child that still has the connection open keeps nothing alive.
+
+mod dispatch;
+mod link;
+mod read;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
+use tensorlane_memory::passing;
+use tensorlane_memory::watcher::Watch;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::{self, FAILED, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::SessionId;
+
+pub use self::link::{Segments, SessionLink};
+use self::read::{FrameReader, ReadError};
+use crate::cancel::Cancel;
+use crate::exchange::Exchange;
+use crate::metrics::Metrics;
+use crate::metrics::label::Carrier;
+use crate::workers::Workers;
+
+/// A client that has not said Hello by then is cut: it would keep one of the few places.
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+const STACK_BYTES: usize = 512 << 10;
+
+/// What the session socket needs to know.
+#[derive(Debug, Clone)]
+pub struct SessionSettings {
+    /// Path of the socket; replaced atomically where a dead sidecar left one.
+    pub path: PathBuf,
+    /// Most sessions at a time. Each costs a thread and three descriptors.
+    pub sessions_max: usize,
+    /// Most calls of one session that wait. Each costs up to one worker.
+    pub pending_max: usize,
+    /// How long a client may take to map a segment that it will write.
+    pub map_deadline: Duration,
+}
+
+/// The listener and all sessions.
+pub struct SessionServer {
+    shared: Arc<Shared>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+    stop: OwnedFd,
+}
+
+struct Shared {
+    settings: SessionSettings,
+    exchange: Arc<Exchange>,
+    workers: Workers,
+    metrics: Arc<Metrics>,
+    next: AtomicU64,
+    stopping: AtomicBool,
+    open: Mutex<HashMap<SessionId, Open>>,
+}
+
+/// A session from its first byte on, whether or not it has said Hello.
+struct Open {
+    socket: UnixStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The calls of one session that have not been answered.
+pub(crate) type Pending = Arc<Mutex<HashMap<u64, Cancel>>>;
+
+// === impl SessionServer ===
+
+impl SessionServer {
+    /// Binds the socket and begins to accept.
+    pub fn start(
+        settings: SessionSettings,
+        exchange: Arc<Exchange>,
+        workers: Workers,
+        metrics: Arc<Metrics>,
+    ) -> io::Result<Self> {
+        let listener = bind(&settings.path)?;
+        let (stopped, stop) = passing::pipe()?;
+        let shared = Arc::new(Shared {
+            settings,
+            exchange,
+            workers,
+            metrics,
+            next: AtomicU64::new(1),
+            stopping: AtomicBool::new(false),
+            open: Mutex::default(),
+        });
+        let accepting = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("sessions".into())
+            .spawn(move || accepting.accept(&listener, &stopped))?;
+        Ok(Self { shared, accepting: Mutex::new(Some(thread)), stop })
+    }
+
+    /// How many sessions are open.
+    pub fn open(&self) -> usize {
+        self.shared.open.lock().len()
+    }
+
+    /// Ends the listener and every session, and waits for their threads.
+    pub fn stop(&self) {
+        // The acceptor may be gone already; then nobody needs to be told.
+        let _ = rustix::io::write(&self.stop, &[0]);
+        if let Some(thread) = self.accepting.lock().take() {
+            let _ = thread.join();
+        }
+        // The path may be somebody else's by now only if it was taken from us; either way it is not ours any more.
+        let _ = std::fs::remove_file(&self.shared.settings.path);
+        let threads: Vec<JoinHandle<()>> = {
+            let mut open = self.shared.open.lock();
+            self.shared.stopping.store(true, Ordering::Release);
+            for session in open.values() {
+                // Its thread sees the end, and gives back what the session had.
+                let _ = session.socket.shutdown(std::net::Shutdown::Both);
+            }
+            open.values_mut().filter_map(|s| s.thread.take()).collect()
+        };
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn accept(self: &Arc<Self>, listener: &UnixListener, stopped: &OwnedFd) {
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
+            ];
+            if poll(&mut fds, None).is_err() {
+                continue;
+            }
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            match listener.accept() {
+                Ok((socket, _)) => self.begin(socket),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => {
+                    tracing::warn!(%error, "a session could not be accepted");
+                    // Out of descriptors: the listener stays readable, so do not spin on it.
+                    std::thread::park_timeout(Duration::from_millis(50));
+                }
+            }
+        }
+    }
+
+    fn begin(self: &Arc<Self>, socket: UnixStream) {
+        let id = SessionId(self.next.fetch_add(1, Ordering::Relaxed));
+        let Ok(end) = socket.try_clone() else { return };
+        let mut open = self.open.lock();
+        if self.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        if open.len() >= self.settings.sessions_max {
+            drop(open);
+            self.metrics.session_refused();
+            return refuse(&socket, self.settings.sessions_max);
+        }
+        open.insert(id, Open { socket: end, thread: None });
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new()
+            .name(format!("session-{}", id.0))
+            .stack_size(STACK_BYTES)
+            .spawn(move || shared.run(id, socket));
+        match thread {
+            // The session may have ended already; its own end has then removed the entry, and the handle is not needed.
+            Ok(thread) => drop(open.get_mut(&id).map(|o| o.thread = Some(thread))),
+            Err(error) => {
+                tracing::error!(%error, "no thread for a session");
+                open.remove(&id);
+            }
+        }
+    }
+
+    /// The whole life of one session.
+    fn run(self: &Arc<Self>, id: SessionId, socket: UnixStream) {
+        let outcome = self.serve(id, socket);
+        self.exchange.session_ended(id);
+        self.open.lock().remove(&id);
+        match outcome {
+            Ok(()) => tracing::debug!(session = id.0, "session ended"),
+            Err(ReadError::Frame(error)) => {
+                self.metrics.sessions.rejected_frames.at((error.into(),)).inc();
+                tracing::warn!(session = id.0, %error, "session cut: bad frame");
+            }
+            Err(error) => tracing::debug!(session = id.0, %error, "session ended"),
+        }
+    }
+
+    fn serve(self: &Arc<Self>, id: SessionId, socket: UnixStream) -> Result<(), ReadError> {
+        let mut reader = FrameReader::of_stranger(Instant::now() + HELLO_DEADLINE);
+        let (header, body) = reader.next(&socket)?;
+        let hello = dispatch::hello(&header, body)?;
+        if hello.version == 0 {
+            return Err(frame::FrameError::Malformed(header.kind).into());
+        }
+        reader.trust(&socket)?;
+        let (read_end, write_end) = passing::pipe()?;
+        rustix::io::ioctl_fionbio(&write_end, true).map_err(io::Error::from)?;
+        let link = SessionLink::new(id, socket, write_end, self.workers.clone(), self.settings.map_deadline);
+        self.exchange.session_began(&link);
+        let exit_watch = self.watch_process(&link)?;
+        let welcome = self.welcome(id, hello.version.min(SESSION_VERSION));
+        link.send(frame::encode(SessionKind::Hello.into(), REPLY, header.call, &welcome), vec![read_end]);
+        self.metrics.sessions.opened.at((Carrier::Socket,)).inc();
+        tracing::debug!(session = id.0, client = %hello.client, "session began");
+        let pending = Pending::default();
+        let outcome = self.read_frames(&link, &mut reader, &pending);
+        if let Some(watch) = exit_watch {
+            watch.cancel();
+        }
+        link.cut();
+        let calls = std::mem::take(&mut *pending.lock());
+        calls.values().for_each(Cancel::cancel);
+        outcome
+    }
+
+    fn read_frames(
+        self: &Arc<Self>,
+        link: &Arc<SessionLink>,
+        reader: &mut FrameReader,
+        pending: &Pending,
+    ) -> Result<(), ReadError> {
+        loop {
+            let (header, body) = reader.next(link.socket())?;
+            dispatch::frame(&self.exchange, link, pending, self.settings.pending_max, &header, body)?;
+        }
+    }
+
+    fn welcome(&self, id: SessionId, version: u32) -> v1::SessionWelcome {
+        let me = self.exchange.me();
+        v1::SessionWelcome {
+            version,
+            session: id.0,
+            exchange: me.exchange.to_string(),
+            peer: me.peer.to_string(),
+            incarnation: me.incarnation.to_string(),
+            inline_bytes_max: INLINE_BYTES_MAX as u64,
+        }
+    }
+
+    /// Cuts the link when the connecting process ends, though a child of it may still hold the socket.
+    fn watch_process(&self, link: &Arc<SessionLink>) -> Result<Option<Watch>, ReadError> {
+        let Some(pidfd) = passing::peer_pidfd(link.socket().as_fd())? else { return Ok(None) };
+        let link = Arc::downgrade(link);
+        let watch = self.exchange.store().arena().watcher().on_exit(pidfd, move || {
+            if let Some(link) = link.upgrade() {
+                link.cut();
+            }
+        })?;
+        Ok(Some(watch))
+    }
+}
+
+/// Binds beside the path and moves the socket over it, so that there is never a moment without one.
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let beside = path.with_extension("new");
+    match std::fs::remove_file(&beside) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&beside)?;
+    // Everyone who sees the directory may connect: the directory is the pod's own, whatever users its containers have.
+    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o666))?;
+    std::fs::rename(&beside, path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Says why, in the form of a reply to the Hello that is on its way.
+fn refuse(socket: &UnixStream, most: usize) {
+    let failure = Failure::new(
+        Reason::SessionLimit,
+        format!("{most} sessions are open already; close some, or raise limits.sessions"),
+    );
+    let frame = frame::encode(SessionKind::Hello.into(), REPLY | FAILED, 1, &v1::Failure::from(&failure));
+    // Whoever does not read this sees the end of the connection instead.
+    let _ = rustix::net::send(
+        socket,
+        &frame,
+        rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL,
+    );
+}

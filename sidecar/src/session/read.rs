@@ -1,0 +1,159 @@
+//! Frames from a session socket. Knows bytes and limits, not verbs.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX};
+use thiserror::Error;
+
+/// Read ahead at most this much in one system call: a request and what was sent with it.
+const READ_BYTES: usize = 64 << 10;
+/// A long body is given room in steps of this much, as it comes.
+const GROW_BYTES: usize = 256 << 10;
+/// Longest body of somebody who has not said who it is. A Hello has a few dozen bytes, and a later version's may have more.
+const STRANGER_BODY_MAX: u32 = 64 << 10;
+
+/// Why no further frame can be read.
+#[derive(Debug, Error)]
+pub(super) enum ReadError {
+    /// The client has closed the connection, or is gone.
+    #[error("the client closed the connection")]
+    Closed,
+    /// The socket failed.
+    #[error("the session socket failed: {0}")]
+    Socket(#[from] io::Error),
+    /// The client sent what is no frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// Reads whole frames. Small ones, often several, come with one system call; the rest of a large one is read into place.
+pub(super) struct FrameReader {
+    ahead: Box<[u8]>,
+    start: usize,
+    end: usize,
+    limit: u32,
+    until: Option<Instant>,
+}
+
+// === impl FrameReader ===
+
+impl Default for FrameReader {
+    fn default() -> Self {
+        let ahead = vec![0; READ_BYTES].into_boxed_slice();
+        Self { ahead, start: 0, end: 0, limit: SESSION_BODY_MAX, until: None }
+    }
+}
+
+impl FrameReader {
+    /// A reader that takes short frames only, all of them before `until`: for whoever has not said who it is.
+    pub(super) fn of_stranger(until: Instant) -> Self {
+        Self { limit: STRANGER_BODY_MAX, until: Some(until), ..Self::default() }
+    }
+
+    /// The stranger has said who it is.
+    pub(super) fn trust(&mut self, socket: &UnixStream) -> io::Result<()> {
+        (self.limit, self.until) = (SESSION_BODY_MAX, None);
+        socket.set_read_timeout(None)
+    }
+
+    /// Waits for the next frame. A length above the limit is refused before any memory is set aside for it.
+    pub(super) fn next(&mut self, socket: &UnixStream) -> Result<(Header, Bytes), ReadError> {
+        let header = self.header(socket)?;
+        let length = header.length as usize;
+        let have = (self.end - self.start).min(length);
+        let there = &self.ahead[self.start..self.start + have];
+        self.start += have;
+        if have == length {
+            return Ok((header, Bytes::copy_from_slice(there)));
+        }
+        let mut body = BytesMut::from(there);
+        while body.len() < length {
+            // Room for what may come next, not for what the header claims.
+            let filled = body.len();
+            body.resize(length.min(filled + GROW_BYTES), 0);
+            let read = self.read(socket, &mut body[filled..])?;
+            body.truncate(filled + read);
+        }
+        Ok((header, body.freeze()))
+    }
+
+    fn header(&mut self, socket: &UnixStream) -> Result<Header, ReadError> {
+        loop {
+            if let Some(head) = self.ahead[self.start..self.end].first_chunk::<HEADER_BYTES>() {
+                let header = Header::decode(head, self.limit)?;
+                self.start += HEADER_BYTES;
+                return Ok(header);
+            }
+            self.ahead.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+            let mut ahead = std::mem::take(&mut self.ahead);
+            let read = self.read(socket, &mut ahead[self.end..]);
+            self.ahead = ahead;
+            self.end += read?;
+        }
+    }
+
+    fn read(&self, socket: &UnixStream, into: &mut [u8]) -> Result<usize, ReadError> {
+        if let Some(until) = self.until {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ReadError::Socket(io::ErrorKind::TimedOut.into()));
+            }
+            socket.set_read_timeout(Some(left))?;
+        }
+        read(socket, into)
+    }
+}
+
+fn read(mut socket: &UnixStream, into: &mut [u8]) -> Result<usize, ReadError> {
+    loop {
+        match socket.read(into) {
+            Ok(0) => return Err(ReadError::Closed),
+            Ok(bytes) => return Ok(bytes),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(ReadError::Closed),
+            Err(e) => return Err(ReadError::Socket(e)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tensorlane_proto::frame::{SessionKind, encode};
+    use tensorlane_proto::generated as v1;
+
+    use super::*;
+
+    #[test]
+    fn frames_come_whole_however_the_bytes_arrive() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let hello = v1::SessionHello { version: 1, client: "x".repeat(100_000) };
+        let bytes = encode(SessionKind::Hello.into(), 0, 7, &hello);
+        let writer = std::thread::spawn(move || {
+            for piece in bytes.chunks(999) {
+                client.write_all(piece).unwrap();
+            }
+        });
+        let mut reader = FrameReader::default();
+        let (header, body) = reader.next(&sidecar).unwrap();
+        writer.join().unwrap();
+        assert_eq!(header.call, 7);
+        assert_eq!(<v1::SessionHello as prost::Message>::decode(body).unwrap(), hello);
+        assert!(matches!(reader.next(&sidecar), Err(ReadError::Closed)));
+    }
+
+    #[test]
+    fn a_frame_over_the_limit_is_refused_before_its_body_comes() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let header = Header { length: u32::MAX, kind: 16, flags: 0, call: 1 };
+        client.write_all(&header.encode()).unwrap();
+        let refused = FrameReader::default().next(&sidecar);
+        assert!(matches!(refused, Err(ReadError::Frame(FrameError::TooLong { .. }))));
+    }
+}

@@ -1,0 +1,131 @@
+//! The keeper: one thread that lets the ledger know when time has passed (tickets, graces, idle copies), and asks clients
+//! to unmap what they have no more use for.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+use tensorlane_proto::ledger::{Cause, Event, Millis, SessionId};
+
+use super::{State, Store};
+
+/// How often the keeper looks for segments to be unmapped while any are retired.
+const UNMAP_LOOK: Millis = Millis(200);
+
+/// What the keeper sleeps for, and what it counts on the way. Under the store's lock.
+#[derive(Default)]
+pub(super) struct Orders {
+    /// When it wakes by itself; none while it is awake or sleeps without an end.
+    wakes_at: Option<Millis>,
+    sleeping: bool,
+    stopping: bool,
+    freed: [(u64, u64); Cause::ALL.len()],
+    numbers: u64,
+}
+
+/// The keeper's thread; ends with [`Keeper::stop`].
+pub struct Keeper {
+    store: Arc<Store>,
+    thread: JoinHandle<()>,
+}
+
+// === impl Orders ===
+
+impl Orders {
+    pub(super) fn sleeps_past(&self, deadline: Option<Millis>) -> bool {
+        self.sleeping && deadline.is_some_and(|d| self.wakes_at.is_none_or(|w| d < w))
+    }
+
+    /// A number that was not given before.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    pub(super) fn count_freed(&mut self, cause: Cause, bytes: u64) {
+        let (tensors, all) = &mut self.freed[cause as usize];
+        *tensors += 1;
+        *all = all.saturating_add(bytes);
+    }
+
+    pub(super) fn freed(&self) -> impl Iterator<Item = (Cause, u64, u64)> + '_ {
+        Cause::ALL.into_iter().zip(self.freed).map(|(cause, (tensors, bytes))| (cause, tensors, bytes))
+    }
+}
+
+// === impl Keeper ===
+
+impl Keeper {
+    /// Starts the keeper of a store.
+    pub fn start(store: Arc<Store>) -> std::io::Result<Self> {
+        let kept = Arc::clone(&store);
+        let thread = std::thread::Builder::new().name("keeper".into()).spawn(move || kept.keep())?;
+        Ok(Self { store, thread })
+    }
+
+    /// Ends the thread.
+    pub fn stop(self) {
+        self.store.state.lock().keeper.stopping = true;
+        self.store.keeper_wanted.notify_all();
+        // A panic there has been reported by the panic hook.
+        let _ = self.thread.join();
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    fn keep(&self) {
+        loop {
+            let retired = self.ask_to_unmap();
+            let mut state = self.state.lock();
+            if state.keeper.stopping {
+                return;
+            }
+            let (_, freed) = state.apply(self.clock.now(), Event::Tick);
+            if freed.0.is_empty() {
+                self.sleep(state, retired);
+            } else {
+                drop(state);
+            }
+            drop(freed);
+        }
+    }
+
+    /// Sleeps until the next deadline; not long while segments wait to be unmapped.
+    fn sleep(&self, mut state: MutexGuard<'_, State>, retired: bool) {
+        let now = self.clock.now();
+        let look_again = retired.then(|| now.after(UNMAP_LOOK));
+        let deadline = state.ledger.next_deadline().into_iter().chain(look_again).min();
+        state.keeper.sleeping = true;
+        state.keeper.wakes_at = deadline;
+        match deadline {
+            // One millisecond more, so that the clock has certainly passed the deadline.
+            Some(deadline) => {
+                let patience = self.clock.until(deadline) + Duration::from_millis(1);
+                self.keeper_wanted.wait_for(&mut state, patience);
+            }
+            None => self.keeper_wanted.wait(&mut state),
+        }
+        state.keeper.sleeping = false;
+    }
+
+    /// Asks sessions to let go of segments that wait for nothing else. Whether anything is retired at all.
+    fn ask_to_unmap(&self) -> bool {
+        if self.arena.usage().retired == 0 {
+            return false;
+        }
+        for (session, segment) in self.arena.lingering() {
+            if let Some(link) = self.link(SessionId(session)) {
+                link.retire(segment);
+            }
+        }
+        true
+    }
+
+    /// Tensors and bytes freed since the start, by cause.
+    pub fn freed(&self) -> Vec<(Cause, u64, u64)> {
+        self.state.lock().keeper.freed().collect()
+    }
+}

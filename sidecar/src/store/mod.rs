@@ -1,0 +1,204 @@
+//! The store: the ledger with memory behind it. Opens no socket and knows no peer.
+//!
+//! ```text
+//!   verbs --> Store { ledger: who may, what lives }      one short lock, never held while waiting,
+//!                   { tensors: id -> block, meaning }    copying or touching a descriptor of the kernel
+//!              |
+//!              v    arena: blocks that return themselves when the last handle of them goes
+//! ```
+//!
+//! Whatever the ledger frees leaves the map at once and is gone for every caller; its block follows when the last one who
+//! may still look at it (a reply on its way, a transfer, a process that was mapping it) is done.
+
+mod keeper;
+mod line;
+mod names;
+mod read;
+mod refusals;
+mod room;
+mod sessions;
+mod tensor;
+mod write;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use tensorlane_memory::Arena;
+use tensorlane_proto::failure::Failure;
+use tensorlane_proto::identity::{ExchangeName, Incarnation, PeerName};
+use tensorlane_proto::ledger::{
+    Answer, BuildMix, Effect, Event, Ledger, Limits, Millis, Refusal, SessionId, TensorId, TensorName,
+};
+
+pub use self::keeper::Keeper;
+use self::line::Line;
+use self::names::Awaited;
+pub use self::room::Wish;
+pub use self::sessions::OWN_SESSION;
+pub use self::tensor::{Part, Room, Taken, Tensor};
+pub use self::write::{NewTensor, Sealing};
+use crate::clock::Clock;
+use crate::session::SessionLink;
+
+/// Who this sidecar is, in this life.
+#[derive(Debug, Clone)]
+pub struct Me {
+    /// The exchange that it belongs to.
+    pub exchange: ExchangeName,
+    /// Its name as a peer.
+    pub peer: PeerName,
+    /// This life of it.
+    pub incarnation: Incarnation,
+}
+
+/// What the store may do.
+#[derive(Debug, Clone, Copy)]
+pub struct StoreSettings {
+    /// Bounds of the ledger.
+    pub limits: Limits,
+    /// How long a ticket lives that nobody gave a time.
+    pub ticket_ttl: Duration,
+    /// How long leases of a peer whose connection is lost wait for it.
+    pub lease_grace: Duration,
+}
+
+/// Tensors, their blocks, and who holds them.
+pub struct Store {
+    me: Me,
+    settings: StoreSettings,
+    clock: Clock,
+    arena: Arc<Arena>,
+    state: Mutex<State>,
+    /// Wakes the keeper: a deadline came nearer, or room may have come about.
+    keeper_wanted: Condvar,
+    puts: Line,
+    pulls: Line,
+}
+
+struct State {
+    ledger: Ledger,
+    tensors: HashMap<TensorId, Arc<Tensor>, BuildMix>,
+    /// Open sessions; with a link where they map memory.
+    sessions: HashMap<SessionId, Option<Arc<SessionLink>>, BuildMix>,
+    awaited: HashMap<TensorName, Vec<Awaited>>,
+    effects: Vec<Effect>,
+    keeper: keeper::Orders,
+}
+
+/// Tensors that the ledger has freed, to be dropped outside of the lock.
+#[must_use = "dropping this gives the memory back; do it after the lock is released"]
+#[derive(Default)]
+struct Freed(Vec<Arc<Tensor>>);
+
+// === impl Store ===
+
+impl Store {
+    /// An empty store over an arena.
+    pub fn new(me: Me, settings: StoreSettings, arena: Arc<Arena>, clock: Clock) -> Arc<Self> {
+        let state = State {
+            ledger: Ledger::new(settings.limits),
+            tensors: HashMap::default(),
+            sessions: HashMap::default(),
+            awaited: HashMap::new(),
+            effects: Vec::new(),
+            keeper: keeper::Orders::default(),
+        };
+        Arc::new(Self {
+            me,
+            settings,
+            clock,
+            arena,
+            state: Mutex::new(state),
+            keeper_wanted: Condvar::new(),
+            puts: Line::default(),
+            pulls: Line::default(),
+        })
+    }
+
+    /// Who this sidecar is.
+    pub fn me(&self) -> &Me {
+        &self.me
+    }
+
+    /// The arena.
+    pub fn arena(&self) -> &Arc<Arena> {
+        &self.arena
+    }
+
+    /// How long a ticket lives that nobody gave a time.
+    pub fn ticket_ttl(&self) -> Duration {
+        self.settings.ticket_ttl
+    }
+
+    /// How long this incarnation has lived.
+    pub fn uptime(&self) -> Duration {
+        self.clock.elapsed()
+    }
+
+    /// How many callers wait for room.
+    pub fn waiting(&self) -> usize {
+        self.puts.len() + self.pulls.len()
+    }
+
+    /// Counts of everything that lives, and of open sessions.
+    pub fn totals(&self) -> (tensorlane_proto::ledger::Totals, usize) {
+        let state = self.state.lock();
+        (state.ledger.totals(), state.sessions.len())
+    }
+
+    /// Called by the arena when bytes may have become free. Cheap, and takes no lock of the store.
+    pub fn stir(&self) {
+        self.puts.stir();
+        self.pulls.stir();
+    }
+
+    /// Applies one event and nothing else; what it freed is given back outside of the lock.
+    fn apply(&self, event: Event) -> Result<Answer, Failure> {
+        let mut state = self.state.lock();
+        let (answer, freed) = state.apply(self.clock.now(), event);
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        answer.map_err(|r| refusals::refused(&r))
+    }
+
+    /// After the lock: memory goes back, and the keeper learns of nearer deadlines.
+    fn settle(&self, freed: Freed, wake_keeper: bool) {
+        if wake_keeper {
+            self.keeper_wanted.notify_one();
+        }
+        drop(freed);
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Applies an event and takes what it freed out of the map.
+    fn apply(&mut self, now: Millis, event: Event) -> (Result<Answer, Refusal>, Freed) {
+        let mut freed = Freed::default();
+        let answer = self.apply_into(now, event, &mut freed);
+        (answer, freed)
+    }
+
+    /// The same for many events in a row.
+    fn apply_into(&mut self, now: Millis, event: Event, freed: &mut Freed) -> Result<Answer, Refusal> {
+        let answer = self.ledger.apply(now, event, &mut self.effects);
+        for effect in self.effects.drain(..) {
+            let Effect::Freed { id, cause, bytes } = effect;
+            self.keeper.count_freed(cause, bytes);
+            if let Some(tensor) = self.tensors.remove(&id) {
+                tensor.block.mark_retired();
+                freed.0.push(tensor);
+            }
+        }
+        answer
+    }
+
+    /// Whether the keeper sleeps past the next deadline of the ledger.
+    fn wants_keeper(&self) -> bool {
+        self.keeper.sleeps_past(self.ledger.next_deadline())
+    }
+}

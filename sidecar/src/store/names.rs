@@ -1,0 +1,118 @@
+//! Names and tickets, and waiting for names that do not exist yet.
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::ledger::{
+    Answer, Event, Holder, NameSpec, RetryId, TensorId, TensorName, TicketId, TicketSpec,
+};
+
+use super::refusals::refused;
+use super::{State, Store, Taken};
+
+/// Called once, on the thread that gave the name, outside of the store's lock.
+type Wake = Box<dyn FnOnce() + Send>;
+
+/// Somebody waits for a name.
+pub(super) struct Awaited {
+    number: u64,
+    wake: Wake,
+}
+
+/// A wait for a name; dropping it ends it.
+pub struct NameWait<'a> {
+    store: &'a Store,
+    name: TensorName,
+    number: u64,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// The tensor that a name of this peer stands for.
+    pub fn find(&self, name: &str) -> Option<TensorId> {
+        self.state.lock().ledger.find(name)
+    }
+
+    /// Gives a name.
+    pub fn name(&self, id: TensorId, name: &TensorName, replaces: Option<TensorId>) -> Result<(), Failure> {
+        self.apply(Event::Name { id, name: NameSpec { name: name.clone(), replaces } })?;
+        let woken = self.state.lock().name_appeared(name);
+        woken.into_iter().for_each(|wake| wake());
+        Ok(())
+    }
+
+    /// Takes a name away.
+    pub fn unname(&self, name: TensorName) -> Result<(), Failure> {
+        self.apply(Event::Unname { name }).map(|_| ())
+    }
+
+    /// Makes a ticket.
+    pub fn issue_ticket(&self, id: TensorId, spec: TicketSpec) -> Result<(), Failure> {
+        self.apply(Event::IssueTicket { id, spec }).map(|_| ())
+    }
+
+    /// Turns a ticket into a lease.
+    pub fn redeem(&self, ticket: TicketId, by: Holder, retry: Option<RetryId>) -> Result<Taken, Failure> {
+        let mut state = self.state.lock();
+        state.check_open(Some(by))?;
+        let (answer, freed) = state.apply(self.clock.now(), Event::Redeem { ticket, by, retry });
+        let taken = match answer.map_err(|r| refused(&r))? {
+            Answer::Redeemed { id, .. } => state.taken(id),
+            other => {
+                Err(Failure::new(Reason::Internal, format!("the ledger answered {other:?} to a ticket")))
+            }
+        };
+        drop(state);
+        drop(freed);
+        taken
+    }
+
+    /// Calls `wake` when the name is given, or at once where it exists. It may be taken away again before the caller
+    /// looks: then wait again.
+    pub fn await_name(&self, name: TensorName, wake: impl FnOnce() + Send + 'static) -> NameWait<'_> {
+        let mut state = self.state.lock();
+        let number = state.keeper.next_number();
+        let exists = state.ledger.find(name.as_str()).is_some();
+        if !exists {
+            state.awaited.entry(name.clone()).or_default().push(Awaited { number, wake: Box::new(wake) });
+            return NameWait { store: self, name, number };
+        }
+        drop(state);
+        wake();
+        NameWait { store: self, name, number }
+    }
+
+    /// How many waits for names there are.
+    pub fn awaiting(&self) -> usize {
+        self.state.lock().awaited.values().map(Vec::len).sum()
+    }
+
+    /// Parses nothing and changes nothing: why a lookup found nothing.
+    pub fn no_such_name(&self, name: &TensorName) -> Failure {
+        refused(&tensorlane_proto::ledger::Refusal::NameUnknown { name: name.clone() })
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Who waited for this name; to be called outside of the lock.
+    #[must_use]
+    pub(super) fn name_appeared(&mut self, name: &TensorName) -> Vec<Wake> {
+        let waiting = self.awaited.remove(name).unwrap_or_default();
+        waiting.into_iter().map(|w| w.wake).collect()
+    }
+}
+
+// === impl NameWait ===
+
+impl Drop for NameWait<'_> {
+    fn drop(&mut self) {
+        let mut state = self.store.state.lock();
+        if let Some(waiting) = state.awaited.get_mut(&self.name) {
+            waiting.retain(|w| w.number != self.number);
+            if waiting.is_empty() {
+                state.awaited.remove(&self.name);
+            }
+        }
+    }
+}

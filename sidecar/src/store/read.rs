@@ -1,0 +1,162 @@
+//! Reading: leases, their end, and what is known of tensors.
+
+use std::sync::Arc;
+
+use tensorlane_memory::Block;
+use tensorlane_proto::failure::Failure;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::Incarnation;
+use tensorlane_proto::ledger::{Event, Holder, Refusal, SessionId, TensorId, TensorName};
+use tensorlane_proto::reference::Reference;
+
+use super::refusals::refused;
+use super::write::origin;
+use super::{Freed, Store, Taken, Tensor};
+
+/// Names that a description has at most. A tensor may have thousands, and a list of them would repeat all with each.
+const DESCRIBED_NAMES_MAX: usize = 16;
+
+// === impl Store ===
+
+impl Store {
+    /// Leases many tensors of this peer under one lock; one result for each, in order.
+    pub fn lease_many(&self, by: Holder, ids: impl Iterator<Item = TensorId>) -> Vec<Result<Taken, Failure>> {
+        let now = self.clock.now();
+        let mut freed = Freed::default();
+        let mut state = self.state.lock();
+        if let Err(ended) = state.check_open(Some(by)) {
+            return ids.map(|_| Err(ended.clone())).collect();
+        }
+        let taken = ids
+            .map(|id| match state.apply_into(now, Event::Lease { by, id }, &mut freed) {
+                Ok(_) => state.taken(id),
+                Err(refusal) => Err(refused(&refusal)),
+            })
+            .collect();
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        taken
+    }
+
+    /// Leases one tensor of this peer.
+    pub fn lease(&self, by: Holder, id: TensorId) -> Result<Taken, Failure> {
+        self.lease_many(by, std::iter::once(id))
+            .pop()
+            .unwrap_or_else(|| Err(refused(&Refusal::NotFound { id })))
+    }
+
+    /// Leases the copy of another peer's tensor, if there is one.
+    pub fn lease_copy(&self, by: Holder, reference: &Reference) -> Option<Result<Taken, Failure>> {
+        let id = self.state.lock().ledger.copy_of(&origin(reference))?;
+        match self.lease(by, id) {
+            // It went between the two looks.
+            Err(failure) if failure.reason == tensorlane_proto::failure::Reason::NotFound => None,
+            outcome => Some(outcome),
+        }
+    }
+
+    /// Ends leases under one lock. `still_mapped` are leases of tensors that some process may go on mapping: their
+    /// blocks wait for the session's witness.
+    pub fn release(&self, by: Holder, ids: &[u64], still_mapped: &[u64]) -> Vec<Result<(), Failure>> {
+        let now = self.clock.now();
+        let mut freed = Freed::default();
+        let mut pinned: Vec<Block> = Vec::new();
+        let mut state = self.state.lock();
+        for id in still_mapped {
+            pinned.extend(state.tensors.get(&TensorId(*id)).map(|t| t.block.clone()));
+        }
+        let outcomes = ids
+            .iter()
+            .chain(still_mapped)
+            .map(|id| {
+                let event = Event::Release { by, id: TensorId(*id), count: 1 };
+                state.apply_into(now, event, &mut freed).map(|_| ()).map_err(|r| refused(&r))
+            })
+            .collect();
+        let wake = state.wants_keeper();
+        drop(state);
+        if let Holder::Session(session) = by {
+            self.pin(session, pinned);
+        }
+        self.settle(freed, wake);
+        outcomes
+    }
+
+    /// Keeps blocks from reuse until nobody who got them through `session` can map them any more.
+    pub(super) fn pin(&self, session: SessionId, mut blocks: Vec<Block>) {
+        blocks.sort_by_key(Block::segment_id);
+        for same in blocks.chunk_by(|a, b| a.segment_id() == b.segment_id()) {
+            if let Some(first) = same.first() {
+                self.arena.pin_until_witness_ends(first.segment_id(), session.0, same.to_vec());
+            }
+        }
+    }
+
+    /// A sealed tensor of this peer, for reading its bytes; no lease.
+    pub fn sealed(&self, id: TensorId) -> Result<Arc<Tensor>, Failure> {
+        let state = self.state.lock();
+        match state.ledger.state(id) {
+            None => Err(refused(&Refusal::NotFound { id })),
+            Some(tensorlane_proto::ledger::State::Reserved) => Err(refused(&Refusal::NotSealed { id })),
+            Some(tensorlane_proto::ledger::State::Sealed) => {
+                state.tensors.get(&id).cloned().ok_or_else(|| refused(&Refusal::NotFound { id }))
+            }
+        }
+    }
+
+    /// The copy of another peer's tensor.
+    pub fn copy_of(&self, reference: &Reference) -> Option<TensorId> {
+        self.state.lock().ledger.copy_of(&origin(reference))
+    }
+
+    /// What is known of a sealed tensor that is here.
+    pub fn description(&self, id: TensorId) -> Result<v1::Description, Failure> {
+        let tensor = self.sealed(id)?;
+        let state = self.state.lock();
+        let entry = state.ledger.entry(id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
+        Ok(v1::Description {
+            reference: tensor.reference.encode(),
+            descriptor: Some(tensor.wire.clone()),
+            sealed: true,
+            names: entry.names().take(DESCRIBED_NAMES_MAX).map(ToString::to_string).collect(),
+            leases: entry.leases,
+            tickets: u32::try_from(entry.tickets).unwrap_or(u32::MAX),
+            crc32c: tensor.crc32c,
+            here: true,
+        })
+    }
+
+    /// Names in order, after `after`, that begin with `prefix`; at most `limit`.
+    pub fn list(
+        &self,
+        prefix: &str,
+        after: Option<&TensorName>,
+        limit: usize,
+    ) -> Vec<(TensorName, TensorId)> {
+        self.state.lock().ledger.list(prefix, after, limit)
+    }
+
+    /// Holders with the most bytes, for telling who fills the arena.
+    pub(super) fn largest_holders(&self) -> Vec<(Holder, u64, u64)> {
+        self.state.lock().ledger.largest_holders(3)
+    }
+
+    /// Whether a reference is of this peer, and in which life.
+    pub fn is_ours(&self, reference: &Reference) -> bool {
+        *reference.peer() == self.me.peer
+    }
+
+    /// This life.
+    pub fn incarnation(&self) -> Incarnation {
+        self.me.incarnation
+    }
+
+    /// Drops copies of other peers' tensors that nobody leases, the longest idle first, until `bytes` are given back.
+    pub(super) fn evict(&self, bytes: u64) -> bool {
+        let before = self.totals().0.copies;
+        // Evicting is never refused; what it gives back is seen by looking at the arena again.
+        let _ = self.apply(Event::Evict { bytes });
+        self.totals().0.copies < before
+    }
+}

@@ -1,0 +1,203 @@
+//! Room: from a wish for bytes to a block, at once where it can be, else waiting in line for it.
+//!
+//! ```text
+//!   wish --> the owner's own segments ------------------------------------------> block
+//!     |
+//!     '--> line --> in front: a new segment fits? --yes--> leave the line, populate, (writer maps), seal --> again
+//!                     |  ^                       '--no---> drop idle copies, take idle segments back
+//!                     v  |                                  nothing there: wait for room, the deadline or a cancel
+//!                    room came about
+//! ```
+//!
+//! Puts and pulls stand in lines of their own: a tenth of the arena is for pulls only, so that two full peers never wait
+//! for each other.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_memory::{AdoptError, Block, Grant, NoRoom, Owner, Purpose};
+use tensorlane_proto::failure::{Failure, Reason};
+
+use super::Store;
+use super::line::{Line, Waited};
+use super::refusals::{arena_full, never_fits};
+use crate::cancel::Cancel;
+use crate::session::SessionLink;
+
+/// Bytes that somebody wants, and for how long.
+pub struct Wish<'a> {
+    /// The session that will write them itself, or none where the sidecar does.
+    pub writer: Option<&'a Arc<SessionLink>>,
+    /// Whether they come from here or from another peer.
+    pub purpose: Purpose,
+    /// How many.
+    pub bytes: u64,
+    /// When to give up.
+    pub deadline: Instant,
+    /// Raised when nobody wants them any more.
+    pub cancel: &'a Cancel,
+}
+
+/// What to do next about a wish.
+enum Next {
+    Have(Block),
+    Populate(Grant),
+    Wait(NoRoom),
+}
+
+// === impl Wish ===
+
+impl Wish<'_> {
+    fn owner(&self) -> Owner {
+        self.writer.map_or(Owner::Sidecar, |link| Owner::Session(link.id().0))
+    }
+}
+
+// === impl Store ===
+
+impl Store {
+    /// A block, if one is there right now. Never waits.
+    pub fn room_now(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Option<Block> {
+        // Those who wait for the sidecar's segments came first.
+        if owner == Owner::Sidecar && !self.line(purpose).is_empty() && bytes > 0 {
+            return None;
+        }
+        self.arena.allocate(owner, purpose, bytes).ok()
+    }
+
+    /// A block; waits for it in line until the deadline. Blocks: for workers.
+    pub fn room(&self, wish: &Wish<'_>) -> Result<Block, Failure> {
+        if let Some(block) = self.room_now(wish.owner(), wish.purpose, wish.bytes) {
+            return Ok(block);
+        }
+        let line = self.line(wish.purpose);
+        loop {
+            let mut place = line.enter(wish.cancel);
+            let grant = loop {
+                match self.next(wish, place.is_front())? {
+                    Next::Have(block) => return Ok(block),
+                    Next::Populate(grant) => break grant,
+                    Next::Wait(why) => match place.wait(wish.deadline, wish.cancel) {
+                        Waited::Stirred => {}
+                        Waited::TooLate => return Err(self.too_late(wish, why)),
+                        Waited::Cancelled => return Err(cancelled()),
+                    },
+                }
+            };
+            // Populating takes a while, and the room is booked: let the next one look.
+            drop(place);
+            self.grow(wish, grant)?;
+        }
+    }
+
+    fn next(&self, wish: &Wish<'_>, front: bool) -> Result<Next, Failure> {
+        loop {
+            // Room in a session's own segments is nobody else's, so it need not wait for its turn.
+            let own = wish.writer.is_some();
+            let no_room = match front || own {
+                true => match self.arena.allocate(wish.owner(), wish.purpose, wish.bytes) {
+                    Ok(block) => return Ok(Next::Have(block)),
+                    Err(no_room) => no_room,
+                },
+                false => NoRoom::Grow,
+            };
+            match no_room {
+                NoRoom::Never { asked, most } => return Err(never_fits(asked, most)),
+                NoRoom::Stopped => return Err(stopping()),
+                NoRoom::Grow | NoRoom::Full(_) if !front => return Ok(Next::Wait(no_room)),
+                NoRoom::Grow => match self.arena.admit(wish.owner(), wish.purpose, wish.bytes) {
+                    Ok(grant) => return Ok(Next::Populate(grant)),
+                    Err(NoRoom::Never { asked, most }) => return Err(never_fits(asked, most)),
+                    Err(NoRoom::Stopped) => return Err(stopping()),
+                    Err(_) if self.relieve(wish.bytes) => {}
+                    Err(why) => return Ok(Next::Wait(why)),
+                },
+                NoRoom::Full(_) if self.relieve(wish.bytes) => {}
+                NoRoom::Full(_) => return Ok(Next::Wait(no_room)),
+            }
+        }
+    }
+
+    /// Makes the booked segment, lets its writer map it, and seals it.
+    fn grow(&self, wish: &Wish<'_>, grant: Grant) -> Result<(), Failure> {
+        let bytes = grant.bytes();
+        let fresh = grant.populate().map_err(|error| {
+            let cause = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            Failure::new(
+                Reason::ArenaFull,
+                format!(
+                    "a segment of {bytes} bytes could not be populated: {error}{cause}; the memory was given back"
+                ),
+            )
+        })?;
+        if let Some(link) = wish.writer {
+            let segment = fresh.segment_id();
+            let memory = fresh.writer_fd().map_err(|e| no_descriptor(&e))?;
+            let witness = self.arena.witness(segment, link.id().0).map_err(|e| no_descriptor(&e))?;
+            link.map_writable(segment, fresh.bytes(), memory, witness)?;
+        }
+        match self.arena.adopt(fresh) {
+            Ok(_) => Ok(()),
+            Err(AdoptError::OwnerGone { .. }) => Err(cancelled()),
+            Err(AdoptError::Segment(error)) => {
+                Err(Failure::new(Reason::Internal, format!("a segment could not be sealed: {error}")))
+            }
+        }
+    }
+
+    /// Gives back what nobody needs. True when there is more room already; bytes that clients were asked to let go of
+    /// come back by themselves, and stir the line.
+    fn relieve(&self, bytes: u64) -> bool {
+        if self.evict(bytes) {
+            return true;
+        }
+        let before = self.arena.usage();
+        let told = self.arena.reclaim_held(bytes);
+        for (session, segment) in &told {
+            if let Some(link) = self.link(tensorlane_proto::ledger::SessionId(*session)) {
+                link.retire(*segment);
+            }
+        }
+        let after = self.arena.usage();
+        after.free > before.free
+    }
+
+    fn line(&self, purpose: Purpose) -> &Line {
+        match purpose {
+            Purpose::Put => &self.puts,
+            Purpose::Pull => &self.pulls,
+        }
+    }
+
+    fn too_late(&self, wish: &Wish<'_>, why: NoRoom) -> Failure {
+        match why {
+            NoRoom::Full(shortage) => arena_full(&shortage, &self.largest_holders()),
+            _ => {
+                let usage = self.arena.usage();
+                Failure::new(
+                    Reason::ArenaFull,
+                    format!("{} bytes did not get their turn before the deadline", wish.bytes),
+                )
+                .with("asked_bytes", wish.bytes)
+                .with("free_bytes", usage.free)
+                .with("waiting", self.waiting())
+            }
+        }
+    }
+}
+
+fn cancelled() -> Failure {
+    Failure::new(Reason::Cancelled, "the caller gave up waiting for room")
+}
+
+fn stopping() -> Failure {
+    Failure::new(Reason::Draining, "the sidecar is ending and takes nothing new")
+}
+
+fn no_descriptor(error: &std::io::Error) -> Failure {
+    Failure::new(
+        Reason::Internal,
+        format!("no descriptor for a segment ({error}); raise the sidecar's limit of open files"),
+    )
+}

@@ -1,0 +1,108 @@
+//! A tensor as the store has it: what its bytes mean, and the block that they are in.
+
+use std::sync::Arc;
+
+use tensorlane_memory::Block;
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::layout::Layout;
+use tensorlane_proto::ledger::TensorId;
+use tensorlane_proto::reference::Reference;
+
+/// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
+#[derive(Debug)]
+pub struct Tensor {
+    /// Its number here.
+    pub id: TensorId,
+    /// Names it from anywhere: at its owner, for a copy.
+    pub reference: Reference,
+    /// What the bytes mean.
+    pub descriptor: Descriptor,
+    /// The same, as it goes over the wire.
+    pub wire: v1::Descriptor,
+    /// Where the bytes are.
+    pub block: Block,
+    /// CRC-32C of the bytes, where their writer gave one.
+    pub crc32c: Option<u32>,
+}
+
+/// A leased tensor on its way to whoever asked for it.
+pub struct Taken {
+    /// The lease.
+    pub id: TensorId,
+    /// The tensor.
+    pub tensor: Arc<Tensor>,
+    /// The selected part; none for all of it.
+    pub part: Option<Part>,
+    /// Whether bytes were copied here to answer.
+    pub copied: bool,
+    /// How the bytes came; none for a local map.
+    pub moved: Option<v1::Moved>,
+}
+
+/// A view of a part of a tensor.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// Where it begins, in bytes from the start of the tensor.
+    pub offset: u64,
+    /// Shape and strides of it.
+    pub layout: Layout,
+}
+
+/// Room for a tensor that is being written.
+pub struct Room {
+    /// The reservation.
+    pub id: TensorId,
+    /// Where to write.
+    pub block: Block,
+}
+
+// === impl Taken ===
+
+impl Taken {
+    /// A whole tensor, mapped where it is.
+    pub fn whole(tensor: Arc<Tensor>) -> Self {
+        Self { id: tensor.id, tensor, part: None, copied: false, moved: None }
+    }
+
+    /// The block.
+    pub fn block(&self) -> &Block {
+        &self.tensor.block
+    }
+
+    /// The answer as a message, with the location in the segment.
+    pub fn to_wire(&self) -> v1::Acquired {
+        let (offset, bytes, descriptor, crc32c) = match &self.part {
+            None => (0, self.tensor.block.len(), self.tensor.wire.clone(), self.tensor.crc32c),
+            Some(part) => {
+                let descriptor = v1::Descriptor {
+                    device: self.tensor.wire.device.clone(),
+                    metadata: self.tensor.wire.metadata.clone(),
+                    ..v1::Descriptor::from(&part.layout)
+                };
+                (part.offset, part.layout.bytes(), descriptor, None)
+            }
+        };
+        v1::Acquired {
+            id: self.id.0,
+            location: Some(location(&self.tensor.block, offset, bytes)),
+            descriptor: Some(descriptor),
+            copied: self.copied,
+            moved: self.moved.clone(),
+            crc32c,
+        }
+    }
+}
+
+// === impl Room ===
+
+impl Room {
+    /// Where to write, as a message.
+    pub fn location(&self) -> v1::Location {
+        location(&self.block, 0, self.block.len())
+    }
+}
+
+fn location(block: &Block, offset: u64, bytes: u64) -> v1::Location {
+    v1::Location { segment: block.segment_id(), offset: block.offset() + offset, bytes }
+}

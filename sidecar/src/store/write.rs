@@ -1,0 +1,285 @@
+//! Writing: reservations, seals, aborts, and copies that came from other peers.
+
+use std::sync::Arc;
+
+use tensorlane_memory::{Block, BlockError};
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{
+    Answer, Event, Holder, Keep, Origin, Recalled, Refusal, RetryId, RetryKind, TensorId, TicketId,
+};
+use tensorlane_proto::reference::Reference;
+
+use super::refusals::refused;
+use super::{Freed, Room, State, Store, Taken, Tensor};
+
+/// A tensor about to be written.
+pub struct NewTensor {
+    /// What its bytes will mean.
+    pub descriptor: Descriptor,
+    /// The client's id of the request.
+    pub retry: Option<RetryId>,
+}
+
+/// How a reservation is to be sealed.
+pub struct Sealing {
+    /// The reservation.
+    pub id: TensorId,
+    /// What keeps it.
+    pub keep: Keep,
+    /// CRC-32C that its writer gave; already verified.
+    pub crc32c: Option<u32>,
+    /// The client's id of the request.
+    pub retry: Option<RetryId>,
+}
+
+// === impl Store ===
+
+impl Store {
+    /// Books a block as a reservation of `by`.
+    pub fn reserve(&self, by: Option<Holder>, new: NewTensor, block: Block) -> Result<Room, Failure> {
+        let bytes = new.descriptor.layout.bytes();
+        let mut state = self.state.lock();
+        state.check_open(by)?;
+        let (answer, freed) = state.apply(self.clock.now(), Event::Reserve { by, bytes, retry: new.retry });
+        let room = match answer {
+            Ok(Answer::Reserved { id, again: false }) => {
+                let tensor = self.tensor(id, new.descriptor, block.clone(), None);
+                state.tensors.insert(id, Arc::new(tensor));
+                Ok(Room { id, block })
+            }
+            // A repeat: the block of the first answer, and the new one goes back by itself.
+            Ok(Answer::Reserved { id, again: true }) => state.room(id),
+            Ok(other) => Err(unexpected(&other)),
+            Err(refusal) => Err(refused(&refusal)),
+        };
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        room
+    }
+
+    /// The room of an earlier request with this retry id, if it was one for a reservation that still lives.
+    pub fn recall_room(&self, by: Option<Holder>, retry: RetryId, bytes: u64) -> Option<Room> {
+        let state = self.state.lock();
+        match state.ledger.recall(&retry)? {
+            Recalled { kind: RetryKind::Reserve { bytes: first }, id, by: whose }
+                if first == bytes && whose == by =>
+            {
+                state.room(id).ok()
+            }
+            _ => None,
+        }
+    }
+
+    /// The reservation that `by` wants to seal, for looking at its bytes before it does.
+    pub fn reserved(&self, by: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
+        let state = self.state.lock();
+        let entry = state.ledger.entry(id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
+        if entry.state == tensorlane_proto::ledger::State::Sealed {
+            return Err(refused(&Refusal::AlreadySealed { id }));
+        }
+        if entry.reserved_by != by {
+            return Err(refused(&Refusal::NotYours { id }));
+        }
+        state.tensors.get(&id).cloned().ok_or_else(|| refused(&Refusal::NotFound { id }))
+    }
+
+    /// Makes a reservation visible and immutable. Gives its reference and the ticket that was made.
+    pub fn seal(
+        &self,
+        by: Option<Holder>,
+        sealing: Sealing,
+    ) -> Result<(Reference, TensorId, Option<TicketId>), Failure> {
+        let mut state = self.state.lock();
+        let mut freed = Freed::default();
+        let outcome = self.seal_locked(&mut state, by, sealing, &mut freed);
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        let (sealed, woken) = outcome?;
+        woken.into_iter().for_each(|wake| wake());
+        Ok(sealed)
+    }
+
+    #[expect(clippy::type_complexity, reason = "one caller; the parts are named there")]
+    fn seal_locked(
+        &self,
+        state: &mut State,
+        by: Option<Holder>,
+        sealing: Sealing,
+        freed: &mut Freed,
+    ) -> Result<((Reference, TensorId, Option<TicketId>), Vec<Box<dyn FnOnce() + Send>>), Failure> {
+        let Sealing { id, keep, crc32c, retry } = sealing;
+        if let Some(again) = state.sealed_before(retry, id) {
+            return Ok((again?, Vec::new()));
+        }
+        state.end_writing(by, id)?;
+        let name = keep.name.as_ref().map(|n| n.name.clone());
+        let event = Event::Seal { by, id, keep, retry };
+        let answer = state.apply_into(self.clock.now(), event, freed).map_err(|r| refused(&r))?;
+        let Answer::Sealed { id, ticket, .. } = answer else { return Err(unexpected(&answer)) };
+        let tensor = state.tensors.get_mut(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
+        if crc32c.is_some() {
+            let Tensor { descriptor, block, .. } = &**tensor;
+            let sealed = self.tensor(id, descriptor.clone(), block.clone(), crc32c);
+            *tensor = Arc::new(sealed);
+        }
+        let reference = tensor.reference.clone();
+        let woken = name.map(|n| state.name_appeared(&n)).unwrap_or_default();
+        Ok(((reference, id, ticket), woken))
+    }
+
+    /// What an earlier Put or Seal with this retry id was answered with, if it was one and its tensor lives. The new
+    /// caller gets a lease of its own if it wants one: the first caller's may have ended with its session.
+    pub fn recall_stored(
+        &self,
+        retry: RetryId,
+        lease_for: Option<Holder>,
+    ) -> Result<Option<(Reference, TensorId, Option<TicketId>)>, Failure> {
+        let mut state = self.state.lock();
+        let Some(recalled) = state.ledger.recall(&retry) else { return Ok(None) };
+        let RetryKind::Seal { ticket } = recalled.kind else {
+            return Err(refused(&Refusal::RetryMismatch { first: recalled.kind.as_str() }));
+        };
+        let id = recalled.id;
+        let mut freed = Freed::default();
+        if let Some(by) = lease_for.filter(|by| recalled.by != Some(*by)) {
+            state
+                .apply_into(self.clock.now(), Event::Lease { by, id }, &mut freed)
+                .map_err(|r| refused(&r))?;
+        }
+        let reference = state.tensors.get(&id).map(|t| t.reference.clone());
+        drop(state);
+        drop(freed);
+        Ok(reference.map(|r| (r, id, ticket)))
+    }
+
+    /// Gives a reservation up.
+    pub fn abort(&self, by: Option<Holder>, id: TensorId) -> Result<(), Failure> {
+        // The writer may still be writing through its map: its block is the session's own, and nobody else gets it.
+        self.apply(Event::Abort { by, id }).map(|_| ())
+    }
+
+    /// Enters a finished copy of another peer's tensor, leased by `by`. If another copy was faster, that one is leased.
+    pub fn copy_in(
+        &self,
+        by: Holder,
+        reference: Reference,
+        descriptor: Descriptor,
+        block: Block,
+        crc32c: Option<u32>,
+    ) -> Result<Taken, Failure> {
+        let origin = origin(&reference);
+        let event = Event::CopyIn { origin, bytes: descriptor.layout.bytes(), by };
+        let mut state = self.state.lock();
+        let mut freed = Freed::default();
+        let taken = match state.apply_into(self.clock.now(), event, &mut freed) {
+            Ok(Answer::CopiedIn { id }) => {
+                // It was sealed by whoever brought the bytes, before anyone could hear of it.
+                let wire = v1::Descriptor::from(&descriptor);
+                let tensor = Arc::new(Tensor { id, reference, descriptor, wire, block, crc32c });
+                state.tensors.insert(id, Arc::clone(&tensor));
+                Ok(Taken::whole(tensor))
+            }
+            Err(Refusal::CopyExists { id }) => {
+                match state.apply_into(self.clock.now(), Event::Lease { by, id }, &mut freed) {
+                    Ok(_) => state.taken(id),
+                    Err(refusal) => Err(refused(&refusal)),
+                }
+            }
+            Ok(other) => Err(unexpected(&other)),
+            Err(refusal) => Err(refused(&refusal)),
+        };
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        taken
+    }
+
+    /// Enters bytes that were packed for one caller (a row list, a part of another peer's tensor), leased by it alone.
+    pub fn pack_in(&self, by: Holder, descriptor: Descriptor, block: Block) -> Result<Taken, Failure> {
+        let room = self.reserve(Some(by), NewTensor { descriptor, retry: None }, block)?;
+        let keep = Keep { lease: true, ..Keep::default() };
+        self.seal(Some(by), Sealing { id: room.id, keep, crc32c: None, retry: None })?;
+        self.state.lock().taken(room.id)
+    }
+
+    fn tensor(&self, id: TensorId, descriptor: Descriptor, block: Block, crc32c: Option<u32>) -> Tensor {
+        let me = &self.me;
+        let reference =
+            Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
+        let wire = v1::Descriptor::from(&descriptor);
+        Tensor { id, reference, descriptor, wire, block, crc32c }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn room(&self, id: TensorId) -> Result<Room, Failure> {
+        let tensor = self.tensors.get(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
+        Ok(Room { id, block: tensor.block.clone() })
+    }
+
+    /// Before the ledger hears of a seal: nobody in this process writes the block from now on. Refused while a Fill does,
+    /// when nothing has changed yet. If the ledger refuses the seal, the reservation stays, and can be sealed or aborted.
+    fn end_writing(&self, by: Option<Holder>, id: TensorId) -> Result<(), Failure> {
+        let reserved = self.ledger.entry(id).filter(|entry| entry.reserved_by == by);
+        if reserved.is_none_or(|entry| entry.state != tensorlane_proto::ledger::State::Reserved) {
+            // The ledger will say what is wrong.
+            return Ok(());
+        }
+        match self.tensors.get(&id) {
+            Some(tensor) if !tensor.block.is_sealed() => {
+                tensor.block.mark_sealed().map_err(|e| unsealable(&e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn taken(&self, id: TensorId) -> Result<Taken, Failure> {
+        let tensor = self.tensors.get(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
+        Ok(Taken::whole(Arc::clone(tensor)))
+    }
+
+    /// The first answer to a Seal that is repeated by whatever session.
+    #[expect(clippy::type_complexity, reason = "the same three parts as a seal gives")]
+    fn sealed_before(
+        &self,
+        retry: Option<RetryId>,
+        id: TensorId,
+    ) -> Option<Result<(Reference, TensorId, Option<TicketId>), Failure>> {
+        let recalled = self.ledger.recall(&retry?)?;
+        let RetryKind::Seal { ticket } = recalled.kind else {
+            return Some(Err(refused(&Refusal::RetryMismatch { first: recalled.kind.as_str() })));
+        };
+        if recalled.id != id {
+            return Some(Err(refused(&Refusal::RetryMismatch { first: "seal" })));
+        }
+        let reference = self.tensors.get(&id)?.reference.clone();
+        Some(Ok((reference, id, ticket)))
+    }
+}
+
+/// Whose tensor a reference names, as the ledger keeps it.
+pub(super) fn origin(reference: &Reference) -> Origin {
+    Origin {
+        peer: reference.peer().as_str().into(),
+        incarnation: reference.incarnation().0,
+        id: reference.id(),
+    }
+}
+
+fn unsealable(error: &BlockError) -> Failure {
+    let reason = match error {
+        BlockError::Landing => Reason::NotSealed,
+        _ => Reason::Internal,
+    };
+    Failure::new(reason, format!("the block of a reservation cannot be sealed: {error}"))
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    Failure::new(Reason::Internal, format!("the ledger answered {answer:?} to another question"))
+}
