@@ -1,0 +1,180 @@
+//! What the command understands.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use tensorlane_client::{Client, ClientOptions, SOCKETS_ENV, Target};
+use tensorlane_proto::{PeerName, Selection};
+
+use crate::output::Format;
+use crate::parse;
+
+/// Put tensors into the exchange, get them out, and see what is there.
+#[derive(Debug, Parser)]
+#[command(name = "tensorlane", version, disable_help_subcommand = true)]
+pub(crate) struct Args {
+    /// How results are printed.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub(crate) output: Format,
+    #[command(flatten)]
+    pub(crate) connection: Connection,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How the sidecar is reached.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Connection {
+    /// The directory of the sidecar's session socket [default: /run/tensorlane].
+    #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
+    sockets: Option<PathBuf>,
+    /// When a call gives up, such as 500ms, 30s, 10m.
+    #[arg(long, global = true, default_value = "30s", value_parser = parse::duration, value_name = "DURATION")]
+    deadline: Duration,
+}
+
+impl Connection {
+    pub(crate) fn connect(&self) -> tensorlane_client::Result<Client> {
+        let options = self.sockets.as_ref().map_or_else(ClientOptions::from_env, ClientOptions::at);
+        options.deadline(self.deadline).connect()
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Put all tensors of a safetensors file.
+    Put(Put),
+    /// Get tensors, into a safetensors file if one is given.
+    Get(Get),
+    /// List the names of this peer.
+    Ls(Ls),
+    /// Tell what is known of tensors without moving them.
+    Describe(Describe),
+    /// Take names away; a tensor that nothing else keeps is freed.
+    Rm(Rm),
+    /// Show the state of the sidecar: arena, tensors, leases.
+    Status,
+    /// Show the peers and the route that would be taken to each.
+    Peers,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Put {
+    /// The safetensors file.
+    pub(crate) file: PathBuf,
+    /// Name each tensor PREFIX/NAME-IN-FILE. Without it each gets a ticket instead.
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) name: Option<String>,
+    /// Give names that are taken to the new tensors.
+    #[arg(long, requires = "name")]
+    pub(crate) replace: bool,
+    /// How long a ticket keeps each tensor [default: 60s where there is no name].
+    #[arg(long, visible_alias = "ticket-ttl", value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) keep: Option<Duration>,
+    /// How often each ticket can be redeemed.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub(crate) uses: u32,
+    /// Store a CRC-32C with each tensor; it is verified on every transfer.
+    #[arg(long)]
+    pub(crate) checksum: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Get {
+    /// Names, references or tickets.
+    #[arg(required = true, value_name = "NAME|REFERENCE|TICKET")]
+    pub(crate) targets: Vec<String>,
+    /// The given names are prefixes: get every tensor of this peer below them.
+    #[arg(short, long, conflicts_with = "peer")]
+    pub(crate) recursive: bool,
+    /// Write the tensors into this safetensors file.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) to: Option<PathBuf>,
+    /// The peer that the names belong to; without it this peer and all connected ones are asked.
+    #[arg(long, value_name = "PEER")]
+    pub(crate) peer: Option<PeerName>,
+    /// Only these rows of each tensor, such as 3,7,10-19.
+    #[arg(long, value_parser = parse::rows, value_name = "ROWS")]
+    rows: Option<Selection>,
+    /// Only this part of each tensor, a range for each dimension, such as 0:10,::2.
+    #[arg(long, value_parser = parse::ranges, value_name = "RANGES", conflicts_with = "rows")]
+    part: Option<Selection>,
+    /// How long to wait for names that do not exist yet.
+    #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) wait: Duration,
+    /// What the route must satisfy, else the call fails: zero_copy, same_node, encrypted.
+    #[arg(long, value_delimiter = ',', value_name = "WHAT")]
+    pub(crate) require: Vec<parse::Requirement>,
+}
+
+impl Get {
+    /// The part that is wanted.
+    pub(crate) fn selection(&self) -> Selection {
+        self.rows.clone().or_else(|| self.part.clone()).unwrap_or_default()
+    }
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Ls {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Show references, too.
+    #[arg(short, long)]
+    pub(crate) long: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Describe {
+    /// Names or references.
+    #[arg(required = true, value_parser = parse::target, value_name = "NAME|REFERENCE")]
+    pub(crate) targets: Vec<Target>,
+    /// How long to wait for names that do not exist yet.
+    #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) wait: Duration,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Rm {
+    /// Names of this peer.
+    #[arg(required = true, value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+    /// The given names are prefixes: every name below them goes, and the name itself.
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn options_may_stand_before_and_behind_the_verb() {
+        for line in ["tensorlane -o json ls a", "tensorlane ls a -o json"] {
+            let args = Args::try_parse_from(line.split(' ')).unwrap();
+            assert_eq!(args.output, Format::Json);
+        }
+    }
+
+    #[test]
+    fn what_cannot_go_together_is_refused() {
+        for line in [
+            "tensorlane get a --rows 1 --part 0:1",
+            "tensorlane put f --replace",
+            "tensorlane get",
+            "tensorlane get a --rows x",
+            "tensorlane get a --require speed",
+            "tensorlane --deadline 5 status x",
+        ] {
+            assert_eq!(Args::try_parse_from(line.split(' ')).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

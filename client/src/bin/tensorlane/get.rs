@@ -1,0 +1,233 @@
+//! `tensorlane get`: tensors out of the exchange, into a safetensors file or just here.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use serde_json::json;
+use tensorlane_client::{AcquireOptions, Client, Moved, Target, Tensor};
+use tensorlane_proto::{Metadata, Reference};
+
+use crate::args::Get;
+use crate::list;
+use crate::output::{self, Output};
+use crate::parse::{self, REFERENCE_BEGINS};
+use crate::progress::Progress;
+use crate::sink::{Sink, Wanted};
+
+/// What is copied at once.
+const CHUNK_BYTES: usize = 8 << 20;
+/// Tensors acquired in one request, up to so many bytes: what comes from another peer takes room in this one's arena.
+const BATCH_BYTES: u64 = 64 << 20;
+const BATCH_ITEMS: usize = 256;
+/// What stands between a ticket's reference and its secret.
+const TICKET_MARK: char = '#';
+
+pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
+    // What tickets lease must be held until it is copied.
+    let mut held = Vec::new();
+    let wanted = wanted(client, args, &mut held)?;
+    let total = wanted.iter().map(|one| one.layout.bytes()).sum();
+    let mut sink = args.to.as_deref().map(|path| Sink::create(path, &wanted)).transpose()?;
+    let mut progress = Progress::new(total);
+    let mut got = Vec::with_capacity(wanted.len());
+    let mut rest = &wanted[..];
+    while !rest.is_empty() {
+        let (batch, after) = rest.split_at(batch(rest));
+        acquire(client, args, batch, sink.as_mut(), &mut progress, &mut got)?;
+        rest = after;
+    }
+    if let Some(sink) = sink {
+        sink.finish()?;
+    }
+    report(output, &got, progress.finish(), args.to.as_deref())?;
+    Ok(())
+}
+
+/// A tensor that was got.
+struct Got<'a> {
+    wanted: &'a Wanted,
+    moved: Moved,
+    copied: bool,
+    verified: bool,
+}
+
+/// Finds out what is meant, and what it will be.
+fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wanted>> {
+    let mut wanted = Vec::new();
+    let mut names = Vec::new();
+    for text in &args.targets {
+        if args.recursive {
+            let before = wanted.len();
+            below(client, args, text, &mut wanted)?;
+            ensure!(
+                wanted.len() > before,
+                "no name of this peer is below {text:?}; `tensorlane ls` shows what there is"
+            );
+        } else if text.contains(TICKET_MARK) && text.starts_with(REFERENCE_BEGINS) {
+            let tensor = client.redeem(text, None).with_context(|| "the ticket")?;
+            let target = Target::Id(tensor.lease().id());
+            wanted.push(one(args, format!("tensor-{}", tensor.lease().id()), target, tensor.descriptor())?);
+            held.push(tensor);
+        } else if text.starts_with(REFERENCE_BEGINS) {
+            let reference: Reference = text.parse()?;
+            let found = client.describe(&reference).with_context(|| text.clone())?;
+            let name = found.names.first().cloned().unwrap_or_else(|| format!("tensor-{}", reference.id()));
+            wanted.push(one(args, name, reference.into(), &found.descriptor)?);
+        } else {
+            names.push(text);
+        }
+    }
+    if names.is_empty() {
+        return Ok(wanted);
+    }
+    // All names in one call: they are waited for together.
+    let found = client.lookup(&names, args.peer.as_ref(), args.wait)?;
+    for (name, found) in names.iter().zip(found) {
+        let found = found.with_context(|| name.to_string())?;
+        wanted.push(one(args, name.to_string(), found.reference.into(), &found.descriptor)?);
+    }
+    Ok(wanted)
+}
+
+fn below(client: &Client, args: &Get, prefix: &str, wanted: &mut Vec<Wanted>) -> Result<()> {
+    for listed in list::below(client, prefix) {
+        let listed = listed?;
+        let short = listed.name.strip_prefix(prefix).unwrap_or(&listed.name).trim_start_matches('/');
+        let name = if short.is_empty() { &listed.name } else { short };
+        let found = listed.description;
+        wanted.push(one(args, name.to_owned(), found.reference.into(), &found.descriptor)?);
+    }
+    Ok(())
+}
+
+fn one(
+    args: &Get,
+    name: String,
+    target: Target,
+    descriptor: &tensorlane_proto::Descriptor,
+) -> Result<Wanted> {
+    let resolved = args.selection().resolve(&descriptor.layout).with_context(|| name.clone())?;
+    let metadata: Metadata = descriptor.metadata.clone();
+    Ok(Wanted { name, target, layout: resolved.packed_layout(), metadata })
+}
+
+/// How many of the tensors are acquired together; one at least.
+fn batch(wanted: &[Wanted]) -> usize {
+    let mut bytes = 0;
+    let fits = |one: &&Wanted| {
+        bytes += one.layout.bytes();
+        bytes <= BATCH_BYTES
+    };
+    wanted.iter().take(BATCH_ITEMS).take_while(fits).count().max(1)
+}
+
+fn acquire<'a>(
+    client: &Client,
+    args: &Get,
+    batch: &'a [Wanted],
+    mut sink: Option<&mut Sink>,
+    progress: &mut Progress,
+    got: &mut Vec<Got<'a>>,
+) -> Result<()> {
+    let options = AcquireOptions::new().selection(args.selection()).require(parse::require(&args.require));
+    let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
+    for (wanted, tensor) in batch.iter().zip(client.acquire_many(&targets, &options)) {
+        let tensor = tensor.with_context(|| wanted.name.clone())?;
+        ensure!(
+            tensor.descriptor().layout.packed() == wanted.layout,
+            "{} has become another tensor meanwhile; get it again",
+            wanted.name
+        );
+        let verified = copy(&tensor, wanted, got.len(), sink.as_deref_mut(), progress)?;
+        got.push(Got { wanted, moved: tensor.moved().clone(), copied: tensor.copied(), verified });
+    }
+    Ok(())
+}
+
+/// Copies a tensor into the file and verifies its checksum. Without a file and a checksum there is nothing to do: it is
+/// mapped. Returns whether it was verified.
+fn copy(
+    tensor: &Tensor,
+    wanted: &Wanted,
+    index: usize,
+    mut sink: Option<&mut Sink>,
+    progress: &mut Progress,
+) -> Result<bool> {
+    let total = tensor.packed_len();
+    let Some(view) = tensor.view().filter(|_| sink.is_some() || tensor.crc32c().is_some()) else {
+        progress.advance(total as u64, &wanted.name);
+        return Ok(false);
+    };
+    if !tensor.descriptor().layout.is_contiguous() {
+        // A view with gaps has no checksum of its own.
+        if let Some(sink) = sink {
+            sink.write(index, 0, &tensor.to_vec())?;
+        }
+        progress.advance(total as u64, &wanted.name);
+        return Ok(false);
+    }
+    let mut chunk = vec![0; CHUNK_BYTES.min(total)];
+    let mut crc = 0;
+    let mut at = 0;
+    while at < total {
+        let part = &mut chunk[..CHUNK_BYTES.min(total - at)];
+        view.copy_range_to(at as u64, part)?;
+        if tensor.crc32c().is_some() {
+            crc = crc32c::crc32c_append(crc, part);
+        }
+        if let Some(sink) = &mut sink {
+            sink.write(index, at as u64, part)?;
+        }
+        at += part.len();
+        progress.advance(part.len() as u64, &wanted.name);
+    }
+    match tensor.crc32c() {
+        Some(expected) if expected != crc => Err(anyhow!(
+            "{}: its bytes have the checksum {crc:08x} and not {expected:08x}; they were damaged, put it again",
+            wanted.name
+        )),
+        known => Ok(known.is_some()),
+    }
+}
+
+fn report(output: &Output, got: &[Got<'_>], took: Duration, to: Option<&Path>) -> io::Result<()> {
+    let total: u64 = got.iter().map(|got| got.wanted.layout.bytes()).sum();
+    output.print(
+        || {
+            let tensor = |got: &Got<'_>| {
+                let mut value = output::layout(&got.wanted.layout);
+                output::merge(
+                    &mut value,
+                    json!({
+                        "tensor": got.wanted.name,
+                        "moved": output::moved(&got.moved),
+                        "copied": got.copied,
+                        "verified": got.verified,
+                    }),
+                );
+                value
+            };
+            let tensors: Vec<_> = got.iter().map(tensor).collect();
+            json!({ "tensors": tensors, "bytes": total, "seconds": took.as_secs_f64(), "file": to })
+        },
+        |out| {
+            for got in got {
+                let copied = if got.copied { ", packed" } else { "" };
+                let verified = if got.verified { ", checksum verified" } else { "" };
+                writeln!(out, "{}  {}  {}{copied}{verified}", got.wanted.name, got.wanted.layout, got.moved)?;
+            }
+            let (tensors, size) = (output::tensors(got.len()), output::bytes(total));
+            let span = output::span(took.as_secs_f64());
+            match to {
+                // Mapping takes as long for a gigabyte as for a byte: a rate would say nothing.
+                None => writeln!(out, "{tensors}, {size} mapped in {span}"),
+                Some(path) => {
+                    let rate = output::rate(total, took);
+                    writeln!(out, "{tensors}, {size} into {} in {span} ({rate})", path.display())
+                }
+            }
+        },
+    )
+}

@@ -1,0 +1,151 @@
+//! `tensorlane describe`, `status` and `peers`.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tensorlane_client::{Client, Description, Moved, PeerStatus, Status, Target};
+
+use crate::args::Describe;
+use crate::output::{self, Output};
+
+pub(crate) fn describe(client: &Client, output: &Output, args: &Describe) -> Result<()> {
+    let mut found = Vec::with_capacity(args.targets.len());
+    for target in &args.targets {
+        found.push(describe_one(client, target, args.wait)?);
+    }
+    output.print(
+        || found.iter().map(output::description).collect(),
+        |out| found.iter().try_for_each(|description| write_description(out, description)),
+    )?;
+    Ok(())
+}
+
+fn describe_one(client: &Client, target: &Target, wait: Duration) -> Result<Description> {
+    let Target::Name { name, .. } = target else { return Ok(client.describe(target)?) };
+    let mut found = client.lookup(&[name], None, wait)?;
+    let one = found.pop().context("the sidecar gave no result")?;
+    one.with_context(|| name.clone())
+}
+
+fn write_description(out: &mut dyn Write, of: &Description) -> io::Result<()> {
+    writeln!(out, "{}", of.reference)?;
+    let mut line = |key: &str, value: String| writeln!(out, "  {key:<10}{value}");
+    line("tensor", of.descriptor.layout.to_string())?;
+    line(
+        "size",
+        format!("{} ({} bytes)", output::bytes(of.descriptor.layout.bytes()), of.descriptor.layout.bytes()),
+    )?;
+    line("device", of.descriptor.device.to_string())?;
+    line("names", if of.names.is_empty() { "-".into() } else { of.names.join(", ") })?;
+    line("held by", format!("{} leases, {} tickets", of.leases, of.tickets))?;
+    line("bytes", if of.here { "here".into() } else { "at their owner".into() })?;
+    if let Some(crc) = of.crc32c {
+        line("crc32c", format!("{crc:08x}"))?;
+    }
+    for (key, value) in of.descriptor.metadata.iter() {
+        line("metadata", format!("{key} = {value}"))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn status(client: &Client, output: &Output) -> Result<()> {
+    let status = client.status()?;
+    output.print(|| status_json(&status), |out| write_status(out, &status))?;
+    Ok(())
+}
+
+fn status_json(status: &Status) -> Value {
+    let arena = status.arena.unwrap_or_default();
+    json!({
+        "version": status.version,
+        "exchange": status.exchange,
+        "peer": status.peer,
+        "incarnation": status.incarnation,
+        "fingerprint": status.fingerprint,
+        "uptime_seconds": status.uptime_seconds,
+        "arena": {
+            "total": arena.total,
+            "free": arena.free,
+            "reserved": arena.reserved,
+            "sealed": arena.sealed,
+            "held": arena.held,
+            "retired": arena.retired,
+            "inherited": arena.inherited,
+            "populated": arena.populated,
+        },
+        "tensors": status.tensors,
+        "copies": status.copies,
+        "leases": status.leases,
+        "names": status.names,
+        "tickets": status.tickets,
+        "sessions": status.sessions,
+        "waiting": status.waiting,
+    })
+}
+
+fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
+    writeln!(out, "{} of exchange {}", status.peer, status.exchange)?;
+    let mut line = |key: &str, value: String| writeln!(out, "  {key:<13}{value}");
+    line("version", status.version.clone())?;
+    line("incarnation", status.incarnation.clone())?;
+    line("fingerprint", status.fingerprint.clone())?;
+    line("up", output::span(status.uptime_seconds))?;
+    if let Some(arena) = status.arena {
+        let size = output::bytes;
+        line("arena", format!("{} ({} populated)", size(arena.total), size(arena.populated)))?;
+        line("  free", size(arena.free))?;
+        line("  reserved", size(arena.reserved))?;
+        line("  sealed", size(arena.sealed))?;
+        line("  held", size(arena.held))?;
+        line("  retired", format!("{} ({} inherited)", size(arena.retired), size(arena.inherited)))?;
+    }
+    line("tensors", format!("{} ({} copies of other peers')", status.tensors, status.copies))?;
+    line("held by", format!("{} leases, {} names, {} tickets", status.leases, status.names, status.tickets))?;
+    line("sessions", format!("{} ({} requests wait for room)", status.sessions, status.waiting))
+}
+
+pub(crate) fn peers(client: &Client, output: &Output) -> Result<()> {
+    let peers = client.peers()?;
+    output.print(
+        || peers.iter().map(peer_json).collect(),
+        |out| {
+            let headings = ["PEER", "STATE", "NODE", "ROUTE", "IN", "OUT", "ADDRESS", "LAST ERROR"];
+            output.table(out, &headings, &peers.iter().map(peer_row).collect::<Vec<_>>())
+        },
+    )?;
+    Ok(())
+}
+
+fn peer_row(peer: &PeerStatus) -> Vec<String> {
+    let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
+    vec![
+        peer.name.clone(),
+        peer.state.clone(),
+        or_dash(&peer.node),
+        route(peer).map_or_else(|| "-".into(), |route| route.to_string()),
+        output::bytes(peer.bytes_in),
+        output::bytes(peer.bytes_out),
+        or_dash(&peer.addresses.join(" ")),
+        or_dash(&peer.last_error),
+    ]
+}
+
+fn route(peer: &PeerStatus) -> Option<Moved> {
+    peer.route.clone().map(Moved::from)
+}
+
+fn peer_json(peer: &PeerStatus) -> Value {
+    json!({
+        "name": peer.name,
+        "state": peer.state,
+        "incarnation": peer.incarnation,
+        "node": peer.node,
+        "addresses": peer.addresses,
+        "bytes_in": peer.bytes_in,
+        "bytes_out": peer.bytes_out,
+        "last_error": peer.last_error,
+        "route": route(peer).map(|route| output::moved(&route)),
+    })
+}

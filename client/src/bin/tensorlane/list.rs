@@ -1,0 +1,97 @@
+//! `tensorlane ls` and `tensorlane rm`: the names of this peer.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tensorlane_client::{Client, Listed};
+
+use crate::args::{Ls, Rm};
+use crate::output::{self, Output};
+
+/// Names taken away in one call.
+const BATCH_ITEMS: usize = 4_096;
+
+/// The names at and below a prefix, as a path is meant: `a` has `a` and `a/b` below it, and not `ab`.
+pub(crate) fn below(
+    client: &Client,
+    prefix: &str,
+) -> impl Iterator<Item = tensorlane_client::Result<Listed>> {
+    let owned = prefix.to_owned();
+    client.list(prefix).filter(move |listed| {
+        let Ok(listed) = listed else { return true };
+        let rest = listed.name.strip_prefix(&owned);
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with('/') || owned.is_empty() || owned.ends_with('/')
+        })
+    })
+}
+
+pub(crate) fn ls(client: &Client, output: &Output, args: &Ls) -> Result<()> {
+    let listed = client.list(&args.prefix).collect::<tensorlane_client::Result<Vec<Listed>>>()?;
+    output.print(
+        || {
+            let entry = |listed: &Listed| {
+                let mut value = output::description(&listed.description);
+                output::merge(&mut value, json!({ "name": listed.name }));
+                value
+            };
+            listed.iter().map(entry).collect()
+        },
+        |out| {
+            let mut headings = vec!["NAME", "TENSOR", "SIZE", "LEASES"];
+            if args.long {
+                headings.push("REFERENCE");
+            }
+            let row = |listed: &Listed| {
+                let description = &listed.description;
+                let layout = &description.descriptor.layout;
+                let mut row = vec![
+                    listed.name.clone(),
+                    layout.to_string(),
+                    output::bytes(layout.bytes()),
+                    description.leases.to_string(),
+                ];
+                if args.long {
+                    row.push(description.reference.encode());
+                }
+                row
+            };
+            output.table(out, &headings, &listed.iter().map(row).collect::<Vec<_>>())
+        },
+    )?;
+    Ok(())
+}
+
+pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
+    let mut names = Vec::new();
+    for name in &args.names {
+        if !args.recursive {
+            names.push(name.clone());
+            continue;
+        }
+        let before = names.len();
+        for listed in below(client, name) {
+            names.push(listed?.name);
+        }
+        ensure!(
+            names.len() > before,
+            "no name of this peer is below {name:?}; `tensorlane ls` shows what there is"
+        );
+    }
+    let mut removed = Vec::new();
+    let mut failed = Ok(());
+    for batch in names.chunks(BATCH_ITEMS) {
+        for (name, result) in batch.iter().zip(client.unname(batch)?) {
+            match result {
+                Ok(()) => removed.push(name),
+                // The others are done all the same; the first failure is told.
+                Err(error) if failed.is_ok() => failed = Err(error).with_context(|| name.clone()),
+                Err(_) => {}
+            }
+        }
+    }
+    output.print(
+        || json!({ "removed": removed }),
+        |out| removed.iter().try_for_each(|name| writeln!(out, "{name} removed")),
+    )?;
+    failed
+}

@@ -1,0 +1,236 @@
+//! What is printed, and how.
+
+use std::env;
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use tensorlane_client::{Description, Moved};
+use tensorlane_proto::Layout;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Standard output. Every write can fail, and a reader who has seen enough is no failure (see main).
+#[derive(Debug)]
+pub(crate) struct Output {
+    format: Format,
+    colours: bool,
+}
+
+impl Output {
+    pub(crate) fn new(format: Format) -> Self {
+        Self { format, colours: wants_colours(&io::stdout()) }
+    }
+
+    /// Prints the JSON, or else lets `text` print.
+    pub(crate) fn print(
+        &self,
+        json: impl FnOnce() -> Value,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut out = io::BufWriter::new(io::stdout().lock());
+        match self.format {
+            Format::Json => writeln!(out, "{:#}", json())?,
+            Format::Text => text(&mut out)?,
+        }
+        out.flush()
+    }
+
+    /// Prints rows below their headings, every column as wide as it must be; columns of numbers to the right.
+    pub(crate) fn table(
+        &self,
+        out: &mut dyn Write,
+        headings: &[&str],
+        rows: &[Vec<String>],
+    ) -> io::Result<()> {
+        let wide = |column: usize| {
+            let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
+            cells.chain([headings[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..headings.len()).map(wide).collect();
+        let numeric = |column: usize| {
+            !rows.is_empty() && rows.iter().all(|row| row[column].starts_with(|c: char| c.is_ascii_digit()))
+        };
+        let right: Vec<bool> = (0..headings.len()).map(numeric).collect();
+        let line = |cells: &[&str]| {
+            let cell = |(column, cell): (usize, &&str)| {
+                let width = widths[column];
+                if right[column] { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+            };
+            cells.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ")
+        };
+        let (bold, plain) = if self.colours { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        writeln!(out, "{bold}{}{plain}", line(headings).trim_end())?;
+        for row in rows {
+            let cells: Vec<&str> = row.iter().map(String::as_str).collect();
+            writeln!(out, "{}", line(&cells).trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Says on standard error what went wrong.
+pub(crate) fn complain(error: &anyhow::Error) {
+    let (red, plain) = if wants_colours(&io::stderr()) { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "{red}error:{plain} {}", sentence(error));
+}
+
+/// The error and its causes in one line, without those that the one before tells already.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut told: Vec<String> = Vec::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if !told.last().is_some_and(|last| last.contains(&cause)) {
+            told.push(cause);
+        }
+    }
+    told.join(": ")
+}
+
+/// Says on standard error what is worth knowing.
+pub(crate) fn warn(text: &str) {
+    let (yellow, plain) = if wants_colours(&io::stderr()) { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "{yellow}warning:{plain} {text}");
+}
+
+fn wants_colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// `1.5 GiB`; exact below a kibibyte.
+pub(crate) fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if count < 1024 {
+        return format!("{count} B");
+    }
+    let mut value = count as f64;
+    let mut unit = "B";
+    for next in UNITS {
+        if value < 1023.95 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{value:.1} {unit}")
+}
+
+/// `1 tensor`, `2 tensors`.
+pub(crate) fn tensors(count: usize) -> String {
+    if count == 1 { "1 tensor".into() } else { format!("{count} tensors") }
+}
+
+/// `1.2 GB/s`: rates are decimal, as those of disks and networks.
+pub(crate) fn rate(bytes: u64, took: Duration) -> String {
+    let per_second = bytes as f64 / took.as_secs_f64().max(1e-9);
+    match per_second {
+        giga if giga >= 1e9 => format!("{:.2} GB/s", giga / 1e9),
+        mega if mega >= 1e6 => format!("{:.1} MB/s", mega / 1e6),
+        other => format!("{:.1} kB/s", other / 1e3),
+    }
+}
+
+/// `2d 3h`, `4m 5s`, `1.25 s`.
+pub(crate) fn span(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match whole {
+        0..60 => format!("{seconds:.2} s"),
+        60..3_600 => format!("{}m {}s", whole / 60, whole % 60),
+        3_600..86_400 => format!("{}h {}m", whole / 3_600, whole % 3_600 / 60),
+        _ => format!("{}d {}h", whole / 86_400, whole % 86_400 / 3_600),
+    }
+}
+
+/// `f32[2, 3]` as JSON fields.
+pub(crate) fn layout(layout: &Layout) -> Value {
+    json!({
+        "dtype": layout.dtype().name(),
+        "shape": layout.shape().to_vec(),
+        "strides": layout.strides().map(|strides| strides.to_vec()),
+        "bytes": layout.bytes(),
+    })
+}
+
+/// What is known of a tensor, as JSON.
+pub(crate) fn description(of: &Description) -> Value {
+    let mut value = layout(&of.descriptor.layout);
+    let metadata: serde_json::Map<String, Value> =
+        of.descriptor.metadata.iter().map(|(key, text)| (key.to_owned(), text.into())).collect();
+    let more = json!({
+        "reference": of.reference.encode(),
+        "device": of.descriptor.device.to_string(),
+        "metadata": metadata,
+        "sealed": of.sealed,
+        "names": of.names,
+        "leases": of.leases,
+        "tickets": of.tickets,
+        "crc32c": of.crc32c.map(|crc| format!("{crc:08x}")),
+        "here": of.here,
+    });
+    merge(&mut value, more);
+    value
+}
+
+/// How bytes came, as JSON.
+pub(crate) fn moved(moved: &Moved) -> Value {
+    let word =
+        |transport: Option<tensorlane_proto::Transport>| transport.map_or("unknown", |known| known.as_str());
+    let refusals: Vec<Value> = moved
+        .refusals
+        .iter()
+        .map(|refused| json!({ "transport": word(refused.transport), "why": refused.why }))
+        .collect();
+    json!({
+        "transport": word(moved.transport),
+        "bytes": moved.bytes,
+        "seconds": moved.took.as_secs_f64(),
+        "refusals": refusals,
+    })
+}
+
+/// Adds the fields of one object to another.
+pub(crate) fn merge(into: &mut Value, more: Value) {
+    if let (Value::Object(into), Value::Object(more)) = (into, more) {
+        into.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times_read_well() {
+        assert_eq!(bytes(1023), "1023 B");
+        assert_eq!(bytes(1024), "1.0 KiB");
+        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(bytes(3 << 29), "1.5 GiB");
+        assert_eq!(rate(2_000_000_000, Duration::from_secs(1)), "2.00 GB/s");
+        assert_eq!(span(0.5), "0.50 s");
+        assert_eq!(span(3_700.0), "1h 1m");
+    }
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let error = anyhow::anyhow!("no such file").context("cannot open x: no such file").context("weights");
+        assert_eq!(sentence(&error), "weights: cannot open x: no such file");
+    }
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_to_the_right() {
+        let output = Output { format: Format::Text, colours: false };
+        let rows = vec![vec!["a".into(), "7".into()], vec!["long".into(), "100".into()]];
+        let mut out = Vec::new();
+        output.table(&mut out, &["NAME", "LEASES"], &rows).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "NAME  LEASES\na          7\nlong     100\n");
+    }
+}

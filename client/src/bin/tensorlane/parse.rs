@@ -1,0 +1,154 @@
+//! Words of the command line as values.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tensorlane_client::Target;
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::{Range, Reference, Selection};
+
+/// How a reference begins; nothing that begins so is taken for a name.
+pub(crate) const REFERENCE_BEGINS: &str = "tl1:";
+
+/// What a route may have to satisfy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Requirement {
+    /// No byte copied between the block and this process.
+    ZeroCopy,
+    /// The bytes do not leave the node.
+    SameNode,
+    /// The bytes are encrypted wherever they leave the node.
+    Encrypted,
+}
+
+/// All requirements together.
+pub(crate) fn require(all: &[Requirement]) -> Require {
+    Require {
+        zero_copy: all.contains(&Requirement::ZeroCopy),
+        same_node: all.contains(&Requirement::SameNode),
+        encrypted: all.contains(&Requirement::Encrypted),
+    }
+}
+
+/// `500ms`, `30s`, `10m`, `2h`, `1d`, or several together: `1h30m`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write such as 500ms, 30s, 10m or 1h30m");
+    let mut rest = text;
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        rest = &rest[digits..];
+        let end = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(wrong()),
+        };
+        total = total.saturating_add(Duration::from_millis(number.checked_mul(unit).ok_or_else(wrong)?));
+        rest = &rest[end..];
+    }
+    if text.is_empty() { Err(wrong()) } else { Ok(total) }
+}
+
+/// A reference or else a name.
+pub(crate) fn target(text: &str) -> Result<Target, String> {
+    if !text.starts_with(REFERENCE_BEGINS) {
+        return Ok(Target::name(text));
+    }
+    text.parse::<Reference>().map(Target::from).map_err(|error| error.to_string())
+}
+
+/// `3,7,10-19`: rows in the order given, both ends of a range included.
+pub(crate) fn rows(text: &str) -> Result<Selection, String> {
+    let wrong = |part: &str| format!("{part:?} is not a row; write such as 3,7,10-19");
+    let mut rows = Vec::new();
+    for part in text.split(',') {
+        let number = |text: &str| text.trim().parse::<u64>().map_err(|_| wrong(part));
+        match part.split_once('-') {
+            None => rows.push(number(part)?),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                let most = tensorlane_proto::selection::MAX_ROWS as u64;
+                if last < first || last - first >= most {
+                    return Err(format!("{part:?} is not a range of at most {most} rows"));
+                }
+                rows.extend(first..=last);
+            }
+        }
+    }
+    let selection = Selection::rows(rows);
+    selection.check_limits().map_err(|error| error.to_string())?;
+    Ok(selection)
+}
+
+/// `0:10,::2,5`: for each leading dimension START:STOP:STEP, where each may be missing, or one index.
+pub(crate) fn ranges(text: &str) -> Result<Selection, String> {
+    let selection = Selection::Ranges(text.split(',').map(range).collect::<Result<_, _>>()?);
+    selection.check_limits().map_err(|error| error.to_string())?;
+    Ok(selection)
+}
+
+fn range(text: &str) -> Result<Range, String> {
+    let wrong = || format!("{text:?} is not a range; write such as 0:10, ::2 or 5");
+    let number = |part: &str| match part.trim() {
+        "" => Ok(None),
+        digits => digits.parse::<u64>().map(Some).map_err(|_| wrong()),
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    match parts[..] {
+        [index] => {
+            let index = number(index)?.ok_or_else(wrong)?;
+            Ok(Range::new(index, index.checked_add(1).ok_or_else(wrong)?))
+        }
+        [start, stop] => Ok(Range { start: number(start)?, stop: number(stop)?, step: 1 }),
+        [start, stop, step] => {
+            Ok(Range { start: number(start)?, stop: number(stop)?, step: number(step)?.unwrap_or(1) })
+        }
+        _ => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5_400)));
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for wrong in ["", "5", "s", "5x", "-5s", "5 s", "99999999999999999999s"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_begins_as_a_reference_must_be_one() {
+        assert_eq!(target("model/weights"), Ok(Target::name("model/weights")));
+        assert!(target("tl1:nonsense").is_err());
+    }
+
+    #[test]
+    fn rows_keep_their_order() {
+        assert_eq!(rows("7,3,10-12"), Ok(Selection::rows([7, 3, 10, 11, 12])));
+        for wrong in ["", "1,", "5-3", "a", "0-99999999"] {
+            assert!(rows(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_are_written_as_in_python() {
+        let every_second = Range { start: None, stop: None, step: 2 };
+        assert_eq!(
+            ranges("0:10,::2,5"),
+            Ok(Selection::Ranges(vec![Range::new(0, 10), every_second, Range::new(5, 6)]))
+        );
+        for wrong in ["", "a", "1:2:3:4", "-1", "18446744073709551615"] {
+            assert!(ranges(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! `tensorlane put`: every tensor of a safetensors file into the exchange.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use tensorlane_client::{Client, Item, PutOptions, Stored};
+use tensorlane_proto::frame::INLINE_BYTES_MAX;
+use tensorlane_proto::{Descriptor, Metadata, Reason, Reference};
+
+use crate::args::Put;
+use crate::file::{Entry, Header};
+use crate::output::{self, Output};
+use crate::progress::Progress;
+
+/// What is read from the file at once. Large enough for all cores to copy it.
+const CHUNK_BYTES: usize = 8 << 20;
+/// Small tensors are put together up to so many bytes and tensors.
+const BATCH_BYTES: usize = 4 << 20;
+const BATCH_ITEMS: usize = 1_024;
+/// What keeps a tensor without a name, if nothing is said.
+const TICKET_DEFAULT: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
+    let file = File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
+    let header = Header::read(&file, &args.file)?;
+    let metadata = Metadata::new(header.metadata.clone()).unwrap_or_else(|error| {
+        output::warn(&format!("the file's metadata are left out: {error}"));
+        Metadata::default()
+    });
+    let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
+    let mut putting =
+        Putting { client, args, file: &file, metadata, progress: Progress::new(total), done: Vec::new() };
+    if let Err(error) = putting.all(&header.entries) {
+        putting.undo();
+        return Err(error);
+    }
+    let (bytes, done) = (putting.progress.done(), putting.done);
+    let took = putting.progress.finish();
+    report(output, &done, bytes, took)?;
+    Ok(())
+}
+
+/// A tensor that was put.
+struct Done {
+    entry: Entry,
+    name: Option<String>,
+    reference: Reference,
+    ticket: Option<String>,
+}
+
+struct Putting<'a> {
+    client: &'a Client,
+    args: &'a Put,
+    file: &'a File,
+    metadata: Metadata,
+    progress: Progress,
+    done: Vec<Done>,
+}
+
+impl Putting<'_> {
+    fn all(&mut self, entries: &[Entry]) -> Result<()> {
+        let mut batch: Vec<(&Entry, Vec<u8>)> = Vec::new();
+        let mut batched = 0;
+        for entry in entries {
+            let bytes = entry.layout.bytes();
+            if bytes > INLINE_BYTES_MAX as u64 {
+                self.large(entry)?;
+                continue;
+            }
+            let mut data = vec![0; bytes as usize];
+            self.file.read_exact_at(&mut data, entry.offset)?;
+            batched += data.len();
+            batch.push((entry, data));
+            if batched >= BATCH_BYTES || batch.len() == BATCH_ITEMS {
+                self.small(&batch)?;
+                batch.clear();
+                batched = 0;
+            }
+        }
+        self.small(&batch)
+    }
+
+    /// Puts small tensors in one request.
+    fn small(&mut self, batch: &[(&Entry, Vec<u8>)]) -> Result<()> {
+        let descriptors: Vec<Descriptor> = batch.iter().map(|(entry, _)| self.descriptor(entry)).collect();
+        let mut items = Vec::with_capacity(batch.len());
+        for ((entry, bytes), descriptor) in batch.iter().zip(&descriptors) {
+            items.push(Item { descriptor, bytes, options: self.options(entry)? });
+        }
+        let results = self.client.put_many(&items);
+        for ((entry, bytes), stored) in batch.iter().zip(results) {
+            self.note(entry, &stored.with_context(|| entry.name.clone())?);
+            self.progress.advance(bytes.len() as u64, &entry.name);
+        }
+        Ok(())
+    }
+
+    /// Writes a large tensor in place, chunk by chunk.
+    fn large(&mut self, entry: &Entry) -> Result<()> {
+        let options = self.options(entry)?;
+        let mut reservation =
+            self.client.reserve(&self.descriptor(entry)).with_context(|| entry.name.clone())?;
+        let total = entry.layout.bytes();
+        let mut chunk = vec![0; CHUNK_BYTES.min(usize::try_from(total).unwrap_or(CHUNK_BYTES))];
+        let mut at = 0;
+        while at < total {
+            let len = (total - at).min(chunk.len() as u64);
+            let part = &mut chunk[..len as usize];
+            self.file.read_exact_at(part, entry.offset + at)?;
+            reservation.copy_from(at, part)?;
+            at += len;
+            self.progress.advance(len, &entry.name);
+        }
+        let stored = reservation.seal(&options).with_context(|| entry.name.clone())?;
+        self.note(entry, &stored);
+        Ok(())
+    }
+
+    fn descriptor(&self, entry: &Entry) -> Descriptor {
+        Descriptor { metadata: self.metadata.clone(), ..Descriptor::host(entry.layout.clone()) }
+    }
+
+    fn name(&self, entry: &Entry) -> Option<String> {
+        self.args.name.as_ref().map(|prefix| format!("{}/{}", prefix.trim_end_matches('/'), entry.name))
+    }
+
+    /// What keeps the tensor once this process has ended: a name, a ticket, or both.
+    fn options(&self, entry: &Entry) -> Result<PutOptions> {
+        let name = self.name(entry);
+        let ticket = self.args.keep.or_else(|| name.is_none().then_some(TICKET_DEFAULT));
+        let replaces = match &name {
+            Some(name) if self.args.replace => self.present(name)?,
+            _ => None,
+        };
+        Ok(PutOptions {
+            name,
+            replaces,
+            ticket,
+            ticket_uses: self.args.uses,
+            no_lease: true,
+            checksum: self.args.checksum,
+            ..PutOptions::default()
+        })
+    }
+
+    /// What the name stands for at present, at this peer.
+    fn present(&self, name: &str) -> Result<Option<Reference>> {
+        let peer = self.client.peer()?;
+        let mut found = self.client.lookup(&[name], Some(&peer), Duration::ZERO)?;
+        match found.pop() {
+            Some(Ok(description)) => Ok(Some(description.reference)),
+            Some(Err(error)) if error.reason() == Some(Reason::NotFound) => Ok(None),
+            Some(Err(error)) => Err(error.into()),
+            None => Ok(None),
+        }
+    }
+
+    fn note(&mut self, entry: &Entry, stored: &Stored) {
+        self.done.push(Done {
+            name: self.name(entry),
+            entry: entry.clone(),
+            reference: stored.reference().clone(),
+            ticket: stored.ticket().map(str::to_owned),
+        });
+    }
+
+    /// Half a file is of no use: the names given so far are taken away. Names that were replaced stay as they are.
+    fn undo(&self) {
+        let names: Vec<&str> = self.done.iter().filter_map(|done| done.name.as_deref()).collect();
+        if names.is_empty() {
+            return;
+        }
+        if self.args.replace {
+            output::warn(&format!("{} of the names were replaced already", names.len()));
+        } else if self.client.unname(&names).is_err() {
+            output::warn(&format!("{} tensors were put already and keep their names", names.len()));
+        }
+    }
+}
+
+fn report(output: &Output, done: &[Done], bytes: u64, took: Duration) -> std::io::Result<()> {
+    let tensor = |done: &Done| {
+        let mut value = output::layout(&done.entry.layout);
+        output::merge(
+            &mut value,
+            json!({
+                "tensor": done.entry.name,
+                "name": done.name,
+                "reference": done.reference.encode(),
+                "ticket": done.ticket,
+            }),
+        );
+        value
+    };
+    output.print(
+        || {
+            let tensors: Vec<_> = done.iter().map(tensor).collect();
+            json!({ "tensors": tensors, "bytes": bytes, "seconds": took.as_secs_f64() })
+        },
+        |out| {
+            for done in done {
+                // With a name, that is what one goes on with; without, the ticket.
+                let first = done.name.as_deref().or(done.ticket.as_deref()).unwrap_or_default();
+                writeln!(out, "{first}  {}  {}", done.entry.layout, done.reference.encode())?;
+            }
+            writeln!(
+                out,
+                "{}, {} in {} ({})",
+                output::tensors(done.len()),
+                output::bytes(bytes),
+                output::span(took.as_secs_f64()),
+                output::rate(bytes, took)
+            )
+        },
+    )
+}

@@ -1,0 +1,383 @@
+//! One session: a socket, the calls under way on it, and what must be given back.
+//!
+//! A call writes its request on the caller's own thread and reads the reply there too (see calls.rs). Everything that
+//! goes wrong with the socket ends here in [`Connection::lose`]: every call fails at once, the next one belongs to a
+//! new connection, and what is mapped stays mapped.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, Shutdown, shutdown};
+use tensorlane_proto::frame::{SESSION_BODY_MAX, SessionKind, encode, encode_into};
+use tensorlane_proto::generated as v1;
+
+use crate::calls::{Calls, Delivered, Turn};
+use crate::error::{Error, Result};
+use crate::late::{self, Late};
+use crate::origin::{Origin, Standing};
+use crate::reader::{Filled, Frame, Reader};
+use crate::release::Releases;
+use crate::segments::{Segment, Segments};
+use crate::sender::Sender;
+use crate::wait::Wait;
+use crate::{handshake, service, wire};
+
+/// How long a read or a stuck write waits before deadlines are looked at again.
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
+
+/// Who the sidecar of a session is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sidecar {
+    pub(crate) exchange: tensorlane_proto::ExchangeName,
+    pub(crate) peer: tensorlane_proto::PeerName,
+    pub(crate) incarnation: tensorlane_proto::Incarnation,
+    /// Number of the session.
+    pub(crate) session: u64,
+    /// Largest tensor that may travel inside a Put.
+    pub(crate) inline_bytes_max: u64,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    origin: Origin,
+    sidecar: Sidecar,
+    socket: UnixStream,
+    reader: Mutex<Reader>,
+    sender: Sender,
+    calls: Calls,
+    releases: Releases,
+    segments: Segments,
+}
+
+impl Connection {
+    /// Connects, shakes hands and starts the service thread, which ends with the connection.
+    pub(crate) fn open(path: &std::path::Path, name: &str, until: Instant) -> Result<Arc<Self>> {
+        let (socket, reader, sidecar, events) = handshake::perform(path, name, until)?;
+        Self::start(socket, reader, sidecar, events)
+    }
+
+    fn start(socket: UnixStream, reader: Reader, sidecar: Sidecar, events: OwnedFd) -> Result<Arc<Self>> {
+        let connection = Arc::new(Self {
+            origin: Origin::here(),
+            sidecar,
+            socket,
+            reader: Mutex::new(reader),
+            sender: Sender::default(),
+            calls: Calls::new(),
+            releases: Releases::new()?,
+            segments: Segments::default(),
+        });
+        service::start(&connection, events)?;
+        Ok(connection)
+    }
+
+    /// The process that this session belongs to. Only there do its calls succeed.
+    pub(crate) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn sidecar(&self) -> &Sidecar {
+        &self.sidecar
+    }
+
+    /// Whether no call can succeed on it any more.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.calls.is_lost()
+    }
+
+    /// The segment of that number.
+    pub(crate) fn segment(&self, number: u32) -> Result<Arc<Segment>> {
+        self.segments.find(number)
+    }
+
+    /// Leases that are to be ended.
+    pub(crate) fn releases(&self) -> &Releases {
+        &self.releases
+    }
+
+    /// The segments of this session.
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Calls under way.
+    pub(crate) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// Makes one call and waits for its reply.
+    pub(crate) fn call<R: Message + Default>(
+        &self,
+        kind: SessionKind,
+        request: &impl Message,
+        wait: &Wait,
+        late: Late,
+    ) -> Result<R> {
+        self.attempt(kind, request, wait, late).inspect_err(|error| {
+            if matches!(error, Error::SessionLost { .. } | Error::Protocol(_)) {
+                self.calls.loss_was_told();
+            }
+        })
+    }
+
+    fn attempt<R: Message + Default>(
+        &self,
+        kind: SessionKind,
+        request: &impl Message,
+        wait: &Wait,
+        late: Late,
+    ) -> Result<R> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        check_length(request)?;
+        let number = self.calls.begin()?;
+        if let Err(error) = self.write(number, kind, request, wait) {
+            self.calls.forget(number);
+            return Err(error);
+        }
+        let frame = self.reply(number, wait, late)?;
+        wire::reply(kind, &frame).inspect_err(|error| {
+            if matches!(error, Error::Protocol(_)) {
+                self.lose(error);
+            }
+        })
+    }
+
+    /// Ends a lease, sooner or later. `origin` is that of the guard.
+    pub(crate) fn release(&self, id: u64, origin: &Origin) {
+        match origin.standing() {
+            Standing::Same if !self.is_lost() => self.releases.push(id, false),
+            Standing::Forked if !self.is_lost() => self.releases.push(id, true),
+            // The session has ended and its leases with it, or they belong to the parent.
+            Standing::Same | Standing::Forked | Standing::Child => {}
+        }
+    }
+
+    /// Gives a reservation up, sooner or later. `origin` is that of the guard.
+    pub(crate) fn abort(&self, id: u64, origin: &Origin) {
+        if origin.standing() != Standing::Child && !self.is_lost() {
+            self.releases.push_abort(id);
+        }
+    }
+
+    /// Sends the leases that were ended, now.
+    pub(crate) fn flush(&self) -> Result<()> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        if self.is_lost() || self.releases.is_empty() {
+            return Ok(());
+        }
+        self.send(|out| self.drain_releases(out), &Wait::briefly())
+    }
+
+    /// Ends the connection for everyone. Only the first error counts.
+    pub(crate) fn lose(&self, error: &Error) {
+        self.calls.lose(error);
+        // A thread that reads at this moment comes back at once. It fails only where the socket is closed already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.segments.let_go_of_all();
+    }
+
+    /// Reads what there is, for calls that nobody waits for; see service.rs.
+    pub(crate) fn read_unwanted(&self) {
+        if self.calls.try_lead() {
+            let read = self.read_once(RecvFlags::DONTWAIT);
+            self.calls.step_down(None);
+            if let Err(error) = read {
+                self.lose(&error);
+            }
+        }
+    }
+
+    fn write(&self, number: u64, kind: SessionKind, request: &impl Message, wait: &Wait) -> Result<()> {
+        let fill = |out: &mut Vec<u8>| {
+            self.drain_releases(out);
+            encode_into(out, kind.into(), 0, number, request);
+        };
+        self.send(fill, wait)
+    }
+
+    fn drain_releases(&self, out: &mut Vec<u8>) {
+        self.releases.drain_into(out, &self.calls);
+    }
+
+    fn send(&self, fill: impl FnOnce(&mut Vec<u8>), wait: &Wait) -> Result<()> {
+        let sent = self.sender.send(&self.socket, fill, || self.make_room(wait));
+        // What was written may end in the middle of a frame: nothing can follow it.
+        sent.inspect_err(|error| match error {
+            Error::SessionLost { .. } | Error::Protocol(_) => self.lose(error),
+            _ => self.lose(&Error::lost("a request of another call could not be written whole")),
+        })
+    }
+
+    /// The socket is full. The sidecar may be waiting for us to read, so that is done, unless another thread does it.
+    fn make_room(&self, wait: &Wait) -> Result<()> {
+        if self.is_lost() {
+            return Err(Error::lost("the connection ended while a request was being written"));
+        }
+        wait.check()?;
+        let leads = self.calls.try_lead();
+        let events = if leads { PollFlags::OUT | PollFlags::IN } else { PollFlags::OUT };
+        let mut ready = [PollFd::new(&self.socket, events)];
+        let polled = poll(&mut ready, Some(&timespec(SLICE)));
+        let readable = polled.is_ok() && ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP);
+        if leads {
+            let read = if readable { self.read_once(RecvFlags::DONTWAIT) } else { Ok(()) };
+            self.calls.step_down(None);
+            return read;
+        }
+        Ok(())
+    }
+
+    /// Waits for the reply of call `number`, reading it if nobody else does.
+    fn reply(&self, number: u64, wait: &Wait, late: Late) -> Result<Frame> {
+        loop {
+            match self.calls.turn(number)? {
+                Turn::Done(frame) => return Ok(frame),
+                Turn::Lead => {
+                    let read = self.lead(number);
+                    let own = self.lose_on(read).ok().flatten();
+                    self.calls.step_down(own.as_ref().map(|_| number));
+                    if let Some(frame) = own {
+                        return Ok(frame);
+                    }
+                }
+                Turn::Follow => thread::park_timeout(wait.slice()),
+            }
+            if let Err(error) = wait.check() {
+                return self.give_up(number, late, error);
+            }
+        }
+    }
+
+    /// Reads until the reply of call `number` is here, or a slice of time is over.
+    fn lead(&self, number: u64) -> Result<Option<Frame>> {
+        let mut reader = self.reader.lock();
+        loop {
+            let mut own = None;
+            while let Some(frame) = reader.next_frame()? {
+                if frame.header.call == number && frame.header.is_reply() {
+                    own = Some(frame);
+                } else {
+                    self.dispatch(frame, &mut reader)?;
+                }
+            }
+            if own.is_some() {
+                return Ok(own);
+            }
+            if reader.fill(&self.socket, RecvFlags::empty())? == Filled::Nothing {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn read_once(&self, flags: RecvFlags) -> Result<()> {
+        let mut reader = self.reader.lock();
+        reader.fill(&self.socket, flags)?;
+        while let Some(frame) = reader.next_frame()? {
+            self.dispatch(frame, &mut reader)?;
+        }
+        Ok(())
+    }
+
+    fn dispatch(&self, frame: Frame, reader: &mut Reader) -> Result<()> {
+        let kind =
+            SessionKind::try_from(frame.header.kind).map_err(|error| Error::protocol(error.to_string()))?;
+        if kind == SessionKind::Segment {
+            return self.map_segment(&frame, reader);
+        }
+        if !frame.header.is_reply() {
+            return Err(Error::protocol(format!("a frame of kind {kind:?} came that is no reply")));
+        }
+        match self.calls.deliver(frame) {
+            Delivered::Taken => Ok(()),
+            Delivered::Late(late, frame) => {
+                late::give_back(self, late, &frame);
+                Ok(())
+            }
+            Delivered::Unknown => Err(Error::protocol(format!("a reply of kind {kind:?} came to no call"))),
+        }
+    }
+
+    fn map_segment(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
+        let announced: v1::SegmentFrame = wire::decode(SessionKind::Segment, &frame.body)?;
+        let (memory, witness) = (reader.descriptor()?, reader.descriptor()?);
+        let mapped = self.segments.announce(&announced, &memory, witness);
+        if announced.writable {
+            let error = mapped.err().map_or_else(String::new, |error| error.to_string());
+            let said = v1::SegmentMapped { segment: announced.segment, error };
+            self.sender.post(&encode(SessionKind::SegmentMapped.into(), 0, 0, &said));
+            let wait = Wait::briefly();
+            self.sender.send_mail(&self.socket, || self.wait_for_room(&wait))?;
+        }
+        self.segments.populate(announced.segment);
+        Ok(())
+    }
+
+    /// The thread that reads finds the socket full. A segment's acknowledgement is small, and the sidecar always
+    /// reads, so a moment is all it takes.
+    fn wait_for_room(&self, wait: &Wait) -> Result<()> {
+        wait.check()?;
+        let mut ready = [PollFd::new(&self.socket, PollFlags::OUT)];
+        // A failure shows in the next write.
+        let _ = poll(&mut ready, Some(&timespec(SLICE)));
+        if self.is_lost() {
+            Err(Error::lost("the connection ended while a segment was acknowledged"))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Withdraws a call. What it brings all the same is given back when it comes.
+    fn give_up(&self, number: u64, late: Late, error: Error) -> Result<Frame> {
+        if let Some(frame) = self.calls.give_up(number, late) {
+            return Ok(frame);
+        }
+        let cancel = |out: &mut Vec<u8>| encode_into(out, SessionKind::Cancel.into(), 0, number, &());
+        // If it cannot be sent, the connection is lost and the sidecar withdraws the call itself.
+        let _ = self.send(cancel, &Wait::briefly());
+        self.releases.wake();
+        Err(error)
+    }
+
+    fn lose_on<T>(&self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.lose(error))
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.origin.is_child() {
+            // The service thread finds the connection gone and ends.
+            self.releases.wake();
+        }
+    }
+}
+
+fn check_length(request: &impl Message) -> Result<()> {
+    let length = request.encoded_len();
+    if length > SESSION_BODY_MAX as usize {
+        return Err(Error::invalid(format!(
+            "the request has {length} bytes and at most {SESSION_BODY_MAX} are allowed; split it"
+        )));
+    }
+    Ok(())
+}
+
+/// A duration as the kernel wants it.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
+    Timespec {
+        tv_sec: duration.as_secs().try_into().unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,57 @@
+//! Replies to calls that were given up: what they hold must be given back, or it would be held until the session ends.
+
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+
+use crate::connection::Connection;
+use crate::reader::Frame;
+use crate::wire;
+
+/// What a late reply would hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// Nothing, or what the caller may still ask for with the same retry id.
+    Nothing,
+    /// Leases of acquired or redeemed tensors.
+    Acquired,
+    /// Leases of tensors that were put or sealed.
+    Stored,
+    /// Reservations.
+    Reserved,
+}
+
+/// Gives back what the late reply `frame` holds. One that cannot be read holds nothing that we could give back.
+pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
+    if frame.header.is_failed() {
+        return;
+    }
+    match late {
+        Late::Nothing => {}
+        Late::Acquired => {
+            let reply: v1::AcquireResponse =
+                wire::decode(SessionKind::Acquire, &frame.body).unwrap_or_default();
+            for result in reply.results {
+                if let Some(v1::acquire_result::Outcome::Acquired(acquired)) = result.outcome {
+                    connection.releases().push(acquired.id, false);
+                }
+            }
+        }
+        Late::Stored => {
+            let reply: v1::PutResponse = wire::decode(SessionKind::Put, &frame.body).unwrap_or_default();
+            for result in reply.results {
+                if let Some(v1::stored_result::Outcome::Stored(stored)) = result.outcome {
+                    connection.releases().push(stored.id, false);
+                }
+            }
+        }
+        Late::Reserved => {
+            let reply: v1::ReserveResponse =
+                wire::decode(SessionKind::Reserve, &frame.body).unwrap_or_default();
+            for result in reply.results {
+                if let Some(v1::reserve_result::Outcome::Reserved(reserved)) = result.outcome {
+                    connection.releases().push_abort(reserved.id);
+                }
+            }
+        }
+    }
+}

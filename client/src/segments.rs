@@ -1,0 +1,193 @@
+//! The segments that this process maps for one session.
+//!
+//! A segment is announced once, mapped once and kept until the sidecar retires it and no tensor lies in it any more.
+//! Its witness, a pipe end, stays open exactly as long as the map: the sidecar reuses the memory when the last
+//! copy of the pipe end is closed, so it must never be closed first.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use parking_lot::Mutex;
+use tensorlane_memory::Mapping;
+use tensorlane_proto::generated::SegmentFrame;
+
+use crate::error::{Error, Result};
+
+/// Segments that were retired before they were announced, at most; more would be a sidecar gone wrong.
+const EARLY_MAX: usize = 1_024;
+
+/// Witnesses of segments that only a cloned view keeps mapped. They are closed when it is gone.
+static LINGERING: Mutex<Vec<(Weak<Mapping>, OwnedFd)>> = Mutex::new(Vec::new());
+
+/// A mapped segment and its witness.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    mapping: Option<Arc<Mapping>>,
+    witness: Option<OwnedFd>,
+}
+
+impl Segment {
+    fn new(mapping: Mapping, witness: OwnedFd) -> Arc<Self> {
+        Arc::new(Self { mapping: Some(Arc::new(mapping)), witness: Some(witness) })
+    }
+
+    /// The map.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        self.mapping.as_ref().expect("taken by drop alone")
+    }
+
+    /// Fills the page tables in a thread of its own, which ends by itself.
+    fn populate(self: &Arc<Self>) {
+        let segment = Arc::clone(self);
+        let work = move || segment.mapping().populate();
+        // Without the thread the map is as good, only slower at first touch.
+        let _ = thread::Builder::new().name("tensorlane-populate".into()).spawn(work);
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let (Some(mapping), Some(witness)) = (self.mapping.take(), self.witness.take()) else { return };
+        let weak = Arc::downgrade(&mapping);
+        match Arc::into_inner(mapping) {
+            Some(mapping) => {
+                drop(mapping);
+                drop(witness);
+            }
+            None => LINGERING.lock().push((weak, witness)),
+        }
+    }
+}
+
+/// Closes the witnesses of segments that nobody maps any more.
+pub(crate) fn sweep_lingering() {
+    LINGERING.lock().retain(|(mapping, _)| mapping.strong_count() > 0);
+}
+
+/// The segments of one session, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<u32, Entry>,
+    /// Retired on the event pipe before the socket announced them: the two are not ordered.
+    early: HashSet<u32>,
+    /// Whether the session is over, and no segment is kept for tensors to come.
+    over: bool,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// In use.
+    Mapped(Arc<Segment>),
+    /// Retired; it lives as long as tensors lie in it.
+    Retired(Weak<Segment>),
+    /// It could not be mapped.
+    Failed(Error),
+}
+
+impl Segments {
+    /// Maps an announced segment. For a writable one the result must be said to the sidecar.
+    pub(crate) fn announce(&self, frame: &SegmentFrame, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
+        let mut table = self.table.lock();
+        if table.early.remove(&frame.segment) {
+            return Err(Error::lost("the segment was retired before it was mapped"));
+        }
+        drop(table);
+        let map = if frame.writable { Mapping::writer } else { Mapping::reader };
+        let mapped = map(memory.as_fd(), frame.bytes).map_err(|error| {
+            Error::resources("a segment of the sidecar cannot be mapped", std::io::Error::other(error))
+        });
+        let (entry, outcome) = match mapped {
+            Ok(mapping) => (Entry::Mapped(Segment::new(mapping, witness)), Ok(())),
+            Err(error) => (Entry::Failed(error.clone()), Err(error)),
+        };
+        table = self.table.lock();
+        if !table.over {
+            table.entries.insert(frame.segment, entry);
+        }
+        outcome
+    }
+
+    /// Fills the page tables of a segment in the background.
+    pub(crate) fn populate(&self, number: u32) {
+        if let Ok(segment) = self.find(number) {
+            segment.populate();
+        }
+    }
+
+    /// The segment of that number.
+    pub(crate) fn find(&self, number: u32) -> Result<Arc<Segment>> {
+        let table = self.table.lock();
+        match table.entries.get(&number) {
+            Some(Entry::Mapped(segment)) => Ok(Arc::clone(segment)),
+            Some(Entry::Retired(segment)) => segment.upgrade().ok_or_else(|| table.missing(number)),
+            Some(Entry::Failed(error)) => Err(error.clone()),
+            None => Err(table.missing(number)),
+        }
+    }
+
+    /// The sidecar retired a segment: only tensors keep it now.
+    ///
+    /// It retires none that a reply under way can refer to, since what is leased by that reply is not free before this
+    /// side has given it back. So it is let go at once, also during a call: that call may be waiting for this very room.
+    pub(crate) fn retire(&self, number: u32) {
+        let mut table = self.table.lock();
+        let let_go = match table.entries.remove(&number) {
+            Some(Entry::Mapped(segment)) => {
+                table.entries.insert(number, Entry::Retired(Arc::downgrade(&segment)));
+                Some(segment)
+            }
+            Some(Entry::Failed(_)) => None,
+            Some(other) => {
+                table.entries.insert(number, other);
+                None
+            }
+            None => {
+                if table.early.len() < EARLY_MAX {
+                    table.early.insert(number);
+                }
+                None
+            }
+        };
+        drop(table);
+        // Unmapping takes its time, so it happens outside the lock.
+        drop(let_go);
+    }
+
+    /// Forgets retired segments that no tensor keeps any more.
+    pub(crate) fn sweep(&self) {
+        let dead = |entry: &Entry| matches!(entry, Entry::Retired(segment) if segment.strong_count() == 0);
+        self.table.lock().entries.retain(|_, entry| !dead(entry));
+        sweep_lingering();
+    }
+
+    /// The session is over: only tensors keep their segments now, so that a sidecar that comes back regains the rest.
+    pub(crate) fn let_go_of_all(&self) {
+        let mut table = self.table.lock();
+        table.over = true;
+        let entries = std::mem::take(&mut table.entries);
+        for (number, entry) in &entries {
+            if let Entry::Mapped(segment) = entry {
+                table.entries.insert(*number, Entry::Retired(Arc::downgrade(segment)));
+            }
+        }
+        drop(table);
+        // Unmapping takes its time, so it happens outside the lock.
+        drop(entries);
+    }
+}
+
+impl Table {
+    fn missing(&self, number: u32) -> Error {
+        if self.over {
+            return Error::lost("the connection ended before the reply could be used");
+        }
+        Error::protocol(format!("a reply refers to segment {number}, which was not announced or is retired"))
+    }
+}

@@ -1,0 +1,370 @@
+//! The client against the twin: what the two sides of a session owe each other.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::{DType, Descriptor, Layout, Range, Reason, Selection, Shape};
+
+use crate::connection::Connection;
+use crate::origin::Origin;
+use crate::twin::{SIDECAR_SEGMENT, Twin, until};
+use crate::{AcquireOptions, Client, Error, Item, PutOptions, Reservation, RetryId, Stored, Target, Tensor};
+
+fn bytes_of(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 + seed * 7) as u8).collect()
+}
+
+fn descriptor(dims: &[u64]) -> Descriptor {
+    Descriptor::host(Layout::contiguous(DType::U8, Shape::new(dims).unwrap()).unwrap())
+}
+
+fn put(client: &Client, name: &str, bytes: &[u8]) -> Stored {
+    client.put(&descriptor(&[bytes.len() as u64]), bytes, &PutOptions::named(name)).unwrap()
+}
+
+fn acquire(client: &Client, target: impl Into<Target>) -> Tensor {
+    client.acquire(target, &AcquireOptions::new()).unwrap()
+}
+
+fn start() -> (Twin, Client) {
+    let twin = Twin::start();
+    let client = Client::connect(twin.directory()).unwrap();
+    (twin, client)
+}
+
+#[test]
+fn a_small_tensor_is_put_in_one_call_and_read_by_reference_and_by_name() {
+    let (twin, client) = start();
+    let bytes = bytes_of(1, 5_000);
+    let stored = put(&client, "a", &bytes);
+    assert_eq!(acquire(&client, stored.reference()).to_vec(), bytes);
+    assert_eq!(acquire(&client, "a").to_vec(), bytes);
+    assert_eq!(twin.count(SessionKind::Put), 1);
+    assert_eq!(twin.count(SessionKind::Reserve), 0);
+}
+
+#[test]
+fn a_large_tensor_is_written_in_place_after_its_segment_was_acknowledged() {
+    let (twin, client) = start();
+    let bytes = bytes_of(2, 1 << 20);
+    let stored = put(&client, "large", &bytes);
+    assert_eq!(twin.state.lock().mapped, [""]);
+    assert_eq!(acquire(&client, stored.reference()).to_vec(), bytes);
+    // Another process gets the same segment, sealed.
+    let other = Client::connect(twin.directory()).unwrap();
+    assert_eq!(acquire(&other, "large").to_vec(), bytes);
+}
+
+#[test]
+fn a_strided_view_is_packed_row_major() {
+    let (_twin, client) = start();
+    let bytes = bytes_of(3, 8);
+    let _stored = client.put(&descriptor(&[2, 4]), &bytes, &PutOptions::named("m")).unwrap();
+    let columns = Selection::Ranges(vec![Range::FULL, Range::FULL.step_by(2)]);
+    let options = AcquireOptions::new().selection(columns);
+    let fetched = client.get("m", &options).unwrap();
+    assert_eq!(fetched.bytes, [bytes[0], bytes[2], bytes[4], bytes[6]]);
+    assert!(fetched.descriptor.layout.is_contiguous());
+    let mut short = [0; 3];
+    assert!(matches!(client.get_into("m", &options, &mut short), Err(Error::InvalidArgument(_))));
+}
+
+#[test]
+fn a_tensor_without_bytes_has_no_segment() {
+    let (_twin, client) = start();
+    let _stored = put(&client, "empty", &[]);
+    let tensor = acquire(&client, "empty");
+    assert!(tensor.view().is_none() && tensor.to_vec().is_empty());
+    let stored = client.reserve(&descriptor(&[0])).unwrap().seal(&PutOptions::new()).unwrap();
+    assert!(acquire(&client, stored.reference()).is_empty());
+}
+
+#[test]
+fn a_batch_has_a_result_for_each_item() {
+    let (twin, client) = start();
+    let shape = descriptor(&[100]);
+    let all: Vec<Vec<u8>> = (0..1_000).map(|i| bytes_of(i, 100)).collect();
+    let mut items: Vec<Item<'_>> =
+        all.iter().map(|bytes| Item { descriptor: &shape, bytes, options: PutOptions::new() }).collect();
+    items[7].bytes = &[1, 2, 3];
+    let stored = client.put_many(&items);
+    assert_eq!(twin.count(SessionKind::Put), 1);
+    assert!(matches!(stored[7], Err(Error::InvalidArgument(_))));
+    let mut targets: Vec<Target> = stored.iter().flatten().map(|stored| stored.reference().into()).collect();
+    targets.push("nowhere".into());
+    let tensors = client.acquire_many(&targets, &AcquireOptions::new());
+    assert_eq!(tensors.len(), 1_000);
+    assert_eq!(tensors[999].as_ref().unwrap_err().reason(), Some(Reason::NotFound));
+    assert_eq!(tensors[500].as_ref().unwrap().to_vec(), all[501]);
+}
+
+#[test]
+fn a_refusal_keeps_its_reason() {
+    let (_twin, client) = start();
+    let _first = put(&client, "n", &[1]);
+    let second = client.put(&descriptor(&[1]), &[2], &PutOptions::named("n"));
+    assert_eq!(second.unwrap_err().reason(), Some(Reason::NameTaken));
+    assert_eq!(client.peers().unwrap_err().reason(), Some(Reason::Draining));
+}
+
+#[test]
+fn replies_out_of_order_find_their_callers() {
+    let (twin, client) = start();
+    let stored: Vec<Stored> = (0..16).map(|i| put(&client, &format!("t{i}"), &bytes_of(i, 64))).collect();
+    twin.state.lock().holding = true;
+    thread::scope(|scope| {
+        for i in 0..stored.len() {
+            let client = &client;
+            scope.spawn(move || assert_eq!(acquire(client, &*format!("t{i}")).to_vec(), bytes_of(i, 64)));
+        }
+        until("all calls are held", || twin.held() == stored.len());
+        twin.let_go_in_reverse();
+    });
+}
+
+#[test]
+fn many_threads_share_a_connection_without_mixing_replies() {
+    let (_twin, client) = start();
+    let _stored: Vec<Stored> =
+        (0..8).map(|i| put(&client, &format!("t{i}"), &bytes_of(i, 32 << i))).collect();
+    thread::scope(|scope| {
+        for i in 0..8 {
+            let client = &client;
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    assert_eq!(acquire(client, &*format!("t{i}")).to_vec(), bytes_of(i, 32 << i));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn large_requests_and_large_replies_do_not_wait_for_each_other() {
+    let (twin, client) = start();
+    twin.state.lock().padding = 3 << 20;
+    let names: Vec<String> = (0..20_000).map(|i| format!("{i:0100}")).collect();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5).for_each(|_| assert_eq!(client.status().unwrap().version.len(), 3 << 20)));
+            // Two megabytes up, refused by the twin.
+            scope.spawn(|| (0..5).for_each(|_| assert!(client.unname(&names).is_err())));
+        }
+    });
+}
+
+#[test]
+fn dropped_tensors_are_released_in_few_frames_and_before_the_next_request() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &[1, 2, 3]);
+    let targets = vec![Target::from(stored.reference()); 1_000];
+    drop(client.acquire_many(&targets, &AcquireOptions::new()));
+    client.status().unwrap();
+    assert_eq!(twin.state.lock().released.len(), 1_000);
+    // The service thread may have taken some along at every 200 microseconds.
+    assert!(twin.count(SessionKind::Release) < 100, "{} frames", twin.count(SessionKind::Release));
+}
+
+#[test]
+fn what_is_dropped_while_nobody_calls_is_released_all_the_same() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &[1, 2, 3]);
+    let id = stored.reference().id();
+    for round in 1..=3 {
+        drop(acquire(&client, "t"));
+        until("the lease is released", || twin.state.lock().released == vec![id; round]);
+    }
+}
+
+#[test]
+fn a_dropped_reservation_is_given_up() {
+    let (twin, client) = start();
+    let reservation: Reservation = client.reserve(&descriptor(&[100_000])).unwrap();
+    let id = reservation.id();
+    drop(reservation);
+    until("it is aborted", || twin.state.lock().aborted == [id]);
+    client.status().unwrap();
+}
+
+#[test]
+fn a_large_put_that_is_repeated_gets_the_first_answer_and_leaves_no_reservation() {
+    let (twin, client) = start();
+    let bytes = bytes_of(5, 100_000);
+    let options = PutOptions { retry_id: Some(RetryId([9; 16])), ..PutOptions::named("once") };
+    let first = client.put(&descriptor(&[100_000]), &bytes, &options).unwrap();
+    let again = client.put(&descriptor(&[100_000]), &bytes, &options).unwrap();
+    assert_eq!(first.reference(), again.reference());
+    let second = first.reference().id() + 1;
+    until("the second reservation is aborted", || twin.state.lock().aborted == [second]);
+}
+
+#[test]
+fn a_guard_from_before_a_fork_says_that_a_child_may_still_map() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &[1, 2, 3]);
+    let tensor = acquire(&client, "t");
+    // A user id makes the standard library fork instead of spawning.
+    Command::new("true").uid(rustix::process::getuid().as_raw()).status().unwrap();
+    drop(tensor);
+    client.flush().unwrap();
+    client.status().unwrap();
+    assert_eq!(twin.state.lock().still_mapped, [stored.reference().id()]);
+}
+
+#[test]
+fn a_forked_child_gives_nothing_back() {
+    let (twin, _client) = start();
+    let path = twin.directory().join("session.sock");
+    let connection = Connection::open(&path, "child", Instant::now()).unwrap();
+    connection.release(5, &Origin::parent());
+    connection.abort(6, &Origin::parent());
+    assert!(connection.releases().is_empty());
+}
+
+#[test]
+fn a_retired_segment_is_unmapped_when_no_tensor_lies_in_it() {
+    let (twin, client) = start();
+    let _stored = put(&client, "t", &[1, 2, 3]);
+    let tensor = acquire(&client, "t");
+    twin.retire(SIDECAR_SEGMENT);
+    // The event was read when the second retirement, which changes nothing, has no effect either.
+    drop(acquire(&client, "t"));
+    assert!(!twin.is_unmapped(SIDECAR_SEGMENT));
+    assert_eq!(tensor.to_vec(), [1, 2, 3]);
+    drop(tensor);
+    until("the witness has ended", || twin.is_unmapped(SIDECAR_SEGMENT));
+}
+
+#[test]
+fn a_segment_that_holds_nothing_is_unmapped_as_soon_as_it_is_retired() {
+    let (twin, client) = start();
+    let _stored = put(&client, "t", &[1, 2, 3]);
+    drop(acquire(&client, "t"));
+    assert!(!twin.is_unmapped(SIDECAR_SEGMENT));
+    twin.retire(SIDECAR_SEGMENT);
+    until("the witness has ended", || twin.is_unmapped(SIDECAR_SEGMENT));
+}
+
+#[test]
+fn a_clone_of_a_view_keeps_the_witness_open() {
+    let (twin, client) = start();
+    let _stored = put(&client, "t", &[1, 2, 3]);
+    let tensor = acquire(&client, "t");
+    let view = tensor.view().unwrap().clone();
+    drop(tensor);
+    twin.retire(SIDECAR_SEGMENT);
+    client.status().unwrap();
+    assert!(!twin.is_unmapped(SIDECAR_SEGMENT));
+    assert_eq!(view.to_vec(), [1, 2, 3]);
+    drop(view);
+    until("the witness has ended", || {
+        crate::segments::sweep_lingering();
+        twin.is_unmapped(SIDECAR_SEGMENT)
+    });
+}
+
+#[test]
+fn a_client_that_is_dropped_unmaps_everything() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &bytes_of(1, 100_000));
+    drop(acquire(&client, stored.reference()));
+    drop(stored);
+    drop(client);
+    until("the witness has ended", || twin.is_unmapped(100));
+}
+
+#[test]
+fn tensors_outlive_the_sidecar_and_the_next_call_reconnects() {
+    let (twin, client) = start();
+    let _stored = put(&client, "t", &[1, 2, 3]);
+    let tensor = acquire(&client, "t");
+    twin.die();
+    until("the loss is noticed", || !tensor.lease().is_live());
+    assert_eq!(tensor.to_vec(), [1, 2, 3]);
+    assert!(matches!(client.status(), Err(Error::SessionLost { .. })), "the loss is told");
+    let hasty = client.with_deadline(Duration::from_millis(20));
+    assert!(matches!(hasty.status(), Err(Error::SidecarUnreachable { .. })));
+    twin.rise();
+    let incarnation = client.incarnation().unwrap();
+    client.status().unwrap();
+    assert_ne!(client.incarnation().unwrap(), incarnation);
+    drop(tensor);
+    client.flush().unwrap();
+    client.status().unwrap();
+    assert!(
+        twin.state.lock().released.is_empty(),
+        "a lease of the dead incarnation was released at the new one"
+    );
+    until("the old map is gone", || twin.is_unmapped(SIDECAR_SEGMENT));
+}
+
+#[test]
+fn calls_under_way_fail_at_once_when_the_sidecar_dies() {
+    let (twin, client) = start();
+    twin.state.lock().holding = true;
+    thread::scope(|scope| {
+        let calls: Vec<_> = (0..4).map(|_| scope.spawn(|| client.status())).collect();
+        until("all calls are held", || twin.held() == 4);
+        twin.die();
+        for call in calls {
+            assert!(matches!(call.join().unwrap(), Err(Error::SessionLost { .. })));
+        }
+    });
+}
+
+#[test]
+fn a_call_waits_for_a_sidecar_that_comes_back() {
+    let (twin, client) = start();
+    twin.die();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            // The first meets the dead session.
+            client.status().or_else(|_| client.status())
+        });
+        twin.rise();
+        call.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn nobody_at_the_socket_is_an_error_that_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let error = Client::connect(directory.path()).unwrap_err();
+    assert!(error.to_string().contains("session.sock"), "{error}");
+}
+
+#[test]
+fn a_call_beyond_its_deadline_is_withdrawn_and_its_late_reply_given_back() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &[1, 2, 3]);
+    twin.state.lock().holding = true;
+    let options = AcquireOptions::new().deadline(Duration::from_millis(1));
+    let error = client.acquire("t", &options).unwrap_err();
+    assert!(matches!(error, Error::DeadlineExceeded { .. }), "{error}");
+    until("the call is withdrawn", || twin.state.lock().cancelled.len() == 1);
+    twin.let_go_in_reverse();
+    until("the late lease is released", || twin.state.lock().released == [stored.reference().id()]);
+}
+
+#[cfg(feature = "tokio")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_future_withdraws_its_call() {
+    let (twin, client) = start();
+    let client = crate::AsyncClient::from(client);
+    let stored = client.put(descriptor(&[3]), [1, 2, 3], PutOptions::named("t")).await.unwrap();
+    let tensor = client.acquire("t", AcquireOptions::new()).await.unwrap();
+    assert_eq!(tensor.to_vec(), [1, 2, 3]);
+    twin.state.lock().holding = true;
+    let call = tokio::spawn({
+        let client = client.clone();
+        async move { client.acquire("t", AcquireOptions::new()).await }
+    });
+    until("the call is held", || twin.held() == 1);
+    call.abort();
+    until("the call is withdrawn", || twin.state.lock().cancelled.len() == 1);
+    twin.let_go_in_reverse();
+    until("the late lease is released", || twin.state.lock().released == [stored.reference().id()]);
+}

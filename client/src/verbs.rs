@@ -1,0 +1,13 @@
+//! What a client can do: one file for each group of verbs.
+
+mod acquire;
+mod inquire;
+mod name;
+mod put;
+mod reserve;
+mod ticket;
+
+pub use acquire::Fetched;
+pub use inquire::Names;
+pub use put::{Item, PutOptions, Stored};
+pub use reserve::Reservation;

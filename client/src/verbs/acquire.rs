@@ -1,0 +1,171 @@
+//! Acquire and get: leasing tensors and mapping them, or copying their bytes out.
+
+use std::sync::Arc;
+
+use tensorlane_memory::View;
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, Reason, Selection};
+
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::moved::Moved;
+use crate::segments::Segment;
+use crate::target::{AcquireOptions, Target};
+use crate::tensor::{Lease, Parts, Tensor};
+use crate::wire;
+
+/// Items of one request at most. Larger batches go in several, so that no reply comes near the limit of a frame: with
+/// metadata an item may take kilobytes.
+const ITEMS_MAX: usize = 4_096;
+
+/// The bytes of a tensor, copied out.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetched {
+    /// What the bytes mean: always row-major and without gaps.
+    pub descriptor: Descriptor,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// How they came to this peer.
+    pub moved: Moved,
+}
+
+impl Client {
+    /// Leases one tensor and maps it.
+    ///
+    /// # Errors
+    /// The sidecar's refusal (NOT_FOUND, OWNER_LOST, REQUIREMENT_NOT_MET, ...), or what ended the call.
+    pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Tensor> {
+        let mut tensors = self.acquire_batch(&[target.into()], options)?;
+        tensors.pop().ok_or_else(|| wire::missing("a result"))?
+    }
+
+    /// Leases many tensors with the same options, each with a result of its own, in the order of the targets.
+    pub fn acquire_many(&self, targets: &[Target], options: &AcquireOptions) -> Vec<Result<Tensor>> {
+        let mut tensors = Vec::with_capacity(targets.len());
+        for batch in targets.chunks(ITEMS_MAX) {
+            self.acquire_into(&mut tensors, batch, options);
+        }
+        tensors
+    }
+
+    /// One request; two of half the size where the reply would be too long, as with very much metadata.
+    fn acquire_into(&self, to: &mut Vec<Result<Tensor>>, batch: &[Target], options: &AcquireOptions) {
+        match self.acquire_batch(batch, options) {
+            Ok(acquired) => to.extend(acquired),
+            Err(error) if error.reason() == Some(Reason::TooLarge) && batch.len() > 1 => {
+                let (one, other) = batch.split_at(batch.len() / 2);
+                self.acquire_into(to, one, options);
+                self.acquire_into(to, other, options);
+            }
+            Err(error) => to.extend(batch.iter().map(|_| Err(error.clone()))),
+        }
+    }
+
+    /// The bytes of a tensor, or of the selected part, copied out.
+    ///
+    /// # Errors
+    /// As [`Client::acquire`].
+    pub fn get(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Fetched> {
+        let tensor = self.acquire(target, options)?;
+        Ok(Fetched { descriptor: packed(&tensor), bytes: tensor.to_vec(), moved: tensor.moved().clone() })
+    }
+
+    /// Copies the bytes of a tensor, or of the selected part, into `to`, which must have exactly their length.
+    ///
+    /// # Errors
+    /// As [`Client::acquire`], and [`Error::InvalidArgument`] where the length is another.
+    pub fn get_into(
+        &self,
+        target: impl Into<Target>,
+        options: &AcquireOptions,
+        to: &mut [u8],
+    ) -> Result<(Descriptor, Moved)> {
+        let tensor = self.acquire(target, options)?;
+        tensor.copy_to(to)?;
+        Ok((packed(&tensor), tensor.moved().clone()))
+    }
+
+    fn acquire_batch(&self, targets: &[Target], options: &AcquireOptions) -> Result<Vec<Result<Tensor>>> {
+        let wait = self.wait(options.deadline);
+        let connection = self.connection(&wait)?;
+        let selection = match &options.selection {
+            Selection::All => None,
+            part => Some(v1::Selection::from(part)),
+        };
+        let item = |target: &Target| v1::GetItem {
+            target: Some(target.to_message(connection.sidecar())),
+            selection: selection.clone(),
+        };
+        let request = v1::AcquireRequest {
+            items: targets.iter().map(item).collect(),
+            require: (options.require != Default::default()).then(|| options.require.into()),
+            deadline_ms: wait.deadline_ms(),
+            wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
+        };
+        let reply: v1::AcquireResponse =
+            connection.call(SessionKind::Acquire, &request, &wait, Late::Acquired)?;
+        adopt(&connection, wire::counted(reply.results, targets.len()))
+    }
+}
+
+fn packed(tensor: &Tensor) -> Descriptor {
+    let descriptor = tensor.descriptor();
+    Descriptor { layout: descriptor.layout.packed(), ..descriptor.clone() }
+}
+
+/// Makes guards of what the sidecar leased.
+pub(super) fn adopt(
+    connection: &Arc<Connection>,
+    results: Result<Vec<v1::AcquireResult>>,
+) -> Result<Vec<Result<Tensor>>> {
+    // Most tensors of a batch lie in the same segment.
+    let mut last: Option<(u32, Arc<Segment>)> = None;
+    let one = |result: v1::AcquireResult| match result.outcome {
+        Some(v1::acquire_result::Outcome::Acquired(acquired)) => tensor(connection, acquired, &mut last),
+        Some(v1::acquire_result::Outcome::Failure(why)) => Err(wire::failure(why)),
+        None => Err(wire::missing("an outcome")),
+    };
+    Ok(results?.into_iter().map(one).collect())
+}
+
+fn tensor(
+    connection: &Arc<Connection>,
+    acquired: v1::Acquired,
+    last: &mut Option<(u32, Arc<Segment>)>,
+) -> Result<Tensor> {
+    // First of all the guard: whatever goes wrong below, the lease is given back.
+    let lease = Lease::new(connection, acquired.id);
+    let descriptor = wire::proven(acquired.descriptor.ok_or_else(|| wire::missing("a descriptor"))?)?;
+    let needed = descriptor.layout.bytes();
+    let place = match acquired.location.filter(|_| needed > 0) {
+        None if needed > 0 => return Err(wire::missing("the place of a tensor")),
+        None => None,
+        Some(location) => {
+            if location.bytes != needed {
+                return Err(Error::protocol(format!(
+                    "a tensor of {needed} bytes was said to lie in {} bytes",
+                    location.bytes
+                )));
+            }
+            let segment = match last {
+                Some((number, segment)) if *number == location.segment => Arc::clone(segment),
+                _ => {
+                    let segment = connection.segment(location.segment)?;
+                    *last = Some((location.segment, Arc::clone(&segment)));
+                    segment
+                }
+            };
+            let view = View::new(Arc::clone(segment.mapping()), location.offset, location.bytes)
+                .map_err(|error| Error::protocol(format!("a tensor outside its segment: {error}")))?;
+            Some((segment, view))
+        }
+    };
+    let moved = wire::moved(acquired.moved);
+    Ok(Tensor::new(
+        lease,
+        Parts { place, descriptor, moved, copied: acquired.copied, crc32c: acquired.crc32c },
+    ))
+}

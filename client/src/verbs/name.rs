@@ -1,0 +1,68 @@
+//! Names: giving, taking away, finding.
+
+use std::time::Duration;
+
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{PeerName, Reference};
+
+use crate::client::Client;
+use crate::describe::Description;
+use crate::error::Result;
+use crate::late::Late;
+use crate::target::Target;
+use crate::wire;
+
+impl Client {
+    /// Gives a tensor of this peer a name. With `replaces`, only if the name stands for that tensor at present; without,
+    /// only if it is free.
+    ///
+    /// # Errors
+    /// The sidecar's refusal (NAME_TAKEN, ...), or what ended the call.
+    pub fn name(&self, target: impl Into<Target>, name: &str, replaces: Option<&Reference>) -> Result<()> {
+        let wait = self.wait(None);
+        let connection = self.connection(&wait)?;
+        let item = v1::NameItem {
+            target: Some(target.into().to_message(connection.sidecar())),
+            name: name.to_owned(),
+            replaces: replaces.map(Reference::encode).unwrap_or_default(),
+        };
+        let request = v1::NameRequest { items: vec![item] };
+        let reply: v1::NameResponse = connection.call(SessionKind::Name, &request, &wait, Late::Nothing)?;
+        wire::done(wire::single(reply.results)?)
+    }
+
+    /// Takes names of this peer away, each with a result of its own. A tensor that nothing else keeps is freed.
+    ///
+    /// # Errors
+    /// What ended the call.
+    pub fn unname<S: AsRef<str>>(&self, names: &[S]) -> Result<Vec<Result<()>>> {
+        let request =
+            v1::UnnameRequest { names: names.iter().map(|name| name.as_ref().to_owned()).collect() };
+        let reply: v1::UnnameResponse = self.call(SessionKind::Unname, &request)?;
+        Ok(wire::counted(reply.results, names.len())?.into_iter().map(wire::done).collect())
+    }
+
+    /// What names stand for, each with a result of its own. Without `peer` this peer and all connected ones are asked.
+    /// Names that do not exist yet are waited for.
+    ///
+    /// # Errors
+    /// What ended the call.
+    pub fn lookup<S: AsRef<str>>(
+        &self,
+        names: &[S],
+        peer: Option<&PeerName>,
+        wait: Duration,
+    ) -> Result<Vec<Result<Description>>> {
+        let patience = self.wait(Some(wait.saturating_add(self.deadline())));
+        let connection = self.connection(&patience)?;
+        let request = v1::LookupRequest {
+            names: names.iter().map(|name| name.as_ref().to_owned()).collect(),
+            peer: peer.map(PeerName::to_string).unwrap_or_default(),
+            wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+        };
+        let reply: v1::LookupResponse =
+            connection.call(SessionKind::Lookup, &request, &patience, Late::Nothing)?;
+        Ok(wire::counted(reply.results, names.len())?.into_iter().map(wire::described).collect())
+    }
+}
