@@ -1,0 +1,114 @@
+//! `bench`: Tensorlane beside the limits of this machine, in one run, and a verdict for every row.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use tensorlane_benches::cores::Cores;
+use tensorlane_benches::limits::End;
+use tensorlane_benches::style::Style;
+use tensorlane_benches::{machine, sidecar, undo};
+
+mod local;
+mod report;
+mod rows;
+mod tcp;
+
+use rows::Measured;
+
+/// Pairs of every row: value and limit, one after the other.
+const PAIRS: usize = 15;
+/// Pairs before them that do not count.
+const WARM_UP: usize = 2;
+
+/// Measures Tensorlane and the limits of this machine, interleaved.
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Within a pod: acquire, put, and what a killed process leaves.
+    Local(Options),
+    /// Between two sidecars, in two network namespaces where root allows it.
+    Tcp(Options),
+    /// The other end of a limit.
+    #[command(subcommand, hide = true)]
+    End(End),
+    /// A process that holds tensors until it is killed.
+    #[command(hide = true)]
+    Hold(local::Hold),
+}
+
+#[derive(Debug, clap::Args)]
+struct Options {
+    /// Writes the rows to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// How often everything is measured; the run in the middle counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
+
+fn main() -> ExitCode {
+    let style = Style::of_this_terminal();
+    let done = match Arguments::parse().what {
+        What::Local(options) => measure(&options, style, local::run),
+        What::Tcp(options) => measure(&options, style, tcp::run),
+        What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
+        What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        undo::unless_signalled();
+        eprintln!("{} {error:#}", style.bad("error:"));
+        ExitCode::FAILURE
+    })
+}
+
+/// Everything several times, the table of the runs in the middle, the file, and what was missed.
+fn measure(options: &Options, style: Style, run: fn(&Bench) -> Result<Vec<Measured>>) -> Result<ExitCode> {
+    undo::on_signals().context("cannot wait for signals")?;
+    let bench = Bench { cores: Cores::here()?, programs: sidecar::programs()?, style };
+    println!("{}", machine::description(bench.cores));
+    if bench.cores.count < 2 {
+        println!("one core alone: both ends of a round trip share it, and the bounds are not meant for that");
+    }
+    let mut runs = Vec::new();
+    for number in 1..=options.runs {
+        println!("\n{}", style.strong(&format!("run {number} of {}", options.runs)));
+        let rows = run(&bench)?;
+        println!("{}", report::table(&rows, style));
+        runs.push(rows);
+    }
+    let rows = rows::median_of_runs(&runs);
+    println!("\n{}", style.strong(&format!("median of {} runs", options.runs)));
+    println!("{}\n\n{}", report::table(&rows, style), report::legend(&rows, style));
+    if let Some(path) = &options.json {
+        report::write_json(path, &rows)?;
+    }
+    let missed: Vec<&str> =
+        rows.iter().filter(|row| row.passes() == Some(false)).map(|row| row.row.name).collect();
+    if missed.is_empty() {
+        println!("\n{}", style.good("every row reaches its bound"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("\n{} {}", style.bad("missed:"), missed.join(", "));
+    Ok(ExitCode::FAILURE)
+}
+
+/// What every row needs.
+struct Bench {
+    cores: Cores,
+    programs: PathBuf,
+    style: Style,
+}
+
+impl Bench {
+    /// Says what is being measured.
+    fn progress(&self, what: &str) {
+        println!("{}", self.style.faint(&format!("  {what}")));
+    }
+}

@@ -1,0 +1,196 @@
+//! The rows: what each is measured against, and what it must reach.
+
+use tensorlane_benches::pairs::Pair;
+use tensorlane_benches::stats::{self, Spread};
+
+/// What a row must reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Bound {
+    /// Value by limit, for times.
+    RatioAtMost(f64),
+    /// Value by limit, for rates.
+    RatioAtLeast(f64),
+    /// The value itself.
+    ValueAtMost(f64),
+    /// The value itself.
+    ValueAtLeast(f64),
+    /// It is told, not judged.
+    Reported,
+}
+
+/// One row of the table.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Row {
+    /// Its name, in tables and files, for good.
+    pub(crate) name: &'static str,
+    /// Of value and limit.
+    pub(crate) unit: &'static str,
+    /// What the limit does.
+    pub(crate) limit: &'static str,
+    /// What it must reach.
+    pub(crate) bound: Bound,
+}
+
+const fn row(name: &'static str, unit: &'static str, limit: &'static str, bound: Bound) -> Row {
+    Row { name, unit, limit, bound }
+}
+
+pub(crate) static ACQUIRE_4K: Row =
+    row("local.acquire_4k", "us", "a raw Unix-socket round trip of 64 bytes", Bound::RatioAtMost(1.5));
+pub(crate) static ACQUIRE_1G: Row =
+    row("local.acquire_1g", "us", "local.acquire_4k", Bound::RatioAtMost(1.3));
+pub(crate) static ACQUIRE_TOUCH_1G: Row = row(
+    "local.acquire_touch_1g",
+    "us",
+    "reading one byte a page of a map that is already warm",
+    Bound::RatioAtMost(1.2),
+);
+pub(crate) static RESERVE_SEAL_1G: Row =
+    row("local.reserve_seal_1g", "us", "a raw Unix-socket round trip of 64 bytes", Bound::RatioAtMost(3.0));
+pub(crate) static PUT_COPY_64M: Row =
+    row("local.put_copy_64m", "GB/s", "the best warm memcpy with all cores", Bound::RatioAtLeast(0.88));
+pub(crate) static PUT_COPY_1G: Row =
+    row("local.put_copy_1g", "GB/s", "the best warm memcpy with all cores", Bound::RatioAtLeast(0.95));
+pub(crate) static BATCH_ACQUIRE_4K: Row =
+    row("local.batch_acquire_4k", "tensors/s", "none; batches of 1,000", Bound::ValueAtLeast(500_000.0));
+pub(crate) static RECLAIM_AFTER_KILL: Row = row(
+    "local.reclaim_after_kill",
+    "ms",
+    "none; from end of file until all is free, 1,000 leases",
+    Bound::ValueAtMost(10.0),
+);
+pub(crate) static RECLAIM_AFTER_SIGKILL_1G: Row = row(
+    "local.reclaim_after_sigkill_1g",
+    "ms",
+    "none; from SIGKILL until all is free, 1 GiB mapped and 1,000 leases",
+    Bound::Reported,
+);
+pub(crate) static GET_256M_TLS: Row = row(
+    "tcp.get_256m_tls",
+    "GB/s",
+    "the same sockets, TLS library and memfds, nothing else",
+    Bound::RatioAtLeast(0.85),
+);
+pub(crate) static GET_4K: Row = row(
+    "tcp.get_4k",
+    "us",
+    "64 B up and 4 KiB down over TCP, plus one Unix round trip",
+    Bound::RatioAtMost(1.5),
+);
+
+/// What was measured of a row in one run.
+#[derive(Debug, Clone)]
+pub(crate) struct Measured {
+    pub(crate) row: &'static Row,
+    /// Each value with the limit measured right before it.
+    pub(crate) pairs: Vec<Pair>,
+    /// What else is worth saying.
+    pub(crate) note: Option<String>,
+    /// A rule besides the bound that was broken.
+    pub(crate) breach: Option<String>,
+}
+
+impl Measured {
+    pub(crate) fn new(row: &'static Row, pairs: Vec<Pair>) -> Self {
+        Self { row, pairs, note: None, breach: None }
+    }
+
+    /// Our values.
+    pub(crate) fn value(&self) -> Option<Spread> {
+        Spread::of(&self.pairs.iter().map(|pair| pair.value).collect::<Vec<_>>())
+    }
+
+    /// The limit's values.
+    pub(crate) fn limit(&self) -> Option<Spread> {
+        Spread::of(&self.pairs.iter().filter_map(|pair| pair.limit).collect::<Vec<_>>())
+    }
+
+    /// The median of value by limit, pair by pair.
+    pub(crate) fn ratio(&self) -> Option<f64> {
+        stats::median(&self.pairs.iter().filter_map(|pair| pair.ratio()).collect::<Vec<_>>())
+    }
+
+    /// The number that is judged: the ratio, or the value where there is no limit.
+    fn judged(&self) -> Option<f64> {
+        self.ratio().or_else(|| self.value().map(|value| value.median))
+    }
+
+    /// Whether the row reaches what it must. None where nothing is asked of it.
+    pub(crate) fn passes(&self) -> Option<bool> {
+        let ratio =
+            |holds: fn(&f64, &f64) -> bool, bound| self.ratio().is_some_and(|ratio| holds(&ratio, &bound));
+        let value = |holds: fn(&f64, &f64) -> bool, bound| {
+            self.value().is_some_and(|value| holds(&value.median, &bound))
+        };
+        let reached = match self.row.bound {
+            Bound::RatioAtMost(bound) => ratio(f64::le, bound),
+            Bound::RatioAtLeast(bound) => ratio(f64::ge, bound),
+            Bound::ValueAtMost(bound) => value(f64::le, bound),
+            Bound::ValueAtLeast(bound) => value(f64::ge, bound),
+            Bound::Reported => return None,
+        };
+        Some(reached && self.breach.is_none())
+    }
+}
+
+/// Of every row the run that lies in the middle. What was breached in most runs stays breached.
+pub(crate) fn median_of_runs(runs: &[Vec<Measured>]) -> Vec<Measured> {
+    let Some(first) = runs.first() else { return Vec::new() };
+    let of = |row| runs.iter().flatten().filter(move |measured| measured.row == row);
+    let middle = |row| {
+        let mut same: Vec<&Measured> = of(row).collect();
+        same.sort_by(|a, b| a.judged().unwrap_or(f64::NAN).total_cmp(&b.judged().unwrap_or(f64::NAN)));
+        let mut middle = same.get(same.len().saturating_sub(1) / 2).copied()?.clone();
+        let breaches: Vec<&String> = same.iter().filter_map(|measured| measured.breach.as_ref()).collect();
+        middle.breach = breaches.first().filter(|_| breaches.len() * 2 > same.len()).copied().cloned();
+        Some(middle)
+    };
+    first.iter().filter_map(|measured| middle(measured.row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(row: &'static Row, value: f64, limit: Option<f64>) -> Measured {
+        Measured::new(row, vec![Pair { value, limit }; 11])
+    }
+
+    #[test]
+    fn times_must_not_be_long_and_rates_not_low() {
+        assert_eq!(measured(&ACQUIRE_4K, 45.0, Some(30.0)).passes(), Some(true));
+        assert_eq!(measured(&ACQUIRE_4K, 45.1, Some(30.0)).passes(), Some(false));
+        assert_eq!(measured(&PUT_COPY_1G, 19.0, Some(20.0)).passes(), Some(true));
+        assert_eq!(measured(&PUT_COPY_1G, 18.9, Some(20.0)).passes(), Some(false));
+        assert_eq!(measured(&RECLAIM_AFTER_KILL, 11.0, None).passes(), Some(false));
+        assert_eq!(measured(&BATCH_ACQUIRE_4K, 6e5, None).passes(), Some(true));
+        assert_eq!(measured(&RECLAIM_AFTER_SIGKILL_1G, 1e9, None).passes(), None);
+    }
+
+    #[test]
+    fn a_row_without_numbers_passes_nothing() {
+        assert_eq!(Measured::new(&ACQUIRE_4K, Vec::new()).passes(), Some(false));
+    }
+
+    #[test]
+    fn the_ratio_is_the_median_of_the_pairs_and_not_of_the_sides() {
+        let pairs =
+            [(1.0, 1.0), (4.0, 2.0), (9.0, 3.0)].map(|(value, limit)| Pair { value, limit: Some(limit) });
+        assert_eq!(Measured::new(&ACQUIRE_4K, pairs.to_vec()).ratio(), Some(2.0));
+    }
+
+    #[test]
+    fn the_run_in_the_middle_counts_and_a_rule_broken_in_most_runs() {
+        let run = |value, breach: bool| {
+            let breach = breach.then(|| "faults".to_owned());
+            vec![Measured { breach, ..measured(&PUT_COPY_1G, value, Some(1.0)) }]
+        };
+        let runs = [run(0.97, true), run(0.99, false), run(0.96, false)];
+        let middle = median_of_runs(&runs);
+        assert_eq!(middle[0].ratio(), Some(0.97));
+        assert_eq!(middle[0].passes(), Some(true));
+        let runs = [run(0.97, true), run(0.99, true), run(0.96, false)];
+        assert_eq!(median_of_runs(&runs)[0].passes(), Some(false));
+        assert!(median_of_runs(&[]).is_empty());
+    }
+}

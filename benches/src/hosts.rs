@@ -1,0 +1,163 @@
+//! Two hosts on one machine: network namespaces with a cable between them, where root allows it; else loopback.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+
+use crate::undo::Undo;
+
+/// The first addresses of a network that is set aside for benchmarks (RFC 2544).
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+/// The first port of servers in a namespace, which has all ports for itself.
+const PORT: u16 = 9421;
+
+/// Where a process stands in the network.
+#[derive(Debug)]
+pub struct Host {
+    name: &'static str,
+    address: IpAddr,
+    /// None on loopback.
+    namespace: Option<Namespace>,
+}
+
+#[derive(Debug)]
+struct Namespace {
+    name: String,
+    /// The next server's.
+    port: AtomicU16,
+    _undo: Undo,
+}
+
+/// Two hosts that reach each other.
+#[derive(Debug)]
+pub struct TwoHosts {
+    /// One of them.
+    pub a: Host,
+    /// The other.
+    pub b: Host,
+    /// Why they are not namespaces, where they are not.
+    pub why_loopback: Option<String>,
+}
+
+impl TwoHosts {
+    /// Namespaces if possible, else loopback with the reason.
+    pub fn make() -> Self {
+        let loopback = |name| Host { name, address: Ipv4Addr::LOCALHOST.into(), namespace: None };
+        match Self::in_namespaces() {
+            Ok(hosts) => hosts,
+            Err(why) => Self { a: loopback("A"), b: loopback("B"), why_loopback: Some(format!("{why:#}")) },
+        }
+    }
+
+    fn in_namespaces() -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            bail!("network namespaces need root");
+        }
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = |side: &str| format!("tlb-{side}-{}-{number}", std::process::id());
+        let [a, b] = [Namespace::make(name("a"))?, Namespace::make(name("b"))?];
+        // Each end gets its name inside its own namespace, so that no name outside can be in the way.
+        ip(&["link", "add", "eth0", "netns", &a.name, "type", "veth", "peer", "eth0", "netns", &b.name])?;
+        for (namespace, address) in [&a, &b].into_iter().zip(ADDRESSES) {
+            let at = |words: &[&str]| ip(&[&["-n", &namespace.name], words].concat());
+            at(&["address", "add", &format!("{address}/30"), "dev", "eth0"])?;
+            at(&["link", "set", "lo", "up"])?;
+            at(&["link", "set", "eth0", "up"])?;
+        }
+        let host = |name, namespace, address: Ipv4Addr| Host {
+            name,
+            address: address.into(),
+            namespace: Some(namespace),
+        };
+        Ok(Self { a: host("A", a, ADDRESSES[0]), b: host("B", b, ADDRESSES[1]), why_loopback: None })
+    }
+}
+
+/// `two network namespaces, 198.18.0.1 and 198.18.0.2, one veth pair`
+impl fmt::Display for TwoHosts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why_loopback {
+            Some(why) => write!(f, "loopback, because {why}"),
+            None => {
+                write!(f, "two network namespaces, {} and {}, one veth pair", self.a.address, self.b.address)
+            }
+        }
+    }
+}
+
+impl Namespace {
+    fn make(name: String) -> Result<Self> {
+        ip(&["netns", "add", &name])?;
+        // The cable goes with the first of its two ends.
+        let gone = name.clone();
+        let undo = Undo::with(move || drop(ip(&["netns", "delete", &gone])));
+        Ok(Self { name, port: AtomicU16::new(PORT), _undo: undo })
+    }
+}
+
+impl Host {
+    /// What people call it.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// A command that runs `program` here.
+    pub fn command(&self, program: &Path) -> Command {
+        let Some(namespace) = &self.namespace else { return Command::new(program) };
+        // `ip` becomes the program, so that the process id is the program's.
+        let mut command = Command::new("ip");
+        command.args([OsStr::new("netns"), "exec".as_ref(), namespace.name.as_ref(), program.as_ref()]);
+        command
+    }
+
+    /// An address at which a server can listen here, and which the other host reaches.
+    ///
+    /// # Errors
+    /// No port is free.
+    pub fn free_address(&self) -> Result<SocketAddr> {
+        if let Some(namespace) = &self.namespace {
+            return Ok((self.address, namespace.port.fetch_add(1, Ordering::Relaxed)).into());
+        }
+        let listener = TcpListener::bind((self.address, 0)).context("no free port")?;
+        Ok(listener.local_addr()?)
+    }
+}
+
+/// Runs `ip` with these words.
+fn ip(words: &[&str]) -> Result<()> {
+    let mut command = Command::new("ip");
+    let output = command.args(words).stdin(Stdio::null()).output();
+    let output = output.context("`ip` (of iproute2) cannot be started")?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("`ip {}` failed: {}", words.join(" "), said.trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_say_where_they_are_and_leave_nothing_behind() {
+        let hosts = TwoHosts::make();
+        let shown = hosts.to_string();
+        let mut command = hosts.a.command(Path::new("true"));
+        assert!(command.status().unwrap().success());
+        let Some(namespace) = &hosts.b.namespace else {
+            assert!(shown.starts_with("loopback, because "), "{shown}");
+            return;
+        };
+        let kept = Path::new("/run/netns").join(&namespace.name);
+        assert!(kept.exists());
+        drop(hosts);
+        assert!(!kept.exists());
+    }
+}

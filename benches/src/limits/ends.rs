@@ -1,0 +1,74 @@
+//! The other ends: processes of our own program that answer or call.
+
+use std::ffi::OsStr;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+use super::{round_trip, tls};
+use crate::worker::{At, Worker};
+
+/// The word that makes our program such an end.
+pub const WORD: &str = "end";
+
+/// One end of a limit.
+#[derive(Debug, Clone, Subcommand)]
+pub enum End {
+    /// Answers 64 bytes with 64 bytes on a Unix socket.
+    UnixEcho {
+        /// Where to listen.
+        socket: PathBuf,
+    },
+    /// Answers 64 bytes with 4 KiB over TCP.
+    TcpAnswer {
+        /// Where to listen.
+        address: SocketAddr,
+    },
+    /// Makes such round trips; a number of them is asked for, their median in microseconds is answered.
+    TcpAsk {
+        /// Whom to ask.
+        address: SocketAddr,
+    },
+    /// Sends bytes over TLS, whenever a byte comes.
+    TlsSend {
+        /// Where to listen.
+        address: SocketAddr,
+        /// How many.
+        bytes: u64,
+    },
+    /// Fetches bytes over TLS; anything is asked, the seconds are answered.
+    TlsFetch {
+        /// From whom.
+        address: SocketAddr,
+        /// How many.
+        bytes: u64,
+    },
+}
+
+impl End {
+    /// Is that end until the input ends.
+    ///
+    /// # Errors
+    /// What went wrong.
+    pub fn run(self) -> Result<()> {
+        match self {
+            Self::UnixEcho { socket } => round_trip::unix_echo(&socket),
+            Self::TcpAnswer { address } => round_trip::tcp_answer(address),
+            Self::TcpAsk { address } => round_trip::tcp_ask(address),
+            Self::TlsSend { address, bytes } => tls::send(address, bytes),
+            Self::TlsFetch { address, bytes } => tls::fetch(address, bytes),
+        }
+    }
+}
+
+/// Starts an end, and waits until it is ready.
+///
+/// # Errors
+/// It is not.
+pub(super) fn start(at: At<'_>, words: &[&OsStr]) -> Result<Worker> {
+    let mut worker = Worker::start(at, &[&[OsStr::new(WORD)], words].concat())?;
+    worker.answer::<bool>()?;
+    Ok(worker)
+}

@@ -1,0 +1,11 @@
+//! What this machine can do without Tensorlane: the same work, done in the plain way and nothing else.
+//!
+//! Whatever needs two ends has them in two processes, as we do: [`End`] is the hidden command line of the other ends.
+
+pub mod ends;
+pub mod memory;
+pub mod round_trip;
+pub mod tls;
+pub mod warm;
+
+pub use ends::End;

@@ -1,0 +1,35 @@
+//! What is worth knowing of the machine beside its numbers.
+
+use std::fs;
+
+use crate::cores::Cores;
+
+/// One line: processor, cores, memory, kernel.
+pub fn description(cores: Cores) -> String {
+    let processor = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "an unknown processor".into());
+    let memory = field("/proc/meminfo", "MemTotal").and_then(|text| gibibytes(&text));
+    let memory = memory.map_or_else(String::new, |gib| format!(", {gib:.0} GiB"));
+    let kernel = line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "?".into());
+    format!("{processor}, {} cores{memory}, Linux {kernel}", cores.count)
+}
+
+/// The congestion control of new TCP connections.
+pub fn congestion_control() -> String {
+    line("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_else(|| "unknown".into())
+}
+
+fn gibibytes(kibibytes: &str) -> Option<f64> {
+    let number: f64 = kibibytes.split_whitespace().next()?.parse().ok()?;
+    Some(number / f64::from(1 << 20))
+}
+
+fn line(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// The value of the first line `name : value`.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let values = text.lines().filter_map(|line| line.split_once(':'));
+    values.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+}

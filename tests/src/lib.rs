@@ -1,0 +1,21 @@
+//! What the suites share: sidecars and workloads as real processes, and waiting for conditions.
+//!
+//! The file of a suite says what it needs: `local_*` one machine, `netns_*` root and network namespaces, `cluster_*` a
+//! Kubernetes, `gpu_*` a GPU. Everything that a test starts ends with it, by its id.
+
+pub mod cgroup;
+pub mod http;
+pub mod netns;
+pub mod process;
+pub mod proxy;
+pub mod raw;
+pub mod refused;
+pub mod sidecar;
+pub mod tensors;
+pub mod wait;
+pub mod workload;
+
+pub use refused::{failure, reason};
+pub use sidecar::{Sidecar, SidecarOptions};
+pub use wait::until;
+pub use workload::Workload;

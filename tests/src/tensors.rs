@@ -1,0 +1,80 @@
+//! Tensors whose bytes follow from a number, so that any process can tell whether it sees the right ones.
+
+use tensorlane_client::{Client, PutOptions, Result, Stored, Tensor};
+use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Shape};
+
+/// The metadata key under which the number of a pattern travels.
+pub const SEED: &str = "seed";
+
+/// A small generator of numbers (splitmix64): the same seed, the same numbers.
+#[derive(Debug, Clone)]
+pub struct Numbers(u64);
+
+impl Numbers {
+    /// The numbers of a seed.
+    pub fn of(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next one.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// The next one, below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.draw() % limit
+    }
+}
+
+/// The `count` bytes that belong to a seed.
+pub fn pattern(seed: u64, count: usize) -> Vec<u8> {
+    let mut numbers = Numbers::of(seed);
+    let mut bytes: Vec<u8> = (0..count.div_ceil(8)).flat_map(|_| numbers.draw().to_le_bytes()).collect();
+    bytes.truncate(count);
+    bytes
+}
+
+/// A dense tensor in host memory.
+///
+/// # Panics
+/// Where there can be no such tensor.
+pub fn dense(dtype: DType, shape: &[u64]) -> Descriptor {
+    let shape = Shape::new(shape).expect("a shape");
+    Descriptor::host(Layout::contiguous(dtype, shape).expect("a layout"))
+}
+
+/// A row of bytes.
+pub fn u8s(count: u64) -> Descriptor {
+    dense(DType::U8, &[count])
+}
+
+/// A row of bytes whose metadata say which pattern they are.
+///
+/// # Panics
+/// Never: one short entry is no metadata over a limit.
+pub fn seeded(seed: u64, count: u64) -> Descriptor {
+    let metadata = Metadata::new([(SEED, seed.to_string())]).expect("one short entry");
+    Descriptor { metadata, ..u8s(count) }
+}
+
+/// Puts the pattern of a seed.
+///
+/// # Errors
+/// As [`Client::put`].
+pub fn put_pattern(client: &Client, seed: u64, count: u64, options: &PutOptions) -> Result<Stored> {
+    client.put(&seeded(seed, count), &pattern(seed, count as usize), options)
+}
+
+/// Whether a whole tensor shows exactly the bytes that its metadata promise.
+///
+/// # Panics
+/// Where the tensor was not put by [`put_pattern`].
+pub fn is_intact(tensor: &Tensor) -> bool {
+    let seed = tensor.descriptor().metadata.value(SEED).and_then(|seed| seed.parse().ok());
+    tensor.to_vec() == pattern(seed.expect("a seeded tensor"), tensor.packed_len())
+}

@@ -1,0 +1,181 @@
+//! A workload as a process of its own: it is told what to do line by line, and answers with one line each.
+//!
+//! What it can be told stands in `bin/workload.rs`. It ends when its input does, or is killed with the test.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::process::{Orphan, signal};
+use crate::sidecar::{Sidecar, bin_dir};
+use crate::wait::PATIENCE;
+
+/// A running workload.
+#[derive(Debug)]
+pub struct Workload {
+    child: Child,
+    input: Option<ChildStdin>,
+    answers: Receiver<String>,
+}
+
+impl Workload {
+    /// Starts one that has a session with the sidecar.
+    pub fn start(sidecar: &Sidecar) -> Self {
+        Self::start_in(sidecar, Vec::new())
+    }
+
+    /// Starts one with words in front of its command, which must become the workload by `exec`.
+    ///
+    /// # Panics
+    /// Where it does not come to its session.
+    pub fn start_in(sidecar: &Sidecar, prefix: Vec<String>) -> Self {
+        let binary = bin_dir().join("workload").display().to_string();
+        let mut words = prefix.into_iter().chain([binary]);
+        let mut command = Command::new(words.next().expect("the binary at least"));
+        command.args(words).arg(sidecar.sockets());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the workload's binary");
+        let (input, output) = (child.stdin.take(), child.stdout.take().expect("its output"));
+        let (send, answers) = channel();
+        // It ends with the output, which ends with the process and its children.
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut workload = Self { child, input, answers };
+        workload.expect("ready");
+        workload
+    }
+
+    /// Tells it something, and does not wait for the answer.
+    ///
+    /// # Panics
+    /// Where it does not listen any more.
+    pub fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("its input was not closed");
+        writeln!(input, "{line}").expect("the workload listens");
+    }
+
+    /// Its next answer, which must begin with `word`; the rest of it.
+    ///
+    /// # Panics
+    /// Where it says something else, or nothing.
+    #[track_caller]
+    pub fn expect(&mut self, word: &str) -> String {
+        self.expect_within(word, PATIENCE)
+    }
+
+    /// As [`Workload::expect`], for what takes its time.
+    ///
+    /// # Panics
+    /// As [`Workload::expect`].
+    #[track_caller]
+    pub fn expect_within(&mut self, word: &str, patience: Duration) -> String {
+        let answer = self.answer_within(patience);
+        let rest = answer.strip_prefix(word).unwrap_or_else(|| panic!("not {word:?} but {answer:?}"));
+        rest.trim_start().to_owned()
+    }
+
+    /// Its next answer.
+    ///
+    /// # Panics
+    /// Where there is none.
+    #[track_caller]
+    pub fn answer(&mut self) -> String {
+        self.answer_within(PATIENCE)
+    }
+
+    #[track_caller]
+    fn answer_within(&mut self, patience: Duration) -> String {
+        self.answers.recv_timeout(patience).unwrap_or_else(|e| panic!("the workload does not answer: {e}"))
+    }
+
+    /// Tells it something and gives its answer, which must begin with `word`.
+    ///
+    /// # Panics
+    /// As [`Workload::expect`].
+    #[track_caller]
+    pub fn ask(&mut self, line: &str, word: &str) -> String {
+        self.tell(line);
+        self.expect(word)
+    }
+
+    /// Has it fork. The child keeps everything that it inherited until it is killed.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub fn fork(&mut self) -> Orphan {
+        let pid = self.ask("fork", "child");
+        Orphan::adopt(pid.parse().expect("a process id"))
+    }
+
+    /// Has it fork a child that looks at what is held, stops itself, and when it is sent SIGCONT looks again and ends.
+    /// Each time it answers `intact` or `damaged`; the first answer is taken here.
+    ///
+    /// # Panics
+    /// Where it does not.
+    pub fn fork_watching(&mut self) -> Orphan {
+        self.tell("fork-watch");
+        let mut pid = None;
+        let mut seen = None;
+        while pid.is_none() || seen.is_none() {
+            let answer = self.answer();
+            match answer.strip_prefix("child ") {
+                Some(number) => pid = Some(number.parse().expect("a process id")),
+                None => seen = Some(answer),
+            }
+        }
+        assert_eq!(seen.as_deref(), Some("intact"), "what the child saw at first");
+        Orphan::adopt(pid.expect("just seen"))
+    }
+
+    /// Kills it and waits until it is gone, but goes on listening to its children.
+    ///
+    /// # Panics
+    /// Where it cannot be killed.
+    pub fn kill_alone(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it can be waited for");
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, which: Signal) {
+        signal(self.pid(), which);
+    }
+
+    /// Kills it at once and waits until it is gone.
+    ///
+    /// # Panics
+    /// Where it cannot be killed.
+    pub fn kill(mut self) {
+        self.kill_alone();
+    }
+
+    /// Ends it in order.
+    ///
+    /// # Panics
+    /// Where it does not end.
+    pub fn finish(mut self) -> ExitStatus {
+        self.input = None;
+        self.child.wait().expect("it ends when its input does")
+    }
+}
+
+impl Drop for Workload {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

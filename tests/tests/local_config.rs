@@ -1,0 +1,123 @@
+//! The sidecar from outside: configuration, metrics and health over HTTP, logs, its end.
+
+use std::process::{Command, Output, Stdio};
+
+use tensorlane_client::PutOptions;
+use tensorlane_tests::sidecar::bin_dir;
+use tensorlane_tests::tensors::put_pattern;
+use tensorlane_tests::{Sidecar, SidecarOptions, http, until};
+
+fn run(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(bin_dir().join("tensorlane-sidecar"));
+    command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
+    let Output { status, stdout, stderr } = command.output().expect("the sidecar's binary");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[test]
+fn the_effective_configuration_says_where_each_value_comes_from_and_can_be_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sidecar.yaml");
+    std::fs::write(&file, "peer: here\narena:\n  size: 128Mi\n").unwrap();
+    let file = file.to_str().unwrap();
+    let variables = [("TENSORLANE_ARENA_SEGMENT", "32Mi")];
+    let (code, printed, errors) = run(&["--config", file, "--print-config"], &variables);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    for expected in ["  size: 128Mi\n", "  segment: 32Mi\n", "Value from: variable TENSORLANE_ARENA_SEGMENT"]
+    {
+        assert!(printed.contains(expected), "{expected} is not in {printed}");
+    }
+    std::fs::write(file, &printed).unwrap();
+    let (code, again, errors) = run(&["--config", file, "--print-config"], &[]);
+    assert_eq!(code, Some(0), "{errors}");
+    let values = |yaml: &str| yaml.lines().filter(|line| !line.trim().starts_with('#')).collect::<String>();
+    assert_eq!(values(&again), values(&printed));
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_and_the_exit_code_is_64() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sidecar.yaml");
+    let mistakes = "peer: Not_A_Name\narena:\n  size: 3\n  sgment: 1Mi\nadmin:\n  listen: somewhere\n";
+    std::fs::write(&file, mistakes).unwrap();
+    let variables = [("TENSORLANE_GC_COPY_IDLE", "soon"), ("TENSORLANE_ARENA_SISE", "1Gi")];
+    let (code, out, errors) = run(&["--config", file.to_str().unwrap()], &variables);
+    assert_eq!((code, out.as_str()), (Some(64), ""));
+    let expected =
+        ["Not_A_Name", "arena.size", "sgment", "segment", "somewhere", "soon", "TENSORLANE_ARENA_SISE"];
+    for word in expected {
+        assert!(errors.contains(word), "{word} is not in {errors}");
+    }
+    assert!(errors.contains("6 mistakes"), "{errors}");
+    assert_eq!(run(&["--config", "/there/is/no/such/file"], &[]).0, Some(64));
+    assert_eq!(run(&["--no-such-option"], &[]).0, Some(64));
+}
+
+#[test]
+fn metrics_and_health_are_served_over_http() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    for probe in ["/livez", "/readyz", "/startupz"] {
+        until("the probe says yes", || http::get(sidecar.admin(), probe).0 == 200);
+    }
+    assert_eq!(http::get(sidecar.admin(), "/nothing").0, 404);
+    let client = sidecar.client();
+    let stored = put_pattern(&client, 1, 1 << 20, &PutOptions::named("seen")).unwrap();
+    let own = ["kind=\"own\""];
+    assert_eq!(sidecar.metric("tensorlane_ledger_live_tensors", &own), 1.0);
+    assert_eq!(sidecar.metric("tensorlane_ledger_live_leases", &[]), 1.0);
+    assert_eq!(sidecar.metric("tensorlane_ledger_live_names", &[]), 1.0);
+    assert_eq!(sidecar.metric("tensorlane_arena_bytes", &["state=\"sealed\""]), f64::from(1 << 20));
+    let all = sidecar.metric("tensorlane_arena_bytes", &[]);
+    assert_eq!(all, sidecar.metric("tensorlane_arena_size_bytes", &[]), "the states make up the whole");
+    assert_eq!(sidecar.metric("tensorlane_session_open_sessions", &["carrier=\"socket\""]), 1.0);
+    drop(stored);
+    client.unname(&["seen"]).unwrap();
+    assert_eq!(sidecar.metric("tensorlane_ledger_live_tensors", &own), 0.0);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn no_label_of_a_metric_grows_with_tensors_or_names() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let client = sidecar.client();
+    let series = || http::get(sidecar.admin(), "/metrics").1.lines().count();
+    let stored = put_pattern(&client, 1, 64, &PutOptions::new()).unwrap();
+    client.name(stored.reference(), "first", None).unwrap();
+    let before = series();
+    for i in 0..500 {
+        client.name(stored.reference(), &format!("name/{i}"), None).unwrap();
+    }
+    let others: Vec<_> = (0..500).map(|i| put_pattern(&client, i, 64, &PutOptions::new()).unwrap()).collect();
+    assert_eq!(series(), before);
+    client.unname(&["first"]).unwrap();
+    client.unname(&(0..500).map(|i| format!("name/{i}")).collect::<Vec<_>>()).unwrap();
+    drop((stored, others));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn every_line_of_the_log_is_json_and_the_end_has_a_reason() {
+    let mut sidecar = Sidecar::with(SidecarOptions::default().admin().set("log.level", "debug"));
+    let client = sidecar.client();
+    drop(put_pattern(&client, 1, 1 << 20, &PutOptions::new()).unwrap());
+    drop(client);
+    assert_eq!(sidecar.terminate().code(), Some(0));
+    let log = sidecar.log();
+    let lines: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();
+    assert!(lines.len() > 4, "{log}");
+    for key in ["timestamp", "level", "target", "message"] {
+        assert!(lines.iter().all(|line| line[key].is_string()), "{key} is missing in {log}");
+    }
+    let last = lines.last().unwrap();
+    assert_eq!((&last["message"], &last["reason"]), (&"sidecar ended".into(), &"SIGTERM".into()));
+}
+
+#[test]
+fn a_log_for_people_is_no_json() {
+    let sidecar = Sidecar::with(SidecarOptions::default().set("log.format", "text"));
+    until("it says that it has started", || sidecar.log().contains("sidecar started"));
+    let log = sidecar.log();
+    assert!(log.contains("sidecar started") && !log.contains('{'), "{log}");
+}

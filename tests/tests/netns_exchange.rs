@@ -1,0 +1,595 @@
+//! Sidecars on hosts of their own: what one puts the others get over TLS, once, and only the bytes that were asked for.
+//! Needs root.
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::selection::Range;
+use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Reason, Selection, Shape, Strides, Transport};
+use tensorlane_tests::netns::{Network, Peers};
+use tensorlane_tests::tensors::{dense, pattern};
+use tensorlane_tests::{Sidecar, SidecarOptions, failure, reason, until};
+
+const MI: u64 = 1 << 20;
+const ALL: AcquireOptions = AcquireOptions {
+    selection: Selection::All,
+    require: Require::NONE,
+    deadline: None,
+    wait: Duration::ZERO,
+};
+
+fn bytes(seed: u64, count: u64) -> Vec<u8> {
+    pattern(seed, count as usize)
+}
+
+fn strided(dims: &[u64], strides: &[i64]) -> Descriptor {
+    let shape = Shape::new(dims).unwrap();
+    Descriptor::host(Layout::new(DType::F32, shape, Some(Strides::new(strides)), None).unwrap())
+}
+
+fn put(client: &Client, seed: u64, count: u64) -> (Stored, Vec<u8>) {
+    let data = bytes(seed, count);
+    let stored = client.put(&dense(DType::U8, &[count]), &data, &PutOptions::new()).unwrap();
+    (stored, data)
+}
+
+fn selected(selection: Selection) -> AcquireOptions {
+    ALL.selection(selection)
+}
+
+/// What a reader on another host gets, without gaps.
+fn travels(peers: &Peers, descriptor: &Descriptor, data: &[u8], options: &PutOptions) -> Vec<u8> {
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    let stored = writer.put(descriptor, data, options).unwrap();
+    let tensor = reader.acquire(stored.reference(), &ALL).unwrap();
+    assert_eq!(tensor.descriptor().layout, descriptor.layout.packed());
+    assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
+    assert_eq!(tensor.moved().bytes, descriptor.layout.packed_bytes());
+    assert_eq!(tensor.crc32c().is_some(), options.checksum && descriptor.layout.is_contiguous());
+    tensor.to_vec()
+}
+
+#[test]
+fn a_tensor_put_at_one_peer_is_acquired_at_another_and_the_reply_says_how() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (stored, data) = put(&writer, 1, 3 * MI);
+        let tensor = reader.acquire(stored.reference(), &ALL).unwrap();
+        assert!(tensor.to_vec() == data);
+        assert_eq!((tensor.moved().transport, tensor.moved().bytes), (Some(Transport::Tcp), 3 * MI));
+        let refused = &tensor.moved().refusals;
+        assert!(refused.iter().any(|r| r.transport == Some(Transport::Shm)), "{}", tensor.moved());
+        assert_eq!(peers.seen(1, 0).bytes_in, 3 * MI);
+        assert_eq!(peers.seen(0, 1).bytes_out, 3 * MI);
+        assert_eq!(peers.metric(1, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64, 3 * MI);
+        assert_eq!(peers.metric(0, "tensorlane_peer_bytes_total", &["direction=\"out\""]) as u64, 3 * MI);
+    }
+    peers.assert_all_free();
+}
+
+/// Whoever asks first need not wait until somebody has connected.
+#[test]
+fn the_first_call_reaches_a_peer_that_was_never_connected() {
+    for count in [4096, MI] {
+        let peers = Peers::unconnected(2, |_, options| options);
+        {
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            let (stored, data) = put(&writer, 2, count);
+            assert!(reader.acquire(stored.reference(), &ALL).unwrap().to_vec() == data);
+        }
+        peers.assert_all_free();
+    }
+}
+
+#[test]
+fn a_thousand_small_tensors_come_in_one_call() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored: Vec<_> = (0..1000).map(|seed| put(&writer, seed, 4096)).collect();
+        let targets: Vec<Target> = stored.iter().map(|(stored, _)| stored.reference().into()).collect();
+        let tensors = reader.acquire_many(&targets, &ALL);
+        for (tensor, (_, data)) in tensors.iter().zip(&stored) {
+            let tensor = tensor.as_ref().unwrap();
+            assert!(tensor.to_vec() == *data);
+            assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
+        }
+        assert_eq!(tensors.len(), 1000);
+        assert_eq!(peers.seen(1, 0).bytes_in, 1000 * 4096);
+    }
+    peers.assert_all_free();
+}
+
+/// Their descriptors alone are larger than any frame.
+#[test]
+fn many_small_tensors_with_much_metadata_come_in_one_call() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let metadata = Metadata::new((0..3).map(|i| (format!("key-{i}"), "v".repeat(4000)))).unwrap();
+        let descriptor = Descriptor { metadata, ..dense(DType::U8, &[8]) };
+        let put = |i: u64| writer.put(&descriptor, &bytes(i, 8), &PutOptions::new()).unwrap();
+        let stored: Vec<_> = (0..1000).map(put).collect();
+        let targets: Vec<Target> = stored.iter().map(|stored| stored.reference().into()).collect();
+        for (i, tensor) in reader.acquire_many(&targets, &ALL).into_iter().enumerate() {
+            let tensor = tensor.unwrap();
+            assert_eq!(tensor.to_vec(), bytes(i as u64, 8));
+            assert_eq!(tensor.descriptor().metadata, descriptor.metadata);
+        }
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_tensor_larger_than_every_buffer_comes_whole() {
+    let peers = Peers::start(2, |_, options| options.set("arena.size", "512Mi").set("arena.segment", "64Mi"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (stored, data) = put(&writer, 7, 200 * MI + 1);
+        let tensor = reader.acquire(stored.reference(), &ALL).unwrap();
+        assert!(tensor.to_vec() == data);
+        assert_eq!(tensor.moved().bytes, 200 * MI + 1);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn strided_tensors_travel_without_their_gaps() {
+    let peers = Peers::pair();
+    // A transposed matrix of f32.
+    let transposed = strided(&[300, 200], &[1, 300]);
+    let data = bytes(3, transposed.layout.bytes());
+    let expected: Vec<u8> = (0..300)
+        .flat_map(|row| (0..200).flat_map(move |column| (0..4).map(move |b| (column * 300 + row) * 4 + b)))
+        .map(|at| data[at])
+        .collect();
+    assert!(travels(&peers, &transposed, &data, &PutOptions::new()) == expected);
+    // Every other element, small enough to travel inside a message.
+    let sparse = strided(&[100], &[2]);
+    let data = bytes(4, sparse.layout.bytes());
+    let expected: Vec<u8> = (0..100).flat_map(|i| data[i * 8..i * 8 + 4].to_vec()).collect();
+    assert_eq!(travels(&peers, &sparse, &data, &PutOptions::new()), expected);
+    peers.assert_all_free();
+}
+
+/// 4 bytes lie there, 400,000 travel: the small road is not for them.
+#[test]
+fn a_repeated_element_travels_as_often_as_it_is_repeated() {
+    let peers = Peers::pair();
+    let repeated = strided(&[100_000], &[0]);
+    assert_eq!(travels(&peers, &repeated, &[1, 2, 3, 4], &PutOptions::new()), [1, 2, 3, 4].repeat(100_000));
+    peers.assert_all_free();
+}
+
+#[test]
+fn tensors_of_every_shape_travel() {
+    let peers = Peers::pair();
+    let shapes: [&[u64]; 7] = [
+        &[],
+        &[0],
+        &[5, 0, 7],
+        &[1],
+        &[2; 12],
+        &[1, 1, 1, 1, 1, 1, 1, 1, 1, 70_000],
+        &[2, 0, 1, 1, 1, 1, 1, 1, 1],
+    ];
+    for shape in shapes {
+        for dtype in [DType::F32, DType::U8, DType::BF16] {
+            let descriptor = dense(dtype, shape);
+            let data = bytes(5, descriptor.layout.bytes());
+            let came = travels(&peers, &descriptor, &data, &PutOptions::new());
+            assert!(came == data, "{}", descriptor.layout);
+        }
+    }
+    let small = dense(DType::I4, &[3, 3]);
+    assert_eq!(travels(&peers, &small, &bytes(6, 5), &PutOptions::new()), bytes(6, 5));
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_checksum_travels_with_its_tensor_and_is_verified() {
+    let peers = Peers::pair();
+    let checked = PutOptions { checksum: true, ..PutOptions::new() };
+    for count in [0, 1000, 5 * MI] {
+        let data = bytes(8, count);
+        assert!(travels(&peers, &dense(DType::U8, &[count]), &data, &checked) == data);
+    }
+    let transposed = strided(&[30, 20], &[1, 30]);
+    assert_eq!(travels(&peers, &transposed, &bytes(9, 2400), &checked).len(), 2400);
+    assert_eq!(peers.metric(1, "tensorlane_transfer_checksum_mismatches_total", &["pull"]) as u64, 0);
+    peers.assert_all_free();
+}
+
+#[test]
+fn only_the_selected_bytes_travel() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (rows, columns) = (8192_u64, 1024_u64);
+        let data = bytes(10, rows * columns);
+        let stored = writer.put(&dense(DType::U8, &[rows, columns]), &data, &PutOptions::new()).unwrap();
+        let at = |row: u64, column: u64| data[(row * columns + column) as usize];
+        let every_third: Vec<u8> =
+            (6..3000).step_by(3).flat_map(|r| (0..columns).map(move |c| at(r, c))).collect();
+        let corner: Vec<u8> =
+            (1000..2000).flat_map(|r| (24..1000).step_by(2).map(move |c| at(r, c))).collect();
+        let list: Vec<u64> = (0..900).map(|i| i * 7919 % rows).chain([5, 5, 0, rows - 1]).collect();
+        let picked: Vec<u8> = list.iter().flat_map(|&r| (0..columns).map(move |c| at(r, c))).collect();
+        let cases = [
+            (Selection::Ranges(vec![Range::new(6, 3000).step_by(3)]), every_third),
+            (Selection::Ranges(vec![Range::new(1000, 2000), Range::new(24, 1000).step_by(2)]), corner),
+            (Selection::rows(list), picked),
+            (Selection::Ranges(vec![Range::new(9, 9)]), Vec::new()),
+            (Selection::rows(Vec::new()), Vec::new()),
+        ];
+        for (selection, expected) in cases {
+            let (before, on_the_wire) = (peers.seen(1, 0).bytes_in, peers.network.received(1));
+            let tensor = reader.acquire(stored.reference(), &selected(selection.clone())).unwrap();
+            assert!(tensor.to_vec() == expected, "{selection:?}");
+            let count = expected.len() as u64;
+            assert_eq!(tensor.moved().bytes, count);
+            assert_eq!(peers.seen(1, 0).bytes_in - before, count);
+            let crossed = peers.network.received(1) - on_the_wire;
+            assert!(crossed as f64 <= count as f64 * 1.05 + 65_536.0, "{crossed} bytes for {count}");
+        }
+        let refused = failure(
+            reader.acquire(stored.reference(), &selected(Selection::Ranges(vec![Range::new(0, rows + 1)]))),
+        );
+        assert_eq!(refused.reason, Reason::SelectionOutOfRange);
+        assert_eq!(reader.status().unwrap().copies, 0, "a part is no copy that others could use");
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_selection_of_a_tensor_with_many_dimensions_or_strides_travels_alone() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let deep = dense(DType::U8, &[10, 1, 1, 1, 1, 1, 1, 1, 1, 100_000]);
+        let data = bytes(11, MI - 48_576);
+        let stored = writer.put(&deep, &data, &PutOptions::new()).unwrap();
+        let tensor = reader.acquire(stored.reference(), &selected(Selection::rows(vec![9, 2]))).unwrap();
+        assert!(tensor.to_vec() == [&data[900_000..], &data[200_000..300_000]].concat());
+        assert_eq!(tensor.moved().bytes, 200_000);
+        let transposed = strided(&[300, 200], &[1, 300]);
+        let data = bytes(12, transposed.layout.bytes());
+        let flipped = writer.put(&transposed, &data, &PutOptions::new()).unwrap();
+        let tensor = reader.acquire(flipped.reference(), &selected(Selection::rows(vec![7]))).unwrap();
+        let row: Vec<u8> = (0..200).flat_map(|c| data[(c * 300 + 7) * 4..][..4].to_vec()).collect();
+        assert_eq!(tensor.to_vec(), row);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_second_acquire_is_answered_by_the_copy_that_is_here() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        for count in [4096, 2 * MI] {
+            let (stored, data) = put(&writer, 13, count);
+            let first = reader.acquire(stored.reference(), &ALL).unwrap();
+            let came = peers.seen(1, 0).bytes_in;
+            let second = peers.client(1).acquire(stored.reference(), &ALL).unwrap();
+            assert!(second.to_vec() == data);
+            assert_eq!((second.moved().transport, second.moved().bytes), (Some(Transport::Local), 0));
+            let view = selected(Selection::Ranges(vec![Range::new(1, 3)]));
+            let part = reader.acquire(stored.reference(), &view).unwrap();
+            assert_eq!(part.to_vec(), data[1..3]);
+            assert_eq!(peers.seen(1, 0).bytes_in, came);
+            assert!(reader.describe(stored.reference()).unwrap().here);
+            // The copy needs nothing of its owner any more, and stands for the tensor while somebody has it.
+            let reference = stored.reference().clone();
+            drop(stored);
+            writer.flush().unwrap();
+            until("its owner has freed it", || {
+                reason_of(writer.describe(&reference)) == Some(Reason::NotFound)
+            });
+            assert!(reader.acquire(&reference, &ALL).unwrap().to_vec() == data);
+            assert!(first.to_vec() == data);
+        }
+    }
+    peers.assert_all_free();
+}
+
+fn reason_of<T>(outcome: tensorlane_client::Result<T>) -> Option<Reason> {
+    outcome.err().and_then(|error| error.reason())
+}
+
+#[test]
+fn eight_threads_that_want_one_tensor_transfer_it_once() {
+    let peers = Peers::pair();
+    {
+        let (stored, data) = put(&peers.client(0), 14, 32 * MI);
+        let start = Barrier::new(8);
+        let reader = peers.client(1);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    start.wait();
+                    let tensor = reader.acquire(stored.reference(), &ALL).unwrap();
+                    assert!(tensor.to_vec() == data);
+                });
+            }
+        });
+        assert_eq!(peers.seen(1, 0).bytes_in, 32 * MI);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn tensors_cross_in_both_directions_at_once() {
+    let peers = Peers::pair();
+    std::thread::scope(|scope| {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let peers = &peers;
+            scope.spawn(move || {
+                let (writer, reader) = (peers.client(from), peers.client(to));
+                for round in 0..8 {
+                    let (stored, data) = put(&writer, round, 20 * MI);
+                    assert!(reader.acquire(stored.reference(), &ALL).unwrap().to_vec() == data);
+                }
+            });
+        }
+    });
+    assert_eq!(peers.seen(0, 1).bytes_in, 160 * MI);
+    assert_eq!(peers.seen(1, 0).bytes_in, 160 * MI);
+    peers.assert_all_free();
+}
+
+/// Each arena is full of what its own workloads put, and each needs room for what it pulls.
+#[test]
+fn two_full_peers_do_not_wait_for_each_other() {
+    let peers = Peers::start(2, |_, options| options.set("arena.size", "64Mi").set("arena.segment", "8Mi"));
+    {
+        let clients = [peers.client(0), peers.client(1)];
+        let fill = |client: &Client| {
+            let brief = PutOptions { deadline: Some(Duration::from_millis(100)), ..PutOptions::new() };
+            let mut stored = Vec::new();
+            while let Ok(one) = client.put(&dense(DType::U8, &[2 * MI]), &bytes(1, 2 * MI), &brief) {
+                stored.push(one);
+            }
+            stored
+        };
+        let full = [fill(&clients[0]), fill(&clients[1])];
+        assert!(full.iter().all(|stored| stored.len() > 20), "{} and {}", full[0].len(), full[1].len());
+        for (reader, other) in [(&clients[0], &full[1]), (&clients[1], &full[0])] {
+            let tensor = reader.acquire(other[0].reference(), &ALL).unwrap();
+            assert!(tensor.to_vec() == bytes(1, 2 * MI));
+        }
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn names_are_found_at_other_peers() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let data = bytes(15, MI);
+        let stored = writer.put(&dense(DType::U8, &[MI]), &data, &PutOptions::named("weights")).unwrap();
+        let found = reader.lookup(&["weights", "nothing"], None, Duration::ZERO).unwrap();
+        assert_eq!(&found[0].as_ref().unwrap().reference, stored.reference());
+        assert_eq!(reason(found[1].clone()), Reason::NotFound);
+        assert!(reader.acquire("weights", &ALL).unwrap().to_vec() == data);
+        let at_a = Target::name_at(writer.peer().unwrap(), "weights");
+        assert!(reader.acquire(at_a, &ALL).unwrap().to_vec() == data);
+        let at_b = Target::name_at(reader.peer().unwrap(), "weights");
+        assert_eq!(reason(reader.acquire(at_b, &ALL)), Reason::NotFound);
+        let nowhere = Target::name_at("nobody".parse().unwrap(), "weights");
+        assert_eq!(reason(reader.acquire(nowhere, &ALL)), Reason::PeerUnknown);
+        writer.unname(&["weights"]).unwrap();
+        assert_eq!(reason(reader.acquire("weights", &ALL)), Reason::NotFound);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn names_that_appear_one_after_the_other_at_another_peer_are_waited_for() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let patient = ALL.wait(Duration::from_secs(20)).deadline(Duration::from_secs(25));
+        let names = ["step-1", "step-2", "step-3"];
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let targets: Vec<Target> = names.iter().map(|name| Target::name(*name)).collect();
+                reader.acquire_many(&targets, &patient)
+            });
+            // The last one first, and each only after the reader has had time to ask.
+            for (seed, name) in names.iter().enumerate().rev() {
+                std::thread::park_timeout(Duration::from_millis(200));
+                let one = PutOptions { no_lease: true, ..PutOptions::named(*name) };
+                let _ = writer.put(&dense(DType::U8, &[100]), &bytes(seed as u64, 100), &one).unwrap();
+            }
+            for (seed, tensor) in waiting.join().unwrap().into_iter().enumerate() {
+                assert_eq!(tensor.unwrap().to_vec(), bytes(seed as u64, 100));
+            }
+        });
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        writer.unname(&names).unwrap();
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_name_of_a_peer_that_joins_later_is_waited_for() {
+    let peers = Peers::start(3, |_, options| options);
+    {
+        let reader = peers.client(1);
+        peers.network.cut(0);
+        until("the cut is noticed", || peers.seen(1, 0).state != "connected");
+        let patient = ALL.wait(Duration::from_secs(25)).deadline(Duration::from_secs(28));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| reader.acquire("late", &patient));
+            let named = PutOptions { no_lease: true, ..PutOptions::named("late") };
+            let _ = peers.client(0).put(&dense(DType::U8, &[100]), &bytes(16, 100), &named).unwrap();
+            std::thread::park_timeout(Duration::from_millis(300));
+            peers.network.mend(0);
+            assert_eq!(waiting.join().unwrap().unwrap().to_vec(), bytes(16, 100));
+        });
+        peers.client(0).unname(&["late"]).unwrap();
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_wait_for_a_name_that_never_appears_ends_in_time() {
+    let peers = Peers::pair();
+    let began = Instant::now();
+    let found = peers.client(1).lookup(&["never"], None, Duration::from_millis(700)).unwrap();
+    assert_eq!(reason(found[0].clone()), Reason::NotFound);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(700) && took < Duration::from_secs(3), "{took:?}");
+    peers.assert_all_free();
+}
+
+#[test]
+fn two_owners_of_one_name_are_both_named() {
+    let peers = Peers::start(3, |_, options| options);
+    {
+        let (a, b, c) = (peers.client(0), peers.client(1), peers.client(2));
+        let named = PutOptions::named("shared");
+        let _at_a = a.put(&dense(DType::U8, &[10]), &bytes(17, 10), &named).unwrap();
+        let at_b = b.put(&dense(DType::U8, &[10]), &bytes(18, 10), &named).unwrap();
+        let refused = failure(c.acquire("shared", &ALL));
+        assert_eq!(refused.reason, Reason::AmbiguousName);
+        assert!(refused.to_string().contains('a') && refused.to_string().contains('b'), "{refused}");
+        let found = c.lookup(&["shared"], None, Duration::ZERO).unwrap();
+        assert_eq!(reason(found[0].clone()), Reason::AmbiguousName);
+        let which = Target::name_at(b.peer().unwrap(), "shared");
+        assert_eq!(c.acquire(which, &ALL).unwrap().to_vec(), bytes(18, 10));
+        assert_eq!(a.acquire("shared", &ALL).unwrap().to_vec(), bytes(17, 10), "one's own comes first");
+        drop(at_b);
+        b.unname(&["shared"]).unwrap();
+        assert_eq!(c.acquire("shared", &ALL).unwrap().to_vec(), bytes(17, 10));
+        a.unname(&["shared"]).unwrap();
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn another_peers_tensor_is_described_without_moving_it() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let options = PutOptions { checksum: true, ..PutOptions::named("model") };
+        let stored = writer.put(&dense(DType::F32, &[256, 1024]), &bytes(19, MI), &options).unwrap();
+        let description = reader.describe(stored.reference()).unwrap();
+        assert_eq!(description.descriptor.layout.shape(), &Shape::new(&[256, 1024]).unwrap());
+        assert_eq!((description.names, description.leases), (vec!["model".to_owned()], 1));
+        assert!(description.sealed && description.crc32c.is_some() && !description.here);
+        let by_name = reader.describe("model").unwrap();
+        assert_eq!(&by_name.reference, stored.reference());
+        assert_eq!(peers.seen(1, 0).bytes_in, 0);
+        let gone = stored.reference().clone();
+        drop(stored);
+        writer.unname(&["model"]).unwrap();
+        writer.flush().unwrap();
+        until("the tensor is gone", || writer.describe(&gone).is_err());
+        assert_eq!(reason(reader.describe(&gone)), Reason::NotFound);
+        assert_eq!(reason(reader.acquire(&gone, &ALL)), Reason::NotFound);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn every_peer_is_listed_with_its_state_and_route() {
+    let peers = Peers::start(3, |_, options| options);
+    let listed = peers.client(1).peers().unwrap();
+    let states: Vec<_> = listed.iter().map(|peer| (peer.name.as_str(), peer.state.as_str())).collect();
+    assert_eq!(states, [("b", "self"), ("a", "connected"), ("c", "connected")]);
+    assert_eq!(listed[1].incarnation, peers.client(0).incarnation().unwrap().to_string());
+    assert_eq!(listed[2].addresses, [peers.network.peer_address(2).to_string()]);
+    assert!(listed.iter().all(|peer| peer.last_error.is_empty()));
+    assert_eq!(peers.metric(1, "tensorlane_peer_known_peers", &["state=\"connected\""]) as u64, 2);
+}
+
+#[test]
+fn a_requirement_that_no_route_meets_is_refused_with_reasons_and_moves_nothing() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (stored, data) = put(&writer, 20, MI);
+        for require in [Require::SAME_NODE, Require::ZERO_COPY, Require::SAME_NODE.and(Require::ENCRYPTED)] {
+            let refused = failure(reader.acquire(stored.reference(), &ALL.require(require)));
+            assert_eq!(refused.reason, Reason::RequirementNotMet, "{require}");
+            let said = format!("{refused:?}");
+            assert!(said.contains("tcp") && said.contains("shm"), "{said}");
+        }
+        assert_eq!(peers.seen(1, 0).bytes_in, 0);
+        let tensor = reader.acquire(stored.reference(), &ALL.require(Require::ENCRYPTED)).unwrap();
+        assert!(tensor.to_vec() == data);
+        // Now that a copy is here, nothing has to be moved and nothing leaves the node.
+        let local = reader.acquire(stored.reference(), &ALL.require(Require::ZERO_COPY)).unwrap();
+        assert_eq!(local.moved().transport, Some(Transport::Local));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn idle_copies_make_room_for_new_ones_and_go_by_themselves() {
+    let small = |_, options: SidecarOptions| {
+        options.set("arena.size", "64Mi").set("arena.segment", "16Mi").set("gc.copyIdle", "1h")
+    };
+    let mut peers = Peers::start(2, small);
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        // Six times what fits.
+        for round in 0..24 {
+            let (stored, data) = put(&writer, round, 16 * MI);
+            assert!(reader.acquire(stored.reference(), &ALL).unwrap().to_vec() == data);
+        }
+        let status = reader.status().unwrap();
+        assert!((1..=4).contains(&status.copies), "{status:?}");
+        // Puts come before idle copies, too.
+        let (stored, _) = put(&reader, 25, 32 * MI);
+        drop(stored);
+    }
+    // What is left of the reader does not matter; the writer has nothing.
+    peers.sidecars.truncate(1);
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reader_without_room_is_told_so_and_nothing_stays() {
+    let peers = Peers::start(2, |host, options| match host {
+        1 => options.set("arena.size", "32Mi").set("arena.segment", "8Mi"),
+        _ => options,
+    });
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (huge, _) = put(&writer, 26, 40 * MI);
+        assert_eq!(reason(reader.acquire(huge.reference(), &ALL)), Reason::NeverFits);
+        let (large, data) = put(&writer, 27, 20 * MI);
+        let (own, _) = put(&reader, 28, 20 * MI);
+        let brief = ALL.deadline(Duration::from_millis(400));
+        let refused = failure(reader.acquire(large.reference(), &brief));
+        assert_eq!(refused.reason, Reason::ArenaFull, "{refused}");
+        drop(own);
+        assert!(reader.acquire(large.reference(), &ALL).unwrap().to_vec() == data);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reference_of_another_exchange_is_refused() {
+    let peers = Peers::start(2, |_, options| options);
+    {
+        let network = Network::new(1);
+        let foreign = SidecarOptions::default().netns(network.namespace(0)).set("exchange", "other");
+        let stranger = Sidecar::with(foreign.set("peer", "a"));
+        let client = stranger.client();
+        let (stored, _) = put(&client, 29, 100);
+        let reader = peers.client(1);
+        assert_eq!(reason(reader.acquire(stored.reference(), &ALL)), Reason::WrongExchange);
+        assert_eq!(reason(reader.describe(stored.reference())), Reason::WrongExchange);
+        assert_eq!(reason(client.acquire(put(&reader, 30, 8).0.reference(), &ALL)), Reason::WrongExchange);
+    }
+    peers.assert_all_free();
+}

@@ -1,0 +1,512 @@
+//! What happens between two hosts when one dies, the network fails or somebody lies: typed errors in time, right bytes
+//! or none, and nothing left. Needs root.
+
+use std::net::SocketAddr;
+use std::thread::ScopedJoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions, Result, Stored, Tensor};
+use tensorlane_proto::selection::Range;
+use tensorlane_proto::{DType, Reason, Reference, Selection};
+use tensorlane_tests::netns::{PORT, Peers};
+use tensorlane_tests::process::signal;
+use tensorlane_tests::proxy::Proxy;
+use tensorlane_tests::tensors::{dense, pattern};
+use tensorlane_tests::{SidecarOptions, failure, reason, until};
+
+const MI: u64 = 1 << 20;
+/// Slow enough to be in the middle of 48 MiB for two seconds.
+const SLOW_MBIT: u32 = 200;
+const LARGE: u64 = 48 * MI;
+
+fn seconds(count: u64) -> AcquireOptions {
+    AcquireOptions::new().deadline(Duration::from_secs(count))
+}
+
+fn put(client: &Client, seed: u64, count: u64) -> Stored {
+    client.put(&dense(DType::U8, &[count]), &pattern(seed, count as usize), &PutOptions::new()).unwrap()
+}
+
+fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
+    tensor.to_vec() == pattern(seed, count as usize)
+}
+
+/// Host 1 gets something of host 0 over a slow cable; returns when it is in the middle.
+fn in_the_middle<'scope>(
+    scope: &'scope std::thread::Scope<'scope, '_>,
+    peers: &Peers,
+    reader: &'scope Client,
+    reference: &'scope Reference,
+    options: &'scope AcquireOptions,
+) -> ScopedJoinHandle<'scope, Result<Tensor>> {
+    let before = peers.seen(1, 0).bytes_in;
+    peers.network.slow(0, SLOW_MBIT);
+    let pulling = scope.spawn(move || reader.acquire(reference, options));
+    until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 4 * MI);
+    pulling
+}
+
+/// Nothing was published at host 1, and its arena is free.
+fn assert_nothing_came(peers: &Peers) {
+    until("nothing is left of it", || {
+        let status = peers.client(1).status().unwrap();
+        let arena = status.arena.unwrap();
+        (status.tensors, status.leases, arena.sealed, arena.reserved) == (0, 0, 0, 0)
+    });
+}
+
+#[test]
+fn a_peer_killed_in_the_middle_of_a_transfer_is_an_error_in_time_and_nothing_is_published() {
+    let mut peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 1, LARGE);
+        let (reference, options) = (stored.reference().clone(), seconds(4));
+        let began = Instant::now();
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            peers.sidecars[0].kill();
+            pulling.join().unwrap()
+        });
+        assert_eq!(reason(outcome), Reason::PeerUnreachable);
+        assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
+        assert_nothing_came(&peers);
+        // Who asks now need not wait that long: the peer is known to be gone.
+        let began = Instant::now();
+        assert_eq!(reason(reader.acquire(&reference, &seconds(20))), Reason::PeerUnreachable);
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_eq!(peers.seen(1, 0).state, "unreachable");
+        assert!(!peers.seen(1, 0).last_error.is_empty());
+    }
+    peers.assert_free(1);
+}
+
+#[test]
+fn a_restarted_peer_is_another_one_and_what_is_leased_stays_readable() {
+    let mut peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (large, small, named) = (put(&writer, 2, LARGE), put(&writer, 3, 4096), put(&writer, 4, MI));
+        writer.name(named.reference(), "weights", None).unwrap();
+        let leased = reader.acquire(named.reference(), &seconds(9)).unwrap();
+        let leased_small = reader.acquire(small.reference(), &seconds(9)).unwrap();
+        let (reference, options) = (large.reference().clone(), seconds(25));
+        let began = Instant::now();
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            peers.sidecars[0].kill();
+            peers.sidecars[0].start_again();
+            pulling.join().unwrap()
+        });
+        assert_eq!(reason(outcome), Reason::OwnerLost);
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        peers.await_connected();
+        let began = Instant::now();
+        for reference in [large.reference(), small.reference(), named.reference()] {
+            assert_eq!(reason(reader.acquire(reference, &seconds(9))), Reason::OwnerLost);
+            let part = seconds(9).selection(Selection::Ranges(vec![Range::new(0, 8)]));
+            assert_eq!(reason(reader.acquire(reference, &part)), Reason::OwnerLost);
+            assert_eq!(reason(reader.describe(reference)), Reason::OwnerLost);
+        }
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_eq!(reason(reader.acquire("weights", &seconds(9))), Reason::NotFound);
+        assert!(is(&leased, 4, MI) && is(&leased_small, 3, 4096));
+        // The new one is as good as the old one was.
+        let again = put(&peers.client(0), 5, MI);
+        drop(again);
+        let writer = peers.client(0);
+        let again = put(&writer, 5, MI);
+        assert!(is(&reader.acquire(again.reference(), &seconds(9)).unwrap(), 5, MI));
+    }
+    peers.assert_all_free();
+}
+
+/// The owner keeps what is being pulled, whoever else lets go of it, for as long as the grace.
+#[test]
+fn a_transfer_goes_on_where_it_was_when_the_cable_is_back_within_the_grace() {
+    let peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "20s"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 6, LARGE);
+        let (reference, options) = (stored.reference().clone(), seconds(28));
+        let tensor = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            peers.network.cut(1);
+            until("both have noticed", || {
+                peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
+            });
+            drop(stored);
+            writer.flush().unwrap();
+            until("only the peer holds it", || peers.client(0).status().unwrap().leases == 1);
+            peers.network.fast(0);
+            peers.network.mend(1);
+            pulling.join().unwrap().unwrap()
+        });
+        assert!(is(&tensor, 6, LARGE));
+        let came = peers.seen(1, 0).bytes_in;
+        assert!(came < LARGE + 8 * MI, "{came} bytes came: it began anew");
+        assert_eq!(tensor.moved().bytes, LARGE);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_cable_that_stays_out_is_an_error_in_time_and_the_leases_of_the_lost_peer_end_after_the_grace() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (stored, other) = (put(&writer, 7, LARGE), put(&writer, 8, 100));
+        let (reference, options) = (stored.reference().clone(), seconds(3));
+        let leases = || peers.client(0).status().unwrap().leases;
+        let began = Instant::now();
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            assert_eq!(leases(), 3);
+            peers.network.cut(1);
+            pulling.join().unwrap()
+        });
+        assert_eq!(reason(outcome), Reason::PeerUnreachable);
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        assert_nothing_came(&peers);
+        let began = Instant::now();
+        let refused = failure(reader.acquire(other.reference(), &seconds(2)));
+        assert_eq!(refused.reason, Reason::PeerUnreachable, "{refused}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        until("the grace is over", || leases() == 2);
+        peers.network.fast(0);
+        peers.network.mend(1);
+        peers.await_connected();
+        assert!(is(&reader.acquire(other.reference(), &seconds(9)).unwrap(), 8, 100));
+        assert!(is(&reader.acquire(&reference, &seconds(9)).unwrap(), 7, LARGE));
+    }
+    peers.assert_all_free();
+}
+
+/// One direction of the network is lost without a word; the other goes on.
+#[test]
+fn a_half_open_connection_is_noticed_within_the_progress_deadline() {
+    for (from, to) in [(0, 1), (1, 0)] {
+        let peers = Peers::pair();
+        {
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            let stored = put(&writer, 9, LARGE);
+            let (reference, options) = (stored.reference().clone(), seconds(28));
+            let tensor = std::thread::scope(|scope| {
+                let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+                peers.network.lose(from, to);
+                let began = Instant::now();
+                until("both have noticed", || {
+                    peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
+                });
+                // Three times: what is under way, the silence itself, and the other side's.
+                assert!(began.elapsed() < Duration::from_secs(4), "{from} to {to}: {:?}", began.elapsed());
+                peers.network.find(from, to);
+                peers.network.fast(0);
+                pulling.join().unwrap()
+            });
+            // The grace may have been over in the meantime; then the tensor was still there.
+            assert!(is(&tensor.unwrap(), 9, LARGE));
+        }
+        peers.assert_all_free();
+    }
+}
+
+#[test]
+fn a_silent_network_is_noticed_when_nothing_is_under_way_and_forgiven_when_it_speaks_again() {
+    let peers = Peers::pair();
+    peers.network.lose(0, 1);
+    peers.network.lose(1, 0);
+    let began = Instant::now();
+    until("both have noticed", || {
+        peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
+    });
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let found = peers.client(1).lookup(&["anything"], None, Duration::ZERO).unwrap();
+    assert_eq!(reason(found[0].clone()), Reason::NotFound);
+    peers.network.find(0, 1);
+    peers.network.find(1, 0);
+    peers.await_connected();
+    peers.assert_all_free();
+}
+
+#[test]
+fn an_owner_that_stands_still_for_a_while_goes_on_where_it_was() {
+    let peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "20s"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 10, LARGE);
+        let (reference, options) = (stored.reference().clone(), seconds(28));
+        let tensor = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            signal(peers.sidecars[0].pid(), Signal::STOP);
+            until("its silence is noticed", || peers.seen(1, 0).state != "connected");
+            signal(peers.sidecars[0].pid(), Signal::CONT);
+            peers.network.fast(0);
+            pulling.join().unwrap().unwrap()
+        });
+        assert!(is(&tensor, 10, LARGE));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reader_that_restarts_gives_back_what_its_old_life_held_at_once() {
+    let mut peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "1h"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 11, LARGE);
+        let (reference, options) = (stored.reference().clone(), seconds(5));
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            assert_eq!(peers.client(0).status().unwrap().leases, 2);
+            peers.sidecars[1].kill();
+            pulling.join().unwrap()
+        });
+        assert!(matches!(outcome, Err(Error::SessionLost { .. })), "{outcome:?}");
+        until("the loss is noticed", || peers.seen(0, 1).state != "connected");
+        assert_eq!(peers.client(0).status().unwrap().leases, 2, "it may come back");
+        peers.sidecars[1].start_again();
+        until("it is another one", || peers.client(0).status().unwrap().leases == 1);
+        peers.network.fast(0);
+        assert!(is(&reader.acquire(&reference, &seconds(9)).unwrap(), 11, LARGE));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn an_arena_full_of_what_a_dead_peer_was_pulling_is_free_after_the_grace() {
+    let small = |_, options: SidecarOptions| options.set("arena.size", "64Mi");
+    let mut peers = Peers::start(2, small);
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored: Vec<_> = (0..3).map(|seed| put(&writer, seed, 16 * MI)).collect();
+        let references: Vec<_> = stored.iter().map(|stored| stored.reference().clone()).collect();
+        std::thread::scope(|scope| {
+            peers.network.slow(0, 40);
+            for reference in &references {
+                let reader = &reader;
+                scope.spawn(move || assert!(reader.acquire(reference, &seconds(20)).is_err()));
+            }
+            until("all are being pulled", || peers.client(0).status().unwrap().leases == 6);
+            peers.sidecars[1].kill();
+        });
+        drop(stored);
+        let began = Instant::now();
+        let patient = PutOptions { deadline: Some(Duration::from_secs(20)), ..PutOptions::new() };
+        let count = 40 * MI;
+        let waited = writer.put(&dense(DType::U8, &[count]), &pattern(1, count as usize), &patient);
+        drop(waited.unwrap());
+        let took = began.elapsed();
+        assert!(took > Duration::from_secs(1) && took < Duration::from_secs(8), "{took:?}");
+    }
+    peers.assert_free(0);
+}
+
+#[test]
+fn a_reader_that_cancels_leaves_nothing() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 12, LARGE);
+        let part = Selection::Ranges(vec![Range::new(0, LARGE - 1)]);
+        for options in [seconds(20), seconds(20).selection(part)] {
+            let cancel = Cancel::new();
+            let cancelling = reader.with_cancel(cancel.clone());
+            let outcome = std::thread::scope(|scope| {
+                let pulling = in_the_middle(scope, &peers, &cancelling, stored.reference(), &options);
+                cancel.cancel();
+                let began = Instant::now();
+                let outcome = pulling.join().unwrap();
+                assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+                outcome
+            });
+            assert!(matches!(outcome, Err(Error::Withdrawn)), "{outcome:?}");
+            let began = Instant::now();
+            until("the owner keeps it for its writer alone", || {
+                peers.client(0).status().unwrap().leases == 1
+            });
+            assert_nothing_came(&peers);
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        }
+    }
+    peers.assert_all_free();
+}
+
+/// Somebody else who came to wait for the same tensor gets it all the same.
+#[test]
+fn a_reader_that_cancels_takes_nothing_from_another() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader, other) = (peers.client(0), peers.client(1), peers.client(1));
+        let stored = put(&writer, 13, LARGE);
+        let cancel = Cancel::new();
+        let cancelling = reader.with_cancel(cancel.clone());
+        let options = seconds(20);
+        std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &cancelling, stored.reference(), &options);
+            let joined = scope.spawn(|| other.acquire(stored.reference(), &options));
+            // It waits with the first one as soon as it has asked.
+            std::thread::park_timeout(Duration::from_millis(700));
+            cancel.cancel();
+            assert!(pulling.join().unwrap().is_err());
+            peers.network.fast(0);
+            assert!(is(&joined.join().unwrap().unwrap(), 13, LARGE));
+        });
+        assert!(peers.seen(1, 0).bytes_in < LARGE + MI, "it was not begun anew");
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reader_process_that_ends_in_the_middle_leaves_nothing() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 14, LARGE);
+        let options = seconds(1);
+        std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, stored.reference(), &options);
+            assert_eq!(reason(pulling.join().unwrap()), Reason::DeadlineExceeded);
+        });
+        until("the owner keeps it for its writer alone", || peers.client(0).status().unwrap().leases == 1);
+        assert_nothing_came(&peers);
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_peer_with_a_key_that_nobody_lists_is_refused_and_counted() {
+    let peers = Peers::unconnected(3, |host, options| match host {
+        // It calls itself what the directory calls another key.
+        2 => options.set("peer", "b"),
+        _ => options,
+    });
+    let refused = |host, reason: &str| {
+        let label = format!("reason=\"{reason}\"");
+        peers.metric(host, "tensorlane_peer_refused_connections_total", &[&label])
+    };
+    let known = [peers.entry(0), peers.entry(1)];
+    let began = Instant::now();
+    // The directory knows its key as that of `c`.
+    until("it is refused for its name", || {
+        // Whoever has the smaller key dials by itself; a question makes it certain.
+        let outcome = peers.client(2).describe(reference_of(&peers, 0));
+        assert_eq!(reason(outcome), Reason::PeerUnreachable);
+        refused(0, "other_peer") >= 1.0
+    });
+    peers.list(0, &known);
+    peers.list(1, &known);
+    until("it is refused for its key", || {
+        let outcome = peers.client(2).acquire(reference_of(&peers, 0), &seconds(20));
+        assert_eq!(reason(outcome), Reason::PeerUnreachable);
+        refused(0, "unknown_key") >= 1.0
+    });
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert_eq!(peers.seen(0, 1).state, "connected");
+}
+
+/// Some reference to a tensor of a host.
+fn reference_of(peers: &Peers, host: usize) -> Reference {
+    put(&peers.client(host), 0, 8).reference().clone()
+}
+
+#[test]
+fn a_key_that_leaves_the_directory_is_cut_off_and_one_that_comes_is_let_in() {
+    let peers = Peers::pair();
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 16, MI);
+        let mut everyone = peers.everyone();
+        let key = everyone[1].fingerprints.clone();
+        // Another key than the one that it has.
+        everyone[1].fingerprints =
+            vec![key[0].chars().rev().filter(char::is_ascii_hexdigit).take(64).collect()];
+        everyone[1].fingerprints[0].insert_str(0, "sha256:");
+        peers.list(0, &everyone);
+        until("it is cut off", || peers.seen(0, 1).state != "connected");
+        let refused = reason(reader.acquire(stored.reference(), &seconds(2)));
+        assert_eq!(refused, Reason::PeerUnreachable);
+        assert!(peers.metric(0, "tensorlane_peer_refused_connections_total", &["unknown_key"]) >= 1.0);
+        // While a key is changed there are two.
+        everyone[1].fingerprints.extend(key);
+        peers.list(0, &everyone);
+        peers.await_connected();
+        assert!(is(&reader.acquire(stored.reference(), &seconds(9)).unwrap(), 16, MI));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_peer_that_leaves_the_directory_is_unknown_and_one_that_joins_is_found() {
+    let peers = Peers::start(3, |_, options| options);
+    {
+        let stored = put(&peers.client(2), 17, MI);
+        let reader = peers.client(0);
+        peers.list(0, &peers.everyone()[..2]);
+        until("it is cut off", || {
+            reader.peers().unwrap().iter().all(|peer| peer.name != "c" || peer.state != "connected")
+        });
+        let refused = reason(reader.acquire(stored.reference(), &seconds(2)));
+        assert!(matches!(refused, Reason::PeerUnknown | Reason::PeerUnreachable), "{refused}");
+        peers.list(0, &peers.everyone());
+        peers.await_connected();
+        assert!(is(&reader.acquire(stored.reference(), &seconds(9)).unwrap(), 17, MI));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn flipped_bits_end_connections_and_never_reach_a_reader() {
+    let peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "20s"));
+    let mut proxies: Vec<Proxy> = (0..2)
+        .map(|host| {
+            let to = peers.network.peer_address(host);
+            Proxy::start(&peers.network, host, PORT + 100, to, host as u64 + 1)
+        })
+        .collect();
+    for host in 0..2 {
+        let mut everyone = peers.everyone();
+        everyone[1 - host].address = proxies[1 - host].address();
+        peers.list(host, &everyone);
+    }
+    // The connections there are were made past the proxies.
+    reconnect(&peers, &proxies);
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let patient = seconds(28);
+        proxies.iter().for_each(|proxy| proxy.flip(10, 6 * MI));
+        let mut seed = 20;
+        while proxies.iter().all(|proxy| proxy.flips_left() > 0) {
+            for count in [20 * MI, 4096] {
+                seed += 1;
+                let stored = put(&writer, seed, count);
+                let tensor = reader.acquire(stored.reference(), &patient).unwrap();
+                assert!(is(&tensor, seed, count), "wrong bytes came of {}", stored.reference());
+            }
+        }
+        proxies.iter().for_each(|proxy| proxy.flip(0, 1));
+        let carried: u64 = proxies.iter().map(Proxy::connections).sum();
+        assert!(carried >= 8, "{carried} connections for 10 flips");
+    }
+    peers.assert_all_free();
+    for (host, proxy) in proxies.iter_mut().enumerate() {
+        proxy.end(&peers.network, host);
+    }
+}
+
+/// Cuts and mends, until the connection there is goes through a proxy.
+fn reconnect(peers: &Peers, proxies: &[Proxy]) {
+    let before: u64 = proxies.iter().map(Proxy::connections).sum();
+    until("the directory is read", || {
+        let addresses: Vec<_> = (0..2).map(|host| peers.seen(host, 1 - host).addresses).collect();
+        let through: Vec<SocketAddr> = proxies.iter().map(Proxy::address).collect();
+        (0..2).all(|host| addresses[host] == [through[1 - host].to_string()])
+    });
+    peers.network.cut(1);
+    until("the cut is noticed", || peers.seen(0, 1).state != "connected");
+    peers.network.mend(1);
+    peers.await_connected();
+    let after: u64 = proxies.iter().map(Proxy::connections).sum();
+    assert!(after > before);
+}

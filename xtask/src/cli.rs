@@ -1,0 +1,215 @@
+//! The command line: words in, a command or a failure that says what was wrong out.
+
+use crate::failure::Failure;
+use crate::parts::{PARTS, Part};
+
+/// What the user asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Prints every command.
+    Help,
+    /// Runs the test parts.
+    Test(TestOptions),
+    /// Builds and starts the demo.
+    Demo(DemoOptions),
+    /// Builds and starts the benchmarks with these arguments.
+    Bench(Vec<String>),
+    /// Writes the generated code.
+    Generate,
+    /// Installs what is missing.
+    Setup,
+}
+
+/// Which parts run, and how.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestOptions {
+    /// What one runs before each commit.
+    pub(crate) quick: bool,
+    /// Later parts are left out once one has failed.
+    pub(crate) fail_fast: bool,
+    /// The parts by name; all of them where empty.
+    pub(crate) only: Vec<&'static str>,
+}
+
+impl TestOptions {
+    /// The parts that run, in their order.
+    pub(crate) fn chosen(&self) -> Vec<&'static Part> {
+        let chosen = |part: &&Part| match self.only.is_empty() {
+            true => part.quick || !self.quick,
+            false => self.only.contains(&part.name),
+        };
+        PARTS.iter().filter(chosen).collect()
+    }
+}
+
+/// How the demo runs.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DemoOptions {
+    /// Handed to the demo program: fewer repetitions.
+    pub(crate) fast: bool,
+}
+
+/// The text of `cargo xtask help`.
+pub(crate) fn help() -> String {
+    let parts: String = PARTS
+        .iter()
+        .map(|part| format!("    {:9}  {}{}\n", part.name, part.about, if part.quick { " *" } else { "" }))
+        .collect();
+    format!(
+        "cargo xtask COMMAND
+
+  demo [--fast]                 builds everything, fetches real weights, and shows two sidecars at work
+  test [--quick] [--fail-fast] [--only PART]...
+                                runs every part below (with --quick those marked *) and prints one table
+  bench local|tcp [--json FILE] [--runs N]
+                                measures this machine's limits and Tensorlane against them
+  generate                      writes the generated protocol code
+  setup                         installs the tools of the system that demo and test need
+  help                          prints this
+
+The parts of test, in their order:
+{parts}
+Logs are kept under target/xtask, tools under target/tools, weights under target/weights.
+NO_COLOR=1 turns colours off.
+"
+    )
+}
+
+/// Reads the words after `cargo xtask`.
+pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
+    let Some((command, rest)) = words.split_first() else { return Ok(Command::Help) };
+    if rest.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(Command::Help);
+    }
+    match command.as_str() {
+        "help" | "--help" | "-h" => Ok(Command::Help),
+        "test" => test_options(rest).map(Command::Test),
+        "demo" => demo_options(rest).map(Command::Demo),
+        "bench" => bench_arguments(rest).map(Command::Bench),
+        "generate" => nothing_after("generate", rest, Command::Generate),
+        "setup" => nothing_after("setup", rest, Command::Setup),
+        unknown => Err(Failure::usage(format!("there is no command `{unknown}`"))),
+    }
+}
+
+fn test_options(words: &[String]) -> Result<TestOptions, Failure> {
+    let mut options = TestOptions::default();
+    let mut words = words.iter().map(String::as_str);
+    while let Some(word) = words.next() {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("--quick", "") => options.quick = true,
+            ("--fail-fast", "") => options.fail_fast = true,
+            ("--only", "") => {
+                let name = words.next().ok_or_else(|| Failure::usage("`--only` needs the name of a part"))?;
+                options.only.push(part_named(name)?);
+            }
+            ("--only", name) => options.only.push(part_named(name)?),
+            _ => return Err(Failure::usage(format!("`test` has no option `{word}`"))),
+        }
+    }
+    Ok(options)
+}
+
+fn part_named(name: &str) -> Result<&'static str, Failure> {
+    let names = || PARTS.iter().map(|part| part.name);
+    names().find(|known| *known == name).ok_or_else(|| {
+        let known = names().collect::<Vec<_>>().join(", ");
+        Failure::usage(format!("there is no part `{name}`; the parts are {known}"))
+    })
+}
+
+fn demo_options(words: &[String]) -> Result<DemoOptions, Failure> {
+    match words {
+        [] => Ok(DemoOptions { fast: false }),
+        [word] if word == "--fast" => Ok(DemoOptions { fast: true }),
+        _ => Err(Failure::usage(format!("`demo` takes `--fast` or nothing, not `{}`", words.join(" ")))),
+    }
+}
+
+/// The benchmark program knows its own options; only what is measured is checked here.
+fn bench_arguments(words: &[String]) -> Result<Vec<String>, Failure> {
+    match words.first().map(String::as_str) {
+        Some("local" | "tcp") => Ok(words.to_vec()),
+        Some(other) => Err(Failure::usage(format!("`bench` measures `local` or `tcp`, not `{other}`"))),
+        None => Err(Failure::usage("`bench` needs to know what to measure: `local` or `tcp`")),
+    }
+}
+
+fn nothing_after(command: &str, rest: &[String], parsed: Command) -> Result<Command, Failure> {
+    match rest.first() {
+        None => Ok(parsed),
+        Some(word) => Err(Failure::usage(format!("`{command}` takes no argument, not `{word}`"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&words).map_err(|failure| failure.what().to_owned())
+    }
+
+    fn names(options: &TestOptions) -> Vec<&'static str> {
+        options.chosen().iter().map(|part| part.name).collect()
+    }
+
+    #[test]
+    fn no_words_and_every_form_of_help_give_help() {
+        for line in ["", "help", "--help", "-h", "test --help", "demo -h"] {
+            assert_eq!(parsed(line), Ok(Command::Help), "{line}");
+        }
+    }
+
+    #[test]
+    fn help_names_every_command_and_part() {
+        let help = help();
+        for word in ["demo", "test", "bench", "generate", "setup", "help"] {
+            assert!(help.contains(&format!("\n  {word} ")), "{word}");
+        }
+        for part in PARTS {
+            assert!(help.contains(part.about), "{}", part.name);
+        }
+    }
+
+    #[test]
+    fn test_runs_all_parts_unless_told_otherwise() {
+        assert_eq!(names(&TestOptions::default()).len(), PARTS.len());
+        let quick = TestOptions { quick: true, ..TestOptions::default() };
+        assert_eq!(names(&quick), ["format", "lint", "unit", "local"]);
+    }
+
+    #[test]
+    fn only_picks_parts_and_keeps_their_order() {
+        let Ok(Command::Test(options)) = parsed("test --only unit --only=format --fail-fast") else {
+            panic!()
+        };
+        assert_eq!(names(&options), ["format", "unit"]);
+        assert!(options.fail_fast && !options.quick);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (line, word) in [
+            ("tset", "`tset`"),
+            ("test --fast", "`--fast`"),
+            ("test --quick=yes", "`--quick=yes`"),
+            ("test --only", "`--only`"),
+            ("test --only everything", "format, generated"),
+            ("demo --slow", "`--slow`"),
+            ("bench", "`local` or `tcp`"),
+            ("bench udp", "`udp`"),
+            ("generate now", "`now`"),
+        ] {
+            let what = parsed(line).unwrap_err();
+            assert!(what.contains(word), "{line}: {what}");
+        }
+    }
+
+    #[test]
+    fn the_arguments_of_bench_are_passed_on() {
+        let expected = ["tcp", "--json", "out.json"].map(str::to_owned).to_vec();
+        assert_eq!(parsed("bench tcp --json out.json"), Ok(Command::Bench(expected)));
+    }
+}

@@ -1,0 +1,64 @@
+//! What a developer of Tensorlane runs: `cargo xtask demo | test | bench | generate | setup`.
+//!
+//! It needs nothing but the standard library, so that a cold machine has it in seconds. It knows the other crates
+//! by the names of their packages and programs only, never by their code.
+
+mod bench;
+mod cli;
+mod counts;
+mod deadline;
+mod demo;
+mod deny;
+mod failure;
+mod parts;
+mod place;
+mod run;
+mod setup;
+mod style;
+mod suites;
+mod table;
+mod test;
+mod weights;
+
+use std::process::ExitCode;
+
+use cli::Command;
+use failure::Failure;
+use place::Place;
+use run::Job;
+use style::Style;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let style = Style::of_this_terminal();
+    match cli::parse(&arguments).and_then(|command| perform(command, style)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("{}", failure.shown(style));
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Runs one command; the number is the exit code of this program.
+fn perform(command: Command, style: Style) -> Result<u8, Failure> {
+    let place = Place::of_this_repository()?;
+    match command {
+        Command::Help => {
+            print!("{}", cli::help());
+            Ok(0)
+        }
+        Command::Test(options) => test::test(&options, &place, style),
+        Command::Demo(options) => demo::demo(options, &place, style),
+        Command::Bench(arguments) => bench::bench(&arguments, &place, style),
+        Command::Generate => {
+            let job = Job::cargo(["run", "--release", "--package", parts::CODEGEN]);
+            Ok(job.streamed(&place, style)?.exit_code())
+        }
+        Command::Setup => {
+            setup::provide(setup::TOOLS, &place, style)?;
+            println!("everything that demo and test need is here");
+            Ok(0)
+        }
+    }
+}

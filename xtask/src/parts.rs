@@ -1,0 +1,258 @@
+//! The parts of `cargo xtask test`: what each one runs, decided from plain facts.
+//!
+//! Everything is built in the release profile and for the workspace as a whole: one package alone would have its
+//! dependencies built a second time, with other features.
+
+use std::fs;
+
+use crate::deny;
+use crate::place::Place;
+use crate::run::Job;
+use crate::setup;
+use crate::style::Style;
+use crate::suites;
+
+/// The package that generates the protocol code.
+pub(crate) const CODEGEN: &str = "tensorlane-proto-codegen";
+
+/// Tells tests and programs where the built programs lie.
+pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
+
+/// Tests in a module of this name are left out by `--quick`.
+const SLOW: &str = "slow::";
+
+/// One part of the tests.
+#[derive(Debug)]
+pub(crate) struct Part {
+    /// What `--only` and the table call it.
+    pub(crate) name: &'static str,
+    /// What it does, for `help`.
+    pub(crate) about: &'static str,
+    /// It belongs to what one runs before each commit.
+    pub(crate) quick: bool,
+    /// What it runs.
+    pub(crate) plan: fn(&Surroundings<'_>) -> Plan,
+}
+
+/// What a plan may look at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Surroundings<'a> {
+    pub(crate) place: &'a Place,
+    pub(crate) style: Style,
+    pub(crate) quick: bool,
+}
+
+/// What a part runs, or why it does not.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// These, in this order.
+    Run(Vec<Step>),
+    /// It cannot run here.
+    Skip(String),
+    /// It cannot run, and that is a mistake.
+    Fail(String),
+}
+
+/// One job of a part.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub(crate) job: Job,
+    pub(crate) counted: Counted,
+}
+
+/// How the end of a job is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// One check, which passes or fails.
+    Check,
+    /// As many tests as its output says.
+    Tests,
+    /// Nothing if it ends well; else the part fails and ends.
+    Preparation,
+    /// Nothing at all; if it fails, the rest of the part is left out and this is noted.
+    Gate(&'static str),
+}
+
+/// All parts, in the order in which they run: what fails soonest comes first.
+pub(crate) const PARTS: &[Part] = &[
+    Part { name: "format", about: "the code is formatted", quick: true, plan: format },
+    Part {
+        name: "generated",
+        about: "the generated code is what is committed",
+        quick: false,
+        plan: generated,
+    },
+    Part { name: "lint", about: "clippy has nothing to say", quick: true, plan: lint },
+    Part { name: "deny", about: "licences, sources, who depends on whom", quick: false, plan: deny::plan },
+    Part { name: "unit", about: "the tests inside the crates", quick: true, plan: unit },
+    Part { name: "local", about: "suites that need processes (local_*)", quick: true, plan: local },
+    Part {
+        name: "netns",
+        about: "suites that need network namespaces and root (netns_*)",
+        quick: false,
+        plan: netns,
+    },
+    Part { name: "docs", about: "the documentation builds, its examples run", quick: false, plan: docs },
+];
+
+pub(crate) fn step(counted: Counted, job: Job) -> Step {
+    Step { job, counted }
+}
+
+/// Builds the programs that suites and demo start, and `others`.
+pub(crate) fn build_programs(others: &[&str]) -> Job {
+    let all = ["tensorlane-sidecar", "tensorlane"].iter().chain(others);
+    Job::cargo(["build", "--release", "--workspace"]).with(all.flat_map(|name| ["--bin", name]))
+}
+
+fn format(_: &Surroundings<'_>) -> Plan {
+    Plan::Run(vec![step(Counted::Check, Job::cargo(["fmt", "--all", "--check"]))])
+}
+
+fn generated(_: &Surroundings<'_>) -> Plan {
+    Plan::Run(vec![step(
+        Counted::Check,
+        Job::cargo(["run", "--release", "--package", CODEGEN, "--", "--check"]),
+    )])
+}
+
+fn lint(around: &Surroundings<'_>) -> Plan {
+    let narrow = if around.quick { Vec::new() } else { narrow_features(around.place) };
+    Plan::Run(lint_steps(&narrow))
+}
+
+/// Packages whose features others narrow, with the options that narrow them.
+fn narrow_features(place: &Place) -> Vec<Vec<&'static str>> {
+    // The messages alone, without the services.
+    let mut narrow = vec![vec!["tensorlane-proto"]];
+    for (directory, package) in [("sidecar", "tensorlane-sidecar"), ("client", "tensorlane-client")] {
+        let manifest =
+            fs::read_to_string(place.root().join(directory).join("Cargo.toml")).unwrap_or_default();
+        if has_default_features(&manifest) {
+            narrow.push(vec![package, "--no-default-features"]);
+        }
+    }
+    narrow
+}
+
+/// Whether a manifest switches features on by default.
+fn has_default_features(manifest: &str) -> bool {
+    let mut section = "";
+    manifest.lines().map(str::trim).any(|line| {
+        if line.starts_with('[') {
+            section = line;
+        }
+        let value = line.strip_prefix("default").and_then(|rest| rest.trim_start().strip_prefix('='));
+        section == "[features]" && value.is_some_and(|value| value.replace(' ', "") != "[]")
+    })
+}
+
+fn lint_steps(narrow: &[Vec<&str>]) -> Vec<Step> {
+    let clippy = |selection: &[&str]| {
+        let job = Job::cargo(["clippy", "--release", "--all-targets"]).with(selection);
+        step(Counted::Check, job.with(["--", "-D", "warnings"]))
+    };
+    let mut steps = vec![clippy(&["--workspace"])];
+    for options in narrow {
+        steps.push(clippy(&[&["--package"], options.as_slice()].concat()));
+    }
+    steps
+}
+
+fn unit(around: &Surroundings<'_>) -> Plan {
+    let job = tests(around.place, &["--exclude", "tensorlane-tests", "--lib", "--bins", "--tests"]);
+    Plan::Run(vec![step(Counted::Tests, job)])
+}
+
+fn tests(place: &Place, selection: &[&str]) -> Job {
+    Job::cargo(["test", "--release", "--workspace", "--no-fail-fast"])
+        .with(selection)
+        .env(PROGRAMS, place.programs())
+}
+
+fn local(around: &Surroundings<'_>) -> Plan {
+    suite_plan("local_", around)
+}
+
+fn netns(around: &Surroundings<'_>) -> Plan {
+    match setup::network_namespaces(around.place, around.style) {
+        Ok(()) => suite_plan("netns_", around),
+        Err(reason) => Plan::Skip(reason),
+    }
+}
+
+fn suite_plan(prefix: &str, around: &Surroundings<'_>) -> Plan {
+    if suites::suites(around.place.root(), prefix).is_empty() {
+        return Plan::Fail(format!("no suite is called {prefix}*: none of tests/tests/{prefix}*.rs exists"));
+    }
+    let mut job = tests(around.place, &["--test", &format!("{prefix}*")]);
+    if around.quick {
+        job = job.with(["--", "--skip", SLOW]);
+    }
+    Plan::Run(vec![step(Counted::Preparation, build_programs(&[])), step(Counted::Tests, job)])
+}
+
+fn docs(around: &Surroundings<'_>) -> Plan {
+    let pages =
+        Job::cargo(["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    let examples = tests(around.place, &["--doc"]);
+    Plan::Run(vec![step(Counted::Check, pages), step(Counted::Tests, examples)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn shown(steps: &[Step]) -> Vec<String> {
+        steps.iter().map(|step| step.job.shown()).collect()
+    }
+
+    #[test]
+    fn default_features_are_seen_where_there_are_some() {
+        assert!(has_default_features("[features]\ndefault = [\"grpc\"]\n"));
+        assert!(!has_default_features("[features]\ndefault = [ ]\ngrpc = []\n"));
+        assert!(!has_default_features("[features]\ngrpc = []\n[dependencies]\ndefault = \"1\"\n"));
+        assert!(!has_default_features("[dependencies]\ntokio = { default-features = false }\n"));
+    }
+
+    #[test]
+    fn lint_runs_once_for_all_and_once_for_each_narrow_set() {
+        let steps =
+            lint_steps(&[vec!["tensorlane-proto"], vec!["tensorlane-client", "--no-default-features"]]);
+        assert_eq!(
+            shown(&steps),
+            [
+                "cargo clippy --release --all-targets --workspace -- -D warnings",
+                "cargo clippy --release --all-targets --package tensorlane-proto -- -D warnings",
+                "cargo clippy --release --all-targets --package tensorlane-client --no-default-features -- -D warnings",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_suite_part_without_suites_fails_and_says_which_files_it_misses() {
+        let place = Place::at(Path::new("/no/such/checkout"));
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false };
+        let Plan::Fail(reason) = local(&around) else { panic!("it must fail") };
+        assert!(reason.contains("tests/tests/local_*.rs"), "{reason}");
+    }
+
+    #[test]
+    fn a_suite_part_builds_the_programs_first_and_quick_leaves_slow_tests_out() {
+        let root = std::env::temp_dir().join(format!("xtask-parts-{}", std::process::id()));
+        fs::create_dir_all(root.join("tests/tests")).unwrap();
+        fs::write(root.join("tests/tests/local_put.rs"), "").unwrap();
+        let place = Place::at(&root);
+        let around = Surroundings { place: &place, style: Style::plain(), quick: true };
+        let Plan::Run(steps) = local(&around) else { panic!("it must run") };
+        fs::remove_dir_all(&root).unwrap();
+        let commands = shown(&steps);
+        assert_eq!(
+            commands[0],
+            "cargo build --release --workspace --bin tensorlane-sidecar --bin tensorlane"
+        );
+        assert!(commands[1].ends_with("--test 'local_*' -- --skip slow::"), "{}", commands[1]);
+        assert_eq!(steps[0].counted, Counted::Preparation);
+    }
+}

@@ -1,0 +1,90 @@
+//! Where things lie: the repository and what xtask keeps under `target/`.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+
+/// The directories of one checkout.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    root: PathBuf,
+    target: PathBuf,
+}
+
+impl Place {
+    /// Finds the checkout that this program was started from, wherever in it the user stands.
+    pub(crate) fn of_this_repository() -> Result<Self, Failure> {
+        let manifest = env::var_os("CARGO_MANIFEST_DIR")
+            .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+        let root = manifest.parent().map(Path::to_path_buf).unwrap_or_default();
+        if !root.join("Cargo.toml").is_file() {
+            return Err(Failure::new(format!("no workspace at {}", root.display()))
+                .remedy("start it as `cargo xtask` inside the repository"));
+        }
+        let here =
+            env::current_dir().map_err(|error| Failure::new(format!("no current directory: {error}")))?;
+        let target = target_of(&root, &here, env::var_os("CARGO_TARGET_DIR").map(PathBuf::from));
+        Ok(Self { root, target })
+    }
+
+    /// The top of the repository.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where release programs are built.
+    pub(crate) fn programs(&self) -> PathBuf {
+        self.target.join("release")
+    }
+
+    /// The log of one named job.
+    pub(crate) fn log(&self, name: &str) -> PathBuf {
+        self.target.join("xtask").join(format!("{name}.log"))
+    }
+
+    /// Where cargo installs the tools that only this checkout uses.
+    pub(crate) fn tools(&self) -> PathBuf {
+        self.target.join("tools")
+    }
+
+    /// Where downloaded weights are kept.
+    pub(crate) fn weights(&self) -> PathBuf {
+        self.target.join("weights")
+    }
+
+    /// A path as short as it can be said: relative to the repository where it lies inside.
+    pub(crate) fn short(&self, path: &Path) -> String {
+        path.strip_prefix(&self.root).unwrap_or(path).display().to_string()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn at(root: &Path) -> Self {
+        Self { root: root.to_path_buf(), target: root.join("target") }
+    }
+}
+
+/// A relative target directory is relative to where cargo was started.
+fn target_of(root: &Path, here: &Path, wanted: Option<PathBuf>) -> PathBuf {
+    wanted.map_or_else(|| root.join("target"), |wanted| here.join(wanted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_target_directory_is_the_users_choice() {
+        let (root, here) = (Path::new("/r"), Path::new("/r/sub"));
+        assert_eq!(target_of(root, here, None), Path::new("/r/target"));
+        assert_eq!(target_of(root, here, Some("t".into())), Path::new("/r/sub/t"));
+        assert_eq!(target_of(root, here, Some("/t".into())), Path::new("/t"));
+    }
+
+    #[test]
+    fn paths_inside_the_repository_are_said_short() {
+        let place = Place::at(Path::new("/r"));
+        assert_eq!(place.short(&place.log("unit")), "target/xtask/unit.log");
+        assert_eq!(place.short(Path::new("/elsewhere/x")), "/elsewhere/x");
+    }
+}

@@ -1,0 +1,177 @@
+//! The tools of the system that demo and test need: what is missing, and how it comes here.
+
+use std::fs;
+
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::run::Job;
+use crate::style::Style;
+
+/// A program of the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tool {
+    name: &'static str,
+    /// A command that ends well where the tool is there.
+    probe: &'static [&'static str],
+    /// Its package on Debian and Ubuntu.
+    package: &'static str,
+    /// What does not work without it; none if nothing works.
+    without: Option<&'static str>,
+}
+
+const PYTHON: Tool =
+    Tool { name: "python3", probe: &["python3", "--version"], package: "python3", without: None };
+const PIP: Tool = Tool {
+    name: "pip",
+    probe: &["python3", "-m", "pip", "--version"],
+    package: "python3-pip",
+    without: None,
+};
+const IP: Tool = Tool {
+    name: "ip",
+    probe: &["ip", "-V"],
+    package: "iproute2",
+    without: Some("network namespaces are not used; sidecars meet on the loopback device"),
+};
+
+/// Everything that the demo needs.
+pub(crate) const TOOLS: &[Tool] = &[PYTHON, PIP, IP];
+
+/// What to do about the tools that are missing.
+#[derive(Debug, PartialEq, Eq)]
+enum Action {
+    /// Install these packages.
+    Install(Vec<&'static str>),
+    /// Nothing can be installed; go on without these.
+    GoWithout(Vec<Tool>),
+    /// Nothing can be installed, and nothing works without them.
+    Stop(Failure),
+}
+
+/// Installs what is missing, where that is allowed.
+pub(crate) fn provide(tools: &[Tool], place: &Place, style: Style) -> Result<(), Failure> {
+    let missing = missing(tools, place);
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let able = is_root() && Job::new("apt-get", ["--version"]).works(place);
+    match action(&missing, able) {
+        Action::Install(packages) => {
+            install(&packages, place, style)?;
+            match action(&self::missing(tools, place), false) {
+                Action::Stop(failure) => Err(failure),
+                _ => Ok(()),
+            }
+        }
+        Action::GoWithout(tools) => {
+            for tool in tools {
+                let without = tool.without.unwrap_or_default();
+                println!("{} `{}` is missing: {without}", style.warned("NOTE:"), tool.name);
+            }
+            Ok(())
+        }
+        Action::Stop(failure) => Err(failure),
+    }
+}
+
+fn missing(tools: &[Tool], place: &Place) -> Vec<Tool> {
+    tools.iter().copied().filter(|tool| !Job::new(tool.probe[0], &tool.probe[1..]).works(place)).collect()
+}
+
+fn action(missing: &[Tool], able: bool) -> Action {
+    let packages: Vec<_> = missing.iter().map(|tool| tool.package).collect();
+    if able {
+        return Action::Install(packages);
+    }
+    let needed: Vec<_> = missing.iter().filter(|tool| tool.without.is_none()).map(|tool| tool.name).collect();
+    if needed.is_empty() {
+        return Action::GoWithout(missing.to_vec());
+    }
+    let remedy = format!("`apt-get install {}` as root, or what your system has for it", packages.join(" "));
+    Action::Stop(Failure::new(format!("missing on this machine: {}", needed.join(", "))).remedy(remedy))
+}
+
+fn install(packages: &[&str], place: &Place, style: Style) -> Result<(), Failure> {
+    println!("installing what is missing: {}", packages.join(" "));
+    let log = place.log("setup");
+    let apt = |arguments: &[&str]| {
+        Job::new("apt-get", arguments).env("DEBIAN_FRONTEND", "noninteractive").logged(&log, place, style)
+    };
+    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+    if apt(&install)?.succeeded() {
+        return Ok(());
+    }
+    // A fresh machine has no lists of packages, or lists of yesterday.
+    apt(&["update"])?;
+    let finished = apt(&install)?;
+    if finished.succeeded() {
+        return Ok(());
+    }
+    let failure =
+        Failure::new(format!("apt-get could not install {}: {}", packages.join(" "), finished.shown()));
+    Err(failure.remedy(format!("read {}, or install them by hand", place.short(&log))))
+}
+
+/// Whether this process may make network namespaces; if not, why.
+pub(crate) fn network_namespaces(place: &Place, style: Style) -> Result<(), String> {
+    if !is_root() {
+        return Err("network namespaces need root: run it as root or under sudo".to_owned());
+    }
+    provide(&[IP], place, style).map_err(|failure| failure.what().to_owned())?;
+    if !missing(&[IP], place).is_empty() {
+        return Err("`ip` is missing: install iproute2".to_owned());
+    }
+    let name = format!("tensorlane-xtask-{}", std::process::id());
+    if !Job::new("ip", ["netns", "add", &name]).works(place) {
+        return Err(
+            "`ip netns add` is refused here, though this is root (a container without rights?)".to_owned()
+        );
+    }
+    Job::new("ip", ["netns", "delete", &name]).works(place);
+    Ok(())
+}
+
+fn is_root() -> bool {
+    effective_user(&fs::read_to_string("/proc/self/status").unwrap_or_default()) == Some(0)
+}
+
+/// The effective user in /proc/self/status.
+fn effective_user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_gets_what_is_missing_installed() {
+        assert_eq!(action(&[PIP, IP], true), Action::Install(vec!["python3-pip", "iproute2"]));
+    }
+
+    #[test]
+    fn others_are_told_what_to_install() {
+        let Action::Stop(failure) = action(&[PIP, IP], false) else { panic!("it must stop") };
+        assert_eq!(failure.what(), "missing on this machine: pip");
+        assert!(failure.shown(Style::plain()).contains("apt-get install python3-pip iproute2"));
+    }
+
+    #[test]
+    fn what_is_not_needed_is_done_without() {
+        assert_eq!(action(&[IP], false), Action::GoWithout(vec![IP]));
+    }
+
+    #[test]
+    fn the_effective_user_is_the_second_number() {
+        assert_eq!(effective_user("Name:\tx\nUid:\t1000\t0\t1000\t1000\n"), Some(0));
+        assert_eq!(effective_user("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_tool_that_does_not_run_is_missing() {
+        let nothing = Tool { name: "nothing", probe: &["false"], package: "none", without: None };
+        let place = Place::at(&std::env::temp_dir());
+        assert_eq!(missing(&[nothing], &place), [nothing]);
+    }
+}

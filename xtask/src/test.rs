@@ -1,0 +1,268 @@
+//! `cargo xtask test`: runs the parts, counts, and closes with one table and one line.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::Instant;
+
+use crate::cli::TestOptions;
+use crate::counts::{self, Counts};
+use crate::failure::Failure;
+use crate::parts::{Counted, Part, Plan, Step, Surroundings};
+use crate::place::Place;
+use crate::run::tail;
+use crate::style::Style;
+use crate::table::{Row, Verdict, table};
+
+/// How much of a failed part's log is shown.
+const TAIL: usize = 60;
+
+/// What a part leaves for the end of the run.
+#[derive(Debug, Default)]
+struct Told {
+    counts: Counts,
+    /// What was not looked at although nothing failed.
+    notes: Vec<String>,
+    /// Tests that failed.
+    failed: Vec<String>,
+    /// Tests and suites that were left out, with the reason.
+    skipped: Vec<String>,
+}
+
+/// Runs the chosen parts; gives 1 if anything failed.
+pub(crate) fn test(options: &TestOptions, place: &Place, style: Style) -> Result<u8, Failure> {
+    let around = Surroundings { place, style, quick: options.quick };
+    let mut rows: Vec<Row> = Vec::new();
+    let mut all = Told::default();
+    for part in options.chosen() {
+        let failed = rows.iter().find(|row| row.verdict == Verdict::Failed).map(|row| row.part);
+        let (row, told) = match failed.filter(|_| options.fail_fast) {
+            Some(failed) => left_out(part, format!("`{failed}` failed before it (--fail-fast)")),
+            None => run(part, &around)?,
+        };
+        rows.push(row);
+        all.counts += told.counts;
+        all.notes.extend(told.notes);
+        all.failed.extend(told.failed);
+        all.skipped.extend(told.skipped);
+    }
+    println!("\n{}", closing(&rows, &all, style));
+    Ok(u8::from(all.counts.failed > 0))
+}
+
+/// Everything after the last part. Its last line is the closing line, plain and alone.
+fn closing(rows: &[Row], all: &Told, style: Style) -> String {
+    let mut text = table(rows, style) + "\n";
+    let lists = [
+        (style.bad("FAILED"), &all.failed),
+        (style.warned("NOTE"), &all.notes),
+        (style.warned("SKIPPED"), &all.skipped),
+    ];
+    for (word, lines) in lists {
+        for line in lines {
+            text += &format!("\n{word} {line}");
+        }
+    }
+    text + "\n\n" + &all.counts.closing_line()
+}
+
+fn left_out(part: &Part, reason: String) -> (Row, Told) {
+    let skipped = vec![format!("{}: {reason}", part.name)];
+    let told = Told { counts: Counts::SKIPPED, skipped, ..Told::default() };
+    let verdict = Verdict::Skipped(reason);
+    (Row { part: part.name, verdict, counts: told.counts, took: Default::default() }, told)
+}
+
+/// Runs one part and says how it went.
+fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
+    let (place, style) = (around.place, around.style);
+    println!("\n{} {}", style.strong(&format!("==> {}:", part.name)), part.about);
+    let started = Instant::now();
+    let log = place.log(part.name);
+    if log.exists() {
+        fs::remove_file(&log).map_err(|error| Failure::file("begin", &log, &error))?;
+    }
+    let told = match (part.plan)(around) {
+        Plan::Run(steps) => perform(part.name, &steps, &log, around),
+        Plan::Fail(reason) => {
+            println!("    {} {reason}", style.bad("FAILED"));
+            let failed = vec![format!("{}: {reason}", part.name)];
+            Told { counts: Counts::FAILED, failed, ..Told::default() }
+        }
+        Plan::Skip(reason) => {
+            println!("    {} {reason}", style.warned("SKIPPED"));
+            return Ok(left_out(part, reason));
+        }
+    };
+    let verdict = if told.counts.failed == 0 { Verdict::Ok } else { Verdict::Failed };
+    if verdict == Verdict::Failed {
+        show_end_of(&log, place, style);
+    }
+    let took = started.elapsed();
+    let word = if verdict == Verdict::Ok { style.good("ok") } else { style.bad("FAILED") };
+    println!("    {word}: {} in {:.1} s", told.counts.closing_line(), took.as_secs_f64());
+    Ok((Row { part: part.name, verdict, counts: told.counts, took }, told))
+}
+
+fn perform(part: &str, steps: &[Step], log: &Path, around: &Surroundings<'_>) -> Told {
+    let mut told = Told::default();
+    for step in steps {
+        let before = fs::metadata(log).map_or(0, |log| log.len());
+        let (succeeded, how) = match step.job.logged(log, around.place, around.style) {
+            Ok(finished) => (finished.succeeded(), finished.shown()),
+            Err(failure) => (false, failure.what().to_owned()),
+        };
+        let failure = format!("{part}: `{}`: {how}", step.job.shown());
+        match (step.counted, succeeded) {
+            (Counted::Tests, _) => add_tests(&mut told, part, &text_after(log, before), succeeded, failure),
+            (Counted::Check, true) => told.counts += Counts::PASSED,
+            (Counted::Preparation | Counted::Gate(_), true) => {}
+            (Counted::Check | Counted::Preparation, false) => {
+                told.counts += Counts::FAILED;
+                told.failed.push(failure);
+            }
+            (Counted::Gate(note), false) => told.notes.push(format!("{part}: {note}")),
+        }
+        if !succeeded && matches!(step.counted, Counted::Preparation | Counted::Gate(_)) {
+            break;
+        }
+    }
+    told
+}
+
+/// Adds what test programs said. A job that failed without a failed test (it did not build, or a program died)
+/// counts as one failure.
+fn add_tests(told: &mut Told, part: &str, output: &str, succeeded: bool, failure: String) {
+    let report = counts::report(output);
+    told.counts += report.counts;
+    told.failed.extend(report.failed.iter().map(|name| format!("{part}: {name}")));
+    told.skipped.extend(report.ignored.iter().map(|name| format!("{part}: {name}")));
+    if !succeeded && report.counts.failed == 0 {
+        told.counts += Counts::FAILED;
+        told.failed.push(failure);
+    } else if report.counts == Counts::default() {
+        told.notes.push(format!("{part}: not one test ran"));
+    }
+    if report.filtered_out > 0 {
+        told.notes
+            .push(format!("{part}: --quick left out {} tests of modules called `slow`", report.filtered_out));
+    }
+}
+
+/// What was added to a log after a place in it. Output of tests need not be UTF-8.
+fn text_after(log: &Path, offset: u64) -> String {
+    let mut bytes = Vec::new();
+    let read = File::open(log).and_then(|mut file| {
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_to_end(&mut bytes)
+    });
+    match read {
+        Ok(_) => String::from_utf8_lossy(&bytes).into_owned(),
+        // Without a log nothing was counted, and the job's own failure says so.
+        Err(_) => String::new(),
+    }
+}
+
+fn show_end_of(log: &Path, place: &Place, style: Style) {
+    if !log.exists() {
+        return;
+    }
+    for line in tail(&text_after(log, 0), TAIL) {
+        println!("    | {line}");
+    }
+    println!("    {}", style.faint(&format!("the whole log: {}", place.short(log))));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parts::step;
+    use crate::run::Job;
+    use std::path::PathBuf;
+
+    fn scratch(name: &str) -> (Place, PathBuf) {
+        let root = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        (Place::at(&root), root.join("part.log"))
+    }
+
+    fn told(name: &str, steps: &[(Counted, &str)]) -> Told {
+        let (place, log) = scratch(name);
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false };
+        let steps: Vec<Step> =
+            steps.iter().map(|(counted, script)| step(*counted, Job::new("sh", ["-c", script]))).collect();
+        let told = perform("part", &steps, &log, &around);
+        fs::remove_dir_all(place.root()).unwrap();
+        told
+    }
+
+    const GOOD: &str = "echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'";
+
+    #[test]
+    fn each_job_of_tests_is_counted_once() {
+        let told = told("once", &[(Counted::Check, "true"), (Counted::Tests, GOOD), (Counted::Tests, GOOD)]);
+        assert_eq!(told.counts, Counts { passed: 7, failed: 0, skipped: 2 });
+        assert!(told.failed.is_empty());
+    }
+
+    #[test]
+    fn a_job_that_dies_without_a_failed_test_is_a_failure() {
+        let script = format!("{GOOD}; exit 101");
+        let told = told("dies", &[(Counted::Tests, &script)]);
+        assert_eq!(told.counts, Counts { passed: 3, failed: 1, skipped: 1 });
+        assert!(told.failed[0].ends_with("exit code 101"), "{:?}", told.failed);
+    }
+
+    #[test]
+    fn a_failed_test_is_not_counted_twice() {
+        let script = "echo 'test a ... FAILED'; echo 'test result: FAILED. 0 passed; 1 failed'; exit 101";
+        let told = told("twice", &[(Counted::Tests, script)]);
+        assert_eq!(told.counts, Counts::FAILED);
+        assert_eq!(told.failed, ["part: a"]);
+    }
+
+    #[test]
+    fn a_failed_preparation_ends_the_part() {
+        let told = told("preparation", &[(Counted::Preparation, "false"), (Counted::Tests, GOOD)]);
+        assert_eq!(told.counts, Counts::FAILED);
+    }
+
+    #[test]
+    fn a_closed_gate_is_a_note_and_leaves_the_rest_out() {
+        let told = told(
+            "gate",
+            &[(Counted::Check, "true"), (Counted::Gate("no way"), "false"), (Counted::Check, "true")],
+        );
+        assert_eq!(told.counts, Counts::PASSED);
+        assert_eq!(told.notes, ["part: no way"]);
+    }
+
+    #[test]
+    fn tests_that_never_ran_are_noted() {
+        let told = told("none", &[(Counted::Tests, "true")]);
+        assert_eq!(told.counts, Counts::default());
+        assert_eq!(told.notes, ["part: not one test ran"]);
+    }
+
+    #[test]
+    fn the_closing_line_is_the_last_and_alone() {
+        let all = Told {
+            counts: Counts { passed: 12, failed: 1, skipped: 1 },
+            notes: vec!["deny: not checked".into()],
+            failed: vec!["unit: a".into()],
+            skipped: vec!["netns: needs root".into()],
+        };
+        let text = closing(&[], &all, Style::plain());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[2..],
+            [
+                "FAILED unit: a",
+                "NOTE deny: not checked",
+                "SKIPPED netns: needs root",
+                "",
+                "12 passed, 1 failed, 1 skipped"
+            ]
+        );
+    }
+}
