@@ -216,7 +216,7 @@ fn a_forked_child_gives_nothing_back_and_may_call_nothing() {
     parent.ask("verify", "intact 10");
     assert_eq!(client.status().unwrap().leases, 10);
     parent.ask("drop", "dropped 10");
-    assert_eq!(client.status().unwrap().tensors, 0);
+    until("the sidecar has read that they are given back", || client.status().unwrap().tensors == 0);
     assert!(parent.finish().success());
     drop(client);
     sidecar.assert_all_free();
@@ -234,7 +234,7 @@ fn what_a_parent_gives_back_waits_for_a_child_that_may_map_it() {
     drop(stored);
     client.flush().unwrap();
     parent.ask("drop", "dropped 1");
-    assert_eq!(client.status().unwrap().tensors, 0);
+    until("the sidecar has read that it is given back", || client.status().unwrap().tensors == 0);
     assert_eq!(retired(&client), 2 << 20, "the child maps it still");
     child.kill();
     parent.kill();

@@ -5,14 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use super::state::Admitted;
+use super::state::{Admitted, State};
 use super::{Arena, NoRoom, Owner, Purpose, SegmentHandle, Shared};
 use crate::block::Block;
 use crate::segment::{SegmentError, Unsealed};
-
-/// How often `allocate_or_grow` tries again when others take the segment it just made. More means someone else
-/// makes progress each time, so giving up is no deadlock.
-const GROW_ATTEMPTS: usize = 16;
 
 /// Why a fresh segment was not adopted.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +21,16 @@ pub enum AdoptError {
     OwnerGone {
         /// Which segment.
         segment: u32,
+    },
+    /// What it was made for does not fit in; it stays, for its owner.
+    #[error("segment {segment} has {size} bytes, too few for the {bytes} that it was made for")]
+    TooSmall {
+        /// Which segment.
+        segment: u32,
+        /// Its size in bytes.
+        size: u64,
+        /// What did not fit.
+        bytes: u64,
     },
 }
 
@@ -51,6 +57,7 @@ impl From<SegmentError> for GrowError {
 pub struct Grant {
     shared: Arc<Shared>,
     owner: Owner,
+    purpose: Purpose,
     /// `None` once it has become a fresh segment.
     admitted: Option<Admitted>,
 }
@@ -61,6 +68,7 @@ pub struct Grant {
 pub struct Fresh {
     shared: Arc<Shared>,
     owner: Owner,
+    purpose: Purpose,
     segment: u32,
     /// `None` once it was adopted.
     unsealed: Option<Unsealed>,
@@ -74,14 +82,38 @@ impl Arena {
     /// Why there is no room; never [`NoRoom::Grow`].
     pub fn admit(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Result<Grant, NoRoom> {
         let admitted = self.shared.state.lock().admit(owner, purpose, bytes)?;
-        Ok(Grant { shared: Arc::clone(&self.shared), owner, admitted: Some(admitted) })
+        Ok(Grant { shared: Arc::clone(&self.shared), owner, purpose, admitted: Some(admitted) })
     }
 
     /// Seals a fresh segment and gives it to its owner. The writer must have mapped it: it cannot any more.
     ///
     /// # Errors
     /// It could not be sealed, or its owner is gone; it was destroyed.
-    pub fn adopt(&self, mut fresh: Fresh) -> Result<Arc<SegmentHandle>, AdoptError> {
+    pub fn adopt(&self, fresh: Fresh) -> Result<Arc<SegmentHandle>, AdoptError> {
+        self.adopt_and(fresh, |_| ()).map(|(handle, ())| handle)
+    }
+
+    /// Seals a fresh segment, gives it to its owner and takes the block out of it that it was made for. One step: an
+    /// idle segment is anyone's to reclaim, and who has waited for it would go away empty-handed.
+    ///
+    /// # Errors
+    /// It could not be sealed, or its owner is gone (it was destroyed); or the segment is smaller than `bytes` (it
+    /// stays, for its owner).
+    pub fn adopt_for(&self, fresh: Fresh, bytes: u64) -> Result<Block, AdoptError> {
+        let (owner, purpose, size) = (fresh.owner, fresh.purpose, fresh.bytes());
+        let take = |state: &mut State| state.allocate(owner, purpose, bytes);
+        let (handle, taken) = self.adopt_and(fresh, take)?;
+        match taken {
+            Ok(Some(place)) => Ok(Block::new(Arc::clone(&self.shared), place, bytes)),
+            _ => Err(AdoptError::TooSmall { segment: handle.id(), size, bytes }),
+        }
+    }
+
+    fn adopt_and<T>(
+        &self,
+        mut fresh: Fresh,
+        then: impl FnOnce(&mut State) -> T,
+    ) -> Result<(Arc<SegmentHandle>, T), AdoptError> {
         let segment = fresh.segment;
         if self.shared.state.lock().is_ended(segment) {
             return Err(AdoptError::OwnerGone { segment });
@@ -98,12 +130,16 @@ impl Arena {
         // From here on the handle's drop settles the books.
         let shared = fresh.disarm();
         let handle = Arc::new(SegmentHandle::new(segment, owner, sealed, Arc::downgrade(&shared)));
-        if !shared.state.lock().adopt(&handle) {
+        let mut state = shared.state.lock();
+        if !state.adopt(&handle) {
+            drop(state);
             return Err(AdoptError::OwnerGone { segment });
         }
+        let outcome = then(&mut state);
+        drop(state);
         // There is room in it for others than the one who made it.
         (shared.on_room)();
-        Ok(handle)
+        Ok((handle, outcome))
     }
 
     /// A block of the sidecar's own, in a new segment if need be. Blocks for as long as that takes to populate.
@@ -111,15 +147,13 @@ impl Arena {
     /// # Errors
     /// No room, or no segment.
     pub fn allocate_or_grow(&self, purpose: Purpose, bytes: u64) -> Result<Block, GrowError> {
-        for _ in 0..GROW_ATTEMPTS {
-            match self.allocate(Owner::Sidecar, purpose, bytes) {
-                Err(NoRoom::Grow) => {}
-                done => return Ok(done?),
+        match self.allocate(Owner::Sidecar, purpose, bytes) {
+            Err(NoRoom::Grow) => {
+                let fresh = self.admit(Owner::Sidecar, purpose, bytes)?.populate()?;
+                Ok(self.adopt_for(fresh, bytes)?)
             }
-            let fresh = self.admit(Owner::Sidecar, purpose, bytes)?.populate()?;
-            self.adopt(fresh)?;
+            done => Ok(done?),
         }
-        Ok(self.allocate(Owner::Sidecar, purpose, bytes)?)
     }
 }
 
@@ -144,7 +178,8 @@ impl Grant {
         let unsealed = self.make()?;
         let segment = self.admitted.take().expect("make leaves it there").segment;
         self.shared.state.lock().made(segment);
-        Ok(Fresh { shared: Arc::clone(&self.shared), owner: self.owner, segment, unsealed: Some(unsealed) })
+        let (owner, purpose) = (self.owner, self.purpose);
+        Ok(Fresh { shared: Arc::clone(&self.shared), owner, purpose, segment, unsealed: Some(unsealed) })
     }
 
     fn make(&mut self) -> Result<Unsealed, SegmentError> {

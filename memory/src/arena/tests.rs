@@ -328,6 +328,20 @@ fn what_is_given_up_on_the_way_gives_its_room_back() {
 }
 
 #[test]
+fn who_made_a_segment_has_its_block_before_anyone_can_reclaim_it() {
+    let arena = start(options(128 * KI, 64 * KI));
+    let fresh = arena.admit(Owner::Session(1), Purpose::Put, 1).unwrap().populate().unwrap();
+    let block = arena.adopt_for(fresh, 1).unwrap();
+    assert_eq!(arena.reclaim_held(u64::MAX), [], "nothing is idle");
+    drop(block);
+    let fresh = arena.admit(Owner::Session(1), Purpose::Put, 1).unwrap().populate().unwrap();
+    let too_large = arena.adopt_for(fresh, 65 * KI);
+    assert!(matches!(too_large, Err(AdoptError::TooSmall { .. })), "{too_large:?}");
+    arena.session_ended(1);
+    all_is_free(&arena);
+}
+
+#[test]
 fn a_segment_whose_session_ended_meanwhile_is_not_adopted() {
     let arena = start(options(128 * KI, 64 * KI));
     let fresh = arena.admit(Owner::Session(1), Purpose::Put, 1).unwrap().populate().unwrap();

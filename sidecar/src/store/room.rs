@@ -3,7 +3,7 @@
 //! ```text
 //!   wish --> the owner's own segments ------------------------------------------> block
 //!     |
-//!     '--> line --> in front: a new segment fits? --yes--> leave the line, populate, (writer maps), seal --> again
+//!     '--> line --> in front: a new segment fits? --yes--> leave the line, populate, (writer maps), seal --> block
 //!                     |  ^                       '--no---> drop idle copies, take idle segments back
 //!                     v  |                                  nothing there: wait for room, the deadline or a cancel
 //!                    room came about
@@ -71,24 +71,21 @@ impl Store {
         if let Some(block) = self.room_now(wish.owner(), wish.purpose, wish.bytes) {
             return Ok(block);
         }
-        let line = self.line(wish.purpose);
-        loop {
-            let mut place = line.enter(wish.cancel);
-            let grant = loop {
-                match self.next(wish, place.is_front())? {
-                    Next::Have(block) => return Ok(block),
-                    Next::Populate(grant) => break grant,
-                    Next::Wait(why) => match place.wait(wish.deadline, wish.cancel) {
-                        Waited::Stirred => {}
-                        Waited::TooLate => return Err(self.too_late(wish, why)),
-                        Waited::Cancelled => return Err(cancelled()),
-                    },
-                }
-            };
-            // Populating takes a while, and the room is booked: let the next one look.
-            drop(place);
-            self.grow(wish, grant)?;
-        }
+        let mut place = self.line(wish.purpose).enter(wish.cancel);
+        let grant = loop {
+            match self.next(wish, place.is_front())? {
+                Next::Have(block) => return Ok(block),
+                Next::Populate(grant) => break grant,
+                Next::Wait(why) => match place.wait(wish.deadline, wish.cancel) {
+                    Waited::Stirred => {}
+                    Waited::TooLate => return Err(self.too_late(wish, why)),
+                    Waited::Cancelled => return Err(cancelled()),
+                },
+            }
+        };
+        // Populating takes a while, and the room is booked: let the next one look.
+        drop(place);
+        self.grow(wish, grant)
     }
 
     fn next(&self, wish: &Wish<'_>, front: bool) -> Result<Next, Failure> {
@@ -119,8 +116,8 @@ impl Store {
         }
     }
 
-    /// Makes the booked segment, lets its writer map it, and seals it.
-    fn grow(&self, wish: &Wish<'_>, grant: Grant) -> Result<(), Failure> {
+    /// Makes the booked segment, lets its writer map it, seals it, and takes the block that it was booked for.
+    fn grow(&self, wish: &Wish<'_>, grant: Grant) -> Result<Block, Failure> {
         let bytes = grant.bytes();
         let fresh = grant.populate().map_err(|error| {
             let cause = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
@@ -137,13 +134,13 @@ impl Store {
             let witness = self.arena.witness(segment, link.id().0).map_err(|e| no_descriptor(&e))?;
             link.map_writable(segment, fresh.bytes(), memory, witness)?;
         }
-        match self.arena.adopt(fresh) {
-            Ok(_) => Ok(()),
-            Err(AdoptError::OwnerGone { .. }) => Err(cancelled()),
-            Err(AdoptError::Segment(error)) => {
-                Err(Failure::new(Reason::Internal, format!("a segment could not be sealed: {error}")))
+        self.arena.adopt_for(fresh, wish.bytes).map_err(|error| match error {
+            AdoptError::OwnerGone { .. } => cancelled(),
+            AdoptError::Segment(error) => {
+                Failure::new(Reason::Internal, format!("a segment could not be sealed: {error}"))
             }
-        }
+            AdoptError::TooSmall { .. } => Failure::new(Reason::Internal, error.to_string()),
+        })
     }
 
     /// Gives back what nobody needs. True when there is more room already; bytes that clients were asked to let go of
