@@ -17,7 +17,7 @@ use tensorlane_tests::{SidecarOptions, failure, reason, until};
 
 const MI: u64 = 1 << 20;
 /// Slow enough to be in the middle of 48 MiB for two seconds.
-const SLOW_MBIT: u32 = 200;
+const SLOW_MBIT: u32 = 100;
 const LARGE: u64 = 48 * MI;
 
 fn seconds(count: u64) -> AcquireOptions {
@@ -109,7 +109,7 @@ fn a_restarted_peer_is_another_one_and_what_is_leased_stays_readable() {
             assert_eq!(reason(reader.acquire(reference, &part)), Reason::OwnerLost);
             assert_eq!(reason(reader.describe(reference)), Reason::OwnerLost);
         }
-        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert_eq!(reason(reader.acquire("weights", &seconds(9))), Reason::NotFound);
         assert!(is(&leased, 4, MI) && is(&leased_small, 3, 4096));
         // The new one is as good as the old one was.
@@ -200,7 +200,7 @@ fn a_half_open_connection_is_noticed_within_the_progress_deadline() {
                     peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
                 });
                 // Three times: what is under way, the silence itself, and the other side's.
-                assert!(began.elapsed() < Duration::from_secs(4), "{from} to {to}: {:?}", began.elapsed());
+                assert!(began.elapsed() < Duration::from_secs(8), "{from} to {to}: {:?}", began.elapsed());
                 peers.network.find(from, to);
                 peers.network.fast(0);
                 pulling.join().unwrap()
@@ -221,7 +221,7 @@ fn a_silent_network_is_noticed_when_nothing_is_under_way_and_forgiven_when_it_sp
     until("both have noticed", || {
         peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
     });
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(6), "{:?}", began.elapsed());
     let found = peers.client(1).lookup(&["anything"], None, Duration::ZERO).unwrap();
     assert_eq!(reason(found[0].clone()), Reason::NotFound);
     peers.network.find(0, 1);
@@ -318,7 +318,7 @@ fn a_reader_that_cancels_leaves_nothing() {
                 cancel.cancel();
                 let began = Instant::now();
                 let outcome = pulling.join().unwrap();
-                assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+                assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
                 outcome
             });
             assert!(matches!(outcome, Err(Error::Withdrawn)), "{outcome:?}");
@@ -327,7 +327,7 @@ fn a_reader_that_cancels_leaves_nothing() {
                 peers.client(0).status().unwrap().leases == 1
             });
             assert_nothing_came(&peers);
-            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         }
     }
     peers.assert_all_free();
@@ -347,7 +347,7 @@ fn a_reader_that_cancels_takes_nothing_from_another() {
             let pulling = in_the_middle(scope, &peers, &cancelling, stored.reference(), &options);
             let joined = scope.spawn(|| other.acquire(stored.reference(), &options));
             // It waits with the first one as soon as it has asked.
-            std::thread::park_timeout(Duration::from_millis(700));
+            std::thread::park_timeout(Duration::from_millis(1500));
             cancel.cancel();
             assert!(pulling.join().unwrap().is_err());
             peers.network.fast(0);
