@@ -3,11 +3,23 @@
 //! Run it beside a sidecar: `TENSORLANE_SOCKETS=DIRECTORY cargo run --release -p tensorlane-client --example first`
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use tensorlane_client::{AcquireOptions, Client, PutOptions};
-use tensorlane_proto::{DType, Descriptor, Layout, Shape};
+use tensorlane_proto::{DType, Descriptor, Layout, Reference, Shape};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        // Every error is a sentence that says what to do.
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     // The sidecar of this pod, in $TENSORLANE_SOCKETS or /run/tensorlane.
     let client = Client::from_env()?;
 
@@ -22,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{reference}");
 
     // Here, and in the same way in any other process of the exchange.
-    let reference: tensorlane_proto::Reference = reference.parse()?;
+    let reference: Reference = reference.parse()?;
     let tensor = client.acquire(reference, &AcquireOptions::new())?;
     println!("{} came by {}", tensor.descriptor().layout, tensor.moved());
 

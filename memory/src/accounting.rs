@@ -36,6 +36,21 @@ impl Usage {
     }
 }
 
+/// What one kind of request could have at one instant, and why not all that is free is for it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Room {
+    /// The whole account, at the same instant.
+    pub usage: Usage,
+    /// The largest block to be had without anything being freed or taken back: in a segment that is there, or in a new
+    /// one. Bytes lost to its alignment, less than a page, are not taken off.
+    pub largest: u64,
+    /// The part of `free` that lies in segments which serve other kinds of requests: free ends of those that ended
+    /// sessions left serve what the sidecar itself writes, and never another session.
+    pub elsewhere: u64,
+    /// The part of `free` that a new segment could take for a pull, and not for this.
+    pub for_pulls: u64,
+}
+
 /// What was asked for, and where everything is instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortage {

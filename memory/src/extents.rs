@@ -44,6 +44,11 @@ impl Extents {
         self.free
     }
 
+    /// The longest free extent.
+    pub(crate) fn largest(&self) -> u64 {
+        self.by_len.last().map_or(0, |(len, _)| *len)
+    }
+
     /// The place a block of `charged` bytes would get and the length of the extent it would be cut from.
     pub(crate) fn best_fit(&self, charged: u64) -> Option<(u64, u64)> {
         let alignment = alignment(charged);

@@ -37,7 +37,7 @@ mod owned_thread;
 #[cfg(test)]
 mod testing;
 
-pub use accounting::{Shortage, Usage};
+pub use accounting::{Room, Shortage, Usage};
 pub use arena::{
     AdoptError, Arena, ArenaError, ArenaOptions, Fresh, Grant, GrowError, NoRoom, Owner, Purpose,
     SegmentHandle,

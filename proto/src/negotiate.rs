@@ -45,6 +45,8 @@ pub struct What {
 pub enum Why {
     /// The peers share no version of the protocol.
     NoCommonVersion,
+    /// Nobody's fault: this release does not speak it.
+    NotInThisRelease,
     /// Not both peers offer it.
     NotOffered,
     /// The exchange does not allow it, or prefers another.
@@ -76,6 +78,7 @@ impl Why {
     pub const fn as_str(self) -> &'static str {
         match self {
             Why::NoCommonVersion => "no_common_version",
+            Why::NotInThisRelease => "not_in_this_release",
             Why::NotOffered => "not_offered",
             Why::Policy => "policy",
             Why::OtherNode => "other_node",

@@ -18,6 +18,9 @@ struct Arguments {
     /// Print the effective configuration as YAML, with what each setting is for and where its value comes from
     #[arg(long)]
     print_config: bool,
+    /// Print the line of the peers file about this sidecar, its key's fingerprint included; makes the key if there is none
+    #[arg(long, conflicts_with = "print_config")]
+    print_peer: bool,
 }
 
 fn main() -> ExitCode {
@@ -34,12 +37,20 @@ fn main() -> ExitCode {
         Err(mistakes) => return fail(EXIT_BAD_CONFIG, &mistakes),
     };
     if arguments.print_config {
-        return match std::io::stdout().write_all(loaded.to_yaml().as_bytes()) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => fail(1, &error),
-        };
+        return print(&loaded.to_yaml());
+    }
+    if arguments.print_peer {
+        return app::peers_file_line(&loaded.config)
+            .map_or_else(|error| fail(1, &error), |line| print(&line));
     }
     match app::run(&loaded.config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(1, &error),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(1, &error),
     }

@@ -57,6 +57,46 @@ fn the_printed_configuration_is_a_configuration() {
 }
 
 #[test]
+fn the_printed_peer_belongs_into_the_peers_file_and_is_the_one_that_then_runs() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (state, sockets, file) = (at("state"), at("sockets"), at("peers.yaml"));
+    let here = [
+        ("TENSORLANE_STATE_DIRECTORY", state.as_str()),
+        ("TENSORLANE_SOCKETS_DIRECTORY", &sockets),
+        ("TENSORLANE_PEERS_LISTEN", "127.0.0.1:0"),
+        ("TENSORLANE_PEERS_ADVERTISE", "127.0.0.1:9431"),
+        ("TENSORLANE_PEERS_FILE", &file),
+        ("TENSORLANE_ADMIN_LISTEN", "off"),
+    ];
+    let (code, line, stderr) = output(&["--print-peer"], &here);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(output(&["--print-peer"], &here).1, line, "the key is made once");
+    std::fs::write(&file, format!("peers:\n{line}")).unwrap();
+
+    let mut child = Running(sidecar(&[], &here).spawn().unwrap());
+    let log = BufReader::new(child.0.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut log = log.map(|line| serde_json::from_str::<serde_json::Value>(&line).unwrap());
+    let found = log.find(|line| line["message"].as_str().unwrap().starts_with("this peer is ")).unwrap();
+    assert_eq!(found["message"], "this peer is in the peers file");
+    let started = log.find(|line| line["message"] == "sidecar started").unwrap();
+    assert!(line.contains(started["fingerprint"].as_str().unwrap()), "{line} {started}");
+    assert!(line.contains("\"127.0.0.1:9431\""), "{line}");
+}
+
+#[test]
+fn a_peer_that_nobody_could_connect_to_is_not_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = ("TENSORLANE_STATE_DIRECTORY", directory.path().to_str().unwrap());
+    let (code, stdout, stderr) = output(&["--print-peer"], &[state]);
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("peers.listen is not set"), "{stderr}");
+    let (code, _, stderr) = output(&["--print-peer"], &[state, ("TENSORLANE_PEERS_LISTEN", "0.0.0.0:9421")]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("0.0.0.0:9421") && stderr.contains("peers.advertise"), "{stderr}");
+}
+
+#[test]
 fn sigterm_ends_it_with_0_and_the_reason_in_the_log() {
     let mut child = Running(sidecar(&[], &[("TENSORLANE_ADMIN_LISTEN", "127.0.0.1:0")]).spawn().unwrap());
     let log = BufReader::new(child.0.stderr.take().unwrap()).lines().map(Result::unwrap);

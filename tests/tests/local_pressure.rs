@@ -129,6 +129,35 @@ fn who_waits_in_vain_is_told_how_full_it_is_and_by_whom() {
 }
 
 #[test]
+fn free_bytes_that_a_put_cannot_have_are_told_apart() {
+    let sidecar = sidecar();
+    for seed in 0..MOST {
+        // Each leaves one small tensor behind, in a segment of its own.
+        let options = PutOptions { no_lease: true, ..PutOptions::named(format!("kept/{seed}")) };
+        drop(put_pattern(&sidecar.client(), seed, MIB, &options).unwrap());
+    }
+    let client = sidecar.client();
+    let ends = MOST * (SEGMENT - MIB);
+    until("the sidecar has what the sessions left", || arena(&client).free == ends + ARENA - MOST * SEGMENT);
+    let status = arena(&client);
+    assert_eq!((status.largest_put, status.largest_copied_put), (0, SEGMENT - MIB));
+    let full = failure(put(&client, 1, MIB, Duration::from_millis(50)));
+    assert_eq!(full.reason, Reason::ArenaFull, "{full}");
+    let number = |key: &str| full.detail(key).and_then(|text| text.parse::<u64>().ok());
+    assert_eq!(number("free_bytes"), Some(status.free));
+    assert_eq!(number("usable_bytes"), Some(0));
+    assert_eq!(number("free_elsewhere_bytes"), Some(ends));
+    assert_eq!(number("free_for_pulls_bytes"), Some(ARENA - MOST * SEGMENT));
+    assert!(full.detail("holder_1").is_none(), "names are no holders: {full}");
+    // What the sidecar writes itself goes there.
+    drop(put(&client, 1, 1000, FOREVER).unwrap());
+    let names: Vec<String> = (0..MOST).map(|seed| format!("kept/{seed}")).collect();
+    client.unname(&names).unwrap();
+    drop(client);
+    sidecar.assert_all_free();
+}
+
+#[test]
 fn what_can_never_fit_is_refused_at_once() {
     let sidecar = sidecar();
     let client = sidecar.client();

@@ -4,7 +4,7 @@
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
+use tensorlane_client::{AcquireOptions, Client, Moved, PutOptions, Stored, Target};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Reason, Selection, Shape, Strides, Transport};
@@ -507,6 +507,8 @@ fn every_peer_is_listed_with_its_state_and_route() {
     assert_eq!(listed[1].incarnation, peers.client(0).incarnation().unwrap().to_string());
     assert_eq!(listed[2].addresses, [peers.network.peer_address(2).to_string()]);
     assert!(listed.iter().all(|peer| peer.last_error.is_empty()));
+    let route = Moved::from(listed[1].route.clone().unwrap());
+    assert_eq!(route.to_string(), "tcp, not shm: not_in_this_release");
     assert_eq!(peers.metric(1, "tensorlane_peer_known_peers", &["state=\"connected\""]) as u64, 2);
 }
 

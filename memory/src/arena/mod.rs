@@ -25,7 +25,7 @@ use std::sync::mpsc::Sender;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::accounting::Usage;
+use crate::accounting::{Room, Usage};
 use crate::block::Block;
 use crate::inherited;
 use crate::owned_thread::OwnedThread;
@@ -128,6 +128,12 @@ impl Arena {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.shared.state.lock().usage()
+    }
+
+    /// What a request of this kind could have at this instant. For telling people: nothing is promised.
+    #[must_use]
+    pub fn room(&self, owner: Owner, purpose: Purpose) -> Room {
+        self.shared.state.lock().room(owner, purpose)
     }
 
     /// The largest block that an empty arena could give for a purpose.

@@ -15,6 +15,8 @@ use crate::segment::{Fallocate, SegmentError};
 use crate::testing::until;
 use crate::view::{View, WriteView};
 
+mod room;
+
 const KI: u64 = 1 << 10;
 
 fn options(bytes: u64, segment_bytes: u64) -> ArenaOptions {

@@ -88,7 +88,7 @@ pub struct Refusal {
     /// The transport that was refused.
     #[prost(enumeration = "Transport", tag = "1")]
     pub transport: i32,
-    /// A stable label: other_node, not_offered, policy, cooldown, no_gpu, not_supported, ...
+    /// A stable label: other_node, not_in_this_release, not_offered, policy, cooldown, no_gpu, not_supported, ...
     #[prost(string, tag = "2")]
     pub why: ::prost::alloc::string::String,
 }
@@ -849,7 +849,8 @@ pub struct ArenaStatus {
     /// The size of the arena.
     #[prost(uint64, tag = "1")]
     pub total: u64,
-    /// Can be given to anyone.
+    /// Belongs to nobody. Not all of it is for every put: a tenth of the arena is for tensors of other peers, and free
+    /// ends of segments that ended sessions left serve only what the sidecar writes itself. See `largest_put`.
     #[prost(uint64, tag = "2")]
     pub free: u64,
     /// Belongs to reservations.
@@ -870,6 +871,12 @@ pub struct ArenaStatus {
     /// Bytes whose pages exist.
     #[prost(uint64, tag = "8")]
     pub populated: u64,
+    /// The largest tensor that a new session could write in place now, before anything is freed or taken back.
+    #[prost(uint64, tag = "9")]
+    pub largest_put: u64,
+    /// The largest tensor that the sidecar could write itself now: for a put over gRPC, or of at most 64 KiB.
+    #[prost(uint64, tag = "10")]
+    pub largest_copied_put: u64,
 }
 /// The state of this sidecar.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -50,6 +50,17 @@ pub enum RunError {
         /// Why not.
         source: io::Error,
     },
+    /// Nobody is to know this sidecar.
+    #[error("peers.listen is not set, so this sidecar is no peer of anyone: set it to HOST:PORT")]
+    NoPeers,
+    /// An address to listen on that is no address to connect to.
+    #[error(
+        "no other peer can connect to {address}: set peers.advertise to the HOST:PORT that others reach this one by"
+    )]
+    NowhereToConnect {
+        /// As configured.
+        address: String,
+    },
     /// The system refused something else.
     #[error("{action}: {source}")]
     Io {

@@ -5,6 +5,7 @@
 //!   end:    not ready --> gRPC --> session socket --> peers --> workers --> keeper --> arena --> admin --> exit 0
 //! ```
 
+mod entry;
 mod error;
 mod parts;
 mod peering;
@@ -19,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+pub use self::entry::peers_file_line;
 pub use self::error::RunError;
 use self::error::io as failed_to;
 use self::parts::Parts;

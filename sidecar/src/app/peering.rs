@@ -8,6 +8,7 @@ use rustls::pki_types::CertificateDer;
 use tensorlane_proto::identity::{Fingerprint, PeerName};
 use tokio::sync::watch;
 
+use super::entry::{advertised, entry};
 use super::error::{RunError, io};
 use crate::config::Config;
 use crate::directory::{
@@ -83,14 +84,9 @@ pub(super) fn start(
         }
         None => Box::new(MemoryDirectory::default()),
     };
-    let advertised = config.peers.advertise.clone().unwrap_or_else(|| listen.clone());
+    let advertised = advertised(config).unwrap_or_else(|| listen.clone());
     directory.publish(PublishedOffer {
-        entry: PeerEntry {
-            name: config.peer.clone(),
-            addresses: vec![advertised.clone()],
-            fingerprints: vec![identity.fingerprint],
-            node: None,
-        },
+        entry: entry(config, identity, advertised.clone()),
         offer: own_offer(exchange.me(), vec![advertised.clone()]),
     });
     let me = exchange.me();

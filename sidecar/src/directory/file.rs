@@ -86,16 +86,10 @@ impl Directory for FileDirectory {
         let listed = self.shared.table.borrow().peer(&entry.name).cloned();
         let known = listed
             .is_some_and(|listed| entry.fingerprints.iter().all(|key| listed.fingerprints.contains(key)));
-        let line = format!(
-            "{{name: {}, addresses: {:?}, fingerprints: {:?}}}",
-            entry.name,
-            entry.addresses,
-            entry.fingerprints.iter().map(ToString::to_string).collect::<Vec<_>>()
-        );
         if known {
             tracing::info!(peer = %entry.name, "this peer is in the peers file");
         } else {
-            tracing::warn!(file = %self.shared.path.display(), entry = line, "this peer is not in the peers file: others refuse it until it is");
+            tracing::warn!(file = %self.shared.path.display(), %entry, "this peer is not in the peers file: others refuse it until it is");
         }
     }
 

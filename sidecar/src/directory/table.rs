@@ -1,6 +1,7 @@
 //! The peer table: whole, consistent, and never changed once made.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
 use super::{ADDRESSES_MAX, FINGERPRINTS_MAX, Fingerprint, PEERS_MAX, PeerName};
@@ -16,6 +17,15 @@ pub struct PeerEntry {
     pub fingerprints: Vec<Fingerprint>,
     /// The node it is on, where known. A hint: being on one node is proven by doing.
     pub node: Option<String>,
+}
+
+/// As it stands in the peers file, in one line of YAML; without the node.
+impl fmt::Display for PeerEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fingerprints: Vec<String> = self.fingerprints.iter().map(ToString::to_string).collect();
+        let Self { name, addresses, .. } = self;
+        write!(f, "{{name: {name}, addresses: {addresses:?}, fingerprints: {fingerprints:?}}}")
+    }
 }
 
 /// The peers of the exchange at one moment.

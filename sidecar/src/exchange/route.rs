@@ -8,7 +8,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
     Measured, NoRoute, Offer, Policy, Refusal, Require, Route, Transport, TransportOffer, VersionRange, What,
-    negotiate,
+    Why, negotiate,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
@@ -17,6 +17,9 @@ use tensorlane_proto::wire;
 use super::Exchange;
 use crate::metrics::label::Moved;
 use crate::store::Me;
+
+/// The transports of this release.
+const SPOKEN: [Transport; 2] = [Transport::Local, Transport::Tcp];
 
 // === impl Exchange ===
 
@@ -61,11 +64,25 @@ impl Exchange {
             // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
             None => Offer { peer: peer.clone(), incarnation, ..own_offer(self.me(), vec![peer.to_string()]) },
         };
-        negotiate(&self.our_offer(), &theirs, what, &Policy::default(), &Measured::default())
+        let mut route = negotiate(&self.our_offer(), &theirs, what, &Policy::default(), &Measured::default());
+        match &mut route {
+            Ok(route) => own_up(&mut route.refusals),
+            Err(none) => own_up(&mut none.refusals),
+        }
+        route
     }
 
     fn our_offer(&self) -> Offer {
         own_offer(self.me(), Vec::new())
+    }
+}
+
+/// What is refused by a policy that nobody can set yet, or not offered because nobody could, is our own lack.
+fn own_up(refusals: &mut [Refusal]) {
+    for refusal in refusals {
+        if !SPOKEN.contains(&refusal.transport) && matches!(refusal.why, Why::Policy | Why::NotOffered) {
+            refusal.why = Why::NotInThisRelease;
+        }
     }
 }
 
@@ -108,4 +125,23 @@ pub(super) fn refusals(all: &[Refusal]) -> Vec<v1::Refusal> {
         why: r.why.as_str().to_owned(),
     };
     all.iter().map(refusal).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transport_that_this_release_lacks_is_nobodys_policy() {
+        let (me, them) = ("a".parse::<PeerName>().unwrap(), "b".parse::<PeerName>().unwrap());
+        let offer = |peer: &PeerName| read_offer(peer.clone(), Incarnation(1), &offer(vec!["h:1".into()]));
+        let route =
+            negotiate(&offer(&me), &offer(&them), &What::default(), &Policy::default(), &Measured::default());
+        let mut route = route.unwrap();
+        own_up(&mut route.refusals);
+        assert_eq!(route.to_string(), "tcp, not shm: not_in_this_release");
+        let mut theirs = [Refusal { transport: Transport::Tcp, why: Why::NotOffered }];
+        own_up(&mut theirs);
+        assert_eq!(theirs[0].why, Why::NotOffered);
+    }
 }

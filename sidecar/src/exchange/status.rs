@@ -1,5 +1,6 @@
 //! Status and Peers: how this sidecar stands.
 
+use tensorlane_memory::{Owner, Purpose};
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::{NoRoute, Route};
@@ -14,7 +15,11 @@ impl Exchange {
     /// The state of this sidecar.
     pub fn status(&self) -> v1::StatusResponse {
         let me = self.me();
-        let usage = self.store.arena().usage();
+        let arena = self.store.arena();
+        // No session has this number: one that has nothing yet.
+        let in_place = arena.room(Owner::Session(u64::MAX), Purpose::Put);
+        let copied = arena.room(Owner::Sidecar, Purpose::Put);
+        let usage = in_place.usage;
         let (totals, sessions) = self.store.totals();
         v1::StatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -32,6 +37,8 @@ impl Exchange {
                 retired: usage.retired,
                 inherited: usage.inherited,
                 populated: usage.populated,
+                largest_put: in_place.largest,
+                largest_copied_put: copied.largest,
             }),
             tensors: totals.tensors as u64,
             copies: totals.copies as u64,

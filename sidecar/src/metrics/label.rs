@@ -351,6 +351,7 @@ impl Label for Cause {
 impl Label for Why {
     const ALL: &'static [Self] = &[
         Why::NoCommonVersion,
+        Why::NotInThisRelease,
         Why::NotOffered,
         Why::Policy,
         Why::OtherNode,

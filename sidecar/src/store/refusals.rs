@@ -1,6 +1,6 @@
 //! What the ledger and the arena refuse, as failures that a caller can act on.
 
-use tensorlane_memory::Shortage;
+use tensorlane_memory::Room;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{Holder, Refusal};
 
@@ -27,30 +27,59 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         | Refusal::TooManyTickets { .. } => Reason::LimitExceeded,
         Refusal::CopyExists { .. } | Refusal::TicketTaken => Reason::Internal,
     };
-    Failure::new(reason, refusal.to_string())
+    let failure = Failure::new(reason, refusal.to_string());
+    match refusal {
+        Refusal::NameTaken { name, .. }
+        | Refusal::NameChanged { name, .. }
+        | Refusal::NameUnknown { name } => failure.with("name", name),
+        _ => failure,
+    }
 }
 
-/// The arena is full: how much there is of what, and who has the most.
-pub(super) fn arena_full(shortage: &Shortage, largest: &[(Holder, u64, u64)]) -> Failure {
-    let mut failure = Failure::new(
-        Reason::ArenaFull,
-        format!(
-            "{} bytes do not fit: {} are free, {} sealed, {} reserved, {} held, {} retired; release tensors, wait \
-             longer, or raise arena.size",
-            shortage.asked, shortage.free, shortage.sealed, shortage.reserved, shortage.held, shortage.retired
-        ),
-    )
-    .with("asked_bytes", shortage.asked)
-    .with("free_bytes", shortage.free)
-    .with("sealed_bytes", shortage.sealed)
-    .with("reserved_bytes", shortage.reserved)
-    .with("held_bytes", shortage.held)
-    .with("retired_bytes", shortage.retired);
+/// No room came in time: the largest place there is for such a request, where the rest of the arena is, and who has the
+/// most of it. Who never came to the `front` of the line did not even get its turn.
+pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[(Holder, u64, u64)]) -> Failure {
+    let Room { usage, largest: usable, elsewhere, for_pulls } = room;
+    let turn = if front { "" } else { ", and calls that came earlier still wait" };
+    let message = format!(
+        "{asked} bytes do not fit: the largest place for them is {usable} bytes{turn}; of the arena {} are free{}, {} \
+         sealed, {} reserved, {} held, {} retired; release tensors, wait longer, or raise arena.size",
+        usage.free,
+        not_for_this(*elsewhere, *for_pulls),
+        usage.sealed,
+        usage.reserved,
+        usage.held,
+        usage.retired
+    );
+    let mut failure = Failure::new(Reason::ArenaFull, message)
+        .with("asked_bytes", asked)
+        .with("usable_bytes", usable)
+        .with("free_bytes", usage.free)
+        .with("free_elsewhere_bytes", elsewhere)
+        .with("free_for_pulls_bytes", for_pulls)
+        .with("sealed_bytes", usage.sealed)
+        .with("reserved_bytes", usage.reserved)
+        .with("held_bytes", usage.held)
+        .with("retired_bytes", usage.retired);
     for (place, (holder, bytes, leases)) in largest.iter().enumerate() {
         failure = failure
             .with(format!("holder_{}", place + 1), format!("{holder}: {bytes} bytes in {leases} leases"));
     }
     failure
+}
+
+/// ` (3 of them in segments that other kinds of writes use, 4 kept for tensors of other peers)`, or nothing.
+fn not_for_this(elsewhere: u64, for_pulls: u64) -> String {
+    let parts = [
+        (elsewhere, "in segments that other kinds of writes use"),
+        (for_pulls, "kept for tensors of other peers"),
+    ];
+    let told =
+        parts.iter().filter(|(bytes, _)| *bytes > 0).map(|(bytes, where_)| format!("{bytes} {where_}"));
+    match told.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => none,
+        some => format!(" ({some})"),
+    }
 }
 
 /// Larger than the arena can ever give.
@@ -61,4 +90,29 @@ pub(super) fn never_fits(asked: u64, most: u64) -> Failure {
     )
     .with("asked_bytes", asked)
     .with("most_bytes", most)
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_memory::Usage;
+
+    use super::*;
+
+    #[test]
+    fn free_bytes_that_are_not_for_this_put_are_told_apart() {
+        let usage = Usage { total: 100, free: 90, sealed: 10, ..Usage::default() };
+        let room = Room { usage, largest: 4, elsewhere: 70, for_pulls: 16 };
+        let full = arena_full(50, &room, true, &[]);
+        assert!(
+            full.message.starts_with(
+                "50 bytes do not fit: the largest place for them is 4 bytes; of the arena 90 are free (70 in segments \
+                 that other kinds of writes use, 16 kept for tensors of other peers), 10 sealed,"
+            ),
+            "{full}"
+        );
+        assert_eq!(full.detail("usable_bytes"), Some("4"));
+        let plain = arena_full(50, &Room { elsewhere: 0, for_pulls: 0, ..room }, false, &[]);
+        assert!(plain.message.contains("4 bytes, and calls that came earlier still wait;"), "{plain}");
+        assert!(plain.message.contains("90 are free, 10 sealed"), "{plain}");
+    }
 }

@@ -43,7 +43,7 @@ pub struct Wish<'a> {
 enum Next {
     Have(Block),
     Populate(Grant),
-    Wait(NoRoom),
+    Wait,
 }
 
 // === impl Wish ===
@@ -76,9 +76,9 @@ impl Store {
             match self.next(wish, place.is_front())? {
                 Next::Have(block) => return Ok(block),
                 Next::Populate(grant) => break grant,
-                Next::Wait(why) => match place.wait(wish.deadline, wish.cancel) {
+                Next::Wait => match place.wait(wish.deadline, wish.cancel) {
                     Waited::Stirred => {}
-                    Waited::TooLate => return Err(self.too_late(wish, why)),
+                    Waited::TooLate => return Err(self.too_late(wish, place.is_front())),
                     Waited::Cancelled => return Err(cancelled()),
                 },
             }
@@ -102,16 +102,16 @@ impl Store {
             match no_room {
                 NoRoom::Never { asked, most } => return Err(never_fits(asked, most)),
                 NoRoom::Stopped => return Err(stopping()),
-                NoRoom::Grow | NoRoom::Full(_) if !front => return Ok(Next::Wait(no_room)),
+                NoRoom::Grow | NoRoom::Full(_) if !front => return Ok(Next::Wait),
                 NoRoom::Grow => match self.arena.admit(wish.owner(), wish.purpose, wish.bytes) {
                     Ok(grant) => return Ok(Next::Populate(grant)),
                     Err(NoRoom::Never { asked, most }) => return Err(never_fits(asked, most)),
                     Err(NoRoom::Stopped) => return Err(stopping()),
                     Err(_) if self.relieve(wish.bytes) => {}
-                    Err(why) => return Ok(Next::Wait(why)),
+                    Err(_) => return Ok(Next::Wait),
                 },
                 NoRoom::Full(_) if self.relieve(wish.bytes) => {}
-                NoRoom::Full(_) => return Ok(Next::Wait(no_room)),
+                NoRoom::Full(_) => return Ok(Next::Wait),
             }
         }
     }
@@ -167,20 +167,9 @@ impl Store {
         }
     }
 
-    fn too_late(&self, wish: &Wish<'_>, why: NoRoom) -> Failure {
-        match why {
-            NoRoom::Full(shortage) => arena_full(&shortage, &self.largest_holders()),
-            _ => {
-                let usage = self.arena.usage();
-                Failure::new(
-                    Reason::ArenaFull,
-                    format!("{} bytes did not get their turn before the deadline", wish.bytes),
-                )
-                .with("asked_bytes", wish.bytes)
-                .with("free_bytes", usage.free)
-                .with("waiting", self.waiting())
-            }
-        }
+    fn too_late(&self, wish: &Wish<'_>, front: bool) -> Failure {
+        let room = self.arena.room(wish.owner(), wish.purpose);
+        arena_full(wish.bytes, &room, front, &self.largest_holders()).with("waiting", self.waiting())
     }
 }
 

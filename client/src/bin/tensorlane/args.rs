@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
-use tensorlane_client::{Client, ClientOptions, SOCKETS_ENV, Target};
+use tensorlane_client::{Client, ClientOptions, DEADLINE_DEFAULT, SOCKETS_ENV, Target};
 use tensorlane_proto::{PeerName, Selection};
 
 use crate::output::Format;
@@ -29,15 +29,33 @@ pub(crate) struct Connection {
     /// The directory of the sidecar's session socket [default: /run/tensorlane].
     #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
     sockets: Option<PathBuf>,
-    /// When a call gives up, such as 500ms, 30s, 10m.
-    #[arg(long, global = true, default_value = "30s", value_parser = parse::duration, value_name = "DURATION")]
-    deadline: Duration,
+    /// When a call gives up, such as 500ms, 30s, 10m [default: 30s]. Where it is given, --wait is cut to it.
+    #[arg(long, global = true, value_parser = parse::duration, value_name = "DURATION")]
+    deadline: Option<Duration>,
 }
 
 impl Connection {
     pub(crate) fn connect(&self) -> tensorlane_client::Result<Client> {
         let options = self.sockets.as_ref().map_or_else(ClientOptions::from_env, ClientOptions::at);
-        options.deadline(self.deadline).connect()
+        options.deadline(self.deadline.unwrap_or(DEADLINE_DEFAULT)).connect()
+    }
+
+    /// How long names may be waited for: as long as was asked, but not beyond a deadline that was given. (The default
+    /// deadline is one of calls that need not wait.)
+    fn bound(&self, wait: Duration) -> Duration {
+        self.deadline.map_or(wait, |deadline| wait.min(deadline))
+    }
+}
+
+impl Args {
+    /// The command line, with what one option says of another.
+    pub(crate) fn settled(mut self) -> Self {
+        match &mut self.command {
+            Command::Get(get) => get.wait = self.connection.bound(get.wait),
+            Command::Describe(describe) => describe.wait = self.connection.bound(describe.wait),
+            _ => {}
+        }
+        self
     }
 }
 
@@ -85,7 +103,8 @@ pub(crate) struct Get {
     /// Names, references or tickets.
     #[arg(required = true, value_name = "NAME|REFERENCE|TICKET")]
     pub(crate) targets: Vec<String>,
-    /// The given names are prefixes: get every tensor of this peer below them.
+    /// The given names are prefixes: get every tensor below them. Names of this peer only: run it beside the one that
+    /// has them.
     #[arg(short, long, conflicts_with = "peer")]
     pub(crate) recursive: bool,
     /// Write the tensors into this safetensors file.
@@ -100,7 +119,7 @@ pub(crate) struct Get {
     /// Only this part of each tensor, a range for each dimension, such as 0:10,::2.
     #[arg(long, value_parser = parse::ranges, value_name = "RANGES", conflicts_with = "rows")]
     part: Option<Selection>,
-    /// How long to wait for names that do not exist yet.
+    /// How long to wait for names that do not exist yet; no longer than a --deadline.
     #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) wait: Duration,
     /// What the route must satisfy, else the call fails: zero_copy, same_node, encrypted.
@@ -130,7 +149,7 @@ pub(crate) struct Describe {
     /// Names or references.
     #[arg(required = true, value_parser = parse::target, value_name = "NAME|REFERENCE")]
     pub(crate) targets: Vec<Target>,
-    /// How long to wait for names that do not exist yet.
+    /// How long to wait for names that do not exist yet; no longer than a --deadline.
     #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) wait: Duration,
 }
@@ -162,6 +181,19 @@ mod tests {
             let args = Args::try_parse_from(line.split(' ')).unwrap();
             assert_eq!(args.output, Format::Json);
         }
+    }
+
+    #[test]
+    fn a_deadline_that_is_given_bounds_the_wait() {
+        let wait = |line: &str| match Args::try_parse_from(line.split(' ')).unwrap().settled().command {
+            Command::Get(get) => get.wait.as_secs(),
+            Command::Describe(describe) => describe.wait.as_secs(),
+            _ => unreachable!("{line}"),
+        };
+        assert_eq!(wait("tensorlane get a --wait 5m"), 300);
+        assert_eq!(wait("tensorlane get a --wait 5m --deadline 2s"), 2);
+        assert_eq!(wait("tensorlane --deadline 2s describe a --wait 5m"), 2);
+        assert_eq!(wait("tensorlane --deadline 2s describe a --wait 1s"), 1);
     }
 
     #[test]

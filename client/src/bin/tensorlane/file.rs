@@ -48,11 +48,13 @@ impl Header {
         let whole = file.metadata()?.len();
         let context = || format!("{} is not a safetensors file", path.display());
         let mut length = [0; 8];
+        ensure!(whole >= 8, "{}: it has {whole} bytes, too few for any", context());
         file.read_exact_at(&mut length, 0).with_context(context)?;
         let length = u64::from_le_bytes(length);
+        // The number itself would say nothing: in another kind of file these bytes are something else.
         ensure!(
-            length <= HEADER_BYTES_MAX && length <= whole.saturating_sub(8),
-            "{}: its header would have {length} bytes",
+            length <= HEADER_BYTES_MAX && length <= whole - 8,
+            "{}: it does not begin with the length of a header that fits into it; it is of another format, or was cut",
             context()
         );
         // At most a hundred megabytes.

@@ -13,7 +13,7 @@ use crate::args::Get;
 use crate::list;
 use crate::output::{self, Output};
 use crate::parse::{self, REFERENCE_BEGINS};
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::sink::{Sink, Wanted};
 
 /// What is copied at once.
@@ -59,12 +59,13 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
     let mut names = Vec::new();
     for text in &args.targets {
         if args.recursive {
+            ensure!(
+                !text.starts_with(REFERENCE_BEGINS),
+                "{text} is a reference or a ticket, which stands for one tensor: get it without -r"
+            );
             let before = wanted.len();
             below(client, args, text, &mut wanted)?;
-            ensure!(
-                wanted.len() > before,
-                "no name of this peer is below {text:?}; `tensorlane ls` shows what there is"
-            );
+            ensure!(wanted.len() > before, list::nothing_below(client, text));
         } else if text.contains(TICKET_MARK) && text.starts_with(REFERENCE_BEGINS) {
             let tensor = client.redeem(text, None).with_context(|| "the ticket")?;
             let target = Target::Id(tensor.lease().id());
@@ -72,7 +73,7 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
             held.push(tensor);
         } else if text.starts_with(REFERENCE_BEGINS) {
             let reference: Reference = text.parse()?;
-            let found = client.describe(&reference).with_context(|| text.clone())?;
+            let found = output::about(text, client.describe(&reference))?;
             let name = found.names.first().cloned().unwrap_or_else(|| format!("tensor-{}", reference.id()));
             wanted.push(one(args, name, reference.into(), &found.descriptor)?);
         } else {
@@ -83,9 +84,10 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
         return Ok(wanted);
     }
     // All names in one call: they are waited for together.
-    let found = client.lookup(&names, args.peer.as_ref(), args.wait)?;
+    let found =
+        progress::during("waiting for the names", || client.lookup(&names, args.peer.as_ref(), args.wait))?;
     for (name, found) in names.iter().zip(found) {
-        let found = found.with_context(|| name.to_string())?;
+        let found = output::about(name, found)?;
         wanted.push(one(args, name.to_string(), found.reference.into(), &found.descriptor)?);
     }
     Ok(wanted)
@@ -133,8 +135,9 @@ fn acquire<'a>(
 ) -> Result<()> {
     let options = AcquireOptions::new().selection(args.selection()).require(parse::require(&args.require));
     let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
-    for (wanted, tensor) in batch.iter().zip(client.acquire_many(&targets, &options)) {
-        let tensor = tensor.with_context(|| wanted.name.clone())?;
+    let tensors = progress.during("getting", || client.acquire_many(&targets, &options));
+    for (wanted, tensor) in batch.iter().zip(tensors) {
+        let tensor = output::about(&wanted.name, tensor)?;
         ensure!(
             tensor.descriptor().layout.packed() == wanted.layout,
             "{} has become another tensor meanwhile; get it again",
@@ -221,8 +224,7 @@ fn report(output: &Output, got: &[Got<'_>], took: Duration, to: Option<&Path>) -
             let (tensors, size) = (output::tensors(got.len()), output::bytes(total));
             let span = output::span(took.as_secs_f64());
             match to {
-                // Mapping takes as long for a gigabyte as for a byte: a rate would say nothing.
-                None => writeln!(out, "{tensors}, {size} mapped in {span}"),
+                None => writeln!(out, "{tensors}, {size} {} in {span}", came(got, took)),
                 Some(path) => {
                     let rate = output::rate(total, took);
                     writeln!(out, "{tensors}, {size} into {} in {span} ({rate})", path.display())
@@ -230,4 +232,17 @@ fn report(output: &Output, got: &[Got<'_>], took: Duration, to: Option<&Path>) -
             }
         },
     )
+}
+
+/// How the tensors came to this process: mapping takes as long for a gigabyte as for a byte, so that a rate would say
+/// nothing; what came from another peer, or was packed, has one.
+fn came(got: &[Got<'_>], took: Duration) -> String {
+    let bytes: u64 = got.iter().map(|got| got.moved.bytes).sum();
+    match bytes {
+        0 if got.iter().any(|got| got.copied) => "packed and mapped".into(),
+        0 => "mapped".into(),
+        bytes => {
+            format!("mapped, {} of it from other peers ({})", output::bytes(bytes), output::rate(bytes, took))
+        }
+    }
 }

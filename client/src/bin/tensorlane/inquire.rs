@@ -1,7 +1,6 @@
 //! `tensorlane describe`, `status` and `peers`.
 
 use std::io::{self, Write};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -9,24 +8,35 @@ use tensorlane_client::{Client, Description, Moved, PeerStatus, Status, Target};
 
 use crate::args::Describe;
 use crate::output::{self, Output};
+use crate::progress;
 
 pub(crate) fn describe(client: &Client, output: &Output, args: &Describe) -> Result<()> {
+    let names = args.targets.iter().filter_map(|target| match target {
+        Target::Name { name, .. } => Some(name),
+        _ => None,
+    });
+    let names: Vec<&String> = names.collect();
+    // All names in one call: they are waited for together.
+    let looked_up = match names.is_empty() {
+        true => Vec::new(),
+        false => progress::during("waiting for the names", || client.lookup(&names, None, args.wait))?,
+    };
+    let mut named = names.into_iter().zip(looked_up);
     let mut found = Vec::with_capacity(args.targets.len());
     for target in &args.targets {
-        found.push(describe_one(client, target, args.wait)?);
+        found.push(match target {
+            Target::Name { .. } => {
+                let (name, description) = named.next().context("the sidecar gave no result")?;
+                output::about(name, description)?
+            }
+            other => client.describe(other)?,
+        });
     }
     output.print(
         || found.iter().map(output::description).collect(),
         |out| found.iter().try_for_each(|description| write_description(out, description)),
     )?;
     Ok(())
-}
-
-fn describe_one(client: &Client, target: &Target, wait: Duration) -> Result<Description> {
-    let Target::Name { name, .. } = target else { return Ok(client.describe(target)?) };
-    let mut found = client.lookup(&[name], None, wait)?;
-    let one = found.pop().context("the sidecar gave no result")?;
-    one.with_context(|| name.clone())
 }
 
 fn write_description(out: &mut dyn Write, of: &Description) -> io::Result<()> {
@@ -74,6 +84,8 @@ fn status_json(status: &Status) -> Value {
             "retired": arena.retired,
             "inherited": arena.inherited,
             "populated": arena.populated,
+            "largest_put": arena.largest_put,
+            "largest_copied_put": arena.largest_copied_put,
         },
         "tensors": status.tensors,
         "copies": status.copies,
@@ -95,7 +107,11 @@ fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
     if let Some(arena) = status.arena {
         let size = output::bytes;
         line("arena", format!("{} ({} populated)", size(arena.total), size(arena.populated)))?;
-        line("  free", size(arena.free))?;
+        let (put, copied) = (size(arena.largest_put), size(arena.largest_copied_put));
+        line(
+            "  free",
+            format!("{} (largest put now: {put}; small or over gRPC: {copied})", size(arena.free)),
+        )?;
         line("  reserved", size(arena.reserved))?;
         line("  sealed", size(arena.sealed))?;
         line("  held", size(arena.held))?;

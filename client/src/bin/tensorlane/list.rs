@@ -1,6 +1,6 @@
 //! `tensorlane ls` and `tensorlane rm`: the names of this peer.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 use tensorlane_client::{Client, Listed};
 
@@ -23,6 +23,15 @@ pub(crate) fn below(
             rest.is_empty() || rest.starts_with('/') || owned.is_empty() || owned.ends_with('/')
         })
     })
+}
+
+/// What to say where no name is at or below a prefix: names of other peers are not listed here.
+pub(crate) fn nothing_below(client: &Client, prefix: &str) -> String {
+    let peer = client.peer().map_or_else(|_| "this peer".to_owned(), |peer| format!("this peer ({peer})"));
+    format!(
+        "no name of {peer} is below {prefix:?}, and -r knows the names of this peer only; `tensorlane ls` shows them; \
+         for those of another peer run it there, with --sockets"
+    )
 }
 
 pub(crate) fn ls(client: &Client, output: &Output, args: &Ls) -> Result<()> {
@@ -72,10 +81,7 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
         for listed in below(client, name) {
             names.push(listed?.name);
         }
-        ensure!(
-            names.len() > before,
-            "no name of this peer is below {name:?}; `tensorlane ls` shows what there is"
-        );
+        ensure!(names.len() > before, nothing_below(client, name));
     }
     let mut removed = Vec::new();
     let mut failed = Ok(());
@@ -84,7 +90,7 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
             match result {
                 Ok(()) => removed.push(name),
                 // The others are done all the same; the first failure is told.
-                Err(error) if failed.is_ok() => failed = Err(error).with_context(|| name.clone()),
+                Err(error) if failed.is_ok() => failed = output::about(name, Err(error)),
                 Err(_) => {}
             }
         }

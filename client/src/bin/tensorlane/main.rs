@@ -24,7 +24,7 @@ use crate::args::{Args, Command};
 use crate::output::Output;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::parse().settled();
     let output = Output::new(args.output);
     match run(args, &output) {
         Ok(()) => ExitCode::SUCCESS,

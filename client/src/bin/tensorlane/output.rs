@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tensorlane_client::{Description, Moved};
-use tensorlane_proto::Layout;
+use tensorlane_client::{Description, Error, Moved};
+use tensorlane_proto::{Layout, Reason};
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -82,6 +82,29 @@ pub(crate) fn complain(error: &anyhow::Error) {
     let (red, plain) = if wants_colours(&io::stderr()) { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
     // Nobody is left to tell if this fails.
     let _ = writeln!(io::stderr(), "{red}error:{plain} {}", sentence(error));
+    if let Some(advice) = error.chain().find_map(|cause| advice(cause.downcast_ref::<Error>()?)) {
+        let _ = writeln!(io::stderr(), "hint: {advice}");
+    }
+}
+
+/// Which option of this command helps.
+fn advice(error: &Error) -> Option<&'static str> {
+    match error.reason()? {
+        Reason::NameTaken => Some("put with --replace to give the name to the new tensor"),
+        Reason::ArenaFull => {
+            Some("`tensorlane status` shows what fills the arena; --deadline 5m waits longer for room")
+        }
+        Reason::AmbiguousName => Some("get it with --peer PEER"),
+        _ => None,
+    }
+}
+
+/// The result of a call about something that has a name: the error says which, unless it does so already.
+pub(crate) fn about<T>(name: &str, result: tensorlane_client::Result<T>) -> anyhow::Result<T> {
+    result.map_err(|error| {
+        let told = matches!(&error, Error::Refused(failure) if failure.detail("name") == Some(name));
+        if told { error.into() } else { anyhow::Error::from(error).context(name.to_owned()) }
+    })
 }
 
 /// The error and its causes in one line, without those that the one before tells already.
@@ -206,6 +229,8 @@ pub(crate) fn merge(into: &mut Value, more: Value) {
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::Failure;
+
     use super::*;
 
     #[test]
@@ -223,6 +248,15 @@ mod tests {
     fn a_cause_that_was_told_is_not_told_again() {
         let error = anyhow::anyhow!("no such file").context("cannot open x: no such file").context("weights");
         assert_eq!(sentence(&error), "weights: cannot open x: no such file");
+    }
+
+    #[test]
+    fn a_name_that_the_error_tells_is_not_told_again() {
+        let failure =
+            |detail: &str| Failure::new(Reason::NotFound, "nothing is named x here").with("name", detail);
+        let said = |detail| sentence(&about::<()>("x", Err(failure(detail).into())).unwrap_err());
+        assert_eq!(said("x"), "nothing is named x here");
+        assert_eq!(said("y"), "x: nothing is named x here");
     }
 
     #[test]

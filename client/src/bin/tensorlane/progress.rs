@@ -1,6 +1,8 @@
 //! A bar with a rate, for what takes longer than a second and is watched.
 
 use std::io::{self, IsTerminal};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -9,6 +11,32 @@ use crate::output;
 
 /// What is over sooner needs no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often a spinner moves.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Runs a call, and says on standard error what it waits for if that takes longer than a second and is watched.
+pub(crate) fn during<T>(what: &'static str, call: impl FnOnce() -> T) -> T {
+    if !io::stderr().is_terminal() {
+        return call();
+    }
+    let (done, wait) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                let form = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+                let spinner = ProgressBar::new_spinner().with_message(what).with_elapsed(PATIENCE);
+                spinner.set_style(form.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+                spinner.enable_steady_tick(TICK);
+                // Until the other end is dropped: nothing is ever sent.
+                let _ = wait.recv();
+                spinner.finish_and_clear();
+            }
+        });
+        let outcome = call();
+        drop(done);
+        outcome
+    })
+}
 
 /// Bytes of a total, shown on standard error where that is a terminal.
 #[derive(Debug)]
@@ -36,6 +64,11 @@ impl Progress {
             // The bar knows only of the time since it is shown.
             bar.set_message(format!("{}  {tensor}", output::rate(self.done, self.started.elapsed())));
         }
+    }
+
+    /// Runs a call that may wait, and shows that it does. The bar, if there is one already, shows as much.
+    pub(crate) fn during<T>(&self, what: &'static str, call: impl FnOnce() -> T) -> T {
+        if self.bar.is_some() { call() } else { during(what, call) }
     }
 
     fn show(&self) -> ProgressBar {

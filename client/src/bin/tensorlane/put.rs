@@ -90,9 +90,9 @@ impl Putting<'_> {
         for ((entry, bytes), descriptor) in batch.iter().zip(&descriptors) {
             items.push(Item { descriptor, bytes, options: self.options(entry)? });
         }
-        let results = self.client.put_many(&items);
+        let results = self.progress.during("waiting for room", || self.client.put_many(&items));
         for ((entry, bytes), stored) in batch.iter().zip(results) {
-            self.note(entry, &stored.with_context(|| entry.name.clone())?);
+            self.note(entry, &self.about(entry, stored)?);
             self.progress.advance(bytes.len() as u64, &entry.name);
         }
         Ok(())
@@ -101,8 +101,9 @@ impl Putting<'_> {
     /// Writes a large tensor in place, chunk by chunk.
     fn large(&mut self, entry: &Entry) -> Result<()> {
         let options = self.options(entry)?;
-        let mut reservation =
-            self.client.reserve(&self.descriptor(entry)).with_context(|| entry.name.clone())?;
+        let reserved =
+            self.progress.during("waiting for room", || self.client.reserve(&self.descriptor(entry)));
+        let mut reservation = self.about(entry, reserved)?;
         let total = entry.layout.bytes();
         let mut chunk = vec![0; CHUNK_BYTES.min(usize::try_from(total).unwrap_or(CHUNK_BYTES))];
         let mut at = 0;
@@ -114,13 +115,18 @@ impl Putting<'_> {
             at += len;
             self.progress.advance(len, &entry.name);
         }
-        let stored = reservation.seal(&options).with_context(|| entry.name.clone())?;
+        let stored = self.about(entry, reservation.seal(&options))?;
         self.note(entry, &stored);
         Ok(())
     }
 
     fn descriptor(&self, entry: &Entry) -> Descriptor {
         Descriptor { metadata: self.metadata.clone(), ..Descriptor::host(entry.layout.clone()) }
+    }
+
+    /// The result of a call about one tensor; the error says which, by its name where it gets one.
+    fn about<T>(&self, entry: &Entry, result: tensorlane_client::Result<T>) -> Result<T> {
+        output::about(self.name(entry).as_ref().unwrap_or(&entry.name), result)
     }
 
     fn name(&self, entry: &Entry) -> Option<String> {

@@ -13,6 +13,7 @@
 
 mod ends;
 mod growth;
+mod room;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

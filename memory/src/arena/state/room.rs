@@ -1,0 +1,38 @@
+//! What could be given right now, and why free bytes are not for everyone: for reports, never for decisions.
+
+use super::{Owner, PAGE, Purpose, Record, Shelf, Stage, State};
+use crate::accounting::Room;
+
+impl State {
+    /// What a request of this kind could have at this instant.
+    pub(in crate::arena) fn room(&self, owner: Owner, purpose: Purpose) -> Room {
+        let purpose = if matches!(owner, Owner::Session(_)) { Purpose::Put } else { purpose };
+        let shelf = Shelf::of(owner, purpose);
+        let idle = |of: &dyn Fn(&Record) -> bool| {
+            let records = self.records.values().filter(|record| record.stage == Stage::Live && of(record));
+            records.map(|record| record.extents.free()).sum::<u64>()
+        };
+        // A new segment, if need be in the place of idle ones.
+        let any = self.unassigned() + idle(&Record::is_droppable);
+        let puts = self.limits.for_puts().saturating_sub(self.assigned_to_puts())
+            + idle(&|record| record.is_droppable() && record.purpose == Purpose::Put);
+        let fresh = if purpose == Purpose::Put { any.min(puts) } else { any };
+        let here = self.records.values().filter(|record| record.serves(shelf));
+        let here = here.map(|record| record.extents.largest()).max().unwrap_or(0);
+        let elsewhere =
+            idle(&|record| record.owner == Owner::Sidecar && !record.serves(shelf) && !record.is_droppable());
+        Room {
+            usage: self.usage(),
+            largest: here.max(fresh / PAGE * PAGE),
+            elsewhere,
+            for_pulls: any - fresh,
+        }
+    }
+}
+
+impl Record {
+    /// Whether blocks of a shelf are cut from this segment.
+    fn serves(&self, shelf: Shelf) -> bool {
+        self.stage == Stage::Live && Shelf::of(self.owner, self.purpose) == shelf
+    }
+}
