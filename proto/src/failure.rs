@@ -62,16 +62,22 @@ impl Failure {
     }
 }
 
-/// `ARENA_FULL: 4 GiB do not fit now (free_bytes=1024, held_bytes=0)`
+/// `ARENA_FULL: 4 GiB do not fit now (free_bytes=1024, held_bytes=0)`: what the sentence tells is not told again.
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.reason, self.message)?;
-        for (position, (key, value)) in self.details.iter().enumerate() {
-            f.write_str(if position == 0 { " (" } else { ", " })?;
-            write!(f, "{key}={value}")?;
-        }
-        f.write_str(if self.details.is_empty() { "" } else { ")" })
+        let untold = self.details.iter().filter(|(_, value)| !tells(&self.message, value));
+        let untold: Vec<String> = untold.map(|(key, value)| format!("{key}={value}")).collect();
+        if untold.is_empty() { Ok(()) } else { write!(f, " ({})", untold.join(", ")) }
     }
+}
+
+/// Whether a value stands in a sentence, as a word of its own.
+fn tells(sentence: &str, value: &str) -> bool {
+    let is_apart = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
+    sentence.match_indices(value).any(|(at, _)| {
+        is_apart(sentence[..at].chars().next_back()) && is_apart(sentence[at + value.len()..].chars().next())
+    })
 }
 
 impl std::error::Error for Failure {}
@@ -90,6 +96,14 @@ mod tests {
             "ARENA_FULL: the tensor does not fit now (free_bytes=1024, held_bytes=0)"
         );
         assert_eq!((failure.code, failure.detail("free_bytes")), (Code::ResourceExhausted, Some("1024")));
+    }
+
+    #[test]
+    fn a_detail_that_the_sentence_tells_is_not_printed_again() {
+        let failure = Failure::new(Reason::NotFound, "nothing is named a/b here, in 1024 bytes");
+        let failure = failure.with("name", "a/b").with("bytes", 1024).with("count", 24);
+        let printed = "NOT_FOUND: nothing is named a/b here, in 1024 bytes (count=24)";
+        assert_eq!(failure.to_string(), printed);
     }
 
     #[test]

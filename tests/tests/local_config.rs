@@ -2,9 +2,10 @@
 
 use std::process::{Command, Output, Stdio};
 
-use tensorlane_client::PutOptions;
+use tensorlane_client::{AcquireOptions, PutOptions};
+use tensorlane_proto::Transport;
 use tensorlane_tests::sidecar::bin_dir;
-use tensorlane_tests::tensors::put_pattern;
+use tensorlane_tests::tensors::{pattern, put_pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, http, until};
 
 fn run(arguments: &[&str], variables: &[(&str, &str)]) -> (Option<i32>, String, String) {
@@ -52,6 +53,35 @@ fn all_mistakes_are_told_at_once_and_the_exit_code_is_64() {
     assert!(errors.contains("6 mistakes"), "{errors}");
     assert_eq!(run(&["--config", "/there/is/no/such/file"], &[]).0, Some(64));
     assert_eq!(run(&["--no-such-option"], &[]).0, Some(64));
+}
+
+#[test]
+fn sidecars_whose_printed_lines_are_the_peers_file_exchange_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("peers.yaml");
+    // An address of the loopback network that no other process of these tests has.
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let start = |peer: &str, port: u16| {
+        let options = SidecarOptions::default().set("peer", peer).set("peers.file", file.display());
+        Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.9:{port}")))
+    };
+    let both = [start("a", 9431), start("b", 9432)];
+    let line = |sidecar: &Sidecar| {
+        let config = sidecar.folder().join("config.yaml");
+        let (code, line, errors) = run(&["--print-peer", "--config", config.to_str().unwrap()], &[]);
+        assert_eq!((code, errors.as_str()), (Some(0), ""));
+        line
+    };
+    let whole = format!("peers:\n{}{}", line(&both[0]), line(&both[1]));
+    std::fs::write(folder.path().join("new"), whole).unwrap();
+    std::fs::rename(folder.path().join("new"), &file).unwrap();
+
+    let (writer, reader) = (both[0].client(), both[1].client());
+    until("they are connected", || reader.peers().unwrap().iter().any(|peer| peer.state == "connected"));
+    let stored = put_pattern(&writer, 3, 100_000, &PutOptions::new()).unwrap();
+    let got = reader.acquire(stored.reference(), &AcquireOptions::new()).unwrap();
+    assert_eq!(got.moved().transport, Some(Transport::Tcp));
+    assert!(got.to_vec() == pattern(3, 100_000));
 }
 
 #[test]

@@ -255,8 +255,8 @@ mod tests {
         let failure =
             |detail: &str| Failure::new(Reason::NotFound, "nothing is named x here").with("name", detail);
         let said = |detail| sentence(&about::<()>("x", Err(failure(detail).into())).unwrap_err());
-        assert_eq!(said("x"), "nothing is named x here");
-        assert_eq!(said("y"), "x: nothing is named x here");
+        assert_eq!(said("x"), "NOT_FOUND: nothing is named x here");
+        assert_eq!(said("y"), "x: NOT_FOUND: nothing is named x here (name=y)");
     }
 
     #[test]

@@ -19,6 +19,8 @@ use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
 
+mod replaced;
+
 /// A raw peer: rustls as anyone would use it.
 struct Raw {
     tls: StreamOwned<ClientConnection, TcpStream>,
@@ -268,207 +270,50 @@ fn u8_code() -> u32 {
     u32::from(tensorlane_proto::DType::U8.code())
 }
 
+type Answer = Box<dyn FnOnce(&mut Raw, u64)>;
+
+/// A right head for a thousand bytes, then these chunks: offset, length, whether it says that it is the last.
+fn chunks(parts: &'static [(u64, usize, bool)]) -> Answer {
+    Box::new(move |raw, call| {
+        raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+        for (offset, len, last) in parts {
+            raw.chunk(call, *offset, &vec![1; *len], *last);
+        }
+    })
+}
+
+/// An answer of one frame.
+fn frame_of(kind: PeerKind, message: impl Message + 'static) -> Answer {
+    Box::new(move |raw, call| raw.send(kind, REPLY, call, &message))
+}
+
+fn is_refused(what: &str, label: &str, answer: Answer) {
+    let (a, _) = answered(answer);
+    until(what, || a.peers.counters().frames_refused.count(label) == 1);
+}
+
+#[test]
+fn a_pull_that_is_not_answered_by_its_head_is_refused() {
+    let early = Box::new(|raw: &mut Raw, call| raw.chunk(call, 0, &[1; 10], false));
+    is_refused("before the head", "out_of_place", early);
+    is_refused("a head of another length", "malformed", frame_of(PeerKind::Pull, head(999)));
+    is_refused("a head that is none", "malformed", frame_of(PeerKind::Pull, v1::PullHead::default()));
+    let other = frame_of(PeerKind::PullMany, v1::PulledMany::default());
+    is_refused("an answer of another kind", "out_of_place", other);
+}
+
 #[test]
 fn chunks_that_are_not_the_next_bytes_of_the_pull_are_refused() {
-    type Answer = Box<dyn FnOnce(&mut Raw, u64)>;
-    let cases: Vec<(&str, &str, Answer)> = vec![
-        ("before the head", "out_of_place", Box::new(|raw, call| raw.chunk(call, 0, &[1; 10], false))),
-        (
-            "a head of another length",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(999));
-            }),
-        ),
-        (
-            "a head that is none",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &v1::PullHead::default());
-            }),
-        ),
-        (
-            "an answer of another kind",
-            "out_of_place",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::PullMany, REPLY, call, &v1::PulledMany::default());
-            }),
-        ),
-        (
-            "beyond the end",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, 0, &[1; 1001], true);
-            }),
-        ),
-        (
-            "a gap",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, 0, &[1; 500], false);
-                raw.chunk(call, 501, &[1; 499], true);
-            }),
-        ),
-        (
-            "an overlap",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, 0, &[1; 500], false);
-                raw.chunk(call, 499, &[1; 501], true);
-            }),
-        ),
-        (
-            "an offset that overflows",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, u64::MAX, &[1; 500], false);
-            }),
-        ),
-        (
-            "the end too early",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, 0, &[1; 500], true);
-            }),
-        ),
-        (
-            "an end that is not marked",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, 0, &[1; 1000], false);
-            }),
-        ),
-        (
-            "nothing, over and over",
-            "malformed",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call, 0, &[], false);
-            }),
-        ),
-        (
-            "another call",
-            "out_of_place",
-            Box::new(|raw, call| {
-                raw.send(PeerKind::Pull, REPLY, call, &head(1000));
-                raw.chunk(call + 1, 0, &[1; 1000], true);
-            }),
-        ),
-    ];
-    for (what, label, answer) in cases {
-        let (a, _) = answered(answer);
-        until(what, || a.peers.counters().frames_refused.count(label) == 1);
-    }
-}
-
-#[test]
-fn a_bit_flipped_on_the_way_ends_the_connection_and_the_bytes_come_whole_on_the_next() {
-    let table = Arc::new(Table::default());
-    let b = Start::new("b").start(&table);
-    let proxy = Proxy::new(b.peers.bound_address());
-    table.list("b", proxy.address, b.fingerprint);
-    let a = Start { listed: Some(nowhere()), ..Start::new("a") }.start(&table);
-    until("a reached b through the proxy", || {
-        let _ = a.peers.ensure(&name("b"), std::time::Instant::now() + PATIENCE);
-        proxy.connections.load(std::sync::atomic::Ordering::SeqCst) > 0 && a.peers.is_connected(&name("b"))
+    is_refused("beyond the end", "malformed", chunks(&[(0, 1001, true)]));
+    is_refused("a gap", "malformed", chunks(&[(0, 500, false), (501, 499, true)]));
+    is_refused("an overlap", "malformed", chunks(&[(0, 500, false), (499, 501, true)]));
+    is_refused("an offset that overflows", "malformed", chunks(&[(u64::MAX, 500, false)]));
+    is_refused("the end too early", "malformed", chunks(&[(0, 500, true)]));
+    is_refused("an end that is not marked", "malformed", chunks(&[(0, 1000, false)]));
+    is_refused("nothing, over and over", "malformed", chunks(&[(0, 0, false)]));
+    let another = Box::new(|raw: &mut Raw, call| {
+        raw.send(PeerKind::Pull, REPLY, call, &head(1000));
+        raw.chunk(call + 1, 0, &[1; 1000], true);
     });
-    b.twin.add(7, sealed(&b.arena, 1 << 20, 1), 1);
-    for (round, at) in [0u64, 3, 7, 5000, 16_399, 300_007].into_iter().enumerate() {
-        let so_far = proxy.carried.load(std::sync::atomic::Ordering::SeqCst);
-        proxy.flip_at.store(so_far + at, std::sync::atomic::Ordering::SeqCst);
-        assert!(a.get("b", 7, 1 << 20).unwrap() == b.own_bytes(7), "flipped at {at}");
-        until("it was counted", || a.peers.counters().closed.count("record") == round as u64 + 1);
-    }
-}
-
-#[test]
-fn a_second_connection_of_the_same_side_takes_over_and_what_ends_on_the_first_ends_its_lease_on_the_second() {
-    let (_table, a, evil) = victim();
-    let mut first = greeted(&a, &evil);
-    let (told, ..) = a.pull("evil", None, 7, Selection::All, 1000);
-    let (asked, _) = first.next_of(PeerKind::Pull).unwrap();
-    first.send(PeerKind::Pull, REPLY, asked.call, &head(1000));
-    let mut second = Raw::connect(&a, keys::client(&evil));
-    second.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
-    assert!(second.next_of(PeerKind::Hello).is_some());
-    assert!(first.next_of(PeerKind::Goodbye).is_some(), "closed in order");
-    first.chunk(asked.call, 0, &[1; 1000], true);
-    assert!(told.recv_timeout(PATIENCE).unwrap().is_ok());
-    let (done, body) = second.next_of(PeerKind::PullDone).unwrap();
-    assert_eq!(done.call, asked.call);
-    assert_eq!(v1::PullDone::decode(&body[..]).unwrap().id, 7);
-    assert!(first.is_closed());
-    until("it was counted", || a.peers.counters().closed.count("replaced") == 1);
-    assert_eq!(*a.twin.events.lock(), [""; 0], "the peer was never lost");
-}
-
-#[test]
-fn a_pull_whose_end_was_lost_with_its_connection_is_ended_a_grace_after_the_next_one_came() {
-    let table = Arc::new(Table::default());
-    let a = Start { grace: Duration::from_millis(300), ..Start::new("a") }.start(&table);
-    let evil = keys::identity();
-    table.list("evil", nowhere(), evil.fingerprint);
-    for id in [7, 8] {
-        a.twin.add(id, sealed(&a.arena, 1000, id), 1);
-    }
-    let pull = |id| v1::Pull { id, selection: None, from: 0, bytes: 1000 };
-    let mut raw = greeted(&a, &evil);
-    for (call, id) in [(5, 7), (6, 8)] {
-        raw.send(PeerKind::Pull, 0, call, &pull(id));
-        assert!(raw.next_of(PeerKind::Chunk).is_some());
-    }
-    drop(raw);
-    let mut raw = greeted(&a, &evil);
-    raw.send(PeerKind::Pull, 0, 6, &pull(8));
-    assert!(raw.next_of(PeerKind::Chunk).is_some());
-    until("only the one that was asked for again is leased", || a.twin.leased() == 1);
-    assert_eq!(a.twin.leases.lock()[&8], 1);
-    raw.send(PeerKind::PullDone, 0, 6, &v1::PullDone { id: 8 });
-    until("and not for ever", || a.twin.leased() == 0);
-}
-
-#[test]
-fn what_was_asked_on_a_connection_that_was_replaced_is_asked_again_on_the_next() {
-    let (_table, a, evil) = victim();
-    let mut first = greeted(&a, &evil);
-    let (told, ..) = a.pull("evil", None, 7, Selection::All, 1000);
-    let (asked, _) = first.next_of(PeerKind::Pull).unwrap();
-    first.send(PeerKind::Pull, REPLY, asked.call, &head(1000));
-    first.chunk(asked.call, 0, &[1; 600], false);
-    let mut second = Raw::connect(&a, keys::client(&evil));
-    second.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
-    assert!(first.next_of(PeerKind::Goodbye).is_some());
-    drop(first);
-    let (again, body) = second.next_of(PeerKind::Pull).unwrap();
-    assert_eq!(again.call, asked.call);
-    assert_eq!(v1::Pull::decode(&body[..]).unwrap().from, 600);
-    second.send(PeerKind::Pull, REPLY, again.call, &head(1000));
-    second.chunk(again.call, 600, &[2; 400], true);
-    let pulled = told.recv_timeout(PATIENCE).unwrap().unwrap();
-    drop(pulled.landing);
-    assert!(second.next_of(PeerKind::PullDone).is_some());
-}
-
-#[test]
-fn a_peer_that_asks_for_much_and_reads_late_gets_all_its_answers() {
-    let (_table, a, evil) = victim();
-    a.twin.add(1, sealed(&a.arena, 64 << 10, 1), 1);
-    let mut raw = greeted(&a, &evil);
-    for call in 1..=30 {
-        raw.send(PeerKind::PullMany, 0, call, &v1::PullMany { ids: vec![1; 60] });
-    }
-    let mut answered: Vec<u64> = Vec::new();
-    while answered.len() < 30 {
-        let (header, body) = raw.next_of(PeerKind::PullMany).expect("the connection stays");
-        assert_eq!(v1::PulledMany::decode(&body[..]).unwrap().tensors.len(), 60);
-        answered.push(header.call);
-    }
-    answered.sort_unstable();
-    assert!(answered.into_iter().eq(1..=30));
+    is_refused("another call", "out_of_place", another);
 }

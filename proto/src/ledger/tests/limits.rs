@@ -1,0 +1,74 @@
+//! Limits, sums and labels.
+
+use super::*;
+
+#[test]
+fn over_a_limit_is_a_refusal() {
+    let mut s = Scene::new();
+    let id = s.put(A, leased());
+    for _ in 0..3 {
+        s.quietly(Event::Lease { by: A, id });
+    }
+    let full = Refusal::TooManyLeases { by: A, limit: 4 };
+    assert_eq!(s.refused(Event::Lease { by: A, id }), full);
+    assert_eq!(s.refused(Event::Reserve { by: Some(A), bytes: 0, retry: None }), full);
+    s.quietly(Event::Lease { by: B, id });
+    s.quietly(Event::Lease { by: PEER, id });
+    let stranger = Holder::Peer(PeerSlot(2));
+    assert_eq!(s.refused(Event::Lease { by: stranger, id }), Refusal::TooManyHolders { limit: 3 });
+    s.quietly(Event::Name { id, name: spec("a", None) });
+    s.quietly(Event::Name { id, name: spec("b", None) });
+    assert_eq!(s.refused(Event::Name { id, name: spec("c", None) }), Refusal::TooManyNames { limit: 2 });
+    for _ in 0..4 {
+        s.reserve(None);
+    }
+    let reserve = Event::Reserve { by: None, bytes: 0, retry: None };
+    assert_eq!(s.refused(reserve), Refusal::TooManyTensors { limit: 5 });
+}
+
+#[test]
+fn a_reservation_that_was_granted_can_be_sealed_with_a_lease() {
+    let mut s = Scene::new();
+    let ids = [(); 4].map(|()| s.reserve(A));
+    for id in ids {
+        s.quietly(seal(A, id, leased()));
+    }
+    assert_eq!(s.ledger.totals().leases, 4);
+}
+
+#[test]
+fn bytes_beyond_counting_are_refused() {
+    let mut s = Scene::new();
+    s.quietly(Event::Reserve { by: Some(A), bytes: u64::MAX, retry: None });
+    let more = Event::Reserve { by: Some(B), bytes: 1, retry: None };
+    assert_eq!(s.refused(more), Refusal::TooManyBytes { bytes: 1 });
+    s.quietly(Event::Reserve { by: Some(B), bytes: 0, retry: None });
+}
+
+// Questions
+
+#[test]
+fn the_largest_holders_come_first_each_tensor_counted_once() {
+    let mut s = Scene::new();
+    let shared = s.put(A, leased());
+    s.quietly(Event::Lease { by: A, id: shared });
+    s.quietly(Event::Lease { by: PEER, id: shared });
+    s.reserve(B);
+    s.reserve(B);
+    assert_eq!(s.ledger.largest_holders(2), [(B, 20, 0), (A, 10, 2)]);
+    let mut holders: Vec<_> = s.ledger.holders_of(shared).collect();
+    holders.sort();
+    assert_eq!(holders, [(A, 2), (PEER, 1)]);
+}
+
+#[test]
+fn every_cause_has_a_label_of_its_own() {
+    let labels: std::collections::BTreeSet<_> = Cause::ALL.iter().map(|cause| cause.as_str()).collect();
+    assert_eq!(labels.len(), Cause::ALL.len());
+}
+
+#[test]
+fn the_cost_of_a_tensor_is_what_the_limit_says() {
+    let slot = size_of::<slots::Tensor>() + 8;
+    assert!(slot <= 150, "{slot} bytes");
+}

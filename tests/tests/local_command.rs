@@ -1,0 +1,166 @@
+//! The command `tensorlane` from outside: what it prints, where, and with which exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tensorlane_tests::Sidecar;
+use tensorlane_tests::sidecar::bin_dir;
+
+/// A sidecar, a file of two tensors, and the command.
+struct Desk {
+    sidecar: Sidecar,
+    folder: TempDir,
+}
+
+/// What one call of the command came to.
+struct Called {
+    code: i32,
+    out: String,
+    errors: String,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let header = br#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"U8","shape":[100000],"data_offsets":[24,100024]}}"#;
+        let data: Vec<u8> = (0..100_024_u32).map(|at| at as u8).collect();
+        let file = [&(header.len() as u64).to_le_bytes()[..], header, &data].concat();
+        std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+        Self { sidecar: Sidecar::start(), folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn call(&self, line: &str) -> Called {
+        let mut command = Command::new(bin_dir().join("tensorlane"));
+        command.args(line.split(' ')).current_dir(self.folder.path()).env_clear();
+        command.env("TENSORLANE_SOCKETS", self.sidecar.sockets()).stdin(Stdio::null());
+        let Output { status, stdout, stderr } = command.output().expect("the command's binary");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        let called = Called { code: status.code().unwrap(), out: text(stdout), errors: text(stderr) };
+        let both = [&called.out, &called.errors];
+        assert!(!both.iter().any(|text| text.contains('\u{1b}')), "colours where nobody looks: {both:?}");
+        called
+    }
+
+    /// A call that must work; what it prints.
+    fn works(&self, line: &str) -> String {
+        let called = self.call(line);
+        assert_eq!((called.code, called.errors.as_str()), (0, ""), "{line}");
+        called.out
+    }
+
+    /// A call that must fail; what it says.
+    fn fails(&self, line: &str) -> String {
+        let called = self.call(line);
+        assert_eq!((called.code, called.out.as_str()), (1, ""), "{line}: {}", called.errors);
+        called.errors
+    }
+
+    fn json(&self, line: &str) -> Value {
+        let printed = self.works(&format!("-o json {line}"));
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{line}: {error}: {printed}"))
+    }
+}
+
+fn tensors(file: &Path) -> Vec<(String, Vec<u8>)> {
+    let bytes = std::fs::read(file).unwrap();
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..start]).unwrap();
+    let of = |(name, entry): (&String, &Value)| {
+        let at = |end: usize| start + entry["data_offsets"][end].as_u64().unwrap() as usize;
+        (name.clone(), bytes[at(0)..at(1)].to_vec())
+    };
+    header.as_object().unwrap().iter().map(of).collect()
+}
+
+#[test]
+fn what_is_put_from_a_file_is_got_into_a_file_and_nothing_stays_after_rm() {
+    let desk = Desk::new();
+    assert!(desk.works("put model.safetensors --name m").contains("\n2 tensors, 97.7 KiB in "));
+    assert!(
+        desk.works("get -r m --to copy.safetensors").contains("2 tensors, 97.7 KiB into copy.safetensors")
+    );
+    assert_eq!(tensors(&desk.path("copy.safetensors")), tensors(&desk.path("model.safetensors")));
+    let got = desk.works("get m/w");
+    assert!(got.starts_with("m/w  f32[2, 3]  local\n1 tensor, 24 B mapped in "), "{got}");
+    assert!(desk.works("get m/b --rows 3").contains("1 B packed and mapped in "));
+    assert!(desk.works("ls m/").contains("m/w   f32[2, 3]"));
+    assert!(desk.works("describe m/w").contains("names     m/w"));
+    assert_eq!(desk.works("rm -r m"), "m/b removed\nm/w removed\n");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn every_command_prints_json_for_programs() {
+    let desk = Desk::new();
+    let put = desk.json("put model.safetensors --name m --checksum");
+    assert_eq!((put["tensors"][0]["name"].as_str(), put["bytes"].as_u64()), (Some("m/b"), Some(100_024)));
+    let got = desk.json("get m/w m/b");
+    assert_eq!((got["tensors"][1]["verified"].as_bool(), got["bytes"].as_u64()), (Some(true), Some(100_024)));
+    assert_eq!(desk.json("ls")[0]["name"], "m/b");
+    assert_eq!(desk.json("describe m/w")[0]["shape"], serde_json::json!([2, 3]));
+    let arena = &desk.json("status")["arena"];
+    assert!(arena["largest_put"].as_u64() > Some(1 << 20) && arena["largest_copied_put"].is_u64(), "{arena}");
+    assert_eq!(desk.json("peers")[0]["state"], "self");
+    assert_eq!(desk.json("rm m/w m/b")["removed"], serde_json::json!(["m/w", "m/b"]));
+}
+
+#[test]
+fn errors_say_what_was_wrong_once_and_what_to_do() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    let nowhere = "error: NOT_FOUND: nothing is named no/such here or at any connected peer\n";
+    assert_eq!(desk.fails("get no/such"), nowhere);
+    assert_eq!(desk.fails("describe m/w no/such"), nowhere);
+    assert_eq!(desk.fails("rm no/such"), "error: NOT_FOUND: nothing is named no/such\n");
+}
+
+#[test]
+fn a_taken_name_is_replaced_only_if_one_says_so() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    let taken = desk.fails("put model.safetensors --name m");
+    assert!(
+        taken.starts_with("error: NAME_TAKEN: the name m/b is taken by") && taken.contains("--replace"),
+        "{taken}"
+    );
+    desk.works("put model.safetensors --name m --replace");
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused_in_words() {
+    let desk = Desk::new();
+    std::fs::write(desk.path("x.bin"), b"\x7fELF\x02\x01\x01 and so on").unwrap();
+    std::fs::write(desk.path("y.bin"), b"abc").unwrap();
+    let other = desk.fails("put x.bin");
+    assert!(other.contains("x.bin is not a safetensors file: it does not begin with"), "{other}");
+    assert!(!other.contains(|c: char| c.is_ascii_digit()), "no number that says nothing: {other}");
+    assert!(desk.fails("put y.bin").contains("it has 3 bytes"));
+    assert!(desk.fails("put z.bin").contains("cannot open z.bin: No such file"));
+}
+
+#[test]
+fn recursion_is_over_names_of_this_peer() {
+    let desk = Desk::new();
+    let put = desk.json("put model.safetensors --name m");
+    let reference = put["tensors"][0]["reference"].as_str().unwrap();
+    desk.works(&format!("get {reference}"));
+    assert!(desk.fails(&format!("get -r {reference}")).contains("get it without -r"));
+    assert!(desk.fails("get -r elsewhere").contains("-r knows the names of this peer only"));
+}
+
+#[test]
+fn a_deadline_ends_a_wait() {
+    let desk = Desk::new();
+    // It would be ten minutes, which no test has.
+    let begun = std::time::Instant::now();
+    assert!(desk.fails("get later --wait 10m --deadline 100ms").contains("NOT_FOUND"));
+    assert!(desk.fails("--deadline 100ms describe later --wait 10m").contains("NOT_FOUND"));
+    assert!(begun.elapsed() < Duration::from_secs(300));
+}
