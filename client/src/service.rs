@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::wire;
 
 /// How long an ended lease waits for a request that would take it along.
-const FLUSH_AFTER: Duration = Duration::from_micros(200);
+const FLUSH_AFTER: Duration = Duration::from_micros(1000);
 /// So many windows without a new one, and the thread sleeps until it is woken.
 const QUIET_WINDOWS: u32 = 5;
 /// How often it looks whether a late reply has come.

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds the benchmarks and starts them where the user stands.
+//! `cargo xtask bench`: builds the benchmarks as the programs ship and starts them where the user stands.
 
 use std::env;
 
@@ -11,16 +11,19 @@ use crate::style::Style;
 /// The program that measures.
 const PROGRAM: &str = "bench";
 
-/// Builds in release and runs the benchmark program with the user's arguments; gives its exit code.
+/// The profile that ships: whoever measures another one measures what nobody runs.
+const PROFILE: &str = "dist";
+
+/// Builds and runs the benchmark program with the user's arguments; gives its exit code.
 pub(crate) fn bench(arguments: &[String], place: &Place, style: Style) -> Result<u8, Failure> {
-    let built = build_programs(&[PROGRAM]).streamed(place, style)?;
+    let built = build_programs(PROFILE, &[PROGRAM]).streamed(place, style)?;
     if !built.succeeded() {
         return Err(Failure::new(format!("the benchmarks could not be built: {}", built.shown()))
             .remedy("the first error above says why"));
     }
     // A relative `--json FILE` means a file where the user stands.
     let here = env::current_dir().map_err(|error| Failure::new(format!("no current directory: {error}")))?;
-    let programs = place.programs();
+    let programs = place.programs(PROFILE);
     let job = Job::new(programs.join(PROGRAM), arguments).env(PROGRAMS, &programs).inside(here);
     Ok(job.streamed(place, style)?.exit_code())
 }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::cli::DemoOptions;
 use crate::failure::Failure;
-use crate::parts::{PROGRAMS, build_programs};
+use crate::parts::{PROGRAMS, RELEASE, build_programs};
 use crate::place::Place;
 use crate::run::Job;
 use crate::setup;
@@ -24,7 +24,7 @@ pub(crate) fn demo(options: DemoOptions, place: &Place, style: Style) -> Result<
     progress("tools: python3, pip, ip");
     setup::provide(setup::TOOLS, place, style)?;
     progress("building the programs (minutes on a fresh machine, seconds later)");
-    let built = build_programs(&[PROGRAM]).streamed(place, style)?;
+    let built = build_programs(RELEASE, &[PROGRAM]).streamed(place, style)?;
     if !built.succeeded() {
         return Err(Failure::new(format!("the programs could not be built: {}", built.shown()))
             .remedy("the first error above says why"));
@@ -32,7 +32,7 @@ pub(crate) fn demo(options: DemoOptions, place: &Place, style: Style) -> Result<
     progress("real weights");
     let weights = weights::fetched(place, style)?;
     progress(&format!("the demo, with {}", place.short(&weights)));
-    let programs = place.programs();
+    let programs = place.programs(RELEASE);
     let mut job = Job::new(programs.join(PROGRAM), ["--weights"])
         .with([&weights])
         .with(["--bin-dir"])

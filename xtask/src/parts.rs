@@ -99,10 +99,13 @@ pub(crate) fn step(counted: Counted, job: Job) -> Step {
     Step { job, counted }
 }
 
-/// Builds the programs that suites and demo start, and `others`.
-pub(crate) fn build_programs(others: &[&str]) -> Job {
+/// The profile of demo and tests.
+pub(crate) const RELEASE: &str = "release";
+
+/// Builds the programs that suites and demo start, and `others`, in a profile of the workspace.
+pub(crate) fn build_programs(profile: &str, others: &[&str]) -> Job {
     let all = ["tensorlane-sidecar", "tensorlane"].iter().chain(others);
-    Job::cargo(["build", "--release", "--workspace"]).with(all.flat_map(|name| ["--bin", name]))
+    Job::cargo(["build", "--profile", profile, "--workspace"]).with(all.flat_map(|name| ["--bin", name]))
 }
 
 fn format(_: &Surroundings<'_>) -> Plan {
@@ -167,7 +170,7 @@ fn unit(around: &Surroundings<'_>) -> Plan {
 fn tests(place: &Place, selection: &[&str]) -> Job {
     Job::cargo(["test", "--release", "--workspace", "--no-fail-fast"])
         .with(selection)
-        .env(PROGRAMS, place.programs())
+        .env(PROGRAMS, place.programs(RELEASE))
 }
 
 fn local(around: &Surroundings<'_>) -> Plan {
@@ -189,7 +192,7 @@ fn suite_plan(prefix: &str, around: &Surroundings<'_>) -> Plan {
     if around.quick {
         job = job.with(["--", "--skip", SLOW]);
     }
-    Plan::Run(vec![step(Counted::Preparation, build_programs(&[])), step(Counted::Tests, job)])
+    Plan::Run(vec![step(Counted::Preparation, build_programs(RELEASE, &[])), step(Counted::Tests, job)])
 }
 
 fn docs(around: &Surroundings<'_>) -> Plan {
@@ -250,7 +253,7 @@ mod tests {
         let commands = shown(&steps);
         assert_eq!(
             commands[0],
-            "cargo build --release --workspace --bin tensorlane-sidecar --bin tensorlane"
+            "cargo build --profile release --workspace --bin tensorlane-sidecar --bin tensorlane"
         );
         assert!(commands[1].ends_with("--test 'local_*' -- --skip slow::"), "{}", commands[1]);
         assert_eq!(steps[0].counted, Counted::Preparation);

@@ -33,9 +33,9 @@ impl Place {
         &self.root
     }
 
-    /// Where release programs are built.
-    pub(crate) fn programs(&self) -> PathBuf {
-        self.target.join("release")
+    /// Where the programs of a profile are built.
+    pub(crate) fn programs(&self, profile: &str) -> PathBuf {
+        self.target.join(profile)
     }
 
     /// The log of one named job.

@@ -20,6 +20,8 @@ const ARENA: u64 = 1 << 30;
 const LARGE: usize = 256 << 20;
 /// Round trips of one value. Every get is of another tensor, for what was got stays as a copy.
 const ROUND_TRIPS: usize = 200;
+/// A copy that nobody holds goes at once, so that the next get moves all bytes again.
+const NO_COPIES: &str = "gc:\n  copyIdle: 1ms\n";
 /// How long a copy may stay once nobody holds it.
 const COPY_MAX: Duration = Duration::from_secs(10);
 
@@ -35,10 +37,9 @@ fn two_sidecars(
     hosts: &TwoHosts,
     scratch: &Scratch,
     cores: [Option<usize>; 2],
+    settings: &'static str,
 ) -> Result<[Sidecar; 2]> {
     let start = |name, host, core| {
-        // A copy that nobody holds goes at once, so that the next get moves all bytes again.
-        let settings = "gc:\n  copyIdle: 1ms\n";
         let options = SidecarOptions { host: Some(host), core, settings, ..SidecarOptions::new(name, ARENA) };
         Sidecar::start(&options, &bench.programs, scratch)
     };
@@ -52,7 +53,7 @@ fn large(bench: &Bench, hosts: &TwoHosts) -> Result<Measured> {
     bench.progress("256 MiB over TLS: all cores, sidecars and limit alike");
     let mut limit = TlsFetch::start(hosts, LARGE as u64)?;
     let scratch = Scratch::make()?;
-    let [a, b] = two_sidecars(bench, hosts, &scratch, [None; 2])?;
+    let [a, b] = two_sidecars(bench, hosts, &scratch, [None; 2], NO_COPIES)?;
     let (writer, reader) = (a.client()?, b.client()?);
     let bytes: Vec<u8> = (0..LARGE / 4096).flat_map(tensors::page).collect();
     let stored = writer.put(&tensors::bytes(LARGE as u64)?, &bytes, &PutOptions::new())?;
@@ -86,7 +87,7 @@ fn small(bench: &Bench, hosts: &TwoHosts) -> Result<Measured> {
     let mut tcp = TcpRoundTrip::start(hosts, [near, far])?;
     let scratch = Scratch::make()?;
     let mut unix = UnixRoundTrip::start(&scratch, far)?;
-    let [a, b] = two_sidecars(bench, hosts, &scratch, [near, far])?;
+    let [a, b] = two_sidecars(bench, hosts, &scratch, [near, far], "")?;
     let pairs = cores::on(near, || {
         let (writer, reader) = (a.client()?, b.client()?);
         let stored = tensors::put_pages(&writer, ROUND_TRIPS * (PAIRS + WARM_UP))?;
