@@ -1,6 +1,8 @@
 //! The command line: words in, a command or a failure that says what was wrong out.
 
+use crate::cluster;
 use crate::failure::Failure;
+use crate::images;
 use crate::parts::{PARTS, Part};
 
 /// What the user asked for.
@@ -14,6 +16,10 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Builds and starts the benchmarks with these arguments.
     Bench(Vec<String>),
+    /// Does something with the test cluster.
+    Cluster(cluster::Request),
+    /// Makes container images.
+    Images(images::Options),
     /// Writes the generated code.
     Generate,
     /// Installs what is missing.
@@ -63,13 +69,20 @@ pub(crate) fn help() -> String {
                                 runs every part below (with --quick those marked *) and prints one table
   bench local|tcp [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them
+  cluster up|down|status        a real Kubernetes of two nodes on this machine; see docs/cluster.md
+  cluster kubectl|helm ARGUMENT...
+                                speaks to it as an administrator
+  cluster load IMAGE            brings an OCI archive, or an image of ours, to every node
+  cluster stop|start SERVICE... kills or starts services such as apiserver or node2.kubelet
+  images [--fresh] [NAME]...    makes OCI archives of our programs, without a registry
   generate                      writes the generated protocol code
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
 The parts of test, in their order:
 {parts}
-Logs are kept under target/xtask, tools under target/tools, weights under target/weights.
+Logs are kept under target/xtask, tools under target/tools, weights under target/weights, the cluster under
+target/cluster, images under target/images.
 NO_COLOR=1 turns colours off.
 "
     )
@@ -78,7 +91,9 @@ NO_COLOR=1 turns colours off.
 /// Reads the words after `cargo xtask`.
 pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
     let Some((command, rest)) = words.split_first() else { return Ok(Command::Help) };
-    if rest.iter().any(|word| word == "--help" || word == "-h") {
+    let passed_on =
+        command == "cluster" && rest.first().is_some_and(|word| word == "kubectl" || word == "helm");
+    if !passed_on && rest.iter().any(|word| word == "--help" || word == "-h") {
         return Ok(Command::Help);
     }
     match command.as_str() {
@@ -86,6 +101,8 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
         "test" => test_options(rest).map(Command::Test),
         "demo" => demo_options(rest).map(Command::Demo),
         "bench" => bench_arguments(rest).map(Command::Bench),
+        "cluster" => cluster::parse(rest).map(Command::Cluster),
+        "images" => images::parse(rest).map(Command::Images),
         "generate" => nothing_after("generate", rest, Command::Generate),
         "setup" => nothing_after("setup", rest, Command::Setup),
         unknown => Err(Failure::usage(format!("there is no command `{unknown}`"))),
@@ -165,7 +182,7 @@ mod tests {
     #[test]
     fn help_names_every_command_and_part() {
         let help = help();
-        for word in ["demo", "test", "bench", "generate", "setup", "help"] {
+        for word in ["demo", "test", "bench", "cluster", "images", "generate", "setup", "help"] {
             assert!(help.contains(&format!("\n  {word} ")), "{word}");
         }
         for part in PARTS {
@@ -205,6 +222,12 @@ mod tests {
             let what = parsed(line).unwrap_err();
             assert!(what.contains(word), "{line}: {what}");
         }
+    }
+
+    #[test]
+    fn help_for_kubectl_is_kubectls() {
+        assert!(matches!(parsed("cluster kubectl get --help"), Ok(Command::Cluster(_))));
+        assert_eq!(parsed("cluster up --help"), Ok(Command::Help));
     }
 
     #[test]

@@ -70,7 +70,7 @@ fn kill_with_descendants(id: u32) {
 }
 
 /// (process, parent) of every process that can be seen.
-fn parents() -> Vec<(u32, u32)> {
+pub(crate) fn parents() -> Vec<(u32, u32)> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries
         .flatten()
@@ -88,7 +88,7 @@ fn parent_in(stat: &str) -> Option<u32> {
 }
 
 /// A process and all that descend from it, ancestors first.
-fn family(id: u32, parents: &[(u32, u32)]) -> Vec<u32> {
+pub(crate) fn family(id: u32, parents: &[(u32, u32)]) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for &(child, parent) in parents {
         children.entry(parent).or_default().push(child);

@@ -1,15 +1,19 @@
-//! What a developer of Tensorlane runs: `cargo xtask demo | test | bench | generate | setup`.
+//! What a developer of Tensorlane runs: `cargo xtask demo | test | bench | cluster | images | generate |
+//! setup`.
 //!
 //! It needs nothing but the standard library, so that a cold machine has it in seconds. It knows the other crates
 //! by the names of their packages and programs only, never by their code.
 
 mod bench;
 mod cli;
+mod cluster;
 mod counts;
 mod deadline;
 mod demo;
 mod deny;
 mod failure;
+mod hash;
+mod images;
 mod parts;
 mod place;
 mod run;
@@ -51,6 +55,8 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
         Command::Test(options) => test::test(&options, &place, style),
         Command::Demo(options) => demo::demo(options, &place, style),
         Command::Bench(arguments) => bench::bench(&arguments, &place, style),
+        Command::Cluster(request) => cluster::perform(&request, &place, style),
+        Command::Images(options) => images::images(&options, &place, style),
         Command::Generate => {
             let job = Job::cargo(["run", "--release", "--package", parts::CODEGEN]);
             Ok(job.streamed(&place, style)?.exit_code())

@@ -69,6 +69,8 @@ pub(crate) enum Counted {
     Tests,
     /// Nothing if it ends well; else the part fails and ends.
     Preparation,
+    /// As a preparation, but it runs whatever happened before it.
+    Cleanup,
     /// Nothing at all; if it fails, the rest of the part is left out and this is noted.
     Gate(&'static str),
 }
@@ -91,6 +93,12 @@ pub(crate) const PARTS: &[Part] = &[
         about: "suites that need network namespaces and root (netns_*)",
         quick: false,
         plan: netns,
+    },
+    Part {
+        name: "cluster",
+        about: "suites that need a Kubernetes, which it builds and starts (cluster_*)",
+        quick: false,
+        plan: cluster,
     },
     Part { name: "docs", about: "the documentation builds, its examples run", quick: false, plan: docs },
 ];
@@ -181,6 +189,29 @@ fn netns(around: &Surroundings<'_>) -> Plan {
     match setup::network_namespaces(around.place, around.style) {
         Ok(()) => suite_plan("netns_", around),
         Err(reason) => Plan::Skip(reason),
+    }
+}
+
+fn cluster(around: &Surroundings<'_>) -> Plan {
+    let state = around.place.cluster();
+    if let Err(reason) = setup::cluster_can_run(around.place, around.style, &state) {
+        return Plan::Skip(reason);
+    }
+    let xtask = |words: &[&str]| Job::new(around.place.programs().join("xtask"), words);
+    match suite_plan("cluster_", around) {
+        Plan::Run(mut steps) => {
+            let prepared = [
+                &["images"][..],
+                &["cluster", "up"],
+                &["cluster", "load", "sidecar"],
+                &["cluster", "load", "workload"],
+            ];
+            let at = steps.len() - 1;
+            steps.splice(at..at, prepared.map(|words| step(Counted::Preparation, xtask(words))));
+            steps.push(step(Counted::Cleanup, xtask(&["cluster", "down"])));
+            Plan::Run(steps)
+        }
+        other => other,
     }
 }
 

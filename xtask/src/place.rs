@@ -53,6 +53,16 @@ impl Place {
         self.target.join("weights")
     }
 
+    /// Where the test cluster's components, state and logs are kept.
+    pub(crate) fn cluster(&self) -> PathBuf {
+        self.target.join("cluster")
+    }
+
+    /// Where container images are kept.
+    pub(crate) fn images(&self) -> PathBuf {
+        self.target.join("images")
+    }
+
     /// A path as short as it can be said: relative to the repository where it lies inside.
     pub(crate) fn short(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()

@@ -114,6 +114,11 @@ impl Job {
         self.ended(&mut self.command(place), Sign::Silent)
     }
 
+    /// Runs it with this program's own terminal and without a word of our own: the output is somebody's input.
+    pub(crate) fn attached(&self, place: &Place) -> Result<Finished, Failure> {
+        self.ended(&mut self.command(place), Sign::Silent)
+    }
+
     /// Runs it with both outputs appended to a log.
     pub(crate) fn logged(&self, log: &Path, place: &Place, style: Style) -> Result<Finished, Failure> {
         println!("    {}", style.faint(&format!("$ {}", self.shown())));

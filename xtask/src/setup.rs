@@ -1,6 +1,7 @@
-//! The tools of the system that demo and test need: what is missing, and how it comes here.
+//! The tools of the system that demo, test, cluster and images need: what is missing, and how it comes here.
 
 use std::fs;
+use std::path::Path;
 
 use crate::failure::Failure;
 use crate::place::Place;
@@ -36,6 +37,32 @@ const IP: Tool = Tool {
 
 /// Everything that the demo needs.
 pub(crate) const TOOLS: &[Tool] = &[PYTHON, PIP, IP];
+
+const fn needed(name: &'static str, probe: &'static [&'static str], package: &'static str) -> Tool {
+    Tool { name, probe, package, without: None }
+}
+
+/// Everything that the test cluster needs besides its own components and Go.
+const CLUSTER_TOOLS: &[Tool] = &[
+    needed("ip", &["ip", "-V"], "iproute2"),
+    needed("runc", &["runc", "--version"], "runc"),
+    needed("nft", &["nft", "--version"], "nftables"),
+    needed("iptables", &["iptables", "--version"], "iptables"),
+    needed("conntrack", &["conntrack", "--version"], "conntrack"),
+    needed("openssl", &["openssl", "version"], "openssl"),
+    needed("nsenter", &["nsenter", "--version"], "util-linux"),
+    needed("mount", &["mount", "--version"], "mount"),
+];
+
+/// Everything that making images needs.
+pub(crate) const IMAGE_TOOLS: &[Tool] = &[
+    needed("buildah", &["buildah", "--version"], "buildah"),
+    needed("mmdebstrap", &["mmdebstrap", "--version"], "mmdebstrap"),
+    needed("strip", &["strip", "--version"], "binutils"),
+];
+
+/// Directories that every node of the cluster has a version of its own of: what lies there is not seen by it.
+const HIDDEN_FROM_NODES: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 
 /// What to do about the tools that are missing.
 #[derive(Debug, PartialEq, Eq)]
@@ -128,6 +155,24 @@ pub(crate) fn network_namespaces(place: &Place, style: Style) -> Result<(), Stri
         );
     }
     Job::new("ip", ["netns", "delete", &name]).works(place);
+    Ok(())
+}
+
+/// Whether this machine can run the test cluster, whose files lie in `state`; if not, why.
+pub(crate) fn cluster_can_run(place: &Place, style: Style, state: &Path) -> Result<(), String> {
+    network_namespaces(place, style)?;
+    if let Some(hidden) = HIDDEN_FROM_NODES.iter().find(|hidden| state.starts_with(hidden)) {
+        return Err(format!(
+            "{} lies below {hidden}, which nodes do not see: set CARGO_TARGET_DIR",
+            state.display()
+        ));
+    }
+    if !Job::new("go", ["version"]).works(place) {
+        return Err("the cluster is built from Go modules, and `go` is missing: https://go.dev/dl".to_owned());
+    }
+    for tools in [CLUSTER_TOOLS, IMAGE_TOOLS] {
+        provide(tools, place, style).map_err(|failure| failure.what().to_owned())?;
+    }
     Ok(())
 }
 

@@ -106,7 +106,11 @@ fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
 
 fn perform(part: &str, steps: &[Step], log: &Path, around: &Surroundings<'_>) -> Told {
     let mut told = Told::default();
+    let mut over = false;
     for step in steps {
+        if over && step.counted != Counted::Cleanup {
+            continue;
+        }
         let before = fs::metadata(log).map_or(0, |log| log.len());
         let (succeeded, how) = match step.job.logged(log, around.place, around.style) {
             Ok(finished) => (finished.succeeded(), finished.shown()),
@@ -116,15 +120,15 @@ fn perform(part: &str, steps: &[Step], log: &Path, around: &Surroundings<'_>) ->
         match (step.counted, succeeded) {
             (Counted::Tests, _) => add_tests(&mut told, part, &text_after(log, before), succeeded, failure),
             (Counted::Check, true) => told.counts += Counts::PASSED,
-            (Counted::Preparation | Counted::Gate(_), true) => {}
-            (Counted::Check | Counted::Preparation, false) => {
+            (Counted::Preparation | Counted::Cleanup | Counted::Gate(_), true) => {}
+            (Counted::Check | Counted::Preparation | Counted::Cleanup, false) => {
                 told.counts += Counts::FAILED;
                 told.failed.push(failure);
             }
             (Counted::Gate(note), false) => told.notes.push(format!("{part}: {note}")),
         }
         if !succeeded && matches!(step.counted, Counted::Preparation | Counted::Gate(_)) {
-            break;
+            over = true;
         }
     }
     told
@@ -225,6 +229,14 @@ mod tests {
     fn a_failed_preparation_ends_the_part() {
         let told = told("preparation", &[(Counted::Preparation, "false"), (Counted::Tests, GOOD)]);
         assert_eq!(told.counts, Counts::FAILED);
+    }
+
+    #[test]
+    fn a_cleanup_runs_after_whatever_failed_and_counts_where_it_fails() {
+        let failed = told("cleanup", &[(Counted::Preparation, "false"), (Counted::Cleanup, "false")]);
+        assert_eq!(failed.counts, Counts { passed: 0, failed: 2, skipped: 0 });
+        let clean = told("clean", &[(Counted::Tests, GOOD), (Counted::Cleanup, "true")]);
+        assert_eq!(clean.counts.failed, 0);
     }
 
     #[test]

@@ -1,0 +1,3 @@
+module tensorlane.dev/tests/cluster/pause
+
+go 1.26.0

@@ -1,0 +1,189 @@
+//! The test cluster, as a suite sees it: kubectl, a namespace of its own for each test, pods on a chosen node.
+//!
+//! `cargo xtask test --only cluster` builds it, brings it up and down. With `cargo xtask cluster up` before, and
+//! `cargo xtask cluster load` for the images, suites run alone too.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// The longest that anything on the cluster may take: images are there, but the machine may have two busy cores.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The names of the nodes.
+pub const NODES: [&str; 2] = ["node1", "node2"];
+
+/// The full name of an image of `cargo xtask images`, which has been brought to every node.
+pub fn image(name: &str) -> String {
+    format!("tensorlane.dev/{name}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+/// The program that runs the cluster: it lies where the other programs do.
+///
+/// # Panics
+/// Where the test's own program has no path.
+pub fn xtask() -> Command {
+    let programs = std::env::var_os("TENSORLANE_BIN_DIR").map_or_else(
+        // target/release/deps/cluster_x-0123
+        || std::env::current_exe().expect("a path").ancestors().nth(2).expect("target/release").to_owned(),
+        PathBuf::from,
+    );
+    Command::new(programs.join("xtask"))
+}
+
+/// Runs `xtask cluster` with these words.
+///
+/// # Panics
+/// Where it does not start.
+pub fn cluster(words: &[&str]) -> Output {
+    xtask().arg("cluster").args(words).stdin(Stdio::null()).output().expect("xtask is built")
+}
+
+/// Runs `xtask cluster` with these words, which must succeed; gives its output.
+///
+/// # Panics
+/// Where it fails.
+pub fn succeeds(words: &[&str]) -> String {
+    let output = cluster(words);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "xtask cluster {}: {told}", words.join(" "));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until `look` gives something.
+///
+/// # Panics
+/// Says what was waited for, where it does not come about within [`PATIENCE`].
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "this did not come about within {PATIENCE:?}: {what}");
+        std::thread::park_timeout(LOOK_EVERY);
+    }
+}
+
+/// A namespace of Kubernetes for one test. It is deleted when this is dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// A new one.
+    ///
+    /// # Panics
+    /// Where the cluster is not up.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let namespace = Self { name };
+        succeeds(&["kubectl", "create", "namespace", &namespace.name]);
+        // Pods are refused until it is there.
+        eventually("the namespace has its service account", || {
+            namespace.try_kubectl(&["get", "serviceaccount", "default"])
+        });
+        namespace
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs kubectl here, which must succeed; gives its output.
+    ///
+    /// # Panics
+    /// Where it fails.
+    pub fn kubectl(&self, words: &[&str]) -> String {
+        succeeds(&[&["kubectl", "--namespace", &self.name], words].concat())
+    }
+
+    /// Runs kubectl here; gives its output where it succeeds.
+    pub fn try_kubectl(&self, words: &[&str]) -> Option<String> {
+        let output = cluster(&[&["kubectl", "--namespace", &self.name], words].concat());
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Applies a manifest.
+    ///
+    /// # Panics
+    /// Where the API server refuses it.
+    pub fn apply(&self, manifest: &impl Display) {
+        let mut kubectl = xtask()
+            .args(["cluster", "kubectl", "--namespace", &self.name, "apply", "--filename", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("xtask is built");
+        let mut input = kubectl.stdin.take().expect("it is a pipe");
+        input.write_all(manifest.to_string().as_bytes()).expect("kubectl reads");
+        drop(input);
+        assert!(kubectl.wait().expect("kubectl ends").success(), "refused:\n{manifest}");
+    }
+
+    /// An object, such as `pod/a`.
+    ///
+    /// # Panics
+    /// Where it is not there.
+    pub fn get(&self, object: &str) -> Value {
+        serde_json::from_str(&self.kubectl(&["get", object, "--output", "json"])).expect("JSON")
+    }
+
+    /// Waits for a condition of an object, such as `Ready` of `pod/a`; on failure says what the object is like.
+    ///
+    /// # Panics
+    /// Where it does not come about.
+    pub fn wait_for(&self, condition: &str, object: &str) {
+        let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+        let wait = ["wait", &format!("--for=condition={condition}"), object, &timeout];
+        if self.try_kubectl(&wait).is_none() {
+            let logs = self.try_kubectl(&["logs", object, "--all-containers"]).unwrap_or_default();
+            panic!("{object} is not {condition}:\n{}\n{logs}", self.kubectl(&["describe", object]));
+        }
+    }
+
+    /// Waits until a pod has ended well.
+    ///
+    /// # Panics
+    /// Where it does not, or ends badly.
+    pub fn wait_until_succeeded(&self, pod: &str) {
+        let phase = eventually(&format!("pod {pod} ends"), || {
+            let phase = self.get(&format!("pod/{pod}"))["status"]["phase"].as_str()?.to_owned();
+            ["Succeeded", "Failed"].contains(&phase.as_str()).then_some(phase)
+        });
+        assert_eq!(phase, "Succeeded", "{}", self.kubectl(&["logs", pod, "--all-containers"]));
+    }
+
+    /// What a container of a pod has written.
+    pub fn logs(&self, pod: &str, container: &str) -> String {
+        self.kubectl(&["logs", pod, "--container", container])
+    }
+
+    /// Runs a line of shell in a container of a pod; gives its output.
+    pub fn shell(&self, pod: &str, container: &str, line: &str) -> String {
+        self.kubectl(&["exec", pod, "--container", container, "--", "sh", "-c", line])
+    }
+}
+
+impl Default for Namespace {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // If it stays, it goes with the cluster.
+        let _ = cluster(&["kubectl", "delete", "namespace", &self.name, "--wait=false"]);
+    }
+}

@@ -1,0 +1,137 @@
+//! `cargo xtask images`: OCI archives of our programs, made without a registry. They are not root, need no writable root
+//! file system, say where they come from and what is in them, and are the same whenever they are made.
+
+mod build;
+mod context;
+mod list;
+mod sbom;
+mod stamp;
+
+use std::path::{Path, PathBuf};
+
+use crate::cluster;
+use crate::failure::Failure;
+use crate::parts::PROGRAMS;
+use crate::place::Place;
+use crate::run::Job;
+use crate::setup;
+use crate::style::Style;
+use list::{IMAGES, Image};
+use stamp::{Stamp, version};
+
+/// What the names of all images start with. No registry is there; nodes get the images from archives.
+const PREFIX: &str = "tensorlane.dev";
+
+/// Which images are made, and how.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// Made again although the inputs are the same.
+    fresh: bool,
+    /// By name; all where empty.
+    names: Vec<String>,
+}
+
+/// Reads the words after `cargo xtask images`.
+pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
+    let mut options = Options::default();
+    for word in words {
+        match word.as_str() {
+            "--fresh" => options.fresh = true,
+            name if name.starts_with('-') => {
+                return Err(Failure::usage(format!("`images` has no option `{name}`")));
+            }
+            name => options.names.push(named(name)?.name.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+fn named(name: &str) -> Result<&'static Image, Failure> {
+    IMAGES.iter().find(|image| image.name == name).ok_or_else(|| {
+        let known = IMAGES.iter().map(|image| image.name).collect::<Vec<_>>().join(", ");
+        Failure::usage(format!("there is no image `{name}`; the images are {known}"))
+    })
+}
+
+/// The full name of an image.
+pub(crate) fn name_of(image: &str) -> String {
+    format!("{PREFIX}/{image}:{}", version())
+}
+
+/// Where the archive of an image lies, below the directory of images.
+pub(crate) fn archive(images: &Path, image: &str) -> PathBuf {
+    images.join(format!("{image}.tar"))
+}
+
+/// Makes the images and prints a line for each: name, digest, size, archive.
+pub(crate) fn images(options: &Options, place: &Place, style: Style) -> Result<u8, Failure> {
+    let all = IMAGES.iter().filter(|image| match options.names.is_empty() {
+        true => image.is_possible(place.root()),
+        false => options.names.iter().any(|name| name == image.name),
+    });
+    make(&all.collect::<Vec<_>>(), options.fresh, place, style)?;
+    Ok(0)
+}
+
+/// Makes images where their inputs have changed.
+pub(crate) fn provide(names: &[&str], place: &Place, style: Style) -> Result<(), Failure> {
+    let images = names.iter().map(|name| named(name)).collect::<Result<Vec<_>, _>>()?;
+    make(&images, false, place, style)
+}
+
+fn make(images: &[&Image], fresh: bool, place: &Place, style: Style) -> Result<(), Failure> {
+    setup::provide(setup::IMAGE_TOOLS, place, style)?;
+    if let Some(image) = images.iter().find(|image| !image.is_possible(place.root())) {
+        return Err(Failure::new(format!(
+            "the program of the image `{}` is not in this checkout",
+            image.name
+        )));
+    }
+    if images.iter().any(|image| !image.components.is_empty()) {
+        cluster::provide_components(place, style)?;
+    }
+    build_programs(images, place, style)?;
+    for image in images {
+        let stamp = if image.programs.is_empty() { Stamp::of_components() } else { Stamp::of(place)? };
+        let built = build::build(image, fresh, place, &stamp)?;
+        let size = format!("{:.1} MB", built.bytes as f64 / 1e6);
+        let archive = place.short(&archive(&place.images(), image.name));
+        let kept = if built.kept { " (kept)" } else { "" };
+        println!("{} {} {size} {archive}{kept}", name_of(image.name), built.digest);
+    }
+    Ok(())
+}
+
+fn build_programs(images: &[&Image], place: &Place, style: Style) -> Result<(), Failure> {
+    let programs = images.iter().flat_map(|image| image.programs).flat_map(|program| ["--bin", program.name]);
+    let programs: Vec<_> = programs.collect();
+    if programs.is_empty() {
+        return Ok(());
+    }
+    let job =
+        Job::cargo(["build", "--release", "--workspace"]).with(programs).env(PROGRAMS, place.programs());
+    let built = job.streamed(place, style)?;
+    match built.succeeded() {
+        true => Ok(()),
+        false => Err(Failure::new(format!("the programs could not be built: {}", built.shown()))
+            .remedy("the first error above says why")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_have_a_full_name_with_the_version_of_the_workspace() {
+        assert_eq!(name_of("sidecar"), format!("tensorlane.dev/sidecar:{}", env!("CARGO_PKG_VERSION")));
+    }
+
+    #[test]
+    fn an_image_or_option_that_does_not_exist_is_refused_by_name() {
+        let parsed = |word: &str| parse(&[word.to_owned()]);
+        assert!(parsed("sidecars").unwrap_err().what().contains("sidecar, workload"));
+        assert!(parsed("--frash").unwrap_err().what().contains("`--frash`"));
+        assert_eq!(parsed("--fresh").unwrap(), Options { fresh: true, names: Vec::new() });
+    }
+}
