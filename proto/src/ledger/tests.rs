@@ -125,8 +125,13 @@ fn gone(holder: Holder) -> Event {
     Event::HolderGone { holder }
 }
 
-fn retry(n: u8) -> Option<RetryId> {
-    Some(RetryId([n; 16]))
+fn retry(n: u8) -> Option<Retry> {
+    asking(n, 0)
+}
+
+/// A retry id, used to ask for something.
+fn asking(n: u8, asked: u64) -> Option<Retry> {
+    Some(Retry { id: RetryId([n; 16]), asked })
 }
 
 // Reservations
@@ -535,6 +540,22 @@ fn a_retry_id_stands_for_one_request_of_one_holder() {
     let seal = Event::Seal { by: Some(A), id, keep: leased(), retry: retry(1) };
     assert_eq!(s.refused(seal), mismatch);
     assert_eq!(s.refused(Event::Redeem { ticket: TicketId(1), by: A, retry: retry(1) }), mismatch);
+}
+
+#[test]
+fn a_retry_id_stands_for_what_was_asked_the_first_time() {
+    let mut s = Scene::new();
+    let reserve = |asked| Event::Reserve { by: Some(A), bytes: 10, retry: asking(1, asked) };
+    let Answer::Reserved { id, .. } = s.quietly(reserve(5)) else { panic!("not reserved") };
+    assert_eq!(s.refused(reserve(6)), Refusal::RetryMismatch { first: "reserve" });
+    assert_eq!(s.quietly(reserve(5)), Answer::Reserved { id, again: true });
+    let seal = |asked| Event::Seal { by: Some(A), id, keep: ticketed(1, 2), retry: asking(2, asked) };
+    s.quietly(seal(5));
+    assert_eq!(s.refused(seal(6)), Refusal::RetryMismatch { first: "seal" });
+    let redeem = |asked| Event::Redeem { ticket: TicketId(1), by: B, retry: asking(3, asked) };
+    s.quietly(redeem(5));
+    assert_eq!(s.refused(redeem(6)), Refusal::RetryMismatch { first: "redeem" });
+    assert_eq!(s.quietly(redeem(5)), Answer::Redeemed { id, again: true });
 }
 
 #[test]

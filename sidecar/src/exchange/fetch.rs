@@ -419,7 +419,7 @@ impl Exchange {
                 let refused = waiting.first().map(|w| w.fetch.refused.clone()).unwrap_or_default();
                 self.count_moved(taken.block().len(), &refused, seconds);
                 for Waiting { fetch, done } in waiting {
-                    let mine = self.store.lease(fetch.terms.by, taken.id);
+                    let mine = self.store.lease(fetch.terms.by, None, taken.id);
                     let moved = moved(&fetch, taken.block().len(), seconds);
                     done(mine.map(|t| Taken { moved: Some(moved), ..t }));
                 }

@@ -12,6 +12,7 @@ mod keep;
 mod lookup;
 mod names;
 mod put;
+mod retry;
 mod route;
 mod serve;
 mod small;

@@ -11,7 +11,7 @@
 //! One lock, held for moments and never while anything is sent or told: methods return what is to be sent and told
 //! ([`Todo`]). `handover` orders what `Serve` hears about connections; it is taken before the state's lock.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +24,7 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 use super::calls::{Call, Finish, Kind};
 use super::dial::Dial;
 use super::link::Link;
+use crate::cancel::Cancel;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(super) const CALLS_MAX: usize = 1024;
@@ -40,6 +41,8 @@ pub(super) struct Todo {
     pub(super) finish: Vec<Finish>,
     /// Calls that are over, with their deadlines.
     pub(super) over: Vec<(Instant, u64)>,
+    /// Inquiries of theirs that nobody waits for any more.
+    pub(super) gone: Vec<Cancel>,
 }
 
 impl Todo {
@@ -57,6 +60,7 @@ impl Todo {
         }
         self.finish.extend(other.finish);
         self.over.extend(other.over);
+        self.gone.extend(other.gone);
         self
     }
 }
@@ -87,7 +91,7 @@ pub(super) struct State {
     /// Their pulls, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, OpenPull>,
     /// Their inquiries on the present connection that are not answered.
-    pub(super) inquiries: HashSet<u64>,
+    pub(super) inquiries: HashMap<u64, Cancel>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
 }
@@ -246,9 +250,8 @@ impl State {
         self.link = Some(Arc::clone(link));
         self.lost = None;
         self.last_error.clear();
-        self.inquiries.clear();
         self.dial.connected();
-        let mut todo = Todo::default();
+        let mut todo = Todo { gone: self.take_inquiries(), ..Todo::default() };
         for (call, id) in std::mem::take(&mut self.owed) {
             todo.frame(link, pull_done(call, id));
         }
@@ -259,11 +262,12 @@ impl State {
     /// the present one.
     pub(super) fn link_ended(&mut self, link: &Link, error: &str) -> (bool, Todo) {
         let present = self.link.as_ref().is_some_and(|present| present.id == link.id);
+        let mut todo = Todo::default();
         if present {
             self.link = None;
             self.lost = Some(Instant::now());
             self.last_error = error.to_owned();
-            self.inquiries.clear();
+            todo.gone = self.take_inquiries();
         }
         let mut back: Vec<u64> = self
             .calls
@@ -274,7 +278,6 @@ impl State {
         // The order in which they were asked.
         back.sort_unstable();
         self.on_link -= back.len();
-        let mut todo = Todo::default();
         for number in back.into_iter().rev() {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             call.sent_on = None;
@@ -285,6 +288,11 @@ impl State {
             }
         }
         (present, todo.and(self.pump()))
+    }
+
+    /// What they asked on a connection that is no more: nobody waits for the answers.
+    fn take_inquiries(&mut self) -> Vec<Cancel> {
+        self.inquiries.drain().map(|(_, gone)| gone).collect()
     }
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless

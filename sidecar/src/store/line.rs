@@ -23,7 +23,10 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
+    /// In the order of arrival.
     places: VecDeque<u64>,
+    /// Those that are busy elsewhere and let others pass, without losing their place.
+    aside: Vec<u64>,
     next: u64,
     /// Raised by every `stir`; a waiter that saw an older count has something to look at.
     stirs: u64,
@@ -95,9 +98,22 @@ impl Line {
 // === impl Place ===
 
 impl Place {
-    /// Whether this caller is the first.
+    /// Whether this caller is the first of those that stand in the line.
     pub(super) fn is_front(&self) -> bool {
-        self.line.0.state.lock().places.front() == Some(&self.number)
+        let state = self.line.0.state.lock();
+        state.places.iter().find(|n| !state.aside.contains(n)) == Some(&self.number)
+    }
+
+    /// Lets those behind pass for a while; the place is kept.
+    pub(super) fn step_aside(&self) {
+        self.line.0.state.lock().aside.push(self.number);
+        // Somebody else has become the first.
+        self.line.stir();
+    }
+
+    /// Takes the place again, before all who came later.
+    pub(super) fn step_back(&self) {
+        self.line.0.state.lock().aside.retain(|n| *n != self.number);
     }
 
     /// Waits until the line is stirred after the last time this was asked, the deadline passes or the caller cancels.
@@ -123,6 +139,7 @@ impl Drop for Place {
         {
             let mut state = self.line.0.state.lock();
             state.places.retain(|n| *n != self.number);
+            state.aside.retain(|n| *n != self.number);
         }
         // The next one in the line has become the first.
         self.line.stir();
@@ -151,6 +168,26 @@ mod tests {
         assert!(second.is_front());
         drop(second);
         assert!(line.is_empty());
+    }
+
+    #[test]
+    fn whoever_steps_aside_is_passed_and_comes_back_before_all_who_came_later() {
+        let line = Line::default();
+        let cancel = Cancel::default();
+        let first = line.enter(&cancel);
+        let mut second = line.enter(&cancel);
+        first.step_aside();
+        assert_eq!(second.wait(soon(), &cancel), Waited::Stirred);
+        assert!(second.is_front() && !first.is_front());
+        let third = line.enter(&cancel);
+        first.step_back();
+        assert!(first.is_front() && !second.is_front());
+        drop(second);
+        assert!(first.is_front() && !third.is_front());
+        first.step_aside();
+        assert!(third.is_front());
+        drop(first);
+        assert!(third.is_front() && line.len() == 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   wish --> the owner's own segments ------------------------------------------> block
 //!     |
-//!     '--> line --> in front: a new segment fits? --yes--> leave the line, populate, (writer maps), seal --> again
+//!     '--> line --> in front: a new segment fits? --yes--> step aside, populate, (writer maps), seal --> again
 //!                     |  ^                       '--no---> drop idle copies, take idle segments back
 //!                     v  |                                  nothing there: wait for room, the deadline or a cancel
 //!                    room came about
@@ -72,8 +72,8 @@ impl Store {
             return Ok(block);
         }
         let line = self.line(wish.purpose);
+        let mut place = line.enter(wish.cancel);
         loop {
-            let mut place = line.enter(wish.cancel);
             let grant = loop {
                 match self.next(wish, place.is_front())? {
                     Next::Have(block) => return Ok(block),
@@ -85,9 +85,10 @@ impl Store {
                     },
                 }
             };
-            // Populating takes a while, and the room is booked: let the next one look.
-            drop(place);
-            self.grow(wish, grant)?;
+            // Populating takes a while, and the room is booked: let the next one look. Back in its old place before anybody
+            // can see the new segment: a segment of the sidecar is anybody's, and the next one would have it else.
+            place.step_aside();
+            self.grow(wish, grant, || place.step_back())?;
         }
     }
 
@@ -119,8 +120,8 @@ impl Store {
         }
     }
 
-    /// Makes the booked segment, lets its writer map it, and seals it.
-    fn grow(&self, wish: &Wish<'_>, grant: Grant) -> Result<(), Failure> {
+    /// Makes the booked segment, lets its writer map it, and seals it; `before` is called before its room is there.
+    fn grow(&self, wish: &Wish<'_>, grant: Grant, before: impl FnOnce()) -> Result<(), Failure> {
         let bytes = grant.bytes();
         let fresh = grant.populate().map_err(|error| {
             let cause = error.source().map(|cause| format!(" ({cause})")).unwrap_or_default();
@@ -137,6 +138,7 @@ impl Store {
             let witness = self.arena.witness(segment, link.id().0).map_err(|e| no_descriptor(&e))?;
             link.map_writable(segment, fresh.bytes(), memory, witness)?;
         }
+        before();
         match self.arena.adopt(fresh) {
             Ok(_) => Ok(()),
             Err(AdoptError::OwnerGone { .. }) => Err(cancelled()),

@@ -127,10 +127,24 @@ fn an_inquiry_that_is_cancelled_is_forgotten_at_both_ends() {
     until("the owner was asked", || !b.twin.held.lock().is_empty());
     handle.cancel();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().reason, Reason::Cancelled);
+    until("the owner waits for it no longer", || b.twin.asking.lock()[0].is_cancelled());
     let reply = b.twin.held.lock().pop().unwrap();
     reply(v1::Inquired { results: vec![v1::DescribeResult::default()] });
     assert!(a.small("b", &[1]).is_ok());
     assert!(a.peers.is_connected(&name("b")));
+}
+
+#[test]
+fn an_inquiry_whose_connection_is_lost_is_waited_for_no_longer() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (_told, _) = a.inquire("b", 1, Instant::now() + PATIENCE);
+    until("the owner was asked", || !b.twin.held.lock().is_empty());
+    assert!(!b.twin.asking.lock()[0].is_cancelled());
+    proxy.cut();
+    until("the owner does not wait for the first asking", || b.twin.asking.lock()[0].is_cancelled());
+    until("it was asked again", || b.twin.held.lock().len() == 2);
+    assert!(!b.twin.asking.lock()[1].is_cancelled());
 }
 
 #[test]
