@@ -18,6 +18,7 @@ mod serve;
 mod small;
 mod status;
 mod target;
+mod transfer;
 
 use std::collections::HashMap;
 use std::io;
