@@ -23,4 +23,5 @@ pub mod peer;
 mod results;
 pub mod session;
 pub mod store;
+pub mod unread;
 pub mod workers;

@@ -197,7 +197,7 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
     if let Err(reason) = setup::cluster_can_run(around.place, around.style, &state) {
         return Plan::Skip(reason);
     }
-    let xtask = |words: &[&str]| Job::new(around.place.programs().join("xtask"), words);
+    let xtask = |words: &[&str]| Job::new(around.place.programs(RELEASE).join("xtask"), words);
     match suite_plan("cluster_", around) {
         Plan::Run(mut steps) => {
             let prepared = [

@@ -18,6 +18,7 @@ use crate::exchange::{Exchange, offer, own_offer};
 use crate::identity::{Identity, fingerprint, tls};
 use crate::metrics::Metrics;
 use crate::peer::{Counters, Keys, Known, KnownPeer, Me, Peers, PeersConfig};
+use crate::unread::Unread;
 
 /// How long a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
@@ -73,6 +74,7 @@ pub(super) fn start(
     config: &Config,
     identity: &Identity,
     exchange: &Arc<Exchange>,
+    unread: &Unread,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<Arc<Peers>>, RunError> {
     let Some(listen) = &config.peers.listen else { return Ok(None) };
@@ -95,6 +97,8 @@ pub(super) fn start(
             progress: config.deadlines.progress,
             grace: config.gc.lease_grace,
             peers_max: config.peers.max,
+            strangers_max: config.limits.strangers,
+            unread: unread.clone(),
             ..PeersConfig::new(address)
         },
         keys(identity)?,

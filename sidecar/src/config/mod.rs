@@ -130,6 +130,10 @@ pub struct Limits {
     pub tickets: usize,
     /// Requests of one session that wait or run.
     pub pending_requests: usize,
+    /// Connections that have not said who they are, at each door.
+    pub strangers: usize,
+    /// Bytes of answers that wait to be read, of all connections together.
+    pub unread_bytes: u64,
 }
 
 /// When things that nobody keeps go away.

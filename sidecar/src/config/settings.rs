@@ -202,6 +202,20 @@ pub(super) static SETTINGS: &[Setting] = &[
         limits.pending_requests = |text| count(text, 65_536)
     ),
     setting!(
+        "limits.strangers",
+        Text("64"),
+        "a number from 1 to 4096",
+        "Connections that have not said who they are, on the session socket and from peers each; each costs a thread and up to 1Mi of arena.base.",
+        limits.strangers = |text| count(text, 4_096)
+    ),
+    setting!(
+        "limits.unreadBytes",
+        Text("128Mi"),
+        "bytes in multiples of 4Ki, at least 16Mi",
+        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed.",
+        limits.unread_bytes = |text| bytes(text, 16 * MI)
+    ),
+    setting!(
         "gc.ticketTtl",
         Text("60s"),
         DURATION,
@@ -312,6 +326,8 @@ pub(super) fn blank() -> Config {
             names: 0,
             tickets: 0,
             pending_requests: 0,
+            strangers: 0,
+            unread_bytes: 0,
         },
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
         deadlines: Deadlines { default: zero, map: zero, progress: zero },

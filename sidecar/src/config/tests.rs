@@ -47,6 +47,7 @@ fn every_setting_can_be_set_from_either_side() {
         "grpc.listen" | "admin.listen" => "127.0.0.1:1",
         "log.level" => "warn",
         "log.format" => "text",
+        "limits.unreadBytes" => "32Mi",
         path if path.starts_with("arena.") => "32Mi",
         path if path.ends_with("directory") || path.ends_with("file") => "/elsewhere",
         path if path.starts_with("peers.") && path != "peers.max" => "a:1",

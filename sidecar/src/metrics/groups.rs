@@ -10,7 +10,7 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Direction, FrameFault, Kind, Label, Moved, Outcome,
-    PeerState, Verb, Wait,
+    PeerCut, PeerState, SessionCut, Verb, Wait,
 };
 
 /// Requests of workloads.
@@ -73,6 +73,10 @@ pub struct Sessions {
     pub refused: IntCounter,
     /// Frames that closed their session.
     pub rejected_frames: Counters<(FrameFault,)>,
+    /// Sessions closed because their client did not do its part.
+    pub cut: Counters<(SessionCut,)>,
+    /// Bytes of answers that wait to be read.
+    pub unread: IntGauge,
 }
 
 /// Other peers.
@@ -82,6 +86,8 @@ pub struct Peers {
     pub refused: Counters<(AuthRefusal,)>,
     /// Frames that closed their connection.
     pub rejected_frames: Counters<(FrameFault,)>,
+    /// Connections that had been up and were closed from here.
+    pub cut: Counters<(PeerCut,)>,
     /// Bytes of tensors to and from peers.
     pub bytes: Counters<(Direction,)>,
 }
@@ -313,6 +319,15 @@ impl Sessions {
                 &["reason"],
                 "Frames that closed their session. Not counted: requests answered with an error.",
             )?,
+            cut: make.all_counters(
+                "session_cut_sessions_total",
+                &["reason"],
+                "Sessions on the socket closed because their client did not do its part. Not counted: those cut for a bad frame.",
+            )?,
+            unread: make.gauge(
+                "sidecar_unread_bytes",
+                "Bytes of answers that wait for sessions and peers to read them. Not counted: chunks of tensors; gRPC; what the kernel keeps.",
+            )?,
         })
     }
 }
@@ -334,6 +349,11 @@ impl Peers {
                 "peer_rejected_frames_total",
                 &["reason"],
                 "Frames that closed their connection. Not counted: requests answered with an error.",
+            )?,
+            cut: make.all_counters(
+                "peer_cut_connections_total",
+                &["reason"],
+                "Connections that had been up and were closed from here. Not counted: those closed for a bad frame, or replaced.",
             )?,
             bytes: make.all_counters(
                 "peer_bytes_total",

@@ -54,7 +54,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 32);
+    assert_eq!(families.len(), 35);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -86,6 +86,8 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<Carrier>(&mut words);
     of::<FrameFault>(&mut words);
     of::<PeerState>(&mut words);
+    of::<PeerCut>(&mut words);
+    of::<SessionCut>(&mut words);
     of::<AuthRefusal>(&mut words);
     of::<Direction>(&mut words);
     of::<ChecksumPlace>(&mut words);
