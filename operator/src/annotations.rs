@@ -51,6 +51,9 @@ pub struct Key {
     pub accepts: &'static str,
     /// What it is for.
     pub doc: &'static str,
+    /// Whether a value is right, as an expression over `VALUE` that an API server can evaluate; none where that needs
+    /// more than the value.
+    pub cel: Option<&'static str>,
     set: fn(&mut Wishes, &str) -> Result<(), String>,
 }
 
@@ -88,66 +91,95 @@ pub static KEYS: &[Key] = &[
         name: "inject",
         accepts: "enabled or disabled",
         doc: "Whether the pod gets a sidecar. It beats the label of the namespace and `inject.gpuPods` of an exchange.",
+        cel: Some(
+            "VALUE in ['enabled', 'disabled']",
+        ),
         set: |wishes, text| switch(text, "enabled", "disabled").map(|on| wishes.inject = Some(on)),
     },
     Key {
         name: "exchange",
         accepts: "the name of a TensorExchange of this namespace",
         doc: "The exchange that the pod belongs to; `default` without it.",
+        cel: None,
         set: |wishes, text| exchange(text).map(|name| wishes.exchange = Some(name)),
     },
     Key {
         name: "arena-size",
         accepts: "bytes from 16Mi to 16Ti in multiples of 4Ki, such as 2Gi",
         doc: "Bytes that tensors may take in this pod. They are requested for the sidecar's container.",
+        cel: Some(
+            "isQuantity(VALUE) && quantity(VALUE).compareTo(quantity('16Mi')) >= 0 && quantity(VALUE).compareTo(quantity('16Ti')) <= 0 && quantity(VALUE).isInteger() && quantity(VALUE).asInteger() % 4096 == 0",
+        ),
         set: |wishes, text| memory(text, ARENA_MIN, ARENA_MAX).map(|bytes| wishes.arena = Some(bytes)),
     },
     Key {
         name: "gpu",
         accepts: "auto, none, broker or legacy_ipc",
         doc: "How tensors on GPUs are shared. `legacy_ipc` needs a shared process namespace.",
+        cel: Some(
+            "VALUE in ['auto', 'none', 'broker', 'legacy_ipc']",
+        ),
         set: |wishes, text| word(text).map(|mode| wishes.gpu = Some(mode)),
     },
     Key {
         name: "transports",
         accepts: "some of shm, cuda_ipc, tcp and quic, with commas between them",
         doc: "The transports that may be used. It can only narrow what the exchange allows.",
+        cel: Some(
+            "VALUE.split(',').all(word, word.trim() in ['shm', 'cuda_ipc', 'tcp', 'quic'])",
+        ),
         set: |wishes, text| words(text).map(|all| wishes.transports = Some(all)),
     },
     Key {
         name: "require",
         accepts: "some of zero_copy, same_node and encrypted, with commas between them, or none",
         doc: "What every route must be, besides what the exchange requires; what has no such route fails.",
+        cel: Some(
+            "VALUE == 'none' || VALUE.split(',').all(word, word.trim() in ['zero_copy', 'same_node', 'encrypted'])",
+        ),
         set: |wishes, text| require(text).map(|all| wishes.require = Some(all)),
     },
     Key {
         name: "containers",
         accepts: "names of containers of this pod, with commas between them",
         doc: "The containers that see the sockets; all of them without it, init containers included.",
+        cel: None,
         set: |wishes, text| names(text).map(|all| wishes.containers = Some(all)),
     },
     Key {
         name: "cpu",
         accepts: "processors from 1m to 1k, such as 200m",
         doc: "Processor time to request for the sidecar. A limit is set only where the pod or the namespace needs one.",
+        cel: Some(
+            "isQuantity(VALUE) && quantity(VALUE).isGreaterThan(quantity('0')) && quantity(VALUE).compareTo(quantity('1k')) <= 0",
+        ),
         set: |wishes, text| cpu(text).map(|amount| wishes.cpu = Some(amount)),
     },
     Key {
         name: "memory",
         accepts: "bytes from 64Mi to 1Ti in multiples of 4Ki, such as 256Mi",
         doc: "Bytes that the sidecar needs beside the arena. Each connected peer takes about 1Mi of them.",
+        cel: Some(
+            "isQuantity(VALUE) && quantity(VALUE).compareTo(quantity('64Mi')) >= 0 && quantity(VALUE).compareTo(quantity('1Ti')) <= 0 && quantity(VALUE).isInteger() && quantity(VALUE).asInteger() % 4096 == 0",
+        ),
         set: |wishes, text| memory(text, BASE_MIN, BASE_MAX).map(|bytes| wishes.memory = Some(bytes)),
     },
     Key {
         name: "log-level",
         accepts: "error, warn, info, debug or trace",
         doc: "How much the sidecar logs.",
+        cel: Some(
+            "VALUE in ['error', 'warn', 'info', 'debug', 'trace']",
+        ),
         set: |wishes, text| word(text).map(|level| wishes.log_level = Some(level)),
     },
     Key {
         name: "share-process-namespace",
         accepts: "true or false",
         doc: "Lets the pod's containers see each other's processes, which `gpu: legacy_ipc` needs. Process 1 is then another one.",
+        cel: Some(
+            "VALUE in ['true', 'false']",
+        ),
         set: |wishes, text| switch(text, "true", "false").map(|on| wishes.share_process_namespace = Some(on)),
     },
 ];

@@ -11,11 +11,17 @@
 //! ([`offline`]) and the manifests of the installation ([`manifests`]). The operator never sees a tensor.
 
 pub mod annotations;
+#[cfg(feature = "run")]
+pub mod certs;
 pub mod manifests;
+#[cfg(feature = "run")]
+pub mod metrics;
 pub mod names;
 pub mod offline;
 pub mod plan;
 pub mod quantity;
+#[cfg(feature = "run")]
+pub mod webhook;
 
 mod nearest;
 

@@ -1,5 +1,7 @@
 //! Every golden pod is decided as it is committed, and what comes out holds what is promised of every injected pod.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::pod_security::violations;

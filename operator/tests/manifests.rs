@@ -1,5 +1,7 @@
 //! The committed manifests are what the code says.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 
 #[test]

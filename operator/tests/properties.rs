@@ -1,6 +1,8 @@
 //! What holds for every pod, whatever is in it: planning twice is planning once, nothing else is touched, and the patch
 //! is the plan.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
