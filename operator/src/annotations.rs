@@ -91,9 +91,7 @@ pub static KEYS: &[Key] = &[
         name: "inject",
         accepts: "enabled or disabled",
         doc: "Whether the pod gets a sidecar. It beats the label of the namespace and `inject.gpuPods` of an exchange.",
-        cel: Some(
-            "VALUE in ['enabled', 'disabled']",
-        ),
+        cel: Some("VALUE in ['enabled', 'disabled']"),
         set: |wishes, text| switch(text, "enabled", "disabled").map(|on| wishes.inject = Some(on)),
     },
     Key {
@@ -116,18 +114,14 @@ pub static KEYS: &[Key] = &[
         name: "gpu",
         accepts: "auto, none, broker or legacy_ipc",
         doc: "How tensors on GPUs are shared. `legacy_ipc` needs a shared process namespace.",
-        cel: Some(
-            "VALUE in ['auto', 'none', 'broker', 'legacy_ipc']",
-        ),
+        cel: Some("VALUE in ['auto', 'none', 'broker', 'legacy_ipc']"),
         set: |wishes, text| word(text).map(|mode| wishes.gpu = Some(mode)),
     },
     Key {
         name: "transports",
         accepts: "some of shm, cuda_ipc, tcp and quic, with commas between them",
         doc: "The transports that may be used. It can only narrow what the exchange allows.",
-        cel: Some(
-            "VALUE.split(',').all(word, word.trim() in ['shm', 'cuda_ipc', 'tcp', 'quic'])",
-        ),
+        cel: Some("VALUE.split(',').all(word, word.trim() in ['shm', 'cuda_ipc', 'tcp', 'quic'])"),
         set: |wishes, text| words(text).map(|all| wishes.transports = Some(all)),
     },
     Key {
@@ -168,18 +162,14 @@ pub static KEYS: &[Key] = &[
         name: "log-level",
         accepts: "error, warn, info, debug or trace",
         doc: "How much the sidecar logs.",
-        cel: Some(
-            "VALUE in ['error', 'warn', 'info', 'debug', 'trace']",
-        ),
+        cel: Some("VALUE in ['error', 'warn', 'info', 'debug', 'trace']"),
         set: |wishes, text| word(text).map(|level| wishes.log_level = Some(level)),
     },
     Key {
         name: "share-process-namespace",
         accepts: "true or false",
         doc: "Lets the pod's containers see each other's processes, which `gpu: legacy_ipc` needs. Process 1 is then another one.",
-        cel: Some(
-            "VALUE in ['true', 'false']",
-        ),
+        cel: Some("VALUE in ['true', 'false']"),
         set: |wishes, text| switch(text, "true", "false").map(|on| wishes.share_process_namespace = Some(on)),
     },
 ];

@@ -12,6 +12,8 @@
 
 pub mod annotations;
 #[cfg(feature = "run")]
+pub mod app;
+#[cfg(feature = "run")]
 pub mod certs;
 pub mod manifests;
 #[cfg(feature = "run")]
@@ -20,6 +22,8 @@ pub mod names;
 pub mod offline;
 pub mod plan;
 pub mod quantity;
+#[cfg(feature = "run")]
+pub mod reconcile;
 #[cfg(feature = "run")]
 pub mod webhook;
 
