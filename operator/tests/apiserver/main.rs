@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
+// What compares golden pods is used by another suite.
+#[allow(dead_code)]
 mod common;
 mod definitions;
 mod objects;

@@ -44,9 +44,16 @@ pub(crate) async fn get(client: &Client, object: &Value) -> Option<Value> {
     Some(serde_json::to_value(found).unwrap())
 }
 
-/// A namespace with these labels.
-pub(crate) fn namespace(name: &str, labels: &Value) -> Value {
-    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+/// Makes a namespace with these labels, and the accounts of its pods, which nobody else makes here.
+pub(crate) async fn make_namespace(client: &Client, name: &str, labels: &Value) {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    apply(client, &namespace).await.unwrap();
+    for account in ["default", "trainer"] {
+        let metadata = json!({"name": account, "namespace": name});
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata});
+        apply(client, &account).await.unwrap();
+    }
 }
 
 /// Waits until something is so.

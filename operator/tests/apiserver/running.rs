@@ -6,7 +6,7 @@ use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::objects::{api, apply, create, get, install_definitions, installed, namespace, until};
+use crate::objects::{api, apply, create, get, install_definitions, installed, make_namespace, until};
 use crate::server::{Server, free_port};
 
 /// An address of the range of Services, which is also one of this machine.
@@ -54,9 +54,7 @@ async fn install(admin: &Client, server: &mut Server) {
         }
         apply(admin, &object).await.unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
     }
-    apply(admin, &namespace("ml", &json!({}))).await.unwrap();
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "ml"}});
-    apply(admin, &account).await.unwrap();
+    make_namespace(admin, "ml", &json!({})).await;
     server.write_kubeconfig(&token(admin, "tensorlane-system", "tensorlane-operator", None).await);
     let arguments = [
         "--pod-name=operator-a".to_owned(),

@@ -66,6 +66,7 @@ impl Server {
     fn etcd_and_apiserver(&mut self, programs: &Path) {
         let key = rcgen::KeyPair::generate().unwrap();
         fs::write(self.path("sa.key"), key.serialize_pem()).unwrap();
+        fs::write(self.path("sa.pub"), key.public_key_pem()).unwrap();
         fs::write(self.path("tokens.csv"), format!("{ADMIN},admin,admin,\"system:masters\"\n")).unwrap();
         let (clients, peers) = (local(free_port()), local(free_port()));
         let etcd = [
@@ -78,7 +79,6 @@ impl Server {
             "--unsafe-no-fsync".to_owned(),
         ];
         self.spawn(&programs.join("etcd"), &etcd, "etcd.log");
-        let key = self.path("sa.key").display().to_string();
         let apiserver = [
             format!("--etcd-servers={clients}"),
             "--bind-address=127.0.0.1".to_owned(),
@@ -90,10 +90,8 @@ impl Server {
             format!("--token-auth-file={}", self.path("tokens.csv").display()),
             "--authorization-mode=RBAC".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
-            format!("--service-account-key-file={key}"),
-            format!("--service-account-signing-key-file={key}"),
-            // Nobody here makes the accounts of namespaces.
-            "--disable-admission-plugins=ServiceAccount".to_owned(),
+            format!("--service-account-key-file={}", self.path("sa.pub").display()),
+            format!("--service-account-signing-key-file={}", self.path("sa.key").display()),
         ];
         self.spawn(&programs.join("kube-apiserver"), &apiserver, "apiserver.log");
     }
@@ -112,11 +110,12 @@ impl Server {
         self.processes.push(Process(child));
     }
 
-    async fn wait_until_ready(&self) {
+    async fn wait_until_ready(&mut self) {
         let client = self.admin();
         let deadline = Instant::now() + START;
         while client.request_text(http_get("/readyz")).await.is_err() {
-            assert!(Instant::now() < deadline, "no API server:\n{}", self.log("apiserver.log"));
+            let ended = self.processes.iter_mut().any(|process| process.0.try_wait().unwrap().is_some());
+            assert!(!ended && Instant::now() < deadline, "no API server:\n{}", self.log("apiserver.log"));
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
