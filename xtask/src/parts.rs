@@ -139,7 +139,12 @@ fn lint(around: &Surroundings<'_>) -> Plan {
 fn narrow_features(place: &Place) -> Vec<Vec<&'static str>> {
     // The messages alone, without the services.
     let mut narrow = vec![vec!["tensorlane-proto"]];
-    for (directory, package) in [("sidecar", "tensorlane-sidecar"), ("client", "tensorlane-client")] {
+    let others = [
+        ("sidecar", "tensorlane-sidecar"),
+        ("client", "tensorlane-client"),
+        ("operator", "tensorlane-operator"),
+    ];
+    for (directory, package) in others {
         let manifest =
             fs::read_to_string(place.root().join(directory).join("Cargo.toml")).unwrap_or_default();
         if has_default_features(&manifest) {
