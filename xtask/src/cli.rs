@@ -20,7 +20,7 @@ pub(crate) enum Command {
     Cluster(cluster::Request),
     /// Makes container images.
     Images(images::Options),
-    /// Writes the generated code.
+    /// Writes the generated files.
     Generate,
     /// Installs what is missing.
     Setup,
@@ -75,7 +75,7 @@ pub(crate) fn help() -> String {
   cluster load IMAGE            brings an OCI archive, or an image of ours, to every node
   cluster stop|start SERVICE... kills or starts services such as apiserver or node2.kubelet
   images [--fresh] [NAME]...    makes OCI archives of our programs, without a registry
-  generate                      writes the generated protocol code
+  generate                      writes the generated protocol code and manifests
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
