@@ -14,7 +14,7 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Builds and starts the benchmarks with these arguments.
     Bench(Vec<String>),
-    /// Writes the generated code.
+    /// Writes the generated files.
     Generate,
     /// Installs what is missing.
     Setup,
@@ -63,7 +63,7 @@ pub(crate) fn help() -> String {
                                 runs every part below (with --quick those marked *) and prints one table
   bench local|tcp [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them
-  generate                      writes the generated protocol code
+  generate                      writes the generated protocol code and manifests
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
