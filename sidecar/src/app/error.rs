@@ -50,6 +50,9 @@ pub enum RunError {
         /// Why not.
         source: io::Error,
     },
+    /// The API server cannot be asked.
+    #[error(transparent)]
+    Kubernetes(#[from] crate::directory::kubernetes::ClientError),
     /// The system refused something else.
     #[error("{action}: {source}")]
     Io {
