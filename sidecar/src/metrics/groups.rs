@@ -92,14 +92,6 @@ pub struct Peers {
     pub bytes: Counters<(Direction,)>,
 }
 
-/// The peer table.
-pub struct Directory {
-    /// Peers in the table.
-    pub peers: IntGauge,
-    /// Attempts to read it that failed.
-    pub failed_reads: IntCounter,
-}
-
 /// The bytes of the arena at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ArenaBytes {
@@ -369,19 +361,6 @@ impl Peers {
             let peers = now.iter().filter(|(other, _)| *other == state).map(|(_, peers)| peers).sum();
             set(self.connections.at((state,)), peers);
         }
-    }
-}
-
-impl Directory {
-    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Directory {
-            peers: make
-                .gauge("directory_listed_peers", "Peers in the table. Not counted: unreadable entries.")?,
-            failed_reads: make.counter(
-                "directory_failed_reads_total",
-                "Attempts to read the table that failed. Not counted: attempts that found nothing new.",
-            )?,
-        })
     }
 }
 

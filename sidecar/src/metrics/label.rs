@@ -272,6 +272,22 @@ labels! {
         TooMany = "too_many",
     }
 
+    /// Why a peer that a directory lists is not in the table.
+    LeftOut {
+        /// It has not said yet who it is.
+        NotPublished = "not_published",
+        /// Its name is no name of a peer.
+        Name = "name",
+        /// An address that is none, or too many.
+        Address = "address",
+        /// A fingerprint that is none, or too many.
+        Fingerprint = "fingerprint",
+        /// Its key is in the entry of another peer too.
+        ContestedKey = "contested_key",
+        /// There are as many peers as a table takes.
+        TooMany = "too_many",
+    }
+
     /// The way of bytes, seen from here.
     Direction {
         /// From the peer.

@@ -12,7 +12,7 @@ use super::*;
 
 const MODULES: [&str; 11] =
     ["arena", "call", "directory", "get", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
-const UNITS: [&str; 18] = [
+const UNITS: [&str; 19] = [
     "bytes",
     "seconds",
     "items",
@@ -26,6 +26,7 @@ const UNITS: [&str; 18] = [
     "peers",
     "connections",
     "reads",
+    "writes",
     "fallbacks",
     "mismatches",
     "failures",
@@ -89,6 +90,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<PeerCut>(&mut words);
     of::<SessionCut>(&mut words);
     of::<AuthRefusal>(&mut words);
+    of::<LeftOut>(&mut words);
     of::<Direction>(&mut words);
     of::<ChecksumPlace>(&mut words);
     let mut series = 0;
