@@ -88,7 +88,7 @@ mod tests {
             name: format!("{i}.5e3").parse().unwrap(),
             addresses: vec![format!("[fd00::{i}]:9421"), "a:1".to_owned()],
             fingerprints: vec![Fingerprint([i; 32])],
-            node: (i % 2 == 0).then(|| format!("node-{i}")),
+            node: i.is_multiple_of(2).then(|| format!("node-{i}")),
         };
         PeerTable::new((0..count).map(entry).collect()).unwrap()
     }

@@ -59,7 +59,7 @@ impl Listing {
 
     /// The table that follows, where `before` is the one that holds now.
     pub(super) fn table(&self, before: &PeerTable) -> Made {
-        table_from(self.by_name.values(), before)
+        table_from(&self.by_name, before)
     }
 }
 
@@ -67,10 +67,10 @@ impl Listing {
 ///
 /// A key that several peers claim belongs to the one that has it now, or to none of them: a status is written by the
 /// peer itself, and whoever copies another's fingerprint must neither become it nor get it refused.
-fn table_from<'a>(listed: impl Iterator<Item = &'a Listed> + Clone, before: &PeerTable) -> Made {
+fn table_from(by_name: &BTreeMap<String, Listed>, before: &PeerTable) -> Made {
     let mut left_out = [0; LeftOut::ALL.len()];
-    let entries = || listed.clone().filter_map(|listed| listed.as_ref().ok());
-    listed.clone().filter_map(|listed| listed.as_ref().err()).for_each(|why| left_out[why.index()] += 1);
+    let entries = || by_name.values().filter_map(|listed| listed.as_ref().ok());
+    by_name.values().filter_map(|listed| listed.as_ref().err()).for_each(|why| left_out[why.index()] += 1);
     let contested = contested(entries(), before);
     let honest = |entry: &&Arc<PeerEntry>| {
         let is_its_own = |key| contested.get(key).is_none_or(|holder| holder.as_ref() == Some(&entry.name));
