@@ -28,6 +28,9 @@ pub(crate) struct Generator {
 /// Tells tests and programs where the built programs lie.
 pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
 
+/// Tells tests where the programs of Kubernetes lie.
+const COMPONENTS: &str = "TENSORLANE_CLUSTER_BIN";
+
 /// Tests in a module of this name are left out by `--quick`.
 const SLOW: &str = "slow::";
 
@@ -227,6 +230,9 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
             ];
             let at = steps.len() - 1;
             steps.splice(at..at, prepared.map(|words| step(Counted::Preparation, xtask(words))));
+            // It starts an API server of its own, from the programs that `cluster up` has built.
+            let alone = tests(around.place, &["--test", "apiserver"]).env(COMPONENTS, state.join("bin"));
+            steps.push(step(Counted::Tests, alone));
             steps.push(step(Counted::Cleanup, xtask(&["cluster", "down"])));
             Plan::Run(steps)
         }
