@@ -228,8 +228,12 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
                 &["cluster", "load", "sidecar"],
                 &["cluster", "load", "workload"],
             ];
-            let at = steps.len() - 1;
-            steps.splice(at..at, prepared.map(|words| step(Counted::Preparation, xtask(words))));
+            let suites = steps.pop();
+            steps.extend(prepared.map(|words| step(Counted::Preparation, xtask(words))));
+            // One at a time: some of them stop services of a node, and all share the folder of images.
+            let alone =
+                suites.map(|suites| Step { job: suites.job.with(["--", "--test-threads=1"]), ..suites });
+            steps.extend(alone);
             // It starts an API server of its own, from the programs that `cluster up` has built.
             let alone = tests(around.place, &["--test", "apiserver"]).env(COMPONENTS, state.join("bin"));
             steps.push(step(Counted::Tests, alone));
