@@ -18,9 +18,8 @@ mod read;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -42,6 +41,7 @@ use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Carrier, SessionCut};
+use crate::socket;
 use crate::unread::Unread;
 use crate::workers::Workers;
 
@@ -113,7 +113,7 @@ impl SessionServer {
         workers: Workers,
         metrics: Arc<Metrics>,
     ) -> io::Result<Self> {
-        let listener = bind(&settings.path)?;
+        let listener = socket::bind(&settings.path)?;
         let (stopped, stop) = passing::pipe()?;
         let shared = Arc::new(Shared {
             settings,
@@ -319,21 +319,6 @@ impl Shared {
         })?;
         Ok(Some(watch))
     }
-}
-
-/// Binds beside the path and moves the socket over it, so that there is never a moment without one.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    let beside = path.with_extension("new");
-    match std::fs::remove_file(&beside) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&beside)?;
-    // Everyone who sees the directory may connect: the directory is the pod's own, whatever users its containers have.
-    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o666))?;
-    std::fs::rename(&beside, path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Says why, in the form of a reply to the Hello that is on its way.
