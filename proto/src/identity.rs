@@ -82,6 +82,12 @@ macro_rules! name {
             }
         }
 
+        impl From<&$type> for Arc<str> {
+            fn from(name: &$type) -> Self {
+                Arc::clone(&name.0)
+            }
+        }
+
         impl AsRef<str> for $type {
             fn as_ref(&self) -> &str {
                 &self.0

@@ -17,6 +17,7 @@
 //! name a tensor that is gone.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
 use thiserror::Error;
@@ -107,7 +108,7 @@ impl fmt::Display for Part {
 }
 
 /// Names a tensor from anywhere. Made from a proven layout or by parsing; either way each part is in its form.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     exchange: ExchangeName,
     peer: PeerName,
@@ -116,6 +117,13 @@ pub struct Reference {
     dtype: DType,
     shape: RefShape,
     bytes: u64,
+}
+
+impl Hash for Reference {
+    /// Not of the names: an incarnation is of one peer, and the names are most of the bytes.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.incarnation, self.id, self.bytes, self.dtype, &self.shape).hash(state);
+    }
 }
 
 impl Reference {

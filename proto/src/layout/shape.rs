@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use super::{LayoutError, MAX_TENSOR_BYTES};
 
@@ -13,10 +14,11 @@ pub const MAX_ELEMENTS: u64 = MAX_TENSOR_BYTES * 8;
 
 /// The sizes of the dimensions, outermost first. A scalar has none.
 ///
-/// The product of all sizes other than 0 is at most [`MAX_ELEMENTS`], so that row-major strides always fit.
+/// The product of all sizes other than 0 is at most [`MAX_ELEMENTS`], so that row-major strides always fit. Cloning is
+/// cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    dims: Box<[u64]>,
+    dims: Arc<[u64]>,
     elements: u64,
 }
 
@@ -31,11 +33,11 @@ impl Shape {
 
     /// The shape of a scalar: no dimension, one element.
     pub fn scalar() -> Shape {
-        Shape { dims: Box::default(), elements: 1 }
+        Shape { dims: Arc::default(), elements: 1 }
     }
 
     /// The number of dimensions.
-    pub const fn rank(&self) -> usize {
+    pub fn rank(&self) -> usize {
         self.dims.len()
     }
 
@@ -78,7 +80,7 @@ impl fmt::Display for Shape {
 /// The distance between neighbours in each dimension, in elements, outermost first. Unproven until it is part of a
 /// [`Layout`](super::Layout).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Strides(Box<[i64]>);
+pub struct Strides(Arc<[i64]>);
 
 impl Strides {
     /// Strides as given; [`Layout::new`](super::Layout::new) proves them.

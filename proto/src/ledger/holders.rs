@@ -1,15 +1,22 @@
 //! Who holds what. All that a holder has hangs on the holder, so that its end costs what it had and no more.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::deadlines::Deadlines;
 use super::hash::BuildMix;
 use super::{Holder, Limits, Millis, Refusal, TensorId};
 
+/// Entries up to which an empty table is kept: some 8 KiB.
+const SPARE_MAX: usize = 256;
+
 /// Every holder that has a claim or is away. Others are not remembered.
 #[derive(Default)]
 pub(super) struct Holders {
     known: HashMap<Holder, Standing, BuildMix>,
+    /// The table of one that was forgotten, for the next: whoever takes and gives one lease at a time costs no memory
+    /// call.
+    spare: HashMap<TensorId, Held, BuildMix>,
     away: Deadlines<Holder>,
 }
 
@@ -49,7 +56,7 @@ impl Holders {
     }
 
     pub(super) fn reserve(&mut self, by: Holder, id: TensorId, bytes: u64) {
-        let standing = self.known.entry(by).or_default();
+        let standing = self.standing(by);
         standing.claims += 1;
         standing.bytes += bytes;
         standing.held.insert(id, Held { leases: 0, reserving: true });
@@ -78,7 +85,7 @@ impl Holders {
 
     /// One more lease; how many it then has of this tensor.
     pub(super) fn lease(&mut self, by: Holder, id: TensorId, bytes: u64) -> u64 {
-        let standing = self.known.entry(by).or_default();
+        let standing = self.standing(by);
         standing.claims += 1;
         standing.leases += 1;
         let held = standing.held.entry(id).or_default();
@@ -167,9 +174,20 @@ impl Holders {
         holding.map(|(by, standing)| (*by, standing.bytes, standing.leases))
     }
 
+    fn standing(&mut self, by: Holder) -> &mut Standing {
+        let Self { known, spare, .. } = self;
+        known.entry(by).or_insert_with(|| Standing { held: std::mem::take(spare), ..Standing::default() })
+    }
+
     fn forget_if_idle(&mut self, holder: Holder) {
-        if self.known.get(&holder).is_some_and(|standing| standing.claims == 0 && standing.away.is_none()) {
-            self.known.remove(&holder);
+        if let Entry::Occupied(found) = self.known.entry(holder)
+            && found.get().claims == 0
+            && found.get().away.is_none()
+        {
+            let held = found.remove().held;
+            if held.capacity() <= SPARE_MAX {
+                self.spare = held;
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The numbers that name things in the ledger. Each is a type of its own, so that two of them cannot be swapped.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// A tensor of this peer in this incarnation: the slot in the low 32 bits, the slot's generation in the high 32.
@@ -104,7 +105,7 @@ impl Millis {
 }
 
 /// Where a copy comes from: a tensor of another peer.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// The name of the peer that owns the tensor.
     pub peer: Arc<str>,
@@ -112,4 +113,11 @@ pub struct Origin {
     pub incarnation: u128,
     /// The tensor's id in that incarnation.
     pub id: u64,
+}
+
+impl Hash for Origin {
+    /// Not of the name: an incarnation is of one peer.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.incarnation, self.id).hash(state);
+    }
 }

@@ -10,6 +10,7 @@
 //! What one transfer does is in `transfer`.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -114,9 +115,9 @@ impl Exchange {
         let small = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64);
         let is_first = {
             let mut fetches = self.fetches.lock();
-            let is_first = !fetches.contains_key(&reference);
-            let fetching = fetches.entry(reference.clone()).or_default();
-            fetching.waiting.push(Waiting { fetch: fetch.clone(), done });
+            let entry = fetches.entry(reference.clone());
+            let is_first = matches!(entry, Entry::Vacant(_));
+            entry.or_default().waiting.push(Waiting { fetch: fetch.clone(), done });
             is_first
         };
         if small.is_none() {

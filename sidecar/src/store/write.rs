@@ -208,7 +208,7 @@ impl State {
 /// Whose tensor a reference names, as the ledger keeps it.
 pub(super) fn origin(reference: &Reference) -> Origin {
     Origin {
-        peer: reference.peer().as_str().into(),
+        peer: reference.peer().into(),
         incarnation: reference.incarnation().0,
         id: reference.id(),
     }
