@@ -15,6 +15,8 @@ pub mod annotations;
 pub mod app;
 #[cfg(feature = "run")]
 pub mod certs;
+pub mod findings;
+pub mod inspect;
 pub mod manifests;
 #[cfg(feature = "run")]
 pub mod metrics;

@@ -161,7 +161,7 @@ impl Scene {
 }
 
 /// Where the pod is in an object of this kind.
-fn template(kind: &str) -> Option<&'static str> {
+pub(crate) fn template(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),
         "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet" | "ReplicationController" | "Job" => {

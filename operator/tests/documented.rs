@@ -30,6 +30,24 @@ fn every_reason_stands_there_once() {
     assert_eq!(documented, expected);
 }
 
+/// The page about troubleshooting speaks of codes that there are, each with cause, sight and remedy.
+#[test]
+fn troubleshooting_by_code_is_about_codes_that_there_are() {
+    use tensorlane_proto::failure::Reason;
+
+    let page = include_str!("../../docs/troubleshooting.md");
+    let (_, by_code) = page.split_once("\n## By error code\n").expect("the page has it");
+    let parts: Vec<_> = by_code.split("\n### ").skip(1).collect();
+    assert!(parts.len() > 12, "{}", parts.len());
+    for part in parts {
+        let (code, text) = part.split_once('\n').expect("a heading has a line of its own");
+        assert!(code.parse::<Reason>().is_ok(), "{code} is no code");
+        for word in ["*Cause.*", "*How to see it.*", "*What to do.*"] {
+            assert!(text.contains(word), "{code} has no {word}");
+        }
+    }
+}
+
 #[cfg(feature = "run")]
 #[test]
 fn every_metric_stands_there() {

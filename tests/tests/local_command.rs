@@ -164,3 +164,21 @@ fn a_deadline_ends_a_wait() {
     assert!(desk.fails("--deadline 100ms describe later --wait 10m").contains("NOT_FOUND"));
     assert!(begun.elapsed() < Duration::from_secs(300));
 }
+
+#[test]
+fn a_check_says_what_is_wrong_and_its_exit_code_says_whether() {
+    let mut desk = Desk::new();
+    let well = desk.works("check");
+    for part in ["a sidecar answers in", "free", "no other peer of exchange default"] {
+        assert!(well.contains(part), "{part} is not in {well}");
+    }
+    let json: Value = serde_json::from_str(&desk.works("check -o json")).unwrap();
+    assert_eq!((&json["problems"], &json["findings"][0]["level"]), (&0.into(), &"ok".into()));
+    let nowhere = desk.call("--sockets /there/is/nothing check");
+    assert_eq!(nowhere.code, 1);
+    assert!(nowhere.out.contains("there is no directory /there/is/nothing"), "{}", nowhere.out);
+    desk.sidecar.kill();
+    let dead = desk.call("check");
+    assert_eq!(dead.code, 1);
+    assert!(dead.out.contains("does not answer") && dead.out.contains("-> "), "{}", dead.out);
+}

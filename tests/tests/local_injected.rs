@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tensorlane_client::{AcquireOptions, Moved, PutOptions};
 use tensorlane_operator::plan::Facts;
 use tensorlane_operator::{Decision, plan};
-use tensorlane_tests::{Sidecar, SidecarOptions};
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::{Reason, Transport};
+use tensorlane_tests::tensors::{is_intact, put_pattern};
+use tensorlane_tests::{Sidecar, SidecarOptions, failure, until};
 
 /// The variables of an injected sidecar, with the facts of a pod on this machine in them.
 fn variables(annotations: &Value, exchange: &Value) -> BTreeMap<String, String> {
@@ -60,4 +64,116 @@ fn a_sidecar_starts_with_what_the_planner_gives_it() {
     let status = sidecar.client().status().unwrap();
     assert_eq!((status.exchange.as_str(), status.peer.as_str()), ("training", "trainer-0"));
     assert_eq!(status.arena.unwrap().total, 64 << 20);
+}
+
+/// What every pod of these tests asks for: little memory.
+fn asked(more: &[(&str, &str)]) -> Value {
+    let small =
+        [("inject", "enabled"), ("exchange", "training"), ("arena-size", "64Mi"), ("memory", "128Mi")];
+    let all = small.iter().chain(more).map(|(key, value)| (format!("tensorlane.dev/{key}"), json!(value)));
+    Value::Object(all.collect())
+}
+
+/// Two pods of one exchange, connected. Their ports are free ones of a loopback address of this process.
+fn pair(exchange: &Value, annotations: [&[(&str, &str)]; 2], host: u8) -> [Sidecar; 2] {
+    let folder = tempfile::tempdir().unwrap().keep();
+    let file = folder.join("peers.yaml");
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let address = |port: usize| format!("127.{high}.{low}.{host}:{}", 9431 + port);
+    let mut lines = String::from("peers:\n");
+    let mut both = Vec::new();
+    for (number, annotations) in annotations.into_iter().enumerate() {
+        let mut variables = variables(&asked(annotations), exchange);
+        variables.insert("TENSORLANE_PEERS_FILE".to_owned(), file.display().to_string());
+        variables.insert("TENSORLANE_PEER".to_owned(), format!("trainer-{number}"));
+        let mut options = options(variables);
+        for word in &mut options.prefix {
+            let (name, _) = word.split_once('=').unwrap_or((word, ""));
+            match name {
+                "TENSORLANE_PEERS_DIRECTORY" => *word = format!("{name}=file"),
+                "TENSORLANE_PEERS_LISTEN" | "TENSORLANE_PEERS_ADVERTISE" => {
+                    *word = format!("{name}={}", address(number));
+                }
+                _ => {}
+            }
+        }
+        let sidecar = Sidecar::with(options);
+        let fingerprint = sidecar.client().status().unwrap().fingerprint;
+        lines.push_str(&format!(
+            "  - {{name: trainer-{number}, addresses: [\"{}\"], fingerprints: [\"{fingerprint}\"]}}\n",
+            address(number)
+        ));
+        both.push(sidecar);
+    }
+    std::fs::write(folder.join("draft"), lines).unwrap();
+    std::fs::rename(folder.join("draft"), &file).unwrap();
+    for sidecar in &both {
+        let client = sidecar.client();
+        until("the other is connected", || {
+            client.peers().unwrap().iter().any(|peer| peer.state == "connected")
+        });
+    }
+    // Nobody reads it any more: what a sidecar knows stays.
+    let both = both.try_into().unwrap_or_else(|_| panic!("two"));
+    std::fs::remove_dir_all(folder).unwrap();
+    both
+}
+
+#[test]
+fn an_exchange_that_asks_for_what_this_release_cannot_do_is_refused_at_the_start_all_at_once() {
+    let exchange = json!({
+        "transports": ["shm", "quic"], "sameNode": "hostPath", "security": {"encryption": "none"},
+        "gpu": {"mode": "broker"},
+    });
+    let mut variables = variables(&asked(&[]), &exchange);
+    assert_eq!(variables["TENSORLANE_GPU_MODE"], "none", "the pod has no GPU");
+    variables.insert("TENSORLANE_GPU_MODE".to_owned(), "broker".to_owned());
+    let (status, log) = Sidecar::refused(options(variables));
+    assert_eq!(status.code(), Some(1), "{log}");
+    for part in
+        ["transports = shm,quic", "encryption = none", "gpu.mode = broker", "node.directory = ", "add tcp"]
+    {
+        assert!(log.contains(part), "{part} is not in {log}");
+    }
+}
+
+#[test]
+fn what_an_exchange_requires_of_every_route_holds_for_those_who_ask_and_for_those_who_are_asked() {
+    let pods: [&[(&str, &str)]; 2] = [&[("require", "same_node")], &[]];
+    let [strict, other] = pair(&json!({"transports": ["tcp"]}), pods, 11);
+    let (strict, other) = (strict.client(), other.client());
+    for count in [100, 1 << 20] {
+        let theirs = put_pattern(&other, 1, count, &PutOptions::new()).unwrap();
+        let refused = failure(strict.acquire(theirs.reference(), &AcquireOptions::new()));
+        assert_eq!(
+            (refused.reason, refused.detail("tcp")),
+            (Reason::RequirementNotMet, Some("not_same_node"))
+        );
+        assert!(refused.message.contains("tensorlane.dev/require"), "{refused}");
+        let ours = put_pattern(&strict, 2, count, &PutOptions::new()).unwrap();
+        let refused = failure(other.acquire(ours.reference(), &AcquireOptions::new()));
+        assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
+        assert!(
+            is_intact(&strict.acquire(ours.reference(), &AcquireOptions::new()).unwrap()),
+            "in the pod it is met"
+        );
+    }
+    let peers = strict.peers().unwrap();
+    let seen = peers.iter().find(|peer| peer.name == "trainer-1").unwrap();
+    let route = Moved::from(seen.route.clone().unwrap()).to_string();
+    assert!(route.contains("not tcp: not_same_node"), "{route}");
+}
+
+#[test]
+fn encryption_is_met_by_tls_and_the_reply_names_what_the_policy_left_out() {
+    let exchange =
+        json!({"transports": ["tcp"], "require": ["encrypted"], "security": {"encryption": "required"}});
+    let [writer, reader] = pair(&exchange, [&[], &[]], 12);
+    let (writer, reader) = (writer.client(), reader.client());
+    let stored = put_pattern(&writer, 3, 1 << 20, &PutOptions::new()).unwrap();
+    let options = AcquireOptions::new().require(Require::ENCRYPTED);
+    let tensor = reader.acquire(stored.reference(), &options).unwrap();
+    assert!(is_intact(&tensor));
+    assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
+    assert!(tensor.moved().to_string().contains("not shm: policy"), "{}", tensor.moved());
 }

@@ -162,7 +162,9 @@ fn gpu_mode(
     match mode {
         GpuMode::None => Ok(GpuMode::None),
         _ if !has_gpu => Ok(GpuMode::None),
-        GpuMode::Auto | GpuMode::Broker => Ok(GpuMode::Broker),
+        // What nobody insists on stays open: the sidecar does what it can.
+        GpuMode::Auto => Ok(GpuMode::Auto),
+        GpuMode::Broker => Ok(GpuMode::Broker),
         GpuMode::LegacyIpc if shares => Ok(GpuMode::LegacyIpc),
         GpuMode::LegacyIpc => Err(Deny::Contradiction(
             "gpu: legacy_ipc needs a shared process namespace: say tensorlane.dev/share-process-namespace: \"true\", or gpu: broker"

@@ -7,6 +7,8 @@
 // What compares golden pods is used by another suite.
 #[allow(dead_code)]
 mod common;
+
+mod asked;
 mod definitions;
 mod objects;
 mod running;

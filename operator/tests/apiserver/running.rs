@@ -16,7 +16,8 @@ const WEBHOOK_ADDRESS: &str = "127.53.0.10";
 async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     let Some(mut server) = Server::start().await else { return };
     let admin = server.admin();
-    install(&admin, &mut server).await;
+    crate::asked::before_anything_is_installed(&server);
+    let operator_token = install(&admin, &mut server).await;
     let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
     until("the webhook answers", || async { create(&admin, &asking, true).await.ok() }).await;
 
@@ -25,11 +26,13 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     a_pod_that_comes_again_begins_anew(&admin, &asking).await;
     refusals_reach_their_owner(&admin).await;
     a_namespace_with_gpu_pods_gets_an_entry(&admin).await;
+    crate::asked::while_an_operator_runs(&server, &admin, &operator_token).await;
     let log = server.log("operator.log");
     assert!(!log.to_lowercase().contains("forbidden"), "a permission is missing:\n{log}");
 }
 
-async fn install(admin: &Client, server: &mut Server) {
+/// Gives the operator's token.
+async fn install(admin: &Client, server: &mut Server) -> String {
     install_definitions(admin).await;
     let port = free_port();
     let kinds = [
@@ -55,7 +58,8 @@ async fn install(admin: &Client, server: &mut Server) {
         apply(admin, &object).await.unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
     }
     make_namespace(admin, "ml", &json!({})).await;
-    server.write_kubeconfig(&token(admin, "tensorlane-system", "tensorlane-operator", None).await);
+    let own = token(admin, "tensorlane-system", "tensorlane-operator", None).await;
+    server.write_kubeconfig(&own);
     let arguments = [
         "--pod-name=operator-a".to_owned(),
         "--namespace=tensorlane-system".to_owned(),
@@ -64,10 +68,11 @@ async fn install(admin: &Client, server: &mut Server) {
         format!("--admin-listen=127.0.0.1:{}", free_port()),
     ];
     server.spawn(Path::new(env!("CARGO_BIN_EXE_tensorlane-operator")), &arguments, "operator.log");
+    own
 }
 
 /// A token of an account, for this pod alone where one is given.
-async fn token(admin: &Client, namespace: &str, account: &str, pod: Option<&Value>) -> String {
+pub(crate) async fn token(admin: &Client, namespace: &str, account: &str, pod: Option<&Value>) -> String {
     let bound = pod.map(|pod| {
         json!({"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]})
     });

@@ -45,7 +45,7 @@ impl Drop for Process {
     }
 }
 
-const ADMIN: &str = "admin-of-this-test";
+pub(crate) const ADMIN: &str = "admin-of-this-test";
 
 impl Server {
     /// Starts one, or says on standard error that the test is skipped.
@@ -149,13 +149,19 @@ impl Server {
 
     /// A kubeconfig for programs that are started here.
     pub(crate) fn write_kubeconfig(&self, token: &str) {
+        self.kubeconfig(token, "kubeconfig");
+    }
+
+    /// The same in a file of that name, for whoever is somebody else.
+    pub(crate) fn kubeconfig(&self, token: &str, name: &str) -> PathBuf {
         let config = serde_json::json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": self.url(), "insecure-skip-tls-verify": true}}],
             "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
         });
-        fs::write(self.path("kubeconfig"), config.to_string()).unwrap();
+        fs::write(self.path(name), config.to_string()).unwrap();
+        self.path(name)
     }
 }
 

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use super::error::RunError;
 use crate::config::Config;
 use crate::directory::PeerEntry;
-use crate::identity::Identity;
+use crate::identity::Keyring;
 
-/// The line of the peers file about this sidecar. Makes its key, if it has none yet.
+/// The line of the peers file about this sidecar, with both keys while they are changed. Makes its key, if it has none yet.
 ///
 /// # Errors
 /// It listens for no peers, others could not connect to the address, or its key cannot be read or kept.
@@ -16,8 +16,8 @@ pub fn peers_file_line(config: &Config) -> Result<String, RunError> {
     if is_nowhere(&address) {
         return Err(RunError::NowhereToConnect { address });
     }
-    let identity = Identity::load_or_create(&config.state.directory)?;
-    Ok(format!("  - {}\n", entry(config, &identity, address)))
+    let keyring = Keyring::look(&config.state.directory)?;
+    Ok(format!("  - {}\n", entry(config, &keyring, address)))
 }
 
 /// The address that other peers are told.
@@ -26,11 +26,11 @@ pub(super) fn advertised(config: &Config) -> Option<String> {
 }
 
 /// This sidecar, as a table of peers has it.
-pub(super) fn entry(config: &Config, identity: &Identity, address: String) -> PeerEntry {
+pub(super) fn entry(config: &Config, keyring: &Keyring, address: String) -> PeerEntry {
     PeerEntry {
         name: config.peer.clone(),
         addresses: vec![address],
-        fingerprints: vec![identity.fingerprint],
+        fingerprints: keyring.fingerprints(),
         node: None,
     }
 }

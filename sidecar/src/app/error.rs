@@ -16,6 +16,9 @@ pub enum RunError {
     /// A metric is there twice.
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    /// Something is insisted on that cannot be had.
+    #[error(transparent)]
+    Unable(#[from] crate::config::Unable),
     /// The arena would get the container killed.
     #[error(transparent)]
     Memory(#[from] ArenaAboveLimit),

@@ -9,6 +9,7 @@ mod entry;
 mod error;
 mod parts;
 mod peering;
+mod rotating;
 mod scrape;
 mod verbs;
 

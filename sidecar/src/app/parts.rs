@@ -13,13 +13,14 @@ use tensorlane_proto::identity::{Fingerprint, Incarnation};
 use tensorlane_proto::ledger::{Limits, Millis};
 
 use super::error::{RunError, io};
-use super::{peering, scrape};
+use super::peering::{self, Peering};
+use super::scrape;
 use crate::clock::Clock;
-use crate::config::{Config, check_memory};
-use crate::exchange::{Exchange, ExchangeSettings};
-use crate::identity::Identity;
+use crate::config::abilities::missing_transports;
+use crate::config::{Config, check_abilities, check_memory};
+use crate::exchange::{Exchange, ExchangeSettings, RoutePolicy};
+use crate::identity::Keyring;
 use crate::metrics::Metrics;
-use crate::peer::Peers;
 use crate::session::{SessionServer, SessionSettings};
 use crate::store::{Keeper, Me, Store, StoreSettings};
 use crate::unread::Unread;
@@ -36,7 +37,7 @@ pub(super) struct Parts {
     keeper: Keeper,
     arena: Arc<Arena>,
     exchange: Arc<Exchange>,
-    peers: Option<Arc<Peers>>,
+    peers: Option<Peering>,
     sessions: Arc<SessionServer>,
     fingerprint: Fingerprint,
     /// Held for as long as the sidecar runs.
@@ -47,14 +48,19 @@ pub(super) struct Parts {
 
 impl Parts {
     pub(super) fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, RunError> {
+        check_abilities(config)?;
         check_memory(config, memory_limit())?;
+        for transport in missing_transports(config) {
+            tracing::warn!(%transport, "allowed and not in this release: other transports are used");
+        }
         raise_descriptor_limit();
         let state = &config.state.directory;
         let locks = [lock(state)?, lock(&config.sockets.directory)?];
         let witnesses = state.join("witnesses");
         std::fs::create_dir_all(&witnesses).map_err(io("make state.directory"))?;
         std::fs::create_dir_all(&config.sockets.directory).map_err(io("make sockets.directory"))?;
-        let identity = Identity::load_or_create(state)?;
+        let keyring = Keyring::start(state)?;
+        let fingerprint = keyring.current().fingerprint;
         let me = Me {
             exchange: config.exchange.clone(),
             peer: config.peer.clone(),
@@ -66,11 +72,12 @@ impl Parts {
         let settings = ExchangeSettings {
             deadline: config.deadlines.default,
             deadline_max: DEADLINE_MAX,
-            fingerprint: identity.fingerprint,
+            fingerprint,
+            routes: RoutePolicy { transports: config.routes.transports, require: config.routes.require },
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
         let unread = Unread::new(config.limits.unread_bytes);
-        let peers = peering::start(config, &identity, &exchange, &unread, metrics)?;
+        let peers = peering::start(config, keyring, &exchange, &unread, metrics)?;
         let sessions = SessionServer::start(
             SessionSettings {
                 path: config.sockets.directory.join("session.sock"),
@@ -85,8 +92,7 @@ impl Parts {
             Arc::clone(metrics),
         );
         let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
-        scrape::register(metrics, &exchange, &sessions, peers.as_ref(), &unread);
-        let fingerprint = identity.fingerprint;
+        scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread);
         Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, _locks: locks })
     }
 
@@ -103,12 +109,15 @@ impl Parts {
     }
 
     /// Ends everything, in order. Blocks where threads are waited for, so it runs beside the runtime.
-    pub(super) async fn stop(self) -> Result<(), RunError> {
+    pub(super) async fn stop(mut self) -> Result<(), RunError> {
+        if let Some(peering) = &mut self.peers {
+            peering.rotating.shutdown().await;
+        }
         let ended = tokio::task::spawn_blocking(move || {
             self.exchange.end();
             self.sessions.stop();
-            if let Some(peers) = &self.peers {
-                peers.stop();
+            if let Some(peering) = &self.peers {
+                peering.peers.stop();
             }
             self.workers.stop();
             self.keeper.stop();

@@ -7,17 +7,19 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use tensorlane_proto::identity::{Fingerprint, PeerName};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::entry::{advertised, entry};
 use super::error::{RunError, io};
+use super::rotating::Rotating;
 use crate::config::{Config, PeersDirectory};
 use crate::directory::kubernetes::connect;
 use crate::directory::{
     Directory, FileDirectory, KubernetesDirectory, KubernetesSettings, MemoryDirectory, PeerEntry, PeerTable,
     PublishedOffer, table_after_refresh,
 };
-use crate::exchange::{Exchange, offer, own_offer};
-use crate::identity::{Identity, fingerprint, tls};
+use crate::exchange::Exchange;
+use crate::identity::{Identity, Keyring, fingerprint, tls};
 use crate::metrics::Metrics;
 use crate::peer::{Counters, Keys, Known, KnownPeer, Me, Peers, PeersConfig};
 use crate::unread::Unread;
@@ -27,14 +29,14 @@ const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A directory behind the questions of `peer`.
 struct Table {
-    directory: Box<dyn Directory>,
+    directory: Arc<dyn Directory>,
     table: watch::Receiver<Arc<PeerTable>>,
 }
 
 // === impl Table ===
 
 impl Table {
-    fn over(directory: Box<dyn Directory>) -> Self {
+    fn over(directory: Arc<dyn Directory>) -> Self {
         let table = directory.watch();
         Self { directory, table }
     }
@@ -71,23 +73,30 @@ fn known(entry: &PeerEntry) -> KnownPeer {
     }
 }
 
+/// The connections to peers, and the change of the key that they are made with.
+pub(super) struct Peering {
+    pub(super) peers: Arc<Peers>,
+    pub(super) rotating: JoinSet<()>,
+}
+
 /// Listens for peers and dials them, if the configuration says where.
 pub(super) fn start(
     config: &Config,
-    identity: &Identity,
+    keyring: Keyring,
     exchange: &Arc<Exchange>,
     unread: &Unread,
     metrics: &Arc<Metrics>,
-) -> Result<Option<Arc<Peers>>, RunError> {
+) -> Result<Option<Peering>, RunError> {
     let Some(listen) = &config.peers.listen else { return Ok(None) };
     let refused = |source| RunError::PeersListen { address: listen.clone(), source };
     let address = resolve(listen).map_err(refused)?;
     let directory = directory(config, metrics)?;
     let advertised = advertised(config).unwrap_or_else(|| listen.clone());
-    directory.publish(PublishedOffer {
-        entry: entry(config, identity, advertised.clone()),
-        offer: own_offer(exchange.me(), vec![advertised.clone()]),
-    });
+    let published = PublishedOffer {
+        entry: entry(config, &keyring, advertised.clone()),
+        offer: exchange.own_offer(vec![advertised.clone()]),
+    };
+    directory.publish(published.clone());
     let me = exchange.me();
     let peers = Peers::start(
         PeersConfig {
@@ -98,30 +107,33 @@ pub(super) fn start(
             unread: unread.clone(),
             ..PeersConfig::new(address)
         },
-        keys(identity)?,
-        Arc::new(Table::over(directory)),
+        keys(keyring.current())?,
+        Arc::new(Table::over(Arc::clone(&directory))),
         Me {
             exchange: me.exchange.clone(),
             peer: me.peer.clone(),
             incarnation: me.incarnation,
-            offer: offer(vec![advertised]),
+            offer: exchange.offer(vec![advertised]),
         },
         Arc::clone(exchange) as Arc<dyn crate::peer::Serve>,
         Arc::new(Counters::default()),
     );
     let peers = peers.map_err(refused)?;
     exchange.connect(Arc::clone(&peers));
-    Ok(Some(peers))
+    let rotating =
+        Rotating { keyring, directory, published, peers: Arc::clone(&peers), exchange: Arc::clone(exchange) };
+    let rotating = [rotating.run(config.identity.clone())].into_iter().collect();
+    Ok(Some(Peering { peers, rotating }))
 }
 
 /// The place that `peers.directory` names.
-fn directory(config: &Config, metrics: &Arc<Metrics>) -> Result<Box<dyn Directory>, RunError> {
+fn directory(config: &Config, metrics: &Arc<Metrics>) -> Result<Arc<dyn Directory>, RunError> {
     Ok(match (config.peers.directory, &config.peers.file) {
         (PeersDirectory::File, Some(file)) => {
-            Box::new(FileDirectory::start(file, Arc::clone(metrics)).map_err(io("start the directory"))?)
+            Arc::new(FileDirectory::start(file, Arc::clone(metrics)).map_err(io("start the directory"))?)
         }
-        (PeersDirectory::Kubernetes, _) => Box::new(kubernetes(config, metrics)?),
-        (PeersDirectory::None | PeersDirectory::File, _) => Box::new(MemoryDirectory::default()),
+        (PeersDirectory::Kubernetes, _) => Arc::new(kubernetes(config, metrics)?),
+        (PeersDirectory::None | PeersDirectory::File, _) => Arc::new(MemoryDirectory::default()),
     })
 }
 
@@ -141,7 +153,8 @@ fn kubernetes(config: &Config, metrics: &Arc<Metrics>) -> Result<KubernetesDirec
     Ok(KubernetesDirectory::start(client, &settings, Arc::clone(metrics)))
 }
 
-fn keys(identity: &Identity) -> Result<Keys, RunError> {
+/// The identity as TLS takes it.
+pub(super) fn keys(identity: &Identity) -> Result<Keys, rustls::Error> {
     Ok(Keys {
         server: Arc::new(tls::server_config(identity)?),
         client: Arc::new(tls::client_config(identity)?),

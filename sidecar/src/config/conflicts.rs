@@ -14,7 +14,10 @@ pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
     let advertised =
         unreachable.then(|| ("peers.advertise", "nothing listens there: set peers.listen".to_owned()));
     let table = table_conflict(&config.peers);
-    let all = [above("arena.segment", segment), above("arena.ready", ready), advertised, table];
+    let identity = &config.identity;
+    let hasty = identity.rotate_every.is_some_and(|every| every <= identity.overlap);
+    let overlap = hasty.then(|| ("identity.overlap", "not shorter than identity.rotateEvery".to_owned()));
+    let all = [above("arena.segment", segment), above("arena.ready", ready), advertised, table, overlap];
     all.into_iter().flatten().collect()
 }
 

@@ -13,8 +13,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tensorlane_proto::crd::GpuMode;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
+use tensorlane_proto::negotiate::{Encryption, Require, TransportSet};
 
+pub mod abilities;
 mod conflicts;
 pub mod memory;
 pub mod mistakes;
@@ -24,6 +27,7 @@ mod settings;
 mod sources;
 mod values;
 
+pub use abilities::{Unable, check_abilities};
 pub use memory::{ArenaAboveLimit, check_memory};
 pub use mistakes::{Mistake, Mistakes};
 pub use sources::{FILE_BYTES_MAX, Loaded, Origin, Sources};
@@ -40,6 +44,8 @@ pub struct Config {
     pub exchange: ExchangeName,
     /// The name of this peer.
     pub peer: PeerName,
+    /// What routes to other peers may be, and must be.
+    pub routes: Routes,
     /// Where workloads connect.
     pub sockets: Sockets,
     /// gRPC over TCP.
@@ -50,6 +56,12 @@ pub struct Config {
     pub state: State,
     /// Other peers.
     pub peers: Peers,
+    /// The key that other peers know this one by.
+    pub identity: IdentityConfig,
+    /// Tensors on GPUs.
+    pub gpu: Gpu,
+    /// What the sidecars of a node share.
+    pub node: Node,
     /// Metrics and health.
     pub admin: Admin,
     /// How many of everything.
@@ -60,6 +72,17 @@ pub struct Config {
     pub deadlines: Deadlines,
     /// Logs.
     pub log: Log,
+}
+
+/// What routes to other peers may be, and must be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Routes {
+    /// The transports between peers that may be used; absent: all that there are.
+    pub transports: Option<TransportSet>,
+    /// What every route must be, besides what a call requires.
+    pub require: Require,
+    /// Whether bulk bytes between peers are encrypted.
+    pub encryption: Encryption,
 }
 
 /// Where workloads connect.
@@ -124,6 +147,29 @@ pub enum PeersDirectory {
     File,
     /// The `TensorPeer` objects of the exchange.
     Kubernetes,
+}
+
+/// The key that other peers know this one by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IdentityConfig {
+    /// The age at which it is changed; absent: never.
+    pub rotate_every: Option<Duration>,
+    /// How long two keys stand for this peer.
+    pub overlap: Duration,
+}
+
+/// Tensors on GPUs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gpu {
+    /// How they are shared.
+    pub mode: GpuMode,
+}
+
+/// What the sidecars of a node share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// The directory in which they find each other; absent: they share nothing.
+    pub directory: Option<PathBuf>,
 }
 
 /// Metrics and health.

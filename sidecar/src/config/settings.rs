@@ -3,14 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tensorlane_proto::crd::GpuMode;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
+use tensorlane_proto::negotiate::{Encryption, Require};
 
 use super::values::{
-    GI, KI, MI, bytes, bytes_text, count, duration, host_port, log_format, log_level, loopback, namespace,
-    parsed, path, peers_directory, socket_address_or_off, sockets_directory,
+    GI, KI, MI, bytes, bytes_text, count, duration, duration_or_off, encryption, host_port, log_format,
+    log_level, loopback, namespace, parsed, path, peers_directory, require, socket_address_or_off,
+    sockets_directory, transports,
 };
 use super::{
-    Admin, Arena, Config, Deadlines, Gc, Grpc, Limits, Log, LogFormat, Peers, PeersDirectory, Sockets, State,
+    Admin, Arena, Config, Deadlines, Gc, Gpu, Grpc, IdentityConfig, Limits, Log, LogFormat, Node, Peers,
+    PeersDirectory, Routes, Sockets, State,
 };
 
 /// One setting.
@@ -76,6 +80,27 @@ pub(super) static SETTINGS: &[Setting] = &[
         "a name: a-z, 0-9, '-' and '.'",
         "The name of this peer in its exchange; the host's name by default, which is the pod's.",
         peer = parsed
+    ),
+    setting!(
+        "transports",
+        Absent,
+        "some of shm, cuda_ipc, tcp and quic, with commas between them",
+        "The transports between peers that may be used. Absent: all of this release that need no permission.",
+        routes.transports = |text| transports(text).map(Some)
+    ),
+    setting!(
+        "require",
+        Text("none"),
+        "some of zero_copy, same_node and encrypted, with commas between them, or none",
+        "What every route between this peer and another must be, besides what a call requires; what has no such route fails.",
+        routes.require = require
+    ),
+    setting!(
+        "encryption",
+        Text("required"),
+        "required or none",
+        "Whether bulk bytes between peers are encrypted; none lets them travel in the clear.",
+        routes.encryption = encryption
     ),
     setting!(
         "sockets.directory",
@@ -174,6 +199,39 @@ pub(super) static SETTINGS: &[Setting] = &[
         "a number from 1 to 10000",
         "Peers that may be connected at once; each costs a thread or two and about 1Mi of arena.base.",
         peers.max = |text| count(text, 10_000)
+    ),
+    setting!(
+        "identity.rotateEvery",
+        Computed(|config, _| (if config.peers.directory == PeersDirectory::Kubernetes {
+            "24h"
+        } else {
+            "off"
+        })
+        .to_owned()),
+        "a duration up to a day, such as 12h, or off",
+        "The age at which the identity key is changed while the sidecar runs. 24h in Kubernetes, else off, by default.",
+        identity.rotate_every = duration_or_off
+    ),
+    setting!(
+        "identity.overlap",
+        Text("2m"),
+        DURATION,
+        "How long two keys stand for this peer: half of it from when the peer table lists the new one until it is used, half of it after.",
+        identity.overlap = duration
+    ),
+    setting!(
+        "gpu.mode",
+        Text("auto"),
+        "auto, none, broker or legacy_ipc",
+        "How tensors on GPUs are shared; auto is whatever this release can do.",
+        gpu.mode = parsed
+    ),
+    setting!(
+        "node.directory",
+        Absent,
+        "an absolute path",
+        "Where the sidecars of this node find each other to share memory. Absent: they share none.",
+        node.directory = |text| path(text).map(Some)
     ),
     setting!(
         "admin.listen",
@@ -323,6 +381,7 @@ pub(super) fn blank() -> Config {
     Config {
         exchange: ExchangeName::new("default").expect("seven small letters are a name"),
         peer: PeerName::new("here").expect("four small letters are a name"),
+        routes: Routes { transports: None, require: Require::NONE, encryption: Encryption::Tls },
         sockets: Sockets { directory: PathBuf::new() },
         grpc: Grpc { listen: None },
         arena: Arena { size: 0, segment: 0, ready: 0, base: 0 },
@@ -336,6 +395,9 @@ pub(super) fn blank() -> Config {
             kubeconfig: None,
             max: 0,
         },
+        identity: IdentityConfig { rotate_every: None, overlap: zero },
+        gpu: Gpu { mode: GpuMode::Auto },
+        node: Node { directory: None },
         admin: Admin { listen: None },
         limits: Limits {
             sessions: 0,

@@ -46,6 +46,11 @@ fn every_setting_can_be_set_from_either_side() {
         "exchange" | "peer" => "other",
         "grpc.listen" | "admin.listen" => "127.0.0.1:1",
         "log.level" => "warn",
+        "identity.rotateEvery" => "7h",
+        "identity.overlap" => "7m",
+        "transports" => "quic",
+        "require" => "same_node",
+        "encryption" | "gpu.mode" => "none",
         "peers.directory" => "file",
         "peers.namespace" => "elsewhere",
         "peers.kubeconfig" => "/elsewhere",
@@ -214,6 +219,17 @@ fn pairs_make_a_configuration_for_tests() {
     let config = Config::of(&[("arena.size", "128Mi"), ("deadlines.progress", "250ms")]).unwrap();
     assert_eq!((config.arena.size, config.deadlines.progress), (128 << 20, Duration::from_millis(250)));
     assert!(Config::of(&[("arena.size", "1")]).is_err());
+}
+
+#[test]
+fn keys_are_changed_daily_in_kubernetes_and_the_overlap_is_shorter_than_their_life() {
+    let every = |pairs: &[(&str, &str)]| Config::of(pairs).map(|config| config.identity.rotate_every);
+    assert_eq!(every(&[]), Ok(None));
+    let kubernetes = ("peers.directory", "kubernetes");
+    assert_eq!(every(&[kubernetes]), Ok(Some(Duration::from_secs(86_400))));
+    assert_eq!(every(&[kubernetes, ("identity.rotateEvery", "off")]), Ok(None));
+    let told = every(&[("identity.rotateEvery", "2m")]).unwrap_err().to_string();
+    assert!(told.contains("not shorter than identity.rotateEvery"), "{told}");
 }
 
 #[test]

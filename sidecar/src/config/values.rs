@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tensorlane_proto::crd::TransportKind;
+use tensorlane_proto::negotiate::{Encryption, Require, Transport, TransportSet};
+
 use super::{LogFormat, PeersDirectory};
 
 pub(super) const KI: u64 = 1 << 10;
@@ -66,6 +69,11 @@ pub(super) fn duration(text: &str) -> Parsed<Duration> {
         Some(duration) if duration <= DAY => Ok(duration),
         _ => Err("longer than a day".to_owned()),
     }
+}
+
+/// The same, or `off`.
+pub(super) fn duration_or_off(text: &str) -> Parsed<Option<Duration>> {
+    if text == "off" { Ok(None) } else { duration(text).map(Some) }
 }
 
 /// A whole number from 1 to `max`.
@@ -138,6 +146,37 @@ fn is_host_name(host: &str) -> bool {
 pub(super) fn path(text: &str) -> Parsed<PathBuf> {
     let path = PathBuf::from(text);
     if path.is_absolute() { Ok(path) } else { Err("not an absolute path".to_owned()) }
+}
+
+/// Transports between peers, with commas between them; each once, at least one.
+pub(super) fn transports(text: &str) -> Parsed<TransportSet> {
+    text.split(',').try_fold(TransportSet::EMPTY, |set, word| {
+        let kind: TransportKind = parsed(word)?;
+        let transport: Transport = parsed(kind.as_str())?;
+        if set.contains(transport) {
+            Err(format!("{word:?} stands there twice"))
+        } else {
+            Ok(set.with(transport))
+        }
+    })
+}
+
+/// Requirements with commas between them, or `none`.
+pub(super) fn require(text: &str) -> Parsed<Require> {
+    match text {
+        "none" => Ok(Require::NONE),
+        "" => Err("nothing; say none".to_owned()),
+        words => parsed(words),
+    }
+}
+
+/// Whether bulk bytes are encrypted.
+pub(super) fn encryption(text: &str) -> Parsed<Encryption> {
+    match text {
+        "required" => Ok(Encryption::Tls),
+        "none" => Ok(Encryption::None),
+        _ => Err("no such choice".to_owned()),
+    }
 }
 
 /// Where the peer table comes from.
@@ -262,6 +301,22 @@ mod tests {
         for text in ["", "inf", "info,", "info,peer", "info,peer=loud", "peer=debug"] {
             assert!(log_level(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn what_routes_may_and_must_be_is_said_in_the_words_of_exchanges() {
+        let tcp_and_quic = TransportSet::EMPTY.with(Transport::Tcp).with(Transport::Quic);
+        assert_eq!(transports("quic,tcp"), Ok(tcp_and_quic));
+        for text in ["", "tcp,", "tcp,tcp", "local", "rdma", "tcp, quic", "TCP"] {
+            assert!(transports(text).is_err(), "{text}");
+        }
+        assert_eq!(require("none"), Ok(Require::NONE));
+        assert_eq!(require("encrypted,same_node"), Ok(Require::SAME_NODE.and(Require::ENCRYPTED)));
+        for text in ["", "fast", "none,encrypted", "zero-copy"] {
+            assert!(require(text).is_err(), "{text}");
+        }
+        assert_eq!((encryption("required"), encryption("none")), (Ok(Encryption::Tls), Ok(Encryption::None)));
+        assert!(encryption("tls").is_err());
     }
 
     #[test]

@@ -85,12 +85,22 @@ impl Directory for FileDirectory {
     fn publish(&self, offer: PublishedOffer) {
         let entry = offer.entry;
         let listed = self.shared.table.borrow().peer(&entry.name).cloned();
-        let known = listed
-            .is_some_and(|listed| entry.fingerprints.iter().all(|key| listed.fingerprints.contains(key)));
-        if known {
-            tracing::info!(peer = %entry.name, "this peer is in the peers file");
-        } else {
-            tracing::warn!(file = %self.shared.path.display(), %entry, "this peer is not in the peers file: others refuse it until it is");
+        let Some(listed) = listed else {
+            let file = self.shared.path.display();
+            tracing::warn!(%file, %entry, "this peer is not in the peers file: others refuse it until it is");
+            return;
+        };
+        let file = self.shared.path.display();
+        let missing = entry.fingerprints.iter().any(|key| !listed.fingerprints.contains(key));
+        let gone = listed.fingerprints.iter().any(|key| !entry.fingerprints.contains(key));
+        match (missing, gone) {
+            (false, false) => tracing::info!(peer = %entry.name, "this peer is in the peers file"),
+            (false, true) => {
+                tracing::info!(%file, %entry, "the peers file lists a key that this peer has no more")
+            }
+            (true, _) => {
+                tracing::warn!(%file, %entry, "the peers file lacks a key of this peer: write it there")
+            }
         }
     }
 

@@ -36,7 +36,7 @@ use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
 pub use self::acquire::Borrowed;
 use self::fetch::Fetches;
 pub use self::put::{OpenPut, stored_result};
-pub use self::route::{offer, own_offer};
+pub use self::route::RoutePolicy;
 use self::serve::Slots;
 use crate::cancel::Cancel;
 use crate::metrics::Metrics;
@@ -56,8 +56,10 @@ pub struct ExchangeSettings {
     pub deadline: Duration,
     /// The longest deadline that is taken: a call that waits has a worker.
     pub deadline_max: Duration,
-    /// The fingerprint of this sidecar's key.
+    /// The fingerprint of this sidecar's key, to begin with.
     pub fingerprint: Fingerprint,
+    /// What routes may be, and must be.
+    pub routes: RoutePolicy,
 }
 
 /// The verbs of this sidecar.
@@ -69,6 +71,7 @@ pub struct Exchange {
     waits: Workers,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
+    fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
     slots: Mutex<Slots>,
     /// Raised when the sidecar ends.
@@ -105,6 +108,7 @@ impl Exchange {
             workers,
             waits: Workers::with_threads(WAITS_MAX),
             metrics,
+            fingerprint: Mutex::new(settings.fingerprint),
             settings,
             fetches: Mutex::new(HashMap::new()),
             slots: Mutex::default(),
@@ -122,6 +126,11 @@ impl Exchange {
     pub fn connect(&self, peers: Arc<Peers>) {
         // A second time would be a mistake of the wiring; the first one stays.
         let _ = self.peers.set(peers);
+    }
+
+    /// The key of this sidecar was changed.
+    pub fn rekeyed(&self, fingerprint: Fingerprint) {
+        *self.fingerprint.lock() = fingerprint;
     }
 
     /// Who this sidecar is.

@@ -50,6 +50,7 @@ impl Slots {
 
 impl Serve for Exchange {
     fn open(&self, from: &PeerKey, id: u64, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
+        self.may_leave(from)?;
         let slot = self.slots.lock().of(from);
         let taken = self.store.lease(Holder::Peer(slot), None, TensorId(id))?;
         let served = served(&taken.tensor, selection, bytes);
@@ -64,9 +65,11 @@ impl Serve for Exchange {
         self.store.release(Holder::Peer(slot), &[id], &[]);
     }
 
-    fn small(&self, _from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
+    fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
         let mut left = SMALL_BYTES_MAX;
-        let small = |id: &u64| match self.small_one(TensorId(*id), &mut left) {
+        let allowed = self.may_leave(from);
+        let mut one = |id| allowed.clone().and_then(|()| self.small_one(id, &mut left));
+        let small = |id: &u64| match one(TensorId(*id)) {
             Ok(small) => small,
             Err(failure) => {
                 v1::PulledSmall { failure: Some((&failure).into()), ..v1::PulledSmall::default() }

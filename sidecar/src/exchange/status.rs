@@ -26,7 +26,7 @@ impl Exchange {
             exchange: me.exchange.to_string(),
             peer: me.peer.to_string(),
             incarnation: me.incarnation.to_string(),
-            fingerprint: self.settings.fingerprint.to_string(),
+            fingerprint: self.fingerprint.lock().to_string(),
             uptime_seconds: self.store.uptime().as_secs_f64(),
             arena: Some(v1::ArenaStatus {
                 total: usage.total,

@@ -10,6 +10,9 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 /// The file in the state directory.
 pub const KEY_FILE: &str = "identity.pem";
 
+/// The file beside it, of a key that is made known and not used yet.
+pub(super) const NEXT_FILE: &str = "identity-next.pem";
+
 /// The most bytes of the file; a P-256 key has about 250.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 
@@ -63,14 +66,14 @@ pub enum KeyFileError {
     },
 }
 
-/// The key in the directory, and its file.
-pub(super) fn load_or_create(directory: &Path) -> Result<(KeyPair, PathBuf), KeyFileError> {
+/// The key of that name in the directory, and its file.
+pub(super) fn load_or_create(directory: &Path, name: &str) -> Result<(KeyPair, PathBuf), KeyFileError> {
     let io = |action, path: &Path| {
         let path = path.to_owned();
         move |source| KeyFileError::Io { action, path, source }
     };
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io("make", directory))?;
-    let path = directory.join(KEY_FILE);
+    let path = directory.join(name);
     let file = match File::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             create(directory, &path).map_err(io("create", &path))?;
@@ -82,11 +85,18 @@ pub(super) fn load_or_create(directory: &Path) -> Result<(KeyPair, PathBuf), Key
     Ok((key, path))
 }
 
+/// Gives the next key the name of the one in use. It takes effect at once: whoever starts again uses it.
+pub(super) fn advance(directory: &Path) -> Result<(), KeyFileError> {
+    let (next, path) = (directory.join(NEXT_FILE), directory.join(KEY_FILE));
+    let moved = fs::rename(&next, &path).and_then(|()| File::open(directory)?.sync_all());
+    moved.map_err(|source| KeyFileError::Io { action: "put the next key in the place of", path, source })
+}
+
 /// Writes a new key beside the file and links it to its name: whoever reads sees all of it, and of two who make one
 /// at the same time the first wins and both go on to read its key.
 fn create(directory: &Path, path: &Path) -> io::Result<()> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(io::Error::other)?;
-    let draft = directory.join(format!("{KEY_FILE}.{:016x}", rand::random::<u64>()));
+    let draft = directory.join(format!("draft-{:016x}.pem", rand::random::<u64>()));
     let linked = write(&draft, key.serialize_pem().as_bytes()).and_then(|()| fs::hard_link(&draft, path));
     let removed = fs::remove_file(&draft);
     match linked {

@@ -14,9 +14,12 @@ use tensorlane_proto::identity::Fingerprint;
 use webpki::EndEntityCert;
 
 mod file;
+mod keyring;
+pub mod rotation;
 pub mod tls;
 
 pub use file::{KEY_FILE, KeyFileError};
+pub use keyring::Keyring;
 
 /// This sidecar's key, its certificate and its fingerprint.
 pub struct Identity {
@@ -48,7 +51,11 @@ impl Identity {
     /// # Errors
     /// The key cannot be read, kept or used; see [`KeyFileError`] for what to do.
     pub fn load_or_create(directory: &Path) -> Result<Identity, KeyFileError> {
-        let (key, path) = file::load_or_create(directory)?;
+        Identity::named(directory, KEY_FILE)
+    }
+
+    fn named(directory: &Path, name: &str) -> Result<Identity, KeyFileError> {
+        let (key, path) = file::load_or_create(directory, name)?;
         Identity::of(&key).map_err(|source| KeyFileError::Unusable { path, source })
     }
 

@@ -15,6 +15,7 @@ use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire
 use thiserror::Error;
 use tracing::{debug, warn};
 
+use super::api::Keys;
 use super::handshake::{self, HandshakeError, Secured};
 use super::incoming::{Drained, Incoming};
 use super::link::{self, Ended, Link, LinkParts};
@@ -114,9 +115,10 @@ fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
     let on_thread = Arc::clone(shared);
     shared.spawn("tl-peer-in", move || {
         let until = Instant::now() + on_thread.config.handshake;
-        let up = handshake::server(Arc::clone(&on_thread.keys.server), &socket, until)
+        let keys = on_thread.keys();
+        let up = handshake::server(Arc::clone(&keys.server), &socket, until)
             .map_err(Refused::from)
-            .and_then(|secured| greet(&on_thread, socket, secured, guard, None, until));
+            .and_then(|secured| greet(&on_thread, socket, &keys, secured, guard, None, until));
         match up {
             Ok(up) => up.run(&on_thread),
             Err(refused) => {
@@ -156,8 +158,9 @@ fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up,
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match connect(shared, &address, left) {
             Ok((socket, guard)) => {
-                let secured = handshake::client(Arc::clone(&shared.keys.client), &socket, until)?;
-                return greet(shared, socket, secured, guard, Some(&peer.name), until);
+                let keys = shared.keys();
+                let secured = handshake::client(Arc::clone(&keys.client), &socket, until)?;
+                return greet(shared, socket, &keys, secured, guard, Some(&peer.name), until);
             }
             Err(error) => last = error.into(),
         }
@@ -195,13 +198,14 @@ impl Up {
 fn greet(
     shared: &Arc<Shared>,
     socket: TcpStream,
+    keys: &Keys,
     secured: Secured,
     guard: Registered,
     wanted: Option<&PeerName>,
     until: Instant,
 ) -> Result<Up, Refused> {
     let Secured { mut sealer, opener, certificate, plain, sealed } = secured;
-    let (name, fingerprint) = who(shared, &certificate, wanted)?;
+    let (name, fingerprint) = who(shared, keys, &certificate, wanted)?;
     socket.set_nodelay(true)?;
     SockRef::from(&socket).set_tcp_user_timeout(Some(shared.config.progress))?;
     // Who dialed speaks first, and gets an answer only if it is let in: else it would take the connection for one that
@@ -253,6 +257,7 @@ fn greet(
             offer: hello.offer.unwrap_or_default(),
             dialed,
             fingerprint,
+            ours: keys.fingerprint,
             outbox: Outbox::new(writing, sealer, account, count),
             socket,
         })
@@ -265,10 +270,11 @@ fn greet(
 /// Whose key it is, by the directory; asked again once where it does not know.
 fn who(
     shared: &Arc<Shared>,
+    keys: &Keys,
     certificate: &CertificateDer<'_>,
     wanted: Option<&PeerName>,
 ) -> Result<(PeerName, Fingerprint), Refused> {
-    let fingerprint = (shared.keys.fingerprint_of)(certificate).ok_or(Refused::NoKey)?;
+    let fingerprint = (keys.fingerprint_of)(certificate).ok_or(Refused::NoKey)?;
     let found = shared.known.by_fingerprint(&fingerprint).or_else(|| {
         shared.known.refresh();
         shared.known.by_fingerprint(&fingerprint)

@@ -55,6 +55,9 @@ pub(super) enum Ended {
     /// The directory does not list the peer's key any more.
     #[error("the peer's key is no longer in the directory")]
     Revoked,
+    /// It was made with a key of ours that is no longer used.
+    #[error("our key was changed")]
+    Rotated,
     /// Something of ours is not as it must be.
     #[error("a mistake of this sidecar: {0}")]
     Ours(String),
@@ -78,6 +81,7 @@ impl Ended {
             Self::Replaced => "replaced",
             Self::Stopped => "stopped",
             Self::Revoked => "revoked",
+            Self::Rotated => "rotated",
             Self::Ours(_) => "ours",
             Self::Backlog => "backlog",
             Self::Unread => "unread",
@@ -109,6 +113,8 @@ pub(super) struct Link {
     pub(super) dialed: bool,
     /// The key it was authenticated by.
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
+    /// The key of ours that it was made with.
+    pub(super) ours: tensorlane_proto::Fingerprint,
     pub(super) since: Instant,
     pub(super) outbox: Outbox,
     socket: TcpStream,
@@ -128,13 +134,14 @@ pub(super) struct LinkParts {
     pub(super) offer: v1::Offer,
     pub(super) dialed: bool,
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
+    pub(super) ours: tensorlane_proto::Fingerprint,
     pub(super) outbox: Outbox,
     pub(super) socket: TcpStream,
 }
 
 impl Link {
     pub(super) fn new(parts: LinkParts) -> Self {
-        let LinkParts { id, peer, incarnation, offer, dialed, fingerprint, outbox, socket } = parts;
+        let LinkParts { id, peer, incarnation, offer, dialed, fingerprint, ours, outbox, socket } = parts;
         Self {
             id,
             peer,
@@ -142,6 +149,7 @@ impl Link {
             offer,
             dialed,
             fingerprint,
+            ours,
             since: Instant::now(),
             outbox,
             socket,
@@ -227,7 +235,9 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
     shared.counters.closed.add(ended.label());
     match ended {
         Ended::Ours(_) => error!(peer = %link.peer.name, why, "connection ended"),
-        Ended::Replaced | Ended::Stopped => debug!(peer = %link.peer.name, why, "connection closed"),
+        Ended::Replaced | Ended::Stopped | Ended::Rotated => {
+            debug!(peer = %link.peer.name, why, "connection closed")
+        }
         _ => info!(peer = %link.peer.name, why, "connection lost"),
     }
 }

@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
+use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Serve};
 use super::calls::{Call, InquireDone, Kind, PullCall, PullDone, SmallDone};
 use super::connect;
 use super::counters::Counters;
-use super::link::Ended;
+use super::link::{Ended, Link};
 use super::remote::Peer;
 use super::shared::{Shared, World};
 
@@ -312,6 +312,30 @@ impl Peers {
     /// one, whose end was not noticed yet: a call finds out.
     pub fn is_over(&self, name: &PeerName, incarnation: Incarnation) -> bool {
         self.shared.known_peer(name).is_some_and(|peer| peer.state.lock().was(incarnation))
+    }
+
+    /// From now on connections are made with these keys; those that are up stay.
+    pub fn use_keys(&self, keys: &Keys) {
+        self.shared.use_keys(keys);
+    }
+
+    /// How many connections were made with a key of ours.
+    pub fn made_with(&self, ours: &Fingerprint) -> usize {
+        self.links_with(ours).count()
+    }
+
+    /// Ends the connections that were made with a key of ours, in order. Calls on them go on, on the next connection.
+    pub fn end_made_with(&self, ours: &Fingerprint) {
+        for link in self.links_with(ours) {
+            link.end_in_order(Ended::Rotated);
+        }
+        self.shared.steward.wake();
+    }
+
+    fn links_with(&self, ours: &Fingerprint) -> impl Iterator<Item = Arc<Link>> + use<> {
+        let ours = *ours;
+        let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
+        links.filter(move |link| link.ours == ours)
     }
 
     /// What a peer said it can speak, when it last said Hello.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use tensorlane_proto::{Failure, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
@@ -25,7 +25,7 @@ use crate::cancel::Cancel;
 pub(super) struct Shared {
     pub(super) config: PeersConfig,
     pub(super) me: Me,
-    pub(super) keys: Keys,
+    keys: RwLock<Arc<Keys>>,
     pub(super) known: Arc<dyn Known>,
     pub(super) serve: Arc<dyn Serve>,
     pub(super) counters: Arc<Counters>,
@@ -74,7 +74,7 @@ impl Shared {
         Self {
             config,
             me,
-            keys: prepare(&keys),
+            keys: RwLock::new(Arc::new(prepare(&keys))),
             known,
             serve,
             counters,
@@ -89,6 +89,16 @@ impl Shared {
             unready: Mutex::default(),
             unknown: Mutex::new(0),
         }
+    }
+
+    /// The keys for a connection that begins now.
+    pub(super) fn keys(&self) -> Arc<Keys> {
+        Arc::clone(&self.keys.read())
+    }
+
+    /// From now on connections are made with other keys.
+    pub(super) fn use_keys(&self, keys: &Keys) {
+        *self.keys.write() = Arc::new(prepare(keys));
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -225,7 +235,7 @@ impl Shared {
             if let Some(old) = &state.link {
                 let young = old.since.elapsed() < self.config.handshake;
                 let kept = Candidate { dialed: old.dialed, incarnation: old.incarnation };
-                if !dial::replaces(new, kept, young, &self.keys.fingerprint, &link.fingerprint) {
+                if !dial::replaces(new, kept, young, &link.ours, &link.fingerprint) {
                     return false;
                 }
             }

@@ -123,8 +123,12 @@ fn round(shared: &Arc<Shared>) -> Instant {
     let now = Instant::now();
     let mut next = now + ROUND.min(shared.config.progress / 4);
     let known = shared.known.all();
+    // As the others read it of us: both ends of a pair must come to the same answer while a key is changed.
+    let listed = known.iter().find(|entry| entry.name == shared.me.peer);
+    let ours = listed.and_then(|entry| entry.fingerprints.iter().min().copied());
+    let ours = ours.unwrap_or_else(|| shared.keys().fingerprint);
     for entry in &known {
-        if entry.name != shared.me.peer && entry.fingerprints.iter().min() > Some(&shared.keys.fingerprint) {
+        if entry.name != shared.me.peer && entry.fingerprints.iter().min() > Some(&ours) {
             shared.peer(&entry.name).set_eager();
         }
     }

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+#[cfg(feature = "kubernetes")]
+use tensorlane_client::SOCKETS_DEFAULT;
 use tensorlane_client::{Client, ClientOptions, DEADLINE_DEFAULT, SOCKETS_ENV, Target};
 use tensorlane_proto::{PeerName, Selection};
 
@@ -35,6 +37,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// Where the sockets are looked for.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.sockets.clone().unwrap_or_else(|| SOCKETS_DEFAULT.into())
+    }
+
     pub(crate) fn connect(&self) -> tensorlane_client::Result<Client> {
         let options = self.sockets.as_ref().map_or_else(ClientOptions::from_env, ClientOptions::at);
         options.deadline(self.deadline.unwrap_or(DEADLINE_DEFAULT)).connect()
@@ -75,6 +83,9 @@ pub(crate) enum Command {
     Status,
     /// Show the peers and the route that would be taken to each.
     Peers,
+    /// Find out what is wrong with this pod: sockets, sidecar, arena, peers. The cluster's side: kubectl tensorlane check.
+    #[cfg(feature = "kubernetes")]
+    Check,
     /// Print manifests with sidecars injected, as the operator would.
     #[cfg(feature = "kubernetes")]
     Inject(Inject),

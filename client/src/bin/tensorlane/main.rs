@@ -1,9 +1,11 @@
 //! The command `tensorlane` (also `kubectl tensorlane`): what a person asks a sidecar.
 //!
 //! Results go to standard output, as text or JSON; progress and errors go to standard error. Exit codes: 0 done, 1 it
-//! failed, 2 it was called wrongly.
+//! failed, 2 it was called wrongly; `check` has one more, 3: nothing wrong was found, not everything could be looked at.
 
 mod args;
+#[cfg(feature = "kubernetes")]
+mod check;
 mod file;
 mod get;
 #[cfg(feature = "kubernetes")]
@@ -29,7 +31,7 @@ fn main() -> ExitCode {
     let args = Args::parse().settled();
     let output = Output::new(args.output);
     match run(args, &output) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
@@ -39,13 +41,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(args: Args, output: &Output) -> Result<()> {
+fn run(args: Args, output: &Output) -> Result<ExitCode> {
     #[cfg(feature = "kubernetes")]
-    if let Command::Inject(inject) = &args.command {
-        return inject::run(inject);
+    match &args.command {
+        Command::Inject(inject) => return inject::run(inject).map(|()| ExitCode::SUCCESS),
+        Command::Check => return check::run(&args.connection, output),
+        _ => {}
     }
     let client = args.connection.connect()?;
-    match args.command {
+    let done = match args.command {
         Command::Put(put) => put::run(&client, output, &put),
         Command::Get(get) => get::run(&client, output, &get),
         Command::Ls(ls) => list::ls(&client, output, &ls),
@@ -54,8 +58,10 @@ fn run(args: Args, output: &Output) -> Result<()> {
         Command::Status => inquire::status(&client, output),
         Command::Peers => inquire::peers(&client, output),
         #[cfg(feature = "kubernetes")]
-        Command::Inject(inject) => inject::run(&inject),
-    }
+        // They need no sidecar, and are done already.
+        Command::Inject(_) | Command::Check => Ok(()),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

@@ -73,6 +73,7 @@ impl World {
             deadline: Duration::from_secs(30),
             deadline_max: Duration::from_secs(60),
             fingerprint: Fingerprint([7; 32]),
+            routes: crate::exchange::RoutePolicy::default(),
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
         let socket = directory.path().join("grpc.sock");

@@ -4,5 +4,6 @@ mod faults;
 mod hostile;
 mod keys;
 mod proxy;
+mod rotation;
 mod transfer;
 mod world;

@@ -53,6 +53,16 @@ impl Table {
         });
     }
 
+    /// Lists a peer with one more key, or with this one alone.
+    pub(crate) fn rekey(&self, peer: &str, fingerprint: Fingerprint, alone: bool) {
+        for entry in self.entries.lock().iter_mut().filter(|entry| entry.name.as_str() == peer) {
+            if alone {
+                entry.fingerprints.clear();
+            }
+            entry.fingerprints.push(fingerprint);
+        }
+    }
+
     pub(crate) fn unlist(&self, peer: &str) {
         self.entries.lock().retain(|entry| entry.name.as_str() != peer);
     }

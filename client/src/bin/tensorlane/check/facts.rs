@@ -1,0 +1,77 @@
+//! What a check looks at, as plain data, and how it is read.
+
+use std::path::PathBuf;
+
+use tensorlane_client::{PeerStatus, SESSION_SOCKET, Status};
+use tensorlane_memory::limits::memory_limit;
+use tensorlane_operator::quantity::Amount;
+
+use crate::args::Connection;
+
+/// Everything that is looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// The directory of the sockets.
+    pub(super) directory: PathBuf,
+    /// Whether a sidecar answers there.
+    pub(super) access: Access,
+    /// The version of this command.
+    pub(super) version: &'static str,
+    /// What the sidecar says of itself.
+    pub(super) status: Option<Status>,
+    /// The peers as it sees them, itself included, or why it does not say.
+    pub(super) peers: Result<Vec<PeerStatus>, String>,
+    /// Where this is the sidecar's own container: its memory limit, and what it needs beside the arena; bytes.
+    pub(super) memory: Option<(u64, u64)>,
+}
+
+/// Whether a sidecar answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// There is no such directory.
+    NoDirectory,
+    /// There is no socket in it.
+    NoSocket,
+    /// There is one, and this came of it.
+    NoAnswer(String),
+    /// It answers.
+    Answers,
+}
+
+/// Looks at everything.
+pub(super) fn read(connection: &Connection) -> Facts {
+    let directory = connection.directory();
+    let nothing = |access| Facts {
+        directory: directory.clone(),
+        access,
+        version: env!("CARGO_PKG_VERSION"),
+        status: None,
+        peers: Ok(Vec::new()),
+        memory: own_memory(),
+    };
+    if !directory.is_dir() {
+        return nothing(Access::NoDirectory);
+    }
+    if !directory.join(SESSION_SOCKET).exists() {
+        return nothing(Access::NoSocket);
+    }
+    let client = match connection.connect() {
+        Ok(client) => client,
+        Err(error) => return nothing(Access::NoAnswer(error.to_string())),
+    };
+    match client.status() {
+        Ok(status) => Facts {
+            status: Some(status),
+            peers: client.peers().map_err(|error| error.to_string()),
+            ..nothing(Access::Answers)
+        },
+        Err(error) => nothing(Access::NoAnswer(error.to_string())),
+    }
+}
+
+/// Only the sidecar's container has the variable, and only its limit says anything about the arena.
+fn own_memory() -> Option<(u64, u64)> {
+    let base = std::env::var("TENSORLANE_ARENA_BASE").ok()?;
+    let base = Amount::parse(&base).ok()?.units()?;
+    Some((memory_limit()?.bytes, base))
+}

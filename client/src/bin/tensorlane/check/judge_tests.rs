@@ -1,0 +1,130 @@
+use tensorlane_operator::findings::{self, Level, exit_code};
+use tensorlane_proto::generated as v1;
+
+use super::*;
+
+fn route(transport: i32, refusals: &[(v1::Transport, &str)]) -> Option<v1::Moved> {
+    let refusals = refusals
+        .iter()
+        .map(|(transport, why)| v1::Refusal { transport: (*transport).into(), why: (*why).to_owned() })
+        .collect();
+    Some(v1::Moved { transport, refusals, ..v1::Moved::default() })
+}
+
+fn peer(name: &str, state: &str, error: &str) -> PeerStatus {
+    let by_tcp = route(v1::Transport::Tcp.into(), &[(v1::Transport::Shm, "policy")]);
+    PeerStatus {
+        name: name.to_owned(),
+        state: state.to_owned(),
+        last_error: error.to_owned(),
+        route: by_tcp,
+        ..PeerStatus::default()
+    }
+}
+
+/// A pod in which all is well, with one other peer.
+fn well() -> Facts {
+    let arena =
+        v1::ArenaStatus { total: 1 << 30, free: 1 << 29, largest_put: 1 << 28, ..v1::ArenaStatus::default() };
+    let status = Status {
+        version: "0.1.7".to_owned(),
+        exchange: "default".to_owned(),
+        peer: "a".to_owned(),
+        arena: Some(arena),
+        ..Status::default()
+    };
+    Facts {
+        directory: "/run/tensorlane".into(),
+        access: Access::Answers,
+        version: "0.1.0",
+        status: Some(status),
+        peers: Ok(vec![peer("a", "self", ""), peer("b", "connected", "")]),
+        memory: Some((2 << 30, 1 << 28)),
+    }
+}
+
+fn told(facts: &Facts) -> String {
+    findings::text(&findings(facts))
+}
+
+#[test]
+fn a_pod_that_is_well_has_no_problem_and_says_which_way_bytes_go() {
+    let all = findings(&well());
+    assert_eq!(exit_code(&all), 0, "{all:#?}");
+    let text = told(&well());
+    for part in [
+        "a sidecar answers",
+        "0.1.7",
+        "512.0 MiB of 1.0 GiB free",
+        "1 of 1 connected",
+        "1 by tcp, not shm: policy",
+    ] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+}
+
+#[test]
+fn without_a_sidecar_nothing_else_is_asked() {
+    for (access, part) in [
+        (Access::NoDirectory, "kubectl tensorlane explain"),
+        (Access::NoSocket, "--previous"),
+        (Access::NoAnswer("too many".to_owned()), "does not answer: too many"),
+    ] {
+        let facts = Facts { access, status: None, ..well() };
+        let all = findings(&facts);
+        assert_eq!((all.len(), exit_code(&all)), (1, 1));
+        assert!(told(&facts).contains(part), "{part} is not in {}", told(&facts));
+    }
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found_with_what_to_do() {
+    type Break = fn(&mut Facts);
+    let cases: [(Break, &str); 9] = [
+        (|f| f.version = "0.2.0", "same minor version"),
+        (|f| f.status.as_mut().unwrap().waiting = 2, "2 puts wait for room"),
+        (|f| f.status.as_mut().unwrap().arena.as_mut().unwrap().largest_put = 0, "arena-size larger"),
+        (|f| f.memory = Some((1 << 30, 1 << 28)), "raise the container's memory limit"),
+        (|f| f.peers = Ok(vec![peer("b", "unreachable", "b at h:1: Connection refused")]), "NetworkPolicy"),
+        (
+            |f| {
+                f.peers =
+                    Ok(vec![peer("b", "unreachable", "the key sha256:1 belongs to no peer of this exchange")])
+            },
+            "a key is not pinned",
+        ),
+        (
+            |f| f.peers = Ok(vec![peer("b", "unreachable", "it belongs to the exchange \"x\"")]),
+            "another exchange",
+        ),
+        (
+            |f| f.peers = Ok(vec![peer("b", "unreachable", "b has no address in the directory")]),
+            "not published yet",
+        ),
+        (
+            |f| {
+                let mut strict = peer("b", "connected", "");
+                strict.route = route(0, &[(v1::Transport::Tcp, "not_same_node")]);
+                f.peers = Ok(vec![strict]);
+            },
+            "no way to 1 connected: not tcp: not_same_node",
+        ),
+    ];
+    for (break_it, part) in cases {
+        let mut facts = well();
+        break_it(&mut facts);
+        let all = findings(&facts);
+        assert_eq!(all.iter().filter(|one| one.level == Level::Problem).count(), 1, "{part}: {all:#?}");
+        assert!(told(&facts).contains(part), "{part} is not in {}", told(&facts));
+        assert!(all.iter().all(|one| one.level != Level::Problem || one.remedy.is_some()));
+    }
+}
+
+#[test]
+fn a_peer_alone_is_worth_knowing_and_no_problem() {
+    let alone = Facts { peers: Ok(vec![peer("a", "self", "")]), ..well() };
+    assert!(told(&alone).contains("no other peer of exchange default"));
+    assert_eq!(exit_code(&findings(&alone)), 0);
+    let silent = Facts { peers: Err("DEADLINE_EXCEEDED".to_owned()), ..well() };
+    assert_eq!(exit_code(&findings(&silent)), 3);
+}

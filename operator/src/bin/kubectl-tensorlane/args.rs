@@ -1,0 +1,120 @@
+//! What the command understands.
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Look at Tensorlane in a cluster. Changes nothing.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl tensorlane",
+    bin_name = "kubectl tensorlane",
+    version,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Args {
+    /// The namespace that is asked about [default: that of the context].
+    #[arg(short, long, global = true, value_name = "NAME")]
+    pub(crate) namespace: Option<String>,
+    /// The context of the kubeconfig [default: the current one].
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// The namespace of the operator.
+    #[arg(long, global = true, default_value = "tensorlane-system", value_name = "NAME")]
+    pub(crate) operator_namespace: String,
+    /// How results are printed.
+    #[arg(short, long, global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    pub(crate) output: Format,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// What is wrong with the installation and with this namespace, and what to do.
+    Check,
+    /// Why a pod, or what makes pods, has a sidecar or not.
+    Explain {
+        /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME or cronjob/NAME.
+        #[arg(value_name = "KIND/NAME", value_parser = Object::parse)]
+        object: Object,
+    },
+    /// The peers of this namespace.
+    Peers {
+        /// Only those of this exchange.
+        #[arg(long, value_name = "NAME")]
+        exchange: Option<String>,
+    },
+    /// Which way bytes would go between the peers of an exchange, and why not a better one.
+    Routes {
+        /// The exchange.
+        #[arg(long, default_value = "default", value_name = "NAME")]
+        exchange: String,
+    },
+}
+
+/// An object that can be explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) kind: &'static str,
+    pub(crate) group: &'static str,
+    pub(crate) name: String,
+}
+
+/// The words of each kind, as kubectl knows them.
+const KINDS: [(&[&str], &str, &str); 7] = [
+    (&["pod", "pods", "po"], "Pod", ""),
+    (&["deployment", "deployments", "deploy"], "Deployment", "apps"),
+    (&["statefulset", "statefulsets", "sts"], "StatefulSet", "apps"),
+    (&["daemonset", "daemonsets", "ds"], "DaemonSet", "apps"),
+    (&["replicaset", "replicasets", "rs"], "ReplicaSet", "apps"),
+    (&["job", "jobs"], "Job", "batch"),
+    (&["cronjob", "cronjobs", "cj"], "CronJob", "batch"),
+];
+
+impl Object {
+    fn parse(text: &str) -> Result<Object, String> {
+        let (word, name) = text.split_once('/').ok_or("say KIND/NAME, such as pod/trainer-0")?;
+        let found = KINDS.iter().find(|(words, ..)| words.contains(&word.to_lowercase().as_str()));
+        let Some((_, kind, group)) = found else {
+            let known: Vec<&str> = KINDS.iter().map(|(words, ..)| words[0]).collect();
+            return Err(format!(
+                "{word:?} makes no pods that are known here; there are {}",
+                known.join(", ")
+            ));
+        };
+        if name.is_empty() || name.contains('/') {
+            return Err(format!("{name:?} is no name"));
+        }
+        Ok(Object { kind, group, name: name.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn objects_are_named_as_kubectl_names_them() {
+        let parsed = |text| Object::parse(text).map(|object| (object.kind, object.name));
+        assert_eq!(parsed("po/a"), Ok(("Pod", "a".to_owned())));
+        assert_eq!(parsed("Deploy/b"), Ok(("Deployment", "b".to_owned())));
+        for wrong in ["a", "pod/", "pod/a/b", "service/a"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

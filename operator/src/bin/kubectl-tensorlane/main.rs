@@ -1,0 +1,86 @@
+//! `kubectl tensorlane`: what a person asks a cluster. Reads objects, and changes none.
+//!
+//! Results go to standard output, as text or JSON; errors go to standard error. Exit codes: 0 nothing is wrong, 1
+//! something is, or it failed, 2 it was called wrongly, 3 nothing wrong was found but not everything could be read.
+
+mod args;
+mod read;
+mod show;
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use kube::config::KubeConfigOptions;
+use kube::{Client, Config};
+use serde_json::json;
+use tensorlane_operator::findings::{self, Finding};
+use tensorlane_operator::inspect::{cluster, explain, peers, routes};
+
+use crate::args::{Args, Command, Format};
+use crate::read::Reader;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    // The client of Kubernetes takes the provider of the process; another one could not be set before.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.map_err(Box::from).and_then(|runtime| runtime.block_on(run(&args))) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
+    let reader = connect(args).await?;
+    match &args.command {
+        Command::Check => found(args, &cluster::findings(&reader.cluster().await?)),
+        Command::Explain { object } => found(args, &explain::findings(&reader.subject(object).await)),
+        Command::Peers { exchange } => {
+            let listed = reader.peers().await?;
+            let rows = peers::rows(&listed, exchange.as_deref());
+            print(args, || json!(rows), || show::peers(&rows))
+        }
+        Command::Routes { exchange } => {
+            let (peers, spec) = reader.exchange(exchange).await?;
+            let pairs = routes::pairs(&peers, &spec);
+            print(args, || json!(pairs), || show::routes(&pairs))
+        }
+    }
+}
+
+async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
+    let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
+    // A context is one of a kubeconfig; without one a pod may ask, too.
+    let config = match &args.context {
+        Some(_) => Config::from_kubeconfig(&options).await?,
+        None => Config::infer().await?,
+    };
+    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    Ok(Reader::new(Client::try_from(config)?, namespace, args.operator_namespace.clone()))
+}
+
+fn found(args: &Args, all: &[Finding]) -> Result<u8, Box<dyn Error>> {
+    print(args, || findings::json(all), || findings::text(all))?;
+    Ok(findings::exit_code(all))
+}
+
+fn print(
+    args: &Args,
+    json: impl FnOnce() -> serde_json::Value,
+    text: impl FnOnce() -> String,
+) -> Result<u8, Box<dyn Error>> {
+    let text = match args.output {
+        Format::Json => format!("{:#}\n", json()),
+        Format::Text => text(),
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever read our output has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(0),
+        written => Ok(written.map(|()| 0)?),
+    }
+}

@@ -1,0 +1,95 @@
+//! Tables for people.
+
+use std::fmt::Write;
+
+use tensorlane_operator::inspect::peers::PeerRow;
+use tensorlane_operator::inspect::routes::PairRoute;
+
+/// The letters of an incarnation that tell two lives apart.
+const INCARNATION_LETTERS: usize = 8;
+
+pub(crate) fn peers(rows: &[PeerRow]) -> String {
+    let headings =
+        ["PEER", "EXCHANGE", "NODE", "READY", "REASON", "SPEAKS", "KEYS", "INCARNATION", "ADDRESSES"];
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.name.clone(),
+            row.exchange.clone(),
+            row.node.clone(),
+            row.ready.clone(),
+            row.reason.clone(),
+            row.transports.join(","),
+            row.fingerprints.len().to_string(),
+            row.incarnation.chars().take(INCARNATION_LETTERS).collect(),
+            row.addresses.join(","),
+        ]
+    });
+    table(&headings, &cells.collect::<Vec<_>>())
+}
+
+/// A matrix of peers, and below it the reasons, each once with how many pairs it holds for.
+pub(crate) fn routes(pairs: &[PairRoute]) -> String {
+    let mut names: Vec<&str> = pairs.iter().flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect();
+    names.sort_unstable();
+    names.dedup();
+    let cell = |a: &str, b: &str| {
+        let pair = pairs.iter().find(|pair| (pair.a == a && pair.b == b) || (pair.a == b && pair.b == a));
+        pair.map_or("local", |pair| pair.transport.unwrap_or("none")).to_owned()
+    };
+    let row = |a: &&str| std::iter::once((*a).to_owned()).chain(names.iter().map(|b| cell(a, b))).collect();
+    let headings: Vec<&str> = std::iter::once("PEER").chain(names.iter().copied()).collect();
+    let mut text = table(&headings, &names.iter().map(row).collect::<Vec<_>>());
+    let mut reasons: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+    for pair in pairs {
+        let transport = pair.transport.unwrap_or("none");
+        *reasons.entry(format!("{transport}, {}", pair.refusals.join(", "))).or_default() += 1;
+    }
+    for (reason, count) in reasons {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{count} x {reason}");
+    }
+    text
+}
+
+fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let wide = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([headings[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..headings.len()).map(wide).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut text = line(headings.to_vec());
+    for row in rows {
+        let cells = row.iter().map(|cell| if cell.is_empty() { "-" } else { cell.as_str() });
+        text.push('\n');
+        text.push_str(&line(cells.collect()));
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_a_matrix_with_the_reasons_below() {
+        let pair = |a: &str, b: &str, transport, why: &str| PairRoute {
+            a: a.to_owned(),
+            b: b.to_owned(),
+            transport,
+            refusals: vec![why.to_owned()],
+        };
+        let pairs = [
+            pair("a", "b", Some("tcp"), "not shm: policy"),
+            pair("a", "c", None, "c has not published"),
+            pair("b", "c", None, "c has not published"),
+        ];
+        let expected = "PEER  a      b      c\na     local  tcp    none\nb     tcp    local  none\nc     none   none   local\n\
+                        2 x none, c has not published\n1 x tcp, not shm: policy\n";
+        assert_eq!(routes(&pairs), expected);
+    }
+}

@@ -1,0 +1,162 @@
+use serde_json::json;
+
+use super::*;
+use crate::findings::{Level, exit_code};
+
+fn there(object: Value) -> Seen {
+    Seen::There(object)
+}
+
+/// A cluster in which all is well.
+fn well() -> Cluster {
+    let crd = json!({
+        "spec": {"versions": [{"name": "v1alpha1", "served": true}]},
+        "status": {"conditions": [{"type": "Established", "status": "True"}]},
+    });
+    let allowed = json!({"status": {"allowed": true}});
+    Cluster {
+        operator_namespace: "tensorlane-system".to_owned(),
+        definitions: vec![("tensorpeers.tensorlane.dev".to_owned(), there(crd))],
+        policies: vec![("tensorlane-injected".to_owned(), there(json!({})))],
+        operator: there(
+            json!({"metadata": {"name": "tensorlane-operator"}, "spec": {"replicas": 2}, "status": {"readyReplicas": 2}}),
+        ),
+        lease: there(json!({"spec": {"holderIdentity": "operator-a"}})),
+        webhook: there(json!({"webhooks": [{
+            "name": "pods.tensorlane.dev",
+            "clientConfig": {"caBundle": "TFM=", "service": {"namespace": "tensorlane-system"}},
+        }]})),
+        endpoints: there(json!({"items": [{"endpoints": [{"conditions": {"ready": true}}, {}]}]})),
+        namespace: there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "enabled"}}})),
+        exchanges: there(json!({"items": [{
+            "metadata": {"name": "default", "generation": 3},
+            "status": {"observedGeneration": 3, "conditions": [
+                {"type": "Accepted", "status": "True", "reason": "Accepted"},
+                {"type": "Ready", "status": "True", "message": "all 1 peers can be reached"},
+            ]},
+        }]})),
+        peers: there(json!({"items": [{
+            "metadata": {"name": "a"},
+            "status": {"fingerprints": ["sha256:1"], "conditions": [{"type": "Ready", "status": "True"}]},
+        }]})),
+        role: there(json!({})),
+        binding: there(json!({})),
+        access: vec![("list tensorpeers", there(allowed))],
+    }
+}
+
+/// The one thing that is wrong.
+fn only_problem(cluster: &Cluster) -> String {
+    let all = findings(cluster);
+    let wrong: Vec<_> = all.iter().filter(|one| one.level == Level::Problem).collect();
+    assert_eq!(wrong.len(), 1, "{all:#?}");
+    let remedy = wrong[0].remedy.as_deref().unwrap_or_default();
+    assert!(!remedy.is_empty(), "{all:#?}");
+    format!("{}: {} -> {remedy}", wrong[0].about, wrong[0].found)
+}
+
+#[test]
+fn a_cluster_that_is_well_has_a_line_for_everything_and_no_problem() {
+    let all = findings(&well());
+    assert!(all.iter().all(|one| one.level == Level::Ok), "{all:#?}");
+    let about: std::collections::BTreeSet<_> = all.iter().map(|one| one.about).collect();
+    assert_eq!(about.len(), 10);
+    assert_eq!(exit_code(&all), 0);
+}
+
+#[test]
+fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
+    type Break = fn(&mut Cluster);
+    let cases: [(Break, &str); 17] = [
+        (|c| c.definitions[0].1 = Seen::Missing, "is not defined -> kubectl apply"),
+        (|c| c.definitions[0].1 = there(json!({})), "is not established"),
+        (|c| c.policies[0].1 = Seen::Missing, "policies: tensorlane-injected is missing"),
+        (|c| c.operator = Seen::Missing, "no Deployment of the operator"),
+        (
+            |c| c.operator = there(json!({"metadata": {"name": "o"}, "spec": {"replicas": 0}})),
+            "scale deploy/o",
+        ),
+        (
+            |c| c.operator = there(json!({"spec": {"replicas": 2}, "status": {"readyReplicas": 1}})),
+            "1 of 2 replicas",
+        ),
+        (|c| c.lease = Seen::Missing, "leader: no replica leads"),
+        (|c| c.webhook = Seen::Missing, "webhook: there is no"),
+        (
+            |c| {
+                c.webhook = there(
+                    json!({"webhooks": [{"name": "x", "clientConfig": {"service": {"namespace": "tensorlane-system"}}}]}),
+                )
+            },
+            "x has no caBundle",
+        ),
+        (|c| c.endpoints = there(json!({"items": []})), "no ready replica"),
+        (
+            |c| c.endpoints = there(json!({"items": [{"endpoints": [{"conditions": {"ready": false}}]}]})),
+            "no ready replica",
+        ),
+        (
+            |c| {
+                c.namespace =
+                    there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "true"}}}))
+            },
+            "its pods are refused -> kubectl label namespace ml",
+        ),
+        (
+            |c| c.exchanges = there(json!({"items": [{"metadata": {"name": "x", "generation": 1}}]})),
+            "has not looked at x",
+        ),
+        (
+            |c| {
+                c.exchanges = there(json!({"items": [{"metadata": {"name": "x"}, "status": {"conditions": [
+                    {"type": "Accepted", "status": "False", "reason": "PolicyMissing", "message": "apply it"},
+                ]}}]}));
+            },
+            "x is not accepted: PolicyMissing -> apply it",
+        ),
+        (|c| c.binding = Seen::Missing, "RoleBinding tensorlane-peer is missing"),
+        (|c| c.access[0].1 = there(json!({"status": {"allowed": false}})), "may not list tensorpeers"),
+        (
+            |c| {
+                c.peers = there(
+                    json!({"items": [{"metadata": {"name": "b"}, "spec": {"node": "n1"}, "status": {"conditions": [
+                        {"type": "Ready", "status": "False", "reason": "NodeLost", "message": "it does not answer"},
+                    ]}}]}),
+                );
+            },
+            "b: it does not answer (NodeLost) -> kubectl describe node n1",
+        ),
+    ];
+    for (break_it, part) in cases {
+        let mut cluster = well();
+        break_it(&mut cluster);
+        let told = only_problem(&cluster);
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
+}
+
+#[test]
+fn a_key_of_two_peers_is_told_with_both() {
+    let mut cluster = well();
+    let peer = |name: &str| json!({"metadata": {"name": name}, "status": {"fingerprints": ["sha256:1"], "conditions": [{"type": "Ready", "status": "True"}]}});
+    cluster.peers = there(json!({"items": [peer("a"), peer("b")]}));
+    assert!(only_problem(&cluster).contains("a and b claim the same key"));
+}
+
+#[test]
+fn what_may_not_be_read_is_unknown_and_not_wrong() {
+    let mut cluster = well();
+    cluster.webhook = Seen::Hidden("forbidden".to_owned());
+    cluster.access[0].1 = Seen::Hidden("forbidden".to_owned());
+    let all = findings(&cluster);
+    assert_eq!(all.iter().filter(|one| one.level == Level::Unknown).count(), 2, "{all:#?}");
+    assert_eq!(exit_code(&all), 3);
+}
+
+#[test]
+fn a_namespace_without_exchanges_lacks_nothing() {
+    let mut cluster = well();
+    (cluster.exchanges, cluster.peers) = (there(json!({"items": []})), there(json!({"items": []})));
+    (cluster.binding, cluster.access) = (Seen::Missing, vec![("x", there(json!({})))]);
+    assert_eq!(exit_code(&findings(&cluster)), 0);
+}

@@ -1,0 +1,142 @@
+use serde_json::json;
+
+use super::*;
+use crate::findings::exit_code;
+
+fn subject(kind: &'static str, object: Value) -> Subject {
+    let mut facts = Facts::default();
+    facts.namespace.name = "ml".to_owned();
+    Subject {
+        kind,
+        name: "x".to_owned(),
+        namespace: "ml".to_owned(),
+        object: Seen::There(object),
+        facts: Ok(facts),
+        events: Seen::There(json!({"items": []})),
+        peer: Seen::Missing,
+    }
+}
+
+fn pod(annotations: &Value) -> Value {
+    json!({"metadata": {"name": "x", "annotations": annotations}, "spec": {"containers": [{"name": "main", "image": "i"}]}})
+}
+
+/// A pod as the planner makes it, with this status of its sidecar.
+fn with_sidecar(status: &Value) -> Value {
+    let Decision::Inject(plan) = plan(&pod(&json!({INJECT: "enabled"})), &Facts::default()).decision else {
+        panic!("it is injected")
+    };
+    let mut pod = plan.pod;
+    let mut status = status.clone();
+    status["name"] = json!("tensorlane");
+    pod["status"] = json!({"initContainerStatuses": [status]});
+    pod
+}
+
+fn told(subject: &Subject) -> String {
+    crate::findings::text(&findings(subject))
+}
+
+#[test]
+fn a_pod_that_does_not_ask_is_told_how_to() {
+    let asked_nothing = subject("Pod", pod(&json!({})));
+    let text = told(&asked_nothing);
+    assert!(
+        text.contains("no sidecar: neither the pod nor its namespace")
+            && text.contains("enabled in metadata"),
+        "{text}"
+    );
+    assert_eq!(exit_code(&findings(&asked_nothing)), 0);
+    let deployment = json!({"spec": {"template": pod(&json!({INJECT: "disabled"}))}});
+    assert!(
+        told(&subject("Deployment", deployment)).contains("the pod says tensorlane.dev/inject: disabled")
+    );
+}
+
+#[test]
+fn a_template_that_cannot_be_served_is_told_why_and_one_that_can_by_whom() {
+    let template = |annotations: Value| json!({"spec": {"template": pod(&annotations)}});
+    let wrong = template(
+        json!({INJECT: "enabled", "tensorlane.dev/arena-size": "2GB", "tensorlane.dev/arena": "1Gi"}),
+    );
+    let wrong = subject("Job", wrong);
+    let text = told(&wrong);
+    for part in ["cannot be served (invalid_annotation)", "such as 2Gi", "tensorlane.dev/arena"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert_eq!(exit_code(&findings(&wrong)), 1);
+    let right = told(&subject("StatefulSet", template(json!({INJECT: "enabled"}))));
+    assert!(right.contains("its pods get a sidecar of exchange default: the pod asked"), "{right}");
+}
+
+#[test]
+fn a_pod_that_asks_and_has_none_is_older_than_that() {
+    let text = told(&subject("Pod", pod(&json!({INJECT: "enabled"}))));
+    assert!(text.contains("has none") && text.contains("kubectl delete pod x"), "{text}");
+}
+
+#[test]
+fn an_injected_pod_says_who_asked_how_its_sidecar_is_and_whether_others_reach_it() {
+    let mut well = subject("Pod", with_sidecar(&json!({"ready": true, "restartCount": 0})));
+    let published =
+        json!({"type": "Ready", "status": "True", "message": "other peers can reach the sidecar"});
+    well.peer = Seen::There(json!({"metadata": {"name": "x"}, "status": {"conditions": [published]}}));
+    let text = told(&well);
+    for part in ["the pod asked; exchange default, arena 1Gi", "it is ready", "other peers can reach"] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert_eq!(exit_code(&findings(&well)), 0);
+}
+
+#[test]
+fn a_sidecar_that_is_not_ready_says_its_last_words() {
+    let ended = json!({"terminated": {"exitCode": 1, "message": "arena.size 2Gi is too much"}});
+    for (status, part) in [
+        (
+            json!({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended}),
+            "again and again: arena.size 2Gi",
+        ),
+        (
+            json!({"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}),
+            "ImagePullBackOff: no such image",
+        ),
+        (json!({"lastState": {"terminated": {"reason": "OOMKilled"}}}), "raise tensorlane.dev/memory"),
+        (json!({"state": {"running": {}}}), "it is not ready: it has said nothing yet"),
+    ] {
+        let text = told(&subject("Pod", with_sidecar(&status)));
+        assert!(text.contains(part), "{part} is not in {text}");
+        assert!(text.contains("it has no TensorPeer"), "{text}");
+    }
+    let mut pending = with_sidecar(&json!({}));
+    pending["status"] =
+        json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/2 nodes: memory"}]});
+    assert!(told(&subject("Pod", pending)).contains("0/2 nodes: memory"));
+}
+
+#[test]
+fn what_is_not_there_and_what_may_not_be_read_is_told_apart() {
+    let mut nothing = subject("Pod", Value::Null);
+    nothing.object = Seen::Missing;
+    assert!(told(&nothing).contains("a pod that was refused is never there"));
+    nothing.object = Seen::Hidden("forbidden".to_owned());
+    assert_eq!(exit_code(&findings(&nothing)), 3);
+    let mut blind = subject("Pod", pod(&json!({INJECT: "enabled"})));
+    blind.facts = Err("the quotas of namespace ml cannot be read".to_owned());
+    assert_eq!(exit_code(&findings(&blind)), 3);
+}
+
+#[test]
+fn the_newest_event_of_ours_is_repeated() {
+    let event = |time: &str, controller: &str, note: &str| json!({"eventTime": time, "reportingController": controller, "reason": "InjectionDenied", "note": note});
+    let mut job = subject("Job", json!({"spec": {"template": pod(&json!({}))}}));
+    job.events = Seen::There(json!({"items": [
+        event("2026-01-02T00:00:00Z", "tensorlane-operator", "newer"),
+        event("2026-01-01T00:00:00Z", "tensorlane-operator", "older"),
+        event("2026-01-03T00:00:00Z", "job-controller", "theirs"),
+    ]}));
+    let text = told(&job);
+    assert!(
+        text.contains("InjectionDenied: newer") && !text.contains("older") && !text.contains("theirs"),
+        "{text}"
+    );
+}

@@ -1,0 +1,55 @@
+//! What a person asks of a cluster: what is wrong with it, why a pod has a sidecar or not, which way bytes would go.
+//! Everything here is a function of objects that somebody has read; nothing here reads.
+
+pub mod cluster;
+pub mod explain;
+pub mod peers;
+pub mod routes;
+
+use serde_json::Value;
+
+/// An object, as far as it could be read.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Seen {
+    /// It is there.
+    There(Value),
+    /// It is not.
+    Missing,
+    /// Whether it is could not be found out: what the API server said.
+    Hidden(String),
+}
+
+impl Seen {
+    /// The object, where it is there.
+    pub fn object(&self) -> Option<&Value> {
+        match self {
+            Seen::There(object) => Some(object),
+            Seen::Missing | Seen::Hidden(_) => None,
+        }
+    }
+
+    /// The objects of a list; none where it could not be read.
+    pub fn items(&self) -> &[Value] {
+        let items = self.object().and_then(|list| list.get("items")).and_then(Value::as_array);
+        items.map_or(&[], Vec::as_slice)
+    }
+}
+
+/// A text in an object; empty where there is none.
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn name(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// A list in an object; empty where there is none.
+fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object.pointer(pointer).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// A condition of an object.
+fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    list(object, "/status/conditions").iter().find(|one| one["type"] == kind)
+}

@@ -1,0 +1,83 @@
+//! The peers of a namespace as rows.
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{condition, list, name, text};
+
+/// One peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PeerRow {
+    /// Its name, which is that of its pod.
+    pub name: String,
+    /// Its exchange.
+    pub exchange: String,
+    /// The node of its pod.
+    pub node: String,
+    /// Whether others can reach it: `True`, `False` or `Unknown`.
+    pub ready: String,
+    /// Why, in a word.
+    pub reason: String,
+    /// The transports that it offers.
+    pub transports: Vec<String>,
+    /// Where it is reached.
+    pub addresses: Vec<String>,
+    /// Its keys: two while they are changed.
+    pub fingerprints: Vec<String>,
+    /// This life of its sidecar.
+    pub incarnation: String,
+}
+
+/// The rows of a list, by exchange and name; those of one exchange where one is named.
+pub fn rows(peers: &[Value], exchange: Option<&str>) -> Vec<PeerRow> {
+    let of_it = |row: &PeerRow| exchange.is_none_or(|exchange| row.exchange == exchange);
+    let mut rows: Vec<PeerRow> = peers.iter().map(row).filter(of_it).collect();
+    rows.sort_unstable_by(|a, b| (&a.exchange, &a.name).cmp(&(&b.exchange, &b.name)));
+    rows
+}
+
+fn row(peer: &Value) -> PeerRow {
+    let texts = |pointer| {
+        list(peer, pointer).iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<String>>()
+    };
+    let ready = condition(peer, "Ready");
+    let transports = list(peer, "/status/offer/transports").iter();
+    PeerRow {
+        name: name(peer).to_owned(),
+        exchange: text(peer, "/spec/exchange").to_owned(),
+        node: text(peer, "/spec/node").to_owned(),
+        ready: ready.map_or("Unknown", |ready| text(ready, "/status")).to_owned(),
+        reason: ready.map_or("NotPublished", |ready| text(ready, "/reason")).to_owned(),
+        transports: transports.map(|one| text(one, "/transport").to_owned()).collect(),
+        addresses: texts("/status/addresses"),
+        fingerprints: texts("/status/fingerprints"),
+        incarnation: text(peer, "/status/incarnation").to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_has_published_and_one_that_has_not() {
+        let published = json!({
+            "metadata": {"name": "b"}, "spec": {"exchange": "default", "node": "n1"},
+            "status": {
+                "incarnation": "00", "addresses": ["10.0.0.1:9421"], "fingerprints": ["sha256:1", "sha256:2"],
+                "offer": {"transports": [{"transport": "tcp"}]},
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Published"}],
+            },
+        });
+        let new = json!({"metadata": {"name": "a"}, "spec": {"exchange": "other"}});
+        let rows = rows(&[new.clone(), published], None);
+        assert_eq!((rows[0].name.as_str(), rows[1].name.as_str()), ("b", "a"), "by exchange, then by name");
+        assert_eq!((rows[0].ready.as_str(), rows[0].fingerprints.len()), ("True", 2));
+        assert_eq!(rows[0].transports, ["tcp"]);
+        assert_eq!((rows[1].ready.as_str(), rows[1].reason.as_str()), ("Unknown", "NotPublished"));
+        assert!(super::rows(&[new], Some("default")).is_empty());
+    }
+}

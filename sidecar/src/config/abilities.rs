@@ -1,0 +1,145 @@
+//! What this release can do of all that can be asked for.
+//!
+//! The words of an exchange are older than some of what they speak of. What may be used and is not there yet is a
+//! transport less, and every reply names it; what is insisted on and cannot be had is refused at the start, all of it at
+//! once, before anybody relies on it. Requirements of routes are no part of this: a route that does not meet them is
+//! refused to whoever asks for it.
+
+use std::fmt;
+
+use tensorlane_proto::crd::GpuMode;
+use tensorlane_proto::negotiate::{Encryption, Transport, TransportSet};
+
+use super::Config;
+
+/// The transports of this release.
+pub const SPOKEN: TransportSet = TransportSet::EMPTY.with(Transport::Local).with(Transport::Tcp);
+
+/// What is asked for and cannot be had; at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Unable(pub Vec<Lack>);
+
+/// One thing that cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// The setting.
+    pub setting: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is missing and what to do.
+    pub wrong: &'static str,
+}
+
+/// Refuses a configuration that insists on what this release cannot do.
+///
+/// # Errors
+/// All of it, each with what to do.
+pub fn check_abilities(config: &Config) -> Result<(), Unable> {
+    let all = [transports(config), encryption(config), gpu(config), node(config)];
+    let lacks: Vec<Lack> = all.into_iter().flatten().collect();
+    if lacks.is_empty() { Ok(()) } else { Err(Unable(lacks)) }
+}
+
+/// The transports that may be used and are not there: for a line in the log.
+pub fn missing_transports(config: &Config) -> Vec<Transport> {
+    let allowed = config.routes.transports.unwrap_or(TransportSet::EMPTY);
+    allowed.iter().filter(|transport| !SPOKEN.contains(*transport)).collect()
+}
+
+fn transports(config: &Config) -> Option<Lack> {
+    let allowed = config.routes.transports?;
+    let value = words(allowed.iter());
+    let wrong = "this release speaks none of them between peers: add tcp";
+    (!allowed.contains(Transport::Tcp)).then_some(Lack { setting: "transports", value, wrong })
+}
+
+fn encryption(config: &Config) -> Option<Lack> {
+    let wrong = "this release has no plain lanes, all bytes between peers are encrypted: say required";
+    let lack = Lack { setting: "encryption", value: "none".to_owned(), wrong };
+    (config.routes.encryption == Encryption::None).then_some(lack)
+}
+
+fn gpu(config: &Config) -> Option<Lack> {
+    let mode = config.gpu.mode;
+    let wrong = "this release shares no memory of GPUs: say auto or none, and put tensors of the host";
+    let lack = Lack { setting: "gpu.mode", value: mode.to_string(), wrong };
+    matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc).then_some(lack)
+}
+
+fn node(config: &Config) -> Option<Lack> {
+    let value = config.node.directory.as_ref()?.display().to_string();
+    let wrong = "this release shares no memory between the pods of a node: leave it out (sameNode: off in the exchange)";
+    Some(Lack { setting: "node.directory", value, wrong })
+}
+
+fn words(all: impl Iterator<Item = Transport>) -> String {
+    all.map(Transport::as_str).collect::<Vec<_>>().join(",")
+}
+
+/// `gpu.mode = broker: this release ...`
+impl fmt::Display for Lack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}: {}", self.setting, self.value, self.wrong)
+    }
+}
+
+impl fmt::Display for Unable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the configuration asks for what this release cannot do:")?;
+        self.0.iter().try_for_each(|lack| write!(f, "\n  {lack}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lacks(pairs: &[(&str, &str)]) -> Vec<String> {
+        let checked = check_abilities(&Config::of(pairs).unwrap());
+        checked.err().map(|Unable(all)| all.iter().map(ToString::to_string).collect()).unwrap_or_default()
+    }
+
+    #[test]
+    fn what_can_be_had_is_taken() {
+        assert!(lacks(&[]).is_empty());
+        for (setting, value) in [
+            ("transports", "tcp"),
+            ("transports", "shm,tcp,quic"),
+            ("require", "encrypted"),
+            ("require", "same_node,zero_copy"),
+            ("encryption", "required"),
+            ("gpu.mode", "none"),
+        ] {
+            assert!(lacks(&[(setting, value)]).is_empty(), "{setting}: {value}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_told_all_at_once_with_what_to_do() {
+        let asked = [
+            ("transports", "shm,quic"),
+            ("encryption", "none"),
+            ("gpu.mode", "broker"),
+            ("node.directory", "/n"),
+        ];
+        let told = lacks(&asked);
+        let expected = [
+            ("transports = shm,quic", "add tcp"),
+            ("encryption = none", "say required"),
+            ("gpu.mode = broker", "say auto or none"),
+            ("node.directory = /n", "sameNode: off"),
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        for (told, (start, part)) in told.iter().zip(expected) {
+            assert!(told.starts_with(start) && told.contains(part), "{told}");
+        }
+        assert_eq!(lacks(&[("gpu.mode", "legacy_ipc")]).len(), 1);
+    }
+
+    #[test]
+    fn what_may_be_used_and_is_not_there_is_known() {
+        let config = Config::of(&[("transports", "shm,tcp,quic")]).unwrap();
+        assert_eq!(missing_transports(&config), [Transport::Shm, Transport::Quic]);
+        assert!(missing_transports(&Config::of(&[]).unwrap()).is_empty());
+    }
+}
