@@ -8,9 +8,10 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::failure::{Code, Failure, Reason};
 use crate::generated as v1;
+use crate::identity::{Incarnation, PeerName};
 use crate::layout::{Layout, Shape, Strides};
 use crate::ledger::{RetryId, TensorName};
-use crate::negotiate::{Require, Transport};
+use crate::negotiate::{Offer, Require, Transport, TransportOffer, VersionRange};
 use crate::selection::{Range, Selection};
 
 /// Proves a descriptor: element type, shape, strides and byte length must agree.
@@ -29,6 +30,24 @@ pub fn descriptor(message: v1::Descriptor) -> Result<Descriptor, Failure> {
     let device = message.device.as_ref().map_or(Ok(Device::Host), device)?;
     let metadata = Metadata::new(message.metadata)?;
     Ok(Descriptor { layout, device, metadata })
+}
+
+/// What a peer offers; transports that this version does not know are passed over.
+pub fn offer(peer: PeerName, incarnation: Incarnation, message: &v1::Offer) -> Offer {
+    let versions = message.versions.iter().filter_map(|v| u16::try_from(*v).ok());
+    let (min, max) = (versions.clone().min().unwrap_or(0), versions.max().unwrap_or(0));
+    let read = |t: &v1::TransportOffer| {
+        let transport = transport(t.transport)?;
+        Some(t.addresses.iter().fold(TransportOffer::new(transport), TransportOffer::at))
+    };
+    Offer {
+        peer,
+        incarnation,
+        versions: VersionRange { min, max },
+        transports: message.transports.iter().filter_map(read).collect(),
+        node: None,
+        gpus: Vec::new(),
+    }
 }
 
 fn device(message: &v1::Device) -> Result<Device, Failure> {

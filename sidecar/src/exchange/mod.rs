@@ -32,6 +32,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::Fingerprint;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
+use tensorlane_proto::negotiate::Offer;
 
 pub use self::acquire::Borrowed;
 use self::fetch::Fetches;
@@ -71,6 +72,8 @@ pub struct Exchange {
     waits: Workers,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
+    /// What we offer, without the addresses: one side of every negotiation.
+    offered: Offer,
     fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
     slots: Mutex<Slots>,
@@ -102,6 +105,7 @@ impl Exchange {
         metrics: Arc<Metrics>,
         settings: ExchangeSettings,
     ) -> Arc<Self> {
+        let offered = route::own_offer(store.me(), &settings.routes, &[]);
         Arc::new(Self {
             store,
             peers: OnceLock::new(),
@@ -110,6 +114,7 @@ impl Exchange {
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
             settings,
+            offered,
             fetches: Mutex::new(HashMap::new()),
             slots: Mutex::default(),
             ending: Cancel::default(),

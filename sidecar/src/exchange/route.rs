@@ -1,5 +1,6 @@
 //! Routes: which transport a transfer takes, and why no better one. The choice itself is `negotiate`, which is pure.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tensorlane_proto::device::Device;
@@ -7,8 +8,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
-    Measured, NoRoute, Offer, Policy, Refusal, Require, Route, Transport, TransportOffer, TransportSet,
-    VersionRange, What, Why, negotiate,
+    Measured, NoRoute, Offer, Policy, Refusal, Require, Route, Transport, TransportSet, What, Why, negotiate,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
@@ -18,6 +18,7 @@ use super::Exchange;
 use crate::config::abilities::SPOKEN;
 use crate::metrics::label::Moved;
 use crate::peer::PeerKey;
+use crate::store::Me;
 
 /// What routes to other peers may be, and must be: the exchange's, narrowed by the pod's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -97,13 +98,12 @@ impl Exchange {
 
     fn negotiated(&self, peer: &PeerName, incarnation: Incarnation, what: &What) -> Result<Route, NoRoute> {
         let theirs = self.peers.get().and_then(|p| p.offer(peer));
-        let theirs = match theirs {
-            Some(offer) => read_offer(peer.clone(), incarnation, &offer),
-            // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
-            None => Offer { peer: peer.clone(), incarnation, ..self.own_offer(vec![peer.to_string()]) },
-        };
-        let (ours, routes) = (self.own_offer(Vec::new()), &self.settings.routes);
-        let mut route = negotiate(&ours, &theirs, what, &routes.policy(), &Measured::default());
+        // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
+        let theirs = theirs.unwrap_or_else(|| {
+            Arc::new(Offer { peer: peer.clone(), incarnation, ..self.own_offer(&[peer.to_string()]) })
+        });
+        let routes = &self.settings.routes;
+        let mut route = negotiate(&self.offered, &theirs, what, &routes.policy(), &Measured::default());
         match &mut route {
             Ok(route) => routes.own_up(&mut route.refusals),
             Err(none) => routes.own_up(&mut none.refusals),
@@ -135,43 +135,30 @@ impl Exchange {
     }
 
     /// What this sidecar speaks, as it says in its Hello: TCP in TLS, where the policy allows it.
-    pub fn offer(&self, addresses: Vec<String>) -> v1::Offer {
+    pub fn offer(&self, addresses: &[String]) -> v1::Offer {
         offer(&self.settings.routes, addresses)
     }
 
     /// The same, as the directory publishes it.
-    pub fn own_offer(&self, addresses: Vec<String>) -> Offer {
-        read_offer(self.me().peer.clone(), self.me().incarnation, &self.offer(addresses))
+    pub fn own_offer(&self, addresses: &[String]) -> Offer {
+        own_offer(self.me(), &self.settings.routes, addresses)
     }
 }
 
-fn offer(routes: &RoutePolicy, addresses: Vec<String>) -> v1::Offer {
+/// What a sidecar of this release and policy offers.
+pub(super) fn own_offer(me: &Me, routes: &RoutePolicy, addresses: &[String]) -> Offer {
+    wire::offer(me.peer.clone(), me.incarnation, &offer(routes, addresses))
+}
+
+fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
     let offered = |transport| v1::TransportOffer {
         transport: v1::Transport::from(transport).into(),
-        addresses: addresses.clone(),
+        addresses: addresses.to_vec(),
         details: std::collections::HashMap::new(),
     };
     v1::Offer {
         versions: vec![tensorlane_proto::frame::PEER_VERSION],
         transports: routes.offered().map(offered).collect(),
-    }
-}
-
-/// An offer from the wire; transports that this version does not know are passed over.
-fn read_offer(peer: PeerName, incarnation: Incarnation, offer: &v1::Offer) -> Offer {
-    let versions = offer.versions.iter().filter_map(|v| u16::try_from(*v).ok());
-    let (min, max) = (versions.clone().min().unwrap_or(0), versions.max().unwrap_or(0));
-    let read = |t: &v1::TransportOffer| {
-        let transport = wire::transport(t.transport)?;
-        Some(t.addresses.iter().fold(TransportOffer::new(transport), TransportOffer::at))
-    };
-    Offer {
-        peer,
-        incarnation,
-        versions: VersionRange { min, max },
-        transports: offer.transports.iter().filter_map(read).collect(),
-        node: None,
-        gpus: Vec::new(),
     }
 }
 
@@ -191,7 +178,7 @@ mod tests {
     fn route(routes: RoutePolicy, require: Require) -> Result<String, String> {
         let one = |name: &str| {
             let peer: PeerName = name.parse().unwrap();
-            read_offer(peer, Incarnation(1), &offer(&routes, vec!["h:1".into()]))
+            wire::offer(peer, Incarnation(1), &offer(&routes, &["h:1".into()]))
         };
         let what = What { require, ..What::default() };
         let mut route = negotiate(&one("a"), &one("b"), &what, &routes.policy(), &Measured::default());
@@ -221,7 +208,7 @@ mod tests {
     fn a_transport_that_is_not_listed_is_refused_by_policy_and_not_offered() {
         assert_eq!(route(listed(&[Transport::Tcp]), Require::NONE), Ok("tcp, not shm: policy".to_owned()));
         let none = listed(&[Transport::Quic]);
-        assert!(offer(&none, vec!["h:1".into()]).transports.is_empty());
+        assert!(offer(&none, &["h:1".into()]).transports.is_empty());
         let refused = route(none, Require::NONE).unwrap_err();
         assert!(refused.contains("not tcp: policy"), "{refused}");
         assert!(refused.contains("not quic: not_in_this_release"), "{refused}");

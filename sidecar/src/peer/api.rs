@@ -222,8 +222,6 @@ pub struct PeerView {
     pub state: PeerState,
     /// Its last known incarnation.
     pub incarnation: Option<Incarnation>,
-    /// What it said it can speak, when it last said Hello.
-    pub offer: Option<v1::Offer>,
     /// Where it listens.
     pub addresses: Vec<String>,
     /// Tensor bytes received from it.

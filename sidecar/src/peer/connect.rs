@@ -243,6 +243,7 @@ fn greet(
         Box::new(move |bytes| count_out(&counters, &peer, bytes))
     };
     let writing = socket.try_clone()?;
+    let offer = Arc::new(wire::offer(name, incarnation, &hello.offer.unwrap_or_default()));
     let link = Arc::new_cyclic(|link: &Weak<Link>| {
         let link = Weak::clone(link);
         let account = shared.config.unread.open(move || {
@@ -254,7 +255,7 @@ fn greet(
             id: shared.next_link(),
             peer,
             incarnation,
-            offer: hello.offer.unwrap_or_default(),
+            offer,
             dialed,
             fingerprint,
             ours: keys.fingerprint,

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tensorlane_proto::Incarnation;
 use tensorlane_proto::frame::{self, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::negotiate::Offer;
 use tracing::{debug, error, info};
 
 use super::api::PeerKey;
@@ -108,7 +109,8 @@ pub(super) struct Link {
     pub(super) id: u64,
     pub(super) peer: Arc<Peer>,
     pub(super) incarnation: Incarnation,
-    pub(super) offer: v1::Offer,
+    /// What it said it can speak.
+    pub(super) offer: Arc<Offer>,
     /// Whether we dialed it.
     pub(super) dialed: bool,
     /// The key it was authenticated by.
@@ -131,7 +133,7 @@ pub(super) struct LinkParts {
     pub(super) id: u64,
     pub(super) peer: Arc<Peer>,
     pub(super) incarnation: Incarnation,
-    pub(super) offer: v1::Offer,
+    pub(super) offer: Arc<Offer>,
     pub(super) dialed: bool,
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
     pub(super) ours: tensorlane_proto::Fingerprint,
@@ -236,7 +238,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
     match ended {
         Ended::Ours(_) => error!(peer = %link.peer.name, why, "connection ended"),
         Ended::Replaced | Ended::Stopped | Ended::Rotated => {
-            debug!(peer = %link.peer.name, why, "connection closed")
+            debug!(peer = %link.peer.name, why, "connection closed");
         }
         _ => info!(peer = %link.peer.name, why, "connection lost"),
     }

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Serve};
@@ -340,7 +341,7 @@ impl Peers {
 
     /// What a peer said it can speak, when it last said Hello.
     #[must_use]
-    pub fn offer(&self, name: &PeerName) -> Option<v1::Offer> {
+    pub fn offer(&self, name: &PeerName) -> Option<Arc<Offer>> {
         let peer = self.shared.known_peer(name);
         peer.and_then(|peer| peer.state.lock().offer.clone())
     }
@@ -370,7 +371,6 @@ impl Peers {
             name: peer.name.clone(),
             state: standing,
             incarnation: state.incarnation,
-            offer: state.offer.clone(),
             addresses,
             bytes_in: peer.bytes_in.load(Ordering::Relaxed),
             bytes_out: peer.bytes_out.load(Ordering::Relaxed),

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
 use super::calls::{Call, Finish, Kind};
@@ -84,7 +85,7 @@ pub(super) struct OpenPull {
 pub(super) struct State {
     pub(super) link: Option<Arc<Link>>,
     pub(super) incarnation: Option<Incarnation>,
-    pub(super) offer: Option<v1::Offer>,
+    pub(super) offer: Option<Arc<Offer>>,
     /// `Serve` was told that it is lost, and when that was.
     pub(super) lost: Option<Instant>,
     pub(super) last_error: String,
@@ -304,7 +305,7 @@ impl State {
         self.past.retain(|past| *past != link.incarnation);
         self.doubt_again();
         self.incarnation = Some(link.incarnation);
-        self.offer = Some(link.offer.clone());
+        self.offer = Some(Arc::clone(&link.offer));
         self.link = Some(Arc::clone(link));
         self.lost = None;
         self.last_error.clear();

@@ -207,11 +207,7 @@ impl State {
 
 /// Whose tensor a reference names, as the ledger keeps it.
 pub(super) fn origin(reference: &Reference) -> Origin {
-    Origin {
-        peer: reference.peer().into(),
-        incarnation: reference.incarnation().0,
-        id: reference.id(),
-    }
+    Origin { peer: reference.peer().into(), incarnation: reference.incarnation().0, id: reference.id() }
 }
 
 fn unsealable(error: &BlockError) -> Failure {
