@@ -94,7 +94,7 @@ pub(super) fn start(
     let advertised = advertised(config).unwrap_or_else(|| listen.clone());
     let published = PublishedOffer {
         entry: entry(config, &keyring, advertised.clone()),
-        offer: exchange.own_offer(vec![advertised.clone()]),
+        offer: exchange.own_offer(std::slice::from_ref(&advertised)),
     };
     directory.publish(published.clone());
     let me = exchange.me();
@@ -113,7 +113,7 @@ pub(super) fn start(
             exchange: me.exchange.clone(),
             peer: me.peer.clone(),
             incarnation: me.incarnation,
-            offer: exchange.offer(vec![advertised]),
+            offer: exchange.offer(&[advertised]),
         },
         Arc::clone(exchange) as Arc<dyn crate::peer::Serve>,
         Arc::new(Counters::default()),

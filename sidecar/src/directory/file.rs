@@ -96,10 +96,10 @@ impl Directory for FileDirectory {
         match (missing, gone) {
             (false, false) => tracing::info!(peer = %entry.name, "this peer is in the peers file"),
             (false, true) => {
-                tracing::info!(%file, %entry, "the peers file lists a key that this peer has no more")
+                tracing::info!(%file, %entry, "the peers file lists a key that this peer has no more");
             }
             (true, _) => {
-                tracing::warn!(%file, %entry, "the peers file lacks a key of this peer: write it there")
+                tracing::warn!(%file, %entry, "the peers file lacks a key of this peer: write it there");
             }
         }
     }

@@ -100,9 +100,9 @@ impl Exchange {
         let theirs = match theirs {
             Some(offer) => read_offer(peer.clone(), incarnation, &offer),
             // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
-            None => Offer { peer: peer.clone(), incarnation, ..self.own_offer(vec![peer.to_string()]) },
+            None => Offer { peer: peer.clone(), incarnation, ..self.own_offer(&[peer.to_string()]) },
         };
-        let (ours, routes) = (self.own_offer(Vec::new()), &self.settings.routes);
+        let (ours, routes) = (self.own_offer(&[]), &self.settings.routes);
         let mut route = negotiate(&ours, &theirs, what, &routes.policy(), &Measured::default());
         match &mut route {
             Ok(route) => routes.own_up(&mut route.refusals),
@@ -135,20 +135,20 @@ impl Exchange {
     }
 
     /// What this sidecar speaks, as it says in its Hello: TCP in TLS, where the policy allows it.
-    pub fn offer(&self, addresses: Vec<String>) -> v1::Offer {
+    pub fn offer(&self, addresses: &[String]) -> v1::Offer {
         offer(&self.settings.routes, addresses)
     }
 
     /// The same, as the directory publishes it.
-    pub fn own_offer(&self, addresses: Vec<String>) -> Offer {
+    pub fn own_offer(&self, addresses: &[String]) -> Offer {
         read_offer(self.me().peer.clone(), self.me().incarnation, &self.offer(addresses))
     }
 }
 
-fn offer(routes: &RoutePolicy, addresses: Vec<String>) -> v1::Offer {
+fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
     let offered = |transport| v1::TransportOffer {
         transport: v1::Transport::from(transport).into(),
-        addresses: addresses.clone(),
+        addresses: addresses.to_vec(),
         details: std::collections::HashMap::new(),
     };
     v1::Offer {
@@ -191,7 +191,7 @@ mod tests {
     fn route(routes: RoutePolicy, require: Require) -> Result<String, String> {
         let one = |name: &str| {
             let peer: PeerName = name.parse().unwrap();
-            read_offer(peer, Incarnation(1), &offer(&routes, vec!["h:1".into()]))
+            read_offer(peer, Incarnation(1), &offer(&routes, &["h:1".into()]))
         };
         let what = What { require, ..What::default() };
         let mut route = negotiate(&one("a"), &one("b"), &what, &routes.policy(), &Measured::default());
@@ -221,7 +221,7 @@ mod tests {
     fn a_transport_that_is_not_listed_is_refused_by_policy_and_not_offered() {
         assert_eq!(route(listed(&[Transport::Tcp]), Require::NONE), Ok("tcp, not shm: policy".to_owned()));
         let none = listed(&[Transport::Quic]);
-        assert!(offer(&none, vec!["h:1".into()]).transports.is_empty());
+        assert!(offer(&none, &["h:1".into()]).transports.is_empty());
         let refused = route(none, Require::NONE).unwrap_err();
         assert!(refused.contains("not tcp: policy"), "{refused}");
         assert!(refused.contains("not quic: not_in_this_release"), "{refused}");

@@ -236,7 +236,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
     match ended {
         Ended::Ours(_) => error!(peer = %link.peer.name, why, "connection ended"),
         Ended::Replaced | Ended::Stopped | Ended::Rotated => {
-            debug!(peer = %link.peer.name, why, "connection closed")
+            debug!(peer = %link.peer.name, why, "connection closed");
         }
         _ => info!(peer = %link.peer.name, why, "connection lost"),
     }
