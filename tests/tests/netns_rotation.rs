@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use tensorlane_client::{AcquireOptions, PutOptions};
@@ -70,7 +71,7 @@ fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
             })
         });
         let until = Instant::now() + PATIENCE;
-        while used.iter().any(|keys| keys.len() < 3) && !streams.iter().any(|stream| stream.is_finished()) {
+        while used.iter().any(|keys| keys.len() < 3) && !streams.iter().any(ScopedJoinHandle::is_finished) {
             assert!(Instant::now() < until, "keys are not changed: {used:?}");
             list_anew(&peers);
             for (host, keys) in used.iter_mut().enumerate() {

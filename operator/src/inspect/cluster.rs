@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Seen, condition, list, name, text};
+use super::{Seen, condition, hidden, list, name, peers, text};
 use crate::findings::Finding;
 use crate::names::INJECT;
 
@@ -54,13 +54,8 @@ pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     all.extend(namespace(cluster));
     all.extend(exchanges(cluster));
     all.extend(permissions(cluster));
-    all.extend(peers(cluster));
+    all.extend(peers::findings(&cluster.peers));
     all
-}
-
-fn hidden(about: &'static str, what: &str, why: &str) -> Finding {
-    let remedy = "ask with an account that may read it, or whoever manages the cluster";
-    Finding::unknown(about, format!("{what} cannot be read: {why}"), remedy)
 }
 
 fn definition(name: &str, seen: &Seen) -> Finding {
@@ -307,60 +302,6 @@ fn permissions(cluster: &Cluster) -> Vec<Finding> {
         findings.push(Finding::ok("permissions", "pods may find their peers"));
     }
     findings
-}
-
-fn peers(cluster: &Cluster) -> Vec<Finding> {
-    if let Seen::Hidden(why) = &cluster.peers {
-        return vec![hidden("peers", "the peers", why)];
-    }
-    let all = cluster.peers.items();
-    let mut findings = same_keys(all);
-    findings.extend(all.iter().filter_map(peer));
-    if findings.is_empty() {
-        findings.push(Finding::ok("peers", format!("all {} are ready", all.len())));
-    }
-    findings
-}
-
-fn peer(peer: &Value) -> Option<Finding> {
-    let own = name(peer);
-    let ready = condition(peer, "Ready");
-    let reason = ready.map_or("NotPublished", |ready| text(ready, "/reason"));
-    if ready.is_some_and(|ready| ready["status"] == "True") {
-        return None;
-    }
-    let remedy = match reason {
-        "PodEnded" | "PodEnding" => return Some(Finding::note("peers", format!("{own}: its pod is over"))),
-        "NodeLost" => format!("kubectl describe node {}", text(peer, "/spec/node")),
-        "SidecarNotReady" => format!("kubectl logs {own} -c tensorlane; kubectl describe pod {own}"),
-        _ => format!(
-            "kubectl logs {own} -c tensorlane: can it reach the API server, and may it write? (permissions above)"
-        ),
-    };
-    let message =
-        ready.map_or("the sidecar has not said yet how it is reached", |ready| text(ready, "/message"));
-    Some(Finding::problem("peers", format!("{own}: {message} ({reason})"), remedy))
-}
-
-/// A key that two claim belongs to one of them at most.
-fn same_keys(all: &[Value]) -> Vec<Finding> {
-    let mut owners: std::collections::BTreeMap<&str, Vec<&str>> = std::collections::BTreeMap::new();
-    for peer in all {
-        for key in list(peer, "/status/fingerprints").iter().filter_map(Value::as_str) {
-            owners.entry(key).or_default().push(name(peer));
-        }
-    }
-    let twice = owners.into_iter().filter(|(_, owners)| owners.len() > 1);
-    twice
-        .map(|(key, owners)| {
-            let found = format!("{} claim the same key {key}", owners.join(" and "));
-            Finding::problem(
-                "peers",
-                found,
-                "one of them speaks for another: delete the pod that should not have it",
-            )
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
             |c| {
                 c.webhook = there(
                     json!({"webhooks": [{"name": "x", "clientConfig": {"service": {"namespace": "tensorlane-system"}}}]}),
-                )
+                );
             },
             "x has no caBundle",
         ),
@@ -98,7 +98,7 @@ fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
         (
             |c| {
                 c.namespace =
-                    there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "true"}}}))
+                    there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "true"}}}));
             },
             "its pods are refused -> kubectl label namespace ml",
         ),

@@ -8,6 +8,8 @@ pub mod routes;
 
 use serde_json::Value;
 
+use crate::findings::Finding;
+
 /// An object, as far as it could be read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
@@ -52,4 +54,10 @@ fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 /// A condition of an object.
 fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
     list(object, "/status/conditions").iter().find(|one| one["type"] == kind)
+}
+
+/// Something that could not be read.
+fn hidden(about: &'static str, what: &str, why: &str) -> Finding {
+    let remedy = "ask with an account that may read it, or whoever manages the cluster";
+    Finding::unknown(about, format!("{what} cannot be read: {why}"), remedy)
 }

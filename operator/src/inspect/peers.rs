@@ -1,9 +1,10 @@
-//! The peers of a namespace as rows.
+//! The peers of a namespace: as rows, and what is wrong with them.
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{condition, list, name, text};
+use super::{Seen, condition, hidden, list, name, text};
+use crate::findings::Finding;
 
 /// One peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -54,6 +55,61 @@ fn row(peer: &Value) -> PeerRow {
         fingerprints: texts("/status/fingerprints"),
         incarnation: text(peer, "/status/incarnation").to_owned(),
     }
+}
+
+/// What is wrong with peers.
+pub(super) fn findings(seen: &Seen) -> Vec<Finding> {
+    if let Seen::Hidden(why) = seen {
+        return vec![hidden("peers", "the peers", why)];
+    }
+    let all = seen.items();
+    let mut findings = same_keys(all);
+    findings.extend(all.iter().filter_map(peer));
+    if findings.is_empty() {
+        findings.push(Finding::ok("peers", format!("all {} are ready", all.len())));
+    }
+    findings
+}
+
+fn peer(peer: &Value) -> Option<Finding> {
+    let own = name(peer);
+    let ready = condition(peer, "Ready");
+    let reason = ready.map_or("NotPublished", |ready| text(ready, "/reason"));
+    if ready.is_some_and(|ready| ready["status"] == "True") {
+        return None;
+    }
+    let remedy = match reason {
+        "PodEnded" | "PodEnding" => return Some(Finding::note("peers", format!("{own}: its pod is over"))),
+        "NodeLost" => format!("kubectl describe node {}", text(peer, "/spec/node")),
+        "SidecarNotReady" => format!("kubectl logs {own} -c tensorlane; kubectl describe pod {own}"),
+        _ => format!(
+            "kubectl logs {own} -c tensorlane: can it reach the API server, and may it write? (permissions above)"
+        ),
+    };
+    let message =
+        ready.map_or("the sidecar has not said yet how it is reached", |ready| text(ready, "/message"));
+    Some(Finding::problem("peers", format!("{own}: {message} ({reason})"), remedy))
+}
+
+/// A key that two claim belongs to one of them at most.
+fn same_keys(all: &[Value]) -> Vec<Finding> {
+    let mut owners: std::collections::BTreeMap<&str, Vec<&str>> = std::collections::BTreeMap::new();
+    for peer in all {
+        for key in list(peer, "/status/fingerprints").iter().filter_map(Value::as_str) {
+            owners.entry(key).or_default().push(name(peer));
+        }
+    }
+    let twice = owners.into_iter().filter(|(_, owners)| owners.len() > 1);
+    twice
+        .map(|(key, owners)| {
+            let found = format!("{} claim the same key {key}", owners.join(" and "));
+            Finding::problem(
+                "peers",
+                found,
+                "one of them speaks for another: delete the pod that should not have it",
+            )
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -88,8 +88,11 @@ fn each_thing_that_is_wrong_is_found_with_what_to_do() {
         (|f| f.peers = Ok(vec![peer("b", "unreachable", "b at h:1: Connection refused")]), "NetworkPolicy"),
         (
             |f| {
-                f.peers =
-                    Ok(vec![peer("b", "unreachable", "the key sha256:1 belongs to no peer of this exchange")])
+                f.peers = Ok(vec![peer(
+                    "b",
+                    "unreachable",
+                    "the key sha256:1 belongs to no peer of this exchange",
+                )]);
             },
             "a key is not pinned",
         ),

@@ -109,3 +109,24 @@ async fn after_an_outage_only_what_is_new_is_written() {
     let what = |write: &Value| write["status"]["incarnation"].clone();
     assert_eq!(what(&scene.twin.seen().writes[1]), json!(format!("{:032x}", 8)));
 }
+
+/// What a change of the key waits for: the table that others read has both, then the new one alone.
+#[tokio::test]
+async fn a_second_key_is_listed_beside_the_first_and_then_alone() {
+    let mut scene = scene(&[], timing()).await;
+    scene.twin.create("me", "training", &json!(null));
+    let with_keys = |keys: &[u8]| {
+        let mut offer = offer(7);
+        offer.entry.fingerprints = keys.iter().map(|&key| Fingerprint([key; 32])).collect();
+        offer
+    };
+    for keys in [&[1][..], &[1, 2], &[2]] {
+        let offer = with_keys(keys);
+        scene.directory.publish(offer.clone());
+        let listed = |table: &Arc<PeerTable>| {
+            table.peer(&offer.entry.name).is_some_and(|own| own.fingerprints == offer.entry.fingerprints)
+        };
+        let came = tokio::time::timeout(PATIENCE, scene.watch.wait_for(listed)).await;
+        assert!(came.is_ok_and(|table| table.is_ok()), "{keys:?}");
+    }
+}
