@@ -58,8 +58,14 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
         Command::Cluster(request) => cluster::perform(&request, &place, style),
         Command::Images(options) => images::images(&options, &place, style),
         Command::Generate => {
-            let job = Job::cargo(["run", "--release", "--package", parts::CODEGEN]);
-            Ok(job.streamed(&place, style)?.exit_code())
+            for generator in parts::GENERATORS {
+                let job = parts::generate(generator, &[]);
+                let code = job.streamed(&place, style)?.exit_code();
+                if code != 0 {
+                    return Ok(code);
+                }
+            }
+            Ok(0)
         }
         Command::Setup => {
             setup::provide(setup::TOOLS, &place, style)?;

@@ -12,8 +12,18 @@ use crate::setup;
 use crate::style::Style;
 use crate::suites;
 
-/// The package that generates the protocol code.
-pub(crate) const CODEGEN: &str = "tensorlane-proto-codegen";
+/// The programs that write generated files: the protocol code, and the manifests for Kubernetes.
+pub(crate) const GENERATORS: &[Generator] = &[
+    Generator { package: "tensorlane-proto-codegen", program: "tensorlane-proto-codegen" },
+    Generator { package: "tensorlane-operator", program: "tensorlane-manifests" },
+];
+
+/// A program that writes generated files; with `--check` it only compares them.
+#[derive(Debug)]
+pub(crate) struct Generator {
+    package: &'static str,
+    program: &'static str,
+}
 
 /// Tells tests and programs where the built programs lie.
 pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
@@ -80,7 +90,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part { name: "format", about: "the code is formatted", quick: true, plan: format },
     Part {
         name: "generated",
-        about: "the generated code is what is committed",
+        about: "the generated files are what is committed",
         quick: false,
         plan: generated,
     },
@@ -121,10 +131,14 @@ fn format(_: &Surroundings<'_>) -> Plan {
 }
 
 fn generated(_: &Surroundings<'_>) -> Plan {
-    Plan::Run(vec![step(
-        Counted::Check,
-        Job::cargo(["run", "--release", "--package", CODEGEN, "--", "--check"]),
-    )])
+    let check = |generator| step(Counted::Check, generate(generator, &["--check"]));
+    Plan::Run(GENERATORS.iter().map(check).collect())
+}
+
+/// Runs a generator with these arguments.
+pub(crate) fn generate(generator: &Generator, arguments: &[&str]) -> Job {
+    let Generator { package, program } = generator;
+    Job::cargo(["run", "--release", "--package", package, "--bin", program]).with(["--"]).with(arguments)
 }
 
 fn lint(around: &Surroundings<'_>) -> Plan {

@@ -75,6 +75,24 @@ pub(crate) enum Command {
     Status,
     /// Show the peers and the route that would be taken to each.
     Peers,
+    /// Print manifests with sidecars injected, as the operator would.
+    #[cfg(feature = "kubernetes")]
+    Inject(Inject),
+}
+
+/// Needs no sidecar and no cluster: what only a cluster knows (quotas, limit ranges, claims) may still refuse the result.
+#[cfg(feature = "kubernetes")]
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Inject {
+    /// The manifests, YAML; - is standard input.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// The namespace of what names none.
+    #[arg(short, long, default_value = "default", value_name = "NAME")]
+    pub(crate) namespace: String,
+    /// The sidecar's image [default: that of this version].
+    #[arg(long, value_name = "IMAGE")]
+    pub(crate) sidecar_image: Option<String>,
 }
 
 #[derive(Debug, ClapArgs)]

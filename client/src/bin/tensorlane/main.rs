@@ -6,6 +6,8 @@
 mod args;
 mod file;
 mod get;
+#[cfg(feature = "kubernetes")]
+mod inject;
 mod inquire;
 mod list;
 mod output;
@@ -38,6 +40,10 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args, output: &Output) -> Result<()> {
+    #[cfg(feature = "kubernetes")]
+    if let Command::Inject(inject) = &args.command {
+        return inject::run(inject);
+    }
     let client = args.connection.connect()?;
     match args.command {
         Command::Put(put) => put::run(&client, output, &put),
@@ -47,6 +53,8 @@ fn run(args: Args, output: &Output) -> Result<()> {
         Command::Describe(describe) => inquire::describe(&client, output, &describe),
         Command::Status => inquire::status(&client, output),
         Command::Peers => inquire::peers(&client, output),
+        #[cfg(feature = "kubernetes")]
+        Command::Inject(inject) => inject::run(&inject),
     }
 }
 

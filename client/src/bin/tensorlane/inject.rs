@@ -1,0 +1,41 @@
+//! `tensorlane inject`: manifests in, manifests with sidecars out. What happened to each pod goes to standard error.
+
+use std::io::{Read, Write};
+
+use anyhow::{Context, Result, bail};
+use tensorlane_operator::offline::{self, BYTES_MAX};
+use tensorlane_operator::plan::Defaults;
+
+use crate::args::Inject;
+
+pub(crate) fn run(inject: &Inject) -> Result<()> {
+    let yaml = read(inject)?;
+    let mut defaults = Defaults::default();
+    if let Some(image) = &inject.sidecar_image {
+        defaults.image.clone_from(image);
+    }
+    let injected = offline::inject(&yaml, &inject.namespace, &defaults)?;
+    for note in &injected.notes {
+        eprintln!("{}: {}", note.object, note.text);
+    }
+    let denied = injected.notes.iter().filter(|note| note.denied).count();
+    if denied > 0 {
+        // Manifests that are half of what was asked for would be applied by whoever is behind a pipe.
+        bail!("{denied} cannot be injected, so nothing is printed");
+    }
+    std::io::stdout().write_all(injected.yaml.as_bytes())?;
+    Ok(())
+}
+
+fn read(inject: &Inject) -> Result<String> {
+    let most = BYTES_MAX as u64 + 1;
+    let mut text = String::new();
+    if inject.file.as_os_str() == "-" {
+        std::io::stdin().take(most).read_to_string(&mut text).context("standard input cannot be read")?;
+    } else {
+        let name = inject.file.display();
+        let file = std::fs::File::open(&inject.file).with_context(|| format!("{name} cannot be opened"))?;
+        file.take(most).read_to_string(&mut text).with_context(|| format!("{name} cannot be read"))?;
+    }
+    Ok(text)
+}

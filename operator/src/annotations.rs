@@ -1,0 +1,368 @@
+//! What a pod may say about its sidecar: the table of annotations, and reading them.
+//!
+//! A key is a row here and a field of [`Wishes`]. What is not said stays absent, so that the exchange and the
+//! installation can say it; a value that makes no sense is an error with what would; a key that we do not know is a
+//! warning, because it may belong to a newer version.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use tensorlane_proto::crd::{
+    GpuMode, LogLevel, MAX_EXCHANGE_NAME_BYTES, Requirement, TransportKind, UnknownWord,
+};
+
+use crate::names::{INJECT, PREFIX, STATUS};
+use crate::nearest::nearest;
+use crate::quantity::Amount;
+
+/// What a pod says. Absent is what it leaves to others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Whether it wants a sidecar.
+    pub inject: Option<bool>,
+    /// The exchange that it wants to belong to.
+    pub exchange: Option<String>,
+    /// Bytes that tensors may take.
+    pub arena: Option<Amount>,
+    /// How tensors on GPUs are shared.
+    pub gpu: Option<GpuMode>,
+    /// The transports that may be used.
+    pub transports: Option<Vec<TransportKind>>,
+    /// What every route must be; empty for nothing.
+    pub require: Option<Vec<Requirement>>,
+    /// The containers that see the sockets.
+    pub containers: Option<Vec<String>>,
+    /// Processor time to request.
+    pub cpu: Option<Amount>,
+    /// Bytes beside the arena.
+    pub memory: Option<Amount>,
+    /// How much is logged.
+    pub log_level: Option<LogLevel>,
+    /// Whether the containers see each other's processes.
+    pub share_process_namespace: Option<bool>,
+}
+
+/// One annotation.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name behind the prefix.
+    pub name: &'static str,
+    /// What may be said.
+    pub accepts: &'static str,
+    /// What it is for.
+    pub doc: &'static str,
+    /// Whether a value is right, as an expression over `VALUE` that an API server can evaluate; none where that needs
+    /// more than the value.
+    pub cel: Option<&'static str>,
+    set: fn(&mut Wishes, &str) -> Result<(), String>,
+}
+
+/// A value that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadValue {
+    /// The whole key.
+    pub key: String,
+    /// What was said, at most 80 characters of it.
+    pub value: String,
+    /// What is wrong with it.
+    pub wrong: String,
+    /// What may be said.
+    pub accepts: &'static str,
+}
+
+/// The smallest arena that a sidecar takes.
+pub const ARENA_MIN: Amount = Amount::whole(16 << 20);
+/// The largest.
+pub const ARENA_MAX: Amount = Amount::whole(16 << 40);
+/// The fewest bytes beside the arena.
+pub const BASE_MIN: Amount = Amount::whole(64 << 20);
+/// The most.
+pub const BASE_MAX: Amount = Amount::whole(1 << 40);
+/// The most processors.
+pub const CPU_MAX: Amount = Amount::whole(1000);
+/// Memory comes in these.
+pub const PAGE: u64 = 4096;
+
+const BYTES: &str = "bytes in multiples of 4Ki, such as 512Mi or 2Gi";
+
+/// Every annotation, in the order of the documentation.
+pub static KEYS: &[Key] = &[
+    Key {
+        name: "inject",
+        accepts: "enabled or disabled",
+        doc: "Whether the pod gets a sidecar. It beats the label of the namespace and `inject.gpuPods` of an exchange.",
+        cel: Some("VALUE in ['enabled', 'disabled']"),
+        set: |wishes, text| switch(text, "enabled", "disabled").map(|on| wishes.inject = Some(on)),
+    },
+    Key {
+        name: "exchange",
+        accepts: "the name of a TensorExchange of this namespace",
+        doc: "The exchange that the pod belongs to; `default` without it.",
+        cel: None,
+        set: |wishes, text| exchange(text).map(|name| wishes.exchange = Some(name)),
+    },
+    Key {
+        name: "arena-size",
+        accepts: "bytes from 16Mi to 16Ti in multiples of 4Ki, such as 2Gi",
+        doc: "Bytes that tensors may take in this pod. They are requested for the sidecar's container.",
+        cel: Some(
+            "isQuantity(VALUE) && quantity(VALUE).compareTo(quantity('16Mi')) >= 0 && quantity(VALUE).compareTo(quantity('16Ti')) <= 0 && quantity(VALUE).isInteger() && quantity(VALUE).asInteger() % 4096 == 0",
+        ),
+        set: |wishes, text| memory(text, ARENA_MIN, ARENA_MAX).map(|bytes| wishes.arena = Some(bytes)),
+    },
+    Key {
+        name: "gpu",
+        accepts: "auto, none, broker or legacy_ipc",
+        doc: "How tensors on GPUs are shared. `legacy_ipc` needs a shared process namespace.",
+        cel: Some("VALUE in ['auto', 'none', 'broker', 'legacy_ipc']"),
+        set: |wishes, text| word(text).map(|mode| wishes.gpu = Some(mode)),
+    },
+    Key {
+        name: "transports",
+        accepts: "some of shm, cuda_ipc, tcp and quic, with commas between them",
+        doc: "The transports that may be used. It can only narrow what the exchange allows.",
+        cel: Some("VALUE.split(',').all(word, word.trim() in ['shm', 'cuda_ipc', 'tcp', 'quic'])"),
+        set: |wishes, text| words(text).map(|all| wishes.transports = Some(all)),
+    },
+    Key {
+        name: "require",
+        accepts: "some of zero_copy, same_node and encrypted, with commas between them, or none",
+        doc: "What every route must be, besides what the exchange requires; what has no such route fails.",
+        cel: Some(
+            "VALUE == 'none' || VALUE.split(',').all(word, word.trim() in ['zero_copy', 'same_node', 'encrypted'])",
+        ),
+        set: |wishes, text| require(text).map(|all| wishes.require = Some(all)),
+    },
+    Key {
+        name: "containers",
+        accepts: "names of containers of this pod, with commas between them",
+        doc: "The containers that see the sockets; all of them without it, init containers included.",
+        cel: None,
+        set: |wishes, text| names(text).map(|all| wishes.containers = Some(all)),
+    },
+    Key {
+        name: "cpu",
+        accepts: "processors from 1m to 1k, such as 200m",
+        doc: "Processor time to request for the sidecar. A limit is set only where the pod or the namespace needs one.",
+        cel: Some(
+            "isQuantity(VALUE) && quantity(VALUE).isGreaterThan(quantity('0')) && quantity(VALUE).compareTo(quantity('1k')) <= 0",
+        ),
+        set: |wishes, text| cpu(text).map(|amount| wishes.cpu = Some(amount)),
+    },
+    Key {
+        name: "memory",
+        accepts: "bytes from 64Mi to 1Ti in multiples of 4Ki, such as 256Mi",
+        doc: "Bytes that the sidecar needs beside the arena. Each connected peer takes about 1Mi of them.",
+        cel: Some(
+            "isQuantity(VALUE) && quantity(VALUE).compareTo(quantity('64Mi')) >= 0 && quantity(VALUE).compareTo(quantity('1Ti')) <= 0 && quantity(VALUE).isInteger() && quantity(VALUE).asInteger() % 4096 == 0",
+        ),
+        set: |wishes, text| memory(text, BASE_MIN, BASE_MAX).map(|bytes| wishes.memory = Some(bytes)),
+    },
+    Key {
+        name: "log-level",
+        accepts: "error, warn, info, debug or trace",
+        doc: "How much the sidecar logs.",
+        cel: Some("VALUE in ['error', 'warn', 'info', 'debug', 'trace']"),
+        set: |wishes, text| word(text).map(|level| wishes.log_level = Some(level)),
+    },
+    Key {
+        name: "share-process-namespace",
+        accepts: "true or false",
+        doc: "Lets the pod's containers see each other's processes, which `gpu: legacy_ipc` needs. Process 1 is then another one.",
+        cel: Some("VALUE in ['true', 'false']"),
+        set: |wishes, text| switch(text, "true", "false").map(|on| wishes.share_process_namespace = Some(on)),
+    },
+];
+
+/// Reads what the annotations of a pod say.
+///
+/// # Errors
+/// Every value that makes no sense.
+pub fn read(annotations: &BTreeMap<String, String>) -> Result<Wishes, Vec<BadValue>> {
+    let mut wishes = Wishes::default();
+    let mut bad = Vec::new();
+    for row in KEYS {
+        let key = format!("{PREFIX}{}", row.name);
+        let Some(value) = annotations.get(&key) else { continue };
+        if let Err(wrong) = (row.set)(&mut wishes, value) {
+            bad.push(BadValue { key, value: value.chars().take(80).collect(), wrong, accepts: row.accepts });
+        }
+    }
+    if bad.is_empty() { Ok(wishes) } else { Err(bad) }
+}
+
+/// What the annotation `inject` says by itself, other values being wrong or not; none where it is absent or wrong.
+pub fn inject(annotations: &BTreeMap<String, String>) -> Option<bool> {
+    annotations.get(INJECT).and_then(|text| switch(text, "enabled", "disabled").ok())
+}
+
+/// A sentence for each annotation under our prefix that nobody reads.
+pub fn unknown(annotations: &BTreeMap<String, String>) -> Vec<String> {
+    let names = || KEYS.iter().map(|row| row.name);
+    let ours = annotations.keys().filter(|key| *key != STATUS).filter_map(|key| key.strip_prefix(PREFIX));
+    let strange = ours.filter(|name| names().all(|known| known != *name));
+    let sentence = |name: &str| {
+        let hint = nearest(name, names());
+        let hint = hint.map_or_else(String::new, |known| format!("; did you mean {PREFIX}{known}?"));
+        let name: String = name.chars().take(80).collect();
+        format!("the annotation {PREFIX}{name} is not known and has no effect{hint}")
+    };
+    strange.map(sentence).collect()
+}
+
+/// The annotations of a pod.
+pub fn of(pod: &Pod) -> BTreeMap<String, String> {
+    pod.metadata.annotations.clone().unwrap_or_default()
+}
+
+fn switch(text: &str, on: &str, off: &str) -> Result<bool, String> {
+    match text {
+        _ if text == on => Ok(true),
+        _ if text == off => Ok(false),
+        _ => Err("no such word".to_owned()),
+    }
+}
+
+fn word<T: std::str::FromStr<Err = UnknownWord>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: UnknownWord| error.to_string())
+}
+
+fn words<T: std::str::FromStr<Err = UnknownWord> + PartialEq + Copy>(text: &str) -> Result<Vec<T>, String> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let one = word(part.trim())?;
+        if all.contains(&one) {
+            return Err(format!("{:?} is said twice", part.trim()));
+        }
+        all.push(one);
+    }
+    Ok(all)
+}
+
+fn require(text: &str) -> Result<Vec<Requirement>, String> {
+    if text == "none" { Ok(Vec::new()) } else { words(text) }
+}
+
+fn exchange(text: &str) -> Result<String, String> {
+    let name = tensorlane_proto::ExchangeName::new(text).map_err(|error| error.to_string())?;
+    if text.len() > MAX_EXCHANGE_NAME_BYTES {
+        return Err(format!("longer than {MAX_EXCHANGE_NAME_BYTES} characters"));
+    }
+    Ok(name.as_str().to_owned())
+}
+
+fn names(text: &str) -> Result<Vec<String>, String> {
+    let mut all: Vec<String> = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        if name.is_empty() {
+            return Err("an empty name".to_owned());
+        }
+        if !all.iter().any(|other| other == name) {
+            all.push(name.to_owned());
+        }
+    }
+    Ok(all)
+}
+
+/// Bytes in whole pages between two bounds.
+pub(crate) fn memory(text: &str, min: Amount, max: Amount) -> Result<Amount, String> {
+    let amount = Amount::parse(text).map_err(|error| error.to_string())?;
+    if amount < min || amount > max {
+        return Err(format!("not between {} and {}", min.memory().0, max.memory().0));
+    }
+    let pages = amount.units().is_some_and(|bytes| bytes % PAGE == 0);
+    if amount.is_whole() && pages { Ok(amount) } else { Err(format!("not {BYTES}")) }
+}
+
+/// Processors up to the most.
+pub(crate) fn cpu(text: &str) -> Result<Amount, String> {
+    let amount = Amount::parse(text).map_err(|error| error.to_string())?;
+    if amount > Amount::ZERO && amount <= CPU_MAX {
+        Ok(amount)
+    } else {
+        Err(format!("not between 1m and {CPU_MAX}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| (format!("{PREFIX}{key}"), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn every_annotation_is_read_into_its_field() {
+        let wishes = read(&said(&[
+            ("inject", "enabled"),
+            ("exchange", "ml"),
+            ("arena-size", "2Gi"),
+            ("gpu", "broker"),
+            ("transports", "shm, tcp"),
+            ("require", "encrypted"),
+            ("containers", "trainer, eval"),
+            ("cpu", "200m"),
+            ("memory", "256Mi"),
+            ("log-level", "debug"),
+            ("share-process-namespace", "true"),
+        ]));
+        let expected = Wishes {
+            inject: Some(true),
+            exchange: Some("ml".to_owned()),
+            arena: Some(Amount::whole(2 << 30)),
+            gpu: Some(GpuMode::Broker),
+            transports: Some(vec![TransportKind::Shm, TransportKind::Tcp]),
+            require: Some(vec![Requirement::Encrypted]),
+            containers: Some(vec!["trainer".to_owned(), "eval".to_owned()]),
+            cpu: Some(Amount::milli(200)),
+            memory: Some(Amount::whole(256 << 20)),
+            log_level: Some(LogLevel::Debug),
+            share_process_namespace: Some(true),
+        };
+        assert_eq!(wishes, Ok(expected));
+        assert_eq!(read(&BTreeMap::new()), Ok(Wishes::default()));
+        assert_eq!(read(&said(&[("require", "none")])).unwrap().require, Some(Vec::new()));
+    }
+
+    #[test]
+    fn every_value_that_makes_no_sense_is_named_at_once() {
+        let wrong = [
+            ("inject", "true"),
+            ("exchange", "ML!"),
+            ("arena-size", "2GB"),
+            ("gpu", "all"),
+            ("transports", "tcp,tcp"),
+            ("require", "speed"),
+            ("containers", "a,,b"),
+            ("cpu", "0"),
+            ("memory", "1Mi"),
+            ("log-level", "loud"),
+            ("share-process-namespace", "yes"),
+        ];
+        assert_eq!(wrong.len(), KEYS.len(), "one for each key");
+        let bad = read(&said(&wrong)).unwrap_err();
+        let keys: Vec<_> = bad.iter().map(|one| one.key.trim_start_matches(PREFIX)).collect();
+        assert_eq!(keys, wrong.map(|(key, _)| key));
+    }
+
+    #[test]
+    fn sizes_that_a_sidecar_would_refuse_are_refused_here() {
+        for text in ["15Mi", "17Ti", "16777217", "100.5Mi500", "1.0000001Gi"] {
+            assert!(read(&said(&[("arena-size", text)])).is_err(), "{text}");
+        }
+        assert!(read(&said(&[("arena-size", "2147483648")])).is_ok());
+    }
+
+    #[test]
+    fn a_key_that_nobody_knows_is_a_warning_with_the_nearest_one() {
+        let warnings = unknown(&said(&[("arena-sise", "2Gi"), ("colour", "red"), ("inject", "enabled")]));
+        assert_eq!(
+            warnings,
+            [
+                "the annotation tensorlane.dev/arena-sise is not known and has no effect; did you mean tensorlane.dev/arena-size?",
+                "the annotation tensorlane.dev/colour is not known and has no effect",
+            ]
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! Metrics and health over plain HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::AppError;
+use crate::metrics::Metrics;
+
+/// Whether the webhook can answer: it has a certificate. It does not depend on the API server, or a hiccup there would
+/// take every replica out of its Service.
+#[derive(Clone, Debug, Default)]
+pub struct Readiness(Arc<AtomicBool>);
+
+impl Readiness {
+    /// From now on it can.
+    pub fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[derive(Clone)]
+struct Known {
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+}
+
+/// Serves until `stop`. Then it is not ready at once, and answers as long as the process lives.
+pub(super) async fn serve(
+    listener: TcpListener,
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> Result<(), AppError> {
+    let routes = Router::new()
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(scrape))
+        .with_state(Known { readiness, metrics, stop: stop.clone() });
+    let server = axum::serve(listener, routes).into_future();
+    tokio::select! {
+        ended = server => ended.map_err(|error| AppError::Task(format!("metrics and probes: {error}"))),
+        () = stop.cancelled() => Ok(()),
+    }
+}
+
+async fn ready(State(known): State<Known>) -> Response {
+    if known.stop.is_cancelled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the operator is ending\n").into_response();
+    }
+    if !known.readiness.0.load(Ordering::Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the webhook has no certificate yet\n").into_response();
+    }
+    "ok\n".into_response()
+}
+
+async fn scrape(State(known): State<Known>) -> Response {
+    match known.metrics.render() {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
+}

@@ -1,0 +1,144 @@
+//! One replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube_lease_manager::LeaseManagerBuilder;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::AppError;
+use super::args::Args;
+use crate::metrics::Metrics;
+use crate::reconcile::{Controller, Webhooks, apply_webhooks};
+
+/// How long a leader that is gone keeps the others waiting.
+const LEASE_SECONDS: u64 = 15;
+
+/// How long before its end a lease is renewed. Clocks may differ by as much.
+const GRACE_SECONDS: u64 = 5;
+
+/// How soon the lease is asked for again when it could not be.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How often the configuration of the webhook is applied again, because nobody watches it.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Leads whenever it can, until `stop`.
+pub(super) async fn run(
+    client: Client,
+    args: Args,
+    bundle: watch::Receiver<Option<String>>,
+    metrics: Arc<Metrics>,
+    stop: CancellationToken,
+) -> Result<(), AppError> {
+    while !stop.is_cancelled() {
+        let builder = LeaseManagerBuilder::new(client.clone(), args.lease.clone())
+            .with_namespace(args.namespace.clone())
+            .with_identity(args.identity())
+            .with_duration(LEASE_SECONDS)
+            .with_grace(GRACE_SECONDS);
+        match builder.build().await {
+            Ok(manager) => {
+                let (mut leads, task) = manager.watch().await;
+                terms(&client, &args, &bundle, &metrics, &mut leads, &stop).await;
+                // The lease is given back, so that another replica leads at once.
+                drop(leads);
+                if let Ok(Err(error)) = task.await {
+                    tracing::warn!(%error, "the lease cannot be kept");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the lease cannot be asked for"),
+        }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(RETRY) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Leads in every term that this replica gets, until `stop` or until the lease cannot be kept.
+async fn terms(
+    client: &Client,
+    args: &Args,
+    bundle: &watch::Receiver<Option<String>>,
+    metrics: &Arc<Metrics>,
+    leads: &mut watch::Receiver<bool>,
+    stop: &CancellationToken,
+) {
+    loop {
+        while !*leads.borrow_and_update() {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = leads.changed() => if changed.is_err() { return },
+            }
+        }
+        tracing::info!(lease = args.lease, "this replica leads");
+        metrics.leader.set(1);
+        let term = stop.child_token();
+        let mut ended = false;
+        let work = work(client, args, bundle.clone(), metrics, &term);
+        let lost = leads.wait_for(|leads| !leads);
+        tokio::select! {
+            () = work => {}
+            lost = lost => {
+                ended = lost.is_err();
+                tracing::info!(lease = args.lease, "this replica leads no more");
+            }
+        }
+        term.cancel();
+        metrics.leader.set(0);
+        if ended || stop.is_cancelled() {
+            return;
+        }
+    }
+}
+
+/// The work of one term. It ends when it is dropped, too: nothing of it is spawned.
+async fn work(
+    client: &Client,
+    args: &Args,
+    bundle: watch::Receiver<Option<String>>,
+    metrics: &Arc<Metrics>,
+    term: &CancellationToken,
+) {
+    let (wanted, gpu_namespaces) = watch::channel(Vec::new());
+    let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
+    tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term));
+}
+
+/// Applies the configuration of the webhook whenever something in it is to change, and from time to time.
+async fn configure(
+    client: &Client,
+    args: &Args,
+    mut bundle: watch::Receiver<Option<String>>,
+    mut gpu_namespaces: watch::Receiver<Vec<String>>,
+    metrics: &Metrics,
+    term: &CancellationToken,
+) {
+    let own = args.webhook_certificates.is_none();
+    loop {
+        let webhooks = Webhooks {
+            bundle: bundle.borrow_and_update().clone().filter(|_| own),
+            gpu_namespaces: gpu_namespaces.borrow_and_update().clone(),
+        };
+        let mut wait = AGAIN;
+        if webhooks.bundle.is_some() || !own {
+            let applied =
+                apply_webhooks(client, &args.webhook_configuration, &args.namespace, &webhooks).await;
+            metrics.reconciled("webhooks", applied.is_ok());
+            if let Err(error) = applied {
+                tracing::warn!(%error, "the configuration of the webhook cannot be applied");
+                wait = RETRY;
+            }
+        }
+        tokio::select! {
+            () = term.cancelled() => return,
+            () = tokio::time::sleep(wait) => {}
+            changed = bundle.changed() => if changed.is_err() { return },
+            changed = gpu_namespaces.changed() => if changed.is_err() { return },
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! The operator itself: two replicas, and the Service in front of their webhook.
+
+use serde_json::{Value, json};
+
+use super::install::{Installation, OPERATOR, SERVICE, labels};
+
+/// Where a replica serves the webhook.
+const WEBHOOK_PORT: u16 = 9443;
+/// Where a replica serves metrics and probes.
+const ADMIN_PORT: u16 = 9420;
+
+/// Service, disruption budget and Deployment.
+pub(super) fn all(installation: &Installation) -> [Value; 3] {
+    let namespace = &installation.namespace;
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels()},
+        "spec": {
+            "selector": labels(),
+            "ports": [{"name": "webhook", "port": 443, "protocol": "TCP", "targetPort": "webhook"}],
+        },
+    });
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": OPERATOR, "namespace": namespace, "labels": labels()},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": labels()}},
+    });
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": OPERATOR, "namespace": namespace, "labels": labels()},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": labels()},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {"metadata": {"labels": labels()}, "spec": pod(installation)},
+        },
+    });
+    [service, budget, deployment]
+}
+
+fn pod(installation: &Installation) -> Value {
+    let apart = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": labels()}});
+    json!({
+        "serviceAccountName": OPERATOR,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "podAffinityTerm": apart},
+        ]}},
+        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        // The sleep before the end, the grace of open calls, and a little.
+        "terminationGracePeriodSeconds": 30,
+        "containers": [container(installation)],
+    })
+}
+
+fn container(installation: &Installation) -> Value {
+    let field = |path: &str| json!({"fieldRef": {"fieldPath": path}});
+    let probe = |path: &str, seconds: i32| json!({"httpGet": {"path": path, "port": "admin"}, "periodSeconds": seconds});
+    json!({
+        "name": "operator",
+        "image": installation.image,
+        "args": [
+            format!("--sidecar-image={}", installation.sidecar_image),
+            format!("--webhook-listen=0.0.0.0:{WEBHOOK_PORT}"),
+            format!("--admin-listen=0.0.0.0:{ADMIN_PORT}"),
+        ],
+        "env": [
+            {"name": "POD_NAME", "valueFrom": field("metadata.name")},
+            {"name": "POD_NAMESPACE", "valueFrom": field("metadata.namespace")},
+        ],
+        "ports": [
+            {"name": "webhook", "containerPort": WEBHOOK_PORT, "protocol": "TCP"},
+            {"name": "admin", "containerPort": ADMIN_PORT, "protocol": "TCP"},
+        ],
+        "livenessProbe": probe("/livez", 10),
+        "readinessProbe": probe("/readyz", 2),
+        // Endpoints need a moment to forget this replica; until then it answers.
+        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
+            "runAsUser": 64646,
+            "runAsGroup": 64646,
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    })
+}

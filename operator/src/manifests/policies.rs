@@ -1,0 +1,161 @@
+//! What the API server sees to by itself, whether the operator is there or not.
+//!
+//! - A pod that asked and did not get a sidecar is refused, also when somebody has deleted the webhook's configuration.
+//! - Only the pod itself writes the status of its peer: by the UID in its token, because the token of a deleted pod lives
+//!   on for a while, and its successor may have the same name.
+//! - Whoever makes a Deployment or the like is told at once what its pods would be refused for.
+
+use serde_json::{Value, json};
+
+use super::cel;
+use super::install::{Installation, PEER_POLICY, labels};
+use crate::annotations::KEYS;
+use crate::names::{INJECT, PREFIX};
+
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+
+/// The policies, each followed by its binding.
+pub(super) fn all(installation: &Installation) -> Vec<Value> {
+    let mut all = Vec::new();
+    all.extend(peer_status(installation));
+    all.extend(injected(installation));
+    all.extend(injected_for_gpu(installation));
+    all.extend(templates());
+    all
+}
+
+/// They stay when the operator is removed, like the definitions of what they guard.
+fn policy(name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name, "labels": labels(), "annotations": {"helm.sh/resource-policy": "keep"}},
+        "spec": spec,
+    })
+}
+
+fn binding(name: &str, action: &str, more: &Value) -> Value {
+    let mut binding = json!({
+        "apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name, "labels": labels(), "annotations": {"helm.sh/resource-policy": "keep"}},
+        "spec": {"policyName": name, "validationActions": [action]},
+    });
+    if let (Some(spec), Some(more)) = (binding["spec"].as_object_mut(), more.as_object()) {
+        spec.extend(more.clone());
+    }
+    binding
+}
+
+fn peer_status(installation: &Installation) -> [Value; 2] {
+    let own = format!(
+        "has(request.userInfo.extra) && '{POD_UID}' in request.userInfo.extra && oldObject.spec.podUID in request.userInfo.extra['{POD_UID}']"
+    );
+    let spec = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{
+            "apiGroups": ["tensorlane.dev"], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+            "resources": ["tensorpeers/status"], "scope": "Namespaced",
+        }]},
+        "matchConditions": [{
+            "name": "not-the-operator",
+            "expression": format!("request.userInfo.username != '{}'", installation.user()),
+        }],
+        "validations": [{
+            "expression": own,
+            "message": "only the pod that this TensorPeer belongs to may write its status: the UID in the caller's token is another one",
+            "reason": "Forbidden",
+        }],
+    });
+    [policy(PEER_POLICY, &spec), binding(PEER_POLICY, "Deny", &json!({}))]
+}
+
+fn pods(installation: &Installation) -> Value {
+    json!({
+        "namespaceSelector": {"matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": installation.excluded()},
+        ]},
+        "resourceRules": [{
+            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
+        }],
+    })
+}
+
+const NO_SIDECAR: &str = "the pod asks for a Tensorlane sidecar and has none, because the webhook was not called: see that the operator runs and that MutatingWebhookConfiguration tensorlane is there, or say tensorlane.dev/inject: disabled";
+
+fn injected(installation: &Installation) -> [Value; 2] {
+    let name = "tensorlane-injected";
+    let asks = format!("({}) || (({}) && {})", cel::pod_asks(), cel::pod_is_silent(), cel::namespace_asks());
+    let spec = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": pods(installation),
+        "matchConditions": [{"name": "no-mirror", "expression": cel::is_no_mirror()}],
+        "validations": [{"expression": format!("!({asks}) || ({})", cel::has_sidecar()), "message": NO_SIDECAR}],
+    });
+    [policy(name, &spec), binding(name, "Deny", &json!({}))]
+}
+
+/// By GPUs of device plugins only: what a claim asks for, no expression can see.
+fn injected_for_gpu(installation: &Installation) -> [Value; 2] {
+    let name = "tensorlane-injected-gpus";
+    let spec = json!({
+        "failurePolicy": "Fail",
+        "paramKind": {"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange"},
+        "matchConstraints": pods(installation),
+        "matchConditions": [
+            {"name": "is-silent", "expression": cel::pod_is_silent()},
+            {"name": "no-mirror", "expression": cel::is_no_mirror()},
+            {"name": "asks-for-a-gpu", "expression": cel::has_gpu()},
+        ],
+        "validations": [{
+            "expression": format!("!({}) || ({})", cel::exchange_asks(), cel::has_sidecar()),
+            "message": NO_SIDECAR,
+        }],
+    });
+    let params = json!({"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}});
+    [policy(name, &spec), binding(name, "Deny", &params)]
+}
+
+fn templates() -> [Value; 2] {
+    let name = "tensorlane-templates";
+    let rule = |group: &str, resources: &[&str]| {
+        json!({
+            "apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE"],
+            "resources": resources, "scope": "Namespaced",
+        })
+    };
+    let spec = json!({
+        // A warning that cannot be made must not stop anybody.
+        "failurePolicy": "Ignore",
+        "matchConstraints": {"resourceRules": [
+            rule("apps", &["deployments", "statefulsets", "daemonsets"]),
+            rule("batch", &["jobs", "cronjobs"]),
+        ]},
+        "variables": [
+            {"name": "template", "expression": "object.kind == 'CronJob' ? object.spec.jobTemplate.spec.template : object.spec.template"},
+            {"name": "said", "expression": "has(variables.template.metadata) && has(variables.template.metadata.annotations) ? variables.template.metadata.annotations : {}"},
+            {"name": "unknown", "expression": format!("variables.said.filter(k, k.startsWith('{PREFIX}') && !(k in {}))", cel::known_keys())},
+        ],
+        "validations": template_checks(),
+    });
+    [policy(name, &spec), binding(name, "Warn", &json!({}))]
+}
+
+fn template_checks() -> Vec<Value> {
+    let misplaced = json!({
+        "expression": format!("!has(object.metadata.annotations) || !('{INJECT}' in object.metadata.annotations) || '{INJECT}' in variables.said"),
+        "message": format!("{INJECT} stands on the object itself, where it has no effect: put it on the pods, under template.metadata.annotations"),
+    });
+    let unknown = json!({
+        "expression": "variables.unknown.size() == 0",
+        "message": "an annotation of Tensorlane is not known and has no effect",
+        "messageExpression": "'not known to Tensorlane, and without effect: ' + variables.unknown.join(', ')",
+    });
+    let valid = KEYS.iter().filter_map(|row| {
+        let key = format!("{PREFIX}{}", row.name);
+        let check = row.cel?.replace("VALUE", &format!("variables.said['{key}']"));
+        let message = format!("the pods will be refused: {key} must be {}", row.accepts);
+        Some(json!({"expression": format!("!('{key}' in variables.said) || ({check})"), "message": message}))
+    });
+    [misplaced, unknown].into_iter().chain(valid).collect()
+}

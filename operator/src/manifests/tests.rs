@@ -1,0 +1,87 @@
+//! What is generated is what Kubernetes understands, and no more than is meant.
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::*;
+use crate::annotations::KEYS;
+
+/// The same object after it has been read as its type.
+fn as_read(object: &Value) -> Value {
+    fn again<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
+        serde_json::to_value(serde_json::from_value::<T>(object.clone()).unwrap()).unwrap()
+    }
+    match object["kind"].as_str().unwrap() {
+        "MutatingWebhookConfiguration" => again::<MutatingWebhookConfiguration>(object),
+        "ValidatingAdmissionPolicy" => again::<ValidatingAdmissionPolicy>(object),
+        "ValidatingAdmissionPolicyBinding" => again::<ValidatingAdmissionPolicyBinding>(object),
+        "Deployment" => again::<Deployment>(object),
+        "Namespace" => again::<Namespace>(object),
+        "Service" => again::<Service>(object),
+        "ServiceAccount" => again::<ServiceAccount>(object),
+        "PodDisruptionBudget" => again::<PodDisruptionBudget>(object),
+        "ClusterRole" => again::<ClusterRole>(object),
+        "ClusterRoleBinding" => again::<ClusterRoleBinding>(object),
+        "Role" => again::<Role>(object),
+        "RoleBinding" => again::<RoleBinding>(object),
+        other => panic!("nobody reads a {other}"),
+    }
+}
+
+#[test]
+fn every_field_is_one_that_kubernetes_knows() {
+    for object in objects(&Installation::default()) {
+        assert_eq!(as_read(&object), object);
+    }
+}
+
+#[test]
+fn nobody_may_do_everything() {
+    for rule in CLUSTER_RULES.iter().chain(ROLE_RULES).chain(PEER_RULES) {
+        let words = rule.resources.iter().chain(rule.verbs).chain(rule.names);
+        assert!(words.clone().all(|word| !word.contains('*')), "{rule:?}");
+        assert!(!rule.verbs.contains(&"delete"), "nothing is ever deleted: {rule:?}");
+    }
+    let secrets = CLUSTER_RULES.iter().any(|rule| rule.resources.contains(&"secrets"));
+    assert!(!secrets, "secrets of others are none of ours");
+}
+
+#[test]
+fn the_operator_excludes_itself_and_kube_system_from_every_entry() {
+    let installation = Installation::default();
+    let all = objects(&installation);
+    let webhooks = all.iter().find(|object| object["kind"] == "MutatingWebhookConfiguration").unwrap();
+    for entry in webhooks["webhooks"].as_array().unwrap() {
+        let outside = &entry["namespaceSelector"]["matchExpressions"][0];
+        assert_eq!(outside["operator"], "NotIn");
+        assert_eq!(outside["values"], serde_json::json!(["kube-system", "tensorlane-system"]));
+        assert!(entry["clientConfig"].get("caBundle").is_none(), "the leader applies it");
+    }
+}
+
+#[test]
+fn no_webhook_looks_at_the_namespace_in_its_conditions() {
+    let entry = gpu_webhook("tensorlane-system", "", &["ml".to_owned()]);
+    let all = objects(&Installation::default());
+    let webhooks = all.iter().filter(|object| object["kind"] == "MutatingWebhookConfiguration");
+    let entries = webhooks.flat_map(|object| object["webhooks"].as_array().unwrap().clone()).chain([entry]);
+    for entry in entries {
+        for condition in entry["matchConditions"].as_array().unwrap() {
+            assert!(!condition["expression"].as_str().unwrap().contains("namespaceObject"), "{condition}");
+        }
+    }
+}
+
+#[test]
+fn every_annotation_with_a_closed_form_is_checked_in_templates() {
+    let checked = KEYS.iter().filter(|row| row.cel.is_some()).count();
+    assert!(checked + 2 >= KEYS.len(), "only names of exchanges and containers cannot be checked there");
+}

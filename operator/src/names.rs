@@ -1,0 +1,60 @@
+//! The names that the injected pod, the manifests and the operator have to agree on.
+
+/// What all our annotations and labels begin with.
+pub const PREFIX: &str = "tensorlane.dev/";
+
+/// On a pod: `enabled` or `disabled`. As a label of a namespace: `enabled`, for its pods that say nothing.
+pub const INJECT: &str = "tensorlane.dev/inject";
+
+/// On a pod, as an annotation: the exchange that it wants. As a label, written by us: the one that it has.
+pub const EXCHANGE: &str = "tensorlane.dev/exchange";
+
+/// A label that we write on every pod with a sidecar.
+pub const INJECTED: &str = "tensorlane.dev/injected";
+
+/// An annotation that we write on every pod with a sidecar: what was added, so that it can be taken away again.
+pub const STATUS: &str = "tensorlane.dev/status";
+
+/// The container.
+pub const SIDECAR: &str = "tensorlane";
+
+/// The volume with the sockets, which workloads see read-only.
+pub const SOCKETS_VOLUME: &str = "tensorlane-sockets";
+/// The volume with identity and state, which only the sidecar sees.
+pub const STATE_VOLUME: &str = "tensorlane-state";
+/// The volume with the sidecar's own token.
+pub const TOKEN_VOLUME: &str = "tensorlane-token";
+/// The volume in which sidecars of one node find each other.
+pub const NODE_VOLUME: &str = "tensorlane-node";
+/// All of them.
+pub const VOLUMES: [&str; 4] = [SOCKETS_VOLUME, STATE_VOLUME, TOKEN_VOLUME, NODE_VOLUME];
+
+/// Where the sockets are, in every container.
+pub const SOCKETS_PATH: &str = "/run/tensorlane";
+/// Where the state is, in the sidecar.
+pub const STATE_PATH: &str = "/var/lib/tensorlane";
+/// Where client libraries of Kubernetes look for a token, in the sidecar.
+pub const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+/// Where the sockets of the node are, in the sidecar.
+pub const NODE_PATH: &str = "/run/tensorlane-node";
+
+/// How a client finds the sockets.
+pub const SOCKETS_VARIABLE: &str = "TENSORLANE_SOCKETS";
+
+/// Where other peers connect.
+pub const PEERS_PORT: u16 = 9421;
+/// Where metrics and probes are served.
+pub const ADMIN_PORT: u16 = 9420;
+
+/// Who owns the fields that the operator applies.
+pub const FIELD_MANAGER: &str = "tensorlane-operator";
+
+/// The claim through which the sidecars of an exchange share memory where `sameNode` is `claim`.
+pub fn node_claim(exchange: &str) -> String {
+    format!("tensorlane-{exchange}")
+}
+
+/// The directory of the node for that where `sameNode` is `hostPath`.
+pub fn node_directory(namespace: &str, exchange: &str) -> String {
+    format!("/run/tensorlane/{namespace}/{exchange}")
+}

@@ -1,0 +1,116 @@
+//! Puts the sidecar into a pod, as JSON: what is not ours stays as it is, known to us or not.
+
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::facts::Facts;
+use super::resources::Budget;
+use super::settle::Settled;
+use super::status::{Added, Status};
+use super::{sidecar, volumes};
+use crate::names::{EXCHANGE, INJECTED, SOCKETS_PATH, SOCKETS_VARIABLE, STATUS};
+
+/// The pod with its sidecar.
+pub(super) fn edit(
+    mut pod: Value,
+    facts: &Facts,
+    settled: &Settled,
+    budget: &Budget,
+    chosen: &[String],
+    mut status: Status,
+) -> Value {
+    member(&mut pod, "spec", |spec| {
+        add_to_containers(spec, chosen, &mut status);
+        let container = json_of(&sidecar::container(settled, budget, &facts.defaults));
+        list(spec, "initContainers", |list| list.insert(0, container));
+        let own = volumes::volumes(settled, &facts.namespace.name);
+        list(spec, "volumes", |list| list.extend(own.iter().map(json_of)));
+        if let Some(raised) = &budget.pod_level {
+            status.resources = spec.get("resources").cloned();
+            raise(spec, &json_of(raised));
+        }
+        if settled.share_process_namespace {
+            status.shared_process_namespace = true;
+            spec.insert("shareProcessNamespace".to_owned(), Value::Bool(true));
+        }
+    });
+    let text = json_of(&status).to_string();
+    member(&mut pod, "metadata", |metadata| {
+        let mut own = Value::Object(std::mem::take(metadata));
+        member(&mut own, "labels", |labels| {
+            labels.insert(INJECTED.to_owned(), json!("true"));
+            labels.insert(EXCHANGE.to_owned(), json!(settled.exchange));
+        });
+        member(&mut own, "annotations", |all| _ = all.insert(STATUS.to_owned(), Value::String(text)));
+        *metadata = map_of(own);
+    });
+    pod
+}
+
+/// The sockets and where they are, for every chosen container. A variable that its author has set stays.
+fn add_to_containers(spec: &mut Map<String, Value>, chosen: &[String], status: &mut Status) {
+    for kind in ["initContainers", "containers"] {
+        for container in spec.get_mut(kind).and_then(Value::as_array_mut).into_iter().flatten() {
+            let Some(container) = container.as_object_mut() else { continue };
+            let name = container.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+            if chosen.contains(&name) {
+                status.containers.insert(name, add_to_container(container));
+            }
+        }
+    }
+}
+
+fn add_to_container(container: &mut Map<String, Value>) -> Vec<Added> {
+    list(container, "volumeMounts", |list| list.push(json_of(&volumes::workload_mount())));
+    let is_set = |one: &Value| one.get("name").and_then(Value::as_str) == Some(SOCKETS_VARIABLE);
+    let env = container.get("env").and_then(Value::as_array);
+    if env.is_some_and(|env| env.iter().any(is_set)) {
+        return vec![Added::Mount];
+    }
+    list(container, "env", |list| list.push(json_of(&sidecar::text(SOCKETS_VARIABLE, SOCKETS_PATH))));
+    vec![Added::Mount, Added::Env]
+}
+
+/// Writes raised amounts over those that are there, and nothing else.
+fn raise(spec: &mut Map<String, Value>, raised: &Value) {
+    for list in ["limits", "requests"] {
+        let place = spec.get_mut("resources").and_then(|resources| resources.get_mut(list));
+        let Some(Value::Object(amounts)) = place else { continue };
+        for (name, amount) in amounts.iter_mut() {
+            if let Some(more) = raised.get(list).and_then(|list| list.get(name)) {
+                *amount = more.clone();
+            }
+        }
+    }
+}
+
+/// Changes a member that is an object, and makes it where it is none (absent or null).
+fn member(value: &mut Value, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
+    let mut whole = map_of(value.take());
+    let mut inner = map_of(whole.remove(key).unwrap_or(Value::Null));
+    change(&mut inner);
+    whole.insert(key.to_owned(), Value::Object(inner));
+    *value = Value::Object(whole);
+}
+
+/// Changes a member that is a list, and makes it where it is none (absent or null).
+fn list(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Vec<Value>)) {
+    let mut inner = match map.remove(key) {
+        Some(Value::Array(list)) => list,
+        _ => Vec::new(),
+    };
+    change(&mut inner);
+    map.insert(key.to_owned(), Value::Array(inner));
+}
+
+fn map_of(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Types of Kubernetes are always JSON.
+fn json_of(value: &impl Serialize) -> Value {
+    serde_json::to_value(value).unwrap_or(Value::Null)
+}

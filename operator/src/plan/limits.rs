@@ -1,0 +1,83 @@
+//! What the LimitRanges of a namespace ask of the sidecar's container, and of the pod with it.
+
+use super::facts::LimitRange;
+use super::reason::{Deny, OverLimit};
+use super::resources::{CPU, MEMORY, Sum};
+use crate::quantity::Amount;
+
+const SMALLER_ARENA: &str = "make tensorlane.dev/arena-size smaller, or raise the LimitRange";
+const LESS_CPU: &str = "make tensorlane.dev/cpu smaller, or raise the LimitRange";
+
+/// The container as the LimitRanges want it: requests raised to the least, a limit for processors where one is needed.
+pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
+    for range in ranges.iter().filter(|range| !range.of_pod) {
+        for (resource, request, limit) in
+            [(CPU, &mut sum.cpu, &mut sum.cpu_limit), (MEMORY, &mut sum.memory, &mut None)]
+        {
+            let least = range.min.get(resource).copied().unwrap_or_default();
+            *request = (*request).max(least);
+            needs_limit(resource, *request, limit, range);
+        }
+    }
+    // The largest of several minimums counts against every maximum.
+    for range in ranges.iter().filter(|range| !range.of_pod) {
+        let cpu = sum.cpu_limit.unwrap_or(sum.cpu);
+        within("the sidecar", CPU, cpu, range, "a container", LESS_CPU)?;
+        within("the sidecar", MEMORY, sum.memory, range, "a container", SMALLER_ARENA)?;
+    }
+    Ok(())
+}
+
+/// A maximum demands a limit, and a default would be put there by the API server, below our request perhaps.
+fn needs_limit(resource: &str, request: Amount, limit: &mut Option<Amount>, range: &LimitRange) {
+    let default = range.default.get(resource).copied();
+    let demanded =
+        default.is_some() || range.max.contains_key(resource) || range.ratio.contains_key(resource);
+    if resource != CPU || !demanded {
+        return;
+    }
+    let wanted = limit.or(default).unwrap_or(request).max(request);
+    let by_ratio = range.ratio.get(resource).map_or(wanted, |ratio| request.times(*ratio));
+    let by_max = range.max.get(resource).copied().unwrap_or(wanted);
+    *limit = Some(wanted.min(by_ratio).min(by_max).max(request));
+}
+
+/// Whether the pod with its sidecar is within what LimitRanges allow a pod.
+pub(super) fn check_pod(
+    requests: [Amount; 2],
+    limits: [Amount; 2],
+    ranges: &[LimitRange],
+) -> Result<(), Deny> {
+    for range in ranges.iter().filter(|range| range.of_pod) {
+        for (index, resource, remedy) in [(0, CPU, LESS_CPU), (1, MEMORY, SMALLER_ARENA)] {
+            let most = limits[index].max(requests[index]);
+            within("the pod with its sidecar", resource, most, range, "a pod", remedy)?;
+        }
+    }
+    Ok(())
+}
+
+fn within(
+    what: &'static str,
+    resource: &str,
+    needed: Amount,
+    range: &LimitRange,
+    per: &'static str,
+    remedy: &'static str,
+) -> Result<(), Deny> {
+    match range.max.get(resource) {
+        Some(allowed) if needed > *allowed => {
+            let shown = |amount: Amount| if resource == CPU { amount.cpu().0 } else { amount.memory().0 };
+            Err(Deny::LimitRange(Box::new(OverLimit {
+                what,
+                range: range.name.clone(),
+                resource: resource.to_owned(),
+                needed: shown(needed),
+                allowed: shown(*allowed),
+                per,
+                remedy,
+            })))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,196 @@
+//! Whether a pod gets a sidecar, and what the pod is then.
+//!
+//! ```text
+//!   strip what an earlier call added ──> asked? ──no──> Skip(why)
+//!                                          │yes
+//!        can it be served? ──no──> Deny(why, and what to do)
+//!                                          │yes
+//!   settle: annotation, else exchange, else the installation ──> resources under quota, limits, pod-level ──> edit
+//! ```
+//!
+//! [`plan`] is a pure function of plain data: what a webhook, a command line and a test hand in. Calling it again with
+//! its own result gives that result, also after somebody else has added containers in between: what was added before
+//! is taken away first. Nothing but what the sidecar needs is touched; fields that this version of the types does not
+//! know pass through, because pods are edited as JSON and only read as types.
+
+mod asked;
+mod diff;
+mod edit;
+mod facts;
+mod gpu;
+mod limits;
+mod quota;
+mod reason;
+mod resources;
+mod settle;
+mod sidecar;
+mod status;
+mod strip;
+mod volumes;
+
+pub use asked::Asked;
+pub use diff::diff;
+pub use facts::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
+pub use reason::{Deny, OverLimit, OverQuota, Skip};
+pub use status::Status;
+
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::annotations::{self, Wishes};
+use crate::names::SIDECAR;
+
+/// What is decided about a pod, and what its owner is told besides.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// The decision.
+    pub decision: Decision,
+    /// Sentences for whoever made the pod.
+    pub warnings: Vec<String>,
+}
+
+/// What is decided about a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// It gets a sidecar.
+    Inject(Box<Plan>),
+    /// It did not ask for one.
+    Skip(Skip),
+    /// It asked for one and cannot be served.
+    Deny(Deny),
+}
+
+/// A pod with its sidecar.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// Who asked.
+    pub asked: Asked,
+    /// The exchange that it belongs to.
+    pub exchange: String,
+    /// The whole pod.
+    pub pod: Value,
+    /// What leads from the pod that was handed in to this one.
+    pub patch: json_patch::Patch,
+}
+
+/// The parts of a pod that are read. A template of a Deployment has the same.
+#[derive(Clone, Debug, Deserialize)]
+pub(crate) struct View {
+    #[serde(default)]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: PodSpec,
+}
+
+/// Decides about a pod, given as the JSON of a `Pod` or of a pod's template.
+pub fn plan(pod: &Value, facts: &Facts) -> Outcome {
+    let bare = strip::strip(pod);
+    let view = match View::deserialize(&bare) {
+        Ok(view) => view,
+        Err(error) => return Outcome::quiet(Decision::Deny(Deny::NotAPod(error.to_string()))),
+    };
+    let said = view.metadata.annotations.clone().unwrap_or_default();
+    let mut warnings = annotations::unknown(&said);
+    let decision = decide(pod, bare, &view, facts, &mut warnings);
+    Outcome { decision: decision.unwrap_or_else(Decision::from), warnings }
+}
+
+fn decide(
+    pod: &Value,
+    bare: Value,
+    view: &View,
+    facts: &Facts,
+    warnings: &mut Vec<String>,
+) -> Result<Decision, Deny> {
+    let said = view.metadata.annotations.clone().unwrap_or_default();
+    let asked = match asked::asked(view, &said, facts, warnings)? {
+        Ok(asked) => asked,
+        Err(skip) => return Ok(Decision::Skip(skip)),
+    };
+    let wishes = annotations::read(&said).map_err(Deny::InvalidValues)?;
+    refuse_what_cannot_run(view, facts)?;
+    let containers = chosen_containers(view, &wishes)?;
+    refuse_what_is_taken(view, &containers)?;
+    let settled = settle::settle(&wishes, &asked, view, facts)?;
+    let budget = resources::budget(view, &settled, facts)?;
+    let status = Status::new(&asked, &settled);
+    let changed = edit::edit(bare, facts, &settled, &budget, &containers, status);
+    let patch = diff(pod, &changed);
+    Ok(Decision::Inject(Box::new(Plan { asked, exchange: settled.exchange, pod: changed, patch })))
+}
+
+/// Where no sidecar of ours can run, whatever the pod says.
+fn refuse_what_cannot_run(view: &View, facts: &Facts) -> Result<(), Deny> {
+    let spec = &view.spec;
+    if facts.namespace.excluded {
+        return Err(Deny::ExcludedNamespace(facts.namespace.name.clone()));
+    }
+    if spec.host_network == Some(true) {
+        return Err(Deny::HostNetwork);
+    }
+    if spec.os.as_ref().is_some_and(|os| os.name != "linux") {
+        return Err(Deny::NotLinux);
+    }
+    Ok(())
+}
+
+/// The names, paths and ports that the sidecar needs must be free.
+fn refuse_what_is_taken(view: &View, chosen: &[String]) -> Result<(), Deny> {
+    let spec = &view.spec;
+    let all = || spec.init_containers.iter().flatten().chain(&spec.containers);
+    if all().any(|container| container.name == SIDECAR) {
+        return Err(Deny::NameTaken { what: "container", name: SIDECAR.to_owned() });
+    }
+    let volumes = spec.volumes.iter().flatten();
+    if let Some(volume) = volumes.map(|volume| &volume.name).find(|name| volumes::is_ours(name)) {
+        return Err(Deny::NameTaken { what: "volume", name: volume.clone() });
+    }
+    for container in all() {
+        let in_the_way = |path: &&str| chosen.contains(&container.name) && volumes::is_in_the_way(path);
+        let mut mounts = container.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str());
+        if let Some(path) = mounts.find(in_the_way) {
+            return Err(Deny::MountConflict { container: container.name.clone(), path: path.to_owned() });
+        }
+        let mut ports = container.ports.iter().flatten().map(|port| port.container_port);
+        if let Some(port) = ports.find(|port| sidecar::PORTS.contains(port)) {
+            return Err(Deny::PortTaken { container: container.name.clone(), port });
+        }
+    }
+    Ok(())
+}
+
+/// The containers that see the sockets: those that are named, else all.
+fn chosen_containers(view: &View, wishes: &Wishes) -> Result<Vec<String>, Deny> {
+    let spec = &view.spec;
+    let all = spec.init_containers.iter().flatten().chain(&spec.containers);
+    let there: Vec<String> = all.map(|container| container.name.clone()).collect();
+    let Some(named) = &wishes.containers else { return Ok(there) };
+    match named.iter().find(|name| !there.contains(name)) {
+        Some(name) => Err(Deny::UnknownContainer { name: name.clone(), there }),
+        None => Ok(named.clone()),
+    }
+}
+
+impl Outcome {
+    fn quiet(decision: Decision) -> Outcome {
+        Outcome { decision, warnings: Vec::new() }
+    }
+}
+
+impl From<Deny> for Decision {
+    fn from(deny: Deny) -> Decision {
+        Decision::Deny(deny)
+    }
+}
+
+impl Decision {
+    /// The label in metrics: `injected`, or that of the reason.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Decision::Inject(_) => "injected",
+            Decision::Skip(skip) => skip.label(),
+            Decision::Deny(deny) => deny.label(),
+        }
+    }
+}

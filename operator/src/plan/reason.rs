@@ -1,0 +1,269 @@
+//! Why a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal says what to do.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::annotations::BadValue;
+use crate::names::{ADMIN_PORT, INJECT, PEERS_PORT, SOCKETS_PATH};
+
+/// Why a pod that did not ask gets no sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Skip {
+    /// Neither the pod nor its namespace nor an exchange asks for one.
+    NotRequested,
+    /// The pod says that it wants none.
+    Disabled,
+    /// It is the mirror of a static pod, which the API server cannot change.
+    MirrorPod,
+}
+
+impl Skip {
+    /// Every one.
+    pub const ALL: [Skip; 3] = [Skip::NotRequested, Skip::Disabled, Skip::MirrorPod];
+
+    /// The label in metrics.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Skip::NotRequested => "not_requested",
+            Skip::Disabled => "disabled",
+            Skip::MirrorPod => "mirror_pod",
+        }
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Skip::NotRequested => "neither the pod nor its namespace nor an exchange asks for a sidecar",
+            Skip::Disabled => "the pod says tensorlane.dev/inject: disabled",
+            Skip::MirrorPod => "it mirrors a static pod, which only its node can change",
+        })
+    }
+}
+
+/// Why a pod that asked cannot be served, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Deny {
+    /// Annotations with values that make no sense.
+    #[error("{}", listed(.0))]
+    InvalidValues(Vec<BadValue>),
+    /// The label of the namespace makes no sense.
+    #[error("the label {INJECT}: {0:?} of the namespace must be enabled: correct or remove it")]
+    InvalidNamespaceLabel(String),
+    /// The exchange is not there.
+    #[error(
+        "there is no TensorExchange {name:?} in namespace {namespace:?}; {}: make it, or correct tensorlane.dev/exchange",
+        there_are(.there)
+    )]
+    ExchangeMissing {
+        /// The one that was asked for.
+        name: String,
+        /// Where.
+        namespace: String,
+        /// Those that are there.
+        there: Vec<String>,
+    },
+    /// Several exchanges want the pod.
+    #[error(
+        "inject.gpuPods of the exchanges {} all want this pod: say which one with tensorlane.dev/exchange",
+        .0.join(", ")
+    )]
+    AmbiguousExchange(Vec<String>),
+    /// The exchange says what a sidecar would refuse.
+    #[error("{field}: {value:?} of TensorExchange {exchange:?} is {wrong}: correct it")]
+    InvalidExchange {
+        /// Which one.
+        exchange: String,
+        /// Where in it.
+        field: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with it.
+        wrong: String,
+    },
+    /// The installation serves no pods there.
+    #[error("namespace {0:?} is excluded from Tensorlane: use another one, or take {INJECT} off the pod")]
+    ExcludedNamespace(String),
+    /// The pod uses the network of its node.
+    #[error(
+        "a pod with hostNetwork: true shares the ports of its node, so its sidecar would answer for other pods: set hostNetwork: false, or {INJECT}: disabled"
+    )]
+    HostNetwork,
+    /// The pod is not for Linux.
+    #[error("the sidecar runs on Linux only: set spec.os.name: linux, or {INJECT}: disabled")]
+    NotLinux,
+    /// A name of ours is taken.
+    #[error("the pod has a {what} {name:?}, which is the sidecar's name: give it another one")]
+    NameTaken {
+        /// Of what.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A mount is where the sockets belong.
+    #[error(
+        "container {container:?} mounts a volume at {path:?}, where the sidecar's sockets belong ({SOCKETS_PATH}): mount it elsewhere, or leave the container out with tensorlane.dev/containers"
+    )]
+    MountConflict {
+        /// Whose mount.
+        container: String,
+        /// Where.
+        path: String,
+    },
+    /// A port of the sidecar is taken.
+    #[error(
+        "container {container:?} has port {port}; the sidecar needs {PEERS_PORT} and {ADMIN_PORT} in the pod: use another one"
+    )]
+    PortTaken {
+        /// Whose port.
+        container: String,
+        /// The port.
+        port: i32,
+    },
+    /// A container is named that is not there.
+    #[error(
+        "tensorlane.dev/containers names {name:?}, which the pod does not have; it has {}",
+        .there.join(", ")
+    )]
+    UnknownContainer {
+        /// The one that was asked for.
+        name: String,
+        /// Those that are there.
+        there: Vec<String>,
+    },
+    /// What the pod wants contradicts itself or its exchange.
+    #[error("{0}")]
+    Contradiction(String),
+    /// The pod has no GPU.
+    #[error(
+        "tensorlane.dev/gpu: {0} needs a container with a GPU: ask for nvidia.com/gpu or claim a device, or say gpu: auto"
+    )]
+    NoGpu(String),
+    /// A volume that the namespace forbids.
+    #[error(
+        "sameNode: hostPath of exchange {exchange:?} needs a namespace whose Pod Security is privileged; {namespace:?} enforces {level}: use sameNode: claim"
+    )]
+    HostPathForbidden {
+        /// Which exchange.
+        exchange: String,
+        /// Which namespace.
+        namespace: String,
+        /// What it enforces.
+        level: String,
+    },
+    /// A LimitRange has no room.
+    #[error("{0}")]
+    LimitRange(Box<OverLimit>),
+    /// A ResourceQuota has no room.
+    #[error("{0}")]
+    Quota(Box<OverQuota>),
+    /// It cannot be read.
+    #[error("the object is no pod: {0}")]
+    NotAPod(String),
+}
+
+/// A LimitRange has no room.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{what} needs {needed} of {resource}, and LimitRange {range:?} allows {allowed} {per}: {remedy}")]
+pub struct OverLimit {
+    /// The sidecar, or the pod with it.
+    pub what: &'static str,
+    /// Which object.
+    pub range: String,
+    /// Of what.
+    pub resource: String,
+    /// How much is needed.
+    pub needed: String,
+    /// How much is allowed.
+    pub allowed: String,
+    /// A container or a pod.
+    pub per: &'static str,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+/// A ResourceQuota has no room.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "with its sidecar the pod needs {needed} of {resource} ({own} of its own and {sidecar} for the sidecar), and ResourceQuota {quota:?} has {left} left of {hard}: raise the quota, free some of it, or make tensorlane.dev/arena-size smaller"
+)]
+pub struct OverQuota {
+    /// Which object.
+    pub quota: String,
+    /// Of what.
+    pub resource: String,
+    /// How much the pod needs with its sidecar.
+    pub needed: String,
+    /// Without.
+    pub own: String,
+    /// The sidecar.
+    pub sidecar: String,
+    /// What is left.
+    pub left: String,
+    /// What there is.
+    pub hard: String,
+}
+
+impl Deny {
+    /// Every label, for metrics and documentation.
+    pub const LABELS: [&str; 18] = [
+        "invalid_annotation",
+        "invalid_namespace_label",
+        "exchange_missing",
+        "ambiguous_exchange",
+        "invalid_exchange",
+        "excluded_namespace",
+        "host_network",
+        "not_linux",
+        "name_taken",
+        "mount_conflict",
+        "port_taken",
+        "unknown_container",
+        "contradiction",
+        "no_gpu",
+        "host_path_forbidden",
+        "limit_range",
+        "quota",
+        "not_a_pod",
+    ];
+
+    /// The label in metrics.
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Deny::InvalidValues(_) => "invalid_annotation",
+            Deny::InvalidNamespaceLabel(_) => "invalid_namespace_label",
+            Deny::ExchangeMissing { .. } => "exchange_missing",
+            Deny::AmbiguousExchange(_) => "ambiguous_exchange",
+            Deny::InvalidExchange { .. } => "invalid_exchange",
+            Deny::ExcludedNamespace(_) => "excluded_namespace",
+            Deny::HostNetwork => "host_network",
+            Deny::NotLinux => "not_linux",
+            Deny::NameTaken { .. } => "name_taken",
+            Deny::MountConflict { .. } => "mount_conflict",
+            Deny::PortTaken { .. } => "port_taken",
+            Deny::UnknownContainer { .. } => "unknown_container",
+            Deny::Contradiction(_) => "contradiction",
+            Deny::NoGpu(_) => "no_gpu",
+            Deny::HostPathForbidden { .. } => "host_path_forbidden",
+            Deny::LimitRange(_) => "limit_range",
+            Deny::Quota(_) => "quota",
+            Deny::NotAPod(_) => "not_a_pod",
+        }
+    }
+}
+
+fn listed(bad: &[BadValue]) -> String {
+    let one = |bad: &BadValue| {
+        format!("{}: {:?} is wrong ({}); say {}", bad.key, bad.value, bad.wrong, bad.accepts)
+    };
+    bad.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn there_are(names: &[String]) -> String {
+    if names.is_empty() {
+        "there is none at all".to_owned()
+    } else {
+        format!("there are {}", names.join(", "))
+    }
+}

@@ -1,0 +1,144 @@
+//! What the sidecar's container requests and may use, and what the pod then takes as a whole.
+//!
+//! The memory of the sidecar is the arena and a base beside it, and its limit is the same: what it populates must never
+//! be the user's to pay for. A limit on processors slows transfers down, so there is one only where the pod's class or
+//! the namespace needs one.
+
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+
+use super::facts::{Facts, amounts};
+use super::reason::Deny;
+use super::settle::Settled;
+use super::{View, limits, quota};
+use crate::annotations::PAGE;
+use crate::quantity::Amount;
+
+pub(super) const CPU: &str = "cpu";
+pub(super) const MEMORY: &str = "memory";
+
+/// The sidecar's container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sum {
+    /// Requested.
+    pub(super) cpu: Amount,
+    /// The limit, where there is one.
+    pub(super) cpu_limit: Option<Amount>,
+    /// Requested, and the limit.
+    pub(super) memory: Amount,
+}
+
+/// The sidecar's container, and what has to change in the pod's own resources.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Budget {
+    pub(super) sum: Sum,
+    /// Bytes beside the arena.
+    pub(super) base: Amount,
+    /// The resources of the pod as a whole, raised, where the pod says any.
+    pub(super) pod_level: Option<ResourceRequirements>,
+}
+
+/// Decides, or says what does not fit.
+pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Budget, Deny> {
+    let mut sum = Sum { cpu: settled.cpu, cpu_limit: None, memory: settled.arena + settled.base };
+    let pod_level = view.spec.resources.as_ref();
+    if pod_level.is_none() && is_guaranteed(view) {
+        sum.cpu_limit = Some(sum.cpu);
+    }
+    limits::fit(&mut sum, &facts.limits)?;
+    quota::fit(&mut sum, &facts.quotas);
+    if sum.cpu_limit.is_some() && pod_level.is_none() && is_guaranteed(view) {
+        // Same request and limit, or the pod loses its class.
+        sum.cpu = sum.cpu_limit.unwrap_or(sum.cpu);
+    }
+    // A least that is not whole pages would be refused by the sidecar.
+    sum.memory = round_up(sum.memory);
+    let raised = pod_level.map(|resources| raise(resources, sum));
+    let own = pod_level.map_or_else(|| own(view), taken);
+    let whole = raised.as_ref().map_or_else(|| with_sidecar(own, sum), taken);
+    limits::check_pod(whole[0], whole[1], &facts.limits)?;
+    quota::check(&quota::Taken::all(own, whole), &facts.quotas)?;
+    Ok(Budget { sum, base: sum.memory - settled.arena, pod_level: raised })
+}
+
+fn round_up(memory: Amount) -> Amount {
+    let bytes = memory.units().unwrap_or(u64::MAX - PAGE);
+    Amount::whole(bytes.div_ceil(PAGE) * PAGE)
+}
+
+/// Whether every container has limits for processors and memory, and requests that are the same.
+fn is_guaranteed(view: &View) -> bool {
+    let spec = &view.spec;
+    spec.init_containers.iter().flatten().chain(&spec.containers).all(|container| {
+        let resources = container.resources.clone().unwrap_or_default();
+        let (requests, limits) = (amounts(resources.requests.as_ref()), amounts(resources.limits.as_ref()));
+        [CPU, MEMORY].iter().all(|name| {
+            let limit = limits.get(*name).filter(|limit| **limit > Amount::ZERO);
+            limit.is_some_and(|limit| requests.get(*name).unwrap_or(limit) == limit)
+        })
+    })
+}
+
+/// The pod as a whole, with room for the sidecar in all that is said of it.
+fn raise(resources: &ResourceRequirements, sum: Sum) -> ResourceRequirements {
+    let mut raised = resources.clone();
+    let more = [(CPU, sum.cpu_limit.unwrap_or(sum.cpu), sum.cpu), (MEMORY, sum.memory, sum.memory)];
+    for (name, limit, request) in more {
+        let add = |list: &mut Option<std::collections::BTreeMap<String, _>>, amount: Amount| {
+            if let Some(quantity) = list.as_mut().and_then(|list| list.get_mut(name))
+                && let Ok(now) = Amount::parse(&quantity_text(quantity))
+            {
+                let sum = now + amount;
+                *quantity = if name == MEMORY { sum.memory() } else { sum.cpu() };
+            }
+        };
+        add(&mut raised.limits, limit);
+        add(&mut raised.requests, request);
+    }
+    raised
+}
+
+fn quantity_text(quantity: &k8s_openapi::apimachinery::pkg::api::resource::Quantity) -> String {
+    quantity.0.clone()
+}
+
+/// Requests and limits of processors and memory that are said of a pod as a whole.
+fn taken(resources: &ResourceRequirements) -> [[Amount; 2]; 2] {
+    let limits = amounts(resources.limits.as_ref());
+    let requests = amounts(resources.requests.as_ref());
+    let pick = |list: &std::collections::BTreeMap<String, Amount>, name| list.get(name).copied();
+    let limit = [CPU, MEMORY].map(|name| pick(&limits, name).unwrap_or_default());
+    let request = [CPU, MEMORY].map(|name| pick(&requests, name).or(pick(&limits, name)).unwrap_or_default());
+    [request, limit]
+}
+
+/// Requests and limits of processors and memory of a pod without its sidecar: what runs at once, or the largest of what
+/// runs before.
+fn own(view: &View) -> [[Amount; 2]; 2] {
+    let spec = &view.spec;
+    let of = |container: &Container| container.resources.as_ref().map(taken).unwrap_or_default();
+    let mut running = [[Amount::ZERO; 2]; 2];
+    let mut most = [[Amount::ZERO; 2]; 2];
+    for container in spec.init_containers.iter().flatten() {
+        if container.restart_policy.as_deref() == Some("Always") {
+            running = sum_of(running, of(container));
+            most = most_of(most, running);
+        } else {
+            most = most_of(most, sum_of(running, of(container)));
+        }
+    }
+    let running = spec.containers.iter().map(of).fold(running, sum_of);
+    most_of(most, running)
+}
+
+/// The sidecar comes first, so it runs beside everything.
+fn with_sidecar(own: [[Amount; 2]; 2], sum: Sum) -> [[Amount; 2]; 2] {
+    sum_of(own, [[sum.cpu, sum.memory], [sum.cpu_limit.unwrap_or_default(), sum.memory]])
+}
+
+fn sum_of(a: [[Amount; 2]; 2], b: [[Amount; 2]; 2]) -> [[Amount; 2]; 2] {
+    [0, 1].map(|list| [0, 1].map(|index| a[list][index] + b[list][index]))
+}
+
+fn most_of(a: [[Amount; 2]; 2], b: [[Amount; 2]; 2]) -> [[Amount; 2]; 2] {
+    [0, 1].map(|list| [0, 1].map(|index| a[list][index].max(b[list][index])))
+}

@@ -1,0 +1,218 @@
+//! What holds for a sidecar: what the pod says, else what its exchange says, else what the installation says.
+
+use tensorlane_proto::crd::{
+    DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Requirement, SameNode, TransportKind,
+};
+
+use super::asked::Asked;
+use super::facts::Facts;
+use super::reason::Deny;
+use super::{View, gpu};
+use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, Wishes, cpu, memory};
+use crate::quantity::Amount;
+
+/// Everything that is decided about a sidecar, its resources under limits excepted.
+#[derive(Clone, Debug)]
+pub(super) struct Settled {
+    pub(super) exchange: String,
+    pub(super) arena: Amount,
+    pub(super) base: Amount,
+    pub(super) cpu: Amount,
+    pub(super) log_level: LogLevel,
+    pub(super) gpu: GpuMode,
+    /// Absent where neither pod nor exchange says anything.
+    pub(super) transports: Option<Vec<TransportKind>>,
+    pub(super) require: Vec<Requirement>,
+    pub(super) encryption: Option<Encryption>,
+    pub(super) lease_grace: Option<String>,
+    pub(super) ticket_ttl: Option<String>,
+    pub(super) same_node: SameNode,
+    /// The pod does not share its process namespace yet, and is to.
+    pub(super) share_process_namespace: bool,
+}
+
+/// Decides all of it.
+pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts) -> Result<Settled, Deny> {
+    let (exchange, spec) = exchange(wishes, asked, facts)?;
+    let sizes = Sizes::of(wishes, &exchange, &spec, facts)?;
+    let same_node = same_node(&exchange, &spec, facts)?;
+    let share_process_namespace = share_process_namespace(wishes, view)?;
+    let gpu = gpu_mode(wishes, &spec, view, facts, share_process_namespace)?;
+    let transports = transports(wishes, &spec, &exchange)?;
+    let require = require(wishes, &spec);
+    let encryption = spec.security.as_ref().and_then(|security| security.encryption);
+    check_encryption(&require, transports.as_ref(), encryption, &exchange)?;
+    let sidecar = spec.sidecar.clone().unwrap_or_default();
+    let gc = spec.gc.clone().unwrap_or_default();
+    Ok(Settled {
+        exchange,
+        arena: sizes.arena,
+        base: sizes.base,
+        cpu: sizes.cpu,
+        log_level: wishes.log_level.or(sidecar.log_level).unwrap_or(facts.defaults.log_level),
+        gpu,
+        transports,
+        require,
+        encryption,
+        lease_grace: gc.lease_grace,
+        ticket_ttl: gc.ticket_ttl,
+        same_node,
+        share_process_namespace,
+    })
+}
+
+/// The exchange and what it says. Only `default` may be absent: it is made with the first pod.
+fn exchange(wishes: &Wishes, asked: &Asked, facts: &Facts) -> Result<(String, ExchangeSpec), Deny> {
+    let wanted = match (&wishes.exchange, asked) {
+        (Some(name), _) | (None, Asked::Exchange(name)) => name.clone(),
+        (None, _) => DEFAULT_EXCHANGE.to_owned(),
+    };
+    match facts.exchanges.get(&wanted) {
+        Some(spec) => Ok((wanted, spec.clone())),
+        None if wanted == DEFAULT_EXCHANGE => Ok((wanted, ExchangeSpec::default())),
+        None => Err(Deny::ExchangeMissing {
+            name: wanted,
+            namespace: facts.namespace.name.clone(),
+            there: facts.exchanges.keys().take(20).cloned().collect(),
+        }),
+    }
+}
+
+struct Sizes {
+    arena: Amount,
+    base: Amount,
+    cpu: Amount,
+}
+
+impl Sizes {
+    /// The API server has checked what an exchange says, against the rules of the version that is installed there.
+    fn of(wishes: &Wishes, exchange: &str, spec: &ExchangeSpec, facts: &Facts) -> Result<Sizes, Deny> {
+        let read = |field, text: Option<&String>, parse: &dyn Fn(&str) -> Result<Amount, String>| {
+            let refused = |text: &String, wrong| Deny::InvalidExchange {
+                exchange: exchange.to_owned(),
+                field,
+                value: text.chars().take(80).collect(),
+                wrong,
+            };
+            text.map(|text| parse(text).map_err(|wrong| refused(text, wrong))).transpose()
+        };
+        let resources = spec.sidecar.as_ref().and_then(|sidecar| sidecar.resources.as_ref());
+        let arena = spec.arena.as_ref().and_then(|arena| arena.size.as_ref());
+        let arena = read("arena.size", arena, &|text| memory(text, ARENA_MIN, ARENA_MAX))?;
+        let base = resources.and_then(|resources| resources.memory.as_ref());
+        let base = read("sidecar.resources.memory", base, &|text| memory(text, BASE_MIN, BASE_MAX))?;
+        let time = read("sidecar.resources.cpu", resources.and_then(|r| r.cpu.as_ref()), &cpu)?;
+        let defaults = &facts.defaults;
+        Ok(Sizes {
+            arena: wishes.arena.or(arena).unwrap_or(defaults.arena),
+            base: wishes.memory.or(base).unwrap_or(defaults.base),
+            cpu: wishes.cpu.or(time).unwrap_or(defaults.cpu),
+        })
+    }
+}
+
+fn same_node(exchange: &str, spec: &ExchangeSpec, facts: &Facts) -> Result<SameNode, Deny> {
+    let mode = spec.same_node.unwrap_or(SameNode::Off);
+    let level = facts.namespace.pod_security();
+    if mode == SameNode::HostPath && level != "privileged" {
+        return Err(Deny::HostPathForbidden {
+            exchange: exchange.to_owned(),
+            namespace: facts.namespace.name.clone(),
+            level: level.to_owned(),
+        });
+    }
+    Ok(mode)
+}
+
+/// Whether the pod is to share its process namespace and does not yet.
+fn share_process_namespace(wishes: &Wishes, view: &View) -> Result<bool, Deny> {
+    let spec = &view.spec;
+    if wishes.share_process_namespace != Some(true) {
+        return Ok(false);
+    }
+    let against = |what| {
+        Err(Deny::Contradiction(format!(
+            "tensorlane.dev/share-process-namespace: true and {what} of the pod contradict each other: take one away"
+        )))
+    };
+    match spec.share_process_namespace {
+        Some(true) => Ok(false),
+        Some(false) => against("shareProcessNamespace: false"),
+        None if spec.host_pid == Some(true) => against("hostPID: true"),
+        None => Ok(true),
+    }
+}
+
+/// How GPUs are shared. A pod that says so itself must have one; an exchange speaks of those that do.
+fn gpu_mode(
+    wishes: &Wishes,
+    spec: &ExchangeSpec,
+    view: &View,
+    facts: &Facts,
+    shares: bool,
+) -> Result<GpuMode, Deny> {
+    let has_gpu = gpu::devices(view, &facts.claims).any();
+    let of_exchange = spec.gpu.as_ref().and_then(|gpu| gpu.mode);
+    let mode = wishes.gpu.or(of_exchange).unwrap_or(GpuMode::Auto);
+    let insists = matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc);
+    if insists && !has_gpu && wishes.gpu.is_some() {
+        return Err(Deny::NoGpu(mode.to_string()));
+    }
+    let shares = shares || view.spec.share_process_namespace == Some(true);
+    match mode {
+        GpuMode::None => Ok(GpuMode::None),
+        _ if !has_gpu => Ok(GpuMode::None),
+        GpuMode::Auto | GpuMode::Broker => Ok(GpuMode::Broker),
+        GpuMode::LegacyIpc if shares => Ok(GpuMode::LegacyIpc),
+        GpuMode::LegacyIpc => Err(Deny::Contradiction(
+            "gpu: legacy_ipc needs a shared process namespace: say tensorlane.dev/share-process-namespace: \"true\", or gpu: broker"
+                .to_owned(),
+        )),
+    }
+}
+
+/// The transports: a pod can only narrow what its exchange allows.
+fn transports(
+    wishes: &Wishes,
+    spec: &ExchangeSpec,
+    exchange: &str,
+) -> Result<Option<Vec<TransportKind>>, Deny> {
+    let (Some(own), Some(allowed)) = (&wishes.transports, &spec.transports) else {
+        return Ok(wishes.transports.clone().or_else(|| spec.transports.clone()));
+    };
+    match own.iter().find(|kind| !allowed.contains(kind)) {
+        None => Ok(Some(own.clone())),
+        Some(kind) => {
+            let allowed: Vec<_> = allowed.iter().map(|kind| kind.as_str()).collect();
+            Err(Deny::Contradiction(format!(
+                "tensorlane.dev/transports asks for {kind}, which exchange {exchange:?} does not allow; it allows {}: take it away",
+                allowed.join(", ")
+            )))
+        }
+    }
+}
+
+/// What the exchange requires and what the pod requires, in the order of the words.
+fn require(wishes: &Wishes, spec: &ExchangeSpec) -> Vec<Requirement> {
+    let own = wishes.require.iter().flatten();
+    let mut all: Vec<_> = own.chain(spec.require.iter().flatten()).copied().collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Encryption that no transport gives is refused here, and not at the first transfer between nodes.
+fn check_encryption(
+    require: &[Requirement],
+    transports: Option<&Vec<TransportKind>>,
+    encryption: Option<Encryption>,
+    exchange: &str,
+) -> Result<(), Deny> {
+    let quic = transports.is_none_or(|all| all.contains(&TransportKind::Quic));
+    if quic || encryption != Some(Encryption::None) || !require.contains(&Requirement::Encrypted) {
+        return Ok(());
+    }
+    Err(Deny::Contradiction(format!(
+        "require: encrypted cannot be met in exchange {exchange:?}, whose security.encryption is none: set it to required, or allow quic"
+    )))
+}

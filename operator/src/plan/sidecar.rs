@@ -1,0 +1,152 @@
+//! The sidecar's container.
+//!
+//! It is configured by environment alone; the variables are those of the sidecar's own configuration, and a suite
+//! starts a sidecar with them. It starts before everything else in the pod and ends after it (a native sidecar): no
+//! preStop, because that would run while workloads still use it; SIGTERM drains.
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, ObjectFieldSelector, Probe,
+    ResourceRequirements, SeccompProfile, SecurityContext,
+};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use tensorlane_proto::crd::SameNode;
+
+use super::facts::Defaults;
+use super::resources::{Budget, CPU, MEMORY};
+use super::settle::Settled;
+use super::volumes::sidecar_mounts;
+use crate::names::{ADMIN_PORT, NODE_PATH, PEERS_PORT, SIDECAR, SOCKETS_PATH, STATE_PATH};
+
+/// The ports of the pod that it takes.
+pub(super) const PORTS: [i32; 2] = [PEERS_PORT as i32, ADMIN_PORT as i32];
+
+const ADMIN: &str = "tl-admin";
+
+/// The container.
+pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Container {
+    Container {
+        name: SIDECAR.to_owned(),
+        image: Some(defaults.image.clone()),
+        image_pull_policy: defaults.image_pull_policy.clone(),
+        restart_policy: Some("Always".to_owned()),
+        env: Some(environment(settled, budget, defaults)),
+        ports: Some(vec![
+            port("tl-peers", PEERS_PORT, "TCP"),
+            port("tl-quic", PEERS_PORT, "UDP"),
+            port(ADMIN, ADMIN_PORT, "TCP"),
+        ]),
+        // Populating the arena takes up to half a second a gibibyte, and a start must not wait longer than it takes.
+        startup_probe: Some(probe("/startupz", 1, 300)),
+        readiness_probe: Some(probe("/readyz", 5, 3)),
+        liveness_probe: Some(probe("/livez", 10, 6)),
+        resources: Some(resources(budget)),
+        security_context: Some(security(defaults)),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        volume_mounts: Some(sidecar_mounts(settled)),
+        ..Container::default()
+    }
+}
+
+fn resources(budget: &Budget) -> ResourceRequirements {
+    let sum = budget.sum;
+    let memory = (MEMORY.to_owned(), sum.memory.memory());
+    let limit = sum.cpu_limit.map(|limit| (CPU.to_owned(), limit.cpu()));
+    ResourceRequirements {
+        requests: Some([(CPU.to_owned(), sum.cpu.cpu()), memory.clone()].into()),
+        limits: Some(limit.into_iter().chain([memory]).collect()),
+        claims: None,
+    }
+}
+
+fn security(defaults: &Defaults) -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { add: None, drop: Some(vec!["ALL".to_owned()]) }),
+        read_only_root_filesystem: Some(true),
+        run_as_non_root: Some(true),
+        run_as_user: defaults.user,
+        run_as_group: defaults.user,
+        seccomp_profile: Some(SeccompProfile { localhost_profile: None, type_: "RuntimeDefault".to_owned() }),
+        ..SecurityContext::default()
+    }
+}
+
+fn port(name: &str, number: u16, protocol: &str) -> ContainerPort {
+    ContainerPort {
+        name: Some(name.to_owned()),
+        container_port: i32::from(number),
+        protocol: Some(protocol.to_owned()),
+        ..ContainerPort::default()
+    }
+}
+
+fn probe(path: &str, seconds: i32, failures: i32) -> Probe {
+    let get = HTTPGetAction {
+        path: Some(path.to_owned()),
+        port: IntOrString::String(ADMIN.to_owned()),
+        ..HTTPGetAction::default()
+    };
+    Probe {
+        http_get: Some(get),
+        period_seconds: Some(seconds),
+        failure_threshold: Some(failures),
+        ..Probe::default()
+    }
+}
+
+/// What the sidecar is told. Facts of the pod come first, because later variables are made of them.
+fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<EnvVar> {
+    let mut all = vec![
+        from_pod("POD_NAME", "metadata.name"),
+        from_pod("POD_NAMESPACE", "metadata.namespace"),
+        from_pod("POD_UID", "metadata.uid"),
+        from_pod("POD_IP", "status.podIP"),
+        from_pod("NODE_NAME", "spec.nodeName"),
+    ];
+    let (any, own) = if defaults.ipv6 { ("[::]", "[$(POD_IP)]") } else { ("0.0.0.0", "$(POD_IP)") };
+    let said = [
+        ("TENSORLANE_EXCHANGE", settled.exchange.clone()),
+        ("TENSORLANE_PEER", "$(POD_NAME)".to_owned()),
+        ("TENSORLANE_SOCKETS_DIRECTORY", SOCKETS_PATH.to_owned()),
+        ("TENSORLANE_STATE_DIRECTORY", STATE_PATH.to_owned()),
+        ("TENSORLANE_ARENA_SIZE", settled.arena.memory().0),
+        ("TENSORLANE_ARENA_BASE", budget.base.memory().0),
+        ("TENSORLANE_PEERS_LISTEN", format!("{any}:{PEERS_PORT}")),
+        ("TENSORLANE_PEERS_ADVERTISE", format!("{own}:{PEERS_PORT}")),
+        ("TENSORLANE_ADMIN_LISTEN", format!("{any}:{ADMIN_PORT}")),
+        ("TENSORLANE_LOG_LEVEL", settled.log_level.to_string()),
+    ];
+    all.extend(said.into_iter().map(|(name, value)| text(name, value)));
+    all.extend(choices(settled));
+    all
+}
+
+/// What is said only where pod or exchange says it.
+fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
+    let joined = |words: Vec<&str>| words.join(",");
+    let require: Vec<_> = settled.require.iter().map(|word| word.as_str()).collect();
+    let transports =
+        settled.transports.as_ref().map(|all| joined(all.iter().map(|word| word.as_str()).collect()));
+    let node = (settled.same_node != SameNode::Off).then(|| NODE_PATH.to_owned());
+    [
+        ("TENSORLANE_GC_LEASE_GRACE", settled.lease_grace.clone()),
+        ("TENSORLANE_GC_TICKET_TTL", settled.ticket_ttl.clone()),
+        ("TENSORLANE_TRANSPORTS", transports),
+        ("TENSORLANE_REQUIRE", (!require.is_empty()).then(|| joined(require))),
+        ("TENSORLANE_ENCRYPTION", settled.encryption.map(|word| word.to_string())),
+        ("TENSORLANE_GPU_MODE", Some(settled.gpu.to_string())),
+        ("TENSORLANE_NODE_DIRECTORY", node),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(text(name, value?)))
+}
+
+pub(super) fn text(name: &str, value: impl Into<String>) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value.into()), value_from: None }
+}
+
+fn from_pod(name: &str, path: &str) -> EnvVar {
+    let field = ObjectFieldSelector { api_version: Some("v1".to_owned()), field_path: path.to_owned() };
+    let source = EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() };
+    EnvVar { name: name.to_owned(), value: None, value_from: Some(source) }
+}

@@ -1,0 +1,166 @@
+//! One call for each action.
+
+use std::time::Duration;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tensorlane_proto::crd::{DEFAULT_EXCHANGE, PeerSpec, TensorExchange, TensorPeer};
+use thiserror::Error;
+
+use super::build::Action;
+use crate::names::FIELD_MANAGER;
+
+/// The manager of what the operator says in the status of a peer, beside what the sidecar says.
+const STATUS_MANAGER: &str = "tensorlane-operator-status";
+/// The role and its binding in each namespace, and the policy that has to be there first.
+const PEER_ROLE: &str = "tensorlane-peer";
+const PEER_POLICY: &str = "tensorlane-peer-status";
+
+/// How long a call may take. A leader that hangs is worse than one that tries again.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// A call that did not do what it should.
+#[derive(Debug, Error)]
+pub enum ApplyError {
+    /// The API server refused, or was not there.
+    #[error(transparent)]
+    Kube(#[from] Box<kube::Error>),
+    /// No answer came.
+    #[error("no answer from the API server within {} seconds", CALL_DEADLINE.as_secs())]
+    Deadline,
+}
+
+impl From<kube::Error> for ApplyError {
+    fn from(error: kube::Error) -> ApplyError {
+        ApplyError::Kube(Box::new(error))
+    }
+}
+
+/// Does things at an API server.
+#[derive(Clone)]
+pub struct Applier(Client);
+
+impl Applier {
+    /// By this client.
+    pub fn new(client: Client) -> Applier {
+        Applier(client)
+    }
+
+    /// Whether the policy on the status of peers is there and bound.
+    ///
+    /// # Errors
+    /// It cannot be found out.
+    pub async fn guarded(&self) -> Result<bool, ApplyError> {
+        let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.0.clone());
+        let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.0.clone());
+        let both = async { tokio::try_join!(policies.get_opt(PEER_POLICY), bindings.get_opt(PEER_POLICY)) };
+        let (policy, binding) =
+            tokio::time::timeout(CALL_DEADLINE, both).await.map_err(|_| ApplyError::Deadline)??;
+        Ok(policy.is_some() && binding.is_some())
+    }
+
+    /// Does one thing.
+    ///
+    /// # Errors
+    /// It is not done; the same action can be tried again.
+    pub async fn apply(&self, namespace: &str, action: &Action) -> Result<(), ApplyError> {
+        tokio::time::timeout(CALL_DEADLINE, self.call(namespace, action))
+            .await
+            .map_err(|_| ApplyError::Deadline)?
+    }
+
+    async fn call(&self, namespace: &str, action: &Action) -> Result<(), ApplyError> {
+        match action {
+            Action::MakeDefaultExchange => self.make_default_exchange(namespace).await,
+            Action::ApplyRoleBinding => self.apply_role_binding(namespace).await,
+            Action::ApplyPeer { name, spec, begins_anew } => {
+                self.apply_peer(namespace, name, spec, *begins_anew).await
+            }
+            Action::SetPeerCondition { name, condition } => {
+                let patch = json!({
+                    "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer",
+                    "status": {"conditions": [condition]},
+                });
+                let peers: Api<TensorPeer> = Api::namespaced(self.0.clone(), namespace);
+                peers.patch_status(name, &ours(STATUS_MANAGER), &Patch::Apply(patch)).await?;
+                Ok(())
+            }
+            Action::SetExchangeStatus { name, status } => {
+                let patch = json!({
+                    "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange", "status": status,
+                });
+                let exchanges: Api<TensorExchange> = Api::namespaced(self.0.clone(), namespace);
+                exchanges.patch_status(name, &ours(FIELD_MANAGER), &Patch::Apply(patch)).await?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Made once and never again changed: from then on it belongs to people.
+    async fn make_default_exchange(&self, namespace: &str) -> Result<(), ApplyError> {
+        let exchanges: Api<TensorExchange> = Api::namespaced(self.0.clone(), namespace);
+        let exchange = TensorExchange::new(DEFAULT_EXCHANGE, Default::default());
+        let parameters =
+            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        match exchanges.create(&parameters, &exchange).await {
+            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            made => Ok(made.map(|_| ())?),
+        }
+    }
+
+    async fn apply_role_binding(&self, namespace: &str) -> Result<(), ApplyError> {
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+            "metadata": {"name": PEER_ROLE},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": PEER_ROLE},
+            "subjects": [{
+                "apiGroup": group, "kind": "Group", "name": format!("system:serviceaccounts:{namespace}"),
+            }],
+        });
+        let bindings: Api<RoleBinding> = Api::namespaced(self.0.clone(), namespace);
+        bindings.patch(PEER_ROLE, &ours(FIELD_MANAGER), &Patch::Apply(binding)).await?;
+        Ok(())
+    }
+
+    /// First whose peer it is, and then nothing of what the former pod said: from the first call on only the new pod can
+    /// write there. If it has, the second call meets another version and is left out.
+    async fn apply_peer(
+        &self,
+        namespace: &str,
+        name: &str,
+        spec: &PeerSpec,
+        begins_anew: bool,
+    ) -> Result<(), ApplyError> {
+        let peers: Api<TensorPeer> = Api::namespaced(self.0.clone(), namespace);
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": spec.pod_uid});
+        let labels = json!({crate::names::EXCHANGE: spec.exchange});
+        let peer = json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer",
+            "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
+            "spec": spec,
+        });
+        let applied = peers.patch(name, &ours(FIELD_MANAGER), &Patch::Apply(peer)).await?;
+        if !begins_anew {
+            return Ok(());
+        }
+        let nothing = json!({
+            "metadata": {"resourceVersion": applied.resource_version()},
+            "status": null,
+        });
+        match peers.patch_status(name, &PatchParams::default(), &Patch::Merge(nothing)).await {
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
+            reset => Ok(reset.map(|_| ())?),
+        }
+    }
+}
+
+/// Applied by us, over whoever else has written there: nobody else should.
+fn ours(manager: &str) -> PatchParams {
+    PatchParams::apply(manager).force()
+}

@@ -1,0 +1,100 @@
+//! What is to be done in a namespace. Pure: the same scene gives the same actions, and a scene in which they have been
+//! done gives none.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use tensorlane_proto::crd::{DEFAULT_EXCHANGE, ExchangeStatus, PeerSpec, TensorPeer};
+
+use super::dereference::{PodFacts, Scene};
+use super::status::{exchange_status, peer_condition};
+
+/// One thing to do, in one call or two.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Make `TensorExchange/default`, which people change afterwards.
+    MakeDefaultExchange,
+    /// Let the pods of the namespace read its peers and write their own status.
+    ApplyRoleBinding,
+    /// Make the peer of a pod, or bring it up to date.
+    ApplyPeer {
+        /// The pod's name, and the peer's.
+        name: String,
+        /// What it should say.
+        spec: PeerSpec,
+        /// The peer was that of another pod of this name, and what it says of itself is of the past.
+        begins_anew: bool,
+    },
+    /// Say whether others can reach a peer.
+    SetPeerCondition {
+        /// The peer's name.
+        name: String,
+        /// What is said.
+        condition: Condition,
+    },
+    /// Say what is seen of an exchange.
+    SetExchangeStatus {
+        /// The exchange's name.
+        name: String,
+        /// What is said; its conditions are those of ours.
+        status: ExchangeStatus,
+    },
+}
+
+/// What is to be done, in the order in which it has to be.
+pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let living: Vec<&PodFacts> = scene.pods.iter().filter(|pod| !pod.ended).collect();
+    let has_default = scene.exchanges.iter().any(|exchange| exchange.name_any() == DEFAULT_EXCHANGE);
+    if !has_default && living.iter().any(|pod| pod.exchange == DEFAULT_EXCHANGE) {
+        actions.push(Action::MakeDefaultExchange);
+    }
+    if scene.guarded && !(scene.exchanges.is_empty() && living.is_empty()) {
+        actions.push(Action::ApplyRoleBinding);
+    }
+    let peers: BTreeMap<String, &TensorPeer> =
+        scene.peers.iter().map(|peer| (peer.name_any(), peer)).collect();
+    for pod in &scene.pods {
+        let peer = peers.get(&pod.name).copied();
+        actions.extend(peer_spec(pod, peer));
+        // What the status of another pod's peer says is no news of this pod.
+        if let Some(peer) = peer.filter(|peer| peer.spec.pod_uid == pod.uid) {
+            actions.extend(condition_of(pod, peer, now));
+        }
+    }
+    actions.extend(exchange_statuses(scene, &peers, now));
+    actions
+}
+
+fn peer_spec(pod: &PodFacts, peer: Option<&TensorPeer>) -> Option<Action> {
+    // A pod that ends for good needs no new peer.
+    if peer.is_none() && (pod.ended || pod.ending) {
+        return None;
+    }
+    let spec = PeerSpec { exchange: pod.exchange.clone(), pod_uid: pod.uid.clone(), node: pod.node.clone() };
+    let owned = peer.is_some_and(|peer| peer.owner_references().iter().any(|owner| owner.uid == pod.uid));
+    if owned && peer.is_some_and(|peer| peer.spec == spec) {
+        return None;
+    }
+    let begins_anew = peer.is_some_and(|peer| peer.spec.pod_uid != pod.uid && peer.status.is_some());
+    Some(Action::ApplyPeer { name: pod.name.clone(), spec, begins_anew })
+}
+
+fn condition_of(pod: &PodFacts, peer: &TensorPeer, now: &str) -> Option<Action> {
+    let said = peer.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let old = said.iter().find(|condition| condition.type_ == "Ready");
+    let condition = peer_condition(pod, peer, old, now)?;
+    Some(Action::SetPeerCondition { name: pod.name.clone(), condition })
+}
+
+fn exchange_statuses(scene: &Scene, peers: &BTreeMap<String, &TensorPeer>, now: &str) -> Vec<Action> {
+    let statuses = scene.exchanges.iter().filter_map(|exchange| {
+        let name = exchange.name_any();
+        let members: Vec<&PodFacts> =
+            scene.pods.iter().filter(|pod| !pod.ended && pod.exchange == name).collect();
+        let status = exchange_status(exchange, &members, peers, scene.guarded, now)?;
+        Some(Action::SetExchangeStatus { name, status })
+    });
+    statuses.collect()
+}

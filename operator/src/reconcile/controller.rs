@@ -1,0 +1,269 @@
+//! Watches pods, peers and exchanges, and looks at a namespace when something in it has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::Hash;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::stream::{Stream, StreamExt, select};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tensorlane_proto::crd::{TensorExchange, TensorPeer};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::apply::Applier;
+use super::build::{Action, build};
+use super::dereference::{PodFacts, Scene};
+use crate::metrics::Metrics;
+use crate::names::INJECTED;
+
+/// How long changes are gathered before a namespace is looked at: a thousand pods that start at once are one look each
+/// fifth of a second, and nobody waits longer for a peer.
+const GATHER: Duration = Duration::from_millis(200);
+
+/// When a namespace is looked at again after something in it could not be done.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// When every namespace is looked at again though nothing has changed, because the policy may have come or gone.
+const AGAIN: Duration = Duration::from_secs(300);
+
+/// The leader's watch.
+pub struct Controller {
+    applier: Applier,
+    metrics: Arc<Metrics>,
+    /// Namespaces with an exchange that wants every pod with a GPU.
+    gpu_namespaces: watch::Sender<Vec<String>>,
+    pods: Store<Pod>,
+    peers: Store<TensorPeer>,
+    exchanges: Store<TensorExchange>,
+}
+
+/// The namespace of each object that has changed; none after a list.
+type Changes = Pin<Box<dyn Stream<Item = Option<String>> + Send>>;
+
+impl Controller {
+    /// Watches by this client, and works until `stop`; says which namespaces want their pods with GPUs served.
+    pub async fn run(
+        client: &Client,
+        metrics: Arc<Metrics>,
+        gpu_namespaces: watch::Sender<Vec<String>>,
+        stop: CancellationToken,
+    ) {
+        let injected = watcher::Config::default().labels(&format!("{INJECTED}=true"));
+        let (pods, changed_pods) = watched(Api::<Pod>::all(client.clone()), injected, |pod| {
+            // What a look does not need is most of a pod.
+            pod.metadata.managed_fields = None;
+            pod.metadata.annotations = None;
+            if let Some(spec) = &mut pod.spec {
+                spec.containers.clear();
+                spec.init_containers = None;
+                spec.volumes = None;
+            }
+        });
+        let any = watcher::Config::default;
+        let (peers, changed_peers) = watched(Api::<TensorPeer>::all(client.clone()), any(), |peer| {
+            peer.metadata.managed_fields = None;
+        });
+        let (exchanges, changed_exchanges) =
+            watched(Api::<TensorExchange>::all(client.clone()), any(), |exchange| {
+                exchange.metadata.managed_fields = None;
+            });
+        let mut changes: Changes = Box::pin(select(changed_pods, select(changed_peers, changed_exchanges)));
+        let applier = Applier::new(client.clone());
+        let controller = Controller { applier, metrics, gpu_namespaces, pods, peers, exchanges };
+        controller.follow(&mut changes, &stop).await;
+    }
+
+    async fn follow(&self, changes: &mut Changes, stop: &CancellationToken) {
+        let mut due: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut all_again = Instant::now() + AGAIN;
+        loop {
+            let next = due.values().min().copied().unwrap_or(all_again).min(all_again);
+            tokio::select! {
+                () = stop.cancelled() => return,
+                change = changes.next() => match change {
+                    Some(Some(namespace)) => _ = due.entry(namespace).or_insert(Instant::now() + GATHER),
+                    Some(None) => self.all_due(&mut due, Instant::now() + GATHER),
+                    // The watchers never end by themselves.
+                    None => return,
+                },
+                () = tokio::time::sleep_until(next) => {
+                    let now = Instant::now();
+                    if now >= all_again {
+                        self.all_due(&mut due, now);
+                        all_again = now + AGAIN;
+                    }
+                    self.work(&mut due, now, stop).await;
+                }
+            }
+        }
+    }
+
+    /// Looks at what is due.
+    async fn work(&self, due: &mut BTreeMap<String, Instant>, now: Instant, stop: &CancellationToken) {
+        let ripe: Vec<String> =
+            due.iter().filter(|(_, at)| **at <= now).map(|(namespace, _)| namespace.clone()).collect();
+        // A list that is not whole yet would be read as "there is nothing".
+        if !self.is_whole() {
+            return ripe.into_iter().for_each(|namespace| _ = due.insert(namespace, now + GATHER));
+        }
+        ripe.iter().for_each(|namespace| _ = due.remove(namespace));
+        for namespace in self.look(&ripe, stop).await {
+            due.insert(namespace, Instant::now() + RETRY);
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        let all = async {
+            tokio::try_join!(
+                self.pods.wait_until_ready(),
+                self.peers.wait_until_ready(),
+                self.exchanges.wait_until_ready()
+            )
+        };
+        matches!(all.now_or_never(), Some(Ok(_)))
+    }
+
+    fn all_due(&self, due: &mut BTreeMap<String, Instant>, at: Instant) {
+        for namespace in self.namespaces() {
+            due.entry(namespace).or_insert(at);
+        }
+    }
+
+    fn namespaces(&self) -> BTreeSet<String> {
+        let pods = self.pods.state().into_iter().filter_map(|object| object.namespace());
+        let peers = self.peers.state().into_iter().filter_map(|object| object.namespace());
+        let exchanges = self.exchanges.state().into_iter().filter_map(|object| object.namespace());
+        pods.chain(peers).chain(exchanges).collect()
+    }
+
+    /// Looks at these namespaces; those in which something could not be done come back.
+    async fn look(&self, namespaces: &[String], stop: &CancellationToken) -> Vec<String> {
+        self.summary();
+        let guarded = match self.applier.guarded().await {
+            Ok(guarded) => guarded,
+            Err(error) => {
+                tracing::warn!(%error, "it cannot be found out whether the status of peers is guarded");
+                return namespaces.to_vec();
+            }
+        };
+        let mut again = Vec::new();
+        for namespace in namespaces {
+            let actions = build(&self.scene(namespace, guarded), &now());
+            for action in actions {
+                if stop.is_cancelled() {
+                    return Vec::new();
+                }
+                if !self.act(namespace, &action).await && again.last() != Some(namespace) {
+                    again.push(namespace.clone());
+                }
+            }
+        }
+        again
+    }
+
+    async fn act(&self, namespace: &str, action: &Action) -> bool {
+        let done = self.applier.apply(namespace, action).await;
+        self.metrics.reconciled(action.label(), done.is_ok());
+        if let Err(error) = &done {
+            tracing::warn!(namespace, action = action.label(), %error, "it could not be done, and is tried again");
+        }
+        done.is_ok()
+    }
+
+    fn scene(&self, namespace: &str, guarded: bool) -> Scene {
+        let pods = of(&self.pods, namespace);
+        Scene {
+            namespace: namespace.to_owned(),
+            exchanges: of(&self.exchanges, namespace).map(|exchange| (*exchange).clone()).collect(),
+            pods: pods.filter_map(|pod| PodFacts::of(&pod)).collect(),
+            peers: of(&self.peers, namespace).map(|peer| (*peer).clone()).collect(),
+            guarded,
+        }
+    }
+
+    /// What concerns all namespaces: where pods with GPUs are wanted, and how many peers there are.
+    fn summary(&self) {
+        let wants = |exchange: &Arc<TensorExchange>| {
+            exchange.spec.inject.as_ref().is_some_and(|inject| inject.gpu_pods == Some(true))
+        };
+        let wanting = self.exchanges.state().into_iter().filter(wants);
+        let names: BTreeSet<String> = wanting.filter_map(|exchange| exchange.namespace()).collect();
+        let names: Vec<String> = names.into_iter().collect();
+        self.gpu_namespaces.send_if_modified(|known| {
+            let news = *known != names;
+            known.clone_from(&names);
+            news
+        });
+        let ready = |peer: &Arc<TensorPeer>| {
+            let conditions = peer.status.iter().flat_map(|status| &status.conditions);
+            conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        };
+        let all = self.peers.state();
+        let ready = all.iter().filter(|peer| ready(peer)).count();
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.metrics.peers(count(ready), count(all.len() - ready));
+    }
+}
+
+/// A store of these objects, and the namespaces of those that change.
+fn watched<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    lighten: impl Fn(&mut K) + Clone + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Option<String>> + Send)
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    K::DynamicType: Default + Eq + Hash + Clone,
+{
+    let (store, writer) = reflector::store();
+    let kind = K::kind(&K::DynamicType::default()).into_owned();
+    let events = watcher(api, config).modify(move |object| lighten(object)).default_backoff().reflect(writer);
+    let changes = events.filter_map(move |event| {
+        let change = match event {
+            Ok(watcher::Event::Apply(object) | watcher::Event::Delete(object)) => Some(object.namespace()),
+            Ok(watcher::Event::InitDone) => Some(None),
+            Ok(watcher::Event::Init | watcher::Event::InitApply(_)) => None,
+            Err(error) => {
+                tracing::warn!(kind, %error, "the watch broke, and is begun again");
+                None
+            }
+        };
+        std::future::ready(change)
+    });
+    (store, changes)
+}
+
+fn of<K>(store: &Store<K>, namespace: &str) -> impl Iterator<Item = Arc<K>>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    store.state().into_iter().filter(move |object| object.meta().namespace.as_deref() == Some(namespace))
+}
+
+/// Now, as Kubernetes writes it.
+fn now() -> String {
+    let time = k8s_openapi::jiff::Timestamp::now();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Action {
+    /// The label in metrics.
+    const fn label(&self) -> &'static str {
+        match self {
+            Action::MakeDefaultExchange => "exchange",
+            Action::ApplyRoleBinding => "role_binding",
+            Action::ApplyPeer { .. } => "peer",
+            Action::SetPeerCondition { .. } => "peer_status",
+            Action::SetExchangeStatus { .. } => "exchange_status",
+        }
+    }
+}

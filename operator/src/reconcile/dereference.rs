@@ -1,0 +1,80 @@
+//! What is there in a namespace, as plain data.
+
+use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
+
+use crate::names::{EXCHANGE, INJECTED, SIDECAR};
+
+/// One namespace.
+#[derive(Clone, Debug, Default)]
+pub struct Scene {
+    /// Its name.
+    pub namespace: String,
+    /// Its exchanges.
+    pub exchanges: Vec<TensorExchange>,
+    /// Its injected pods.
+    pub pods: Vec<PodFacts>,
+    /// Its peers.
+    pub peers: Vec<TensorPeer>,
+    /// The policy that guards the status of peers is there, and bound.
+    pub guarded: bool,
+}
+
+/// What is needed of an injected pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFacts {
+    /// Its name, which is that of its peer.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+    /// The exchange that it belongs to.
+    pub exchange: String,
+    /// The node, once it is known.
+    pub node: Option<String>,
+    /// Its containers have ended for good.
+    pub ended: bool,
+    /// It is being deleted.
+    pub ending: bool,
+    /// The sidecar's container is ready.
+    pub sidecar_ready: bool,
+    /// The node does not answer, so that what the containers last said says nothing.
+    pub node_lost: bool,
+}
+
+impl PodFacts {
+    /// What is needed of a pod; none if it was not injected.
+    pub fn of(pod: &Pod) -> Option<PodFacts> {
+        let labels = pod.metadata.labels.as_ref()?;
+        if labels.get(INJECTED).map(String::as_str) != Some("true") {
+            return None;
+        }
+        let status = pod.status.as_ref();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        let sidecars = status.and_then(|status| status.init_container_statuses.as_ref());
+        Some(PodFacts {
+            name: pod.metadata.name.clone()?,
+            uid: pod.metadata.uid.clone()?,
+            exchange: labels.get(EXCHANGE).cloned().unwrap_or_else(|| DEFAULT_EXCHANGE.to_owned()),
+            node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            ended: matches!(phase, Some("Succeeded" | "Failed")),
+            ending: pod.metadata.deletion_timestamp.is_some(),
+            sidecar_ready: sidecars.into_iter().flatten().any(|one| one.name == SIDECAR && one.ready),
+            node_lost: node_lost(pod),
+        })
+    }
+}
+
+/// Kubernetes marks the pods of a node that does not answer as not ready, and leaves what their containers last said.
+fn node_lost(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let status = |kind: &str| {
+        let found =
+            conditions.into_iter().flatten().find(|condition: &&PodCondition| condition.type_ == kind);
+        found.map(|condition| condition.status.as_str())
+    };
+    let gates = pod.spec.as_ref().and_then(|spec| spec.readiness_gates.as_ref());
+    let gates_met = gates.into_iter().flatten().all(|gate| status(&gate.condition_type) == Some("True"));
+    gates_met
+        && status("ContainersReady") == Some("True")
+        && status("Ready").is_some_and(|ready| ready != "True")
+}

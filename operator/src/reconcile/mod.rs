@@ -1,0 +1,27 @@
+//! The leader's work: what exchanges, peers and permissions a namespace should have, and making it so.
+//!
+//! ```text
+//!   watch ──> dereference: what is there, as plain data ──> build: what to do (pure) ──> apply, one call each
+//!     ^                                                                                      │
+//!     └────────────────────────── what was changed is seen again ────────────────────────────┘
+//! ```
+//!
+//! A namespace is looked at as a whole whenever something in it changes: nothing is remembered between two looks, so
+//! an operator that dies in the middle of one leaves nothing that the next look does not see. Objects are applied
+//! server-side under one field manager; what belongs to a pod goes with it, by its owner reference.
+
+mod apply;
+mod build;
+mod controller;
+mod dereference;
+mod status;
+mod webhooks;
+
+pub use apply::{Applier, ApplyError};
+pub use build::{Action, build};
+pub use controller::Controller;
+pub use dereference::{PodFacts, Scene};
+pub use webhooks::{Webhooks, apply_webhooks};
+
+#[cfg(test)]
+mod tests;

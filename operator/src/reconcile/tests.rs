@@ -1,0 +1,227 @@
+//! What is done in a namespace, from scenes as plain data.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use tensorlane_proto::crd::{TensorExchange, TensorPeer};
+
+use super::*;
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+fn pod(name: &str, uid: &str) -> PodFacts {
+    PodFacts {
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+        exchange: "default".to_owned(),
+        node: Some("n1".to_owned()),
+        sidecar_ready: true,
+        ..PodFacts::default()
+    }
+}
+
+fn exchange(name: &str) -> TensorExchange {
+    serde_json::from_value(json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
+        "metadata": {"name": name, "namespace": "ml", "generation": 1}, "spec": {},
+    }))
+    .unwrap()
+}
+
+/// A peer as its pod's, which has said how it is reached.
+fn peer(of: &PodFacts) -> TensorPeer {
+    serde_json::from_value(json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer",
+        "metadata": {
+            "name": of.name, "namespace": "ml", "generation": 1,
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": of.name, "uid": of.uid}],
+        },
+        "spec": {"exchange": of.exchange, "podUID": of.uid, "node": of.node},
+        "status": {"incarnation": "0".repeat(32), "fingerprints": [format!("sha256:{}", "0".repeat(64))]},
+    }))
+    .unwrap()
+}
+
+fn scene(exchanges: Vec<TensorExchange>, pods: Vec<PodFacts>, peers: Vec<TensorPeer>) -> Scene {
+    Scene { namespace: "ml".to_owned(), exchanges, pods, peers, guarded: true }
+}
+
+/// The scene after its actions were done, as an API server would do them.
+fn done(mut scene: Scene, actions: &[Action]) -> Scene {
+    for action in actions {
+        match action.clone() {
+            Action::MakeDefaultExchange => scene.exchanges.push(exchange("default")),
+            Action::ApplyRoleBinding => {}
+            Action::ApplyPeer { name, spec, begins_anew } => {
+                let pod = scene.pods.iter().find(|pod| pod.name == name).unwrap();
+                let old = scene.peers.iter().position(|peer| peer.metadata.name == Some(name.clone()));
+                let status = old.map(|at| scene.peers.remove(at)).and_then(|peer| peer.status);
+                let mut new = peer(pod);
+                new.spec = spec;
+                new.status = status.filter(|_| !begins_anew);
+                scene.peers.push(new);
+            }
+            Action::SetPeerCondition { name, condition } => {
+                let peer =
+                    scene.peers.iter_mut().find(|peer| peer.metadata.name == Some(name.clone())).unwrap();
+                let status = peer.status.get_or_insert_default();
+                status.conditions.retain(|old| old.type_ != condition.type_);
+                status.conditions.push(condition);
+            }
+            Action::SetExchangeStatus { name, status } => {
+                let found = scene.exchanges.iter_mut().find(|one| one.metadata.name == Some(name.clone()));
+                found.unwrap().status = Some(status);
+            }
+        }
+    }
+    scene
+}
+
+/// The scene when nothing is left to do; the role binding is applied at every look, because it is not watched.
+fn settled(mut scene: Scene) -> Scene {
+    for _ in 0..5 {
+        let actions = build(&scene, NOW);
+        if actions.iter().all(|action| *action == Action::ApplyRoleBinding) {
+            return scene;
+        }
+        scene = done(scene, &actions);
+    }
+    panic!("it never settles: {:?}", build(&scene, NOW));
+}
+
+fn condition(status: Option<&Value>, kind: &str) -> (String, String) {
+    let all = status.unwrap()["conditions"].as_array().unwrap().clone();
+    let one = all.iter().find(|condition| condition["type"] == kind).unwrap();
+    (one["status"].as_str().unwrap().to_owned(), one["reason"].as_str().unwrap().to_owned())
+}
+
+fn ready(scene: &Scene, name: &str) -> (String, String) {
+    let peer = scene.peers.iter().find(|peer| peer.metadata.name.as_deref() == Some(name)).unwrap();
+    condition(Some(&serde_json::to_value(&peer.status).unwrap()), "Ready")
+}
+
+#[test]
+fn the_first_pod_gets_an_exchange_a_role_binding_and_a_peer() {
+    let actions = build(&scene(vec![], vec![pod("a", "1")], vec![]), NOW);
+    assert_eq!(actions[..2], [Action::MakeDefaultExchange, Action::ApplyRoleBinding]);
+    let Action::ApplyPeer { name, spec, begins_anew: false } = &actions[2] else { panic!("{actions:?}") };
+    assert_eq!((name.as_str(), spec.pod_uid.as_str(), spec.node.as_deref()), ("a", "1", Some("n1")));
+}
+
+#[test]
+fn a_namespace_without_pods_and_exchanges_is_left_alone() {
+    assert_eq!(build(&scene(vec![], vec![], vec![]), NOW), []);
+}
+
+#[test]
+fn every_scene_settles_and_counts_its_peers() {
+    let (a, b) = (pod("a", "1"), PodFacts { sidecar_ready: false, ..pod("b", "2") });
+    let settled = settled(scene(vec![], vec![a.clone(), b.clone()], vec![peer(&a), peer(&b)]));
+    assert_eq!(ready(&settled, "a"), ("True".to_owned(), "Published".to_owned()));
+    assert_eq!(ready(&settled, "b"), ("False".to_owned(), "SidecarNotReady".to_owned()));
+    let status = settled.exchanges[0].status.clone().unwrap();
+    assert_eq!((status.peers, status.ready_peers, status.observed_generation), (Some(2), Some(1), Some(1)));
+    let status = serde_json::to_value(status).unwrap();
+    assert_eq!(condition(Some(&status), "Accepted").1, "Accepted");
+    assert_eq!(condition(Some(&status), "Ready").1, "PeersNotReady");
+}
+
+#[test]
+fn without_the_policy_nobody_gets_a_role_binding_and_the_exchange_says_why() {
+    let unguarded = Scene { guarded: false, ..scene(vec![exchange("default")], vec![pod("a", "1")], vec![]) };
+    assert!(!build(&unguarded, NOW).contains(&Action::ApplyRoleBinding));
+    let status = settled(unguarded).exchanges[0].status.clone();
+    let (status, reason) = condition(Some(&serde_json::to_value(status).unwrap()), "Accepted");
+    assert_eq!((status.as_str(), reason.as_str()), ("False", "PolicyMissing"));
+}
+
+#[test]
+fn a_pod_that_comes_again_under_its_name_begins_anew() {
+    let (old, new) = (pod("a-0", "1"), pod("a-0", "2"));
+    let scene = scene(vec![exchange("default")], vec![new], vec![peer(&old)]);
+    let actions = build(&scene, NOW);
+    assert!(
+        matches!(&actions[1], Action::ApplyPeer { begins_anew: true, spec, .. } if spec.pod_uid == "2"),
+        "{actions:?}"
+    );
+    let says = actions.iter().any(|action| matches!(action, Action::SetPeerCondition { .. }));
+    assert!(!says, "what the former pod said is no news of this one");
+    assert_eq!(ready(&settled(scene), "a-0").1, "NotPublished");
+}
+
+#[test]
+fn a_lost_node_makes_its_peers_unready_and_nothing_else() {
+    let (a, b) = (pod("a", "1"), pod("b", "2"));
+    let before =
+        settled(scene(vec![exchange("default")], vec![a.clone(), b.clone()], vec![peer(&a), peer(&b)]));
+    let lost = Scene { pods: vec![PodFacts { node_lost: true, ..a }, b], ..before };
+    let after = settled(lost);
+    assert_eq!(ready(&after, "a").1, "NodeLost");
+    assert_eq!(ready(&after, "b").1, "Published");
+}
+
+#[test]
+fn a_pod_that_has_ended_counts_no_more_and_gets_no_new_peer() {
+    let ended = PodFacts { ended: true, ..pod("job", "1") };
+    let actions = build(&scene(vec![exchange("default")], vec![ended.clone()], vec![]), NOW);
+    assert!(!actions.iter().any(|action| matches!(action, Action::ApplyPeer { .. })), "{actions:?}");
+    let settled = settled(scene(vec![exchange("default")], vec![ended.clone()], vec![peer(&ended)]));
+    assert_eq!(settled.exchanges[0].status.as_ref().unwrap().peers, Some(0));
+    assert_eq!(ready(&settled, "job").1, "PodEnded");
+}
+
+#[test]
+fn the_time_of_a_condition_changes_with_its_status_only() {
+    let a = pod("a", "1");
+    let before = settled(scene(vec![exchange("default")], vec![a.clone()], vec![peer(&a)]));
+    let ending = Scene { pods: vec![PodFacts { ending: true, ..a.clone() }], ..before.clone() };
+    let time =
+        |scene: &Scene| scene.peers[0].status.as_ref().unwrap().conditions[0].last_transition_time.clone();
+    let later = done(ending.clone(), &build(&ending, "2026-01-01T01:00:00Z"));
+    assert_ne!(time(&later), time(&before));
+    let lost = Scene { pods: vec![PodFacts { node_lost: true, ..a }], ..later.clone() };
+    let last = done(lost.clone(), &build(&lost, "2026-01-01T02:00:00Z"));
+    assert_eq!(time(&last), time(&later), "another reason, the same status");
+}
+
+#[test]
+fn a_node_is_lost_where_the_pod_is_unready_and_its_containers_are_not() {
+    let facts = |ready: &str, containers: &str, gates: Value| {
+        let pod: Pod = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "uid": "1", "labels": {"tensorlane.dev/injected": "true"}},
+            "spec": {"containers": [], "readinessGates": gates},
+            "status": {"conditions": [
+                {"type": "Ready", "status": ready}, {"type": "ContainersReady", "status": containers},
+            ]},
+        }))
+        .unwrap();
+        PodFacts::of(&pod).unwrap()
+    };
+    assert!(facts("False", "True", json!([])).node_lost);
+    assert!(!facts("True", "True", json!([])).node_lost);
+    assert!(!facts("False", "False", json!([])).node_lost);
+    assert!(
+        !facts("False", "True", json!([{"conditionType": "example.org/gate"}])).node_lost,
+        "a gate is shut"
+    );
+}
+
+#[test]
+fn a_pod_without_our_label_is_none_of_ours() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "uid": "1"}});
+    assert_eq!(PodFacts::of(&serde_json::from_value(pod).unwrap()), None);
+}
+
+#[test]
+fn the_bundle_goes_to_every_entry_and_gpu_namespaces_get_one_of_their_own() {
+    let plain = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let webhooks = Webhooks { bundle: Some("CA".to_owned()), gpu_namespaces: vec![] };
+    let patch = webhooks.patch("tensorlane", "system", plain);
+    let own = |name: &str| json!({"name": name, "clientConfig": {"caBundle": "CA"}});
+    assert_eq!(patch["webhooks"], json!([own("pods.tensorlane.dev"), own("namespaces.tensorlane.dev")]));
+    let webhooks = Webhooks { bundle: None, gpu_namespaces: vec!["ml".to_owned()] };
+    let entries = webhooks.patch("tensorlane", "system", plain)["webhooks"].clone();
+    assert_eq!(entries.as_array().unwrap().len(), 1, "somebody else sees to the bundle");
+    assert_eq!(entries[0]["name"], "gpus.tensorlane.dev");
+    assert!(entries[0]["clientConfig"].get("caBundle").is_none());
+}

@@ -1,0 +1,189 @@
+//! What the planner has to know besides the pod, read when it is asked.
+//!
+//! There is no cache: an exchange that was made a moment before the pod must be seen, and a refusal by old news would be
+//! a lie. The API server answers these lists from its own memory.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use k8s_openapi::api::core::v1::{LimitRange as ApiLimitRange, Namespace as ApiNamespace, ResourceQuota};
+use kube::api::{ListParams, ObjectList};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tensorlane_proto::crd::TensorExchange;
+use thiserror::Error;
+
+use crate::plan::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
+
+/// The most objects of a kind that are read of a namespace; more than any has.
+const LIST_MAX: u32 = 500;
+
+/// The versions of resource claims, the newest first.
+const CLAIM_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// What could not be read.
+#[derive(Debug, Error)]
+#[error("the {what} of namespace {namespace:?} cannot be read: {source}; try again")]
+pub struct FactsError {
+    what: &'static str,
+    namespace: String,
+    source: Box<kube::Error>,
+}
+
+/// Where facts come from.
+pub trait FactSource: Send + Sync + 'static {
+    /// Everything that a decision about this pod depends on.
+    fn facts(&self, namespace: &str, pod: &Value) -> impl Future<Output = Result<Facts, FactsError>> + Send;
+}
+
+/// An API server.
+#[derive(Clone)]
+pub struct KubeFacts {
+    client: Client,
+    defaults: Defaults,
+    excluded: Vec<String>,
+}
+
+impl KubeFacts {
+    /// Asks by this client; serves no pods in `excluded`.
+    pub fn new(client: Client, defaults: Defaults, excluded: Vec<String>) -> KubeFacts {
+        KubeFacts { client, defaults, excluded }
+    }
+
+    async fn namespace(&self, name: &str) -> Result<Namespace, FactsError> {
+        let api: Api<ApiNamespace> = Api::all(self.client.clone());
+        let found = api.get(name).await.map_err(|source| wrong("labels", name, source))?;
+        Ok(Namespace {
+            name: name.to_owned(),
+            labels: found.metadata.labels.unwrap_or_default(),
+            excluded: self.excluded.iter().any(|excluded| excluded == name),
+        })
+    }
+
+    async fn list<K>(&self, what: &'static str, namespace: &str) -> Result<ObjectList<K>, FactsError>
+    where
+        K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        api.list(&ListParams::default().limit(LIST_MAX))
+            .await
+            .map_err(|source| wrong(what, namespace, source))
+    }
+
+    /// The device classes of each of the pod's claims. A claim that is not there yet is not in the result.
+    async fn claims(&self, namespace: &str, pod: &Value) -> Result<Claims, FactsError> {
+        let mut classes = Claims::new();
+        for (name, kind, object) in claims_of(pod) {
+            if let Some(found) = self.claim(namespace, kind, &object).await? {
+                classes.insert(name, device_classes(&found));
+            }
+        }
+        Ok(classes)
+    }
+
+    async fn claim(&self, namespace: &str, kind: &str, name: &str) -> Result<Option<Value>, FactsError> {
+        for version in CLAIM_VERSIONS {
+            let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("resource.k8s.io", version, kind));
+            let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+            match api.get_opt(name).await {
+                Ok(Some(found)) => return Ok(Some(found.data)),
+                // Either the object or the version is not there.
+                Ok(None) => {}
+                Err(source) => return Err(wrong("resource claims", namespace, source)),
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn wrong(what: &'static str, namespace: &str, source: kube::Error) -> FactsError {
+    FactsError { what, namespace: namespace.to_owned(), source: Box::new(source) }
+}
+
+impl FactSource for KubeFacts {
+    async fn facts(&self, namespace: &str, pod: &Value) -> Result<Facts, FactsError> {
+        let (labels, exchanges, limits, quotas, claims) = tokio::try_join!(
+            self.namespace(namespace),
+            self.list::<TensorExchange>("exchanges", namespace),
+            self.list::<ApiLimitRange>("limit ranges", namespace),
+            self.list::<ResourceQuota>("quotas", namespace),
+            self.claims(namespace, pod),
+        )?;
+        let named = |exchange: TensorExchange| Some((exchange.metadata.name?, exchange.spec));
+        Ok(Facts {
+            namespace: labels,
+            exchanges: exchanges.into_iter().filter_map(named).collect::<BTreeMap<_, _>>(),
+            defaults: self.defaults.clone(),
+            limits: limits.iter().flat_map(LimitRange::of).collect(),
+            quotas: quotas.iter().filter_map(Quota::of).collect(),
+            claims,
+        })
+    }
+}
+
+/// The claims of a pod: its name for each, and the object that says what is asked for.
+fn claims_of(pod: &Value) -> Vec<(String, &'static str, String)> {
+    let text = |claim: &Value, key: &str| claim.get(key).and_then(Value::as_str).map(str::to_owned);
+    let read = |claim: &Value| {
+        let name = text(claim, "name")?;
+        let object = text(claim, "resourceClaimName").map(|object| ("ResourceClaim", object));
+        let template =
+            || text(claim, "resourceClaimTemplateName").map(|object| ("ResourceClaimTemplate", object));
+        let (kind, object) = object.or_else(template)?;
+        Some((name, kind, object))
+    };
+    let claims = pod.pointer("/spec/resourceClaims").and_then(Value::as_array);
+    claims.into_iter().flatten().filter_map(read).collect()
+}
+
+/// The device classes of a claim or a template, in either version.
+fn device_classes(object: &Value) -> Vec<String> {
+    let spec = object.pointer("/spec/spec").or_else(|| object.get("spec"));
+    let requests = spec.and_then(|spec| spec.pointer("/devices/requests")).and_then(Value::as_array);
+    let of = |request: &Value| {
+        let own = request.get("deviceClassName");
+        let exactly = request.pointer("/exactly/deviceClassName");
+        let several = request.get("firstAvailable").and_then(Value::as_array).into_iter().flatten();
+        let several = several.filter_map(|one| one.get("deviceClassName"));
+        let all = own.into_iter().chain(exactly).chain(several);
+        all.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+    };
+    requests.into_iter().flatten().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn claims_are_found_by_name_and_by_template() {
+        let pod = json!({"spec": {"resourceClaims": [
+            {"name": "a", "resourceClaimName": "mine"},
+            {"name": "b", "resourceClaimTemplateName": "one-gpu"},
+            {"name": "c"},
+        ]}});
+        let own = |name: &str, kind, object: &str| (name.to_owned(), kind, object.to_owned());
+        assert_eq!(
+            claims_of(&pod),
+            [own("a", "ResourceClaim", "mine"), own("b", "ResourceClaimTemplate", "one-gpu")]
+        );
+    }
+
+    #[test]
+    fn device_classes_are_found_in_every_version() {
+        let old = json!({"spec": {"devices": {"requests": [{"deviceClassName": "gpu.nvidia.com"}]}}});
+        let new = json!({"spec": {"spec": {"devices": {"requests": [
+            {"exactly": {"deviceClassName": "gpu.nvidia.com"}},
+            {"firstAvailable": [{"deviceClassName": "a"}, {"deviceClassName": "b"}]},
+        ]}}}});
+        assert_eq!(device_classes(&old), ["gpu.nvidia.com"]);
+        assert_eq!(device_classes(&new), ["gpu.nvidia.com", "a", "b"]);
+    }
+}

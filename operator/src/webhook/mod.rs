@@ -1,0 +1,19 @@
+//! The admission webhook: an AdmissionReview in, a patch, a warning or a refusal out.
+//!
+//! `review` reads and answers, purely; `facts` fetches what the planner has to know; `handler` joins them under a
+//! deadline; `server` speaks TLS and HTTP, with bounds on everything that a caller can send. A call that cannot be
+//! decided is refused with a reason, never let through: the pod's controller tries again.
+
+mod facts;
+mod handler;
+mod notes;
+pub mod review;
+mod server;
+
+pub use facts::{FactSource, FactsError, KubeFacts};
+pub use handler::{Handler, MUTATE_PATH};
+pub use notes::{NOTES_MAX, Note, Notes};
+pub use server::{Bounds, Server};
+
+#[cfg(test)]
+mod tests;

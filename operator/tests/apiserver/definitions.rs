@@ -1,0 +1,179 @@
+//! Definitions, policies and golden pods.
+
+use kube::Client;
+use serde_json::{Value, json};
+use tensorlane_operator::manifests::{Installation, objects};
+use tensorlane_operator::{Decision, plan};
+
+use crate::common::pod_security::violations;
+use crate::common::{all, read};
+use crate::objects::{apply, create, install_definitions, make_namespace, until};
+use crate::server::Server;
+
+#[tokio::test]
+async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_sentence() {
+    let Some(server) = Server::start().await else { return };
+    let admin = server.admin();
+    install_definitions(&admin).await;
+    for object in objects(&Installation::default()) {
+        apply(&admin, &object)
+            .await
+            .unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
+    }
+    make_namespace(&admin, "ml", &json!({})).await;
+    wrong_exchanges_are_refused(&admin).await;
+    right_exchanges_are_taken(&admin).await;
+    a_pod_that_asks_is_refused_while_nobody_injects(&admin).await;
+    templates_are_only_warned_of(&admin).await;
+    golden_pods_pass_pod_security(&admin).await;
+}
+
+fn exchange(spec: &Value) -> Value {
+    json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
+        "metadata": {"name": "trial", "namespace": "ml"}, "spec": spec,
+    })
+}
+
+async fn wrong_exchanges_are_refused(admin: &Client) {
+    for (spec, sentence) in [
+        (json!({"arena": {"size": "2GB"}}), "such as 2Gi"),
+        (json!({"arena": {"size": "1Mi"}}), "from 16Mi to 16Ti"),
+        (json!({"arena": {"size": "16777217"}}), "multiples of 4Ki"),
+        (json!({"gc": {"leaseGrace": "10"}}), "such as 10s"),
+        (json!({"gc": {"ticketTtl": "25h"}}), "up to a day"),
+        (json!({"transports": []}), "at least 1"),
+        (json!({"transports": ["tcp", "tcp"]}), "Duplicate value"),
+        (json!({"transports": ["rdma"]}), "supported values"),
+        (json!({"require": ["encrypted"], "security": {"encryption": "none"}}), "contradict each other"),
+        (json!({"sameNode": "claim", "transports": ["tcp"]}), "must contain shm"),
+        (json!({"sidecar": {"resources": {"cpu": "0"}}}), "such as 200m"),
+        (json!({"sidecar": {"resources": {"memory": "1Mi"}}}), "such as 256Mi"),
+    ] {
+        let refused = create(admin, &exchange(&spec), true).await.unwrap_err();
+        assert!(refused.contains(sentence), "{spec}: {refused}");
+    }
+    let mut long = exchange(&json!({}));
+    long["metadata"]["name"] = json!("x".repeat(64));
+    assert!(create(admin, &long, true).await.unwrap_err().contains("at most 63 characters"));
+}
+
+async fn right_exchanges_are_taken(admin: &Client) {
+    for spec in [
+        json!({}),
+        json!({
+            "transports": ["shm", "cuda_ipc", "tcp", "quic"], "require": ["encrypted"], "arena": {"size": "2Gi"},
+            "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
+            "sameNode": "claim", "gpu": {"mode": "auto"},
+            "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
+            "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
+        }),
+    ] {
+        create(admin, &exchange(&spec), true).await.unwrap_or_else(|error| panic!("{spec}: {error}"));
+    }
+}
+
+fn pod(annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "ml", "annotations": annotations},
+        "spec": {"containers": [{"name": "main", "image": "example.org/main"}]},
+    })
+}
+
+/// The webhook's configuration is there, and nobody answers: that pod is refused, others never wait.
+async fn a_pod_that_asks_is_refused_while_nobody_injects(admin: &Client) {
+    let asking = pod(&json!({"tensorlane.dev/inject": "enabled"}));
+    let refused = until("the webhook is called", || async { create(admin, &asking, true).await.err() }).await;
+    assert!(refused.contains("pods.tensorlane.dev"), "{refused}");
+    create(admin, &pod(&json!({})), true).await.unwrap();
+    create(admin, &pod(&json!({"tensorlane.dev/inject": "disabled"})), true).await.unwrap();
+    // Somebody removes the configuration: the policy holds.
+    let configuration = crate::objects::installed(&["MutatingWebhookConfiguration"]).remove(0);
+    crate::objects::api(admin, &configuration).delete("tensorlane", &Default::default()).await.unwrap();
+    let refused = until("the webhook is called no more", || async {
+        let refused = create(admin, &asking, true).await.expect_err("the policy refuses it");
+        (!refused.contains("pods.tensorlane.dev")).then_some(refused)
+    })
+    .await;
+    assert!(refused.contains("the webhook was not called"), "{refused}");
+    make_namespace(admin, "asks", &json!({"tensorlane.dev/inject": "enabled"})).await;
+    let mut silent = pod(&json!({}));
+    silent["metadata"]["namespace"] = json!("asks");
+    let refused = create(admin, &silent, true).await.unwrap_err();
+    assert!(refused.contains("the webhook was not called"), "{refused}");
+    a_gpu_pod_is_refused_where_an_exchange_wants_it(admin).await;
+}
+
+async fn a_gpu_pod_is_refused_where_an_exchange_wants_it(admin: &Client) {
+    let mut gpu = pod(&json!({}));
+    gpu["metadata"]["labels"] = json!({"team": "vision"});
+    gpu["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": "1"}});
+    create(admin, &gpu, true).await.unwrap();
+    let selector = json!({"matchLabels": {"team": "vision"}, "matchExpressions": [{"key": "off", "operator": "DoesNotExist"}]});
+    let wanting = exchange(&json!({"inject": {"gpuPods": true, "selector": selector}}));
+    create(admin, &wanting, false).await.unwrap();
+    let refused = until("the exchange is seen", || async { create(admin, &gpu, true).await.err() }).await;
+    assert!(refused.contains("the webhook was not called"), "{refused}");
+    gpu["metadata"]["labels"] = json!({"team": "language"});
+    create(admin, &gpu, true).await.unwrap();
+}
+
+/// What is warned of is not refused; the expressions run without a mistake, or nobody would be warned of anything.
+async fn templates_are_only_warned_of(admin: &Client) {
+    let annotations = json!({"tensorlane.dev/arena-sise": "2Gi", "tensorlane.dev/arena-size": "2GB"});
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "d", "namespace": "ml", "annotations": {"tensorlane.dev/inject": "enabled"}},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {
+                "metadata": {"labels": {"a": "b"}, "annotations": annotations},
+                "spec": {"containers": [{"name": "main", "image": "example.org/main"}]},
+            },
+        },
+    });
+    create(admin, &deployment, true).await.unwrap();
+    let text = warnings(admin, &deployment).await;
+    for part in [
+        "stands on the object itself",
+        "without effect: tensorlane.dev/arena-sise",
+        "arena-size must be bytes",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+/// The warnings of a trial, which the typed client does not show.
+async fn warnings(admin: &Client, object: &Value) -> String {
+    let request = http::Request::post("/apis/apps/v1/namespaces/ml/deployments?dryRun=All")
+        .header("content-type", "application/json")
+        .body(kube::client::Body::from(serde_json::to_vec(object).unwrap()))
+        .unwrap();
+    let reply = admin.send(request).await.unwrap();
+    assert!(reply.status().is_success(), "{}", reply.status());
+    let all = reply.headers().get_all("warning").iter();
+    all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+}
+
+/// Every golden pod that is injected is a pod that the API server takes, in a namespace as strict as the pod was.
+async fn golden_pods_pass_pod_security(admin: &Client) {
+    let strict = json!({"pod-security.kubernetes.io/enforce": "restricted"});
+    make_namespace(admin, "strict", &strict).await;
+    let mut tried = (0, 0);
+    for (name, yaml) in all() {
+        let (before, facts) = read(&yaml);
+        let Decision::Inject(plan) = plan(&before, &facts).decision else { continue };
+        let mut pod = plan.pod;
+        let is_strict = violations(&pod).is_empty();
+        pod["metadata"]["namespace"] = json!(if is_strict { "strict" } else { "ml" });
+        let metadata = pod["metadata"].as_object_mut().unwrap();
+        if let Some(Value::String(prefix)) = metadata.remove("generateName") {
+            metadata.insert("name".to_owned(), json!(format!("{prefix}x")));
+        }
+        // A field of a later version is dropped with a warning, and claims need their feature: both are taken.
+        create(admin, &pod, true).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        tried = (tried.0 + 1, tried.1 + u32::from(is_strict));
+    }
+    assert!(tried.0 > 15 && tried.1 > 0, "{tried:?}");
+}

@@ -1,0 +1,90 @@
+//! Objects as JSON, applied and made.
+
+use std::time::{Duration, Instant};
+
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind, TypeMeta};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use tensorlane_operator::manifests::{Installation, objects};
+
+/// The API for an object like this one.
+pub(crate) fn api(client: &Client, object: &Value) -> Api<DynamicObject> {
+    let text = |key: &str| object[key].as_str().unwrap().to_owned();
+    let types = TypeMeta { api_version: text("apiVersion"), kind: text("kind") };
+    let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types).unwrap());
+    match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
+        None => Api::all_with(client.clone(), &resource),
+    }
+}
+
+fn name(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap()
+}
+
+/// Applies an object server-side.
+pub(crate) async fn apply(client: &Client, object: &Value) -> Result<DynamicObject, String> {
+    let parameters = PatchParams::apply("test").force();
+    let applied = api(client, object).patch(name(object), &parameters, &Patch::Apply(object)).await;
+    applied.map_err(|error| error.to_string())
+}
+
+/// Makes an object, for good or as a trial.
+pub(crate) async fn create(client: &Client, object: &Value, dry_run: bool) -> Result<DynamicObject, String> {
+    let parameters = PostParams { dry_run, ..PostParams::default() };
+    let made =
+        api(client, object).create(&parameters, &serde_json::from_value(object.clone()).unwrap()).await;
+    made.map_err(|error| error.to_string())
+}
+
+/// The object as it is there.
+pub(crate) async fn get(client: &Client, object: &Value) -> Option<Value> {
+    let found = api(client, object).get_opt(name(object)).await.unwrap()?;
+    Some(serde_json::to_value(found).unwrap())
+}
+
+/// Makes a namespace with these labels, and the accounts of its pods, which nobody else makes here.
+pub(crate) async fn make_namespace(client: &Client, name: &str, labels: &Value) {
+    let namespace =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    apply(client, &namespace).await.unwrap();
+    for account in ["default", "trainer"] {
+        let metadata = json!({"name": account, "namespace": name});
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata});
+        apply(client, &account).await.unwrap();
+    }
+}
+
+/// Waits until something is so.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut is_so: impl FnMut() -> F) -> T {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(found) = is_so().await {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "it takes too long until {what}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// The definitions of our objects, established.
+pub(crate) async fn install_definitions(client: &Client) {
+    for file in ["tensorexchanges", "tensorpeers"] {
+        let path =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../manifests/crds/{file}.yaml"));
+        let crd: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        apply(client, &crd).await.unwrap();
+        until("the definition is established", || async {
+            let conditions = get(client, &crd).await?["status"]["conditions"].as_array()?.clone();
+            conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True").then_some(())
+        })
+        .await;
+    }
+}
+
+/// The objects of the installation of this kind.
+pub(crate) fn installed(kinds: &[&str]) -> Vec<Value> {
+    let all = objects(&Installation::default());
+    all.into_iter().filter(|object| kinds.contains(&object["kind"].as_str().unwrap())).collect()
+}

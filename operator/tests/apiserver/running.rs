@@ -1,0 +1,224 @@
+//! The operator as a process with its own permissions and nothing more, called by a real API server.
+
+use std::path::Path;
+
+use kube::Client;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::objects::{api, apply, create, get, install_definitions, installed, make_namespace, until};
+use crate::server::{Server, free_port};
+
+/// An address of the range of Services, which is also one of this machine.
+const WEBHOOK_ADDRESS: &str = "127.53.0.10";
+
+#[tokio::test]
+async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
+    let Some(mut server) = Server::start().await else { return };
+    let admin = server.admin();
+    install(&admin, &mut server).await;
+    let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
+    until("the webhook answers", || async { create(&admin, &asking, true).await.ok() }).await;
+
+    a_pod_is_injected_and_its_peer_is_kept(&admin, &asking).await;
+    only_the_pod_itself_writes_its_status(&server, &admin).await;
+    a_pod_that_comes_again_begins_anew(&admin, &asking).await;
+    refusals_reach_their_owner(&admin).await;
+    a_namespace_with_gpu_pods_gets_an_entry(&admin).await;
+    let log = server.log("operator.log");
+    assert!(!log.to_lowercase().contains("forbidden"), "a permission is missing:\n{log}");
+}
+
+async fn install(admin: &Client, server: &mut Server) {
+    install_definitions(admin).await;
+    let port = free_port();
+    let kinds = [
+        "Namespace",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "Service",
+        "MutatingWebhookConfiguration",
+    ];
+    for mut object in installed(&kinds) {
+        if object["kind"] == "Service" {
+            object["spec"]["clusterIP"] = json!(WEBHOOK_ADDRESS);
+            object["spec"]["ports"][0]["port"] = json!(port);
+        }
+        for entry in object.get_mut("webhooks").and_then(Value::as_array_mut).into_iter().flatten() {
+            entry["clientConfig"]["service"]["port"] = json!(port);
+        }
+        apply(admin, &object).await.unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
+    }
+    make_namespace(admin, "ml", &json!({})).await;
+    server.write_kubeconfig(&token(admin, "tensorlane-system", "tensorlane-operator", None).await);
+    let arguments = [
+        "--pod-name=operator-a".to_owned(),
+        "--namespace=tensorlane-system".to_owned(),
+        "--sidecar-image=example.org/sidecar".to_owned(),
+        format!("--webhook-listen={WEBHOOK_ADDRESS}:{port}"),
+        format!("--admin-listen=127.0.0.1:{}", free_port()),
+    ];
+    server.spawn(Path::new(env!("CARGO_BIN_EXE_tensorlane-operator")), &arguments, "operator.log");
+}
+
+/// A token of an account, for this pod alone where one is given.
+async fn token(admin: &Client, namespace: &str, account: &str, pod: Option<&Value>) -> String {
+    let bound = pod.map(|pod| {
+        json!({"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]})
+    });
+    let body = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": {"audiences": ["https://kubernetes.default.svc"], "boundObjectRef": bound},
+    });
+    let request =
+        http::Request::post(format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"))
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(&body).unwrap())
+            .unwrap();
+    let made: Value = admin.request(request).await.unwrap();
+    made["status"]["token"].as_str().unwrap().to_owned()
+}
+
+fn pod(name: &str, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml", "annotations": annotations},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "image": "example.org/main"}]},
+    })
+}
+
+fn peer(name: &str) -> Value {
+    json!({"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": name, "namespace": "ml"}})
+}
+
+fn exchange() -> Value {
+    json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
+        "metadata": {"name": "default", "namespace": "ml"},
+    })
+}
+
+async fn a_pod_is_injected_and_its_peer_is_kept(admin: &Client, asking: &Value) {
+    let made = serde_json::to_value(create(admin, asking, false).await.unwrap()).unwrap();
+    assert_eq!(made["spec"]["initContainers"][0]["name"], "tensorlane");
+    assert_eq!(made["metadata"]["labels"]["tensorlane.dev/exchange"], "default");
+    let found = until("the peer is made", || async { get(admin, &peer("p")).await }).await;
+    assert_eq!(
+        found["spec"],
+        json!({"exchange": "default", "podUID": made["metadata"]["uid"], "node": "n1"})
+    );
+    assert_eq!(found["metadata"]["ownerReferences"][0]["uid"], made["metadata"]["uid"]);
+    until("the exchange counts it", || async {
+        (get(admin, &exchange()).await?["status"]["peers"] == 1).then_some(())
+    })
+    .await;
+}
+
+async fn only_the_pod_itself_writes_its_status(server: &Server, admin: &Client) {
+    let other = create(admin, &pod("q", &json!({"tensorlane.dev/inject": "enabled"})), false).await.unwrap();
+    until("the other peer is made", || async { get(admin, &peer("q")).await }).await;
+    let own =
+        get(admin, &json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "ml"}}))
+            .await;
+    let pod_of_p = server.client(&token(admin, "ml", "default", own.as_ref()).await);
+    let pod_of_q =
+        server.client(&token(admin, "ml", "default", Some(&serde_json::to_value(other).unwrap())).await);
+    let of_nobody = server.client(&token(admin, "ml", "default", None).await);
+    let published = json!({"status": {
+        "incarnation": "0".repeat(32), "fingerprints": [format!("sha256:{}", "0".repeat(64))],
+        "addresses": ["10.0.0.1:9421"],
+    }});
+    let write = async |client: &Client| {
+        let patch = Patch::Merge(&published);
+        api(client, &peer("p"))
+            .patch_status("p", &PatchParams::default(), &patch)
+            .await
+            .map_err(|e| e.to_string())
+    };
+    for (who, client) in [("another pod", &pod_of_q), ("no pod", &of_nobody)] {
+        let refused = write(client).await.unwrap_err();
+        assert!(refused.contains("only the pod that this TensorPeer belongs to"), "{who}: {refused}");
+    }
+    until("the role binding is seen", || async { write(&pod_of_p).await.ok() }).await;
+    api(&pod_of_p, &peer("p")).list(&Default::default()).await.unwrap();
+    let spec = json!({"spec": {"podUID": "mine"}});
+    let more = api(&pod_of_p, &peer("p")).patch("p", &PatchParams::default(), &Patch::Merge(&spec)).await;
+    assert!(
+        more.unwrap_err().to_string().contains("cannot patch resource"),
+        "a pod writes its status and nothing else"
+    );
+    let ready = json!({"status": {"initContainerStatuses": [
+        {"name": "tensorlane", "ready": true, "restartCount": 0, "image": "x", "imageID": "x"},
+    ]}});
+    let pods = api(admin, &pod("p", &json!({})));
+    pods.patch_status("p", &PatchParams::default(), &Patch::Merge(&ready)).await.unwrap();
+    until("the peer is ready, and what it has said is still there", || async {
+        let status = get(admin, &peer("p")).await?["status"].clone();
+        let ready = status["conditions"]
+            .as_array()?
+            .iter()
+            .any(|one| one["type"] == "Ready" && one["status"] == "True");
+        (ready && status["addresses"][0] == "10.0.0.1:9421").then_some(())
+    })
+    .await;
+}
+
+async fn a_pod_that_comes_again_begins_anew(admin: &Client, asking: &Value) {
+    let old = get(admin, &peer("p")).await.unwrap();
+    api(admin, asking).delete("p", &DeleteParams::default().grace_period(0)).await.unwrap();
+    let made = create(admin, asking, false).await.unwrap();
+    let status = until("the peer is that of the new pod, and has said nothing", || async {
+        let now = get(admin, &peer("p")).await?;
+        let is_new = now["spec"]["podUID"] == json!(made.metadata.uid) && now["spec"] != old["spec"];
+        (is_new && now["status"]["incarnation"].is_null()).then(|| now["status"].clone())
+    })
+    .await;
+    assert!(status["addresses"].is_null() && status["fingerprints"].is_null(), "{status}");
+}
+
+async fn refusals_reach_their_owner(admin: &Client) {
+    let mut wrong =
+        pod("wrong", &json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/arena-size": "2GB"}));
+    let owner =
+        json!({"apiVersion": "batch/v1", "kind": "Job", "name": "import", "uid": "u-1", "controller": true});
+    wrong["metadata"]["ownerReferences"] = json!([owner]);
+    let refused = create(admin, &wrong, false).await.unwrap_err();
+    assert!(refused.contains("such as 2Gi"), "{refused}");
+    let events = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"namespace": "ml"}});
+    until("the owner has an Event", || async {
+        let all = api(admin, &events).list(&Default::default()).await.unwrap();
+        let is_it = |event: &Value| {
+            event["reason"] == "InjectionDenied"
+                && event["regarding"]["kind"] == "Job"
+                && event["regarding"]["name"] == "import"
+        };
+        all.items.iter().any(|event| is_it(&event.data)).then_some(())
+    })
+    .await;
+}
+
+async fn a_namespace_with_gpu_pods_gets_an_entry(admin: &Client) {
+    let wants = json!({"spec": {"inject": {"gpuPods": true}}});
+    let patch = Patch::Merge(&wants);
+    api(admin, &exchange()).patch("default", &PatchParams::default(), &patch).await.unwrap();
+    let configuration = installed(&["MutatingWebhookConfiguration"]).remove(0);
+    let entry = until("the entry is there", || async {
+        let webhooks = get(admin, &configuration).await?["webhooks"].as_array()?.clone();
+        webhooks.into_iter().find(|entry| entry["name"] == "gpus.tensorlane.dev")
+    })
+    .await;
+    assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["ml"]));
+    let never = json!({"spec": {"inject": null}});
+    api(admin, &exchange()).patch("default", &PatchParams::default(), &Patch::Merge(&never)).await.unwrap();
+    until("the entry is gone, and the others are not", || async {
+        let webhooks = get(admin, &configuration).await?["webhooks"].as_array()?.clone();
+        (webhooks.len() == 2 && webhooks.iter().all(|entry| entry["clientConfig"]["caBundle"].is_string()))
+            .then_some(())
+    })
+    .await;
+}

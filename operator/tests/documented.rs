@@ -1,0 +1,47 @@
+//! The page about Kubernetes is complete, and says what the code says.
+
+use std::collections::BTreeSet;
+
+use tensorlane_operator::annotations::KEYS;
+use tensorlane_operator::{Deny, Skip};
+
+const PAGE: &str = include_str!("../../docs/kubernetes.md");
+
+/// The rows of the table under this heading: what stands in the cells.
+fn rows(heading: &str) -> Vec<Vec<&'static str>> {
+    let section = PAGE.split("\n## ").find(|section| section.starts_with(heading)).expect("the page has it");
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.map(|row| row.split(" | ").map(|cell| cell.trim_matches(['`', ' ', '|'])).collect()).collect()
+}
+
+#[test]
+fn every_annotation_stands_there_as_in_the_code() {
+    let expected: Vec<_> = KEYS
+        .iter()
+        .map(|key| vec![format!("tensorlane.dev/{}", key.name), key.accepts.to_owned(), key.doc.to_owned()])
+        .collect();
+    let documented: Vec<Vec<_>> =
+        rows("Annotations").into_iter().map(|row| row.into_iter().map(str::to_owned).collect()).collect();
+    assert_eq!(documented, expected);
+}
+
+#[test]
+fn every_reason_stands_there_once() {
+    let documented: Vec<_> = rows("Why a pod gets no sidecar").into_iter().map(|row| row[0]).collect();
+    let expected: Vec<_> = Skip::ALL.iter().map(|skip| skip.label()).chain(Deny::LABELS).collect();
+    assert_eq!(documented, expected);
+}
+
+#[cfg(feature = "run")]
+#[test]
+fn every_metric_stands_there() {
+    let metrics = tensorlane_operator::metrics::Metrics::new().expect("names are unique");
+    metrics.injection("injected", std::time::Duration::ZERO);
+    metrics.reconciled("peer", true);
+    metrics.peers(1, 1);
+    let text = metrics.render().expect("it is text");
+    let served: BTreeSet<_> =
+        text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
+    let documented: BTreeSet<_> = rows("Metrics of the operator").into_iter().map(|row| row[0]).collect();
+    assert_eq!(documented, served);
+}

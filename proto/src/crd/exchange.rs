@@ -1,0 +1,176 @@
+//! `TensorExchange`: the pods of a namespace that may exchange tensors, and how.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
+use kube::{CustomResource, KubeSchema};
+use serde::{Deserialize, Serialize};
+
+use super::words::{Encryption, GpuMode, LogLevel, Requirement, SameNode, TransportKind};
+
+/// An exchange: the pods of this namespace that may exchange tensors, and how they do. The one named `default` is that
+/// of every pod that names none.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "tensorlane.dev",
+    version = "v1alpha1",
+    kind = "TensorExchange",
+    plural = "tensorexchanges",
+    shortname = "tex",
+    category = "tensorlane",
+    namespaced,
+    status = "ExchangeStatus",
+    derive = "PartialEq",
+    validation = Rule::new("self.metadata.name.size() <= 63")
+        .message("the name of an exchange may have at most 63 characters, because pods carry it as a label"),
+    printcolumn = r#"{"name": "Peers", "type": "integer", "jsonPath": ".status.peers", "description": "Injected pods that belong to the exchange"}"#,
+    printcolumn = r#"{"name": "Ready", "type": "integer", "jsonPath": ".status.readyPeers", "description": "Those of them that other peers can reach"}"#,
+    printcolumn = r#"{"name": "Accepted", "type": "string", "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].status"}"#,
+    printcolumn = r#"{"name": "Reason", "type": "string", "priority": 1, "jsonPath": ".status.conditions[?(@.type==\"Accepted\")].reason"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = Rule::new("!has(self.require) || !('encrypted' in self.require) || !has(self.security) || !has(self.security.encryption) || self.security.encryption == 'required'")
+    .message("require: encrypted and security.encryption: none contradict each other: take one away"))]
+#[x_kube(validation = Rule::new("!has(self.sameNode) || self.sameNode == 'off' || !has(self.transports) || 'shm' in self.transports")
+    .message("sameNode lets pods of a node share memory, so transports must contain shm: add it, or set sameNode to off"))]
+pub struct ExchangeSpec {
+    /// The transports that may be used, all of them if not given. What is best among them is found out by the peers;
+    /// the order says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 4), extend("x-kubernetes-list-type" = "set"))]
+    pub transports: Option<Vec<TransportKind>>,
+    /// What every route must be; a transfer for which there is no such route fails, with the reasons.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
+    pub require: Option<Vec<Requirement>>,
+    /// The memory of each sidecar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arena: Option<Arena>,
+    /// When what nobody keeps goes away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gc: Option<Gc>,
+    /// What others on the network may see.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub security: Option<Security>,
+    /// Whether pods of one node share memory: `off` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub same_node: Option<SameNode>,
+    /// Tensors on GPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
+    /// Which pods get a sidecar without asking for one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inject: Option<Inject>,
+    /// The sidecars themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sidecar: Option<SidecarSettings>,
+}
+
+/// The memory of each sidecar.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Arena {
+    /// Bytes that tensors may take in each sidecar, such as `2Gi`. They are requested for the sidecar's container, so
+    /// the scheduler counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('16Mi')) >= 0 && quantity(self).compareTo(quantity('16Ti')) <= 0 && quantity(self).asInteger() % 4096 == 0")
+        .message("arena.size must be bytes from 16Mi to 16Ti in multiples of 4Ki, such as 2Gi"))]
+    pub size: Option<String>,
+}
+
+/// When what nobody keeps goes away.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Gc {
+    /// How long the leases of a lost peer stay, so that it may come back: `10s` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,8}(ms|s|m|h)$') && duration(self) <= duration('24h')")
+        .message("gc.leaseGrace must be a whole number with ms, s, m or h, above zero and up to a day, such as 10s"))]
+    pub lease_grace: Option<String>,
+    /// The life of a ticket that was not given one: `60s` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16))]
+    #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,8}(ms|s|m|h)$') && duration(self) <= duration('24h')")
+        .message("gc.ticketTtl must be a whole number with ms, s, m or h, above zero and up to a day, such as 60s"))]
+    pub ticket_ttl: Option<String>,
+}
+
+/// What others on the network may see.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Security {
+    /// Whether bytes between nodes are encrypted: `required` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
+}
+
+/// Tensors on GPUs.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Gpu {
+    /// How they are shared: `auto` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<GpuMode>,
+}
+
+/// Which pods get a sidecar without asking for one.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Inject {
+    /// Every pod of the namespace that asks for a GPU, by `nvidia.com/*` or a claim on a device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_pods: Option<bool>,
+    /// Only those of them that match; all if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// The sidecars themselves.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SidecarSettings {
+    /// What each needs beside its arena.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<SidecarResources>,
+    /// How much each logs: `info` unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log_level: Option<LogLevel>,
+}
+
+/// What each sidecar needs beside its arena.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct SidecarResources {
+    /// The processor time to request, such as `200m`; it is a limit only where the pod or the namespace needs one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).compareTo(quantity('1m')) >= 0 && quantity(self).compareTo(quantity('1k')) <= 0")
+        .message("sidecar.resources.cpu must be processors from 1m to 1k, such as 200m"))]
+    pub cpu: Option<String>,
+    /// Bytes beside the arena, such as `256Mi`. Each connected peer takes about a mebibyte of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = Rule::new("isQuantity(self) && quantity(self).isInteger() && quantity(self).compareTo(quantity('64Mi')) >= 0 && quantity(self).compareTo(quantity('1Ti')) <= 0 && quantity(self).asInteger() % 4096 == 0")
+        .message("sidecar.resources.memory must be bytes from 64Mi to 1Ti in multiples of 4Ki, such as 256Mi"))]
+    pub memory: Option<String>,
+}
+
+/// What the operator sees of an exchange.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ExchangeStatus {
+    /// Injected pods that belong to the exchange.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peers: Option<i32>,
+    /// Those of them that other peers can reach.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_peers: Option<i32>,
+    /// The generation of the object that this status speaks of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// `Accepted`: the exchange can be had as it is asked for. `Ready`: its peers can talk to each other.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
