@@ -16,15 +16,11 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Builds and starts the benchmarks with these arguments.
     Bench(Vec<String>),
-<<<<<<< HEAD
     /// Does something with the test cluster.
     Cluster(cluster::Request),
     /// Makes container images.
     Images(images::Options),
-    /// Writes the generated code.
-=======
     /// Writes the generated files.
->>>>>>> w/operator
     Generate,
     /// Installs what is missing.
     Setup,
@@ -73,17 +69,13 @@ pub(crate) fn help() -> String {
                                 runs every part below (with --quick those marked *) and prints one table
   bench local|tcp [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them
-<<<<<<< HEAD
   cluster up|down|status        a real Kubernetes of two nodes on this machine; see docs/cluster.md
   cluster kubectl|helm ARGUMENT...
                                 speaks to it as an administrator
   cluster load IMAGE            brings an OCI archive, or an image of ours, to every node
   cluster stop|start SERVICE... kills or starts services such as apiserver or node2.kubelet
   images [--fresh] [NAME]...    makes OCI archives of our programs, without a registry
-  generate                      writes the generated protocol code
-=======
   generate                      writes the generated protocol code and manifests
->>>>>>> w/operator
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
