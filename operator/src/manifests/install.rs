@@ -85,6 +85,7 @@ pub(super) fn all(installation: &Installation) -> Result<Vec<Value>, serde_yaml:
     Ok(definitions?.into_iter().chain(objects(installation)).collect())
 }
 
-fn serde_yaml_value(object: &impl serde::Serialize) -> Result<Value, serde_yaml::Error> {
+/// What a typed object is as plain data.
+pub(super) fn serde_yaml_value(object: &impl serde::Serialize) -> Result<Value, serde_yaml::Error> {
     serde_yaml::to_value(object).and_then(serde_yaml::from_value)
 }
