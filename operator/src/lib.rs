@@ -7,7 +7,7 @@
 //!     reconcile: dereference → validate → build → apply → status    data out; shells fetch, wait and write
 //! ```
 //!
-//! Without the feature `run` there is nothing here that waits: the planner ([`plan`]), manifests from files
+//! Without the feature `run` there is nothing here that waits: the planner ([`plan()`]), manifests from files
 //! ([`offline`]) and the manifests of the installation ([`manifests`]). The operator never sees a tensor.
 
 pub mod annotations;

@@ -218,13 +218,11 @@ mod tests {
 
     #[test]
     fn namespaces_and_exchanges_of_the_stream_are_facts() {
-        let yaml = format!(
-            "kind: Namespace\nmetadata: {{name: ml, labels: {{tensorlane.dev/inject: enabled}}}}\n---\n\
-             kind: TensorExchange\nmetadata: {{name: big}}\nspec: {{arena: {{size: 4Gi}}}}\n---\n\
-             kind: Pod\nmetadata: {{name: p, annotations: {{tensorlane.dev/exchange: big}}}}\nspec: {{containers: [{{name: a}}]}}\n---\n\
-             kind: Deployment\nmetadata: {{name: d, namespace: other}}\nspec: {{template: {{spec: {{containers: [{{name: a}}]}}}}}}\n"
-        );
-        let done = injected(&yaml);
+        let yaml = "kind: Namespace\nmetadata: {name: ml, labels: {tensorlane.dev/inject: enabled}}\n---\n\
+             kind: TensorExchange\nmetadata: {name: big}\nspec: {arena: {size: 4Gi}}\n---\n\
+             kind: Pod\nmetadata: {name: p, annotations: {tensorlane.dev/exchange: big}}\nspec: {containers: [{name: a}]}\n---\n\
+             kind: Deployment\nmetadata: {name: d, namespace: other}\nspec: {template: {spec: {containers: [{name: a}]}}}\n";
+        let done = injected(yaml);
         let texts: Vec<_> = done.notes.iter().map(|note| note.text.as_str()).collect();
         assert_eq!(
             texts,

@@ -1,7 +1,5 @@
 //! The page about Kubernetes is complete, and says what the code says.
 
-use std::collections::BTreeSet;
-
 use tensorlane_operator::annotations::KEYS;
 use tensorlane_operator::{Deny, Skip};
 
@@ -35,6 +33,8 @@ fn every_reason_stands_there_once() {
 #[cfg(feature = "run")]
 #[test]
 fn every_metric_stands_there() {
+    use std::collections::BTreeSet;
+
     let metrics = tensorlane_operator::metrics::Metrics::new().expect("names are unique");
     metrics.injection("injected", std::time::Duration::ZERO);
     metrics.reconciled("peer", true);

@@ -109,7 +109,7 @@ fn workloads_see_the_sockets_read_only_and_nothing_else() {
                 match mount["name"].as_str().unwrap() {
                     "tensorlane-sockets" => assert_eq!(mount["readOnly"], true, "{name}"),
                     other => {
-                        assert!(!other.starts_with("tensorlane-"), "{name}: {other} is the sidecar's alone")
+                        assert!(!other.starts_with("tensorlane-"), "{name}: {other} is the sidecar's alone");
                     }
                 }
             }

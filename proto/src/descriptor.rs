@@ -19,7 +19,7 @@ pub const MAX_METADATA_VALUE_BYTES: usize = 4096;
 pub const MAX_METADATA_BYTES: usize = 16 * 1024;
 
 /// Layout, device and metadata: a tensor but for its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
     /// Dtype, shape, strides and byte length, proven to agree.
     pub layout: Layout,
@@ -78,7 +78,7 @@ pub enum MetadataError {
 }
 
 /// The user's words about a tensor, sorted by key, within the limits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Metadata(BTreeMap<String, String>);
 
 impl Metadata {

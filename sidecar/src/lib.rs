@@ -22,5 +22,7 @@ pub mod metrics;
 pub mod peer;
 mod results;
 pub mod session;
+mod socket;
 pub mod store;
+pub mod unread;
 pub mod workers;

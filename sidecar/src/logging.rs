@@ -24,6 +24,9 @@ pub enum LoggingError {
     Twice(#[from] TryInitError),
 }
 
+/// What others would log of what we log ourselves, once and not at each attempt: `log.level` can bring it back.
+const QUIET: &str = "kube_client=off";
+
 /// Starts logging of the whole process to standard error.
 ///
 /// # Errors
@@ -36,7 +39,7 @@ fn subscriber<W>(log: &Log, writer: W) -> Result<impl Subscriber + Send + Sync +
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
-    let levels: Targets = log.level.parse()?;
+    let levels: Targets = format!("{QUIET},{}", log.level).parse()?;
     let lines = fmt::layer().with_writer(writer);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match log.format {
         LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
@@ -76,6 +79,7 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             tracing::info!(peer = "a", bytes = 7, "tensor\nmoved");
             tracing::debug!("detail");
+            tracing::error!(target: "kube_client::client::builder", "failed");
         });
         let text = String::from_utf8(lines.0.lock().clone()).unwrap();
         text.lines().map(str::to_owned).collect()
@@ -96,6 +100,7 @@ mod tests {
         assert_eq!(logged("error", "json").len(), 0);
         assert_eq!(logged("debug", "json").len(), 2);
         assert_eq!(logged("error,tensorlane_sidecar::logging=debug", "json").len(), 2);
+        assert_eq!(logged("error,kube_client=error", "json").len(), 1, "a quiet one speaks if told to");
     }
 
     #[test]

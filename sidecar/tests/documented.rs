@@ -11,7 +11,7 @@ const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
 /// Settings whose default follows from the machine or from other settings: the page says so in words.
-const COMPUTED: [&str; 2] = ["peer", "arena.ready"];
+const COMPUTED: [&str; 3] = ["peer", "arena.ready", "peers.directory"];
 
 /// The rows of all tables of a page: what stands in the cells.
 fn rows(page: &'static str) -> impl Iterator<Item = Vec<&'static str>> {

@@ -203,10 +203,18 @@ fn a_node_whose_kubelet_and_containerd_died_keeps_its_pods() {
     let status = cluster(&["status"]);
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     let stopped: Vec<_> = status.lines().filter(|line| line.contains("stopped")).collect();
-    succeeds(&["start", "node2.containerd", "node2.kubelet"]);
     assert_eq!(stopped.len(), 2, "{status}");
-    // What only a living kubelet, containerd and container can answer.
-    eventually("the pod answers again", || namespace.try_kubectl(&["exec", "stays", "--", "true"]));
+    // What only a living kubelet, containerd and container can answer. A kubelet ends where containerd is not ready yet,
+    // and is started again, as a service manager does.
+    eventually("the pod answers again", || {
+        succeeds(&["start", "node2.containerd", "node2.kubelet"]);
+        namespace.try_kubectl(&["exec", "stays", "--", "true"])
+    });
+    eventually("the node is ready", || {
+        let node = namespace.get("node/node2");
+        let ready = |one: &serde_json::Value| one["type"] == "Ready" && one["status"] == "True";
+        node["status"]["conditions"].as_array()?.iter().any(ready).then_some(())
+    });
     let after = &namespace.get("pod/stays")["status"]["containerStatuses"][0];
     assert_eq!((&after["containerID"], &after["restartCount"]), (&before, &0.into()));
 }

@@ -285,8 +285,8 @@ fn a_reservation_is_sealed_once_and_by_its_own_session() {
     };
     let of = |id| v1::SealItem { id, ..v1::SealItem::default() };
     let id = reserve_nothing(&mut session);
-    assert_eq!(seal(&mut stranger, of(id)).unwrap_err().reason, Reason::NotYours);
-    assert_eq!(abort(&mut stranger, id).unwrap().reason, Reason::NotYours);
+    assert_eq!(seal(&mut stranger, of(id)).unwrap_err().reason, Reason::NotFound);
+    assert_eq!(abort(&mut stranger, id).unwrap().reason, Reason::NotFound);
     seal(&mut session, of(id)).unwrap();
     assert_eq!(seal(&mut session, of(id)).unwrap_err().reason, Reason::AlreadySealed);
     assert_eq!(abort(&mut session, id).unwrap().reason, Reason::AlreadySealed);

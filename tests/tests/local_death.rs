@@ -56,7 +56,7 @@ fn a_killed_writers_reservation_was_never_there() {
     for bytes in [4096, 1 << 20, 40 << 20] {
         let mut writer = Workload::start(&sidecar);
         let id = writer.ask(&format!("reserve {bytes}"), "reserved").parse().unwrap();
-        assert_eq!(reason(client.acquire(Target::Id(id), &all())), Reason::NotSealed);
+        assert_eq!(reason(client.acquire(Target::Id(id), &all())), Reason::NotFound);
         writer.kill();
         until("the reservation is gone", || client.status().unwrap().tensors == 0);
         assert_eq!(reason(client.acquire(Target::Id(id), &all())), Reason::NotFound);

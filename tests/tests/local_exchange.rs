@@ -400,8 +400,8 @@ fn a_reservation_is_nobodys_to_see_until_it_is_sealed() {
     let mut reservation = writer.reserve(&seeded(3, 1 << 20)).unwrap();
     let id = reservation.id();
     reservation.copy_from(0, &pattern(3, 1 << 20)).unwrap();
-    assert_eq!(reason(reader.acquire(Target::Id(id), &all())), Reason::NotSealed);
-    assert_eq!(reason(reader.describe(Target::Id(id))), Reason::NotSealed);
+    assert_eq!(reason(reader.acquire(Target::Id(id), &all())), Reason::NotFound);
+    assert_eq!(reason(reader.describe(Target::Id(id))), Reason::NotFound);
     let stored = reservation.seal(&PutOptions::named("sealed")).unwrap();
     assert_eq!(stored.reference().id(), id);
     assert!(is_intact(&reader.acquire("sealed", &all()).unwrap()));

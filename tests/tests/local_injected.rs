@@ -38,6 +38,9 @@ fn options(mut variables: BTreeMap<String, String>) -> SidecarOptions {
     for port in ["TENSORLANE_PEERS_LISTEN", "TENSORLANE_ADMIN_LISTEN"] {
         *variables.get_mut(port).unwrap() = "127.0.0.1:0".to_owned();
     }
+    // There is no API server here; the cluster's own suites have one.
+    let directory = variables.insert("TENSORLANE_PEERS_DIRECTORY".to_owned(), "none".to_owned());
+    assert_eq!(directory.as_deref(), Some("kubernetes"));
     let words = variables.iter().map(|(name, value)| format!("{name}={value}"));
     SidecarOptions::default().prefix(["env".to_owned()].into_iter().chain(words))
 }

@@ -29,7 +29,6 @@ use std::process::ExitCode;
 use cli::Command;
 use failure::Failure;
 use place::Place;
-use run::Job;
 use style::Style;
 
 fn main() -> ExitCode {

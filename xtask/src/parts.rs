@@ -28,6 +28,9 @@ pub(crate) struct Generator {
 /// Tells tests and programs where the built programs lie.
 pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
 
+/// Tells tests where the programs of Kubernetes lie.
+const COMPONENTS: &str = "TENSORLANE_CLUSTER_BIN";
+
 /// Tests in a module of this name are left out by `--quick`.
 const SLOW: &str = "slow::";
 
@@ -150,7 +153,12 @@ fn lint(around: &Surroundings<'_>) -> Plan {
 fn narrow_features(place: &Place) -> Vec<Vec<&'static str>> {
     // The messages alone, without the services.
     let mut narrow = vec![vec!["tensorlane-proto"]];
-    for (directory, package) in [("sidecar", "tensorlane-sidecar"), ("client", "tensorlane-client")] {
+    let others = [
+        ("sidecar", "tensorlane-sidecar"),
+        ("client", "tensorlane-client"),
+        ("operator", "tensorlane-operator"),
+    ];
+    for (directory, package) in others {
         let manifest =
             fs::read_to_string(place.root().join(directory).join("Cargo.toml")).unwrap_or_default();
         if has_default_features(&manifest) {
@@ -211,7 +219,7 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
     if let Err(reason) = setup::cluster_can_run(around.place, around.style, &state) {
         return Plan::Skip(reason);
     }
-    let xtask = |words: &[&str]| Job::new(around.place.programs().join("xtask"), words);
+    let xtask = |words: &[&str]| Job::new(around.place.programs(RELEASE).join("xtask"), words);
     match suite_plan("cluster_", around) {
         Plan::Run(mut steps) => {
             let prepared = [
@@ -220,8 +228,15 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
                 &["cluster", "load", "sidecar"],
                 &["cluster", "load", "workload"],
             ];
-            let at = steps.len() - 1;
-            steps.splice(at..at, prepared.map(|words| step(Counted::Preparation, xtask(words))));
+            let suites = steps.pop();
+            steps.extend(prepared.map(|words| step(Counted::Preparation, xtask(words))));
+            // One at a time: some of them stop services of a node, and all share the folder of images.
+            let alone =
+                suites.map(|suites| Step { job: suites.job.with(["--", "--test-threads=1"]), ..suites });
+            steps.extend(alone);
+            // It starts an API server of its own, from the programs that `cluster up` has built.
+            let alone = tests(around.place, &["--test", "apiserver"]).env(COMPONENTS, state.join("bin"));
+            steps.push(step(Counted::Tests, alone));
             steps.push(step(Counted::Cleanup, xtask(&["cluster", "down"])));
             Plan::Run(steps)
         }

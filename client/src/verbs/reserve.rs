@@ -151,11 +151,11 @@ impl Reservation {
         let reply: v1::SealResponse =
             self.connection.call(SessionKind::Seal, &request, &wait, options.late())?;
         let result = wire::single(reply.results)?;
-        // Sealed or refused: either way there is no reservation any more. Unless this repeats a put that had succeeded:
-        // then the answer names the first tensor, and the reservation is given up.
+        // A seal that was refused leaves the reservation, and so does the repeat of a put that had succeeded: its answer
+        // names the first tensor. Either way nobody can use the reservation any more, and it is given up.
         self.ended = match &result.outcome {
             Some(v1::stored_result::Outcome::Stored(stored)) => stored.id == self.id,
-            _ => true,
+            _ => false,
         };
         put::stored(&self.connection, result, options)
     }

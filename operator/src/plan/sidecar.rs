@@ -113,6 +113,7 @@ fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<E
         ("TENSORLANE_ARENA_BASE", budget.base.memory().0),
         ("TENSORLANE_PEERS_LISTEN", format!("{any}:{PEERS_PORT}")),
         ("TENSORLANE_PEERS_ADVERTISE", format!("{own}:{PEERS_PORT}")),
+        ("TENSORLANE_PEERS_DIRECTORY", "kubernetes".to_owned()),
         ("TENSORLANE_ADMIN_LISTEN", format!("{any}:{ADMIN_PORT}")),
         ("TENSORLANE_LOG_LEVEL", settled.log_level.to_string()),
     ];

@@ -1,9 +1,7 @@
 //! Leases: taken, given back, and had for a ticket.
 
 use super::slots::Life;
-use super::{
-    Answer, Cause, Effect, Holder, Ledger, Recalled, Refusal, RetryId, RetryKind, TensorId, TicketId,
-};
+use super::{Answer, Cause, Effect, Holder, Ledger, Recalled, Refusal, Retry, RetryKind, TensorId, TicketId};
 
 impl Ledger {
     pub(super) fn lease(&mut self, by: Holder, id: TensorId) -> Result<Answer, Refusal> {
@@ -36,7 +34,7 @@ impl Ledger {
         &mut self,
         ticket: TicketId,
         by: Holder,
-        retry: Option<RetryId>,
+        retry: Option<Retry>,
     ) -> Result<Answer, Refusal> {
         let kind = RetryKind::Redeem { ticket };
         if let Some(Recalled { id, .. }) = self.repeated(retry, Some(by), |first, _| first == kind)? {
@@ -57,7 +55,7 @@ impl Ledger {
         {
             *tickets -= 1;
         }
-        self.remember(retry, Recalled { kind, by: Some(by), id });
+        self.remember(retry, kind, Some(by), id);
         Ok(Answer::Redeemed { id, again: false })
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::{Holder, Millis, Origin, RetryId, TensorId, TensorName, TicketId};
+use super::{Holder, Millis, Origin, Retry, TensorId, TensorName, TicketId};
 
 /// Something that happened or is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,8 +13,8 @@ pub enum Event {
         by: Option<Holder>,
         /// Bytes of the tensor; zero is fine.
         bytes: u64,
-        /// The client's id of this request.
-        retry: Option<RetryId>,
+        /// The client's id of this request, and what it asked for.
+        retry: Option<Retry>,
     },
     /// The bytes are there and final. Kept by at least one of lease, name, ticket, else refused.
     Seal {
@@ -24,8 +24,8 @@ pub enum Event {
         id: TensorId,
         /// What keeps it from now on.
         keep: Keep,
-        /// The client's id of this request.
-        retry: Option<RetryId>,
+        /// The client's id of this request, and what it asked for.
+        retry: Option<Retry>,
     },
     /// A reservation is given up.
     Abort {
@@ -75,8 +75,8 @@ pub enum Event {
         ticket: TicketId,
         /// Who gets the lease.
         by: Holder,
-        /// The client's id of this request.
-        retry: Option<RetryId>,
+        /// The client's id of this request, and what it asked for.
+        retry: Option<Retry>,
     },
     /// A copy of another peer's tensor is complete. It is sealed at once and leased by `by`.
     CopyIn {

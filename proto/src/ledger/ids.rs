@@ -67,6 +67,16 @@ impl fmt::Display for Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RetryId(pub [u8; 16]);
 
+/// A request that may be repeated: its id, and what it asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Retry {
+    /// The client's id of the request.
+    pub id: RetryId,
+    /// A digest of all that the request asks for, made by the caller: a repeat has the same one. The ledger compares it
+    /// and reads nothing out of it.
+    pub asked: u64,
+}
+
 /// A ticket's secret: whoever knows it may redeem it. Random, from the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TicketId(pub u128);

@@ -54,7 +54,7 @@ use std::collections::{BTreeMap, HashMap};
 
 pub use event::{Answer, Cause, Effect, Event, Keep, NameSpec, TicketSpec};
 pub use hash::{BuildMix, MixHasher};
-pub use ids::{Holder, Millis, Origin, PeerSlot, RetryId, SessionId, TensorId, TicketId};
+pub use ids::{Holder, Millis, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId, TicketId};
 pub use limits::Limits;
 pub use name::{NameError, TensorName};
 pub use refusal::Refusal;

@@ -12,6 +12,8 @@ use super::{Holder, RetryId, TensorId, TicketId};
 pub struct Recalled {
     /// Which request it was.
     pub kind: RetryKind,
+    /// [`Retry::asked`](super::Retry::asked) of it.
+    pub asked: u64,
     /// In whose name.
     pub by: Option<Holder>,
     /// The tensor that it was answered with; it lives.

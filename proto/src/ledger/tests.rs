@@ -133,6 +133,11 @@ fn gone(holder: Holder) -> Event {
     Event::HolderGone { holder }
 }
 
-fn retry(n: u8) -> Option<RetryId> {
-    Some(RetryId([n; 16]))
+fn retry(n: u8) -> Option<Retry> {
+    asking(n, 0)
+}
+
+/// A retry id, used to ask for something.
+fn asking(n: u8, asked: u64) -> Option<Retry> {
+    Some(Retry { id: RetryId([n; 16]), asked })
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::slots::{Life, Tensor};
 use super::{
-    Answer, Cause, Effect, Holder, Keep, Ledger, Origin, Recalled, Refusal, RetryId, RetryKind, TensorId,
+    Answer, Cause, Effect, Holder, Keep, Ledger, Origin, Recalled, Refusal, Retry, RetryKind, TensorId,
 };
 
 impl Ledger {
@@ -12,7 +12,7 @@ impl Ledger {
         &mut self,
         by: Option<Holder>,
         bytes: u64,
-        retry: Option<RetryId>,
+        retry: Option<Retry>,
     ) -> Result<Answer, Refusal> {
         let kind = RetryKind::Reserve { bytes };
         if let Some(first) = self.repeated(retry, by, |first, _| first == kind)? {
@@ -27,7 +27,7 @@ impl Ledger {
         if let Some(by) = by {
             self.holders.reserve(by, id, bytes);
         }
-        self.remember(retry, Recalled { kind, by, id });
+        self.remember(retry, kind, by, id);
         Ok(Answer::Reserved { id, again: false })
     }
 
@@ -36,7 +36,7 @@ impl Ledger {
         by: Option<Holder>,
         id: TensorId,
         keep: Keep,
-        retry: Option<RetryId>,
+        retry: Option<Retry>,
         effects: &mut Vec<Effect>,
     ) -> Result<Answer, Refusal> {
         let same = |first, of| of == id && matches!(first, RetryKind::Seal { .. });
@@ -47,7 +47,7 @@ impl Ledger {
         self.check_keep(by, id, &keep)?;
         let ticket = keep.ticket.map(|spec| spec.id);
         self.seal_unchecked(by, id, keep, effects);
-        self.remember(retry, Recalled { kind: RetryKind::Seal { ticket }, by, id });
+        self.remember(retry, RetryKind::Seal { ticket }, by, id);
         Ok(Answer::Sealed { id, ticket, again: false })
     }
 
@@ -146,19 +146,28 @@ impl Ledger {
     /// The first request with this retry id, if this is a repeat of it.
     pub(super) fn repeated(
         &self,
-        retry: Option<RetryId>,
+        retry: Option<Retry>,
         by: Option<Holder>,
         same: impl FnOnce(RetryKind, TensorId) -> bool,
     ) -> Result<Option<Recalled>, Refusal> {
-        match retry.and_then(|retry| self.retries.recall(&retry)) {
+        let Some(retry) = retry else { return Ok(None) };
+        match self.retries.recall(&retry.id) {
             None => Ok(None),
-            Some(first) if first.by == by && same(first.kind, first.id) => Ok(Some(*first)),
+            Some(first) if first.by == by && first.asked == retry.asked && same(first.kind, first.id) => {
+                Ok(Some(*first))
+            }
             Some(first) => Err(Refusal::RetryMismatch { first: first.kind.as_str() }),
         }
     }
 
-    pub(super) fn remember(&mut self, retry: Option<RetryId>, recalled: Recalled) {
-        let Some(retry) = retry else { return };
+    pub(super) fn remember(
+        &mut self,
+        retry: Option<Retry>,
+        kind: RetryKind,
+        by: Option<Holder>,
+        id: TensorId,
+    ) {
+        let Some(Retry { id: retry, asked }) = retry else { return };
         if self.limits.retries == 0 {
             return;
         }
@@ -168,9 +177,9 @@ impl Ledger {
                 tensor.retries.pop_front();
             }
         }
-        if let Some(tensor) = self.slots.get_mut(recalled.id) {
+        if let Some(tensor) = self.slots.get_mut(id) {
             tensor.retries.push_back(retry);
-            self.retries.remember(retry, recalled);
+            self.retries.remember(retry, Recalled { kind, asked, by, id });
         }
     }
 }

@@ -2,8 +2,8 @@
 //! anew each time they are asked for. Slow and obvious on purpose; it shares no code with the ledger but its vocabulary.
 
 use tensorlane_proto::ledger::{
-    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Recalled, Refusal, RetryId,
-    RetryKind, TensorId, TensorName, TicketId, TicketSpec, Totals,
+    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Recalled, Refusal, Retry,
+    RetryId, RetryKind, TensorId, TensorName, TicketId, TicketSpec, Totals,
 };
 
 pub(crate) struct Model {
@@ -181,9 +181,9 @@ impl Model {
 
     // Tensors
 
-    fn reserve(&mut self, by: Option<Holder>, bytes: u64, retry: Option<RetryId>, made: TensorId) -> Outcome {
+    fn reserve(&mut self, by: Option<Holder>, bytes: u64, retry: Option<Retry>, made: TensorId) -> Outcome {
         if let Some(first) = self.recall(retry) {
-            let same = first.by == by && first.kind == RetryKind::Reserve { bytes };
+            let same = first.by == by && asks(&first, retry) && first.kind == RetryKind::Reserve { bytes };
             return if same { Ok(Answer::Reserved { id: first.id, again: true }) } else { mismatch(first) };
         }
         if let Some(by) = by {
@@ -195,10 +195,10 @@ impl Model {
         Ok(Answer::Reserved { id: made, again: false })
     }
 
-    fn seal(&mut self, by: Option<Holder>, id: TensorId, keep: Keep, retry: Option<RetryId>) -> Outcome {
+    fn seal(&mut self, by: Option<Holder>, id: TensorId, keep: Keep, retry: Option<Retry>) -> Outcome {
         if let Some(first) = self.recall(retry) {
             return match first.kind {
-                RetryKind::Seal { ticket } if first.by == by && first.id == id => {
+                RetryKind::Seal { ticket } if first.by == by && asks(&first, retry) && first.id == id => {
                     Ok(Answer::Sealed { id, ticket, again: true })
                 }
                 _ => mismatch(first),
@@ -273,11 +273,11 @@ impl Model {
         Ok(Answer::Released { held: held - count })
     }
 
-    fn redeem(&mut self, ticket: TicketId, by: Holder, retry: Option<RetryId>) -> Outcome {
+    fn redeem(&mut self, ticket: TicketId, by: Holder, retry: Option<Retry>) -> Outcome {
         let kind = RetryKind::Redeem { ticket };
         if let Some(first) = self.recall(retry) {
             let id = first.id;
-            return match first.by == Some(by) && first.kind == kind {
+            return match first.by == Some(by) && asks(&first, retry) && first.kind == kind {
                 true if self.held(by, id) > 0 => Ok(Answer::Redeemed { id, again: true }),
                 true => Err(Refusal::RetryLapsed { id }),
                 false => mismatch(first),
@@ -402,13 +402,13 @@ impl Model {
 
     // Retries
 
-    fn recall(&self, retry: Option<RetryId>) -> Option<Recalled> {
-        self.retries.iter().find(|(id, _)| Some(*id) == retry).map(|(_, first)| *first)
+    fn recall(&self, retry: Option<Retry>) -> Option<Recalled> {
+        self.retries.iter().find(|(id, _)| Some(*id) == retry.map(|retry| retry.id)).map(|(_, first)| *first)
     }
 
-    fn remember(&mut self, retry: Option<RetryId>, kind: RetryKind, by: Option<Holder>, id: TensorId) {
+    fn remember(&mut self, retry: Option<Retry>, kind: RetryKind, by: Option<Holder>, id: TensorId) {
         let Some(retry) = retry else { return };
-        self.retries.push((retry, Recalled { kind, by, id }));
+        self.retries.push((retry.id, Recalled { kind, asked: retry.asked, by, id }));
         while self.retries.len() > self.limits.retries {
             self.retries.remove(0);
         }
@@ -493,6 +493,10 @@ impl Model {
                 .sum(),
         }
     }
+}
+
+fn asks(first: &Recalled, retry: Option<Retry>) -> bool {
+    retry.is_some_and(|retry| retry.asked == first.asked)
 }
 
 fn mismatch(first: Recalled) -> Outcome {

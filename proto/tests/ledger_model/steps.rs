@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use tensorlane_proto::ledger::{
-    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, RetryId, SessionId, TensorId,
+    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId,
     TensorName, TicketId, TicketSpec,
 };
 
@@ -178,8 +178,11 @@ impl Maker<'_> {
         if self.dice.percent(2) { u64::MAX - 1 } else { [0, 1, 64, 100][self.dice.roll(4) as usize] }
     }
 
-    fn retry(&mut self) -> Option<RetryId> {
-        if self.dice.percent(50) { self.dice.one(&all_retries()) } else { None }
+    /// Mostly for the same thing, as far as its digest says.
+    fn retry(&mut self) -> Option<Retry> {
+        let id = if self.dice.percent(50) { self.dice.one(&all_retries()) } else { None };
+        let asked = u64::from(self.dice.percent(20));
+        id.map(|id| Retry { id, asked })
     }
 
     fn origin(&mut self) -> Origin {

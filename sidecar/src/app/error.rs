@@ -61,6 +61,9 @@ pub enum RunError {
         /// As configured.
         address: String,
     },
+    /// The API server cannot be asked.
+    #[error(transparent)]
+    Kubernetes(#[from] crate::directory::kubernetes::ClientError),
     /// The system refused something else.
     #[error("{action}: {source}")]
     Io {

@@ -22,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::peer::Peers;
 use crate::session::{SessionServer, SessionSettings};
 use crate::store::{Keeper, Me, Store, StoreSettings};
+use crate::unread::Unread;
 use crate::workers::Workers;
 
 /// The longest that a call may wait, whatever it asks for: a waiting call has a worker.
@@ -68,12 +69,15 @@ impl Parts {
             fingerprint: identity.fingerprint,
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
-        let peers = peering::start(config, &identity, &exchange, metrics)?;
+        let unread = Unread::new(config.limits.unread_bytes);
+        let peers = peering::start(config, &identity, &exchange, &unread, metrics)?;
         let sessions = SessionServer::start(
             SessionSettings {
                 path: config.sockets.directory.join("session.sock"),
                 sessions_max: config.limits.sessions,
                 pending_max: config.limits.pending_requests,
+                strangers_max: config.limits.strangers,
+                unread: unread.clone(),
                 map_deadline: config.deadlines.map,
             },
             Arc::clone(&exchange),
@@ -81,7 +85,7 @@ impl Parts {
             Arc::clone(metrics),
         );
         let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
-        scrape::register(metrics, &exchange, &sessions, peers.as_ref());
+        scrape::register(metrics, &exchange, &sessions, peers.as_ref(), &unread);
         let fingerprint = identity.fingerprint;
         Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, _locks: locks })
     }

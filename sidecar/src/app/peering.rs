@@ -10,14 +10,17 @@ use tokio::sync::watch;
 
 use super::entry::{advertised, entry};
 use super::error::{RunError, io};
-use crate::config::Config;
+use crate::config::{Config, PeersDirectory};
+use crate::directory::kubernetes::connect;
 use crate::directory::{
-    Directory, FileDirectory, MemoryDirectory, PeerEntry, PeerTable, PublishedOffer, table_after_refresh,
+    Directory, FileDirectory, KubernetesDirectory, KubernetesSettings, MemoryDirectory, PeerEntry, PeerTable,
+    PublishedOffer, table_after_refresh,
 };
 use crate::exchange::{Exchange, offer, own_offer};
 use crate::identity::{Identity, fingerprint, tls};
 use crate::metrics::Metrics;
 use crate::peer::{Counters, Keys, Known, KnownPeer, Me, Peers, PeersConfig};
+use crate::unread::Unread;
 
 /// How long a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
@@ -73,17 +76,13 @@ pub(super) fn start(
     config: &Config,
     identity: &Identity,
     exchange: &Arc<Exchange>,
+    unread: &Unread,
     metrics: &Arc<Metrics>,
 ) -> Result<Option<Arc<Peers>>, RunError> {
     let Some(listen) = &config.peers.listen else { return Ok(None) };
     let refused = |source| RunError::PeersListen { address: listen.clone(), source };
     let address = resolve(listen).map_err(refused)?;
-    let directory: Box<dyn Directory> = match &config.peers.file {
-        Some(file) => {
-            Box::new(FileDirectory::start(file, Arc::clone(metrics)).map_err(io("start the directory"))?)
-        }
-        None => Box::new(MemoryDirectory::default()),
-    };
+    let directory = directory(config, metrics)?;
     let advertised = advertised(config).unwrap_or_else(|| listen.clone());
     directory.publish(PublishedOffer {
         entry: entry(config, identity, advertised.clone()),
@@ -95,6 +94,8 @@ pub(super) fn start(
             progress: config.deadlines.progress,
             grace: config.gc.lease_grace,
             peers_max: config.peers.max,
+            strangers_max: config.limits.strangers,
+            unread: unread.clone(),
             ..PeersConfig::new(address)
         },
         keys(identity)?,
@@ -111,6 +112,33 @@ pub(super) fn start(
     let peers = peers.map_err(refused)?;
     exchange.connect(Arc::clone(&peers));
     Ok(Some(peers))
+}
+
+/// The place that `peers.directory` names.
+fn directory(config: &Config, metrics: &Arc<Metrics>) -> Result<Box<dyn Directory>, RunError> {
+    Ok(match (config.peers.directory, &config.peers.file) {
+        (PeersDirectory::File, Some(file)) => {
+            Box::new(FileDirectory::start(file, Arc::clone(metrics)).map_err(io("start the directory"))?)
+        }
+        (PeersDirectory::Kubernetes, _) => Box::new(kubernetes(config, metrics)?),
+        (PeersDirectory::None | PeersDirectory::File, _) => Box::new(MemoryDirectory::default()),
+    })
+}
+
+fn kubernetes(config: &Config, metrics: &Arc<Metrics>) -> Result<KubernetesDirectory, RunError> {
+    // A kubeconfig may name a program that gives the credentials; nothing else here waits.
+    let connected = tokio::task::block_in_place(|| {
+        tokio::runtime::Handle::current().block_on(connect(config.peers.kubeconfig.as_deref()))
+    });
+    let (client, own_namespace) = connected?;
+    let settings = KubernetesSettings {
+        namespace: config.peers.namespace.clone().unwrap_or(own_namespace),
+        exchange: config.exchange.clone(),
+        peer: config.peer.clone(),
+        keep: Some(config.state.directory.join("peers.yaml")),
+    };
+    tracing::info!(namespace = settings.namespace, "peers come from Kubernetes");
+    Ok(KubernetesDirectory::start(client, &settings, Arc::clone(metrics)))
 }
 
 fn keys(identity: &Identity) -> Result<Keys, RunError> {

@@ -7,10 +7,11 @@ use parking_lot::Mutex;
 use prometheus::IntCounter;
 
 use crate::exchange::Exchange;
-use crate::metrics::label::{AuthRefusal, Carrier, Direction, FrameFault, Label, PeerState, Wait};
+use crate::metrics::label::{AuthRefusal, Carrier, Direction, FrameFault, Label, PeerCut, PeerState, Wait};
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::peer::Peers;
 use crate::session::SessionServer;
+use crate::unread::Unread;
 
 /// Tells the metrics whom to ask.
 pub(super) fn register(
@@ -18,13 +19,16 @@ pub(super) fn register(
     exchange: &Arc<Exchange>,
     sessions: &Arc<SessionServer>,
     peers: Option<&Arc<Peers>>,
+    unread: &Unread,
 ) {
+    let unread = unread.clone();
     let (weak, sessions) = (Arc::downgrade(exchange), Arc::downgrade(sessions));
     let seen = Mutex::new(Seen::default());
     metrics.on_scrape(Box::new(move |metrics| {
         if let Some(exchange) = weak.upgrade() {
             show_store(metrics, &exchange, &mut seen.lock());
         }
+        metrics.sessions.unread.set(i64::try_from(unread.bytes()).unwrap_or(i64::MAX));
         if let Some(sessions) = sessions.upgrade() {
             metrics
                 .sessions
@@ -94,6 +98,9 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
     catch_up(metrics.peers.bytes.at((Direction::Out,)), counters.bytes_out.load(Ordering::Relaxed));
     for fault in FrameFault::ALL {
         catch_up(metrics.peers.rejected_frames.at((*fault,)), counters.frames_refused.count(fault.as_str()));
+    }
+    for cut in PeerCut::ALL {
+        catch_up(metrics.peers.cut.at((*cut,)), counters.closed.count(cut.as_str()));
     }
     for refusal in AuthRefusal::ALL {
         catch_up(metrics.peers.refused.at((*refusal,)), counters.auth_refused.count(refusal.as_str()));

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tensorlane_proto::identity::{ExchangeName, PeerName};
 
+mod conflicts;
 pub mod memory;
 pub mod mistakes;
 mod nearest;
@@ -104,8 +105,25 @@ pub struct Peers {
     pub advertise: Option<String>,
     /// The peers file.
     pub file: Option<PathBuf>,
+    /// Where the peer table comes from.
+    pub directory: PeersDirectory,
+    /// The namespace of the peers' objects; absent: the one that the pod's token belongs to.
+    pub namespace: Option<String>,
+    /// How the API server is reached; absent: as pods do.
+    pub kubeconfig: Option<PathBuf>,
     /// Peers that may be connected at once.
     pub max: usize,
+}
+
+/// Where the peer table comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeersDirectory {
+    /// Nowhere: nobody is known.
+    None,
+    /// The peers file.
+    File,
+    /// The `TensorPeer` objects of the exchange.
+    Kubernetes,
 }
 
 /// Metrics and health.
@@ -130,6 +148,10 @@ pub struct Limits {
     pub tickets: usize,
     /// Requests of one session that wait or run.
     pub pending_requests: usize,
+    /// Connections that have not said who they are, at each door.
+    pub strangers: usize,
+    /// Bytes of answers that wait to be read, of all connections together.
+    pub unread_bytes: u64,
 }
 
 /// When things that nobody keeps go away.

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
 
 use super::values::{
-    GI, KI, MI, bytes, bytes_text, count, duration, host_port, log_format, log_level, loopback, parsed, path,
-    socket_address_or_off, sockets_directory,
+    GI, KI, MI, bytes, bytes_text, count, duration, host_port, log_format, log_level, loopback, namespace,
+    parsed, path, peers_directory, socket_address_or_off, sockets_directory,
 };
-use super::{Admin, Arena, Config, Deadlines, Gc, Grpc, Limits, Log, LogFormat, Peers, Sockets, State};
+use super::{
+    Admin, Arena, Config, Deadlines, Gc, Grpc, Limits, Log, LogFormat, Peers, PeersDirectory, Sockets, State,
+};
 
 /// One setting.
 #[derive(Debug)]
@@ -146,6 +148,27 @@ pub(super) static SETTINGS: &[Setting] = &[
         peers.file = |text| path(text).map(Some)
     ),
     setting!(
+        "peers.directory",
+        Computed(|config, _| (if config.peers.file.is_some() { "file" } else { "none" }).to_owned()),
+        "none, file or kubernetes",
+        "Where the table of peers comes from: peers.file, or the TensorPeer objects of the exchange. file where peers.file is given, else none, by default.",
+        peers.directory = peers_directory
+    ),
+    setting!(
+        "peers.namespace",
+        Absent,
+        "the name of a namespace: a-z, 0-9 and '-', at most 63",
+        "The namespace of the TensorPeer objects, for peers.directory kubernetes. Absent: the one of the pod.",
+        peers.namespace = |text| namespace(text).map(Some)
+    ),
+    setting!(
+        "peers.kubeconfig",
+        Absent,
+        "an absolute path",
+        "How the API server is reached from outside a pod, for peers.directory kubernetes. Absent: as pods do.",
+        peers.kubeconfig = |text| path(text).map(Some)
+    ),
+    setting!(
         "peers.max",
         Text("256"),
         "a number from 1 to 10000",
@@ -200,6 +223,20 @@ pub(super) static SETTINGS: &[Setting] = &[
         "a number from 1 to 65536",
         "Requests of one session that wait or run at once; the next one is refused.",
         limits.pending_requests = |text| count(text, 65_536)
+    ),
+    setting!(
+        "limits.strangers",
+        Text("64"),
+        "a number from 1 to 4096",
+        "Connections that have not said who they are, on the session socket and from peers each; each costs a thread and up to 1Mi of arena.base.",
+        limits.strangers = |text| count(text, 4_096)
+    ),
+    setting!(
+        "limits.unreadBytes",
+        Text("128Mi"),
+        "bytes in multiples of 4Ki, at least 16Mi",
+        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed.",
+        limits.unread_bytes = |text| bytes(text, 16 * MI)
     ),
     setting!(
         "gc.ticketTtl",
@@ -280,19 +317,6 @@ pub(super) fn variable(path: &str) -> String {
 /// What all variables begin with.
 pub(super) const PREFIX: &str = "TENSORLANE_";
 
-/// Rules between settings: what is wrong, at which of them. Asked only when each is right by itself.
-pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
-    let Arena { size, segment, ready, .. } = config.arena;
-    let above = |path, bytes| {
-        (bytes > size)
-            .then(|| (path, format!("{} is more than arena.size {}", bytes_text(bytes), bytes_text(size))))
-    };
-    let unreachable = config.peers.advertise.is_some() && config.peers.listen.is_none();
-    let advertised =
-        unreachable.then(|| ("peers.advertise", "nothing listens there: set peers.listen".to_owned()));
-    [above("arena.segment", segment), above("arena.ready", ready), advertised].into_iter().flatten().collect()
-}
-
 /// Where the table starts from: every field is set by its row before anyone sees it.
 pub(super) fn blank() -> Config {
     let zero = Duration::ZERO;
@@ -303,7 +327,15 @@ pub(super) fn blank() -> Config {
         grpc: Grpc { listen: None },
         arena: Arena { size: 0, segment: 0, ready: 0, base: 0 },
         state: State { directory: PathBuf::new() },
-        peers: Peers { listen: None, advertise: None, file: None, max: 0 },
+        peers: Peers {
+            listen: None,
+            advertise: None,
+            file: None,
+            directory: PeersDirectory::None,
+            namespace: None,
+            kubeconfig: None,
+            max: 0,
+        },
         admin: Admin { listen: None },
         limits: Limits {
             sessions: 0,
@@ -312,6 +344,8 @@ pub(super) fn blank() -> Config {
             names: 0,
             tickets: 0,
             pending_requests: 0,
+            strangers: 0,
+            unread_bytes: 0,
         },
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
         deadlines: Deadlines { default: zero, map: zero, progress: zero },

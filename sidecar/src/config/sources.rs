@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use serde_yaml::Value;
 
 use super::Config;
+use super::conflicts::conflicts;
 use super::mistakes::{Mistake, Mistakes};
 use super::nearest::{distance, nearest};
-use super::settings::{Fallback, PREFIX, SETTINGS, Setting, blank, conflicts, variable};
+use super::settings::{Fallback, PREFIX, SETTINGS, Setting, blank, variable};
 
 /// The most bytes of the file. A configuration has a few thousand; YAML can grow when it is read.
 pub const FILE_BYTES_MAX: u64 = 1 << 20;

@@ -46,7 +46,11 @@ fn every_setting_can_be_set_from_either_side() {
         "exchange" | "peer" => "other",
         "grpc.listen" | "admin.listen" => "127.0.0.1:1",
         "log.level" => "warn",
+        "peers.directory" => "file",
+        "peers.namespace" => "elsewhere",
+        "peers.kubeconfig" => "/elsewhere",
         "log.format" => "text",
+        "limits.unreadBytes" => "32Mi",
         path if path.starts_with("arena.") => "32Mi",
         path if path.ends_with("directory") || path.ends_with("file") => "/elsewhere",
         path if path.starts_with("peers.") && path != "peers.max" => "a:1",
@@ -80,6 +84,8 @@ fn every_setting_can_be_set_from_either_side() {
         let mut alone = vec![(name, text)];
         match name {
             "TENSORLANE_ARENA_SIZE" => alone.push(("TENSORLANE_ARENA_SEGMENT", "16Mi")),
+            // It needs a file, and a file alone says it already.
+            "TENSORLANE_PEERS_DIRECTORY" => alone = vec![(name, "kubernetes")],
             "TENSORLANE_PEERS_ADVERTISE" => alone.push(("TENSORLANE_PEERS_LISTEN", "b:2")),
             _ => {}
         }
@@ -208,4 +214,21 @@ fn pairs_make_a_configuration_for_tests() {
     let config = Config::of(&[("arena.size", "128Mi"), ("deadlines.progress", "250ms")]).unwrap();
     assert_eq!((config.arena.size, config.deadlines.progress), (128 << 20, Duration::from_millis(250)));
     assert!(Config::of(&[("arena.size", "1")]).is_err());
+}
+
+#[test]
+fn the_peers_file_and_the_directory_must_agree() {
+    let of = |pairs: &[(&str, &str)]| Config::of(pairs).map(|config| config.peers.directory);
+    assert_eq!(of(&[]), Ok(PeersDirectory::None));
+    assert_eq!(of(&[("peers.file", "/p.yaml")]), Ok(PeersDirectory::File));
+    assert_eq!(of(&[("peers.directory", "kubernetes")]), Ok(PeersDirectory::Kubernetes));
+    for (pairs, part) in [
+        (&[("peers.directory", "file")][..], "set peers.file"),
+        (&[("peers.directory", "kubernetes"), ("peers.file", "/p.yaml")], "would not be read"),
+        (&[("peers.directory", "none"), ("peers.file", "/p.yaml")], "would not be read"),
+        (&[("peers.directory", "etcd")], "none, file or kubernetes"),
+    ] {
+        let told = of(pairs).unwrap_err().to_string();
+        assert!(told.contains(part), "{part} is not in {told}");
+    }
 }

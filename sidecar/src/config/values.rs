@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::LogFormat;
+use super::{LogFormat, PeersDirectory};
 
 pub(super) const KI: u64 = 1 << 10;
 pub(super) const MI: u64 = 1 << 20;
@@ -140,6 +140,27 @@ pub(super) fn path(text: &str) -> Parsed<PathBuf> {
     if path.is_absolute() { Ok(path) } else { Err("not an absolute path".to_owned()) }
 }
 
+/// Where the peer table comes from.
+pub(super) fn peers_directory(text: &str) -> Parsed<PeersDirectory> {
+    match text {
+        "none" => Ok(PeersDirectory::None),
+        "file" => Ok(PeersDirectory::File),
+        "kubernetes" => Ok(PeersDirectory::Kubernetes),
+        _ => Err("no such directory".to_owned()),
+    }
+}
+
+/// The name of a namespace (RFC 1123).
+pub(super) fn namespace(text: &str) -> Parsed<String> {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let whole = (1..=63).contains(&text.len()) && text.bytes().all(inner);
+    if whole && !text.starts_with('-') && !text.ends_with('-') {
+        Ok(text.to_owned())
+    } else {
+        Err("no name of a namespace".to_owned())
+    }
+}
+
 /// A directory whose sockets' paths fit into what the kernel takes.
 pub(super) fn sockets_directory(text: &str) -> Parsed<PathBuf> {
     let directory = path(text)?;
@@ -240,6 +261,16 @@ mod tests {
         assert!(log_level("warn,tensorlane_sidecar::peer=debug").is_ok());
         for text in ["", "inf", "info,", "info,peer", "info,peer=loud", "peer=debug"] {
             assert!(log_level(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn namespaces_are_labels_of_the_dns() {
+        for text in ["ml", "a", "team-7", &"a".repeat(63)] {
+            assert_eq!(namespace(text).as_deref(), Ok(text));
+        }
+        for text in ["", "-a", "a-", "A", "a.b", "a/b", &"a".repeat(64)] {
+            assert!(namespace(text).is_err(), "{text}");
         }
     }
 

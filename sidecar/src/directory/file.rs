@@ -71,6 +71,7 @@ impl FileDirectory {
             wanted: Mutex::default(),
             wake: Condvar::new(),
         });
+        shared.metrics.directory.asked();
         let seen = shared.look(Seen::Nothing, false);
         let looks = Arc::clone(&shared);
         let thread =
@@ -152,13 +153,17 @@ impl Shared {
     fn look(&self, seen: Seen, forced: bool) -> Seen {
         let stamp = self.stamp();
         match (&seen, &stamp) {
-            (Seen::Stamped(before), Ok(now)) if before == now && !forced => return seen,
+            (Seen::Stamped(before), Ok(now)) if before == now && !forced => {
+                self.metrics.directory.confirmed();
+                return seen;
+            }
             _ => {}
         }
         match stamp.and_then(|stamp| Ok((stamp, self.read()?))) {
             Ok((stamp, table)) => {
                 self.metrics.directory.peers.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
                 self.replace(table);
+                self.metrics.directory.confirmed();
                 Seen::Stamped(stamp)
             }
             Err(wrong) => {

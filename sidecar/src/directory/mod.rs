@@ -18,12 +18,14 @@ use tokio::sync::watch;
 
 pub mod ask;
 pub mod file;
+pub mod kubernetes;
 pub mod memory;
 mod parse;
 pub mod table;
 
 pub use ask::table_after_refresh;
 pub use file::FileDirectory;
+pub use kubernetes::{KubernetesDirectory, KubernetesSettings};
 pub use memory::MemoryDirectory;
 pub use table::{PeerEntry, PeerTable, TableError};
 

@@ -84,13 +84,18 @@ impl PeerTable {
     /// # Errors
     /// Everything that is wrong with them.
     pub fn new(entries: Vec<PeerEntry>) -> Result<PeerTable, Vec<TableError>> {
+        PeerTable::of(entries.into_iter().map(Arc::new).collect())
+    }
+
+    /// The same, of entries that are kept elsewhere too.
+    pub(super) fn of(entries: Vec<Arc<PeerEntry>>) -> Result<PeerTable, Vec<TableError>> {
         if entries.len() > PEERS_MAX {
             return Err(vec![TableError::Peers { count: entries.len() }]);
         }
         let mut table = PeerTable::default();
         let mut errors = Vec::new();
         for entry in entries {
-            table.add(&Arc::new(entry), &mut errors);
+            table.add(&entry, &mut errors);
         }
         if errors.is_empty() { Ok(table) } else { Err(errors) }
     }

@@ -15,6 +15,7 @@ use tensorlane_proto::wire;
 use super::fetch::Fetch;
 use super::gather::Gather;
 use super::lookup::Found;
+use super::retry::redeeming;
 use super::target::Meant;
 use super::{Caller, Exchange, Taken, session_required};
 use crate::store::{OWN_SESSION, Part, Wish};
@@ -50,7 +51,7 @@ impl Exchange {
     ) {
         let Some(by) = caller.holder else { return done(Err(session_required("Acquire"))) };
         if let Some(ids) = plain_ids(&request) {
-            return done(Ok(self.store.lease_many(by, ids)));
+            return done(Ok(self.store.lease_many(by, caller.holder, ids)));
         }
         let deadline = self.deadline(request.deadline_ms);
         let require = wire::require(request.require);
@@ -161,7 +162,7 @@ impl Exchange {
         gather: &Arc<Gather<Taken>>,
         index: usize,
     ) {
-        let taken = match self.store.lease(terms.by, id) {
+        let taken = match self.store.lease(terms.by, terms.caller.holder, id) {
             Ok(taken) => taken,
             Err(failure) => return gather.put(index, Err(failure)),
         };
@@ -265,7 +266,7 @@ impl Exchange {
             ));
         }
         self.own(&reference)?;
-        self.store.redeem(ticket, by, retry)
+        self.store.redeem(ticket, by, retry.map(|id| redeeming(id, item)))
     }
 }
 

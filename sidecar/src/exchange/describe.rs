@@ -46,7 +46,7 @@ impl Exchange {
         for (index, target) in request.targets.into_iter().enumerate() {
             match self.meant(target) {
                 Err(failure) => gather.put(index, Err(failure)),
-                Ok(Meant::Here(id)) => gather.put(index, self.store.description(id)),
+                Ok(Meant::Here(id)) => gather.put(index, self.store.description(caller.holder, id)),
                 Ok(Meant::There(reference)) => {
                     remote.entry(reference.peer().clone()).or_default().push((index, reference));
                 }
@@ -110,7 +110,7 @@ impl Exchange {
             let found = exchange.find(wanted, std::time::Duration::ZERO, deadline, &caller.cancel);
             for (index, found) in indices.into_iter().zip(found) {
                 let description = found.and_then(|found| match found {
-                    Found::Here(id) => exchange.store.description(id),
+                    Found::Here(id) => exchange.store.description(caller.holder, id),
                     Found::There(there) => Ok(exchange.seen_from_here(*there)),
                 });
                 own.put(index, description);
@@ -136,7 +136,8 @@ impl Exchange {
         let (mut entries, mut bytes) = (Vec::with_capacity(total), 0);
         for (name, id) in names.into_iter().take(size as usize) {
             // A tensor that went since the names were read is simply not listed.
-            let entry = v1::Listed { name: name.to_string(), description: self.store.description(id).ok() };
+            let entry =
+                v1::Listed { name: name.to_string(), description: self.store.description(None, id).ok() };
             bytes += entry.encoded_len();
             entries.push(entry);
             if bytes > PAGE_BYTES_MAX {

@@ -7,15 +7,12 @@
 //!   else: room first, then pull into it ----------> checksum, seal, copy in, lease
 //! ```
 //!
-//! The reader allocates before it asks, and the bytes land where they stay. What the owner says is believed only as far as
-//! it fits what was asked for.
+//! What one transfer does is in `transfer`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use tensorlane_memory::{Block, Landing, Owner, Purpose};
-use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
@@ -23,20 +20,16 @@ use tensorlane_proto::layout::{Layout, Shape};
 use tensorlane_proto::negotiate::Refusal;
 use tensorlane_proto::reference::{RefShape, Reference};
 use tensorlane_proto::selection::Selection;
-use tensorlane_proto::wire;
 
 use super::acquire::{OWN, Terms};
 use super::gather::Gather;
 use super::keep::owner_lost;
 use super::route::refusals;
 use super::small::{Many, Small, add_small};
+use super::transfer::Arrived;
 use super::{Exchange, Taken};
-use crate::metrics::label::ChecksumPlace;
-use crate::peer::{CallHandle, PullOrder, Pulled};
-use crate::store::Wish;
+use crate::peer::CallHandle;
 
-/// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
-const SUM_AT_ONCE: u64 = 256 << 10;
 /// One tensor of another peer that somebody wants.
 #[derive(Clone)]
 pub(super) struct Fetch {
@@ -68,14 +61,6 @@ pub(super) struct Fetching {
 pub(super) struct Waiting {
     pub(super) fetch: Fetch,
     done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
-}
-
-/// A tensor that has come.
-pub(super) struct Arrived {
-    pub(super) descriptor: Descriptor,
-    pub(super) crc32c: Option<u32>,
-    pub(super) block: Block,
-    pub(super) seconds: f64,
 }
 
 // === impl Exchange ===
@@ -174,12 +159,24 @@ impl Exchange {
         }
     }
 
+    /// A pull of all of it is under way. It goes on for whoever has come to wait for it, if the first one gives up; it may
+    /// be over already.
+    pub(super) fn pulling(&self, reference: &Reference, pull: CallHandle) {
+        let unwanted = self.fetches.lock().get_mut(reference).and_then(|fetching| {
+            fetching.pull = Some(pull);
+            fetching.unwanted()
+        });
+        if let Some(pull) = unwanted {
+            pull.cancel();
+        }
+    }
+
     /// A reference to a life that is over is OWNER_LOST at once, copies or not.
     fn check_owner(&self, reference: &Reference) -> Result<(), Failure> {
         let peers = self.peers_or_fail()?;
-        match peers.incarnation(reference.peer()) {
-            Some(now) if now != reference.incarnation() => Err(owner_lost(reference)),
-            _ => Ok(()),
+        match peers.is_over(reference.peer(), reference.incarnation()) {
+            true => Err(owner_lost(reference)),
+            false => Ok(()),
         }
     }
 
@@ -246,165 +243,6 @@ impl Exchange {
         });
     }
 
-    /// Asks the owner what a tensor is.
-    fn ask_layout(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        then: impl FnOnce(&Arc<Self>, Result<Layout, Failure>) + Send + 'static,
-    ) {
-        let exchange = Arc::clone(self);
-        let request = v1::DescribeRequest {
-            targets: vec![v1::Target {
-                kind: Some(v1::target::Kind::Reference(fetch.reference.encode())),
-                peer: String::new(),
-            }],
-            deadline_ms: 0,
-        };
-        self.describe(fetch.terms.caller.clone(), request, move |outcome| {
-            let first =
-                outcome.and_then(|r| super::lookup::there(r.results.into_iter().next().unwrap_or_default()));
-            let layout = first
-                .and_then(|t| wire::descriptor(t.description.descriptor.unwrap_or_default()))
-                .map(|d| d.layout);
-            then(&exchange, layout);
-        });
-    }
-
-    /// Finds room, pulls into it, verifies, seals; then calls `then`, which must not block.
-    fn pull_into_room(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        bytes: u64,
-        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
-    ) {
-        if let Some(block) = self.store.room_now(Owner::Sidecar, Purpose::Pull, bytes) {
-            return self.pull(fetch, block, then);
-        }
-        let fetch = fetch.clone();
-        let after = Arc::clone(self);
-        let then = Arc::new(parking_lot::Mutex::new(Some(then)));
-        let late = Arc::clone(&then);
-        let failed = move |outcome: Result<(), Failure>| {
-            if let (Err(failure), Some(then)) = (outcome, late.lock().take()) {
-                then(&after, Err(failure));
-            }
-        };
-        self.on_worker(Box::new(failed), move |exchange| {
-            let Terms { deadline, caller, .. } = &fetch.terms;
-            let wish = Wish {
-                writer: None,
-                purpose: Purpose::Pull,
-                bytes,
-                deadline: *deadline,
-                cancel: &caller.cancel,
-            };
-            let block = exchange.store.room(&wish)?;
-            if let Some(then) = then.lock().take() {
-                exchange.pull(&fetch, block, then);
-            }
-            Ok(())
-        });
-    }
-
-    fn pull(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        block: Block,
-        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
-    ) {
-        let begun = self.peers_or_fail().and_then(|p| Ok((p, landing(&block)?)));
-        let (peers, landing) = match begun {
-            Ok(begun) => begun,
-            Err(failure) => return then(self, Err(failure)),
-        };
-        let order = PullOrder {
-            id: fetch.reference.id(),
-            selection: fetch.selection.clone(),
-            bytes: block.len(),
-            landing,
-            deadline: fetch.terms.deadline,
-        };
-        let exchange = Arc::clone(self);
-        let wanted = fetch.clone();
-        let handle =
-            peers.pull(fetch.reference.peer(), Some(fetch.reference.incarnation()), order, move |outcome| {
-                match outcome {
-                    Ok(pulled) => exchange.pulled(&wanted, pulled, block, then),
-                    Err(failed) => {
-                        drop(failed.landing);
-                        then(&exchange, Err(failed.failure));
-                    }
-                }
-            });
-        if fetch.selection != Selection::All {
-            return fetch.terms.caller.cancel.on_cancel(Arc::new(move || handle.cancel()));
-        }
-        // It goes on for whoever has come to wait for it, if this one gives up. It may be over already.
-        let unwanted = self.fetches.lock().get_mut(&fetch.reference).and_then(|fetching| {
-            fetching.pull = Some(handle);
-            fetching.unwanted()
-        });
-        if let Some(pull) = unwanted {
-            pull.cancel();
-        }
-    }
-
-    /// The bytes are there. On the thread that read them: a large checksum goes to a worker.
-    fn pulled(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        pulled: Pulled,
-        block: Block,
-        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
-    ) {
-        let Pulled { landing, descriptor, crc32c, seconds } = pulled;
-        drop(landing);
-        let arrived = Arrived { descriptor, crc32c, block, seconds };
-        if arrived.crc32c.is_none() || arrived.block.len() <= SUM_AT_ONCE {
-            let outcome = self.verified(&fetch.reference, &fetch.selection, arrived);
-            return then(self, outcome);
-        }
-        let fetch = fetch.clone();
-        let after = Arc::clone(self);
-        let done = move |outcome| then(&after, outcome);
-        self.on_worker(Box::new(done), move |exchange| {
-            exchange.verified(&fetch.reference, &fetch.selection, arrived)
-        });
-    }
-
-    /// Proves that what came is what was asked for, and makes it immutable.
-    pub(super) fn verified(
-        &self,
-        reference: &Reference,
-        selection: &Selection,
-        arrived: Arrived,
-    ) -> Result<Arrived, Failure> {
-        let layout = &arrived.descriptor.layout;
-        let whole = *selection == Selection::All;
-        let fits = layout.bytes() == arrived.block.len()
-            && layout.dtype() == reference.dtype()
-            && (!whole || reference.shape().matches(layout.shape()));
-        if !fits {
-            return Err(Failure::new(
-                Reason::LayoutMismatch,
-                format!("{} sent {layout} for {reference}", reference.peer()),
-            ));
-        }
-        arrived.block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
-        if let Some(expected) = arrived.crc32c {
-            let bytes = arrived.block.chunk(0..arrived.block.len());
-            let found = crc32c::crc32c(bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
-            if found != expected {
-                self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
-                return Err(Failure::new(
-                    Reason::ChecksumMismatch,
-                    format!("{reference} came with the CRC-32C {found:08x} instead of {expected:08x}"),
-                ));
-            }
-        }
-        Ok(arrived)
-    }
-
     /// A whole tensor has come, or will not: everyone who waits gets theirs.
     pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
         let copied = outcome.and_then(|arrived| {
@@ -419,7 +257,7 @@ impl Exchange {
                 let refused = waiting.first().map(|w| w.fetch.refused.clone()).unwrap_or_default();
                 self.count_moved(taken.block().len(), &refused, seconds);
                 for Waiting { fetch, done } in waiting {
-                    let mine = self.store.lease(fetch.terms.by, taken.id);
+                    let mine = self.store.lease(fetch.terms.by, None, taken.id);
                     let moved = moved(&fetch, taken.block().len(), seconds);
                     done(mine.map(|t| Taken { moved: Some(moved), ..t }));
                 }
@@ -449,12 +287,6 @@ impl Exchange {
 /// How the bytes of a fetch came.
 fn moved(fetch: &Fetch, bytes: u64, seconds: f64) -> v1::Moved {
     v1::Moved { transport: v1::Transport::Tcp.into(), bytes, seconds, refusals: refusals(&fetch.refused) }
-}
-
-pub(super) fn landing(block: &Block) -> Result<Landing, Failure> {
-    block
-        .landing()
-        .ok_or_else(|| Failure::new(Reason::Internal, "a fresh block of the sidecar cannot be written"))
 }
 
 /// The packed layout of a whole tensor as far as its reference says it.

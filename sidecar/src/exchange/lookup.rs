@@ -1,6 +1,6 @@
 //! Finding names: here first, else at all connected peers; now, or when they appear.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -16,6 +16,7 @@ use tensorlane_proto::wire;
 use super::describe::describe_result;
 use super::{Caller, Exchange};
 use crate::cancel::Cancel;
+use crate::peer::CallHandle;
 
 /// How long the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -52,8 +53,8 @@ struct Search {
     wanted: Vec<(Option<PeerName>, TensorName)>,
     found: Vec<Option<Result<Found, Failure>>>,
     remote: HashMap<usize, Vec<There>>,
-    /// Who has not answered yet.
-    asked: HashSet<PeerName>,
+    /// Who has not answered yet, and the question.
+    asked: HashMap<PeerName, CallHandle>,
 }
 
 // === impl Exchange ===
@@ -133,6 +134,7 @@ impl Exchange {
                 self.hear(&mut search, &hear, until.min(now + ASK_AGAIN), cancel, true);
             }
         }
+        search.withdraw();
         search.finish(cancel)
     }
 
@@ -165,8 +167,7 @@ impl Exchange {
                 None => connected.iter().for_each(|p| asked.entry(p.clone()).or_default().push(index)),
             }
         }
-        asked.retain(|peer, _| !search.asked.contains(peer));
-        search.asked.extend(asked.keys().cloned());
+        asked.retain(|peer, _| !search.asked.contains_key(peer));
         for (peer, names) in asked {
             let target = |index: &usize| v1::Target {
                 kind: Some(v1::target::Kind::Name(search.wanted[*index].1.to_string())),
@@ -175,11 +176,13 @@ impl Exchange {
             let targets = names.iter().map(target).collect();
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             let (news, who) = (news.clone(), peer.clone());
-            // The answer comes in any case; a lookup that ends before it does not wait for it.
-            peers.inquire(&peer, None, v1::Inquire { targets, wait_ms }, deadline, move |outcome| {
-                // A lookup that has ended does not listen any more.
-                let _ = news.send(News::Answer { peer: who, names, outcome });
-            });
+            let asked = peer.clone();
+            let call =
+                peers.inquire(&peer, None, v1::Inquire { targets, wait_ms }, deadline, move |outcome| {
+                    // A lookup that has ended does not listen any more.
+                    let _ = news.send(News::Answer { peer: who, names, outcome });
+                });
+            search.asked.insert(asked, call);
         }
     }
 
@@ -214,7 +217,7 @@ impl Exchange {
 
     fn describe_found(&self, found: Result<Found, Failure>) -> Result<v1::Description, Failure> {
         match found? {
-            Found::Here(id) => self.store.description(id),
+            Found::Here(id) => self.store.description(None, id),
             Found::There(there) => Ok(self.seen_from_here(*there)),
         }
     }
@@ -231,7 +234,7 @@ impl Exchange {
 impl Search {
     fn new(wanted: Vec<(Option<PeerName>, TensorName)>) -> Self {
         let found = wanted.iter().map(|_| None).collect();
-        Self { wanted, found, remote: HashMap::new(), asked: HashSet::new() }
+        Self { wanted, found, remote: HashMap::new(), asked: HashMap::new() }
     }
 
     fn is_complete(&self) -> bool {
@@ -286,6 +289,11 @@ impl Search {
             };
         }
         any
+    }
+
+    /// Every question ends with its lookup: else the other side would wait for a name that nobody here wants any more.
+    fn withdraw(&mut self) {
+        self.asked.drain().for_each(|(_, call)| call.cancel());
     }
 
     fn finish(self, cancel: &Cancel) -> Vec<Result<Found, Failure>> {

@@ -12,11 +12,13 @@ mod keep;
 mod lookup;
 mod names;
 mod put;
+mod retry;
 mod route;
 mod serve;
 mod small;
 mod status;
 mod target;
+mod transfer;
 
 use std::collections::HashMap;
 use std::io;

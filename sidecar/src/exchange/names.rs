@@ -6,21 +6,21 @@ use tensorlane_proto::ledger::{TensorId, TensorName};
 
 use super::keep::ticket_text;
 use super::target::Meant;
-use super::{Exchange, done_result};
+use super::{Caller, Exchange, done_result};
 
 // === impl Exchange ===
 
 impl Exchange {
     /// Gives names to tensors of this peer.
-    pub fn name(&self, request: &v1::NameRequest) -> v1::NameResponse {
-        let results = request.items.iter().map(|item| done_result(&self.name_one(item))).collect();
+    pub fn name(&self, caller: &Caller, request: &v1::NameRequest) -> v1::NameResponse {
+        let results = request.items.iter().map(|item| done_result(&self.name_one(caller, item))).collect();
         v1::NameResponse { results }
     }
 
-    fn name_one(&self, item: &v1::NameItem) -> Result<(), Failure> {
+    fn name_one(&self, caller: &Caller, item: &v1::NameItem) -> Result<(), Failure> {
         let id = self.owned(item.target.as_ref())?;
         let name = tensor_name(&item.name)?;
-        self.store.name(id, &name, self.replaced(&item.replaces)?)
+        self.store.name(caller.holder, id, &name, self.replaced(&item.replaces)?)
     }
 
     /// Takes names away.
@@ -31,18 +31,18 @@ impl Exchange {
     }
 
     /// Makes tickets.
-    pub fn ticket(&self, request: &v1::TicketRequest) -> v1::TicketResponse {
+    pub fn ticket(&self, caller: &Caller, request: &v1::TicketRequest) -> v1::TicketResponse {
         use v1::ticket_result::Outcome;
-        let result = |item: &v1::TicketItem| match self.ticket_one(item) {
+        let result = |item: &v1::TicketItem| match self.ticket_one(caller, item) {
             Ok(ticket) => v1::TicketResult { outcome: Some(Outcome::Ticket(ticket)) },
             Err(failure) => v1::TicketResult { outcome: Some(Outcome::Failure((&failure).into())) },
         };
         v1::TicketResponse { results: request.items.iter().map(result).collect() }
     }
 
-    fn ticket_one(&self, item: &v1::TicketItem) -> Result<String, Failure> {
+    fn ticket_one(&self, caller: &Caller, item: &v1::TicketItem) -> Result<String, Failure> {
         let id = self.owned(item.target.as_ref())?;
-        let tensor = self.store.sealed(id)?;
+        let tensor = self.store.sealed(caller.holder, id)?;
         let spec = self.ticket_spec(item.ttl_ms, item.uses);
         self.store.issue_ticket(id, spec)?;
         Ok(ticket_text(&tensor.reference, spec.id))

@@ -7,15 +7,15 @@ use tensorlane_memory::{Block, Landing, Owner, Purpose};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{Holder, Keep, RetryId, TensorId, TicketId};
+use tensorlane_proto::ledger::{Holder, Keep, Retry, TensorId};
 use tensorlane_proto::negotiate::Transport;
-use tensorlane_proto::reference::Reference;
 use tensorlane_proto::wire;
 
 use super::keep::ticket_text;
+use super::retry::{reserving, storing};
 use super::{Caller, Exchange, done_result, session_required};
 use crate::metrics::label::{ChecksumPlace, Moved};
-use crate::store::{NewTensor, Room, Sealing, Wish};
+use crate::store::{NewTensor, Room, Sealing, Stored, Wish};
 
 /// A put whose bytes are coming. Dropped before [`OpenPut::finish`] it leaves nothing behind.
 pub struct OpenPut {
@@ -109,7 +109,7 @@ impl Exchange {
             ));
         }
         let wish = self.put_wish(caller, item)?;
-        if let Some(stored) = self.stored_before(caller.holder, &wish)? {
+        if let Some(stored) = self.stored_before(caller.holder, &wish, Some(&data))? {
             return Ok(stored);
         }
         let expected = wish.new.descriptor.layout.bytes();
@@ -130,7 +130,7 @@ impl Exchange {
         deadline: Instant,
     ) -> Result<Result<OpenPut, v1::Stored>, Failure> {
         let wish = self.put_wish(caller, item)?;
-        if let Some(stored) = self.stored_before(caller.holder, &wish)? {
+        if let Some(stored) = self.stored_before(caller.holder, &wish, None)? {
             return Ok(Err(stored));
         }
         let bytes = wish.new.descriptor.layout.bytes();
@@ -142,15 +142,29 @@ impl Exchange {
     fn put_wish(&self, caller: &Caller, item: v1::PutItem) -> Result<PutWish, Failure> {
         let retry = wire::retry(&item.retry_id)?;
         let descriptor = wire::descriptor(item.descriptor.unwrap_or_default())?;
+        let retry = retry.map(|id| storing(id, Some(&descriptor), item.keep.as_ref(), item.crc32c));
         let keep = self.keep(caller.holder, item.keep)?;
         Ok(PutWish { new: NewTensor { descriptor, retry }, keep, crc32c: item.crc32c })
     }
 
-    fn stored_before(&self, by: Option<Holder>, wish: &PutWish) -> Result<Option<v1::Stored>, Failure> {
+    /// The first answer, if this is a repeat; `data` are its bytes, where they are here already.
+    fn stored_before(
+        &self,
+        by: Option<Holder>,
+        wish: &PutWish,
+        data: Option<&[u8]>,
+    ) -> Result<Option<v1::Stored>, Failure> {
         let Some(retry) = wish.new.retry else { return Ok(None) };
+        if let (Some(data), Some(first)) = (data, self.store.stored_first(&retry.id)) {
+            let bytes = first.block.chunk(0..first.block.len());
+            if bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))? != data {
+                let why = "this retry id was used for a tensor of other bytes: use a new one";
+                return Err(Failure::new(Reason::RetryMismatch, why));
+            }
+        }
         let lease_for = by.filter(|_| wish.keep.lease);
         let before = self.store.recall_stored(retry, lease_for)?;
-        Ok(before.map(|(reference, id, ticket)| stored(&reference, id, ticket)))
+        Ok(before.map(|before| stored(&before)))
     }
 
     /// Makes room for tensors that the caller writes in place.
@@ -198,8 +212,13 @@ impl Exchange {
             Err(failure) => return Ok(Err(failure)),
         };
         let bytes = new.descriptor.layout.bytes();
-        if let Some(room) = new.retry.and_then(|retry| self.store.recall_room(caller.holder, retry, bytes)) {
-            return Ok(Ok(room));
+        match new.retry.map(|retry| self.store.recall_room(caller.holder, retry)).transpose() {
+            Ok(before) => {
+                if let Some(room) = before.flatten() {
+                    return Ok(Ok(room));
+                }
+            }
+            Err(failure) => return Ok(Err(failure)),
         }
         let own_segment = caller.link.as_ref().map(|link| Owner::Session(link.id().0));
         match own_segment.and_then(|owner| self.store.room_now(owner, Purpose::Put, bytes)) {
@@ -241,15 +260,18 @@ impl Exchange {
 
     fn seal_one(&self, caller: &Caller, item: v1::SealItem) -> Result<v1::Stored, Failure> {
         let by = Some(caller.holder.ok_or_else(|| session_required("Seal"))?);
-        let retry = wire::retry(&item.retry_id)?;
+        let id = TensorId(item.id);
+        let retry = wire::retry(&item.retry_id)?.map(|retry| {
+            let descriptor = self.store.to_be_sealed(by, id, &retry);
+            storing(retry, descriptor.as_ref(), item.keep.as_ref(), item.crc32c)
+        });
         let keep = self.keep(by, item.keep)?;
         let lease_for = by.filter(|_| keep.lease);
         if let Some(retry) = retry
-            && let Some((reference, id, ticket)) = self.store.recall_stored(retry, lease_for)?
+            && let Some(before) = self.store.recall_stored(retry, lease_for)?
         {
-            return Ok(stored(&reference, id, ticket));
+            return Ok(stored(&before));
         }
-        let id = TensorId(item.id);
         if let Some(expected) = item.crc32c {
             let tensor = self.store.reserved(by, id)?;
             self.check_sum(expected, sum(&tensor.block)?)?;
@@ -263,12 +285,12 @@ impl Exchange {
         id: TensorId,
         keep: Keep,
         crc32c: Option<u32>,
-        retry: Option<RetryId>,
+        retry: Option<Retry>,
     ) -> Result<v1::Stored, Failure> {
         let sealing = Sealing { id, keep, crc32c, retry };
-        let (reference, id, ticket) = self.store.seal(by, sealing)?;
-        self.metrics.moves.put_bytes.at((Transport::Local, Moved::Done)).inc_by(reference.bytes());
-        Ok(stored(&reference, id, ticket))
+        let sealed = self.store.seal(by, sealing)?;
+        self.metrics.moves.put_bytes.at((Transport::Local, Moved::Done)).inc_by(sealed.reference.bytes());
+        Ok(stored(&sealed))
     }
 
     fn check_sum(&self, expected: u32, found: u32) -> Result<(), Failure> {
@@ -358,10 +380,12 @@ fn clear(block: &Block) -> Result<(), Failure> {
 fn new_tensor(item: v1::ReserveItem) -> Result<NewTensor, Failure> {
     let retry = wire::retry(&item.retry_id)?;
     let descriptor = wire::descriptor(item.descriptor.unwrap_or_default())?;
+    let retry = retry.map(|id| reserving(id, &descriptor));
     Ok(NewTensor { descriptor, retry })
 }
 
-fn stored(reference: &Reference, id: TensorId, ticket: Option<TicketId>) -> v1::Stored {
+fn stored(stored: &Stored) -> v1::Stored {
+    let Stored { reference, id, ticket } = stored;
     let ticket = ticket.map(|t| ticket_text(reference, t)).unwrap_or_default();
     v1::Stored { reference: reference.encode(), id: id.0, ticket }
 }

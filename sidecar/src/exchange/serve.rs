@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{INLINE_BYTES_MAX, ITEMS_MAX};
+use tensorlane_proto::frame::{INLINE_BYTES_MAX, PEER_BODY_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, PeerSlot, TensorId, TensorName};
 use tensorlane_proto::selection::Selection;
@@ -14,8 +14,13 @@ use tensorlane_proto::selection::Selection;
 use super::Exchange;
 use super::describe::describe_result;
 use super::target::Meant;
+use crate::cancel::Cancel;
 use crate::peer::{PeerKey, Serve, Served, Source};
 use crate::store::Tensor;
+
+/// Bytes of small tensors that are read for one answer: more than one frame can carry would be read for nothing.
+/// (The connection asks in batches of 4 MiB at most, so nothing that fits a frame is ever left out here.)
+const SMALL_BYTES_MAX: usize = PEER_BODY_MAX as usize;
 
 /// The longest that a peer may let us wait for a name.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -46,7 +51,7 @@ impl Slots {
 impl Serve for Exchange {
     fn open(&self, from: &PeerKey, id: u64, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
         let slot = self.slots.lock().of(from);
-        let taken = self.store.lease(Holder::Peer(slot), TensorId(id))?;
+        let taken = self.store.lease(Holder::Peer(slot), None, TensorId(id))?;
         let served = served(&taken.tensor, selection, bytes);
         if served.is_err() {
             self.untake(Holder::Peer(slot), &taken);
@@ -60,7 +65,7 @@ impl Serve for Exchange {
     }
 
     fn small(&self, _from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
-        let mut left = ITEMS_MAX * INLINE_BYTES_MAX;
+        let mut left = SMALL_BYTES_MAX;
         let small = |id: &u64| match self.small_one(TensorId(*id), &mut left) {
             Ok(small) => small,
             Err(failure) => {
@@ -70,7 +75,13 @@ impl Serve for Exchange {
         ids.iter().map(small).collect()
     }
 
-    fn inquire(&self, _from: &PeerKey, inquire: v1::Inquire, reply: Box<dyn FnOnce(v1::Inquired) + Send>) {
+    fn inquire(
+        &self,
+        _from: &PeerKey,
+        inquire: v1::Inquire,
+        gone: Cancel,
+        reply: Box<dyn FnOnce(v1::Inquired) + Send>,
+    ) {
         let targets: Vec<_> = inquire.targets.into_iter().map(|t| self.meant(t)).collect();
         let now: Vec<_> = targets.iter().map(|t| self.known_now(t.as_ref())).collect();
         let waits = inquire.wait_ms > 0 && targets.iter().zip(&now).any(|(t, n)| awaited(t.as_ref(), n));
@@ -79,7 +90,7 @@ impl Serve for Exchange {
             return reply(v1::Inquired { results });
         }
         let wait = Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
-        self.answer_later(targets, wait, reply);
+        self.answer_later(targets, wait, gone, reply);
     }
 
     fn peer_lost(&self, peer: &PeerKey) {
@@ -106,10 +117,13 @@ impl Serve for Exchange {
 
 impl Exchange {
     fn small_one(&self, id: TensorId, left: &mut usize) -> Result<v1::PulledSmall, Failure> {
-        let tensor = self.store.sealed(id)?;
+        let tensor = self.store.sealed(None, id)?;
         let packed = packed(&tensor, &Selection::All)?;
         let length = usize::try_from(packed.descriptor.layout.bytes()).unwrap_or(usize::MAX);
-        if length > INLINE_BYTES_MAX || length > *left {
+        if length > *left && length <= INLINE_BYTES_MAX {
+            return Err(Failure::new(Reason::LimitExceeded, "the answer is full; ask for this one again"));
+        }
+        if length > INLINE_BYTES_MAX {
             return Err(Failure::new(
                 Reason::TooLarge,
                 format!("{length} bytes do not travel inside a message; pull them"),
@@ -133,13 +147,13 @@ impl Exchange {
     fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
             Err(failure) => Err(failure.clone()),
-            Ok(Meant::Here(id)) => self.store.description(*id),
+            Ok(Meant::Here(id)) => self.store.description(None, *id),
             Ok(Meant::There(reference)) => Err(Failure::new(
                 Reason::NotOwned,
                 format!("{reference} is not this peer's; ask {}", reference.peer()),
             )),
             Ok(Meant::Named(_, name)) => match self.store.find(name.as_str()) {
-                Some(id) => self.store.description(id),
+                Some(id) => self.store.description(None, id),
                 None => Err(self.store.no_such_name(name)),
             },
         }
@@ -149,6 +163,7 @@ impl Exchange {
         &self,
         targets: Vec<Result<Meant, Failure>>,
         wait: Duration,
+        gone: Cancel,
         reply: Box<dyn FnOnce(v1::Inquired) + Send>,
     ) {
         let store = Arc::clone(&self.store);
@@ -165,18 +180,22 @@ impl Exchange {
                     store.await_name(name.clone(), move || wake.send(()).unwrap_or_default())
                 })
                 .collect();
-            let stop = wake.clone();
+            let (stop, leave) = (wake.clone(), wake.clone());
             let _ending = ending.while_waiting(Arc::new(move || stop.send(()).unwrap_or_default()));
+            let _gone = gone.while_waiting(Arc::new(move || leave.send(()).unwrap_or_default()));
             // One name that appears is worth an answer: the asker asks again for the others.
             let _ = woken.recv_timeout(until.saturating_duration_since(Instant::now()));
             drop(waits);
+            if gone.is_cancelled() {
+                return;
+            }
             let describe = |target: Result<Meant, Failure>| match target? {
-                Meant::Here(id) => store.description(id),
+                Meant::Here(id) => store.description(None, id),
                 Meant::There(reference) => {
                     Err(Failure::new(Reason::NotOwned, format!("{reference} is not this peer's")))
                 }
                 Meant::Named(_, name) => match store.find(name.as_str()) {
-                    Some(id) => store.description(id),
+                    Some(id) => store.description(None, id),
                     None => Err(store.no_such_name(&name)),
                 },
             };

@@ -14,7 +14,7 @@ use tensorlane_proto::wire;
 
 use super::Exchange;
 use super::acquire::Terms;
-use super::fetch::{Arrived, landing};
+use super::transfer::{Arrived, landing};
 use crate::store::Wish;
 
 /// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors.

@@ -22,8 +22,7 @@ mod status;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +42,7 @@ use self::service::Service;
 use self::sessions::Sessions;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
+use crate::socket;
 
 /// How long calls may go on when the server stops. They were told to end at its beginning.
 const STOP_GRACE: Duration = Duration::from_secs(1);
@@ -98,7 +98,7 @@ impl GrpcServer {
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
             }
         };
-        let unix = bind_unix(&settings.socket)?;
+        let unix = UnixListener::from_std(socket::bind(&settings.socket)?)?;
         Ok(Self { settings, unix, tcp })
     }
 
@@ -211,20 +211,6 @@ fn patient<S>(incoming: impl Stream<Item = io::Result<S>>) -> impl Stream<Item =
         }
         accepted
     })
-}
-
-/// Binds beside the path and moves the socket over it, so that there is never a moment without one.
-fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    let beside = path.with_extension("new");
-    match std::fs::remove_file(&beside) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&beside)?;
-    // Everyone who sees the directory may connect: the directory is the pod's own, whatever users its containers have.
-    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o666))?;
-    std::fs::rename(&beside, path)?;
-    Ok(listener)
 }
 
 #[cfg(test)]

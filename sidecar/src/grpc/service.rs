@@ -197,9 +197,9 @@ impl Tensorlane for Service {
     }
 
     async fn name(&self, request: Request<v1::NameRequest>) -> Reply<v1::NameResponse> {
-        self.call(Verb::Name, request, |exchange, _, request| async move {
+        self.call(Verb::Name, request, |exchange, caller, request| async move {
             within(request.items.len())?;
-            Ok(exchange.name(&request))
+            Ok(exchange.name(&caller, &request))
         })
         .await
     }
@@ -221,9 +221,9 @@ impl Tensorlane for Service {
     }
 
     async fn ticket(&self, request: Request<v1::TicketRequest>) -> Reply<v1::TicketResponse> {
-        self.call(Verb::Ticket, request, |exchange, _, request| async move {
+        self.call(Verb::Ticket, request, |exchange, caller, request| async move {
             within(request.items.len())?;
-            Ok(exchange.ticket(&request))
+            Ok(exchange.ticket(&caller, &request))
         })
         .await
     }

@@ -10,7 +10,7 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Direction, FrameFault, Kind, Label, Moved, Outcome,
-    PeerState, Verb, Wait,
+    PeerCut, PeerState, SessionCut, Verb, Wait,
 };
 
 /// Requests of workloads.
@@ -73,6 +73,10 @@ pub struct Sessions {
     pub refused: IntCounter,
     /// Frames that closed their session.
     pub rejected_frames: Counters<(FrameFault,)>,
+    /// Sessions closed because their client did not do its part.
+    pub cut: Counters<(SessionCut,)>,
+    /// Bytes of answers that wait to be read.
+    pub unread: IntGauge,
 }
 
 /// Other peers.
@@ -82,16 +86,10 @@ pub struct Peers {
     pub refused: Counters<(AuthRefusal,)>,
     /// Frames that closed their connection.
     pub rejected_frames: Counters<(FrameFault,)>,
+    /// Connections that had been up and were closed from here.
+    pub cut: Counters<(PeerCut,)>,
     /// Bytes of tensors to and from peers.
     pub bytes: Counters<(Direction,)>,
-}
-
-/// The peer table.
-pub struct Directory {
-    /// Peers in the table.
-    pub peers: IntGauge,
-    /// Attempts to read it that failed.
-    pub failed_reads: IntCounter,
 }
 
 /// The bytes of the arena at one moment.
@@ -313,6 +311,15 @@ impl Sessions {
                 &["reason"],
                 "Frames that closed their session. Not counted: requests answered with an error.",
             )?,
+            cut: make.all_counters(
+                "session_cut_sessions_total",
+                &["reason"],
+                "Sessions on the socket closed because their client did not do its part. Not counted: those cut for a bad frame.",
+            )?,
+            unread: make.gauge(
+                "sidecar_unread_bytes",
+                "Bytes of answers that wait for sessions and peers to read them. Not counted: chunks of tensors; gRPC; what the kernel keeps.",
+            )?,
         })
     }
 }
@@ -335,6 +342,11 @@ impl Peers {
                 &["reason"],
                 "Frames that closed their connection. Not counted: requests answered with an error.",
             )?,
+            cut: make.all_counters(
+                "peer_cut_connections_total",
+                &["reason"],
+                "Connections that had been up and were closed from here. Not counted: those closed for a bad frame, or replaced.",
+            )?,
             bytes: make.all_counters(
                 "peer_bytes_total",
                 &["direction"],
@@ -349,19 +361,6 @@ impl Peers {
             let peers = now.iter().filter(|(other, _)| *other == state).map(|(_, peers)| peers).sum();
             set(self.connections.at((state,)), peers);
         }
-    }
-}
-
-impl Directory {
-    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
-        Ok(Directory {
-            peers: make
-                .gauge("directory_listed_peers", "Peers in the table. Not counted: unreadable entries.")?,
-            failed_reads: make.counter(
-                "directory_failed_reads_total",
-                "Attempts to read the table that failed. Not counted: attempts that found nothing new.",
-            )?,
-        })
     }
 }
 

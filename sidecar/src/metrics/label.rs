@@ -188,6 +188,30 @@ labels! {
         Grpc = "grpc",
     }
 
+    /// Why a session was closed whose client did not do its part.
+    SessionCut {
+        /// More waited for it than one client may have.
+        Backlog = "backlog",
+        /// It took no byte for too long.
+        Stalled = "stalled",
+        /// All unread answers were more than `limits.unreadBytes`, and it had the most.
+        Unread = "unread",
+        /// It had not said Hello when there were more than `limits.strangers`, and was the oldest.
+        Stranger = "stranger",
+    }
+
+    /// Why a connection of a peer was closed that had been up.
+    PeerCut {
+        /// More waited for it than one peer may have, or it asked for more than it may.
+        Backlog = "backlog",
+        /// All unread answers were more than `limits.unreadBytes`, and it had the most.
+        Unread = "unread",
+        /// Nothing moved for `deadlines.progress`.
+        Progress = "progress",
+        /// Its key is no longer in the peer table.
+        Revoked = "revoked",
+    }
+
     /// Why a frame closed its connection.
     FrameFault {
         /// Above the limit of its kind.
@@ -244,7 +268,23 @@ labels! {
         Frame = "frame",
         /// It took too long.
         Timeout = "timeout",
-        /// There are `peers.max` already.
+        /// There are `peers.max` or `limits.strangers` already.
+        TooMany = "too_many",
+    }
+
+    /// Why a peer that a directory lists is not in the table.
+    LeftOut {
+        /// It has not said yet who it is.
+        NotPublished = "not_published",
+        /// Its name is no name of a peer.
+        Name = "name",
+        /// An address that is none, or too many.
+        Address = "address",
+        /// A fingerprint that is none, or too many.
+        Fingerprint = "fingerprint",
+        /// Its key is in the entry of another peer too.
+        ContestedKey = "contested_key",
+        /// There are as many peers as a table takes.
         TooMany = "too_many",
     }
 

@@ -9,13 +9,15 @@
 use parking_lot::Mutex;
 use prometheus::{Registry, TextEncoder};
 
+mod directory;
 mod family;
 mod groups;
 pub mod label;
 
+pub use directory::Directory;
 use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
-pub use groups::{Arena, ArenaBytes, Calls, Directory, Ledger, Live, Moves, Peers, Sessions};
+pub use groups::{Arena, ArenaBytes, Calls, Ledger, Live, Moves, Peers, Sessions};
 use label::FrameFault;
 
 /// Asked before each scrape to bring gauges up to date.
@@ -95,6 +97,7 @@ impl Metrics {
     /// A metric that the format cannot carry.
     pub fn render(&self) -> prometheus::Result<String> {
         self.on_scrape.lock().iter().for_each(|update| update(self));
+        self.directory.show_age();
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }

@@ -12,7 +12,7 @@ use super::*;
 
 const MODULES: [&str; 11] =
     ["arena", "call", "directory", "get", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
-const UNITS: [&str; 18] = [
+const UNITS: [&str; 19] = [
     "bytes",
     "seconds",
     "items",
@@ -26,6 +26,7 @@ const UNITS: [&str; 18] = [
     "peers",
     "connections",
     "reads",
+    "writes",
     "fallbacks",
     "mismatches",
     "failures",
@@ -54,7 +55,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 32);
+    assert_eq!(families.len(), 38);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -86,7 +87,10 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<Carrier>(&mut words);
     of::<FrameFault>(&mut words);
     of::<PeerState>(&mut words);
+    of::<PeerCut>(&mut words);
+    of::<SessionCut>(&mut words);
     of::<AuthRefusal>(&mut words);
+    of::<LeftOut>(&mut words);
     of::<Direction>(&mut words);
     of::<ChecksumPlace>(&mut words);
     let mut series = 0;

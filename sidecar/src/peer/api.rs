@@ -11,6 +11,8 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection};
 
 use super::Source;
+use crate::cancel::Cancel;
+use crate::unread::Unread;
 
 /// What is configured about connections.
 #[derive(Debug, Clone)]
@@ -26,12 +28,16 @@ pub struct PeersConfig {
     pub handshake: Duration,
     /// Most peers that are connected at a time. Each costs two threads and the buffers of a connection.
     pub peers_max: usize,
+    /// Most connections at a time of which nobody knows yet whose they are. Each costs a thread and up to 1 MiB.
+    pub strangers_max: usize,
+    /// The budget of answers that wait to be read.
+    pub unread: Unread,
     /// First and longest wait between two attempts to reach a peer.
     pub backoff: (Duration, Duration),
 }
 
 impl PeersConfig {
-    /// The usual times: 10 s without progress (a sidecar sets its own), 256 peers, 5 s to connect, 100 ms to 5 s between attempts.
+    /// The usual times: 10 s without progress (a sidecar sets its own), 256 peers, 64 strangers, 128 MiB of unread answers, 5 s to connect, 100 ms to 5 s between attempts.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -39,6 +45,8 @@ impl PeersConfig {
             grace: Duration::from_secs(10),
             handshake: Duration::from_secs(5),
             peers_max: 256,
+            strangers_max: 64,
+            unread: Unread::new(128 << 20),
             backoff: (Duration::from_millis(100), Duration::from_secs(5)),
         }
     }
@@ -126,8 +134,15 @@ pub trait Serve: Send + Sync {
     fn done(&self, from: &PeerKey, id: u64);
     /// Small tensors at once, one answer for each id. They hold no lease.
     fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall>;
-    /// Tells what is known of tensors; `reply` may be called at any time on any thread.
-    fn inquire(&self, from: &PeerKey, inquire: v1::Inquire, reply: Box<dyn FnOnce(v1::Inquired) + Send>);
+    /// Tells what is known of tensors; `reply` may be called at any time on any thread. `gone` is raised when the asker
+    /// does not want to know any more, or its connection has ended: then nothing should wait for it.
+    fn inquire(
+        &self,
+        from: &PeerKey,
+        inquire: v1::Inquire,
+        gone: Cancel,
+        reply: Box<dyn FnOnce(v1::Inquired) + Send>,
+    );
     /// The connection is lost: the grace for this peer's leases begins.
     fn peer_lost(&self, peer: &PeerKey);
     /// The same incarnation is back: its leases stay.

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use prost::Message;
@@ -17,15 +17,13 @@ use tracing::{debug, warn};
 
 use super::handshake::{self, HandshakeError, Secured};
 use super::incoming::{Drained, Incoming};
-use super::link::{self, Link, LinkParts};
+use super::link::{self, Ended, Link, LinkParts};
 use super::outbox::Outbox;
 use super::parse::{Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
 use super::remote::Peer;
 use super::shared::{Registered, Shared, count_out};
 
-/// Connections whose other end is not known yet. Each costs a thread and its buffers, under 1 MiB.
-pub(super) const UNKNOWN_MAX: usize = 64;
 /// Longest Hello: names, an offer with addresses. Before it nothing else is read.
 const HELLO_MAX: u32 = 64 << 10;
 
@@ -240,16 +238,25 @@ fn greet(
         let (counters, peer) = (Arc::clone(&shared.counters), Arc::clone(&peer));
         Box::new(move |bytes| count_out(&counters, &peer, bytes))
     };
-    let link = Arc::new(Link::new(LinkParts {
-        id: shared.next_link(),
-        peer,
-        incarnation,
-        offer: hello.offer.unwrap_or_default(),
-        dialed,
-        fingerprint,
-        outbox: Outbox::new(socket.try_clone()?, sealer, count),
-        socket,
-    }));
+    let writing = socket.try_clone()?;
+    let link = Arc::new_cyclic(|link: &Weak<Link>| {
+        let link = Weak::clone(link);
+        let account = shared.config.unread.open(move || {
+            if let Some(link) = link.upgrade() {
+                link.end(Ended::Unread);
+            }
+        });
+        Link::new(LinkParts {
+            id: shared.next_link(),
+            peer,
+            incarnation,
+            offer: hello.offer.unwrap_or_default(),
+            dialed,
+            fingerprint,
+            outbox: Outbox::new(writing, sealer, account, count),
+            socket,
+        })
+    });
     // From here on it is ended as a connection that is up.
     drop(guard);
     if shared.adopt(&link) { Ok(Up { link, incoming, parser }) } else { Err(Refused::Double) }

@@ -61,6 +61,9 @@ pub(super) enum Ended {
     /// The peer asks and does not read the answers.
     #[error("the peer does not read its answers")]
     Backlog,
+    /// Answers that nobody reads have spent their budget, and it has the most of them.
+    #[error("the peer has the most unread answers, and limits.unreadBytes is spent")]
+    Unread,
 }
 
 impl Ended {
@@ -77,6 +80,7 @@ impl Ended {
             Self::Revoked => "revoked",
             Self::Ours(_) => "ours",
             Self::Backlog => "backlog",
+            Self::Unread => "unread",
         }
     }
 }

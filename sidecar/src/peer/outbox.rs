@@ -7,7 +7,7 @@
 //! tries that lock: nobody but the writer can be stopped by a slow peer, a reader thread least of all.
 //!
 //! Memory a connection: [`QUANTUM`] of plaintext as sealed records, [`BACKLOG_MAX`] of frames that wait (beyond it the
-//! connection is closed; answers to small pulls are not even made above [`BACKLOG_LATE`]), and the socket's buffer.
+//! connection is closed, and earlier where the budget of the process is spent; answers to small pulls are not even made above [`BACKLOG_LATE`]), and the socket's buffer.
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpStream};
@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::pipe::{Bulk, Pipe, SendError};
 use super::record::Sealer;
+use crate::unread::Account;
 
 /// Most tensor bytes of one chunk that is sent. A frame that comes in between waits for one of these, so it is a
 /// quarter of what the protocol allows; the price is 24 bytes and a turn of the loop each.
@@ -46,6 +47,8 @@ enum Ending {
 struct Inbox {
     frames: VecDeque<Vec<u8>>,
     frame_bytes: usize,
+    /// Bytes of frames that were taken out and are not on their way.
+    sending: usize,
     late: VecDeque<Late>,
     bulk: VecDeque<Bulk>,
     /// The call whose chunk the writer is sealing, and the frame that ends it if it was cancelled meanwhile.
@@ -82,13 +85,15 @@ pub(super) struct Outbox {
     bulk_bytes: AtomicU64,
     /// Told of them too.
     count: Count,
+    /// What waits here, in the budget of the process. Told outside of locks: closing a connection takes them.
+    account: Account,
 }
 
 /// Told how many more tensor bytes were sent.
 pub(super) type Count = Box<dyn Fn(u64) + Send + Sync>;
 
 impl Outbox {
-    pub(super) fn new(socket: TcpStream, sealer: Sealer, count: Count) -> Self {
+    pub(super) fn new(socket: TcpStream, sealer: Sealer, account: Account, count: Count) -> Self {
         Self {
             socket,
             inbox: Mutex::default(),
@@ -96,6 +101,7 @@ impl Outbox {
             pipe: Mutex::new(Pipe::new(sealer)),
             bulk_bytes: AtomicU64::new(0),
             count,
+            account,
         }
     }
 
@@ -115,8 +121,13 @@ impl Outbox {
                 let left = !pipe.is_empty();
                 drop(pipe);
                 if left {
-                    self.inbox.lock().kick = true;
+                    {
+                        let mut inbox = self.inbox.lock();
+                        inbox.kick = true;
+                        inbox.sending += frame.len();
+                    }
                     self.wake.notify_one();
+                    self.account.add(frame.len());
                 }
                 return Ok(());
             }
@@ -132,10 +143,12 @@ impl Outbox {
         if inbox.frame_bytes + frame.len() > BACKLOG_MAX {
             return Err(SendError::Backlog);
         }
-        inbox.frame_bytes += frame.len();
+        let bytes = frame.len();
+        inbox.frame_bytes += bytes;
         inbox.frames.push_back(frame);
         drop(inbox);
         self.wake.notify_one();
+        self.account.add(bytes);
         Ok(())
     }
 
@@ -145,11 +158,13 @@ impl Outbox {
         if inbox.ending != Ending::No {
             return Err(SendError::Closed);
         }
-        inbox.frame_bytes += head.len();
+        let bytes = head.len();
+        inbox.frame_bytes += bytes;
         inbox.frames.push_back(head);
         inbox.bulk.push_back(bulk);
         drop(inbox);
         self.wake.notify_one();
+        self.account.add(bytes);
         Ok(())
     }
 
@@ -182,10 +197,12 @@ impl Outbox {
         let before = inbox.bulk.len();
         inbox.bulk.retain(|bulk| bulk.call != call);
         if inbox.bulk.len() < before {
-            inbox.frame_bytes += end.len();
+            let bytes = end.len();
+            inbox.frame_bytes += bytes;
             inbox.frames.push_back(end);
             drop(inbox);
             self.wake.notify_one();
+            self.account.add(bytes);
         }
     }
 
@@ -240,6 +257,8 @@ impl Outbox {
                     pipe.seal_frames(frames)?;
                     let sent = bulk.map(|bulk| self.send_chunk(&mut pipe, bulk)).transpose()?.unwrap_or(0);
                     pipe.flush(&self.socket)?;
+                    let sent_frames = std::mem::take(&mut self.inbox.lock().sending);
+                    self.account.take(sent_frames);
                     self.bulk_bytes.fetch_add(sent, Ordering::Relaxed);
                     (self.count)(sent);
                 }
@@ -279,7 +298,7 @@ impl Outbox {
             return Work::Stop;
         }
         let frames = std::mem::take(&mut inbox.frames);
-        inbox.frame_bytes = 0;
+        inbox.sending += std::mem::take(&mut inbox.frame_bytes);
         if inbox.ending == Ending::InOrder {
             return Work::End { frames };
         }
@@ -305,8 +324,11 @@ impl Outbox {
         match cancelled {
             _ if last => {}
             Some(end) => {
-                inbox.frame_bytes += end.len();
+                let bytes = end.len();
+                inbox.frame_bytes += bytes;
                 inbox.frames.push_back(end);
+                drop(inbox);
+                self.account.add(bytes);
             }
             None if inbox.ending == Ending::No => inbox.bulk.push_back(bulk),
             None => {}

@@ -308,10 +308,10 @@ impl Peers {
         names
     }
 
-    /// The incarnation that the peer had when it was last connected.
-    pub fn incarnation(&self, name: &PeerName) -> Option<Incarnation> {
-        let peer = self.shared.known_peer(name);
-        peer.and_then(|peer| peer.state.lock().incarnation)
+    /// Whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the connected
+    /// one, whose end was not noticed yet: a call finds out.
+    pub fn is_over(&self, name: &PeerName, incarnation: Incarnation) -> bool {
+        self.shared.known_peer(name).is_some_and(|peer| peer.state.lock().was(incarnation))
     }
 
     /// What a peer said it can speak, when it last said Hello.

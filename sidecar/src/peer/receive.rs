@@ -93,6 +93,8 @@ impl<'a> Receiver<'a> {
 
     fn answer(&self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), Ended> {
         if kind == PeerKind::Ping && !header.is_failed() {
+            let todo = self.link.peer.state.lock().lives(header.call, self.link.id);
+            self.shared.perform(todo);
             return Ok(());
         }
         if self.link.peer.state.lock().answered(header.call, kind, self.link.id).is_none() {

@@ -8,10 +8,14 @@
 //!                       |          OWNER_LOST)           | connection lost
 //!                       '--------------------------------'
 //! ```
+//! A call that names another incarnation than the connected one is not lost yet: that connection may be dead and nobody
+//! has noticed. So the other side is asked whether it lives; only its answer makes the call OWNER_LOST, and if none comes
+//! the connection is given up for its silence, and the next one tells.
+//!
 //! One lock, held for moments and never while anything is sent or told: methods return what is to be sent and told
 //! ([`Todo`]). `handover` orders what `Serve` hears about connections; it is taken before the state's lock.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,11 +28,14 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 use super::calls::{Call, Finish, Kind};
 use super::dial::Dial;
 use super::link::Link;
+use crate::cancel::Cancel;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(super) const CALLS_MAX: usize = 1024;
 /// Most pulls of lost callers that we still have to end at their owner. Beyond it the owner's grace ends them.
 const OWED_MAX: usize = 4096;
+/// Incarnations of a peer that are known to be over. An older one costs one more question.
+const PAST_MAX: usize = 64;
 
 /// What is to be done after the lock was given back.
 #[derive(Default)]
@@ -40,6 +47,8 @@ pub(super) struct Todo {
     pub(super) finish: Vec<Finish>,
     /// Calls that are over, with their deadlines.
     pub(super) over: Vec<(Instant, u64)>,
+    /// Inquiries of theirs that nobody waits for any more.
+    pub(super) gone: Vec<Cancel>,
 }
 
 impl Todo {
@@ -57,6 +66,7 @@ impl Todo {
         }
         self.finish.extend(other.finish);
         self.over.extend(other.over);
+        self.gone.extend(other.gone);
         self
     }
 }
@@ -84,10 +94,14 @@ pub(super) struct State {
     pub(super) calls: HashMap<u64, Call>,
     waiting: VecDeque<u64>,
     on_link: usize,
+    /// Calls for an incarnation that the connected one says it is not; it was asked whether it lives.
+    in_doubt: Vec<u64>,
+    /// Incarnations that are over, the latest last.
+    past: VecDeque<Incarnation>,
     /// Their pulls, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, OpenPull>,
     /// Their inquiries on the present connection that are not answered.
-    pub(super) inquiries: HashSet<u64>,
+    pub(super) inquiries: HashMap<u64, Cancel>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
 }
@@ -153,7 +167,12 @@ impl State {
             && let Some(number) = self.waiting.pop_front()
         {
             let Some(call) = self.calls.get_mut(&number) else { continue };
-            if call.expected.is_some_and(|expected| expected != link.incarnation) {
+            if let Some(expected) = call.expected.filter(|expected| *expected != link.incarnation) {
+                if !self.past.contains(&expected) {
+                    self.in_doubt.push(number);
+                    todo.frame(&link, frame::encode(PeerKind::Ping.into(), 0, number, &v1::Ping {}));
+                    continue;
+                }
                 todo.finish.extend(call.fail(owner_lost(&link.peer.name)));
                 todo.over.push((call.deadline, number));
                 self.calls.remove(&number);
@@ -168,6 +187,43 @@ impl State {
             todo.frame(&link, call.frame());
         }
         todo
+    }
+
+    /// The connected incarnation lives: the one that this call is for does not.
+    pub(super) fn lives(&mut self, number: u64, link: u64) -> Todo {
+        let present = self.link.as_ref().is_some_and(|present| present.id == link);
+        let Some(place) = self.in_doubt.iter().position(|n| *n == number).filter(|_| present) else {
+            return Todo::default();
+        };
+        self.in_doubt.swap_remove(place);
+        if let Some(expected) = self.calls.get(&number).and_then(|call| call.expected) {
+            self.is_over(expected);
+        }
+        self.waiting.push_front(number);
+        self.pump()
+    }
+
+    /// Remembers an incarnation that will not come back.
+    fn is_over(&mut self, incarnation: Incarnation) {
+        if self.past.contains(&incarnation) {
+            return;
+        }
+        if self.past.len() >= PAST_MAX {
+            self.past.pop_front();
+        }
+        self.past.push_back(incarnation);
+    }
+
+    /// Whether an incarnation is known to be over.
+    pub(super) fn was(&self, incarnation: Incarnation) -> bool {
+        self.past.contains(&incarnation)
+    }
+
+    /// What was in doubt is decided by the next connection.
+    fn doubt_again(&mut self) {
+        let mut in_doubt = std::mem::take(&mut self.in_doubt);
+        in_doubt.sort_unstable();
+        in_doubt.into_iter().rev().for_each(|number| self.waiting.push_front(number));
     }
 
     /// The call that an answer on this connection belongs to.
@@ -227,6 +283,7 @@ impl State {
     /// Removes a call that is on no connection.
     fn forget(&mut self, number: u64, todo: &mut Todo) {
         self.waiting.retain(|waiting| *waiting != number);
+        self.in_doubt.retain(|in_doubt| *in_doubt != number);
         if let Some(call) = self.calls.remove(&number)
             && call.sent_before
         {
@@ -240,15 +297,19 @@ impl State {
             // The leases of the old life end with it.
             self.open.clear();
             self.owed.clear();
+            if let Some(old) = self.incarnation {
+                self.is_over(old);
+            }
         }
+        self.past.retain(|past| *past != link.incarnation);
+        self.doubt_again();
         self.incarnation = Some(link.incarnation);
         self.offer = Some(link.offer.clone());
         self.link = Some(Arc::clone(link));
         self.lost = None;
         self.last_error.clear();
-        self.inquiries.clear();
         self.dial.connected();
-        let mut todo = Todo::default();
+        let mut todo = Todo { gone: self.take_inquiries(), ..Todo::default() };
         for (call, id) in std::mem::take(&mut self.owed) {
             todo.frame(link, pull_done(call, id));
         }
@@ -259,11 +320,13 @@ impl State {
     /// the present one.
     pub(super) fn link_ended(&mut self, link: &Link, error: &str) -> (bool, Todo) {
         let present = self.link.as_ref().is_some_and(|present| present.id == link.id);
+        let mut todo = Todo::default();
         if present {
             self.link = None;
             self.lost = Some(Instant::now());
             self.last_error = error.to_owned();
-            self.inquiries.clear();
+            todo.gone = self.take_inquiries();
+            self.doubt_again();
         }
         let mut back: Vec<u64> = self
             .calls
@@ -274,7 +337,6 @@ impl State {
         // The order in which they were asked.
         back.sort_unstable();
         self.on_link -= back.len();
-        let mut todo = Todo::default();
         for number in back.into_iter().rev() {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             call.sent_on = None;
@@ -285,6 +347,11 @@ impl State {
             }
         }
         (present, todo.and(self.pump()))
+    }
+
+    /// What they asked on a connection that is no more: nobody waits for the answers.
+    fn take_inquiries(&mut self) -> Vec<Cancel> {
+        self.inquiries.drain().map(|(_, gone)| gone).collect()
     }
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless

@@ -17,6 +17,7 @@ use super::pipe::Bulk;
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
 use super::shared::{Shared, count_out};
+use crate::cancel::Cancel;
 
 /// Most pulls of one peer that are open here: what it may have on a connection, twice, since those of the connection
 /// before may not have been ended yet.
@@ -142,7 +143,9 @@ pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
 
 fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     let cancelled = Failure::new(Reason::Cancelled, "the reader withdrew the call");
-    if link.peer.state.lock().inquiries.remove(&call) {
+    let inquiry = link.peer.state.lock().inquiries.remove(&call);
+    if let Some(gone) = inquiry {
+        gone.cancel();
         link.submit(failed(PeerKind::Inquire, call, &cancelled));
         return;
     }
@@ -212,10 +215,10 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
     if asked.targets.len() > ITEMS_MAX {
         return Err(FrameError::Malformed(header.kind).into());
     }
-    let call = header.call;
+    let (call, gone) = (header.call, Cancel::default());
     {
         let mut state = link.peer.state.lock();
-        if !state.inquiries.insert(call) {
+        if state.inquiries.insert(call, gone.clone()).is_some() {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
         if state.inquiries.len() > CALLS_MAX {
@@ -226,12 +229,13 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
     shared.serve.inquire(
         &link.key(),
         asked,
+        gone,
         Box::new(move |answer| {
             let Some(link) = answering.upgrade() else { return };
             let wanted = {
                 let mut state = link.peer.state.lock();
                 state.link.as_ref().is_some_and(|present| present.id == link.id)
-                    && state.inquiries.remove(&call)
+                    && state.inquiries.remove(&call).is_some()
             };
             if !wanted {
                 return;

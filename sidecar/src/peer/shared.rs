@@ -12,13 +12,14 @@ use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::{Failure, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
-use super::connect::{Refused, UNKNOWN_MAX};
+use super::connect::Refused;
 use super::counters::Counters;
 use super::dial::{self, Candidate};
 use super::link::{Ended, Link};
 use super::remote::{Peer, Todo};
 use super::serving;
 use super::steward::Steward;
+use crate::cancel::Cancel;
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -133,12 +134,13 @@ impl Shared {
 
     /// Does what a state change asked for. Called without locks.
     pub(super) fn perform(&self, todo: Todo) {
-        let Todo { send, finish, over } = todo;
+        let Todo { send, finish, over, gone } = todo;
         if let Some((link, mut frames)) = send {
             let together = if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat() };
             link.submit(together);
         }
         self.steward.forget(&over);
+        gone.iter().for_each(Cancel::cancel);
         for finish in finish {
             finish();
         }
@@ -202,7 +204,7 @@ impl Shared {
     /// Room for one more connection of unknown origin.
     pub(super) fn admit_unknown(self: &Arc<Self>, socket: &TcpStream) -> Option<Registered> {
         let mut unknown = self.unknown.lock();
-        if *unknown >= UNKNOWN_MAX {
+        if *unknown >= self.config.strangers_max {
             return None;
         }
         let mut registered = self.register(socket).ok()?;

@@ -158,7 +158,7 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
         SessionKind::Name => {
             let request: v1::NameRequest = decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
-            let response = exchange.name(&request);
+            let response = exchange.name(&call.caller(), &request);
             call.answer(Ok(response));
         }
         SessionKind::Unname => {
@@ -170,7 +170,7 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
         SessionKind::Ticket => {
             let request: v1::TicketRequest = decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
-            let response = exchange.ticket(&request);
+            let response = exchange.ticket(&call.caller(), &request);
             call.answer(Ok(response));
         }
         SessionKind::Status => {

@@ -3,7 +3,7 @@
 //! Replies come from the session's own thread, from workers and from the threads that read from peers. None of them may
 //! wait for a client that does not read: what the socket does not take at once is queued, and one worker drains the queue
 //! with a deadline. A client that takes nothing for [`STALL`] is cut, and so is one whose queue grows over
-//! [`BACKLOG_BYTES_MAX`]; nobody else notices.
+//! [`BACKLOG_BYTES_MAX`], or is the longest when all of them together spend their budget; nobody else notices.
 //!
 //! A segment is announced, with its memory and its witness, before the first reply that refers to it.
 
@@ -12,9 +12,9 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -27,6 +27,9 @@ use tensorlane_proto::frame::{self, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
+use crate::metrics::Metrics;
+use crate::metrics::label::{Label, SessionCut};
+use crate::unread::{Account, Unread};
 use crate::workers::Workers;
 
 /// A client that accepts no byte for this long is cut.
@@ -43,8 +46,23 @@ pub struct SessionLink {
     out: Mutex<Out>,
     acks: Mutex<HashMap<u32, SyncSender<Result<(), String>>>>,
     workers: Workers,
+    metrics: Arc<Metrics>,
+    /// The backlog, in the budget of the process.
+    account: Account,
     map_deadline: Duration,
     cut: AtomicBool,
+}
+
+/// What a link needs of what is around it.
+pub struct Around<'a> {
+    /// For draining what a slow client leaves.
+    pub workers: Workers,
+    /// The budget that its backlog is a part of.
+    pub unread: &'a Unread,
+    /// Where a client is counted that had to be cut.
+    pub metrics: Arc<Metrics>,
+    /// How long the client may take to map a segment that it will write.
+    pub map_deadline: Duration,
 }
 
 /// What is on its way out.
@@ -77,15 +95,19 @@ pub trait Segments: Send + Sync {
 
 impl SessionLink {
     /// A link over `socket`; `events` is the write end of the client's event pipe, non-blocking.
-    pub fn new(
-        id: SessionId,
-        socket: UnixStream,
-        events: OwnedFd,
-        workers: Workers,
-        map_deadline: Duration,
-    ) -> Arc<Self> {
+    pub fn new(id: SessionId, socket: UnixStream, events: OwnedFd, around: Around<'_>) -> Arc<Self> {
+        let Around { workers, unread, metrics, map_deadline } = around;
         let (out, acks) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { id, socket, events, out, acks, workers, map_deadline, cut: AtomicBool::new(false) })
+        Arc::new_cyclic(|link: &Weak<Self>| {
+            let link = Weak::clone(link);
+            let account = unread.open(move || {
+                if let Some(link) = link.upgrade() {
+                    link.cut_for(SessionCut::Unread);
+                }
+            });
+            let cut = AtomicBool::new(false);
+            Self { id, socket, events, out, acks, workers, metrics, account, map_deadline, cut }
+        })
     }
 
     /// The session.
@@ -205,6 +227,16 @@ impl SessionLink {
         self.acks.lock().clear();
     }
 
+    /// The same, because the client does not read.
+    fn cut_for(&self, reason: SessionCut) {
+        if self.is_cut() {
+            return;
+        }
+        self.metrics.sessions.cut.at((reason,)).inc();
+        tracing::warn!(session = self.id.0, reason = reason.as_str(), "the client reads too slowly; cut");
+        self.cut();
+    }
+
     /// Whether [`Self::cut`] was called.
     pub fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
@@ -221,15 +253,12 @@ impl SessionLink {
                 Err(_) => return self.cut(),
             }
         }
-        out.backlog_bytes += frame.left();
+        let bytes = frame.left();
+        out.backlog_bytes += bytes;
         out.backlog.push_back(frame);
+        self.account.add(bytes);
         if out.backlog_bytes > BACKLOG_BYTES_MAX {
-            tracing::warn!(
-                session = self.id.0,
-                bytes = out.backlog_bytes,
-                "the client reads too slowly; cut"
-            );
-            return self.cut();
+            self.cut_for(SessionCut::Backlog);
         }
         if !out.draining {
             out.draining = true;
@@ -244,12 +273,12 @@ impl SessionLink {
     fn drain(self: &Arc<Self>) {
         loop {
             if !wait_writable(self.socket.as_fd(), STALL) {
-                tracing::warn!(session = self.id.0, "the client takes no bytes; cut");
-                self.cut();
+                self.cut_for(SessionCut::Stalled);
             }
             let mut out = self.out.lock();
             if self.is_cut() {
                 out.backlog.clear();
+                self.account.take(std::mem::take(&mut out.backlog_bytes));
                 out.draining = false;
                 return;
             }
@@ -263,6 +292,13 @@ impl SessionLink {
     }
 
     fn drain_some(&self, out: &mut Out) -> Result<(), Errno> {
+        let before = out.backlog_bytes;
+        let drained = self.send_backlog(out);
+        self.account.take(before - out.backlog_bytes);
+        drained
+    }
+
+    fn send_backlog(&self, out: &mut Out) -> Result<(), Errno> {
         while let Some(frame) = out.backlog.front_mut() {
             let before = frame.left();
             let sent = frame.send(self.socket.as_fd())?;

@@ -18,9 +18,8 @@ mod read;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -35,12 +34,15 @@ use tensorlane_proto::frame::{self, FAILED, INLINE_BYTES_MAX, REPLY, SESSION_VER
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
+use self::link::Around;
 pub use self::link::{Segments, SessionLink};
 use self::read::{FrameReader, ReadError};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
-use crate::metrics::label::Carrier;
+use crate::metrics::label::{Carrier, SessionCut};
+use crate::socket;
+use crate::unread::Unread;
 use crate::workers::Workers;
 
 /// A client that has not said Hello by then is cut: it would keep one of the few places.
@@ -56,6 +58,11 @@ pub struct SessionSettings {
     pub sessions_max: usize,
     /// Most calls of one session that wait. Each costs up to one worker.
     pub pending_max: usize,
+    /// Most connections that have not said Hello. When there is one more, the oldest of them is closed: whoever means well
+    /// says Hello at once.
+    pub strangers_max: usize,
+    /// The budget of answers that wait to be read.
+    pub unread: Unread,
     /// How long a client may take to map a segment that it will write.
     pub map_deadline: Duration,
 }
@@ -77,10 +84,20 @@ struct Shared {
     open: Mutex<HashMap<SessionId, Open>>,
 }
 
-/// A session from its first byte on, whether or not it has said Hello.
+/// A session from its first byte on.
 struct Open {
     socket: UnixStream,
+    standing: Standing,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Whether a session has said Hello.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Stranger,
+    /// It was a stranger for too long, and ends.
+    ShownOut,
+    Known,
 }
 
 /// The calls of one session that have not been answered.
@@ -96,7 +113,7 @@ impl SessionServer {
         workers: Workers,
         metrics: Arc<Metrics>,
     ) -> io::Result<Self> {
-        let listener = bind(&settings.path)?;
+        let listener = socket::bind(&settings.path)?;
         let (stopped, stop) = passing::pipe()?;
         let shared = Arc::new(Shared {
             settings,
@@ -182,7 +199,8 @@ impl Shared {
             self.metrics.session_refused();
             return refuse(&socket, self.settings.sessions_max);
         }
-        open.insert(id, Open { socket: end, thread: None });
+        self.show_out_oldest(&mut open);
+        open.insert(id, Open { socket: end, standing: Standing::Stranger, thread: None });
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new()
             .name(format!("session-{}", id.0))
@@ -195,6 +213,22 @@ impl Shared {
                 tracing::error!(%error, "no thread for a session");
                 open.remove(&id);
             }
+        }
+    }
+
+    /// Makes room for one more stranger.
+    fn show_out_oldest(&self, open: &mut HashMap<SessionId, Open>) {
+        let strangers = || open.iter().filter(|(_, session)| session.standing == Standing::Stranger);
+        if strangers().count() < self.settings.strangers_max {
+            return;
+        }
+        let Some(oldest) = strangers().map(|(id, _)| *id).min() else { return };
+        if let Some(session) = open.get_mut(&oldest) {
+            session.standing = Standing::ShownOut;
+            self.metrics.sessions.cut.at((SessionCut::Stranger,)).inc();
+            tracing::warn!(session = oldest.0, "too many connections have not said Hello; the oldest is cut");
+            // Its thread sees the end.
+            let _ = session.socket.shutdown(std::net::Shutdown::Both);
         }
     }
 
@@ -221,9 +255,18 @@ impl Shared {
             return Err(frame::FrameError::Malformed(header.kind).into());
         }
         reader.trust(&socket)?;
+        if let Some(session) = self.open.lock().get_mut(&id) {
+            session.standing = Standing::Known;
+        }
         let (read_end, write_end) = passing::pipe()?;
         rustix::io::ioctl_fionbio(&write_end, true).map_err(io::Error::from)?;
-        let link = SessionLink::new(id, socket, write_end, self.workers.clone(), self.settings.map_deadline);
+        let around = Around {
+            workers: self.workers.clone(),
+            unread: &self.settings.unread,
+            metrics: Arc::clone(&self.metrics),
+            map_deadline: self.settings.map_deadline,
+        };
+        let link = SessionLink::new(id, socket, write_end, around);
         self.exchange.session_began(&link);
         let exit_watch = self.watch_process(&link)?;
         let welcome = self.welcome(id, hello.version.min(SESSION_VERSION));
@@ -276,21 +319,6 @@ impl Shared {
         })?;
         Ok(Some(watch))
     }
-}
-
-/// Binds beside the path and moves the socket over it, so that there is never a moment without one.
-fn bind(path: &Path) -> io::Result<UnixListener> {
-    let beside = path.with_extension("new");
-    match std::fs::remove_file(&beside) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&beside)?;
-    // Everyone who sees the directory may connect: the directory is the pod's own, whatever users its containers have.
-    std::fs::set_permissions(&beside, std::fs::Permissions::from_mode(0o666))?;
-    std::fs::rename(&beside, path)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Says why, in the form of a reply to the Hello that is on its way.

@@ -149,6 +149,46 @@ mod tests {
     }
 
     #[test]
+    fn the_time_of_a_stranger_is_over_however_often_another_byte_comes() {
+        let (client, sidecar) = UnixStream::pair().unwrap();
+        let hello = v1::SessionHello { version: 1, client: "x".repeat(60_000) };
+        let bytes = encode(SessionKind::Hello.into(), 0, 1, &hello);
+        let dripping = std::thread::spawn(move || {
+            let mut client = client;
+            // A minute's worth, at this pace; it ends when the other side hangs up.
+            for byte in bytes {
+                if client.write_all(&[byte]).is_err() {
+                    return true;
+                }
+                std::thread::park_timeout(std::time::Duration::from_millis(1));
+            }
+            false
+        });
+        let until = Instant::now() + std::time::Duration::from_millis(50);
+        let late = FrameReader::of_stranger(until).next(&sidecar);
+        assert!(
+            matches!(&late, Err(ReadError::Socket(e)) if matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)),
+            "{late:?}"
+        );
+        drop(sidecar);
+        assert!(dripping.join().unwrap(), "it was cut before it was through");
+    }
+
+    #[test]
+    fn a_stranger_may_say_a_long_hello_and_nothing_longer() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let mut header = Header { length: STRANGER_BODY_MAX, kind: 1, flags: 0, call: 1 };
+        client.write_all(&header.encode()).unwrap();
+        client.write_all(&vec![0; STRANGER_BODY_MAX as usize]).unwrap();
+        header.length += 1;
+        client.write_all(&header.encode()).unwrap();
+        let mut reader = FrameReader::of_stranger(Instant::now() + std::time::Duration::from_secs(30));
+        let (_, body) = reader.next(&sidecar).unwrap();
+        assert_eq!(body.len(), STRANGER_BODY_MAX as usize);
+        assert!(matches!(reader.next(&sidecar), Err(ReadError::Frame(FrameError::TooLong { .. }))));
+    }
+
+    #[test]
     fn a_frame_over_the_limit_is_refused_before_its_body_comes() {
         let (mut client, sidecar) = UnixStream::pair().unwrap();
         let header = Header { length: u32::MAX, kind: 16, flags: 0, call: 1 };

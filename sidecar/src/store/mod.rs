@@ -15,6 +15,7 @@ mod line;
 mod names;
 mod read;
 mod refusals;
+mod repeat;
 mod room;
 mod sessions;
 mod tensor;
@@ -29,12 +30,13 @@ use tensorlane_memory::Arena;
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::identity::{ExchangeName, Incarnation, PeerName};
 use tensorlane_proto::ledger::{
-    Answer, BuildMix, Effect, Event, Ledger, Limits, Millis, Refusal, SessionId, TensorId, TensorName,
+    Answer, BuildMix, Effect, Event, Holder, Ledger, Limits, Millis, Refusal, SessionId, TensorId, TensorName,
 };
 
 pub use self::keeper::Keeper;
 use self::line::Line;
 use self::names::Awaited;
+pub use self::repeat::Stored;
 pub use self::room::Wish;
 pub use self::sessions::OWN_SESSION;
 pub use self::tensor::{Part, Room, Taken, Tensor};
@@ -156,12 +158,18 @@ impl Store {
 
     /// Applies one event and nothing else; what it freed is given back outside of the lock.
     fn apply(&self, event: Event) -> Result<Answer, Failure> {
+        self.apply_for(None, event)
+    }
+
+    /// The same, for somebody who may hear of its own reservations.
+    fn apply_for(&self, asker: Option<Holder>, event: Event) -> Result<Answer, Failure> {
         let mut state = self.state.lock();
         let (answer, freed) = state.apply(self.clock.now(), event);
+        let answer = answer.map_err(|r| state.refused_to(asker, &r));
         let wake = state.wants_keeper();
         drop(state);
         self.settle(freed, wake);
-        answer.map_err(|r| refusals::refused(&r))
+        answer
     }
 
     /// After the lock: memory goes back, and the keeper learns of nearer deadlines.

@@ -2,14 +2,14 @@
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{
-    Answer, Event, Holder, NameSpec, RetryId, TensorId, TensorName, TicketId, TicketSpec,
+    Answer, Event, Holder, NameSpec, Retry, TensorId, TensorName, TicketId, TicketSpec,
 };
 
 use super::refusals::refused;
 use super::{State, Store, Taken};
 
 /// Called once, on the thread that gave the name, outside of the store's lock.
-type Wake = Box<dyn FnOnce() + Send>;
+pub(super) type Wake = Box<dyn FnOnce() + Send>;
 
 /// Somebody waits for a name.
 pub(super) struct Awaited {
@@ -32,9 +32,15 @@ impl Store {
         self.state.lock().ledger.find(name)
     }
 
-    /// Gives a name.
-    pub fn name(&self, id: TensorId, name: &TensorName, replaces: Option<TensorId>) -> Result<(), Failure> {
-        self.apply(Event::Name { id, name: NameSpec { name: name.clone(), replaces } })?;
+    /// Gives a name, for `asker`.
+    pub fn name(
+        &self,
+        asker: Option<Holder>,
+        id: TensorId,
+        name: &TensorName,
+        replaces: Option<TensorId>,
+    ) -> Result<(), Failure> {
+        self.apply_for(asker, Event::Name { id, name: NameSpec { name: name.clone(), replaces } })?;
         let woken = self.state.lock().name_appeared(name);
         woken.into_iter().for_each(|wake| wake());
         Ok(())
@@ -51,7 +57,7 @@ impl Store {
     }
 
     /// Turns a ticket into a lease.
-    pub fn redeem(&self, ticket: TicketId, by: Holder, retry: Option<RetryId>) -> Result<Taken, Failure> {
+    pub fn redeem(&self, ticket: TicketId, by: Holder, retry: Option<Retry>) -> Result<Taken, Failure> {
         let mut state = self.state.lock();
         state.check_open(Some(by))?;
         let (answer, freed) = state.apply(self.clock.now(), Event::Redeem { ticket, by, retry });

@@ -19,8 +19,13 @@ const DESCRIBED_NAMES_MAX: usize = 16;
 // === impl Store ===
 
 impl Store {
-    /// Leases many tensors of this peer under one lock; one result for each, in order.
-    pub fn lease_many(&self, by: Holder, ids: impl Iterator<Item = TensorId>) -> Vec<Result<Taken, Failure>> {
+    /// Leases many tensors of this peer under one lock, for `asker`; one result for each, in order.
+    pub fn lease_many(
+        &self,
+        by: Holder,
+        asker: Option<Holder>,
+        ids: impl Iterator<Item = TensorId>,
+    ) -> Vec<Result<Taken, Failure>> {
         let now = self.clock.now();
         let mut freed = Freed::default();
         let mut state = self.state.lock();
@@ -30,7 +35,7 @@ impl Store {
         let taken = ids
             .map(|id| match state.apply_into(now, Event::Lease { by, id }, &mut freed) {
                 Ok(_) => state.taken(id),
-                Err(refusal) => Err(refused(&refusal)),
+                Err(refusal) => Err(state.refused_to(asker, &refusal)),
             })
             .collect();
         let wake = state.wants_keeper();
@@ -39,9 +44,9 @@ impl Store {
         taken
     }
 
-    /// Leases one tensor of this peer.
-    pub fn lease(&self, by: Holder, id: TensorId) -> Result<Taken, Failure> {
-        self.lease_many(by, std::iter::once(id))
+    /// Leases one tensor of this peer, for `asker`.
+    pub fn lease(&self, by: Holder, asker: Option<Holder>, id: TensorId) -> Result<Taken, Failure> {
+        self.lease_many(by, asker, std::iter::once(id))
             .pop()
             .unwrap_or_else(|| Err(refused(&Refusal::NotFound { id })))
     }
@@ -49,7 +54,7 @@ impl Store {
     /// Leases the copy of another peer's tensor, if there is one.
     pub fn lease_copy(&self, by: Holder, reference: &Reference) -> Option<Result<Taken, Failure>> {
         let id = self.state.lock().ledger.copy_of(&origin(reference))?;
-        match self.lease(by, id) {
+        match self.lease(by, None, id) {
             // It went between the two looks.
             Err(failure) if failure.reason == tensorlane_proto::failure::Reason::NotFound => None,
             outcome => Some(outcome),
@@ -71,7 +76,8 @@ impl Store {
             .chain(still_mapped)
             .map(|id| {
                 let event = Event::Release { by, id: TensorId(*id), count: 1 };
-                state.apply_into(now, event, &mut freed).map(|_| ()).map_err(|r| refused(&r))
+                let outcome = state.apply_into(now, event, &mut freed);
+                outcome.map(|_| ()).map_err(|r| state.refused_to(Some(by), &r))
             })
             .collect();
         let wake = state.wants_keeper();
@@ -93,12 +99,14 @@ impl Store {
         }
     }
 
-    /// A sealed tensor of this peer, for reading its bytes; no lease.
-    pub fn sealed(&self, id: TensorId) -> Result<Arc<Tensor>, Failure> {
+    /// A sealed tensor of this peer, for `asker` to read its bytes; no lease.
+    pub fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
         let state = self.state.lock();
         match state.ledger.state(id) {
             None => Err(refused(&Refusal::NotFound { id })),
-            Some(tensorlane_proto::ledger::State::Reserved) => Err(refused(&Refusal::NotSealed { id })),
+            Some(tensorlane_proto::ledger::State::Reserved) => {
+                Err(state.refused_to(asker, &Refusal::NotSealed { id }))
+            }
             Some(tensorlane_proto::ledger::State::Sealed) => {
                 state.tensors.get(&id).cloned().ok_or_else(|| refused(&Refusal::NotFound { id }))
             }
@@ -110,9 +118,9 @@ impl Store {
         self.state.lock().ledger.copy_of(&origin(reference))
     }
 
-    /// What is known of a sealed tensor that is here.
-    pub fn description(&self, id: TensorId) -> Result<v1::Description, Failure> {
-        let tensor = self.sealed(id)?;
+    /// What is known of a sealed tensor that is here, for `asker`.
+    pub fn description(&self, asker: Option<Holder>, id: TensorId) -> Result<v1::Description, Failure> {
+        let tensor = self.sealed(asker, id)?;
         let state = self.state.lock();
         let entry = state.ledger.entry(id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         Ok(v1::Description {

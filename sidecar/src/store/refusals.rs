@@ -2,7 +2,9 @@
 
 use tensorlane_memory::Room;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::ledger::{Holder, Refusal};
+use tensorlane_proto::ledger::{Holder, Refusal, TensorId};
+
+use super::State;
 
 /// A refusal of the ledger.
 pub(super) fn refused(refusal: &Refusal) -> Failure {
@@ -33,6 +35,26 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         | Refusal::NameChanged { name, .. }
         | Refusal::NameUnknown { name } => failure.with("name", name),
         _ => failure,
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// A refusal, as `asker` may hear it: a reservation is there for its writer alone.
+    pub(super) fn refused_to(&self, asker: Option<Holder>, refusal: &Refusal) -> Failure {
+        match refusal {
+            Refusal::NotSealed { id } | Refusal::NotYours { id } if !self.writes(asker, *id) => {
+                refused(&Refusal::NotFound { id: *id })
+            }
+            _ => refused(refusal),
+        }
+    }
+
+    /// Whether this is a reservation of `by`.
+    pub(super) fn writes(&self, by: Option<Holder>, id: TensorId) -> bool {
+        let reserved = tensorlane_proto::ledger::State::Reserved;
+        self.ledger.entry(id).is_some_and(|e| e.state == reserved && e.reserved_by == by)
     }
 }
 

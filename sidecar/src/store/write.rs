@@ -6,20 +6,19 @@ use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{
-    Answer, Event, Holder, Keep, Origin, Recalled, Refusal, RetryId, RetryKind, TensorId, TicketId,
-};
+use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Origin, Refusal, Retry, TensorId};
 use tensorlane_proto::reference::Reference;
 
+use super::names::Wake;
 use super::refusals::refused;
-use super::{Freed, Room, State, Store, Taken, Tensor};
+use super::{Freed, Room, State, Store, Stored, Taken, Tensor};
 
 /// A tensor about to be written.
 pub struct NewTensor {
     /// What its bytes will mean.
     pub descriptor: Descriptor,
-    /// The client's id of the request.
-    pub retry: Option<RetryId>,
+    /// The client's id of the request, and what it asked for.
+    pub retry: Option<Retry>,
 }
 
 /// How a reservation is to be sealed.
@@ -30,8 +29,8 @@ pub struct Sealing {
     pub keep: Keep,
     /// CRC-32C that its writer gave; already verified.
     pub crc32c: Option<u32>,
-    /// The client's id of the request.
-    pub retry: Option<RetryId>,
+    /// The client's id of the request, and what it asked for.
+    pub retry: Option<Retry>,
 }
 
 // === impl Store ===
@@ -60,19 +59,6 @@ impl Store {
         room
     }
 
-    /// The room of an earlier request with this retry id, if it was one for a reservation that still lives.
-    pub fn recall_room(&self, by: Option<Holder>, retry: RetryId, bytes: u64) -> Option<Room> {
-        let state = self.state.lock();
-        match state.ledger.recall(&retry)? {
-            Recalled { kind: RetryKind::Reserve { bytes: first }, id, by: whose }
-                if first == bytes && whose == by =>
-            {
-                state.room(id).ok()
-            }
-            _ => None,
-        }
-    }
-
     /// The reservation that `by` wants to seal, for looking at its bytes before it does.
     pub fn reserved(&self, by: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
         let state = self.state.lock();
@@ -80,18 +66,14 @@ impl Store {
         if entry.state == tensorlane_proto::ledger::State::Sealed {
             return Err(refused(&Refusal::AlreadySealed { id }));
         }
-        if entry.reserved_by != by {
-            return Err(refused(&Refusal::NotYours { id }));
+        if !state.writes(by, id) {
+            return Err(refused(&Refusal::NotFound { id }));
         }
         state.tensors.get(&id).cloned().ok_or_else(|| refused(&Refusal::NotFound { id }))
     }
 
     /// Makes a reservation visible and immutable. Gives its reference and the ticket that was made.
-    pub fn seal(
-        &self,
-        by: Option<Holder>,
-        sealing: Sealing,
-    ) -> Result<(Reference, TensorId, Option<TicketId>), Failure> {
+    pub fn seal(&self, by: Option<Holder>, sealing: Sealing) -> Result<Stored, Failure> {
         let mut state = self.state.lock();
         let mut freed = Freed::default();
         let outcome = self.seal_locked(&mut state, by, sealing, &mut freed);
@@ -103,22 +85,25 @@ impl Store {
         Ok(sealed)
     }
 
-    #[expect(clippy::type_complexity, reason = "one caller; the parts are named there")]
     fn seal_locked(
         &self,
         state: &mut State,
         by: Option<Holder>,
         sealing: Sealing,
         freed: &mut Freed,
-    ) -> Result<((Reference, TensorId, Option<TicketId>), Vec<Box<dyn FnOnce() + Send>>), Failure> {
+    ) -> Result<(Stored, Vec<Wake>), Failure> {
         let Sealing { id, keep, crc32c, retry } = sealing;
-        if let Some(again) = state.sealed_before(retry, id) {
-            return Ok((again?, Vec::new()));
+        if let Some(retry) = retry
+            && let Some(again) =
+                state.stored_before(self.clock.now(), retry, by.filter(|_| keep.lease), freed)?
+        {
+            return Ok((again, Vec::new()));
         }
         state.end_writing(by, id)?;
         let name = keep.name.as_ref().map(|n| n.name.clone());
         let event = Event::Seal { by, id, keep, retry };
-        let answer = state.apply_into(self.clock.now(), event, freed).map_err(|r| refused(&r))?;
+        let answer =
+            state.apply_into(self.clock.now(), event, freed).map_err(|r| state.refused_to(by, &r))?;
         let Answer::Sealed { id, ticket, .. } = answer else { return Err(unexpected(&answer)) };
         let tensor = state.tensors.get_mut(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         if crc32c.is_some() {
@@ -128,38 +113,13 @@ impl Store {
         }
         let reference = tensor.reference.clone();
         let woken = name.map(|n| state.name_appeared(&n)).unwrap_or_default();
-        Ok(((reference, id, ticket), woken))
-    }
-
-    /// What an earlier Put or Seal with this retry id was answered with, if it was one and its tensor lives. The new
-    /// caller gets a lease of its own if it wants one: the first caller's may have ended with its session.
-    pub fn recall_stored(
-        &self,
-        retry: RetryId,
-        lease_for: Option<Holder>,
-    ) -> Result<Option<(Reference, TensorId, Option<TicketId>)>, Failure> {
-        let mut state = self.state.lock();
-        let Some(recalled) = state.ledger.recall(&retry) else { return Ok(None) };
-        let RetryKind::Seal { ticket } = recalled.kind else {
-            return Err(refused(&Refusal::RetryMismatch { first: recalled.kind.as_str() }));
-        };
-        let id = recalled.id;
-        let mut freed = Freed::default();
-        if let Some(by) = lease_for.filter(|by| recalled.by != Some(*by)) {
-            state
-                .apply_into(self.clock.now(), Event::Lease { by, id }, &mut freed)
-                .map_err(|r| refused(&r))?;
-        }
-        let reference = state.tensors.get(&id).map(|t| t.reference.clone());
-        drop(state);
-        drop(freed);
-        Ok(reference.map(|r| (r, id, ticket)))
+        Ok((Stored { reference, id, ticket }, woken))
     }
 
     /// Gives a reservation up.
     pub fn abort(&self, by: Option<Holder>, id: TensorId) -> Result<(), Failure> {
         // The writer may still be writing through its map: its block is the session's own, and nobody else gets it.
-        self.apply(Event::Abort { by, id }).map(|_| ())
+        self.apply_for(by, Event::Abort { by, id }).map(|_| ())
     }
 
     /// Enters a finished copy of another peer's tensor, leased by `by`. If another copy was faster, that one is leased.
@@ -218,7 +178,7 @@ impl Store {
 // === impl State ===
 
 impl State {
-    fn room(&self, id: TensorId) -> Result<Room, Failure> {
+    pub(super) fn room(&self, id: TensorId) -> Result<Room, Failure> {
         let tensor = self.tensors.get(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         Ok(Room { id, block: tensor.block.clone() })
     }
@@ -242,24 +202,6 @@ impl State {
     pub(super) fn taken(&self, id: TensorId) -> Result<Taken, Failure> {
         let tensor = self.tensors.get(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         Ok(Taken::whole(Arc::clone(tensor)))
-    }
-
-    /// The first answer to a Seal that is repeated by whatever session.
-    #[expect(clippy::type_complexity, reason = "the same three parts as a seal gives")]
-    fn sealed_before(
-        &self,
-        retry: Option<RetryId>,
-        id: TensorId,
-    ) -> Option<Result<(Reference, TensorId, Option<TicketId>), Failure>> {
-        let recalled = self.ledger.recall(&retry?)?;
-        let RetryKind::Seal { ticket } = recalled.kind else {
-            return Some(Err(refused(&Refusal::RetryMismatch { first: recalled.kind.as_str() })));
-        };
-        if recalled.id != id {
-            return Some(Err(refused(&Refusal::RetryMismatch { first: "seal" })));
-        }
-        let reference = self.tensors.get(&id)?.reference.clone();
-        Some(Ok((reference, id, ticket)))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::hash::Hash;
 use crate::images::list::{Image, Program};
 use crate::images::sbom::{self, Package};
 use crate::images::stamp::Stamp;
+use crate::parts::RELEASE;
 use crate::place::Place;
 
 /// The release of Debian that the libraries come from. Programs that were built on a newer system may need newer ones.
@@ -32,7 +33,7 @@ pub(crate) fn make(image: &Image, context: &Path, place: &Place, stamp: &Stamp) 
                 "--strip-all".as_ref(),
                 "-o".as_ref(),
                 bin.join(program.name).as_os_str(),
-                place.programs().join(program.name).as_os_str(),
+                place.programs(RELEASE).join(program.name).as_os_str(),
             ],
         )?;
         packages.extend(sbom::crates(&tree(program, place)?));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cluster;
 use crate::failure::Failure;
-use crate::parts::PROGRAMS;
+use crate::parts::{PROGRAMS, RELEASE};
 use crate::place::Place;
 use crate::run::Job;
 use crate::setup;
@@ -108,8 +108,9 @@ fn build_programs(images: &[&Image], place: &Place, style: Style) -> Result<(), 
     if programs.is_empty() {
         return Ok(());
     }
-    let job =
-        Job::cargo(["build", "--release", "--workspace"]).with(programs).env(PROGRAMS, place.programs());
+    let job = Job::cargo(["build", "--release", "--workspace"])
+        .with(programs)
+        .env(PROGRAMS, place.programs(RELEASE));
     let built = job.streamed(place, style)?;
     match built.succeeded() {
         true => Ok(()),

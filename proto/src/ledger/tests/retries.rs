@@ -67,3 +67,19 @@ fn the_oldest_retry_id_is_forgotten_when_there_are_too_many() {
     let known = [1, 2, 3, 4].map(|n| s.ledger.recall(&RetryId([n; 16])).is_some());
     assert_eq!(known, [false, true, true, true]);
 }
+
+#[test]
+fn a_retry_id_stands_for_what_was_asked_the_first_time() {
+    let mut s = Scene::new();
+    let reserve = |asked| Event::Reserve { by: Some(A), bytes: 10, retry: asking(1, asked) };
+    let Answer::Reserved { id, .. } = s.quietly(reserve(5)) else { panic!("not reserved") };
+    assert_eq!(s.refused(reserve(6)), Refusal::RetryMismatch { first: "reserve" });
+    assert_eq!(s.quietly(reserve(5)), Answer::Reserved { id, again: true });
+    let seal = |asked| Event::Seal { by: Some(A), id, keep: ticketed(1, 2), retry: asking(2, asked) };
+    s.quietly(seal(5));
+    assert_eq!(s.refused(seal(6)), Refusal::RetryMismatch { first: "seal" });
+    let redeem = |asked| Event::Redeem { ticket: TicketId(1), by: B, retry: asking(3, asked) };
+    s.quietly(redeem(5));
+    assert_eq!(s.refused(redeem(6)), Refusal::RetryMismatch { first: "redeem" });
+    assert_eq!(s.quietly(redeem(5)), Answer::Redeemed { id, again: true });
+}

@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Reason, Selection};
+use tensorlane_proto::{Incarnation, Reason, Selection};
 
+use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
 use crate::peer::Known;
@@ -103,6 +104,38 @@ fn another_incarnation_means_owner_lost_for_what_was_under_way_and_for_what_is_a
 }
 
 #[test]
+fn a_reference_of_a_newer_incarnation_is_good_though_the_end_of_the_older_one_was_not_noticed() {
+    let (table, a, b, proxy) = through_a_proxy(Duration::from_secs(1));
+    // Its machine is gone: nothing comes, and nothing says so. It is started again elsewhere, with the same key.
+    proxy.hold.store(true, Ordering::SeqCst);
+    let identity = keys::same(&b.identity);
+    let again = Start { incarnation: 2, identity, ..Start::new("b") }.start(&table);
+    again.twin.add(7, sealed(&again.arena, 4096, 1), 1);
+    let (told, ..) = a.pull("b", Some(2), 7, Selection::All, 4096);
+    match told.recv_timeout(PATIENCE).unwrap() {
+        Ok(pulled) => assert_eq!(pulled.landing.len(), 4096),
+        Err(failed) => panic!("{}", failed.failure),
+    }
+    assert!(a.peers.is_over(&name("b"), Incarnation(1)));
+    let (told, ..) = a.pull("b", Some(1), 7, Selection::All, 4096);
+    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::OwnerLost);
+}
+
+#[test]
+fn a_reference_of_an_incarnation_that_nobody_met_is_lost_as_soon_as_the_connected_one_says_that_it_lives() {
+    let (_table, a, b) = two();
+    b.twin.add(7, sealed(&b.arena, 4096, 1), 1);
+    assert!(!a.peers.is_over(&name("b"), Incarnation(99)));
+    for _ in 0..3 {
+        let (told, ..) = a.pull("b", Some(99), 7, Selection::All, 4096);
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::OwnerLost);
+        assert!(a.peers.is_over(&name("b"), Incarnation(99)));
+    }
+    assert!(a.get("b", 7, 4096).is_ok(), "the connection is as good as before");
+    assert_eq!(a.links(), 1);
+}
+
+#[test]
 fn a_cancelled_pull_ends_at_once_and_its_lease_too() {
     let (_table, a, b) = two();
     let bytes = 200 << 20;
@@ -127,10 +160,24 @@ fn an_inquiry_that_is_cancelled_is_forgotten_at_both_ends() {
     until("the owner was asked", || !b.twin.held.lock().is_empty());
     handle.cancel();
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().reason, Reason::Cancelled);
+    until("the owner waits for it no longer", || b.twin.asking.lock()[0].is_cancelled());
     let reply = b.twin.held.lock().pop().unwrap();
     reply(v1::Inquired { results: vec![v1::DescribeResult::default()] });
     assert!(a.small("b", &[1]).is_ok());
     assert!(a.peers.is_connected(&name("b")));
+}
+
+#[test]
+fn an_inquiry_whose_connection_is_lost_is_waited_for_no_longer() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (_told, _) = a.inquire("b", 1, Instant::now() + PATIENCE);
+    until("the owner was asked", || !b.twin.held.lock().is_empty());
+    assert!(!b.twin.asking.lock()[0].is_cancelled());
+    proxy.cut();
+    until("the owner does not wait for the first asking", || b.twin.asking.lock()[0].is_cancelled());
+    until("it was asked again", || b.twin.held.lock().len() == 2);
+    assert!(!b.twin.asking.lock()[1].is_cancelled());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use tensorlane_proto::{
 };
 
 use super::keys;
+use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::peer::{
     Counters, Known, KnownPeer, Me, PeerKey, Peers, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
@@ -112,6 +113,8 @@ pub(crate) struct Twin {
     /// Inquiries are kept here instead of answered, when set.
     pub(crate) hold_inquiries: AtomicBool,
     pub(crate) held: Mutex<Vec<Reply>>,
+    /// Raised when the asker of a held one is gone.
+    pub(crate) asking: Mutex<Vec<Cancel>>,
 }
 
 impl Twin {
@@ -123,6 +126,7 @@ impl Twin {
             opens: AtomicU64::new(0),
             hold_inquiries: AtomicBool::new(false),
             held: Mutex::default(),
+            asking: Mutex::default(),
         })
     }
 
@@ -177,8 +181,15 @@ impl Serve for Twin {
         };
         ids.iter().map(one).collect()
     }
-    fn inquire(&self, _: &PeerKey, inquire: v1::Inquire, reply: Box<dyn FnOnce(v1::Inquired) + Send>) {
+    fn inquire(
+        &self,
+        _: &PeerKey,
+        inquire: v1::Inquire,
+        gone: Cancel,
+        reply: Box<dyn FnOnce(v1::Inquired) + Send>,
+    ) {
         if self.hold_inquiries.load(Ordering::SeqCst) {
+            self.asking.lock().push(gone);
             self.held.lock().push(reply);
             return;
         }

@@ -1,0 +1,30 @@
+//! Rules between settings.
+
+use super::values::bytes_text;
+use super::{Arena, Config, Peers, PeersDirectory};
+
+/// What is wrong, at which of them. Asked only when each is right by itself.
+pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
+    let Arena { size, segment, ready, .. } = config.arena;
+    let above = |path, bytes| {
+        (bytes > size)
+            .then(|| (path, format!("{} is more than arena.size {}", bytes_text(bytes), bytes_text(size))))
+    };
+    let unreachable = config.peers.advertise.is_some() && config.peers.listen.is_none();
+    let advertised =
+        unreachable.then(|| ("peers.advertise", "nothing listens there: set peers.listen".to_owned()));
+    let table = table_conflict(&config.peers);
+    let all = [above("arena.segment", segment), above("arena.ready", ready), advertised, table];
+    all.into_iter().flatten().collect()
+}
+
+fn table_conflict(peers: &Peers) -> Option<(&'static str, String)> {
+    let wrong = match (peers.directory, &peers.file) {
+        (PeersDirectory::File, None) => "there is no file: set peers.file",
+        (PeersDirectory::None | PeersDirectory::Kubernetes, Some(_)) => {
+            "peers.file is given and would not be read: set this to file, or take peers.file away"
+        }
+        _ => return None,
+    };
+    Some(("peers.directory", wrong.to_owned()))
+}

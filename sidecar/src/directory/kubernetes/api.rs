@@ -1,0 +1,142 @@
+//! The three requests that this directory makes, with their limits: list, watch, write the status.
+
+use std::time::Duration;
+
+use kube::Resource as _;
+use kube::api::{ListParams, ObjectList, Patch, PatchParams, Request, WatchEvent, WatchParams};
+use kube::{Client, Error};
+use serde_json::Value;
+use tensorlane_proto::crd::TensorPeer;
+use tokio_stream::Stream;
+
+use super::KubernetesSettings;
+use super::object::SeenPeer;
+
+/// Who wrote a field, in the API server's books.
+const FIELD_MANAGER: &str = "tensorlane-sidecar";
+
+/// Objects of one page: half a megabyte or so at a time.
+const PAGE: u32 = 250;
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApiError {
+    /// The API server refused, or was not reached.
+    #[error("{}", told(.0))]
+    Kube(#[from] Box<Error>),
+    /// No answer in time.
+    #[error("no answer within {} s", .0.as_secs())]
+    Slow(Duration),
+    /// The watch ended as soon as it began, or nothing came for too long.
+    #[error("the watch {0}")]
+    Watch(&'static str),
+}
+
+/// The whole chain: `client error (Connect)` alone helps nobody.
+fn told(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+impl From<Error> for ApiError {
+    fn from(error: Error) -> ApiError {
+        ApiError::Kube(Box::new(error))
+    }
+}
+
+impl ApiError {
+    /// The HTTP status that the API server answered with.
+    pub(super) fn code(&self) -> Option<u16> {
+        match self {
+            ApiError::Kube(error) => match &**error {
+                Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            ApiError::Slow(_) | ApiError::Watch(_) => None,
+        }
+    }
+
+    /// How long the API server asks us to wait.
+    pub(super) fn retry_after(&self) -> Option<Duration> {
+        let ApiError::Kube(error) = self else { return None };
+        let Error::Api(status) = &**error else { return None };
+        let seconds = status.details.as_ref()?.retry_after_seconds;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+}
+
+/// The requests, for the peers of one exchange.
+#[derive(Clone)]
+pub(super) struct Api {
+    client: Client,
+    path: String,
+    selector: String,
+    /// The object of this peer.
+    own: String,
+    timeout: Duration,
+}
+
+impl Api {
+    pub(super) fn new(client: Client, settings: &KubernetesSettings, timeout: Duration) -> Api {
+        Api {
+            client,
+            path: TensorPeer::url_path(&(), Some(&settings.namespace)),
+            // A selectable field: objects of other exchanges are neither sent nor seen.
+            selector: format!("spec.exchange={}", settings.exchange),
+            own: settings.peer.to_string(),
+            timeout,
+        }
+    }
+
+    /// The name of this peer's object.
+    pub(super) fn own(&self) -> &str {
+        &self.own
+    }
+
+    /// Where the objects are and which of them, for logs.
+    pub(super) fn what(&self) -> String {
+        format!("{}?fieldSelector={}", self.path, self.selector)
+    }
+
+    /// One page of what there is now, the first one unless `next` says otherwise.
+    pub(super) async fn list(&self, next: Option<String>) -> Result<ObjectList<SeenPeer>, ApiError> {
+        let params =
+            ListParams { continue_token: next, ..ListParams::default().fields(&self.selector).limit(PAGE) };
+        let request = Request::new(&self.path).list(&params).map_err(Error::BuildRequest)?;
+        self.in_time(self.client.request(request)).await
+    }
+
+    /// What changes after `version`, for so many seconds.
+    pub(super) async fn watch(
+        &self,
+        version: &str,
+        seconds: u32,
+    ) -> Result<impl Stream<Item = Result<WatchEvent<SeenPeer>, Error>> + use<>, ApiError> {
+        let params = WatchParams::default().fields(&self.selector).timeout(seconds);
+        let request = Request::new(&self.path).watch(&params, version).map_err(Error::BuildRequest)?;
+        self.in_time(self.client.request_events(request)).await
+    }
+
+    /// Writes the status of this peer's object: server-side apply, so that what others say there stays. The object as it
+    /// stands after that.
+    pub(super) async fn write(&self, body: &Value) -> Result<SeenPeer, ApiError> {
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let request =
+            Request::new(&self.path).patch_subresource("status", &self.own, &params, &Patch::Apply(body));
+        let request = request.map_err(Error::BuildRequest)?;
+        self.in_time(self.client.request(request)).await
+    }
+
+    async fn in_time<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, ApiError> {
+        let answer = tokio::time::timeout(self.timeout, answer).await;
+        Ok(answer.map_err(|_| ApiError::Slow(self.timeout))??)
+    }
+}

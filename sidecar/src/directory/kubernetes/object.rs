@@ -1,0 +1,141 @@
+//! A `TensorPeer` as this directory reads it: the fields that it needs, so that words that a newer version adds do
+//! not make a list unreadable, and nothing else is kept.
+
+use serde::Deserialize;
+use serde_json::Value;
+use tensorlane_proto::identity::Fingerprint;
+
+use super::super::{ADDRESSES_MAX, FINGERPRINTS_MAX, PeerEntry};
+use crate::config::host_port;
+use crate::metrics::label::LeftOut;
+
+/// An object as the API server shows it.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct SeenPeer {
+    pub(super) metadata: SeenMeta,
+    #[serde(default)]
+    pub(super) spec: SeenSpec,
+    pub(super) status: Option<SeenStatus>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct SeenMeta {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) resource_version: String,
+    pub(super) generation: Option<i64>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct SeenSpec {
+    pub(super) node: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct SeenStatus {
+    pub(super) incarnation: Option<String>,
+    pub(super) addresses: Vec<String>,
+    pub(super) fingerprints: Vec<String>,
+    pub(super) offer: Option<Value>,
+    pub(super) observed_generation: Option<i64>,
+    pub(super) conditions: Vec<Value>,
+}
+
+impl SeenPeer {
+    /// The entry of the table.
+    ///
+    /// # Errors
+    /// Why it is left out: a peer that has said nothing yet, or something that is no entry.
+    pub(super) fn entry(&self) -> Result<PeerEntry, LeftOut> {
+        let name = self.metadata.name.parse().map_err(|_| LeftOut::Name)?;
+        let status = self.status.as_ref().filter(|status| !status.fingerprints.is_empty());
+        let status = status.ok_or(LeftOut::NotPublished)?;
+        let wrong_address = |text: &String| host_port(text, false).is_err();
+        if status.addresses.len() > ADDRESSES_MAX || status.addresses.iter().any(wrong_address) {
+            return Err(LeftOut::Address);
+        }
+        let read: Result<Vec<Fingerprint>, _> = status.fingerprints.iter().map(|text| text.parse()).collect();
+        let mut fingerprints = read.map_err(|_| LeftOut::Fingerprint)?;
+        fingerprints.dedup();
+        if fingerprints.len() > FINGERPRINTS_MAX {
+            return Err(LeftOut::Fingerprint);
+        }
+        Ok(PeerEntry {
+            name,
+            addresses: status.addresses.clone(),
+            fingerprints,
+            node: self.spec.node.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn seen(status: &Value) -> SeenPeer {
+        let object = json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer",
+            "metadata": {"name": "trainer-0", "uid": "u", "resourceVersion": "7", "labels": {"a": "b"}},
+            "spec": {"exchange": "ml", "podUID": "p", "node": "node-a"},
+            "status": status,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn key(digits: &str) -> String {
+        format!("sha256:{}", digits.repeat(32))
+    }
+
+    #[test]
+    fn an_object_is_an_entry_whatever_newer_words_it_has() {
+        let peer = seen(&json!({
+            "incarnation": "0".repeat(32), "addresses": ["10.0.0.7:9421", "[fd00::7]:9421"],
+            "fingerprints": [key("0a"), key("0b")], "color": "green",
+            "offer": {"transports": [{"transport": "carrier-pigeon", "wings": 2}]},
+            "conditions": [{"type": "Ready", "status": "Perhaps"}],
+        }));
+        let entry = peer.entry().unwrap();
+        assert_eq!(entry.name.as_str(), "trainer-0");
+        assert_eq!(entry.addresses, ["10.0.0.7:9421", "[fd00::7]:9421"]);
+        assert_eq!(
+            entry.fingerprints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            [key("0a"), key("0b")]
+        );
+        assert_eq!(entry.node.as_deref(), Some("node-a"));
+    }
+
+    #[test]
+    fn a_peer_that_only_calls_others_is_an_entry_without_addresses() {
+        let entry = seen(&json!({"fingerprints": [key("0a"), key("0a")]})).entry().unwrap();
+        assert_eq!((entry.addresses.len(), entry.fingerprints.len()), (0, 1));
+    }
+
+    #[test]
+    fn what_is_no_entry_is_left_out_with_the_reason() {
+        let fine = key("0a");
+        for (status, why) in [
+            (json!(null), LeftOut::NotPublished),
+            (json!({}), LeftOut::NotPublished),
+            (json!({"addresses": ["a:1"]}), LeftOut::NotPublished),
+            (json!({"fingerprints": ["sha256:12"]}), LeftOut::Fingerprint),
+            (json!({"fingerprints": [fine, "md5:1"]}), LeftOut::Fingerprint),
+            (json!({"fingerprints": [key("0a"), key("0b"), key("0c")]}), LeftOut::Fingerprint),
+            (json!({"fingerprints": [fine], "addresses": ["10.0.0.7"]}), LeftOut::Address),
+            (json!({"fingerprints": [fine], "addresses": ["10.0.0.7:0"]}), LeftOut::Address),
+            (json!({"fingerprints": [fine], "addresses": vec!["a:1"; ADDRESSES_MAX + 1]}), LeftOut::Address),
+        ] {
+            assert_eq!(seen(&status).entry(), Err(why), "{status}");
+        }
+        let nameless = SeenPeer {
+            metadata: SeenMeta { name: "A_b".to_owned(), ..SeenMeta::default() },
+            ..seen(&json!({}))
+        };
+        assert_eq!(nameless.entry(), Err(LeftOut::Name));
+    }
+}

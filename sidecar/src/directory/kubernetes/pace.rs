@@ -1,0 +1,98 @@
+//! How fast, and how long to wait: every wait of this directory. Pure.
+
+use std::time::Duration;
+
+/// The waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// The first wait after a failure; it doubles with each further one.
+    pub(super) backoff_min: Duration,
+    /// The longest wait after a failure. A sidecar is at most this late after an outage.
+    pub(super) backoff_max: Duration,
+    /// The shortest time between two lists that somebody asked for: strangers who knock must not make us list all day.
+    pub(super) refresh_every: Duration,
+    /// How long the watch may take to bring what a refresh is about, before a list is made.
+    pub(super) refresh_lag: Duration,
+    /// Changes that come this close to each other make one table.
+    pub(super) gather: Duration,
+    /// How long a request may take until its answer is whole, or a watch until it begins.
+    pub(super) request: Duration,
+    /// A watch on which nothing comes for so long is dead: API servers send a bookmark about once a minute.
+    pub(super) silence: Duration,
+    /// How long a watch is asked to last; up to a quarter more, so that not all end together.
+    pub(super) watch: Duration,
+    /// The shortest time between two writes.
+    pub(super) write_every: Duration,
+    /// The shortest time between two times that the table is kept.
+    pub(super) keep: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            backoff_min: Duration::from_millis(200),
+            backoff_max: Duration::from_secs(15),
+            refresh_every: Duration::from_secs(1),
+            refresh_lag: Duration::from_millis(100),
+            gather: Duration::from_millis(50),
+            request: Duration::from_secs(30),
+            silence: Duration::from_secs(150),
+            watch: Duration::from_secs(240),
+            write_every: Duration::from_secs(1),
+            keep: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The longest that an API server may make us wait when it says how long.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
+impl Timing {
+    /// How long to wait after this many failures in a row, at least as long as the server says. Between half and all of
+    /// the doubled wait, by `chance` from 0 to 1, so that sidecars that failed together do not come back together.
+    pub(super) fn pause(&self, failures: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
+        let doubled = self.backoff_min.saturating_mul(1 << failures.saturating_sub(1).min(16));
+        let wait = doubled.min(self.backoff_max).mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0);
+        wait.max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX))
+    }
+
+    /// How long the next watch is asked to last, in seconds.
+    pub(super) fn watch_seconds(&self, chance: f64) -> u32 {
+        let seconds = self.watch.mul_f64(1.0 + chance.clamp(0.0, 1.0) / 4.0).as_secs();
+        u32::try_from(seconds).unwrap_or(u32::MAX).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_doubles_up_to_its_limit_and_half_of_it_is_chance() {
+        let timing = Timing::default();
+        let longest = |failures| timing.pause(failures, None, 1.0);
+        assert_eq!(longest(1), timing.backoff_min);
+        assert_eq!(longest(2), timing.backoff_min * 2);
+        for failures in [8, 100, u32::MAX] {
+            assert_eq!(longest(failures), timing.backoff_max);
+        }
+        assert_eq!(timing.pause(2, None, 0.0), timing.backoff_min);
+    }
+
+    #[test]
+    fn a_server_that_says_how_long_is_believed_up_to_a_minute() {
+        let timing = Timing::default();
+        let said = |seconds| timing.pause(1, Some(Duration::from_secs(seconds)), 0.5);
+        assert_eq!(said(7), Duration::from_secs(7));
+        assert_eq!(said(7000), RETRY_AFTER_MAX);
+        assert!(said(0) > Duration::ZERO);
+    }
+
+    #[test]
+    fn watches_do_not_all_end_together() {
+        let timing = Timing::default();
+        assert_eq!((timing.watch_seconds(0.0), timing.watch_seconds(1.0)), (240, 300));
+        let silence = timing.silence.as_secs();
+        assert!(silence > 2 * 60, "two bookmarks may be lost");
+    }
+}

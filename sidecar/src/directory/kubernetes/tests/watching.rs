@@ -1,0 +1,222 @@
+use serde_json::json;
+
+use super::*;
+use crate::metrics::label::LeftOut;
+
+#[tokio::test]
+async fn peers_are_listed_in_pages_and_followed() {
+    let twin = Twin::start().await;
+    twin.will(|will| will.page = Some(2));
+    for (key, name) in ["a", "b", "c", "d", "e"].into_iter().enumerate() {
+        twin.create(name, "training", &published(u8::try_from(key).unwrap()));
+    }
+    let mut scene = over(twin, timing());
+    scene.until_names(&["a", "b", "c", "d", "e"]).await;
+    scene.twin.create("f", "training", &published(9));
+    scene.until_names(&["a", "b", "c", "d", "e", "f"]).await;
+    scene.twin.delete("b");
+    scene.until_names(&["a", "c", "d", "e", "f"]).await;
+    assert_eq!((scene.twin.seen().lists, scene.metrics.directory.peers.get()), (1, 5));
+    assert_eq!(scene.metrics.directory.failed_reads.get(), 0);
+}
+
+#[tokio::test]
+async fn only_peers_of_the_exchange_are_asked_for() {
+    let mut scene = scene(&["a"], timing()).await;
+    scene.twin.create("stranger", "inference", &published(8));
+    scene.twin.create("b", "training", &published(9));
+    scene.until_names(&["a", "b"]).await;
+    let seen = scene.twin.seen();
+    assert!(
+        seen.selectors.iter().all(|selector| selector == "spec.exchange=training"),
+        "{:?}",
+        seen.selectors
+    );
+}
+
+#[tokio::test]
+async fn a_peer_is_in_the_table_once_it_has_published_and_until_it_is_reset() {
+    let mut scene = scene(&["a"], timing()).await;
+    scene.twin.create("b", "training", &json!(null));
+    scene.twin.create("c", "training", &json!({"fingerprints": ["sha256:12"]}));
+    scene.twin.create("d", "training", &published(9));
+    scene.until_names(&["a", "d"]).await;
+    let left_out = |why| scene.metrics.directory.left_out.at((why,)).get();
+    assert_eq!((left_out(LeftOut::NotPublished), left_out(LeftOut::Fingerprint)), (1, 1));
+    scene.twin.change("b", |object| object["status"] = published(7));
+    scene.until_names(&["a", "b", "d"]).await;
+    scene.twin.change("b", |object| object["status"] = json!({}));
+    scene.until_names(&["a", "d"]).await;
+}
+
+/// Every table that anyone could have seen.
+fn observe(
+    watch: &watch::Receiver<Arc<PeerTable>>,
+) -> (tokio::task::JoinHandle<()>, Arc<parking_lot::Mutex<Vec<usize>>>) {
+    let (mut watch, sizes) = (watch.clone(), Arc::new(parking_lot::Mutex::new(Vec::new())));
+    let seen = Arc::clone(&sizes);
+    let task = tokio::spawn(async move {
+        while watch.changed().await.is_ok() {
+            seen.lock().push(watch.borrow_and_update().len());
+        }
+    });
+    (task, sizes)
+}
+
+#[tokio::test]
+async fn a_compacted_watch_is_followed_by_a_list_without_a_hole() {
+    let mut scene = scene(&["a", "b", "c"], timing()).await;
+    scene.until_names(&["a", "b", "c"]).await;
+    let (observer, sizes) = observe(&scene.watch);
+    scene.twin.will(|will| (will.page, will.expire_pages) = (Some(1), 2));
+    scene.twin.compact_after(|objects| {
+        objects.remove("a");
+        let mut new = objects["b"].clone();
+        new["metadata"]["name"] = json!("z");
+        new["status"] = published(77);
+        objects.insert("z".to_owned(), new);
+    });
+    scene.until_names(&["b", "c", "z"]).await;
+    observer.abort();
+    assert!(sizes.lock().iter().all(|&size| size == 3), "{:?}", sizes.lock());
+    assert!(scene.twin.seen().lists >= 3, "a list whose pages expired was taken for whole");
+    scene.twin.create("y", "training", &published(78));
+    scene.until_names(&["b", "c", "y", "z"]).await;
+}
+
+#[tokio::test]
+async fn while_the_api_server_is_away_the_last_good_table_stays() {
+    let mut scene = scene(&["a", "b"], timing()).await;
+    scene.until_names(&["a", "b"]).await;
+    scene.twin.gate.close().await;
+    scene.twin.delete("a");
+    scene.twin.create("c", "training", &published(9));
+    let failed = &scene.metrics.directory.failed_reads;
+    until("several attempts have failed", || failed.get() > 5).await;
+    assert_eq!(scene.names(), ["a", "b"]);
+    // Whoever meets a stranger meanwhile is not kept waiting.
+    scene.watch.mark_unchanged();
+    scene.directory.refresh();
+    scene.woken().await;
+    scene.twin.gate.open().await;
+    scene.until_names(&["b", "c"]).await;
+}
+
+#[tokio::test]
+async fn a_table_is_empty_only_where_a_whole_list_says_so() {
+    let mut scene = scene(&["a", "b"], timing()).await;
+    scene.until_names(&["a", "b"]).await;
+    scene.twin.compact_after(std::collections::BTreeMap::clear);
+    scene.until_names(&[]).await;
+    scene.twin.create("a", "training", &published(1));
+    scene.until_names(&["a"]).await;
+}
+
+#[tokio::test]
+async fn a_list_without_an_answer_is_given_up_and_made_again() {
+    let twin = Twin::start().await;
+    twin.create("a", "training", &published(1));
+    twin.will(|will| will.hang_lists = 2);
+    let mut scene = over(twin, Timing { request: Duration::from_millis(300), ..timing() });
+    scene.until_names(&["a"]).await;
+    assert!(scene.metrics.directory.failed_reads.get() >= 2);
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_made_again_where_it_ended() {
+    let mut scene = scene(&["a"], Timing { silence: Duration::from_millis(20), ..timing() }).await;
+    scene.until_names(&["a"]).await;
+    until("watches were given up", || scene.twin.seen().watches > 2).await;
+    scene.twin.create("b", "training", &published(9));
+    scene.until_names(&["a", "b"]).await;
+}
+
+#[tokio::test]
+async fn a_refresh_lists_again_and_wakes_whoever_waits_though_nothing_is_new() {
+    let mut scene = scene(&["a"], timing()).await;
+    scene.until_names(&["a"]).await;
+    for round in 1..4 {
+        scene.watch.mark_unchanged();
+        // They come before any task runs: they are one.
+        (0..1000).for_each(|_| scene.directory.refresh());
+        scene.woken().await;
+        assert_eq!((scene.names(), scene.twin.seen().lists), (vec!["a".to_owned()], 1 + round));
+    }
+}
+
+#[tokio::test]
+async fn refreshes_make_no_more_lists_than_the_limit_allows() {
+    let mut scene = scene(&["a"], Timing { refresh_every: NEVER, ..timing() }).await;
+    scene.until_names(&["a"]).await;
+    for (key, name) in ["b", "c", "d"].into_iter().enumerate() {
+        scene.directory.refresh();
+        scene.twin.create(name, "training", &published(100 + u8::try_from(key).unwrap()));
+        until("the watch brought it", || scene.names().contains(&name.to_owned())).await;
+    }
+    assert_eq!(scene.twin.seen().lists, 1);
+}
+
+#[tokio::test]
+async fn a_refresh_is_answered_by_the_watch_where_that_is_soon_enough() {
+    let mut scene = scene(&["a"], Timing { refresh_lag: NEVER, ..timing() }).await;
+    scene.until_names(&["a"]).await;
+    scene.watch.mark_unchanged();
+    scene.directory.refresh();
+    scene.twin.create("b", "training", &published(9));
+    scene.woken().await;
+    assert_eq!((scene.names().len(), scene.twin.seen().lists), (2, 1));
+}
+
+#[tokio::test]
+async fn dropping_it_ends_its_connections() {
+    let Scene { twin, directory, watch, .. } = scene(&["a"], timing()).await;
+    until("the first table is there", || watch.borrow().len() == 1).await;
+    until("it watches", || twin.seen().watches == 1).await;
+    assert!(twin.gate.connections() > 0);
+    drop(directory);
+    until("no connection is open", || twin.gate.connections() == 0).await;
+}
+
+#[tokio::test]
+async fn a_sidecar_that_restarts_while_the_api_server_is_away_knows_its_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("peers.yaml");
+    let mut first = scene(&["a", "b"], timing()).await;
+    first.until_names(&["a", "b"]).await;
+    let start = |scene: &Scene| {
+        let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
+        KubernetesDirectory::with_timing(client(&scene.twin), &settings(Some(&path)), metrics, timing())
+    };
+    let before = start(&first);
+    until("the table is kept", || load(&path).is_some_and(|table| table.len() == 2)).await;
+    drop(before);
+    first.twin.gate.close().await;
+    let mut second = start(&first).watch();
+    assert_eq!(second.borrow_and_update().len(), 2);
+}
+
+#[tokio::test]
+async fn a_kubeconfig_says_where_the_api_server_is_and_who_asks() {
+    let twin = Twin::start().await;
+    twin.create("a", "training", &published(1));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: t\n\
+         clusters: [{{name: t, cluster: {{server: 'http://{}'}}}}]\n\
+         users: [{{name: t, user: {{token: secret-word}}}}]\n\
+         contexts: [{{name: t, context: {{cluster: t, user: t, namespace: ml}}}}]\n",
+        twin.gate.address
+    );
+    std::fs::write(&path, text).unwrap();
+    let (client, namespace) = connect(Some(&path)).await.unwrap();
+    assert_eq!(namespace, "ml");
+    let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
+    let directory = KubernetesDirectory::with_timing(client, &settings(None), metrics, timing());
+    let mut watch = directory.watch();
+    let listed = tokio::time::timeout(PATIENCE, watch.wait_for(|table| table.len() == 1)).await;
+    assert!(listed.unwrap().is_ok());
+    assert!(twin.seen().tokens.iter().all(|token| token == "Bearer secret-word"));
+    let told = connect(Some(&folder.path().join("missing"))).await.err().unwrap().to_string();
+    assert!(told.contains("peers.kubeconfig") && told.contains("missing"), "{told}");
+}

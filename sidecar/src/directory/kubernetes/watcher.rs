@@ -1,0 +1,293 @@
+//! Lists the peers of the exchange, then follows what changes.
+//!
+//! A list is collected whole before it replaces what is known, and a watch begins where the list (or the last watch)
+//! ended, so there is no hole in between. What ends a watch decides what follows: the server's own time limit and a lost
+//! connection are followed by another watch, a compacted history (410), a refusal or several failures by a list.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::WatchEvent;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_stream::StreamExt;
+
+use super::super::PeerTable;
+use super::api::{Api, ApiError};
+use super::listing::{Listing, Made};
+use super::object::SeenPeer;
+use super::pace::Timing;
+use super::publish::Own;
+use crate::metrics::Metrics;
+use crate::metrics::label::{Label, LeftOut};
+
+/// A watch that ends before this, with nothing said, has failed.
+const WATCH_MIN: Duration = Duration::from_secs(1);
+
+/// So many watches that fail in a row are followed by a list: the server may know nothing of our version any more.
+const WATCH_FAILURES_MAX: u32 = 5;
+
+pub(super) struct Watcher {
+    api: Api,
+    timing: Timing,
+    metrics: Arc<Metrics>,
+    table: watch::Sender<Arc<PeerTable>>,
+    own: watch::Sender<Own>,
+    /// Somebody wants the table to be read again.
+    refresh: Arc<Notify>,
+    listing: Listing,
+    /// What the listing is as new as.
+    version: String,
+    listed: Option<Instant>,
+    failures: u32,
+    /// The last failure that was logged.
+    told: Option<String>,
+}
+
+/// What comes after a watch.
+enum After {
+    /// Another one.
+    Watch,
+    /// A list.
+    List,
+}
+
+/// When the watch is to be left, or the table to be made, by itself.
+#[derive(Default)]
+struct Due {
+    /// A refresh: a list, if the watch has brought nothing until then.
+    list: Option<Instant>,
+    /// Changes have come.
+    table: Option<Instant>,
+}
+
+impl Watcher {
+    pub(super) fn new(
+        api: Api,
+        timing: Timing,
+        metrics: Arc<Metrics>,
+        table: watch::Sender<Arc<PeerTable>>,
+        own: watch::Sender<Own>,
+        refresh: Arc<Notify>,
+    ) -> Watcher {
+        let listing = Listing::default();
+        Watcher {
+            api,
+            timing,
+            metrics,
+            table,
+            own,
+            refresh,
+            listing,
+            version: String::new(),
+            listed: None,
+            failures: 0,
+            told: None,
+        }
+    }
+
+    /// Until the directory is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            match self.list().await {
+                Ok(()) => self.follow().await,
+                Err(error) => self.failed("list", &error).await,
+            }
+        }
+    }
+
+    /// Replaces all that is known, once all of it is there.
+    async fn list(&mut self) -> Result<(), ApiError> {
+        let (mut listing, mut own, mut next) = (Listing::default(), None, None);
+        loop {
+            let page = self.api.list(next.take()).await?;
+            for seen in page.items {
+                listing.set(&seen);
+                if seen.metadata.name == self.api.own() {
+                    own = Some(Arc::new(seen));
+                }
+            }
+            self.version = page.metadata.resource_version.unwrap_or_default();
+            next = page.metadata.continue_.filter(|token| !token.is_empty());
+            if next.is_none() {
+                break;
+            }
+        }
+        self.listing = listing;
+        self.listed = Some(Instant::now());
+        self.succeeded();
+        if own.is_none() && (self.own.borrow().is_some() || self.table.borrow().is_empty()) {
+            tracing::info!(
+                peer = self.api.own(),
+                of = self.api.what(),
+                "this peer's object is not there: others refuse it until the operator has made it"
+            );
+        }
+        self.own.send_replace(own);
+        let before = self.table.borrow().len();
+        if self.show() {
+            let peers = self.table.borrow().len();
+            tracing::info!(peers, before, "peer table read");
+            if peers == 0 {
+                tracing::warn!(
+                    before,
+                    "the API server lists no peer: nobody new is taken, connections that are up stay"
+                );
+            }
+        } else {
+            // Whoever waits for a refresh is told that there is nothing new.
+            self.table.send_modify(|_| {});
+        }
+        Ok(())
+    }
+
+    /// Watches until a list is due.
+    async fn follow(&mut self) {
+        let mut failures = 0;
+        loop {
+            let since = Instant::now();
+            match self.watch().await {
+                Ok(After::List) => return,
+                Ok(After::Watch) => failures = 0,
+                Err(error) => {
+                    failures = if since.elapsed() > self.timing.backoff_max { 1 } else { failures + 1 };
+                    self.failed("watch", &error).await;
+                    // 410: our version is compacted away. Another refusal will not go away by asking the same again.
+                    let refused = error.code().is_some_and(|code| (400..500).contains(&code) && code != 429);
+                    if refused || failures >= WATCH_FAILURES_MAX {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// One watch.
+    async fn watch(&mut self) -> Result<After, ApiError> {
+        let seconds = self.timing.watch_seconds(rand::random());
+        let mut events = pin!(self.api.watch(&self.version, seconds).await?);
+        let began = Instant::now();
+        let mut due = Due::default();
+        let mut heard = false;
+        let ended = loop {
+            tokio::select! {
+                event = timeout(self.timing.silence, events.next()) => match event {
+                    Ok(Some(Ok(WatchEvent::Error(status)))) => break Err(kube::Error::Api(status).into()),
+                    Ok(Some(Ok(event))) => {
+                        heard = true;
+                        self.succeeded();
+                        if self.take(event) {
+                            due.table.get_or_insert_with(|| Instant::now() + self.timing.gather);
+                        }
+                    }
+                    Ok(Some(Err(error))) => break Err(error.into()),
+                    Ok(None) if heard || began.elapsed() > WATCH_MIN => break Ok(After::Watch),
+                    Ok(None) => break Err(ApiError::Watch("ended before anything came")),
+                    Err(_) => break Err(ApiError::Watch("was silent for too long")),
+                },
+                () = self.refresh.notified(), if due.list.is_none() => due.list = Some(self.refresh_at()),
+                () = at(due.list) => break Ok(After::List),
+                () = at(due.table) => {
+                    due.table = None;
+                    if self.show() {
+                        // Whoever wants a refresh has it.
+                        due.list = None;
+                    }
+                }
+            }
+        };
+        if due.table.is_some() {
+            self.show();
+        }
+        ended
+    }
+
+    /// When a refresh that is asked for now becomes a list.
+    fn refresh_at(&self) -> Instant {
+        let lag = Instant::now() + self.timing.refresh_lag;
+        self.listed.map_or(lag, |listed| lag.max(listed + self.timing.refresh_every))
+    }
+
+    /// Takes in what changed. Whether the table may be another one.
+    fn take(&mut self, event: WatchEvent<SeenPeer>) -> bool {
+        match event {
+            WatchEvent::Added(seen) | WatchEvent::Modified(seen) => {
+                self.version.clone_from(&seen.metadata.resource_version);
+                let changed = self.listing.set(&seen);
+                if seen.metadata.name == self.api.own() {
+                    self.own.send_replace(Some(Arc::new(seen)));
+                }
+                changed
+            }
+            WatchEvent::Deleted(seen) => {
+                self.version.clone_from(&seen.metadata.resource_version);
+                if seen.metadata.name == self.api.own() {
+                    self.own.send_replace(None);
+                }
+                self.listing.remove(&seen.metadata.name)
+            }
+            WatchEvent::Bookmark(mark) => {
+                self.version = mark.metadata.resource_version;
+                false
+            }
+            WatchEvent::Error(_) => false,
+        }
+    }
+
+    /// Makes the table of what is listed. Whether it is another one.
+    fn show(&self) -> bool {
+        let before = Arc::clone(&self.table.borrow());
+        let Made { table, left_out } = self.listing.table(&before);
+        let metrics = &self.metrics.directory;
+        metrics.peers.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
+        LeftOut::ALL.iter().for_each(|why| metrics.left_out.at((*why,)).set(left_out[why.index()]));
+        let changed = table != *before;
+        if changed {
+            tracing::debug!(peers = table.len(), before = before.len(), "peer table changed");
+            self.table.send_replace(Arc::new(table));
+        }
+        changed
+    }
+
+    fn succeeded(&mut self) {
+        self.failures = 0;
+        self.metrics.directory.confirmed();
+        if self.told.take().is_some() {
+            tracing::info!(of = self.api.what(), "the API server lists peers again");
+        }
+    }
+
+    /// Counts, tells what is news, and waits. Whoever asks for a refresh meanwhile learns that there is none to be had.
+    async fn failed(&mut self, action: &str, error: &ApiError) {
+        self.failures = self.failures.saturating_add(1);
+        self.metrics.directory.failed_reads.inc();
+        let text = error.to_string();
+        if self.told.as_ref() != Some(&text) {
+            let peers = self.table.borrow().len();
+            tracing::warn!(
+                action,
+                of = self.api.what(),
+                error = text,
+                peers,
+                "the API server does not list peers: the last good table stays"
+            );
+            self.told = Some(text);
+        }
+        let until = Instant::now() + self.timing.pause(self.failures, error.retry_after(), rand::random());
+        loop {
+            tokio::select! {
+                () = sleep_until(until) => return,
+                () = self.refresh.notified() => self.table.send_modify(|_| {}),
+            }
+        }
+    }
+}
+
+/// Never, where there is no time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
