@@ -61,13 +61,18 @@ pub fn succeeds(words: &[&str]) -> String {
 ///
 /// # Panics
 /// Says what was waited for, where it does not come about within [`PATIENCE`].
-pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+pub fn eventually<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    within(PATIENCE, look).unwrap_or_else(|| panic!("this did not come about within {PATIENCE:?}: {what}"))
+}
+
+/// Waits until `look` gives something; none where it does not in that time. It looks once at least.
+pub fn within<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + patience;
     loop {
-        if let Some(found) = look() {
+        let found = look();
+        if found.is_some() || Instant::now() >= deadline {
             return found;
         }
-        assert!(Instant::now() < deadline, "this did not come about within {PATIENCE:?}: {what}");
         std::thread::park_timeout(LOOK_EVERY);
     }
 }

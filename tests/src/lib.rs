@@ -4,6 +4,7 @@
 //! Kubernetes, `gpu_*` a GPU. Everything that a test starts ends with it, by its id.
 
 pub mod cgroup;
+pub mod chart;
 pub mod cluster;
 pub mod http;
 pub mod netns;

@@ -1,5 +1,5 @@
-//! The files under `manifests/`, and what of the chart is the same in every installation: what an installation consists of, built from types and generated (`cargo xtask
-//! generate`), so that nothing there can say anything else than the code.
+//! The generated files under `manifests/` and `charts/`: what an installation consists of, built from types (`cargo
+//! xtask generate`), so that nothing there can say anything else than the code.
 //!
 //! Objects are written as JSON literals, which read like the manifests that they become; a test reads each back into
 //! its type of Kubernetes and finds nothing lost, so no field is misspelt.
