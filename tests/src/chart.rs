@@ -75,15 +75,15 @@ pub fn install(settings: &[&str], patience: Duration) {
     }
 }
 
-/// Takes the release away where there is one.
+/// Takes the release away where there is one, and waits until nothing of the operator runs.
 ///
 /// # Panics
-/// Where helm fails.
+/// Where helm fails, or the operator does not end.
 pub fn uninstall() {
-    helm_succeeds(&["uninstall", RELEASE, "--ignore-not-found", "--wait", "--cascade=foreground"]);
+    helm_succeeds(&["uninstall", RELEASE, "--ignore-not-found"]);
     eventually("the operator is gone", || {
-        let pods = cluster(&["kubectl", "--namespace", SYSTEM, "get", "pods", "--output=name"]);
-        (pods.status.success() && pods.stdout.is_empty()).then_some(())
+        let left = cluster(&["kubectl", "--namespace", SYSTEM, "get", "replicasets,pods", "--output=name"]);
+        (left.status.success() && left.stdout.is_empty()).then_some(())
     });
 }
 
