@@ -212,6 +212,25 @@ fn values_reach_what_they_are_about() {
     assert_eq!(annotations["cert-manager.io/inject-ca-from"], "tensorlane-system/tensorlane-webhook");
 }
 
+/// Whatever the values change, in one file: so a change of a template is seen. TENSORLANE_GOLDEN=write writes it.
+#[test]
+fn all_choices_together_render_what_is_committed() {
+    let Some(program) = helm_program() else { return };
+    let folder = root().join("operator/tests/chart");
+    let values = folder.join("everything.in.yaml").display().to_string();
+    let usual = installed(&program, &[]);
+    let mut all = installed(&program, &["--values", &values]);
+    all.retain(|name, object| usual.get(name) != Some(object));
+    // Its text is a generated file, which is compared already.
+    all.get_mut("ConfigMap/tensorlane-dashboard").unwrap()["data"].take();
+    let texts: Vec<String> = all.values().map(|object| serde_yaml::to_string(object).unwrap()).collect();
+    let (text, golden) = (texts.join("---\n"), folder.join("everything.out.yaml"));
+    if std::env::var_os("TENSORLANE_GOLDEN").is_some_and(|word| word == "write") {
+        std::fs::write(&golden, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&golden).unwrap());
+}
+
 #[test]
 fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() {
     let Some(program) = helm_program() else { return };

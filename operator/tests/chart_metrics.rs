@@ -70,8 +70,7 @@ fn every_metric_and_label_that_is_asked_for_is_documented() {
         let known = |name: &&str| {
             documented.get(*name).unwrap_or_else(|| panic!("{name} is not documented: {query}"))
         };
-        let labels_there: BTreeSet<&str> =
-            asked.iter().flat_map(|name| known(name)).map(String::as_str).collect();
+        let labels_there: BTreeSet<&str> = asked.iter().flat_map(known).map(String::as_str).collect();
         for label in labels(query) {
             let there = labels_there.contains(label) || OF_PROMETHEUS.contains(&label);
             assert!(there, "no metric of {query} has the label {label}");

@@ -228,6 +228,7 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
                 &["cluster", "load", "operator"],
                 &["cluster", "load", "sidecar"],
                 &["cluster", "load", "workload"],
+                &["weights"],
             ];
             let suites = steps.pop();
             steps.extend(prepared.map(|words| step(Counted::Preparation, xtask(words))));
