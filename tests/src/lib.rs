@@ -4,9 +4,14 @@
 //! Kubernetes, `gpu_*` a GPU. Everything that a test starts ends with it, by its id.
 
 pub mod cgroup;
+pub mod chart;
 pub mod cluster;
+pub mod dialogue;
 pub mod http;
+pub mod installed;
 pub mod netns;
+pub mod outage;
+pub mod pod;
 pub mod process;
 pub mod proxy;
 pub mod raw;

@@ -225,8 +225,10 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
             let prepared = [
                 &["images"][..],
                 &["cluster", "up"],
+                &["cluster", "load", "operator"],
                 &["cluster", "load", "sidecar"],
                 &["cluster", "load", "workload"],
+                &["weights"],
             ];
             let suites = steps.pop();
             steps.extend(prepared.map(|words| step(Counted::Preparation, xtask(words))));
@@ -234,8 +236,9 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
             let alone =
                 suites.map(|suites| Step { job: suites.job.with(["--", "--test-threads=1"]), ..suites });
             steps.extend(alone);
-            // It starts an API server of its own, from the programs that `cluster up` has built.
-            let alone = tests(around.place, &["--test", "apiserver"]).env(COMPONENTS, state.join("bin"));
+            // They start an API server of their own and render the chart, by programs that `cluster up` has built.
+            let alone = tests(around.place, &["--test", "apiserver", "--test", "chart"])
+                .env(COMPONENTS, state.join("bin"));
             steps.push(step(Counted::Tests, alone));
             steps.push(step(Counted::Cleanup, xtask(&["cluster", "down"])));
             Plan::Run(steps)

@@ -9,17 +9,21 @@ const WEBHOOK_PORT: u16 = 9443;
 /// Where a replica serves metrics and probes.
 const ADMIN_PORT: u16 = 9420;
 
-/// Service, disruption budget and Deployment.
-pub(super) fn all(installation: &Installation) -> [Value; 3] {
-    let namespace = &installation.namespace;
-    let service = json!({
+/// The Service in front of the webhook.
+pub(super) fn service(installation: &Installation) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": SERVICE, "namespace": namespace, "labels": labels()},
+        "metadata": {"name": SERVICE, "namespace": installation.namespace, "labels": labels()},
         "spec": {
             "selector": labels(),
             "ports": [{"name": "webhook", "port": 443, "protocol": "TCP", "targetPort": "webhook"}],
         },
-    });
+    })
+}
+
+/// Service, disruption budget and Deployment.
+pub(super) fn all(installation: &Installation) -> [Value; 3] {
+    let namespace = &installation.namespace;
     let budget = json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
         "metadata": {"name": OPERATOR, "namespace": namespace, "labels": labels()},
@@ -35,7 +39,7 @@ pub(super) fn all(installation: &Installation) -> [Value; 3] {
             "template": {"metadata": {"labels": labels()}, "spec": pod(installation)},
         },
     });
-    [service, budget, deployment]
+    [service(installation), budget, deployment]
 }
 
 fn pod(installation: &Installation) -> Value {

@@ -60,6 +60,16 @@ pub(super) fn labels() -> Value {
     })
 }
 
+/// What the operator fills: its authorities and its lease. It would make them itself; made here, they go with the rest.
+pub(super) fn state(installation: &Installation) -> [Value; 2] {
+    let metadata =
+        |name: &str| json!({"name": name, "namespace": installation.namespace, "labels": labels()});
+    [
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata(SECRET), "type": "Opaque"}),
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata(OPERATOR)}),
+    ]
+}
+
 /// Everything but the definitions of our objects.
 pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     let namespace = json!({
@@ -74,6 +84,7 @@ pub(super) fn objects(installation: &Installation) -> Vec<Value> {
     // Before the operator runs, or it would serve pods that nobody guards.
     all.extend(policies::all(installation));
     all.extend(rbac::all(installation));
+    all.extend(state(installation));
     all.extend(deployment::all(installation));
     all.push(webhooks::configuration(installation));
     all
@@ -85,6 +96,7 @@ pub(super) fn all(installation: &Installation) -> Result<Vec<Value>, serde_yaml:
     Ok(definitions?.into_iter().chain(objects(installation)).collect())
 }
 
-fn serde_yaml_value(object: &impl serde::Serialize) -> Result<Value, serde_yaml::Error> {
+/// What a typed object is as plain data.
+pub(super) fn serde_yaml_value(object: &impl serde::Serialize) -> Result<Value, serde_yaml::Error> {
     serde_yaml::to_value(object).and_then(serde_yaml::from_value)
 }

@@ -1,10 +1,11 @@
-//! The files under `manifests/`: what an installation consists of, built from types and generated (`cargo xtask
-//! generate`), so that nothing there can say anything else than the code.
+//! The generated files under `manifests/` and `charts/`: what an installation consists of, built from types (`cargo
+//! xtask generate`), so that nothing there can say anything else than the code.
 //!
 //! Objects are written as JSON literals, which read like the manifests that they become; a test reads each back into
 //! its type of Kubernetes and finds nothing lost, so no field is misspelt.
 
 mod cel;
+mod chart;
 mod crds;
 mod deployment;
 mod install;
@@ -43,6 +44,7 @@ pub fn files() -> Result<Vec<File>, serde_yaml::Error> {
     let mut all = crds::files()?;
     all.push(file("policies.yaml", &policies::all(&installation))?);
     all.push(file("install.yaml", &install::all(&installation)?)?);
+    all.extend(chart::files()?);
     Ok(all)
 }
 

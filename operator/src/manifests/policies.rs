@@ -24,12 +24,21 @@ pub(super) fn all(installation: &Installation) -> Vec<Value> {
     all
 }
 
-/// They stay when the operator is removed, like the definitions of what they guard.
+/// The guard of an object stays when the operator is removed, like the definition of what it guards. The others go:
+/// without an operator they would refuse every pod that asks.
+fn metadata(name: &str) -> Value {
+    let mut metadata = json!({"name": name, "labels": labels()});
+    if name == PEER_POLICY {
+        metadata["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    }
+    metadata
+}
+
 fn policy(name: &str, spec: &Value) -> Value {
     json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": name, "labels": labels(), "annotations": {"helm.sh/resource-policy": "keep"}},
+        "metadata": metadata(name),
         "spec": spec,
     })
 }
@@ -38,7 +47,7 @@ fn binding(name: &str, action: &str, more: &Value) -> Value {
     let mut binding = json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": name, "labels": labels(), "annotations": {"helm.sh/resource-policy": "keep"}},
+        "metadata": metadata(name),
         "spec": {"policyName": name, "validationActions": [action]},
     });
     if let (Some(spec), Some(more)) = (binding["spec"].as_object_mut(), more.as_object()) {

@@ -4,7 +4,8 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{Namespace, Secret, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use serde::Serialize;
@@ -25,6 +26,8 @@ fn as_read(object: &Value) -> Value {
         "ValidatingAdmissionPolicyBinding" => again::<ValidatingAdmissionPolicyBinding>(object),
         "Deployment" => again::<Deployment>(object),
         "Namespace" => again::<Namespace>(object),
+        "Secret" => again::<Secret>(object),
+        "Lease" => again::<Lease>(object),
         "Service" => again::<Service>(object),
         "ServiceAccount" => again::<ServiceAccount>(object),
         "PodDisruptionBudget" => again::<PodDisruptionBudget>(object),

@@ -1,0 +1,314 @@
+//! What an administrator may say of an installation by helm. `values.yaml`, its schema and the table of the chart's page
+//! come from these types, so a value that is not here is refused, and none is without a word about it.
+//!
+//! The first words of a field's comment are what people read.
+
+use std::collections::BTreeMap;
+
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tensorlane_proto::crd::LogLevel;
+
+use crate::plan::Defaults;
+
+/// The schema, in the draft that every helm understands, without references.
+pub(super) fn schema() -> Value {
+    let settings = SchemaSettings::draft07().with(|settings| settings.inline_subschemas = true);
+    let schema: Schema = settings.into_generator().into_root_schema_for::<Values>();
+    let mut schema = schema.to_value();
+    name_words(&mut schema);
+    schema
+}
+
+/// Writes a choice of documented words as a plain list of them: of the other form, helm says only that the first word
+/// is missing.
+fn name_words(schema: &mut Value) {
+    let children: Vec<&mut Value> = match schema {
+        Value::Array(items) => items.iter_mut().collect(),
+        Value::Object(fields) => {
+            let words: Option<Vec<Value>> = fields
+                .get("oneOf")
+                .and_then(Value::as_array)
+                .and_then(|choices| choices.iter().map(|choice| choice.get("const").cloned()).collect());
+            if let Some(words) = words {
+                fields.remove("oneOf");
+                fields.insert("enum".to_owned(), Value::Array(words));
+            }
+            fields.values_mut().collect()
+        }
+        _ => Vec::new(),
+    };
+    children.into_iter().for_each(name_words);
+}
+
+/// What may be said of an installation of Tensorlane.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Values {
+    /// The operator's image.
+    image: Image,
+    /// Names of Secrets with which the operator's image is pulled. Those of sidecars belong to the pods' own accounts.
+    image_pull_secrets: Vec<Named>,
+    /// Replicas of the operator. All serve the webhook and one of them leads; with one alone, pods that ask for a
+    /// sidecar are refused while it restarts.
+    #[schemars(range(min = 1, max = 10))]
+    replicas: u8,
+    /// How much the operator logs.
+    log_level: LogLevel,
+    /// What the operator needs. The memory grows with the number of peers.
+    resources: Resources,
+    /// The PriorityClass of the operator, such as `system-cluster-critical`; empty for the cluster's default.
+    priority_class_name: String,
+    /// Labels that nodes must have, besides `kubernetes.io/os: linux`.
+    node_selector: BTreeMap<String, String>,
+    /// Taints that the operator tolerates.
+    tolerations: Vec<BTreeMap<String, Value>>,
+    /// Annotations of the operator's pods.
+    pod_annotations: BTreeMap<String, String>,
+    /// What sidecars get where neither their pod nor their exchange says anything.
+    sidecar: Sidecar,
+    /// The certificate of the webhook. The operator makes its own unless this is enabled.
+    cert_manager: CertManager,
+    /// The definitions of TensorExchange and TensorPeer.
+    crds: Crds,
+    /// Keeps one replica running while nodes are drained.
+    pod_disruption_budget: Enabled,
+    /// Who may reach the operator and the sidecars. The cluster's network must enforce it.
+    network_policy: NetworkPolicy,
+    /// Has the Prometheus operator scrape operator and sidecars; its definitions must be there.
+    pod_monitor: PodMonitor,
+    /// Alerts, for the Prometheus operator; its definitions must be there.
+    prometheus_rule: PrometheusRule,
+    /// A dashboard for Grafana, as a ConfigMap that its sidecar loads.
+    dashboard: Dashboard,
+    /// The pods of `helm test`.
+    test: Test,
+    /// What helm gives to every chart; nothing here reads it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    global: BTreeMap<String, Value>,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Image {
+    /// Where it is.
+    #[schemars(length(min = 1))]
+    repository: String,
+    /// Its tag; empty for the version of the chart's app.
+    tag: String,
+    /// Its digest, such as `sha256:0123…`, which beats the tag.
+    #[schemars(regex(pattern = "^(sha256:[0-9a-f]{64})?$"))]
+    digest: String,
+    /// `Always`, `IfNotPresent` or `Never`; empty for Kubernetes' own choice.
+    #[schemars(extend("enum" = ["", "Always", "IfNotPresent", "Never"]))]
+    pull_policy: String,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Named {
+    /// Its name.
+    #[schemars(length(min = 1))]
+    name: String,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Resources {
+    /// What is requested.
+    requests: BTreeMap<String, Value>,
+    /// What is the most.
+    limits: BTreeMap<String, Value>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Sidecar {
+    /// The sidecar's image.
+    image: Image,
+    /// Bytes that tensors may take.
+    #[schemars(regex(pattern = "^[1-9][0-9]*(Ki|Mi|Gi|Ti)?$"))]
+    arena_size: String,
+    /// Bytes beside them.
+    #[schemars(regex(pattern = "^[1-9][0-9]*(Ki|Mi|Gi|Ti)?$"))]
+    memory: String,
+    /// Processor time to request.
+    #[schemars(regex(pattern = "^[0-9]+(\\.[0-9]+)?m?$"))]
+    cpu: String,
+    /// How much sidecars log.
+    log_level: LogLevel,
+    /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).
+    #[schemars(range(min = 0, max = 4_294_967_295_u32))]
+    user: i64,
+    /// Pods have IPv6 addresses only.
+    ipv6: bool,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct CertManager {
+    /// cert-manager makes the certificate and writes the bundle.
+    enabled: bool,
+    /// Who issues it, such as `{kind: ClusterIssuer, name: internal}`; empty for an Issuer of the chart's own that
+    /// signs itself.
+    issuer_ref: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Crds {
+    /// Install and upgrade them with the chart. They stay when it is removed, and so do the exchanges.
+    install: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Enabled {
+    /// It needs two replicas, or no node can be drained.
+    enabled: bool,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct NetworkPolicy {
+    /// Let nothing reach the operator but calls of the webhook, metrics and probes.
+    enabled: bool,
+    /// Exchanges whose pods accept peers of the same exchange only, such as `[{namespace: ml, name: default}]`.
+    exchanges: Vec<Exchange>,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Exchange {
+    /// The namespace of the exchange.
+    #[schemars(length(min = 1, max = 63))]
+    namespace: String,
+    /// Its name.
+    #[schemars(length(min = 1, max = 63))]
+    name: String,
+    /// Whether all other ports of these pods stay open, as without a policy: true unless given. Say false where other
+    /// policies say who may reach them, because policies add up.
+    #[serde(default)]
+    other_ports: Option<bool>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct PodMonitor {
+    /// Make them.
+    enabled: bool,
+    /// Labels by which your Prometheus selects them.
+    labels: BTreeMap<String, String>,
+    /// How often is scraped.
+    #[schemars(regex(pattern = "^[1-9][0-9]*(ms|s|m|h)$"))]
+    interval: String,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct PrometheusRule {
+    /// Make it.
+    enabled: bool,
+    /// Labels by which your Prometheus selects it.
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Dashboard {
+    /// Make it.
+    enabled: bool,
+    /// Labels by which Grafana finds it.
+    labels: BTreeMap<String, String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Test {
+    /// An image with the command `tensorlane` and a shell.
+    image: Image,
+}
+
+fn image(name: &str) -> Image {
+    Image { repository: format!("ghcr.io/tensorlane/{name}"), ..Image::default() }
+}
+
+fn quantities(all: &[(&str, &str)]) -> BTreeMap<String, Value> {
+    all.iter().map(|(name, amount)| ((*name).to_owned(), json!(amount))).collect()
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self {
+            image: image("operator"),
+            image_pull_secrets: Vec::new(),
+            replicas: 2,
+            log_level: LogLevel::Info,
+            resources: Resources {
+                requests: quantities(&[("cpu", "50m"), ("memory", "64Mi")]),
+                limits: quantities(&[("memory", "256Mi")]),
+            },
+            priority_class_name: String::new(),
+            node_selector: BTreeMap::new(),
+            tolerations: Vec::new(),
+            pod_annotations: BTreeMap::new(),
+            sidecar: Sidecar::default(),
+            cert_manager: CertManager::default(),
+            crds: Crds::default(),
+            pod_disruption_budget: Enabled::default(),
+            network_policy: NetworkPolicy::default(),
+            pod_monitor: PodMonitor::default(),
+            prometheus_rule: PrometheusRule::default(),
+            dashboard: Dashboard::default(),
+            test: Test::default(),
+            global: BTreeMap::new(),
+        }
+    }
+}
+
+impl Default for Sidecar {
+    fn default() -> Self {
+        let defaults = Defaults::default();
+        Self {
+            image: image("sidecar"),
+            arena_size: defaults.arena.memory().0,
+            memory: defaults.base.memory().0,
+            cpu: defaults.cpu.cpu().0,
+            log_level: defaults.log_level,
+            user: defaults.user.unwrap_or_default(),
+            ipv6: defaults.ipv6,
+        }
+    }
+}
+
+impl Default for Crds {
+    fn default() -> Self {
+        Self { install: true }
+    }
+}
+
+impl Default for Enabled {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+impl Default for PodMonitor {
+    fn default() -> Self {
+        Self { enabled: false, labels: BTreeMap::new(), interval: "30s".to_owned() }
+    }
+}
+
+impl Default for Dashboard {
+    fn default() -> Self {
+        Self { enabled: false, labels: [("grafana_dashboard".to_owned(), "1".to_owned())].into() }
+    }
+}
+
+impl Default for Test {
+    fn default() -> Self {
+        Self { image: image("workload") }
+    }
+}

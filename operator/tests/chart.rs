@@ -1,0 +1,256 @@
+//! The chart is the same installation as `manifests/install.yaml`, says what the program understands, and refuses values
+//! that make no sense. Needs helm: that of the test cluster; the part `cluster` of the tests has it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The program; none, and a word about it, where nobody has built it. A folder that is named must have it.
+fn helm_program() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("TENSORLANE_CLUSTER_BIN") {
+        return Some(PathBuf::from(named).join("helm"));
+    }
+    let built = Path::new(env!("CARGO_BIN_EXE_tensorlane-manifests")).ancestors().nth(2).unwrap();
+    let built = built.join("cluster/bin/helm");
+    if !built.exists() {
+        eprintln!("skipped: neither TENSORLANE_CLUSTER_BIN nor target/cluster/bin has helm");
+    }
+    built.exists().then_some(built)
+}
+
+/// The words of a command, then the chart, then options.
+fn helm(program: &Path, words: &[&str], options: &[&str]) -> Output {
+    let chart = root().join("charts/tensorlane");
+    Command::new(program).args(words).arg(chart).args(options).output().unwrap()
+}
+
+/// What helm would install, by kind and name.
+fn rendered(program: &Path, settings: &[&str]) -> BTreeMap<String, Value> {
+    let words = ["template", "tensorlane", "--namespace", "tensorlane-system", "--kube-version", "1.36.0"];
+    let output = helm(program, &words, settings);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    by_name(&String::from_utf8(output.stdout).unwrap())
+}
+
+/// The same without the hooks of `helm test`, which are no part of an installation.
+fn installed(program: &Path, settings: &[&str]) -> BTreeMap<String, Value> {
+    let mut all = rendered(program, settings);
+    all.retain(|_, object| object["metadata"]["annotations"].get("helm.sh/hook").is_none());
+    all
+}
+
+fn by_name(text: &str) -> BTreeMap<String, Value> {
+    let documents = serde_yaml::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
+    let name = |object: &Value| {
+        format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap())
+    };
+    documents.filter(|object| !object.is_null()).map(|object| (name(&object), object)).collect()
+}
+
+/// Takes the annotation away by which helm keeps an object; says whether it was there.
+fn take_keep(object: &mut Value) -> bool {
+    let Some(annotations) = object["metadata"].get_mut("annotations").and_then(Value::as_object_mut) else {
+        return false;
+    };
+    let kept = annotations.remove("helm.sh/resource-policy") == Some(json!("keep"));
+    if annotations.is_empty() {
+        object["metadata"].as_object_mut().unwrap().remove("annotations");
+    }
+    kept
+}
+
+/// Takes away the labels that say which release an object is of; they must be there.
+fn take_labels_of_release(name: &str, object: &mut Value) {
+    let labels = object["metadata"]["labels"].as_object_mut().unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    for (label, value) in [
+        ("app.kubernetes.io/instance", "tensorlane".to_owned()),
+        ("app.kubernetes.io/version", version.to_owned()),
+        ("helm.sh/chart", format!("tensorlane-{version}")),
+    ] {
+        assert_eq!(labels.remove(label), Some(json!(value)), "{name}");
+    }
+    if labels.is_empty() {
+        object["metadata"].as_object_mut().unwrap().remove("labels");
+    }
+}
+
+fn args(object: &Value) -> Vec<String> {
+    let container = &object["spec"]["template"]["spec"]["containers"][0];
+    serde_json::from_value(container["args"].clone()).unwrap()
+}
+
+#[test]
+fn the_chart_with_its_defaults_is_the_installation_without_helm() {
+    let Some(program) = helm_program() else { return };
+    let mut chart = installed(&program, &[]);
+    let mut install = by_name(&std::fs::read_to_string(root().join("manifests/install.yaml")).unwrap());
+    install.remove("Namespace/tensorlane-system").unwrap();
+    for object in install.values_mut() {
+        take_keep(object);
+    }
+    for (name, object) in &mut chart {
+        let guard = name.ends_with("/tensorlane-peer-status");
+        assert_eq!(take_keep(object), guard || name.starts_with("CustomResourceDefinition/"), "{name}");
+        take_labels_of_release(name, object);
+    }
+    // The chart says aloud what the program does by itself.
+    let deployment = "Deployment/tensorlane-operator";
+    let (said, meant) = (args(&chart[deployment]), args(&install[deployment]));
+    assert!(meant.iter().all(|one| said.contains(one)), "not all of {meant:?} are in {said:?}");
+    for all in [&mut chart, &mut install] {
+        all.get_mut(deployment).unwrap()["spec"]["template"]["spec"]["containers"][0]["args"].take();
+    }
+    assert_eq!(chart.keys().collect::<Vec<_>>(), install.keys().collect::<Vec<_>>());
+    for (name, object) in &chart {
+        assert_eq!(object, &install[name], "{name}");
+    }
+}
+
+#[cfg(feature = "run")]
+#[test]
+fn the_arguments_of_the_chart_are_understood_and_are_the_defaults() {
+    use clap::Parser;
+    let Some(program) = helm_program() else { return };
+    let parsed = |settings: &[&str]| {
+        let said = args(&installed(&program, settings)["Deployment/tensorlane-operator"]);
+        let words = ["operator", "--pod-name=a", "--namespace=system"].map(str::to_owned).into_iter();
+        tensorlane_operator::app::Args::try_parse_from(words.chain(said)).unwrap()
+    };
+    let defaults = parsed(&[]).defaults();
+    let planned = tensorlane_operator::plan::Defaults { image: defaults.image.clone(), ..Default::default() };
+    assert_eq!(defaults, planned);
+    let digest = format!("sha256:{}", "0".repeat(64));
+    let image = format!("sidecar.image.digest={digest}");
+    let set = [
+        "--set",
+        &image,
+        "--set",
+        "sidecar.image.pullPolicy=Never,sidecar.user=0,sidecar.ipv6=true,certManager.enabled=true",
+    ];
+    let all = parsed(&set);
+    let other = all.defaults();
+    assert!(other.image.ends_with(&format!("sidecar@{digest}")), "{}", other.image);
+    assert_eq!((other.image_pull_policy.as_deref(), other.user, other.ipv6), (Some("Never"), None, true));
+    assert_eq!(all.webhook_certificates, Some(PathBuf::from("/certificates")));
+}
+
+#[test]
+fn every_toggle_adds_or_takes_away_its_objects_alone() {
+    let Some(program) = helm_program() else { return };
+    let names = |settings: &[&str]| installed(&program, settings).into_keys().collect::<Vec<_>>();
+    let usual = names(&[]);
+    let toggles: [(&str, &[&str]); 6] = [
+        ("networkPolicy.enabled=true", &["NetworkPolicy/tensorlane-operator"]),
+        (
+            "networkPolicy.exchanges[0].namespace=ml,networkPolicy.exchanges[0].name=a",
+            &["NetworkPolicy/tensorlane-exchange-a"],
+        ),
+        ("podMonitor.enabled=true", &["PodMonitor/tensorlane-operator", "PodMonitor/tensorlane-sidecars"]),
+        ("prometheusRule.enabled=true", &["PrometheusRule/tensorlane"]),
+        ("dashboard.enabled=true", &["ConfigMap/tensorlane-dashboard"]),
+        ("certManager.enabled=true", &["Certificate/tensorlane-webhook", "Issuer/tensorlane-webhook"]),
+    ];
+    for (toggle, expected) in toggles {
+        let with = names(&["--set", toggle]);
+        let added: Vec<_> = with.iter().filter(|name| !usual.contains(name)).collect();
+        assert_eq!(added, expected, "{toggle}");
+        assert_eq!(with.len(), usual.len() + added.len(), "{toggle}");
+    }
+    for (toggle, missing) in [
+        ("podDisruptionBudget.enabled=false", &["PodDisruptionBudget/tensorlane-operator"][..]),
+        (
+            "crds.install=false",
+            &[
+                "CustomResourceDefinition/tensorexchanges.tensorlane.dev",
+                "CustomResourceDefinition/tensorpeers.tensorlane.dev",
+            ],
+        ),
+    ] {
+        let with = names(&["--set", toggle]);
+        let gone: Vec<_> = usual.iter().filter(|name| !with.contains(name)).collect();
+        assert_eq!(gone, missing, "{toggle}");
+    }
+}
+
+#[test]
+fn values_reach_what_they_are_about() {
+    let Some(program) = helm_program() else { return };
+    let set = "priorityClassName=high,podMonitor.enabled=true,podMonitor.labels.release=p,podAnnotations.a=b,\
+               nodeSelector.pool=x,imagePullSecrets[0].name=s,image.tag=v9,image.pullPolicy=Always,\
+               networkPolicy.exchanges[0].namespace=ml,networkPolicy.exchanges[0].name=a,\
+               networkPolicy.exchanges[0].otherPorts=false,certManager.enabled=true,\
+               certManager.issuerRef.kind=ClusterIssuer,certManager.issuerRef.name=internal";
+    let all = installed(&program, &["--set", set]);
+    let template = &all["Deployment/tensorlane-operator"]["spec"]["template"];
+    let pod = &template["spec"];
+    assert_eq!(template["metadata"]["annotations"], json!({"a": "b"}));
+    assert_eq!(pod["priorityClassName"], "high");
+    assert_eq!(pod["nodeSelector"], json!({"kubernetes.io/os": "linux", "pool": "x"}));
+    assert_eq!(pod["imagePullSecrets"], json!([{"name": "s"}]));
+    assert_eq!(pod["containers"][0]["image"], "ghcr.io/tensorlane/operator:v9");
+    assert_eq!(pod["containers"][0]["imagePullPolicy"], "Always");
+    assert_eq!(pod["volumes"][0]["secret"]["secretName"], "tensorlane-webhook-tls");
+    assert_eq!(pod["containers"][0]["volumeMounts"][0]["mountPath"], "/certificates");
+    let policy = &all["NetworkPolicy/tensorlane-exchange-a"];
+    assert_eq!(policy["metadata"]["namespace"], "ml");
+    assert_eq!(policy["spec"]["ingress"].as_array().unwrap().len(), 1, "no other port");
+    assert_eq!(policy["spec"]["ingress"][0]["from"][0]["podSelector"], policy["spec"]["podSelector"]);
+    assert_eq!(all["PodMonitor/tensorlane-sidecars"]["metadata"]["labels"]["release"], "p");
+    assert_eq!(all["Certificate/tensorlane-webhook"]["spec"]["issuerRef"]["kind"], "ClusterIssuer");
+    assert!(!all.contains_key("Issuer/tensorlane-webhook"), "an issuer was named");
+    let annotations = &all["MutatingWebhookConfiguration/tensorlane"]["metadata"]["annotations"];
+    assert_eq!(annotations["cert-manager.io/inject-ca-from"], "tensorlane-system/tensorlane-webhook");
+}
+
+/// Whatever the values change, in one file: so a change of a template is seen. TENSORLANE_GOLDEN=write writes it.
+#[test]
+fn all_choices_together_render_what_is_committed() {
+    let Some(program) = helm_program() else { return };
+    let folder = root().join("operator/tests/chart");
+    let values = folder.join("everything.in.yaml").display().to_string();
+    let usual = installed(&program, &[]);
+    let mut all = installed(&program, &["--values", &values]);
+    all.retain(|name, object| usual.get(name) != Some(object));
+    // Its text is a generated file, which is compared already.
+    all.get_mut("ConfigMap/tensorlane-dashboard").unwrap()["data"].take();
+    let texts: Vec<String> = all.values().map(|object| serde_yaml::to_string(object).unwrap()).collect();
+    let (text, golden) = (texts.join("---\n"), folder.join("everything.out.yaml"));
+    if std::env::var_os("TENSORLANE_GOLDEN").is_some_and(|word| word == "write") {
+        std::fs::write(&golden, &text).unwrap();
+    }
+    assert_eq!(text, std::fs::read_to_string(&golden).unwrap());
+}
+
+#[test]
+fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() {
+    let Some(program) = helm_program() else { return };
+    let good = helm(&program, &["lint", "--strict"], &[]);
+    let said = String::from_utf8_lossy(&good.stdout).into_owned();
+    assert!(good.status.success() && !said.contains("[WARNING]") && !said.contains("[ERROR]"), "{said}");
+    for (bad, at) in [
+        ("replicas=0", "replicas"),
+        ("replica=2", "replica"),
+        ("sidecar.arenaSize=much", "arenaSize"),
+        ("sidecar.logLevel=loud", "logLevel"),
+        ("image.digest=sha256:12", "digest"),
+        ("podMonitor.enabled=maybe", "enabled"),
+        ("networkPolicy.exchanges[0].name=a", "namespace"),
+    ] {
+        let refused = helm(&program, &["lint"], &["--set", bad]);
+        let said = [refused.stdout, refused.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(!refused.status.success() && said.contains(at), "{bad}: {said}");
+    }
+    let old = helm(&program, &["template", "--kube-version", "1.32.0"], &[]);
+    assert!(!old.status.success() && String::from_utf8_lossy(&old.stderr).contains("1.33"));
+}

@@ -1,0 +1,225 @@
+//! The chart on a real cluster: from `helm install` to a pod with a sidecar, `helm test`, upgrade, rollback, and what
+//! stays when it is removed. Needs `cargo xtask cluster up` and the images `operator`, `sidecar` and `workload` on the
+//! nodes.
+//!
+//! There is one installation in a cluster, so the tests take turns.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde_json::Value;
+use tensorlane_tests::chart::{RELEASE, SYSTEM, helm_succeeds, injects, install, uninstall};
+use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually, image, succeeds};
+
+/// What the chart promises: until a pod that asks gets a sidecar.
+const A_MINUTE: Duration = Duration::from_secs(60);
+
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/examples")
+}
+
+#[test]
+fn the_defaults_serve_within_a_minute_and_two_pods_exchange_a_tensor() {
+    let _turn = turn();
+    uninstall();
+    install(&[], A_MINUTE);
+    let timeout = format!("--timeout={}s", 2 * PATIENCE.as_secs());
+    let said = helm_succeeds(&["test", RELEASE, &timeout]);
+    assert!(said.contains("Succeeded"), "{said}");
+}
+
+#[test]
+fn every_example_is_accepted_without_a_warning() {
+    let _turn = turn();
+    install(&[], PATIENCE);
+    let namespace = Namespace::new();
+    let files: Vec<PathBuf> = fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 5, "{files:?}");
+    for file in files {
+        let file = file.display().to_string();
+        let words =
+            ["kubectl", "--namespace", namespace.name(), "apply", "--dry-run=server", "--filename", &file];
+        let tried = cluster(&words);
+        let told = String::from_utf8_lossy(&tried.stderr);
+        assert!(tried.status.success() && told.is_empty(), "{file}: {told}");
+    }
+}
+
+#[test]
+fn the_first_exchange_of_the_examples_works() {
+    let _turn = turn();
+    install(&[], PATIENCE);
+    let namespace = Namespace::new();
+    let example = fs::read_to_string(examples().join("first-exchange.yaml")).unwrap();
+    namespace.apply(&example.replace("ghcr.io/tensorlane/", "tensorlane.dev/"));
+    namespace.wait_for("complete", "job/reader");
+    let said = namespace.logs("job/reader", "main");
+    assert!(said.contains("first/x"), "{said}");
+}
+
+#[test]
+fn running_pods_go_on_through_upgrade_rollback_and_removal() {
+    let _turn = turn();
+    uninstall();
+    install(&[], PATIENCE);
+    let pods = Pods::new();
+    pods.exchange("installed");
+    let bundle = bundle();
+
+    let policy = "networkPolicy.enabled=true,networkPolicy.exchanges[0].name=default,dashboard.enabled=true";
+    let place = format!("networkPolicy.exchanges[0].namespace={}", pods.0.name());
+    install(&["--set", "logLevel=debug", "--set", policy, "--set", &place], PATIENCE);
+    assert!(arguments().contains(&"--log-level=debug".to_owned()), "{:?}", arguments());
+    assert_eq!(self::bundle(), bundle, "an upgrade touches no bundle");
+    pods.0.get("networkpolicy/tensorlane-exchange-default");
+    pods.exchange("upgraded");
+
+    helm_succeeds(&["rollback", RELEASE, "1", "--wait"]);
+    assert!(arguments().contains(&"--log-level=info".to_owned()), "{:?}", arguments());
+    eventually("the webhook serves", || injects(pods.0.name()).then_some(()));
+    assert_eq!(self::bundle(), bundle, "a rollback touches no bundle");
+    pods.exchange("rolled-back");
+
+    uninstall();
+    assert_eq!(left_in_its_namespace(), ["configmap/kube-root-ca.crt", "serviceaccount/default"]);
+    assert_eq!(left_of_the_release(), STAYS);
+    pods.0.get("tensorexchange/default");
+    pods.0.get("rolebinding/tensorlane-peer");
+    pods.exchange("removed");
+    assert!(!injects(pods.0.name()), "nobody is there to inject");
+
+    install(&[], PATIENCE);
+    pods.exchange("installed-again");
+    pods.have_never_restarted();
+}
+
+/// What helm leaves: the definitions, because deleting them would delete what users made, and the guard of peers.
+const STAYS: [&str; 4] = [
+    "customresourcedefinition.apiextensions.k8s.io/tensorexchanges.tensorlane.dev",
+    "customresourcedefinition.apiextensions.k8s.io/tensorpeers.tensorlane.dev",
+    "validatingadmissionpolicy.admissionregistration.k8s.io/tensorlane-peer-status",
+    "validatingadmissionpolicybinding.admissionregistration.k8s.io/tensorlane-peer-status",
+];
+
+/// The kinds that can be listed, of all namespaces or of none.
+fn kinds(namespaced: bool) -> String {
+    let namespaced = format!("--namespaced={namespaced}");
+    let kinds = succeeds(&["kubectl", "api-resources", "--verbs=list", "--output=name", &namespaced]);
+    let kinds: Vec<&str> = kinds.lines().filter(|kind| !kind.starts_with("events")).collect();
+    kinds.join(",")
+}
+
+fn sorted(names: &str) -> Vec<String> {
+    let mut names: Vec<String> = names.lines().map(str::to_owned).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Everything in the cluster that says it is of the release.
+fn left_of_the_release() -> Vec<String> {
+    let selector = format!("--selector=app.kubernetes.io/instance={RELEASE}");
+    let of =
+        |kinds: &str| succeeds(&["kubectl", "get", kinds, "--all-namespaces", &selector, "--output=name"]);
+    sorted(&(of(&kinds(true)) + &of(&kinds(false))))
+}
+
+/// Everything in the operator's namespace, labelled or not, once what controllers made is collected.
+fn left_in_its_namespace() -> Vec<String> {
+    eventually("the leftovers of pods and Services are collected", || {
+        let left =
+            sorted(&succeeds(&["kubectl", "--namespace", SYSTEM, "get", &kinds(true), "--output=name"]));
+        (!left.iter().any(|name| name.starts_with("endpoint") || name.contains("pod/"))).then_some(left)
+    })
+}
+
+/// The bundles of all entries of the webhook.
+fn bundle() -> Vec<String> {
+    let webhook = succeeds(&["kubectl", "get", "mutatingwebhookconfiguration", RELEASE, "--output=json"]);
+    let webhook: Value = serde_json::from_str(&webhook).unwrap();
+    let entries = webhook["webhooks"].as_array().unwrap();
+    entries.iter().map(|entry| entry["clientConfig"]["caBundle"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The arguments of the operator.
+fn arguments() -> Vec<String> {
+    let words = ["kubectl", "--namespace", SYSTEM, "get", "deployment/tensorlane-operator", "--output=json"];
+    let deployment: Value = serde_json::from_str(&succeeds(&words)).unwrap();
+    let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+    serde_json::from_value(container["args"].clone()).unwrap()
+}
+
+/// Two pods with sidecars, one on each node.
+struct Pods(Namespace);
+
+impl Pods {
+    fn new() -> Self {
+        let namespace = Namespace::new();
+        for node in NODES {
+            namespace.apply(&format!(
+                "apiVersion: v1
+kind: Pod
+metadata: {{name: {node}, annotations: {{tensorlane.dev/inject: enabled, tensorlane.dev/arena-size: 64Mi}}}}
+spec:
+  nodeName: {node}
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: '{image}'
+    command: [sh, -c, 'sleep 86400']
+    workingDir: /data
+    volumeMounts: [{{name: data, mountPath: /data}}]
+  volumes: [{{name: data, emptyDir: {{}}}}]
+",
+                image = image("workload")
+            ));
+        }
+        for node in NODES {
+            namespace.wait_for("Ready", &format!("pod/{node}"));
+        }
+        Self(namespace)
+    }
+
+    /// Has each put new bytes and the other get them by reference; the checksums must agree.
+    fn exchange(&self, name: &str) {
+        let header = r#"{"x":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}}"#;
+        let sum = |file: &str| format!("tail -c 65536 {file} | sha256sum | cut -d ' ' -f 1");
+        for (owner, reader) in [(NODES[0], NODES[1]), (NODES[1], NODES[0])] {
+            let put = self.0.shell(
+                owner,
+                "main",
+                &format!(
+                    "{{ printf '\\200\\0\\0\\0\\0\\0\\0\\0%-128s' '{header}'; head -c 65536 /dev/urandom; }} > {name} &&
+                     tensorlane put {name} --name {name} --output json | grep -o '\"reference\": *\"[^\"]*\"' | cut -d '\"' -f 4 &&
+                     {}",
+                    sum(name)
+                ),
+            );
+            let (reference, expected) = put.trim().split_once('\n').expect("a reference and a checksum");
+            let line =
+                format!("tensorlane get {reference} --to got-{name} >&2 && {}", sum(&format!("got-{name}")));
+            let got = eventually(&format!("{reader} gets what {owner} put ({name})"), || {
+                self.0.try_kubectl(&["exec", reader, "--container=main", "--", "sh", "-c", &line])
+            });
+            assert_eq!(got.trim(), expected, "{name}");
+        }
+    }
+
+    fn have_never_restarted(&self) {
+        for node in NODES {
+            let status = &self.0.get(&format!("pod/{node}"))["status"];
+            for list in ["containerStatuses", "initContainerStatuses"] {
+                for container in status[list].as_array().unwrap() {
+                    assert_eq!(container["restartCount"], 0, "{container}");
+                }
+            }
+        }
+    }
+}
