@@ -1,6 +1,8 @@
 //! What a test takes away from the cluster for a while. It comes back when the guard is dropped, also where a test fails.
 
-use crate::cluster::{cluster, eventually, items, succeeds};
+use serde_json::Value;
+
+use crate::cluster::{cluster, eventually, succeeds};
 
 /// Services of the cluster that are dead.
 #[derive(Debug)]
@@ -25,28 +27,39 @@ impl Outage {
         outage
     }
 
-    /// Starts one of them again, and waits until Kubernetes answers.
+    /// Starts one of them again, and waits until it does its work.
     ///
     /// # Panics
     /// Where that does not come about.
     pub fn end(&mut self, service: &str) {
         self.dead.retain(|dead| dead != service);
-        succeeds(&["start", service]);
-        eventually("the API server is ready", || {
-            cluster(&["kubectl", "get", "--raw", "/readyz"]).status.success().then_some(())
+        let before = node_of(service).map(heard_of);
+        eventually(&format!("{service} does its work"), || {
+            // A kubelet that finds no containerd ends; it is started until one stays.
+            succeeds(&["start", service]);
+            let answers = cluster(&["kubectl", "get", "--raw", "/readyz"]).status.success();
+            let heard = answers && node_of(service).map(heard_of) != before;
+            (answers && (heard || before.is_none())).then_some(())
         });
     }
 }
 
+/// The node whose kubelet a service is.
+fn node_of(service: &str) -> Option<&str> {
+    service.strip_suffix(".kubelet")
+}
+
 impl Drop for Outage {
     fn drop(&mut self) {
-        for service in std::mem::take(&mut self.dead) {
-            // Nothing better can be done here; a test that needs it will say so.
-            let _ = cluster(&["start", &service]);
+        // In the order in which they need each other. Nothing better can be done here where it fails.
+        self.dead.sort_by_key(|service| node_of(service).is_some());
+        for service in &self.dead {
+            let _ = cluster(&["start", service]);
         }
         if std::thread::panicking() {
-            // What the test has to say about itself comes from the API server. It may be back or not.
-            let _ = cluster(&["kubectl", "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s"]);
+            // What the test has to say about itself comes from the API server. This also starts a kubelet again that came
+            // before its containerd.
+            let _ = cluster(&["up"]);
         }
     }
 }
@@ -80,12 +93,12 @@ impl Drop for BadLink {
     }
 }
 
-/// When each node was last heard of: what its kubelet renews every few seconds.
+/// When a node was last heard of: what its kubelet renews every few seconds.
 ///
 /// # Panics
 /// Where the API server does not answer.
-pub fn heard_of_nodes() -> Vec<String> {
-    let leases = succeeds(&["kubectl", "--namespace", "kube-node-lease", "get", "leases", "--output=json"]);
-    let time = |lease: &serde_json::Value| lease["spec"]["renewTime"].as_str().unwrap_or_default().to_owned();
-    items(&leases).iter().map(time).collect()
+pub fn heard_of(node: &str) -> String {
+    let lease = succeeds(&["kubectl", "--namespace=kube-node-lease", "get", "lease", node, "--output=json"]);
+    let lease: Value = serde_json::from_str(&lease).expect("kubectl writes JSON");
+    lease["spec"]["renewTime"].as_str().unwrap_or_default().to_owned()
 }

@@ -1,0 +1,259 @@
+//! Parts of Kubernetes die and come back, and the exchange goes on. Needs `cargo xtask cluster up` and the images
+//! `operator`, `sidecar` and `workload` on the nodes.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tensorlane_tests::cluster::{NODES, eventually, items, succeeds};
+use tensorlane_tests::installed::{Exchange, SYSTEM, await_operator, condition, scale_operator};
+use tensorlane_tests::outage::{BadLink, Outage, heard_of};
+use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR, container_status, process_of};
+
+const MIB: u64 = 1 << 20;
+
+/// Each of two puts what the other reads.
+fn round(one: &mut Pod<'_>, other: &mut Pod<'_>) {
+    let number = next();
+    give(one, other, number);
+    give(other, one, number + 1);
+}
+
+/// Numbers that no tensor of this process has had.
+fn next() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(2, Ordering::Relaxed)
+}
+
+fn give(from: &mut Pod<'_>, to: &mut Pod<'_>, seed: u64) {
+    let reference = from.ask(&format!("store {MIB} {seed}"), "stored");
+    assert_eq!(
+        to.ask(&format!("read 20 {reference}"), "read"),
+        "tcp",
+        "from {} to {}",
+        from.name(),
+        to.name()
+    );
+    from.ask("drop", "dropped 1");
+}
+
+/// Rounds for as long as this.
+fn rounds_for(time: Duration, one: &mut Pod<'_>, other: &mut Pod<'_>) -> usize {
+    let end = Instant::now() + time;
+    let mut rounds = 0;
+    while Instant::now() < end {
+        round(one, other);
+        rounds += 1;
+    }
+    rounds
+}
+
+/// What must not change when nothing of the exchange has died: of each pod the restarts, of each peer who it is.
+fn identities(exchange: &Exchange, pods: &[&Pod<'_>]) -> BTreeMap<String, Value> {
+    let restarts = pods.iter().map(|pod| {
+        let counts = serde_json::json!([pod.restarts("main"), pod.restarts(SIDECAR)]);
+        (format!("pod/{}", pod.name()), counts)
+    });
+    let peer = |peer: Value| {
+        let who = serde_json::json!([peer["metadata"]["uid"], peer["status"]["incarnation"]]);
+        (format!("txp/{}", peer["metadata"]["name"]), who)
+    };
+    restarts.chain(exchange.peers().into_iter().map(peer)).collect()
+}
+
+/// A peer, by its name.
+fn peer(exchange: &Exchange, name: &str) -> Value {
+    exchange.get(&format!("txp/{name}"))
+}
+
+/// Waits until the operator says of a peer that its node is lost.
+fn await_lost(exchange: &Exchange, name: &str) {
+    eventually("the operator says that the node is lost", || {
+        let ready = condition(&peer(exchange, name), "Ready");
+        (ready.is("False") && ready.reason() == "NodeLost").then_some(())
+    });
+}
+
+#[test]
+fn a_node_without_kubelet_and_containerd_goes_on_exchanging_and_one_that_is_cut_off_harms_nobody_else() {
+    let exchange = Exchange::new();
+    let mut one = Pod::start(&exchange, "one", &PodOptions::on("node1"));
+    let mut near = Pod::start(&exchange, "near", &PodOptions::on("node1"));
+    let mut far = Pod::start(&exchange, "far", &PodOptions::on("node2"));
+    exchange.await_peers(3);
+    round(&mut one, &mut far);
+    let before = identities(&exchange, &[&one, &near, &far]);
+
+    let mut dead = Outage::of(&["node2.kubelet", "node2.containerd"]);
+    round(&mut one, &mut far);
+    await_lost(&exchange, "far");
+    round(&mut one, &mut far);
+    round(&mut near, &mut far);
+    dead.end("node2.containerd");
+    dead.end("node2.kubelet");
+    exchange.await_peers(3);
+    assert_eq!(identities(&exchange, &[&one, &near, &far]), before);
+
+    let reference = far.ask(&format!("store {MIB} 77"), "stored");
+    let cut = BadLink::cut("node2");
+    let answer = one.ask(&format!("read 5 {reference}"), "error");
+    assert!(["PEER_UNREACHABLE", "DEADLINE_EXCEEDED", "deadline"].contains(&answer.as_str()), "{answer}");
+    round(&mut one, &mut near);
+    await_lost(&exchange, "far");
+    assert_eq!(managers(&exchange, "far"), ["tensorlane-operator-status"]);
+    for name in ["one", "near"] {
+        assert!(condition(&peer(&exchange, name), "Ready").is("True"), "{name} suffers");
+    }
+    round(&mut one, &mut near);
+    drop(cut);
+    exchange.await_peers(3);
+    eventually("the far pod is reached again", || {
+        one.tell(&format!("read 5 {reference}"));
+        (one.answer() == "read tcp").then_some(())
+    });
+    far.ask("drop", "dropped 1");
+    round(&mut one, &mut far);
+    assert_eq!(identities(&exchange, &[&one, &near, &far]), before);
+}
+
+/// Who says what a peer's condition is.
+fn managers(exchange: &Exchange, name: &str) -> Vec<String> {
+    let peer: Value = serde_json::from_str(&exchange.kubectl(&[
+        "get",
+        "txp",
+        name,
+        "--output=json",
+        "--show-managed-fields",
+    ]))
+    .unwrap();
+    let all = peer["metadata"]["managedFields"].as_array().unwrap().iter();
+    let says = |entry: &&Value| {
+        let ready = &entry["fieldsV1"]["f:status"]["f:conditions"]["k:{\"type\":\"Ready\"}"];
+        !ready["f:status"].is_null()
+    };
+    all.filter(says).map(|entry| entry["manager"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The condition that says whether a pod's containers are ready, and since when.
+fn readiness(pods: &[&Pod<'_>]) -> Vec<Value> {
+    pods.iter().map(|pod| condition(&pod.object(), "ContainersReady").0).collect()
+}
+
+#[test]
+fn the_exchange_goes_on_without_control_plane_and_operator_and_afterwards_no_peer_is_lost() {
+    let exchange = Exchange::new();
+    let mut one = Pod::start(&exchange, "one", &PodOptions::on("node1"));
+    let mut far = Pod::start(&exchange, "far", &PodOptions::on("node2"));
+    exchange.await_peers(2);
+    round(&mut one, &mut far);
+    let before = (identities(&exchange, &[&one, &far]), readiness(&[&one, &far]));
+
+    scale_operator(0);
+    let mut dead = Outage::of(&["apiserver", "controller-manager"]);
+    let rounds = rounds_for(Duration::from_secs(60), &mut one, &mut far);
+    assert!(rounds > 5, "{rounds} rounds in a minute");
+    dead.end("apiserver");
+    // Else the controller manager finds that no node was heard of for a minute.
+    let unheard = NODES.map(heard_of);
+    eventually("both nodes are heard of again", || {
+        let heard = NODES.map(heard_of);
+        heard.iter().zip(&unheard).all(|(now, before)| now != before).then_some(())
+    });
+    dead.end("controller-manager");
+    round(&mut one, &mut far);
+    scale_operator(2);
+    exchange.await_peers(2);
+    assert_eq!((identities(&exchange, &[&one, &far]), readiness(&[&one, &far])), before);
+    let mut new = Pod::start(&exchange, "new", &PodOptions::on("node2"));
+    exchange.await_peers(3);
+    give(&mut one, &mut new, 5001);
+}
+
+#[test]
+fn the_exchange_goes_on_without_the_api_server_alone() {
+    let exchange = Exchange::new();
+    let mut one = Pod::start(&exchange, "one", &PodOptions::on("node1"));
+    let mut far = Pod::start(&exchange, "far", &PodOptions::on("node2"));
+    exchange.await_peers(2);
+    let before = identities(&exchange, &[&one, &far]);
+    let mut dead = Outage::of(&["apiserver"]);
+    rounds_for(Duration::from_secs(30), &mut one, &mut far);
+    dead.end("apiserver");
+    // Whatever Kubernetes makes of it meanwhile.
+    rounds_for(Duration::from_secs(5), &mut one, &mut far);
+    await_operator();
+    exchange.await_peers(2);
+    round(&mut one, &mut far);
+    assert_eq!(identities(&exchange, &[&one, &far]), before);
+}
+
+/// Pods that ask for a sidecar and are never put on a node: all that the operator has to do, and nothing that costs.
+fn gated(replicas: usize) -> String {
+    format!(
+        "apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {{name: gated}}
+spec:
+  replicas: {replicas}
+  selector: {{matchLabels: {{app: gated}}}}
+  template:
+    metadata:
+      labels: {{app: gated}}
+      annotations: {{tensorlane.dev/inject: enabled, tensorlane.dev/arena-size: 16Mi}}
+    spec:
+      schedulingGates: [{{name: tests.tensorlane.dev/never}}]
+      containers: [{{name: main, image: none}}]
+"
+    )
+}
+
+/// The pod of the replica that leads.
+fn leader() -> Value {
+    let pod = eventually("a replica leads", || {
+        let lease = succeeds(&[
+            "kubectl",
+            "--namespace",
+            SYSTEM,
+            "get",
+            "lease",
+            "tensorlane-operator",
+            "--output=json",
+        ]);
+        let lease: Value = serde_json::from_str(&lease).ok()?;
+        let holder = lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?.to_owned();
+        let pods = items(&succeeds(&["kubectl", "--namespace", SYSTEM, "get", "pods", "--output=json"]));
+        pods.into_iter().find(|pod| pod["metadata"]["name"] == holder.as_str())
+    });
+    assert_eq!(container_status(&pod, "operator")["ready"], true, "{pod}");
+    pod
+}
+
+#[test]
+fn an_operator_that_is_killed_in_the_middle_of_its_work_is_followed_by_one_that_ends_it() {
+    const STEP: usize = 30;
+    const STEPS: usize = 4;
+    let exchange = Exchange::new();
+    let mut in_the_middle = false;
+    let mut wanted = 0;
+    while !in_the_middle && wanted < STEP * STEPS {
+        let there = wanted;
+        wanted += STEP;
+        let process = process_of(&container_status(&leader(), "operator"));
+        exchange.apply(&gated(wanted));
+        eventually("the first of the new peers is there", || (exchange.peers().len() > there).then_some(()));
+        process.kill();
+        in_the_middle = exchange.peers().len() < wanted;
+        eventually(&format!("{wanted} peers are there"), || (exchange.peers().len() == wanted).then_some(()));
+    }
+    assert!(in_the_middle, "the operator is always faster than this test");
+    await_operator();
+    let pods = exchange.pods("app=gated");
+    for peer in exchange.peers() {
+        let pod = pods.iter().find(|pod| pod["metadata"]["name"] == peer["metadata"]["name"]).unwrap();
+        assert_eq!(peer["spec"]["podUID"], pod["metadata"]["uid"]);
+    }
+    eventually("the exchange counts them", || {
+        (exchange.get("tex/default")["status"]["peers"] == wanted).then_some(())
+    });
+}
