@@ -57,6 +57,23 @@ pub fn succeeds(words: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs `xtask cluster` with these words and this input, which must succeed.
+///
+/// # Panics
+/// Where it fails.
+pub fn succeeds_with(words: &[&str], input: &str) {
+    let mut command = xtask();
+    command.arg("cluster").args(words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("xtask is built");
+    let mut pipe = child.stdin.take().expect("it is a pipe");
+    // Who does not read to the end has failed, and says why.
+    let _ = pipe.write_all(input.as_bytes());
+    drop(pipe);
+    let output = child.wait_with_output().expect("it ends");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "xtask cluster {}: {told}\n{input}", words.join(" "));
+}
+
 /// Waits until `look` gives something.
 ///
 /// # Panics
@@ -70,6 +87,15 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "this did not come about within {PATIENCE:?}: {what}");
         std::thread::park_timeout(LOOK_EVERY);
     }
+}
+
+/// The objects of a list.
+///
+/// # Panics
+/// Where it is none.
+pub fn items(list: &str) -> Vec<Value> {
+    let mut list: Value = serde_json::from_str(list).expect("kubectl writes JSON");
+    list["items"].as_array_mut().map(std::mem::take).expect("a list")
 }
 
 /// A namespace of Kubernetes for one test. It is deleted when this is dropped.
@@ -119,16 +145,8 @@ impl Namespace {
     /// # Panics
     /// Where the API server refuses it.
     pub fn apply(&self, manifest: &impl Display) {
-        let mut kubectl = xtask()
-            .args(["cluster", "kubectl", "--namespace", &self.name, "apply", "--filename", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("xtask is built");
-        let mut input = kubectl.stdin.take().expect("it is a pipe");
-        input.write_all(manifest.to_string().as_bytes()).expect("kubectl reads");
-        drop(input);
-        assert!(kubectl.wait().expect("kubectl ends").success(), "refused:\n{manifest}");
+        let words = ["kubectl", "--namespace", &self.name, "apply", "--filename=-"];
+        succeeds_with(&words, &manifest.to_string());
     }
 
     /// An object, such as `pod/a`.

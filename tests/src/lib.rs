@@ -5,8 +5,12 @@
 
 pub mod cgroup;
 pub mod cluster;
+pub mod dialogue;
 pub mod http;
+pub mod installed;
 pub mod netns;
+pub mod outage;
+pub mod pod;
 pub mod process;
 pub mod proxy;
 pub mod raw;

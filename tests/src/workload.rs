@@ -2,23 +2,20 @@
 //!
 //! What it can be told stands in `bin/workload.rs`. It ends when its input does, or is killed with the test.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::ops::{Deref, DerefMut};
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
 
+use crate::dialogue::Dialogue;
 use crate::process::{Orphan, signal};
 use crate::sidecar::{Sidecar, bin_dir};
-use crate::wait::PATIENCE;
 
 /// A running workload.
 #[derive(Debug)]
 pub struct Workload {
     child: Child,
-    input: Option<ChildStdin>,
-    answers: Receiver<String>,
+    dialogue: Dialogue,
 }
 
 impl Workload {
@@ -38,72 +35,11 @@ impl Workload {
         command.args(words).arg(sidecar.sockets());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the workload's binary");
-        let (input, output) = (child.stdin.take(), child.stdout.take().expect("its output"));
-        let (send, answers) = channel();
-        // It ends with the output, which ends with the process and its children.
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    return;
-                }
-            }
-        });
-        let mut workload = Self { child, input, answers };
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let dialogue = Dialogue::new(input.expect("its input"), output.expect("its output"));
+        let mut workload = Self { child, dialogue };
         workload.expect("ready");
         workload
-    }
-
-    /// Tells it something, and does not wait for the answer.
-    ///
-    /// # Panics
-    /// Where it does not listen any more.
-    pub fn tell(&mut self, line: &str) {
-        let input = self.input.as_mut().expect("its input was not closed");
-        writeln!(input, "{line}").expect("the workload listens");
-    }
-
-    /// Its next answer, which must begin with `word`; the rest of it.
-    ///
-    /// # Panics
-    /// Where it says something else, or nothing.
-    #[track_caller]
-    pub fn expect(&mut self, word: &str) -> String {
-        self.expect_within(word, PATIENCE)
-    }
-
-    /// As [`Workload::expect`], for what takes its time.
-    ///
-    /// # Panics
-    /// As [`Workload::expect`].
-    #[track_caller]
-    pub fn expect_within(&mut self, word: &str, patience: Duration) -> String {
-        let answer = self.answer_within(patience);
-        let rest = answer.strip_prefix(word).unwrap_or_else(|| panic!("not {word:?} but {answer:?}"));
-        rest.trim_start().to_owned()
-    }
-
-    /// Its next answer.
-    ///
-    /// # Panics
-    /// Where there is none.
-    #[track_caller]
-    pub fn answer(&mut self) -> String {
-        self.answer_within(PATIENCE)
-    }
-
-    #[track_caller]
-    fn answer_within(&mut self, patience: Duration) -> String {
-        self.answers.recv_timeout(patience).unwrap_or_else(|e| panic!("the workload does not answer: {e}"))
-    }
-
-    /// Tells it something and gives its answer, which must begin with `word`.
-    ///
-    /// # Panics
-    /// As [`Workload::expect`].
-    #[track_caller]
-    pub fn ask(&mut self, line: &str, word: &str) -> String {
-        self.tell(line);
-        self.expect(word)
     }
 
     /// Has it fork. The child keeps everything that it inherited until it is killed.
@@ -167,8 +103,22 @@ impl Workload {
     /// # Panics
     /// Where it does not end.
     pub fn finish(mut self) -> ExitStatus {
-        self.input = None;
+        self.dialogue.close();
         self.child.wait().expect("it ends when its input does")
+    }
+}
+
+impl Deref for Workload {
+    type Target = Dialogue;
+
+    fn deref(&self) -> &Dialogue {
+        &self.dialogue
+    }
+}
+
+impl DerefMut for Workload {
+    fn deref_mut(&mut self) -> &mut Dialogue {
+        &mut self.dialogue
     }
 }
 

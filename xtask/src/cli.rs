@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Generate,
     /// Installs what is missing.
     Setup,
+    /// Fetches the weights that demo and suites move.
+    Weights,
 }
 
 /// Which parts run, and how.
@@ -74,8 +76,11 @@ pub(crate) fn help() -> String {
                                 speaks to it as an administrator
   cluster load IMAGE            brings an OCI archive, or an image of ours, to every node
   cluster stop|start SERVICE... kills or starts services such as apiserver or node2.kubelet
+  cluster cut|mend NODE, cluster slow NODE MBIT
+                                what becomes of packets between a node and the other
   images [--fresh] [NAME]...    makes OCI archives of our programs, without a registry
   generate                      writes the generated protocol code and manifests
+  weights                       fetches the real weights that demo and cluster suites move, where they are not here
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
@@ -105,6 +110,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
         "images" => images::parse(rest).map(Command::Images),
         "generate" => nothing_after("generate", rest, Command::Generate),
         "setup" => nothing_after("setup", rest, Command::Setup),
+        "weights" => nothing_after("weights", rest, Command::Weights),
         unknown => Err(Failure::usage(format!("there is no command `{unknown}`"))),
     }
 }
@@ -182,7 +188,7 @@ mod tests {
     #[test]
     fn help_names_every_command_and_part() {
         let help = help();
-        for word in ["demo", "test", "bench", "cluster", "images", "generate", "setup", "help"] {
+        for word in ["demo", "test", "bench", "cluster", "images", "generate", "setup", "weights", "help"] {
             assert!(help.contains(&format!("\n  {word} ")), "{word}");
         }
         for part in PARTS {

@@ -71,5 +71,9 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
             println!("everything that demo and test need is here");
             Ok(0)
         }
+        Command::Weights => {
+            println!("{}", place.short(&weights::fetched(&place, style)?));
+            Ok(0)
+        }
     }
 }

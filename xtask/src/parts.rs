@@ -225,8 +225,10 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
             let prepared = [
                 &["images"][..],
                 &["cluster", "up"],
+                &["cluster", "load", "operator"],
                 &["cluster", "load", "sidecar"],
                 &["cluster", "load", "workload"],
+                &["weights"],
             ];
             let suites = steps.pop();
             steps.extend(prepared.map(|words| step(Counted::Preparation, xtask(words))));

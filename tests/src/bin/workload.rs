@@ -3,11 +3,15 @@
 //! ```text
 //! acquire TARGET...        acquired N         leases and maps tensors by name or reference, and holds them
 //! hold PREFIX              held N             the same for every name that begins so
+//! read SECONDS TARGET      read TRANSPORT     looks at every byte of a tensor within so many seconds, and gives it back
 //! verify                   intact N           every held tensor shows the bytes that its metadata promise
 //! drop                     dropped N          gives back what is held
 //! put NAME BYTES SEED      put REFERENCE      stores a pattern and holds the lease
+//! store BYTES SEED         stored REFERENCE   the same without a name
 //! fill BYTES SEED          filled N           stores patterns until the arena is full, and holds the leases
 //! reserve BYTES            reserved ID        writes half of a reservation and neither seals nor aborts it
+//! leases TARGET            leases N           how many there are on a tensor, of sessions and peers
+//! sealed                   sealed N           bytes of the arena in sealed tensors
 //! status                   ok INCARNATION     one call
 //! fork                     child PID          a child that inherits everything and does nothing until it is killed
 //! fork-watch               child PID          a child that says whether all is intact, stops itself, says it again, ends
@@ -93,11 +97,15 @@ impl Workload {
         match words {
             ["acquire", targets @ ..] => self.acquire(targets.iter().map(|word| target(word)).collect()),
             ["hold", prefix] => self.hold(prefix),
+            ["read", seconds, of] => self.read(Duration::from_secs(number(seconds)), target(of)),
             ["verify"] => Ok(self.verify()),
             ["drop"] => Ok(format!("dropped {}", self.drop_all()?)),
             ["put", name, bytes, seed] => self.put(name, number(bytes), number(seed)),
+            ["store", bytes, seed] => self.store(number(bytes), number(seed)),
             ["fill", bytes, seed] => self.fill(number(bytes), number(seed)),
             ["reserve", bytes] => self.reserve(number(bytes)),
+            ["leases", of] => Ok(format!("leases {}", self.client.describe(target(of))?.leases)),
+            ["sealed"] => Ok(format!("sealed {}", self.client.status()?.arena.unwrap_or_default().sealed)),
             ["status"] => Ok(format!("ok {}", self.client.status()?.incarnation)),
             ["fork"] => Ok(fork(|| ())),
             ["fork-watch"] => Ok(self.fork_watch()),
@@ -127,6 +135,12 @@ impl Workload {
         self.client.list(prefix).map(|listed| Ok(Target::name(listed?.name))).collect()
     }
 
+    fn read(&self, within: Duration, of: Target) -> Result<String> {
+        let tensor = self.client.with_deadline(within).acquire(of, &AcquireOptions::new())?;
+        let word = if is_intact(&tensor) { "read" } else { "damaged" };
+        Ok(format!("{word} {}", tensor.moved().transport.map_or("unknown", |transport| transport.as_str())))
+    }
+
     fn verify(&self) -> String {
         match self.tensors.iter().find(|tensor| !is_intact(tensor)) {
             None => format!("intact {}", self.tensors.len()),
@@ -146,6 +160,13 @@ impl Workload {
     fn put(&mut self, name: &str, bytes: u64, seed: u64) -> Result<String> {
         let stored = put_pattern(&self.client, seed, bytes, &PutOptions::named(name))?;
         let answer = format!("put {}", stored.reference());
+        self.stored.push(stored);
+        Ok(answer)
+    }
+
+    fn store(&mut self, bytes: u64, seed: u64) -> Result<String> {
+        let stored = put_pattern(&self.client, seed, bytes, &PutOptions::new())?;
+        let answer = format!("stored {}", stored.reference());
         self.stored.push(stored);
         Ok(answer)
     }

@@ -8,6 +8,7 @@ mod cgroup;
 mod components;
 mod down;
 mod layout;
+mod link;
 mod lock;
 mod network;
 mod pki;
@@ -26,6 +27,8 @@ use crate::failure::Failure;
 use crate::images;
 use crate::place::Place;
 use crate::style::Style;
+use layout::Node;
+use link::Link;
 use lock::Lock;
 use record::Record;
 
@@ -50,13 +53,15 @@ pub(crate) enum Request {
     Stop(Vec<String>),
     /// Starts services that were stopped.
     Start(Vec<String>),
+    /// Changes the link of a node.
+    Link(Node, Link),
 }
 
 /// Reads the words after `cargo xtask cluster`.
 pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
     let Some((command, rest)) = words.split_first() else {
         return Err(Failure::usage(
-            "`cluster` needs to know what to do: up, down, status, kubectl, helm, load, stop or start",
+            "`cluster` needs to know what to do: up, down, status, kubectl, helm, load, stop, start, cut, slow or mend",
         ));
     };
     match (command.as_str(), rest) {
@@ -74,6 +79,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
         }
         ("stop", names) => Ok(Request::Stop(names.to_vec())),
         ("start", names) => Ok(Request::Start(names.to_vec())),
+        ("cut" | "slow" | "mend", _) => link::parse(command, rest),
         ("up" | "down" | "status", [word, ..]) => {
             Err(Failure::usage(format!("`cluster {command}` takes no argument, not `{word}`")))
         }
@@ -92,6 +98,10 @@ pub(crate) fn perform(request: &Request, place: &Place, style: Style) -> Result<
         Request::Load(image) => load(image, place, &layout, style).map(|()| 0),
         Request::Stop(names) => stop(names, &layout).map(|()| 0),
         Request::Start(names) => start(names, &layout).map(|()| 0),
+        Request::Link(node, link) => {
+            record_of(&layout)?;
+            link.apply(&layout, *node).map(|()| 0)
+        }
     }
 }
 
@@ -155,6 +165,7 @@ mod tests {
         assert_eq!(parsed("kubectl get pods --help"), Ok(Request::Client("kubectl", expected)));
         assert_eq!(parsed("up"), Ok(Request::Up));
         assert_eq!(parsed("load a.tar"), Ok(Request::Load("a.tar".into())));
+        assert_eq!(parsed("slow node2 40"), Ok(Request::Link(layout::NODES[1], Link::Slow(40))));
     }
 
     #[test]
@@ -166,6 +177,10 @@ mod tests {
             ("load", "one image"),
             ("load a b", "one image"),
             ("stop", "`cluster stop`"),
+            ("cut", "`cluster cut`"),
+            ("cut node3", "`node3`"),
+            ("mend node1 node2", "`cluster mend`"),
+            ("slow node1 fast", "`fast`"),
         ] {
             let what = parsed(line).unwrap_err();
             assert!(what.contains(word), "{line}: {what}");

@@ -1,0 +1,210 @@
+//! Tensorlane on the test cluster, installed once for all tests of a suite, and exchanges to test with.
+//!
+//! Needs `cargo xtask cluster up` and the images `operator`, `sidecar` and `workload` on the nodes. What a test makes is
+//! in namespaces of its own, which go with it. The installation stays for the next suite and goes with the cluster.
+
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use serde_json::Value;
+
+use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, succeeds, succeeds_with};
+
+/// The operator's namespace.
+pub const SYSTEM: &str = "tensorlane-system";
+
+/// The operator's Deployment.
+pub const OPERATOR: &str = "deployment/tensorlane-operator";
+
+/// Where the manifests say the images are. On the cluster they have the names that `cargo xtask images` gives.
+const PUBLISHED: &str = "ghcr.io/tensorlane/";
+const LOADED: &str = "tensorlane.dev/";
+
+/// How much is shown of a log when a test has failed.
+const TAIL: &str = "--tail=60";
+
+/// A namespace with the exchange `default`, in a cluster where Tensorlane is installed. Where a test fails, it says what
+/// its pods, the sidecars and the operator have to say.
+#[derive(Debug)]
+pub struct Exchange {
+    namespace: Namespace,
+}
+
+/// Sees to it that Tensorlane is installed and serves.
+///
+/// # Panics
+/// Where the cluster is not up, or the operator does not come up.
+pub fn install() {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| {
+        apply_installation();
+        await_operator();
+    });
+}
+
+/// The one place that knows how Tensorlane is installed.
+fn apply_installation() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/install.yaml");
+    let manifests =
+        std::fs::read_to_string(&path).expect("manifests/install.yaml").replace(PUBLISHED, LOADED);
+    succeeds_with(&["kubectl", "apply", "--server-side", "--force-conflicts", "--filename=-"], &manifests);
+}
+
+/// Waits until every replica of the operator is ready and the webhook serves: a pod that is only tried gets a sidecar.
+///
+/// # Panics
+/// Where that does not come about; says what the operator says.
+pub fn await_operator() {
+    let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+    let rolled = cluster(&["kubectl", "--namespace", SYSTEM, "rollout", "status", OPERATOR, &timeout]);
+    if !rolled.status.success() {
+        report_operator();
+        panic!("the operator does not come up: {}", String::from_utf8_lossy(&rolled.stderr));
+    }
+    // An endpoint is known a moment after it is ready.
+    eventually("the webhook serves", || injects("default").then_some(()));
+}
+
+/// Whether a pod that asks would get a sidecar.
+fn injects(namespace: &str) -> bool {
+    let pod = r#"{"metadata": {"annotations": {"tensorlane.dev/inject": "enabled"}}}"#;
+    let overrides = format!("--overrides={pod}");
+    let words = ["kubectl", "--namespace", namespace, "run", "tried", "--image=none", &overrides];
+    let tried = cluster(&[&words[..], &["--dry-run=server", "--output=json"]].concat());
+    let pod: Value = serde_json::from_slice(&tried.stdout).unwrap_or_default();
+    tried.status.success() && pod["metadata"]["labels"]["tensorlane.dev/injected"] == "true"
+}
+
+impl Exchange {
+    /// A new one, in a new namespace.
+    ///
+    /// # Panics
+    /// Where Tensorlane cannot be installed.
+    pub fn new() -> Self {
+        Self::with("{}")
+    }
+
+    /// A new one with this `spec`, in YAML.
+    ///
+    /// # Panics
+    /// Where Tensorlane cannot be installed, or the API server refuses the exchange.
+    pub fn with(spec: &str) -> Self {
+        install();
+        let exchange = Self { namespace: Namespace::new() };
+        exchange.apply(&format!(
+            "{{apiVersion: tensorlane.dev/v1alpha1, kind: TensorExchange, metadata: {{name: default}}, spec: {spec}}}"
+        ));
+        exchange
+    }
+
+    /// Its peers, as `kubectl get txp` has them.
+    pub fn peers(&self) -> Vec<Value> {
+        items(&self.kubectl(&["get", "txp", "--output", "json"]))
+    }
+
+    /// Waits until there are so many peers, no more, and all are ready; gives them.
+    ///
+    /// # Panics
+    /// Where that does not come about.
+    pub fn await_peers(&self, count: usize) -> Vec<Value> {
+        eventually(&format!("{count} peers are ready"), || {
+            let listed = self.try_kubectl(&["get", "txp", "--output", "json"])?;
+            let peers = items(&listed);
+            let all = peers.len() == count && peers.iter().all(|peer| condition(peer, "Ready").is("True"));
+            all.then_some(peers)
+        })
+    }
+
+    /// The names of the pods with a label such as `app=x`, those that are being deleted left out.
+    pub fn pods(&self, label: &str) -> Vec<Value> {
+        let mut pods = items(&self.kubectl(&["get", "pods", "--selector", label, "--output", "json"]));
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods
+    }
+}
+
+impl Default for Exchange {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Deref for Exchange {
+    type Target = Namespace;
+
+    fn deref(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            report(self.name());
+            report_operator();
+        }
+    }
+}
+
+/// A condition of an object; null where it has none of that type.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Condition(pub Value);
+
+/// A condition of an object.
+pub fn condition(object: &Value, kind: &str) -> Condition {
+    let all = object["status"]["conditions"].as_array();
+    let found = all.into_iter().flatten().find(|condition| condition["type"] == kind);
+    Condition(found.cloned().unwrap_or_default())
+}
+
+impl Condition {
+    /// Whether its status is this.
+    pub fn is(&self, status: &str) -> bool {
+        self.0["status"] == status
+    }
+
+    /// Its reason, empty where there is none.
+    pub fn reason(&self) -> &str {
+        self.0["reason"].as_str().unwrap_or_default()
+    }
+}
+
+/// Says what is known of a namespace.
+fn report(namespace: &str) {
+    let here = ["kubectl", "--namespace", namespace];
+    show(&here, &["get", "pods,txp,tex", "--output=wide"]);
+    show(&here, &["get", "events", "--sort-by=.lastTimestamp"]);
+    let sidecars =
+        ["logs", "--selector=tensorlane.dev/injected=true", "--container=tensorlane", "--prefix", TAIL];
+    show(&here, &sidecars);
+}
+
+/// Says what the operator has to say.
+fn report_operator() {
+    let here = ["kubectl", "--namespace", SYSTEM];
+    show(&here, &["get", "pods,leases", "--output=wide"]);
+    show(&here, &["logs", "--selector=app.kubernetes.io/component=operator", "--prefix", TAIL]);
+}
+
+fn show(here: &[&str], words: &[&str]) {
+    let output = cluster(&[here, words].concat());
+    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    eprintln!("--- kubectl {}\n{}", words.join(" "), texts.concat());
+}
+
+/// Scales the operator, and waits until as many replicas are there.
+///
+/// # Panics
+/// Where that does not come about.
+pub fn scale_operator(replicas: u32) {
+    let wanted = format!("--replicas={replicas}");
+    succeeds(&["kubectl", "--namespace", SYSTEM, "scale", OPERATOR, &wanted]);
+    eventually(&format!("{replicas} replicas of the operator"), || {
+        let pods = items(&succeeds(&["kubectl", "--namespace", SYSTEM, "get", "pods", "--output=json"]));
+        (pods.len() == replicas as usize).then_some(())
+    });
+    if replicas > 0 {
+        await_operator();
+    }
+}
