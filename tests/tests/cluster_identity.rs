@@ -109,6 +109,7 @@ struct Scene<'a> {
     b: Pod<'a>,
     reference: String,
     peers: Vec<Value>,
+    rounds: u64,
 }
 
 impl<'a> Scene<'a> {
@@ -120,7 +121,7 @@ impl<'a> Scene<'a> {
         b.await_session();
         let peers = exchange.await_peers(2);
         let reference = a.put("t", 64 * KI, 1);
-        let mut scene = Self { a, b, reference, peers };
+        let mut scene = Self { a, b, reference, peers, rounds: 0 };
         scene.works();
         scene
     }
@@ -131,17 +132,10 @@ impl<'a> Scene<'a> {
 
     /// Whoever belongs to it goes on exchanging.
     fn works(&mut self) {
-        let seed = 7;
-        let reference = self.a.put(&format!("t{}", rand_name()), 64 * KI, seed);
+        self.rounds += 1;
+        let reference = self.a.put(&format!("again/{}", self.rounds), 64 * KI, self.rounds);
         assert_eq!(self.b.ask(&format!("read 20 {reference}"), "read"), "tcp");
     }
-}
-
-/// A name that was not used before in this process.
-fn rand_name() -> u64 {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[test]

@@ -10,12 +10,11 @@ use tensorlane_operator::certs::rotation::SIGN_AFTER_SECONDS;
 use tensorlane_operator::certs::{Authority, SECRET_KEY, now};
 use tensorlane_tests::cluster::{Namespace, eventually, image, succeeds};
 use tensorlane_tests::http::metric;
-use tensorlane_tests::installed::{SYSTEM, await_operator, install};
+use tensorlane_tests::installed::{OPERATOR, SYSTEM, await_operator, install};
 use tensorlane_tests::kubernetes::{kubectl_with, metrics, pods, try_create};
 
 const SECRET: &str = "tensorlane-webhook-ca";
-const OPERATOR: &str = "app.kubernetes.io/component=operator";
-const DEPLOYMENT: &str = "deployment/tensorlane-operator";
+const REPLICAS: &str = "app.kubernetes.io/component=operator";
 
 /// Pods in one call of kubectl.
 const BATCH: usize = 40;
@@ -115,7 +114,7 @@ fn await_bundle(authorities: &[&Authority]) {
 fn await_signer(authority: &Authority) {
     let said = format!("\"authority\":{}", authority.made);
     eventually("every replica has a certificate of the new authority", || {
-        let replicas = pods(SYSTEM, OPERATOR);
+        let replicas = pods(SYSTEM, REPLICAS);
         let shows = |pod: &String| succeeds(&["kubectl", "--namespace", SYSTEM, "logs", pod]).contains(&said);
         (replicas.len() == 2 && replicas.iter().all(shows)).then_some(())
     });
@@ -149,11 +148,11 @@ fn certificates_rotate_and_the_operator_restarts_and_no_pod_is_refused() {
     await_bundle(&[&new]);
     stream.goes_on("after the old authority has gone");
 
-    let before = pods(SYSTEM, OPERATOR);
-    succeeds(&["kubectl", "--namespace", SYSTEM, "rollout", "restart", DEPLOYMENT]);
+    let before = pods(SYSTEM, REPLICAS);
+    succeeds(&["kubectl", "--namespace", SYSTEM, "rollout", "restart", OPERATOR]);
     await_operator();
     let replicas = eventually("the former replicas have ended", || {
-        let now = pods(SYSTEM, OPERATOR);
+        let now = pods(SYSTEM, REPLICAS);
         (now.len() == 2 && !now.iter().any(|pod| before.contains(pod))).then_some(now)
     });
     // A connection is told to go away after half a minute, and the next one finds one of both.
