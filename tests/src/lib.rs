@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod dialogue;
 pub mod http;
 pub mod installed;
+pub mod kubernetes;
 pub mod netns;
 pub mod outage;
 pub mod pod;

@@ -69,8 +69,8 @@ pub(crate) fn help() -> String {
   demo [--fast]                 builds everything, fetches real weights, and shows two sidecars at work
   test [--quick] [--fail-fast] [--only PART]...
                                 runs every part below (with --quick those marked *) and prints one table
-  bench local|tcp [--json FILE] [--runs N]
-                                measures this machine's limits and Tensorlane against them
+  bench local|tcp|cluster [--json FILE] [--runs N]
+                                measures this machine's limits and Tensorlane against them, or it on the cluster
   cluster up|down|status        a real Kubernetes of two nodes on this machine; see docs/cluster.md
   cluster kubectl|helm ARGUMENT...
                                 speaks to it as an administrator
@@ -152,9 +152,11 @@ fn demo_options(words: &[String]) -> Result<DemoOptions, Failure> {
 /// The benchmark program knows its own options; only what is measured is checked here.
 fn bench_arguments(words: &[String]) -> Result<Vec<String>, Failure> {
     match words.first().map(String::as_str) {
-        Some("local" | "tcp") => Ok(words.to_vec()),
-        Some(other) => Err(Failure::usage(format!("`bench` measures `local` or `tcp`, not `{other}`"))),
-        None => Err(Failure::usage("`bench` needs to know what to measure: `local` or `tcp`")),
+        Some("local" | "tcp" | "cluster") => Ok(words.to_vec()),
+        Some(other) => {
+            Err(Failure::usage(format!("`bench` measures `local`, `tcp` or `cluster`, not `{other}`")))
+        }
+        None => Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp` or `cluster`")),
     }
 }
 
@@ -221,7 +223,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`local` or `tcp`"),
+            ("bench", "`tcp` or `cluster`"),
             ("bench udp", "`udp`"),
             ("generate now", "`now`"),
         ] {

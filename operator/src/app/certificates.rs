@@ -22,9 +22,9 @@ use crate::certs::{CertError, Current, Kept, KeptError, LEAF_LIFE_SECONDS, SECRE
 use crate::metrics::Metrics;
 use crate::names::FIELD_MANAGER;
 
-/// How often the Secret or the files are looked at. An authority signs an hour after it is made, so every replica
-/// has seen it long before.
-const EVERY: Duration = Duration::from_secs(60);
+/// How often the Secret or the files are looked at: one small read. An authority signs an hour after it is made, so every
+/// replica has seen it long before. Where somebody has deleted the Secret, calls fail until all have seen the next one.
+const EVERY: Duration = Duration::from_secs(10);
 
 /// How soon it is tried again where there is no certificate yet.
 const SOON: Duration = Duration::from_secs(1);

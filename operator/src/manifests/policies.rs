@@ -1,6 +1,7 @@
 //! What the API server sees to by itself, whether the operator is there or not.
 //!
 //! - A pod that asked and did not get a sidecar is refused, also when somebody has deleted the webhook's configuration.
+//! - A pod that asks in a namespace which the webhook never sees is refused, too, and not left without a word.
 //! - Only the pod itself writes the status of its peer: by the UID in its token, because the token of a deleted pod lives
 //!   on for a while, and its successor may have the same name.
 //! - Whoever makes a Deployment or the like is told at once what its pods would be refused for.
@@ -20,6 +21,7 @@ pub(super) fn all(installation: &Installation) -> Vec<Value> {
     all.extend(peer_status(installation));
     all.extend(injected(installation));
     all.extend(injected_for_gpu(installation));
+    all.extend(excluded(installation));
     all.extend(templates());
     all
 }
@@ -79,10 +81,11 @@ fn peer_status(installation: &Installation) -> [Value; 2] {
     [policy(PEER_POLICY, &spec), binding(PEER_POLICY, "Deny", &json!({}))]
 }
 
-fn pods(installation: &Installation) -> Value {
+/// Pods that are made, in the excluded namespaces (`In`) or elsewhere (`NotIn`).
+fn pods(operator: &str, installation: &Installation) -> Value {
     json!({
         "namespaceSelector": {"matchExpressions": [
-            {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": installation.excluded()},
+            {"key": "kubernetes.io/metadata.name", "operator": operator, "values": installation.excluded()},
         ]},
         "resourceRules": [{
             "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"], "scope": "Namespaced",
@@ -97,7 +100,7 @@ fn injected(installation: &Installation) -> [Value; 2] {
     let asks = format!("({}) || (({}) && {})", cel::pod_asks(), cel::pod_is_silent(), cel::namespace_asks());
     let spec = json!({
         "failurePolicy": "Fail",
-        "matchConstraints": pods(installation),
+        "matchConstraints": pods("NotIn", installation),
         "matchConditions": [{"name": "no-mirror", "expression": cel::is_no_mirror()}],
         "validations": [{"expression": format!("!({asks}) || ({})", cel::has_sidecar()), "message": NO_SIDECAR}],
     });
@@ -110,7 +113,7 @@ fn injected_for_gpu(installation: &Installation) -> [Value; 2] {
     let spec = json!({
         "failurePolicy": "Fail",
         "paramKind": {"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange"},
-        "matchConstraints": pods(installation),
+        "matchConstraints": pods("NotIn", installation),
         "matchConditions": [
             {"name": "is-silent", "expression": cel::pod_is_silent()},
             {"name": "no-mirror", "expression": cel::is_no_mirror()},
@@ -123,6 +126,25 @@ fn injected_for_gpu(installation: &Installation) -> [Value; 2] {
     });
     let params = json!({"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}});
     [policy(name, &spec), binding(name, "Deny", &params)]
+}
+
+/// By the pod's own word only: a label of such a namespace would take everything that a cluster runs on with it.
+fn excluded(installation: &Installation) -> [Value; 2] {
+    let name = "tensorlane-excluded";
+    let spec = json!({
+        // What a cluster needs to get up must not wait for us.
+        "failurePolicy": "Ignore",
+        "matchConstraints": pods("In", installation),
+        "matchConditions": [{"name": "no-mirror", "expression": cel::is_no_mirror()}],
+        "validations": [{
+            "expression": format!("!({})", cel::pod_asks()),
+            "message": "the namespace is excluded from Tensorlane: use another one, or take tensorlane.dev/inject off the pod",
+            "messageExpression": format!(
+                "'namespace \"' + object.metadata.namespace + '\" is excluded from Tensorlane: use another one, or take {INJECT} off the pod'"
+            ),
+        }],
+    });
+    [policy(name, &spec), binding(name, "Deny", &json!({}))]
 }
 
 fn templates() -> [Value; 2] {

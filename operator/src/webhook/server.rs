@@ -1,14 +1,23 @@
 //! TLS and HTTP for the webhook.
 //!
-//! An API server keeps one HTTP/2 connection and sends all calls through it, so one replica would get all of them: a
-//! connection is told to go away after a while (GOAWAY, or `Connection: close`) and the next one may find another
-//! replica. Calls that are open are finished. Everything that a caller can send has a bound.
+//! An API server keeps a connection and sends all calls through it, so one replica would get all of them: a connection is
+//! told to go away after a while and the next one may find another replica. Calls that are open are finished. Everything
+//! that a caller can send has a bound.
+//!
+//! API servers call webhooks by HTTP/1.1, which has no word for "go away" but a header of an answer. A connection that is
+//! closed while it is idle may be closed under a call that is on its way, and that call fails: so an old connection gets
+//! its next answer with `Connection: close`, and whoever closes idle ones first is the client. HTTP/2 has GOAWAY.
 
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::middleware::map_response;
+use axum::response::Response;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -28,11 +37,17 @@ use crate::certs::Current;
 pub struct Bounds {
     /// Connections at once. An API server has one or two; each takes a few tens of KiB.
     pub connections: usize,
-    /// How long a handshake, or the head of a request, may take.
+    /// How long a handshake may take.
     pub handshake: Duration,
+    /// How long a connection may be idle, or the head of a request may take, by HTTP/1.1. API servers close what is idle
+    /// for 90 seconds, and must come first.
+    pub idle: Duration,
     /// When a connection is told to go away, up to a quarter earlier. Shorter spreads calls better, and costs a
     /// handshake (a millisecond of one core) each time.
     pub connection_age: Duration,
+    /// How long calls that are on their way still find us at the end, in new connections and in idle ones. Each end takes
+    /// that long.
+    pub linger: Duration,
     /// How long calls that are open may go on at the end.
     pub grace: Duration,
 }
@@ -42,7 +57,9 @@ impl Default for Bounds {
         Bounds {
             connections: 256,
             handshake: Duration::from_secs(5),
+            idle: Duration::from_secs(120),
             connection_age: Duration::from_secs(30),
+            linger: Duration::from_secs(3),
             grace: Duration::from_secs(10),
         }
     }
@@ -74,16 +91,18 @@ impl Server {
         Ok(Server { listener, acceptor: TlsAcceptor::from(Arc::new(config)), routes, bounds })
     }
 
-    /// Serves until `stop`, and at most the grace longer for calls that are open then.
+    /// Serves until `stop` and a while longer: for calls that are on their way, and at most the grace for those that are
+    /// open then.
     ///
     /// # Errors
     /// The listener fails for good.
     pub async fn serve(self, stop: CancellationToken) -> io::Result<()> {
         let connections = TaskTracker::new();
         let room = Arc::new(Semaphore::new(self.bounds.connections));
+        let mut end = pin!(lingering(&stop, self.bounds));
         loop {
             let (stream, _) = tokio::select! {
-                () = stop.cancelled() => break,
+                () = end.as_mut() => break,
                 accepted = self.listener.accept() => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) if is_passing(&error) => {
@@ -135,28 +154,56 @@ async fn connection(
         Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
         Err(_) => return tracing::debug!("a handshake took too long"),
     };
+    let goes_away = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let old = Arc::new(AtomicBool::new(false));
+    let routes = if goes_away { routes } else { closing_when(&old, routes) };
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.handshake);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.idle);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(250)
         .keep_alive_interval(bounds.connection_age);
-    let serving = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    tokio::pin!(serving);
+    let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
     let age = bounds.connection_age.mul_f64(rand::rng().random_range(0.75..=1.0));
-    let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = tokio::time::sleep(age) => {
-            serving.as_mut().graceful_shutdown();
-            // Calls that are open take seconds at most; one that does not end is cut.
-            timeout(bounds.grace, serving.as_mut()).await.unwrap_or(Ok(()))
+    tokio::select! {
+        ended = serving.as_mut() => return tell(ended),
+        () = tokio::time::sleep(age) => {}
+        () = stop.cancelled() => {}
+    }
+    old.store(true, Ordering::Relaxed);
+    if !goes_away {
+        tokio::select! {
+            ended = serving.as_mut() => return tell(ended),
+            () = lingering(&stop, bounds) => {}
         }
-        () = stop.cancelled() => {
-            serving.as_mut().graceful_shutdown();
-            timeout(bounds.grace, serving.as_mut()).await.unwrap_or(Ok(()))
+    }
+    serving.as_mut().graceful_shutdown();
+    // Calls that are open take seconds at most; one that does not end is cut.
+    tell(timeout(bounds.grace, serving).await.unwrap_or(Ok(())));
+}
+
+/// Until the end has come, and whoever has not heard of it has had time to.
+async fn lingering(stop: &CancellationToken, bounds: Bounds) {
+    stop.cancelled().await;
+    tokio::time::sleep(bounds.linger).await;
+}
+
+/// The same routes; once the connection is old, an answer says that it is the last one.
+fn closing_when(old: &Arc<AtomicBool>, routes: Router) -> Router {
+    let old = Arc::clone(old);
+    routes.layer(map_response(move |mut answer: Response| {
+        let is_last = old.load(Ordering::Relaxed);
+        async move {
+            if is_last {
+                answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            answer
         }
-    };
+    }))
+}
+
+fn tell(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
     if let Err(error) = ended {
         tracing::debug!(error, "a connection broke");
     }

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
@@ -73,6 +74,7 @@ async fn scene(bounds: Bounds) -> Scene {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stop = CancellationToken::new();
+    let bounds = Bounds { linger: Duration::from_millis(50), ..bounds };
     let server = Server::new(listener, current.clone(), routes, bounds).unwrap();
     let server = tokio::spawn(server.serve(stop.clone()));
     Scene { address, kept, current, notes, metrics, door, entered, stop, server }
@@ -83,6 +85,13 @@ type Ended = JoinHandle<Result<(), hyper::Error>>;
 
 impl Scene {
     async fn connect(&self) -> (Sender, Ended) {
+        let stream = self.handshake(&["h2"]).await;
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        (sender, tokio::spawn(connection))
+    }
+
+    async fn handshake(&self, protocols: &[&str]) -> TlsStream<TcpStream> {
         let mut roots = RootCertStore::empty();
         let bundle = self.kept.bundle();
         roots
@@ -91,13 +100,10 @@ impl Scene {
         let config =
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"h2".to_vec()];
+        config.alpn_protocols = protocols.iter().map(|word| word.as_bytes().to_vec()).collect();
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from(NAME).unwrap();
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
-        let (sender, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-        (sender, tokio::spawn(connection))
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }
 
     async fn end(self) {
@@ -208,6 +214,28 @@ async fn a_connection_is_told_to_go_away_so_that_calls_spread_over_replicas() {
     within(connection).await.unwrap().unwrap();
     let (mut sender, _connection) = scene.connect().await;
     drop(sender.ready().await);
+    scene.end().await;
+}
+
+/// As API servers call: by HTTP/1.1. A connection that is closed while it is idle may be closed under a call.
+#[tokio::test]
+async fn an_old_idle_connection_stays_until_its_next_answer_which_says_that_it_is_the_last() {
+    let scene = scene(Bounds { connection_age: Duration::ZERO, ..Bounds::default() }).await;
+    let stream = scene.handshake(&["http/1.1"]).await;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    // Long past its age, and nobody has closed it.
+    let (mut other, ended) = scene.connect().await;
+    within(ended).await.unwrap().unwrap();
+    assert!(within(other.ready()).await.is_err() && !connection.is_finished());
+    let request = Request::post(MUTATE_PATH).header("host", NAME).body(Full::new(Bytes::from("no review")));
+    let reply = within(sender.send_request(request.unwrap())).await.unwrap();
+    assert_eq!(
+        (reply.status(), &reply.headers()["connection"]),
+        (StatusCode::BAD_REQUEST, &"close".parse().unwrap())
+    );
+    drop(reply);
+    within(connection).await.unwrap().unwrap();
     scene.end().await;
 }
 

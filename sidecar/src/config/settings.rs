@@ -125,9 +125,9 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "arena.segment",
-        Text("64Mi"),
+        Computed(|config, _| bytes_text(segment(config.arena.size))),
         "bytes in multiples of 4Ki, from 1Mi to arena.size",
-        "Bytes of an ordinary segment: larger ones take fewer descriptors and maps, smaller ones waste less at their ends.",
+        "Bytes of an ordinary segment: larger ones take fewer descriptors and maps, smaller ones waste less at their ends. A quarter of the arena, at most 64Mi, by default.",
         arena.segment = |text| bytes(text, MI)
     ),
     setting!(
@@ -353,6 +353,11 @@ pub(super) static SETTINGS: &[Setting] = &[
         log.format = log_format
     ),
 ];
+
+/// A quarter of the arena, at most 64 MiB, in whole pages: in a small arena, too, several sessions have room for one.
+fn segment(size: u64) -> u64 {
+    (size / 4).min(64 * MI) / (4 * KI) * (4 * KI)
+}
 
 /// A quarter of the arena, at most 1 GiB, in whole pages: what a burst takes while the populator catches up.
 fn ready(size: u64) -> u64 {

@@ -32,6 +32,14 @@ fn every_default_is_valid_and_the_variables_are_distinct() {
 }
 
 #[test]
+fn the_smallest_arena_starts_without_another_word() {
+    for (size, segment) in [("16Mi", 4 << 20), ("100Mi", 25 << 20), ("256Mi", 64 << 20), ("8Gi", 64 << 20)] {
+        let arena = sources("", &[("TENSORLANE_ARENA_SIZE", size)]).load().unwrap().config.arena;
+        assert_eq!(arena.segment, segment, "{size}");
+    }
+}
+
+#[test]
 fn the_environment_beats_the_file_and_the_file_the_default() {
     let yaml = "arena: {size: 8Gi, base: 1Gi}\npeers:\n  max: 7\n  listen:\nadmin: {listen: off}\n";
     let loaded = sources(yaml, &[("TENSORLANE_ARENA_BASE", "2Gi")]).load().unwrap();
@@ -132,7 +140,8 @@ fn a_mistake_in_an_overridden_value_is_still_told() {
 
 #[test]
 fn settings_that_contradict_each_other_are_refused() {
-    let told = mistakes("arena: {size: 32Mi, ready: 1Gi}\npeers: {advertise: 'a:1'}", &[]);
+    let yaml = "arena: {size: 32Mi, segment: 64Mi, ready: 1Gi}\npeers: {advertise: 'a:1'}";
+    let told = mistakes(yaml, &[]);
     assert!(told[0].contains("64Mi is more than arena.size 32Mi"), "{told:?}");
     assert!(told[1].contains("1Gi is more than arena.size 32Mi"), "{told:?}");
     assert!(told[2].contains("set peers.listen"), "{told:?}");

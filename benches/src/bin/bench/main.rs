@@ -10,6 +10,7 @@ use tensorlane_benches::limits::End;
 use tensorlane_benches::style::Style;
 use tensorlane_benches::{machine, sidecar, undo};
 
+mod cluster;
 mod local;
 mod report;
 mod rows;
@@ -35,6 +36,8 @@ enum What {
     Local(Options),
     /// Between two sidecars, in two network namespaces where root allows it.
     Tcp(Options),
+    /// On the test cluster: the webhook, pods, and what operator and sidecar take. All of it is told, nothing is judged.
+    Cluster(Options),
     /// The other end of a limit.
     #[command(subcommand, hide = true)]
     End(End),
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().what {
         What::Local(options) => measure(&options, style, local::run),
         What::Tcp(options) => measure(&options, style, tcp::run),
+        What::Cluster(options) => measure(&options, style, cluster::run),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
     };

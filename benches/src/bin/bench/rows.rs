@@ -78,6 +78,53 @@ pub(crate) static GET_4K: Row = row(
     Bound::RatioAtMost(1.5),
 );
 
+pub(crate) static CLUSTER_UP: Row = row(
+    "cluster.up",
+    "s",
+    "none; `cargo xtask cluster up` with everything built, until names are resolved",
+    Bound::Reported,
+);
+pub(crate) static CLUSTER_UP_COLD: Row =
+    row("cluster.up_cold", "s", "none; the same with nothing built", Bound::Reported);
+pub(crate) static OPERATOR_READY: Row = row(
+    "cluster.operator_ready",
+    "s",
+    "none; from applying the manifests until a pod that asks gets its sidecar",
+    Bound::Reported,
+);
+pub(crate) static WEBHOOK_P50: Row = row(
+    "cluster.webhook_p50",
+    "ms",
+    "the same dry run of a pod that does not ask; of 100 calls, to a whole millisecond",
+    Bound::Reported,
+);
+pub(crate) static WEBHOOK_P99: Row =
+    row("cluster.webhook_p99", "ms", "as above, the slowest but one of 100 calls", Bound::Reported);
+pub(crate) static FIRST_PUT: Row = row(
+    "cluster.first_put",
+    "s",
+    "the same pod without a sidecar, until its container runs",
+    Bound::Reported,
+);
+pub(crate) static PEER_SEEN: Row = row(
+    "cluster.peer_seen",
+    "s",
+    "none; from the start of a pod's container until another pod is told of its peer",
+    Bound::Reported,
+);
+pub(crate) static IMAGE_OPERATOR: Row = row("cluster.image_operator", "MB", IMAGE, Bound::Reported);
+pub(crate) static IMAGE_SIDECAR: Row = row("cluster.image_sidecar", "MB", IMAGE, Bound::Reported);
+pub(crate) static IMAGE_WORKLOAD: Row = row("cluster.image_workload", "MB", IMAGE, Bound::Reported);
+pub(crate) static OPERATOR_MEMORY: Row = row("cluster.operator_memory", "MiB", MEMORY, Bound::Reported);
+pub(crate) static OPERATOR_CPU: Row = row("cluster.operator_cpu", "%", PROCESSOR, Bound::Reported);
+pub(crate) static SIDECAR_MEMORY: Row =
+    row("cluster.sidecar_memory", "MiB", "none; the same, beside the arena", Bound::Reported);
+pub(crate) static SIDECAR_CPU: Row = row("cluster.sidecar_cpu", "%", PROCESSOR, Bound::Reported);
+
+const IMAGE: &str = "none; bytes of the archive";
+const MEMORY: &str = "none; at rest, as the kubelet counts it";
+const PROCESSOR: &str = "none; of one processor, at rest, over half a minute";
+
 /// What was measured of a row in one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Measured {

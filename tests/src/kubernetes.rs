@@ -1,0 +1,160 @@
+//! What a suite asks of the cluster besides applying and waiting: what kubectl said to whoever made an object, Events, what
+//! a pod may do with its own token, the metrics of a pod, and what its containers take.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::cluster::{cluster, succeeds, xtask};
+
+mod container;
+
+pub use container::Container;
+
+/// How a command ended.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// It succeeded.
+    pub done: bool,
+    /// Its standard output.
+    pub out: String,
+    /// Its standard error: warnings and refusals.
+    pub err: String,
+}
+
+impl Told {
+    fn of(output: std::process::Output) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { done: output.status.success(), out: text(output.stdout), err: text(output.stderr) }
+    }
+
+    /// The object that was printed as JSON.
+    ///
+    /// # Panics
+    /// Where the command failed.
+    #[track_caller]
+    pub fn object(&self) -> Value {
+        assert!(self.done, "{}", self.err);
+        serde_json::from_str(&self.out).expect("JSON")
+    }
+
+    /// What the API server said in refusing it.
+    ///
+    /// # Panics
+    /// Where the command succeeded.
+    #[track_caller]
+    pub fn refusal(&self) -> &str {
+        assert!(!self.done, "it was taken: {}", self.out);
+        &self.err
+    }
+}
+
+/// Runs kubectl with this input.
+///
+/// # Panics
+/// Where it does not start.
+pub fn kubectl_with(words: &[&str], input: &str) -> Told {
+    let mut command = xtask();
+    command.args(["cluster", "kubectl"]).args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut kubectl = command.spawn().expect("xtask is built");
+    let mut stdin = kubectl.stdin.take().expect("it is a pipe");
+    // One that has refused its words reads nothing, and says why.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    Told::of(kubectl.wait_with_output().expect("kubectl ends"))
+}
+
+/// Makes an object, and prints it.
+pub fn create(namespace: &str, manifest: &str) -> Told {
+    kubectl_with(&["--namespace", namespace, "create", "--output=json", "--filename=-"], manifest)
+}
+
+/// What would come of making an object: everything is asked that would be, and nothing is kept.
+pub fn try_create(namespace: &str, manifest: &str) -> Told {
+    let words = ["--namespace", namespace, "create", "--dry-run=server", "--output=json", "--filename=-"];
+    kubectl_with(&words, manifest)
+}
+
+/// The Events of a namespace.
+///
+/// # Panics
+/// Where they cannot be read.
+pub fn events(namespace: &str) -> Vec<Value> {
+    let said =
+        succeeds(&["kubectl", "--namespace", namespace, "get", "events.events.k8s.io", "--output=json"]);
+    let list: Value = serde_json::from_str(&said).expect("JSON");
+    list["items"].as_array().expect("a list").clone()
+}
+
+/// The sentence of an Event with this reason about this object.
+pub fn event(namespace: &str, kind: &str, name: &str, reason: &str) -> Option<String> {
+    let all = events(namespace);
+    let found = all.iter().find(|event| {
+        event["regarding"]["kind"] == kind
+            && event["regarding"]["name"].as_str().is_some_and(|found| found.starts_with(name))
+            && event["reason"] == reason
+    })?;
+    found["note"].as_str().map(str::to_owned)
+}
+
+/// A token as a pod gets one: of its service account, and good while this very pod lives.
+///
+/// # Panics
+/// Where the pod is not there.
+pub fn token_of_pod(namespace: &str, pod: &str) -> String {
+    let bound = ["--bound-object-kind=Pod", &format!("--bound-object-name={pod}")];
+    let words = [&["kubectl", "--namespace", namespace, "create", "token", "default"], &bound[..]].concat();
+    succeeds(&words).trim().to_owned()
+}
+
+/// Runs kubectl with a token and with nothing that makes it an administrator.
+///
+/// # Panics
+/// Where it does not start.
+pub fn kubectl_as(token: &str, words: &[&str], input: &str) -> Told {
+    let view = |path: &str| {
+        let output = format!("--output=jsonpath={{.clusters[0].cluster.{path}}}");
+        succeeds(&["kubectl", "config", "view", "--raw", "--minify", &output])
+    };
+    let nobody = [
+        "--kubeconfig=/dev/null".to_owned(),
+        format!("--server={}", view("server")),
+        format!("--certificate-authority={}", view("certificate-authority")),
+        format!("--token={token}"),
+    ];
+    let nobody: Vec<&str> = nobody.iter().map(String::as_str).collect();
+    kubectl_with(&[&nobody[..], words].concat(), input)
+}
+
+/// The metrics of a pod at its port 9420, which the API server fetches.
+///
+/// # Panics
+/// Where nobody answers there.
+pub fn metrics(namespace: &str, pod: &str) -> String {
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:9420/proxy/metrics");
+    succeeds(&["kubectl", "get", "--raw", &path])
+}
+
+/// The metrics of the API server itself.
+///
+/// # Panics
+/// Where it is away.
+pub fn metrics_of_the_api_server() -> String {
+    succeeds(&["kubectl", "get", "--raw", "/metrics"])
+}
+
+/// The names of the pods that a selector of labels finds.
+///
+/// # Panics
+/// Where they cannot be listed.
+pub fn pods(namespace: &str, selector: &str) -> Vec<String> {
+    let words = ["kubectl", "--namespace", namespace, "get", "pods", "--selector", selector, "--output=name"];
+    succeeds(&words).lines().map(|line| line.trim_start_matches("pod/").to_owned()).collect()
+}
+
+/// Whether kubectl with these words succeeds.
+pub fn works(words: &[&str]) -> bool {
+    cluster(&[&["kubectl"], words].concat()).status.success()
+}

@@ -1,0 +1,225 @@
+//! Who is not in an exchange gets nothing of it, whatever it says of itself: each attempt is refused, and counted. Needs
+//! `cargo xtask cluster up` and the images on the nodes.
+
+use serde_json::{Value, json};
+use tensorlane_tests::cluster::{Namespace, eventually, image};
+use tensorlane_tests::installed::Exchange;
+use tensorlane_tests::kubernetes::{
+    Container, Told, kubectl_as, metrics, metrics_of_the_api_server, token_of_pod,
+};
+use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
+
+const KI: u64 = 1024;
+
+/// The sum of the series of a metric that have these labels; zero where there is none yet.
+fn count(text: &str, name: &str, labels: &[&str]) -> f64 {
+    let series = text.lines().filter(|line| line.starts_with(name));
+    let having = series.filter(|line| labels.iter().all(|label| line.contains(label)));
+    having.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
+}
+
+/// How many connections a peer has refused for this reason.
+fn refusals(namespace: &Namespace, peer: &str, reason: &str) -> f64 {
+    let label = format!("reason=\"{reason}\"");
+    count(&metrics(namespace.name(), peer), "tensorlane_peer_refused_connections_total", &[&label])
+}
+
+/// A sidecar that nobody has injected, in a pod beside a shell. It knows where `victim` is and what its key is, as
+/// everybody may who can read `TensorPeer` objects; `key` is the key that it has, one of its own without.
+fn stranger(namespace: &Namespace, name: &str, victim: &Value, key: Option<&str>) {
+    let peers = json!({"peers": [{
+        "name": victim["metadata"]["name"], "addresses": victim["status"]["addresses"],
+        "fingerprints": victim["status"]["fingerprints"],
+    }]});
+    let files = json!({"peers.yaml": peers.to_string(), "identity.pem": key.unwrap_or_default()});
+    let meta = json!({"name": name});
+    namespace.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": files}));
+    let variable = |name: &str, value: &str| json!({"name": format!("TENSORLANE_{name}"), "value": value});
+    let mount = |name: &str, path: &str| json!({"name": name, "mountPath": path});
+    let copy =
+        "if [ -s /files/identity.pem ]; then (umask 077; cp /files/identity.pem /var/lib/tensorlane); fi";
+    let memory = json!({"medium": "Memory"});
+    namespace.apply(&json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": meta,
+        "spec": {
+            "nodeName": "node2", "terminationGracePeriodSeconds": 2,
+            "volumes": [
+                {"name": "files", "secret": {"secretName": name}},
+                {"name": "sockets", "emptyDir": memory}, {"name": "state", "emptyDir": memory},
+            ],
+            "initContainers": [{
+                "name": "copy", "image": image("workload"), "command": ["sh", "-c", copy],
+                "volumeMounts": [mount("files", "/files"), mount("state", "/var/lib/tensorlane")],
+            }, {
+                "name": "stranger", "image": image("sidecar"), "restartPolicy": "Always",
+                "env": [
+                    variable("ARENA_SIZE", "16Mi"), variable("ARENA_BASE", "64Mi"), variable("PEER", name),
+                    variable("PEERS_LISTEN", "0.0.0.0:9421"), variable("PEERS_FILE", "/files/peers.yaml"),
+                    variable("ADMIN_LISTEN", "0.0.0.0:9420"),
+                ],
+                "startupProbe": {"httpGet": {"path": "/startupz", "port": 9420}, "periodSeconds": 1, "failureThreshold": 60},
+                "volumeMounts": [
+                    mount("files", "/files"), mount("state", "/var/lib/tensorlane"), mount("sockets", "/run/tensorlane"),
+                ],
+            }],
+            "containers": [{
+                "name": "main", "image": image("workload"), "command": ["sleep", "3600"],
+                "volumeMounts": [mount("sockets", "/run/tensorlane")],
+            }],
+        },
+    }));
+    namespace.wait_for("Ready", &format!("pod/{name}"));
+}
+
+/// That a shell in a pod does not get this tensor.
+#[track_caller]
+fn gets_nothing(namespace: &Namespace, pod: &str, reference: &str) {
+    let line = format!("tensorlane get '{reference}' --deadline 5s");
+    let got = namespace.try_kubectl(&["exec", pod, "--container=main", "--", "sh", "-c", &line]);
+    assert_eq!(got, None, "{pod} has what is none of its business");
+}
+
+/// Writes into the status of a peer with a token, in one call that asks for nothing else.
+fn write_status(token: &str, namespace: &Namespace, peer: &str, fingerprint: &Value) -> Told {
+    let status = json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": peer},
+        "status": {
+            "incarnation": "0".repeat(32), "addresses": ["198.18.2.200:9421"], "fingerprints": [fingerprint],
+        },
+    });
+    let apply = ["apply", "--server-side", "--force-conflicts", "--subresource=status", "--validate=false"];
+    let words =
+        [&["--namespace", namespace.name()], &apply[..], &["--field-manager=liar", "--filename=-"]].concat();
+    kubectl_as(token, &words, &status.to_string())
+}
+
+/// How often the policy on the status of peers has refused somebody.
+fn guarded() -> f64 {
+    let name = "apiserver_validating_admission_policy_check_total";
+    count(
+        &metrics_of_the_api_server(),
+        name,
+        &["policy=\"tensorlane-peer-status\"", "enforcement_action=\"deny\""],
+    )
+}
+
+/// An exchange of two pods, one tensor in the first, and its peers.
+struct Scene<'a> {
+    a: Pod<'a>,
+    b: Pod<'a>,
+    reference: String,
+    peers: Vec<Value>,
+    rounds: u64,
+}
+
+impl<'a> Scene<'a> {
+    fn of(exchange: &'a Exchange) -> Self {
+        let options = |node| PodOptions::on(node).annotated("arena-size", "32Mi").annotated("memory", "64Mi");
+        let mut a = Pod::make(exchange, "a", &options("node1"));
+        let mut b = Pod::make(exchange, "b", &options("node2"));
+        a.await_session();
+        b.await_session();
+        let peers = exchange.await_peers(2);
+        let reference = a.put("t", 64 * KI, 1);
+        let mut scene = Self { a, b, reference, peers, rounds: 0 };
+        scene.works();
+        scene
+    }
+
+    fn peer(&self, name: &str) -> &Value {
+        self.peers.iter().find(|peer| peer["metadata"]["name"] == name).unwrap()
+    }
+
+    /// Whoever belongs to it goes on exchanging.
+    fn works(&mut self) {
+        self.rounds += 1;
+        let reference = self.a.put(&format!("again/{}", self.rounds), 64 * KI, self.rounds);
+        assert_eq!(self.b.ask(&format!("read 20 {reference}"), "read"), "tcp");
+    }
+}
+
+#[test]
+fn pods_outside_of_an_exchange_get_nothing_and_are_counted() {
+    let (exchange, elsewhere) = (Exchange::new(), Exchange::new());
+    let mut scene = Scene::of(&exchange);
+    let victim = scene.peer("a").clone();
+
+    // A pod of another namespace with a sidecar of its own: it knows nobody here, and may not look.
+    let mut other = Pod::start(&elsewhere, "other", &PodOptions::on("node2").annotated("arena-size", "32Mi"));
+    assert!(other.ask(&format!("read 3 {}", scene.reference), "error").len() > 1);
+    let token = token_of_pod(elsewhere.name(), "other");
+    let looked = kubectl_as(&token, &["--namespace", exchange.name(), "get", "txp"], "");
+    assert!(looked.refusal().contains("Forbidden"), "{}", looked.err);
+    let wrote = write_status(&token, &exchange, "a", &victim["status"]["fingerprints"][0]);
+    assert!(wrote.refusal().contains("forbidden"), "{}", wrote.err);
+
+    // Pods without the annotation that bring a sidecar themselves: of that other namespace, and of this one.
+    for (namespace, name) in [(&elsewhere, "stranger"), (&exchange, "uninvited")] {
+        let before = refusals(&exchange, "a", "unknown_key");
+        stranger(namespace, name, &victim, None);
+        gets_nothing(namespace, name, &scene.reference);
+        assert!(refusals(&exchange, "a", "unknown_key") > before, "{name} is counted");
+    }
+
+    // With the key of a member, but not as this member.
+    let state = Container::of(exchange.name(), "b", SIDECAR);
+    let key = state.read("/var/lib/tensorlane/identity.pem");
+    let before = refusals(&exchange, "a", "other_peer");
+    stranger(&exchange, "thief", &victim, Some(&key));
+    gets_nothing(&exchange, "thief", &scene.reference);
+    assert!(refusals(&exchange, "a", "other_peer") > before, "the thief is counted");
+    scene.works();
+}
+
+#[test]
+fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
+    let exchange = Exchange::new();
+    let mut scene = Scene::of(&exchange);
+    let victim = scene.peer("a")["status"]["fingerprints"][0].clone();
+    // It claims to be injected, so it has a peer, and what it says of itself is its own.
+    let liar = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "liar", "labels": {"tensorlane.dev/injected": "true"}},
+        "spec": {
+            "nodeName": "node2", "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "image": image("workload"), "command": ["sleep", "3600"]}],
+        },
+    });
+    let uid = |of: &str| exchange.get(of)["metadata"]["uid"].clone();
+    let begin = || {
+        exchange.apply(&liar);
+        let uid = uid("pod/liar");
+        eventually("the operator has made its peer", || {
+            let peer = exchange.try_kubectl(&["get", "txp", "liar", "--output=jsonpath={.spec.podUID}"])?;
+            (uid == peer).then_some(())
+        });
+    };
+    begin();
+    exchange.wait_for("Ready", "pod/liar");
+    let token = token_of_pod(exchange.name(), "liar");
+
+    let before = guarded();
+    let refused = write_status(&token, &exchange, "a", &victim);
+    assert!(refused.refusal().contains("only the pod that this TensorPeer belongs to"), "{}", refused.err);
+    assert!(guarded() > before, "the API server counts it");
+    assert_eq!(exchange.get("txp/a")["status"]["fingerprints"][0], victim);
+
+    // The key of another one, which it may claim and does not have: it stays with the one that had it.
+    let claimed = write_status(&token, &exchange, "liar", &victim);
+    assert!(claimed.done, "{}", claimed.err);
+    eventually("the claim is seen, and counted", || {
+        let text = metrics(exchange.name(), "b");
+        let left_out = count(&text, "tensorlane_directory_left_out_peers", &["reason=\"contested_key\""]);
+        (left_out == 1.0).then_some(())
+    });
+    scene.works();
+
+    // Another pod of this name: the token of the first one, which the API server may still take for a while, is not its.
+    exchange.kubectl(&["delete", "pod", "liar", "--force", "--grace-period=0"]);
+    begin();
+    let refused = write_status(&token, &exchange, "liar", &victim);
+    let by_the_policy = refused.refusal().contains("only the pod that this TensorPeer belongs to");
+    assert!(by_the_policy || refused.err.contains("Unauthorized"), "{}", refused.err);
+    assert!(exchange.get("txp/liar")["status"]["fingerprints"].is_null(), "it begins anew");
+    scene.works();
+}

@@ -1,0 +1,160 @@
+//! A thousand peers: what sidecar and operator take then, and how soon one more is seen. Needs `cargo xtask cluster up` and
+//! the images on the nodes.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tensorlane_tests::cluster::eventually;
+use tensorlane_tests::http::metric;
+use tensorlane_tests::installed::{Exchange, SYSTEM};
+use tensorlane_tests::kubernetes::{Container, kubectl_with, metrics, pods};
+use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
+
+const MI: u64 = 1 << 20;
+
+/// Peers that are made by hand.
+const MANY: usize = 1000;
+
+/// The most bytes of a sidecar beside its arena.
+const SIDECAR_MOST: u64 = 64 * MI;
+
+/// The most bytes of the operator.
+const OPERATOR_MOST: u64 = 200 * MI;
+
+/// The most of one processor that either takes once nothing changes any more.
+const PROCESSOR_MOST: f64 = 0.05;
+
+/// How long that is looked at.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Who may write the status of any peer.
+const OPERATOR: &str = "--as=system:serviceaccount:tensorlane-system:tensorlane-operator";
+
+fn peer(number: usize) -> Value {
+    json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": format!("made-{number}")},
+        "spec": {"exchange": "default", "podUID": format!("made-{number}"), "node": "node1"},
+    })
+}
+
+/// What a sidecar would say there. Nobody listens at the address, and fingerprints are spread as real ones are: half of the
+/// peers are dialed by any other one.
+fn status(number: usize) -> Value {
+    let mut peer = peer(number);
+    peer.as_object_mut().unwrap().remove("spec");
+    let digits = format!("{:016x}", (number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)).repeat(4);
+    peer["status"] = json!({
+        "incarnation": format!("{number:032x}"), "fingerprints": [format!("sha256:{digits}")],
+        "addresses": [format!("198.18.{}.{}:9421", 64 + number / 250, number % 250)],
+        "offer": {"versionMin": 1, "versionMax": 1, "transports": [{"transport": "tcp"}]},
+    });
+    peer
+}
+
+/// Does this with many objects, with a few kubectls at the same time.
+fn send(namespace: &str, words: &[&str], objects: &[Value]) {
+    std::thread::scope(|scope| {
+        for chunk in objects.chunks(objects.len().div_ceil(4)) {
+            scope.spawn(move || {
+                let list = json!({"apiVersion": "v1", "kind": "List", "items": chunk}).to_string();
+                let told =
+                    kubectl_with(&[&["--namespace", namespace, "--output=name"], words].concat(), &list);
+                assert!(told.done, "{}", told.err);
+            });
+        }
+    });
+}
+
+fn make(exchange: &Exchange, numbers: std::ops::Range<usize>) {
+    let (objects, statuses): (Vec<_>, Vec<_>) = numbers.map(|number| (peer(number), status(number))).unzip();
+    send(exchange.name(), &["create", "--filename=-"], &objects);
+    let apply = [
+        "apply",
+        "--server-side",
+        "--validate=false",
+        "--subresource=status",
+        "--field-manager=test",
+        OPERATOR,
+        "--filename=-",
+    ];
+    send(exchange.name(), &apply, &statuses);
+}
+
+/// How many peers a pod's sidecar knows.
+fn known(exchange: &Exchange, pod: &str) -> usize {
+    metric(&metrics(exchange.name(), pod), "tensorlane_directory_listed_peers", &[]) as usize
+}
+
+fn all_know(exchange: &Exchange, pods: &[Pod<'_>], count: usize) {
+    for pod in pods {
+        let what = format!("{} knows {count} peers", pod.name());
+        eventually(&what, || (known(exchange, pod.name()) == count).then_some(()));
+    }
+}
+
+/// Bytes of a sidecar beside its arena.
+fn beside_the_arena(exchange: &Exchange, pod: &str, container: &Container) -> u64 {
+    let populated = metric(&metrics(exchange.name(), pod), "tensorlane_arena_populated_bytes", &[]) as u64;
+    container.memory().saturating_sub(populated)
+}
+
+/// The part of one processor that each of these took, over the first window in which none took too much.
+fn settled(containers: &[&Container]) -> Vec<f64> {
+    eventually("they are at rest", || {
+        let before: Vec<_> = containers.iter().map(|container| container.processor_time()).collect();
+        let began = Instant::now();
+        // The time itself is what is measured.
+        std::thread::sleep(WINDOW);
+        let over = began.elapsed().as_secs_f64();
+        let took =
+            containers.iter().zip(before).map(|(container, before)| container.processor_time() - before);
+        let parts: Vec<f64> = took.map(|took| took.as_secs_f64() / over).collect();
+        println!("of a processor: {parts:.3?}");
+        parts.iter().all(|part| *part < PROCESSOR_MOST).then_some(parts)
+    })
+}
+
+#[test]
+fn a_thousand_peers_cost_little_and_one_more_is_seen_soon() {
+    let exchange = Exchange::new();
+    let options = |node| PodOptions::on(node).annotated("arena-size", "32Mi");
+    let mut members = ["node1", "node2"].map(|node| Pod::make(&exchange, node, &options(node)));
+    members.iter_mut().for_each(Pod::await_session);
+    exchange.await_peers(members.len());
+    let sidecars = members.each_ref().map(|pod| Container::of(exchange.name(), pod.name(), SIDECAR));
+    let replicas = pods(SYSTEM, "app.kubernetes.io/component=operator");
+    let operators: Vec<_> = replicas.iter().map(|pod| Container::of(SYSTEM, pod, "operator")).collect();
+    let (first, began) = (beside_the_arena(&exchange, members[0].name(), &sidecars[0]), Instant::now());
+
+    make(&exchange, 0..MANY);
+    all_know(&exchange, &members, MANY + members.len());
+    println!("{MANY} peers are made and known after {:.1} s", began.elapsed().as_secs_f64());
+
+    let one = Instant::now();
+    make(&exchange, MANY..MANY + 1);
+    let made = one.elapsed();
+    all_know(&exchange, &members, MANY + 1 + members.len());
+    let seen = one.elapsed();
+    println!(
+        "one more is made in {made:.2?} and seen by all {:.2?} later, at most",
+        seen.saturating_sub(made)
+    );
+
+    let all: Vec<&Container> = sidecars.iter().chain(&operators).collect();
+    let parts = settled(&all);
+    for (member, (sidecar, part)) in members.iter().zip(sidecars.iter().zip(&parts)) {
+        let bytes = beside_the_arena(&exchange, member.name(), sidecar);
+        println!(
+            "sidecar: {} MiB beside its arena ({} before), {:.1} % of a processor",
+            bytes / MI,
+            first / MI,
+            part * 100.0
+        );
+        assert!(bytes <= SIDECAR_MOST, "{bytes} bytes beside the arena");
+    }
+    for (operator, part) in operators.iter().zip(&parts[sidecars.len()..]) {
+        let bytes = operator.memory();
+        println!("operator: {} MiB, {:.1} % of a processor", bytes / MI, part * 100.0);
+        assert!(bytes <= OPERATOR_MOST, "{bytes} bytes");
+    }
+}
