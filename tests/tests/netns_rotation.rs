@@ -39,6 +39,15 @@ fn printed_keys(sidecar: &Sidecar) -> Vec<String> {
     keys
 }
 
+/// Ends the streams, also where the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// What whoever manages the peers files does: writes down what each sidecar prints.
 fn list_anew(peers: &Peers) {
     let entry =
@@ -70,6 +79,7 @@ fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
                 }
             })
         });
+        let stop = Stop(&done);
         let until = Instant::now() + PATIENCE;
         while used.iter().any(|keys| keys.len() < 3) && !streams.iter().any(ScopedJoinHandle::is_finished) {
             assert!(Instant::now() < until, "keys are not changed: {used:?}");
@@ -79,7 +89,7 @@ fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
             }
             std::thread::park_timeout(EVERY);
         }
-        done.store(true, Ordering::SeqCst);
+        drop(stop);
         for stream in streams {
             stream.join().expect("no get fails");
         }

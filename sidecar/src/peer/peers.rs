@@ -327,6 +327,7 @@ impl Peers {
 
     /// Ends the connections that were made with a key of ours, in order. Calls on them go on, on the next connection.
     pub fn end_made_with(&self, ours: &Fingerprint) {
+        self.shared.retire(*ours);
         for link in self.links_with(ours) {
             link.end_in_order(Ended::Rotated);
         }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use tensorlane_proto::{Failure, PeerName, Reason};
+use tensorlane_proto::{Failure, Fingerprint, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
 use super::connect::Refused;
@@ -26,6 +26,8 @@ pub(super) struct Shared {
     pub(super) config: PeersConfig,
     pub(super) me: Me,
     keys: RwLock<Arc<Keys>>,
+    /// The last key of ours that nothing is to be connected with any more.
+    retired: Mutex<Option<Fingerprint>>,
     pub(super) known: Arc<dyn Known>,
     pub(super) serve: Arc<dyn Serve>,
     pub(super) counters: Arc<Counters>,
@@ -75,6 +77,7 @@ impl Shared {
             config,
             me,
             keys: RwLock::new(Arc::new(prepare(&keys))),
+            retired: Mutex::new(None),
             known,
             serve,
             counters,
@@ -99,6 +102,16 @@ impl Shared {
     /// From now on connections are made with other keys.
     pub(super) fn use_keys(&self, keys: &Keys) {
         *self.keys.write() = Arc::new(prepare(keys));
+    }
+
+    /// Nothing is to be connected with this key any more. A handshake that is under way with it now comes up later, and
+    /// is found by the steward.
+    pub(super) fn retire(&self, ours: Fingerprint) {
+        *self.retired.lock() = Some(ours);
+    }
+
+    pub(super) fn is_retired(&self, ours: &Fingerprint) -> bool {
+        self.retired.lock().as_ref() == Some(ours)
     }
 
     pub(super) fn is_stopping(&self) -> bool {

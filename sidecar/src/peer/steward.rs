@@ -146,6 +146,9 @@ fn round(shared: &Arc<Shared>) -> Instant {
             {
                 link.end(Ended::Revoked);
             }
+            if shared.is_retired(&link.ours) {
+                link.end_in_order(Ended::Rotated);
+            }
             listen_for(shared, &link);
             if link.since.elapsed() >= shared.config.grace {
                 serving::end_forgotten(shared, &link);
