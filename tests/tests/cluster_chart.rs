@@ -100,8 +100,10 @@ fn running_pods_go_on_through_upgrade_rollback_and_removal() {
     pods.have_never_restarted();
 }
 
-/// What helm leaves: the definitions, because deleting them would delete what users made, and the guard of peers.
-const STAYS: [&str; 4] = [
+/// What helm leaves: the definitions, because deleting them would delete what users made, and the permission and the
+/// guard of peers, so that running pods go on and change their keys.
+const STAYS: [&str; 5] = [
+    "clusterrole.rbac.authorization.k8s.io/tensorlane-peer",
     "customresourcedefinition.apiextensions.k8s.io/tensorexchanges.tensorlane.dev",
     "customresourcedefinition.apiextensions.k8s.io/tensorpeers.tensorlane.dev",
     "validatingadmissionpolicy.admissionregistration.k8s.io/tensorlane-peer-status",

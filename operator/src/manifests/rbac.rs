@@ -187,8 +187,15 @@ pub(super) fn all(installation: &Installation) -> Vec<Value> {
         binding("ClusterRoleBinding", "ClusterRole", None, namespace),
         role("Role", OPERATOR, Some(namespace), ROLE_RULES),
         binding("RoleBinding", "Role", Some(namespace), namespace),
-        role("ClusterRole", PEER_ROLE, None, PEER_RULES),
+        kept(role("ClusterRole", PEER_ROLE, None, PEER_RULES)),
     ]
+}
+
+/// The RoleBindings of exchanges, which stay, are of this role: a pod that goes on without an operator has to publish its
+/// next key.
+fn kept(mut role: Value) -> Value {
+    role["metadata"]["annotations"] = json!({"helm.sh/resource-policy": "keep"});
+    role
 }
 
 fn role(kind: &str, name: &str, namespace: Option<&str>, rules: &[Rule]) -> Value {

@@ -70,6 +70,7 @@ fn known(entry: &PeerEntry) -> KnownPeer {
         name: entry.name.clone(),
         addresses: entry.addresses.clone(),
         fingerprints: entry.fingerprints.clone(),
+        node: entry.node.clone(),
     }
 }
 

@@ -356,7 +356,8 @@ pub(super) static SETTINGS: &[Setting] = &[
 
 /// A quarter of the arena, at most 64 MiB, in whole pages: in a small arena, too, several sessions have room for one.
 fn segment(size: u64) -> u64 {
-    (size / 4).min(64 * MI) / (4 * KI) * (4 * KI)
+    // At least what is accepted: a size that was mistaken is told once.
+    ((size / 4).min(64 * MI) / (4 * KI) * (4 * KI)).max(MI)
 }
 
 /// A quarter of the arena, at most 1 GiB, in whole pages: what a burst takes while the populator catches up.

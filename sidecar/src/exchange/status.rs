@@ -53,11 +53,13 @@ impl Exchange {
     /// This sidecar, then the others.
     pub fn peers(&self) -> v1::PeersResponse {
         let me = self.me();
+        let (addresses, node) = self.peers.get().map(|p| p.listed()).unwrap_or_default();
         let myself = v1::PeerStatus {
             name: me.peer.to_string(),
             state: "self".to_owned(),
             incarnation: me.incarnation.to_string(),
-            addresses: self.peers.get().map(|p| vec![p.bound_address().to_string()]).unwrap_or_default(),
+            addresses,
+            node: node.unwrap_or_default(),
             route: Some(v1::Moved { transport: v1::Transport::Local.into(), ..v1::Moved::default() }),
             ..v1::PeerStatus::default()
         };
@@ -78,7 +80,7 @@ impl Exchange {
             bytes_out: peer.bytes_out,
             last_error: peer.last_error,
             route: Some(shown(&route)),
-            node: String::new(),
+            node: peer.node.unwrap_or_default(),
         }
     }
 

@@ -87,6 +87,8 @@ pub struct KnownPeer {
     pub addresses: Vec<String>,
     /// The keys that stand for it: two while it changes its key.
     pub fingerprints: Vec<Fingerprint>,
+    /// The node it is on, where the directory says.
+    pub node: Option<String>,
 }
 
 /// The peer table: who is in the exchange, and by which key. Asked often; answers from memory.
@@ -224,6 +226,8 @@ pub struct PeerView {
     pub incarnation: Option<Incarnation>,
     /// Where it listens.
     pub addresses: Vec<String>,
+    /// The node it is on, where the directory says.
+    pub node: Option<String>,
     /// Tensor bytes received from it.
     pub bytes_in: u64,
     /// Tensor bytes sent to it.

@@ -347,6 +347,14 @@ impl Peers {
         peer.and_then(|peer| peer.state.lock().offer.clone())
     }
 
+    /// Where this sidecar is reached and the node it is on, as others read it; where nobody lists it, the address that it
+    /// listens on.
+    pub fn listed(&self) -> (Vec<String>, Option<String>) {
+        let listed = self.shared.known.peer(&self.shared.me.peer);
+        let listed = listed.map(|me| (me.addresses, me.node)).filter(|(addresses, _)| !addresses.is_empty());
+        listed.unwrap_or_else(|| (vec![self.bound.to_string()], None))
+    }
+
     /// Every peer of the directory, and those that left it, by name.
     pub fn status(&self) -> Vec<PeerView> {
         for entry in self.shared.known.all() {
@@ -360,7 +368,8 @@ impl Peers {
     }
 
     fn view(&self, peer: &Peer) -> PeerView {
-        let addresses = self.shared.known.peer(&peer.name).map(|known| known.addresses).unwrap_or_default();
+        let (addresses, node) =
+            self.shared.known.peer(&peer.name).map(|known| (known.addresses, known.node)).unwrap_or_default();
         let state = peer.state.lock();
         let standing = match &state.link {
             Some(_) => PeerState::Connected,
@@ -373,6 +382,7 @@ impl Peers {
             state: standing,
             incarnation: state.incarnation,
             addresses,
+            node,
             bytes_in: peer.bytes_in.load(Ordering::Relaxed),
             bytes_out: peer.bytes_out.load(Ordering::Relaxed),
             last_error: state.last_error.clone(),

@@ -50,6 +50,7 @@ impl Table {
             name: name(peer),
             addresses: vec![address.to_string()],
             fingerprints: vec![fingerprint],
+            node: None,
         });
     }
 
