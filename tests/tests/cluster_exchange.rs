@@ -99,6 +99,18 @@ fn assert_came_by_tcp(said: &str) {
     assert!(said["bytes"].as_u64().unwrap() > 80_000_000, "these are real weights");
 }
 
+/// What `tensorlane peers` says of nodes and addresses is what Kubernetes says of the pods, of the asker too.
+fn assert_is_where_it_runs(peers: &[Value], pods: &[Value]) {
+    assert_eq!(peers.len(), pods.len(), "{peers:?}");
+    for pod in pods {
+        let peer = peers.iter().find(|peer| peer["name"] == pod["metadata"]["name"]);
+        let peer = peer.unwrap_or_else(|| panic!("no {} in {peers:?}", pod["metadata"]["name"]));
+        assert_eq!(peer["node"], pod["spec"]["nodeName"], "{peer}");
+        let address = peer["addresses"][0].as_str().unwrap();
+        assert!(address.starts_with(pod["status"]["podIP"].as_str().unwrap()), "{peer}");
+    }
+}
+
 #[test]
 fn a_deployment_and_a_job_over_two_nodes_exchange_real_weights_by_reference() {
     let exchange = Exchange::new();
@@ -136,6 +148,9 @@ spec:
     let said = exchange.shell(reader, "main", &format!("{get} --to /out/pod.safetensors"));
     assert_came_by_tcp(&said);
     assert_is_weights(&out.path().join("pod.safetensors"));
+    let peers: Value =
+        serde_json::from_str(&exchange.shell(reader, "main", "tensorlane peers -o json")).unwrap();
+    assert_is_where_it_runs(peers.as_array().unwrap(), &pods);
 
     let line = format!("{get} --to /out/$HOSTNAME.safetensors > /out/$HOSTNAME.json");
     exchange.apply(&format!(
