@@ -175,7 +175,7 @@ spec:
         assert_eq!(
             container_status(pod, SIDECAR)["state"]["terminated"]["exitCode"],
             0,
-            "the sidecar drained"
+            "the sidecar ended in order"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! What is to be done in a namespace. Pure: the same scene gives the same actions, and a scene in which they have been
-//! done gives none.
+//! What is to be done in a namespace. Pure: the same scene gives the same actions. Applying them again changes nothing: a
+//! RoleBinding is not looked at before it is applied, so that nobody needs the permission to read them.
 
 use std::collections::BTreeMap;
 
