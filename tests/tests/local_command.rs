@@ -115,10 +115,12 @@ fn every_command_prints_json_for_programs() {
 fn errors_say_what_was_wrong_once_and_what_to_do() {
     let desk = Desk::new();
     desk.works("put model.safetensors --name m");
-    let nowhere = "error: NOT_FOUND: nothing is named no/such here or at any connected peer\n";
+    let nowhere = "error: NOT_FOUND: nothing is named no/such here or at any connected peer; List (`tensorlane ls`) tells \
+                   names, a wait lasts for one\n";
     assert_eq!(desk.fails("get no/such"), nowhere);
     assert_eq!(desk.fails("describe m/w no/such"), nowhere);
-    assert_eq!(desk.fails("rm no/such"), "error: NOT_FOUND: nothing is named no/such\n");
+    let gone = "error: NOT_FOUND: nothing is named no/such; List (`tensorlane ls`) tells the names\n";
+    assert_eq!(desk.fails("rm no/such"), gone);
 }
 
 #[test]

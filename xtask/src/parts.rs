@@ -107,6 +107,7 @@ pub(crate) const PARTS: &[Part] = &[
         quick: false,
         plan: netns,
     },
+    Part { name: "demo", about: "the demo, from its first step to its last", quick: false, plan: demo },
     Part {
         name: "cluster",
         about: "suites that need a Kubernetes, which it builds and starts (cluster_*)",
@@ -212,6 +213,11 @@ fn netns(around: &Surroundings<'_>) -> Plan {
         Ok(()) => suite_plan("netns_", around),
         Err(reason) => Plan::Skip(reason),
     }
+}
+
+fn demo(around: &Surroundings<'_>) -> Plan {
+    let job = Job::new(around.place.programs(RELEASE).join("xtask"), ["demo"]);
+    Plan::Run(vec![step(Counted::Check, job)])
 }
 
 fn cluster(around: &Surroundings<'_>) -> Plan {

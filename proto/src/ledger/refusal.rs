@@ -80,7 +80,7 @@ pub enum Refusal {
         now: Option<TensorId>,
     },
     /// Nobody has this name.
-    #[error("nothing is named {name}")]
+    #[error("nothing is named {name}; List (`tensorlane ls`) tells the names")]
     NameUnknown {
         /// The name.
         name: TensorName,

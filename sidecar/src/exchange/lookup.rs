@@ -303,7 +303,10 @@ impl Search {
             }
             let scope =
                 peer.map_or_else(|| "here or at any connected peer".to_owned(), |p| format!("at {p}"));
-            Err(Failure::new(Reason::NotFound, format!("nothing is named {name} {scope}")).with("name", name))
+            let why = format!(
+                "nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one"
+            );
+            Err(Failure::new(Reason::NotFound, why).with("name", name))
         };
         let found = self.found.into_iter().zip(self.wanted);
         found.map(|(found, wanted)| found.unwrap_or_else(|| missing(wanted))).collect()

@@ -135,7 +135,9 @@ fn acquire<'a>(
 ) -> Result<()> {
     let options = AcquireOptions::new().selection(args.selection()).require(parse::require(&args.require));
     let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
-    let tensors = progress.during("getting", || client.acquire_many(&targets, &options));
+    // Bytes that others get at the same time count too: it is a hint of how far it is.
+    let arrived = || Some(client.peers().ok()?.iter().map(|peer| peer.bytes_in).sum());
+    let tensors = progress.arriving("getting", arrived, || client.acquire_many(&targets, &options));
     for (wanted, tensor) in batch.iter().zip(tensors) {
         let tensor = output::about(&wanted.name, tensor)?;
         ensure!(

@@ -1,7 +1,7 @@
 //! A bar with a rate, for what takes longer than a second and is watched.
 
 use std::io::{self, IsTerminal};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,10 +60,58 @@ impl Progress {
             self.bar = Some(self.show());
         }
         if let Some(bar) = &self.bar {
-            bar.set_position(self.done);
-            // The bar knows only of the time since it is shown.
-            bar.set_message(format!("{}  {tensor}", output::rate(self.done, self.started.elapsed())));
+            self.shown(bar, self.done, tensor);
         }
+    }
+
+    /// Runs a call that brings bytes of one tensor or of many, and shows how many have come: `arrived` counts them, from
+    /// whatever number on.
+    pub(crate) fn arriving<T>(
+        &mut self,
+        what: &str,
+        arrived: impl Fn() -> Option<u64> + Sync,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        if !self.watched {
+            return call();
+        }
+        let (over, wait) = mpsc::channel::<()>();
+        let (this, count) = (&*self, &arrived);
+        let (outcome, bar) = thread::scope(|scope| {
+            let watcher = scope.spawn(move || this.watch(what, &wait, count));
+            let outcome = call();
+            drop(over);
+            (outcome, watcher.join().ok().flatten())
+        });
+        self.bar = self.bar.take().or(bar);
+        outcome
+    }
+
+    /// Until the other end of `over` is dropped; the bar, if it took long enough for one.
+    fn watch(
+        &self,
+        what: &str,
+        over: &Receiver<()>,
+        arrived: &(dyn Fn() -> Option<u64> + Sync),
+    ) -> Option<ProgressBar> {
+        let before = arrived();
+        let mut bar = self.bar.clone();
+        while over.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            if self.started.elapsed() <= PATIENCE {
+                continue;
+            }
+            let came = before.zip(arrived()).map_or(0, |(before, now)| now.saturating_sub(before));
+            self.shown(bar.get_or_insert_with(|| self.show()), self.done + came, what);
+        }
+        bar
+    }
+
+    /// The bar never goes back: what has come is counted before what is done with it.
+    fn shown(&self, bar: &ProgressBar, bytes: u64, what: &str) {
+        let bytes = bytes.max(bar.position()).min(self.total);
+        bar.set_position(bytes);
+        // The bar knows only of the time since it is shown.
+        bar.set_message(format!("{}  {what}", output::rate(bytes, self.started.elapsed())));
     }
 
     /// Runs a call that may wait, and shows that it does. The bar, if there is one already, shows as much.
@@ -88,5 +136,43 @@ impl Progress {
             bar.finish_and_clear();
         }
         self.started.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_comes_in_a_call_is_shown_and_never_taken_back() {
+        let started = Instant::now().checked_sub(2 * PATIENCE).unwrap();
+        let mut progress = Progress { watched: true, started, ..Progress::new(100) };
+        let (arrived, looks) = (AtomicU64::new(1000), AtomicU64::new(0));
+        let count = || {
+            looks.fetch_add(1, Ordering::SeqCst);
+            Some(arrived.load(Ordering::SeqCst))
+        };
+        let looked = |times| {
+            let until = Instant::now() + Duration::from_secs(60);
+            while looks.load(Ordering::SeqCst) < times && Instant::now() < until {
+                thread::yield_now();
+            }
+        };
+        let outcome = progress.arriving("getting", count, || {
+            looked(1);
+            arrived.store(1040, Ordering::SeqCst);
+            // The look that began before may have seen the old number.
+            looked(4);
+            7
+        });
+        assert_eq!(outcome, 7);
+        let position = |progress: &Progress| progress.bar.as_ref().map(ProgressBar::position);
+        assert_eq!(position(&progress), Some(40));
+        progress.advance(10, "x");
+        assert_eq!((position(&progress), progress.done()), (Some(40), 10));
+        progress.advance(50, "x");
+        assert_eq!(position(&progress), Some(60));
     }
 }
