@@ -109,6 +109,7 @@ fn every_command_prints_json_for_programs() {
     assert!(arena["largest_put"].as_u64() > Some(1 << 20) && arena["largest_copied_put"].is_u64(), "{arena}");
     assert_eq!(desk.json("peers")[0]["state"], "self");
     assert_eq!(desk.json("rm m/w m/b")["removed"], serde_json::json!(["m/w", "m/b"]));
+    desk.sidecar.assert_all_free();
 }
 
 #[test]
@@ -121,6 +122,8 @@ fn errors_say_what_was_wrong_once_and_what_to_do() {
     assert_eq!(desk.fails("describe m/w no/such"), nowhere);
     let gone = "error: NOT_FOUND: nothing is named no/such; List (`tensorlane ls`) tells the names\n";
     assert_eq!(desk.fails("rm no/such"), gone);
+    desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
 }
 
 #[test]
@@ -133,6 +136,8 @@ fn a_taken_name_is_replaced_only_if_one_says_so() {
         "{taken}"
     );
     desk.works("put model.safetensors --name m --replace");
+    desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
 }
 
 #[test]
@@ -145,6 +150,7 @@ fn a_file_of_another_kind_is_refused_in_words() {
     assert!(!other.contains(|c: char| c.is_ascii_digit()), "no number that says nothing: {other}");
     assert!(desk.fails("put y.bin").contains("it has 3 bytes"));
     assert!(desk.fails("put z.bin").contains("cannot open z.bin: No such file"));
+    desk.sidecar.assert_all_free();
 }
 
 #[test]
@@ -155,6 +161,8 @@ fn recursion_is_over_names_of_this_peer() {
     desk.works(&format!("get {reference}"));
     assert!(desk.fails(&format!("get -r {reference}")).contains("get it without -r"));
     assert!(desk.fails("get -r elsewhere").contains("-r knows the names of this peer only"));
+    desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
 }
 
 #[test]
@@ -165,6 +173,7 @@ fn a_deadline_ends_a_wait() {
     assert!(desk.fails("get later --wait 10m --deadline 100ms").contains("NOT_FOUND"));
     assert!(desk.fails("--deadline 100ms describe later --wait 10m").contains("NOT_FOUND"));
     assert!(begun.elapsed() < Duration::from_secs(300));
+    desk.sidecar.assert_all_free();
 }
 
 #[test]
@@ -179,6 +188,7 @@ fn a_check_says_what_is_wrong_and_its_exit_code_says_whether() {
     let nowhere = desk.call("--sockets /there/is/nothing check");
     assert_eq!(nowhere.code, 1);
     assert!(nowhere.out.contains("there is no directory /there/is/nothing"), "{}", nowhere.out);
+    desk.sidecar.assert_all_free();
     desk.sidecar.kill();
     let dead = desk.call("check");
     assert_eq!(dead.code, 1);

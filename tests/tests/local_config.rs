@@ -63,6 +63,7 @@ fn sidecars_whose_printed_lines_are_the_peers_file_exchange_tensors() {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let start = |peer: &str, port: u16| {
         let options = SidecarOptions::default().set("peer", peer).set("peers.file", file.display());
+        let options = options.set("gc.copyIdle", "500ms");
         Sidecar::with(options.set("peers.listen", format!("127.{high}.{low}.9:{port}")))
     };
     let both = [start("a", 9431), start("b", 9432)];
@@ -82,6 +83,8 @@ fn sidecars_whose_printed_lines_are_the_peers_file_exchange_tensors() {
     let got = reader.acquire(stored.reference(), &AcquireOptions::new()).unwrap();
     assert_eq!(got.moved().transport, Some(Transport::Tcp));
     assert!(got.to_vec() == pattern(3, 100_000));
+    drop((got, stored, writer, reader));
+    both.iter().for_each(Sidecar::assert_all_free);
 }
 
 #[test]

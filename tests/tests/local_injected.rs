@@ -46,7 +46,8 @@ fn options(mut variables: BTreeMap<String, String>) -> SidecarOptions {
     let directory = variables.insert("TENSORLANE_PEERS_DIRECTORY".to_owned(), "none".to_owned());
     assert_eq!(directory.as_deref(), Some("kubernetes"));
     let words = variables.iter().map(|(name, value)| format!("{name}={value}"));
-    SidecarOptions::default().prefix(["env".to_owned()].into_iter().chain(words))
+    let soon_free = SidecarOptions::default().set("gc.copyIdle", "500ms");
+    soon_free.prefix(["env".to_owned()].into_iter().chain(words))
 }
 
 #[test]
@@ -64,6 +65,7 @@ fn a_sidecar_starts_with_what_the_planner_gives_it() {
     let status = sidecar.client().status().unwrap();
     assert_eq!((status.exchange.as_str(), status.peer.as_str()), ("training", "trainer-0"));
     assert_eq!(status.arena.unwrap().total, 64 << 20);
+    sidecar.assert_all_free();
 }
 
 /// What every pod of these tests asks for: little memory.
@@ -139,9 +141,9 @@ fn an_exchange_that_asks_for_what_this_release_cannot_do_is_refused_at_the_start
 
 #[test]
 fn what_an_exchange_requires_of_every_route_holds_for_those_who_ask_and_for_those_who_are_asked() {
-    let pods: [&[(&str, &str)]; 2] = [&[("require", "same_node")], &[]];
-    let [strict, other] = pair(&json!({"transports": ["tcp"]}), pods, 11);
-    let (strict, other) = (strict.client(), other.client());
+    let annotations: [&[(&str, &str)]; 2] = [&[("require", "same_node")], &[]];
+    let pods = pair(&json!({"transports": ["tcp"]}), annotations, 11);
+    let [strict, other] = pods.each_ref().map(Sidecar::client);
     for count in [100, 1 << 20] {
         let theirs = put_pattern(&other, 1, count, &PutOptions::new()).unwrap();
         let refused = failure(strict.acquire(theirs.reference(), &AcquireOptions::new()));
@@ -162,18 +164,22 @@ fn what_an_exchange_requires_of_every_route_holds_for_those_who_ask_and_for_thos
     let seen = peers.iter().find(|peer| peer.name == "trainer-1").unwrap();
     let route = Moved::from(seen.route.clone().unwrap()).to_string();
     assert!(route.contains("not tcp: not_same_node"), "{route}");
+    drop((strict, other));
+    pods.iter().for_each(Sidecar::assert_all_free);
 }
 
 #[test]
 fn encryption_is_met_by_tls_and_the_reply_names_what_the_policy_left_out() {
     let exchange =
         json!({"transports": ["tcp"], "require": ["encrypted"], "security": {"encryption": "required"}});
-    let [writer, reader] = pair(&exchange, [&[], &[]], 12);
-    let (writer, reader) = (writer.client(), reader.client());
+    let pods = pair(&exchange, [&[], &[]], 12);
+    let [writer, reader] = pods.each_ref().map(Sidecar::client);
     let stored = put_pattern(&writer, 3, 1 << 20, &PutOptions::new()).unwrap();
     let options = AcquireOptions::new().require(Require::ENCRYPTED);
     let tensor = reader.acquire(stored.reference(), &options).unwrap();
     assert!(is_intact(&tensor));
     assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
     assert!(tensor.moved().to_string().contains("not shm: policy"), "{}", tensor.moved());
+    drop((tensor, stored, writer, reader));
+    pods.iter().for_each(Sidecar::assert_all_free);
 }

@@ -13,6 +13,7 @@ use tensorlane_tests::netns::{PORT, Peers};
 use tensorlane_tests::process::signal;
 use tensorlane_tests::proxy::Proxy;
 use tensorlane_tests::tensors::{dense, pattern};
+use tensorlane_tests::workload::Workload;
 use tensorlane_tests::{SidecarOptions, failure, reason, until};
 
 const MI: u64 = 1 << 20;
@@ -359,7 +360,28 @@ fn a_reader_that_cancels_takes_nothing_from_another() {
 }
 
 #[test]
-fn a_reader_process_that_ends_in_the_middle_leaves_nothing() {
+fn a_reader_process_that_is_killed_in_the_middle_leaves_nothing() {
+    let peers = Peers::pair();
+    {
+        let writer = peers.client(0);
+        let stored = put(&writer, 15, LARGE);
+        let inside = ["ip", "netns", "exec", peers.network.namespace(1)].map(str::to_owned);
+        let mut reader = Workload::start_in(&peers.sidecars[1], inside.to_vec());
+        peers.network.slow(0, SLOW_MBIT);
+        reader.tell(&format!("acquire {}", stored.reference()));
+        until("some bytes have come", || peers.seen(1, 0).bytes_in > 4 * MI);
+        assert_eq!(peers.client(0).status().unwrap().leases, 2, "the owner keeps it for the reader too");
+        reader.kill();
+        until("the owner keeps it for its writer alone", || peers.client(0).status().unwrap().leases == 1);
+        assert_nothing_came(&peers);
+        let came = peers.seen(1, 0).bytes_in;
+        assert!(came < LARGE, "all {came} bytes came: nothing was in the middle");
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reader_whose_deadline_passes_in_the_middle_leaves_nothing() {
     let peers = Peers::pair();
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
@@ -404,6 +426,7 @@ fn a_peer_with_a_key_that_nobody_lists_is_refused_and_counted() {
     });
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert_eq!(peers.seen(0, 1).state, "connected");
+    peers.assert_all_free();
 }
 
 /// Some reference to a tensor of a host.

@@ -98,6 +98,7 @@ fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
     // With the last word of both in the files the connection stands.
     list_anew(&peers);
     peers.await_connected();
+    peers.assert_all_free();
 }
 
 #[test]
@@ -120,4 +121,6 @@ fn a_key_that_the_file_does_not_list_is_never_used() {
     // Once it is listed it is used.
     list_anew(&peers);
     until("the next key is used", || owner.status().unwrap().fingerprint == before[1]);
+    drop((stored, owner, reader));
+    peers.assert_all_free();
 }

@@ -4,4 +4,5 @@ mod bytes;
 mod errors;
 mod server;
 mod session;
+mod tickets;
 mod world;

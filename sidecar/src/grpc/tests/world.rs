@@ -49,11 +49,13 @@ pub(super) struct Shape {
     pub(super) sessions_max: usize,
     pub(super) grace: Duration,
     pub(super) tcp: bool,
+    pub(super) ticket_ttl: Duration,
 }
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { sessions_max: 8, grace: Duration::from_secs(60), tcp: false }
+        let minute = Duration::from_secs(60);
+        Self { sessions_max: 8, grace: minute, tcp: false, ticket_ttl: minute }
     }
 }
 
@@ -66,7 +68,7 @@ impl World {
 
     pub(super) async fn with(shape: Shape) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (arena, store) = store();
+        let (arena, store) = store(shape.ticket_ttl);
         let keeper = Keeper::start(Arc::clone(&store)).unwrap();
         let (workers, metrics) = (Workers::default(), Arc::new(Metrics::new(&Registry::new()).unwrap()));
         let settings = ExchangeSettings {
@@ -133,7 +135,8 @@ impl World {
             let sum = usage.free + usage.reserved + usage.sealed + usage.held + usage.retired;
             assert_eq!(sum, usage.total, "{usage:?}");
             let totals = self.totals();
-            usage.free == usage.total && totals.tensors == 0 && totals.leases == 0 && totals.names == 0
+            let kept_by = (totals.leases, totals.names, totals.tickets);
+            usage.free == usage.total && totals.tensors == 0 && kept_by == (0, 0, 0)
         })
         .await;
     }
@@ -194,7 +197,7 @@ impl Stopped {
     }
 }
 
-fn store() -> (Arc<Arena>, Arc<Store>) {
+fn store(ticket_ttl: Duration) -> (Arc<Arena>, Arc<Store>) {
     let told: Arc<OnceLock<Weak<Store>>> = Arc::default();
     let tells = Arc::clone(&told);
     let on_room = Arc::new(move || {
@@ -209,11 +212,8 @@ fn store() -> (Arc<Arena>, Arc<Store>) {
         peer: PeerName::new("here").unwrap(),
         incarnation: Incarnation(1),
     };
-    let settings = StoreSettings {
-        limits: Limits::default(),
-        ticket_ttl: Duration::from_secs(60),
-        lease_grace: Duration::from_secs(10),
-    };
+    let settings =
+        StoreSettings { limits: Limits::default(), ticket_ttl, lease_grace: Duration::from_secs(10) };
     let store = Store::new(me, settings, Arc::clone(&arena), Clock::start());
     told.set(Arc::downgrade(&store)).unwrap();
     (arena, store)

@@ -42,6 +42,8 @@ fn a_pull_goes_on_from_the_bytes_that_landed_when_the_connection_is_cut() {
     let events = b.twin.events.lock().clone();
     assert_eq!(events, ["lost a 1", "back a 1"]);
     assert_eq!(*a.twin.events.lock(), ["lost b 1", "back b 1"]);
+    a.assert_free();
+    b.assert_free();
 }
 
 #[test]
@@ -62,6 +64,9 @@ fn a_pull_survives_many_cuts() {
     block.mark_sealed().unwrap();
     assert!(block.chunk(0..bytes).unwrap() == b.own_bytes(7));
     until("all leases have ended", || b.twin.leased() == 0);
+    drop(block);
+    a.assert_free();
+    b.assert_free();
 }
 
 #[test]
@@ -101,6 +106,7 @@ fn another_incarnation_means_owner_lost_for_what_was_under_way_and_for_what_is_a
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::OwnerLost);
     assert!(a.get("b", 7, bytes).is_ok(), "of the new incarnation it can be had");
     assert!(a.twin.events.lock().contains(&"replaced b 1".to_owned()), "{:?}", a.twin.events.lock());
+    a.assert_free();
 }
 
 #[test]
@@ -150,6 +156,10 @@ fn a_cancelled_pull_ends_at_once_and_its_lease_too() {
     assert!(b.peers.counters().bytes_out.load(Ordering::SeqCst) < bytes, "the rest was not sent");
     handle.cancel();
     assert!(a.get("b", 8, 1 << 20).unwrap() == b.own_bytes(8), "the connection is as good as before");
+    assert!(a.arena.usage().reserved >= bytes, "what comes back with the failure is still there");
+    drop(failed);
+    a.assert_free();
+    b.assert_free();
 }
 
 #[test]
@@ -195,6 +205,8 @@ fn a_call_ends_at_its_deadline() {
     let (told, ..) = a.pull_until("b", None, 7, Selection::All, bytes, deadline);
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::DeadlineExceeded);
     until("the lease has ended", || b.twin.leased() == 0);
+    a.assert_free();
+    b.assert_free();
 }
 
 #[test]

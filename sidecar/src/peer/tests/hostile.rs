@@ -1,10 +1,10 @@
 //! A peer that does not keep the rules: a TLS client of the test that writes what it likes. Every time the connection
 //! must end with a counted reason, and nothing be published.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use rustls::pki_types::ServerName;
@@ -64,14 +64,22 @@ impl Raw {
         self.raw(&[&header.encode()[..], &offset.to_le_bytes(), bytes].concat());
     }
 
-    /// The next frame; none when the connection has ended.
+    /// The next frame; none when the connection has ended. That nothing comes is no end, and fails the test.
     fn next(&mut self) -> Option<(Header, Vec<u8>)> {
         let mut head = [0; frame::HEADER_BYTES];
-        self.tls.read_exact(&mut head).ok()?;
+        self.read(&mut head)?;
         let header = Header::decode(&head, frame::PEER_BODY_MAX).unwrap();
         let mut body = vec![0; header.length as usize];
-        self.tls.read_exact(&mut body).ok()?;
+        self.read(&mut body)?;
         Some((header, body))
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Option<()> {
+        match self.tls.read_exact(bytes) {
+            Ok(()) => Some(()),
+            Err(e) if is_end(&e) => None,
+            Err(e) => panic!("neither a frame nor the end of the connection came: {e}"),
+        }
     }
 
     /// The next frame of a kind, others skipped.
@@ -84,10 +92,27 @@ impl Raw {
         }
     }
 
+    /// Whether the other side ends the connection, its socket too. What it says before is passed over.
     fn is_closed(&mut self) -> bool {
-        while self.next().is_some() {}
-        true
+        let deadline = Instant::now() + PATIENCE;
+        while self.next().is_some() {
+            assert!(Instant::now() < deadline, "it goes on and on");
+        }
+        is_at_its_end(&mut self.tls.sock)
     }
+}
+
+/// Whether the other side has hung up; waits for it as long as the socket's timeout says.
+fn is_at_its_end(socket: &mut TcpStream) -> bool {
+    socket.read_to_end(&mut Vec::new()).map_or_else(|e| is_end(&e), |_| true)
+}
+
+/// Whether it is the end of a connection, in order or not, or an alert of TLS before it. A silence is none.
+fn is_end(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
+    matches!(tls, Some(rustls::Error::AlertReceived(_)))
+        || matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe)
 }
 
 /// A peer `a`, and a key that its directory knows as `evil`.
@@ -115,6 +140,7 @@ fn a_key_that_the_directory_does_not_list_is_refused_after_one_look() {
     let mut raw = Raw::connect(&a, keys::client(&keys::identity()));
     raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
     assert!(raw.next().is_none(), "not even a Hello");
+    assert!(raw.is_closed());
     until("it was counted", || a.peers.counters().auth_refused.count("unknown_key") == 1);
     assert_eq!(table.refreshes.load(std::sync::atomic::Ordering::SeqCst), 1);
 }
@@ -125,6 +151,7 @@ fn no_certificate_is_refused() {
     let mut raw = Raw::connect(&a, keys::client_without_certificate());
     raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
     assert!(raw.next().is_none());
+    assert!(raw.is_closed());
     until("it was counted", || a.peers.counters().auth_refused.count("no_certificate") == 1);
 }
 
@@ -134,6 +161,7 @@ fn a_listed_certificate_without_its_key_is_refused() {
     let mut raw = Raw::connect(&a, keys::client_without_the_key(&evil));
     raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
     assert!(raw.next().is_none());
+    assert!(raw.is_closed());
     until("it was counted", || a.peers.counters().auth_refused.count("bad_signature") == 1);
 }
 
@@ -176,8 +204,7 @@ fn garbage_instead_of_tls_is_refused() {
     let mut socket = TcpStream::connect(a.peers.bound_address()).unwrap();
     socket.write_all(&[0x42; 100_000]).unwrap_or_default();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut rest = Vec::new();
-    let _ = socket.read_to_end(&mut rest);
+    assert!(is_at_its_end(&mut socket));
     until("it was counted", || a.peers.counters().auth_refused.count("tls") == 1);
 }
 
@@ -251,7 +278,7 @@ fn the_same_call_twice_on_one_connection_is_refused_and_its_lease_kept_for_the_g
 fn answered(answer: impl FnOnce(&mut Raw, u64)) -> (One, crate::peer::PullFailed) {
     let (_table, a, evil) = victim();
     let mut raw = greeted(&a, &evil);
-    let deadline = std::time::Instant::now() + Duration::from_millis(200);
+    let deadline = Instant::now() + Duration::from_millis(200);
     let (told, ..) = a.pull_until("evil", None, 7, Selection::All, 1000, deadline);
     let (header, _) = raw.next_of(PeerKind::Pull).unwrap();
     answer(&mut raw, header.call);
@@ -290,6 +317,9 @@ fn frame_of(kind: PeerKind, message: impl Message + 'static) -> Answer {
 fn is_refused(what: &str, label: &str, answer: Answer) {
     let (a, _) = answered(answer);
     until(what, || a.peers.counters().frames_refused.count(label) == 1);
+    // Not closed for anything that comes later, such as a silence.
+    until(what, || a.peers.counters().closed.count(label) == 1);
+    a.assert_free();
 }
 
 #[test]

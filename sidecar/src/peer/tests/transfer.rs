@@ -21,6 +21,8 @@ fn a_tensor_of_64_mib_arrives_with_its_checksum_and_its_lease_ends() {
     assert_eq!(b.twin.opens.load(Ordering::SeqCst), 1);
     assert_eq!(a.peers.counters().bytes_in.load(Ordering::SeqCst), bytes);
     until("the owner has counted them", || b.peers.counters().bytes_out.load(Ordering::SeqCst) == bytes);
+    a.assert_free();
+    b.assert_free();
 }
 
 #[test]
@@ -59,6 +61,8 @@ fn many_tensors_travel_both_ways_at_once() {
         }
     });
     until("all leases have ended", || a.twin.leased() == 0 && b.twin.leased() == 0);
+    a.assert_free();
+    b.assert_free();
 }
 
 #[test]
@@ -111,6 +115,8 @@ fn what_the_owner_refuses_comes_back_as_its_failure() {
     assert_eq!((failed.failure.reason, failed.landing.len()), (Reason::SelectionOutOfRange, 100));
     assert_eq!(b.twin.leased(), 0);
     assert!(a.peers.is_connected(&name("b")));
+    drop(failed);
+    a.assert_free();
 }
 
 #[test]

@@ -365,6 +365,17 @@ impl One {
         block.chunk(0..block.len()).unwrap().to_vec()
     }
 
+    /// Checks that the arena's books balance and that nothing but its own tensors, which are let go, was in it: no pull
+    /// that ended keeps room, however far it had come. Outcomes and blocks must have been dropped.
+    pub(crate) fn assert_free(&self) {
+        self.twin.tensors.lock().clear();
+        until("the arena is free", || {
+            let usage = self.arena.usage();
+            assert!(usage.balances(), "{usage:?}");
+            usage.free == usage.total
+        });
+    }
+
     /// Connections that are up, by the counters.
     pub(crate) fn links(&self) -> u64 {
         let counters = self.peers.counters();

@@ -10,7 +10,7 @@ fn a_bit_flipped_on_the_way_ends_the_connection_and_the_bytes_come_whole_on_the_
     table.list("b", proxy.address, b.fingerprint);
     let a = Start { listed: Some(nowhere()), ..Start::new("a") }.start(&table);
     until("a reached b through the proxy", || {
-        let _ = a.peers.ensure(&name("b"), std::time::Instant::now() + PATIENCE);
+        let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
         proxy.connections.load(std::sync::atomic::Ordering::SeqCst) > 0 && a.peers.is_connected(&name("b"))
     });
     b.twin.add(7, sealed(&b.arena, 1 << 20, 1), 1);
