@@ -10,6 +10,8 @@ mod common;
 
 mod asked;
 mod definitions;
+mod gpus;
 mod objects;
+mod permissions;
 mod running;
 mod server;

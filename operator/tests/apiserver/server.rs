@@ -80,6 +80,9 @@ impl Drop for Process {
     }
 }
 
+/// The log of what whoever is watched has asked for; each line is there before its answer.
+pub(crate) const AUDIT: &str = "audit.log";
+
 pub(crate) const ADMIN: &str = "admin-of-this-test";
 
 impl Server {
@@ -103,6 +106,7 @@ impl Server {
         fs::write(self.path("sa.key"), key.serialize_pem()).unwrap();
         fs::write(self.path("sa.pub"), key.public_key_pem()).unwrap();
         fs::write(self.path("tokens.csv"), format!("{ADMIN},admin,admin,\"system:masters\"\n")).unwrap();
+        fs::write(self.path("audit.json"), crate::permissions::policy().to_string()).unwrap();
         let (clients, peers) = (local(free_port()), local(free_port()));
         let etcd = [
             format!("--data-dir={}", self.path("etcd").display()),
@@ -127,6 +131,8 @@ impl Server {
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", self.path("sa.pub").display()),
             format!("--service-account-signing-key-file={}", self.path("sa.key").display()),
+            format!("--audit-policy-file={}", self.path("audit.json").display()),
+            format!("--audit-log-path={}", self.path(AUDIT).display()),
         ];
         self.spawn(&programs.join("kube-apiserver"), &apiserver, "apiserver.log");
     }
