@@ -10,6 +10,7 @@ mod common;
 
 mod asked;
 mod definitions;
+mod exchanges;
 mod gpus;
 mod objects;
 mod permissions;

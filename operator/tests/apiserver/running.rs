@@ -25,6 +25,7 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     only_the_pod_itself_writes_its_status(&server, &admin).await;
     a_pod_that_comes_again_begins_anew(&admin, &asking).await;
     refusals_reach_their_owner(&admin).await;
+    crate::exchanges::an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(&admin).await;
     crate::gpus::a_namespace_with_gpu_pods_gets_an_entry(&admin).await;
     // Whoever asks below does so in the operator's name.
     crate::permissions::no_more_is_granted_than_is_used(&server);
