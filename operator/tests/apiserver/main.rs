@@ -10,9 +10,6 @@ mod common;
 
 mod asked;
 mod definitions;
-mod exchanges;
-mod gpus;
 mod objects;
-mod permissions;
 mod running;
 mod server;
