@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cluster::{cluster, eventually, within};
+use crate::cluster::{cluster, eventually, show, within};
 
 /// The name of the release.
 pub const RELEASE: &str = "tensorlane";
@@ -104,8 +104,6 @@ pub fn report() {
         &["get", "events", "--sort-by=.lastTimestamp"],
         &["logs", "--selector=app.kubernetes.io/component=operator", "--prefix", "--tail=60"],
     ] {
-        let output = cluster(&[&["kubectl", "--namespace", SYSTEM], words].concat());
-        let said = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        eprintln!("--- kubectl {}\n{}", words.join(" "), said.concat());
+        show(&["kubectl", "--namespace", SYSTEM], words);
     }
 }

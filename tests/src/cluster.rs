@@ -43,7 +43,23 @@ pub fn xtask() -> Command {
 /// # Panics
 /// Where it does not start.
 pub fn cluster(words: &[&str]) -> Output {
-    xtask().arg("cluster").args(words).stdin(Stdio::null()).output().expect("xtask is built")
+    cluster_with(words, "")
+}
+
+/// Runs `xtask cluster` with these words and this input.
+///
+/// # Panics
+/// Where it does not start.
+pub fn cluster_with(words: &[&str], input: &str) -> Output {
+    let mut command = xtask();
+    command.arg("cluster").args(words);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("xtask is built");
+    let mut pipe = child.stdin.take().expect("it is a pipe");
+    // Who does not read to the end has failed, and says why.
+    let _ = pipe.write_all(input.as_bytes());
+    drop(pipe);
+    child.wait_with_output().expect("it ends")
 }
 
 /// Runs `xtask cluster` with these words, which must succeed; gives its output.
@@ -62,16 +78,16 @@ pub fn succeeds(words: &[&str]) -> String {
 /// # Panics
 /// Where it fails.
 pub fn succeeds_with(words: &[&str], input: &str) {
-    let mut command = xtask();
-    command.arg("cluster").args(words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("xtask is built");
-    let mut pipe = child.stdin.take().expect("it is a pipe");
-    // Who does not read to the end has failed, and says why.
-    let _ = pipe.write_all(input.as_bytes());
-    drop(pipe);
-    let output = child.wait_with_output().expect("it ends");
+    let output = cluster_with(words, input);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "xtask cluster {}: {told}\n{input}", words.join(" "));
+}
+
+/// Prints what a command says, for a person who looks at a test that has failed.
+pub(crate) fn show(here: &[&str], words: &[&str]) {
+    let output = cluster(&[here, words].concat());
+    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+    eprintln!("--- kubectl {}\n{}", words.join(" "), texts.concat());
 }
 
 /// Waits until `look` gives something.

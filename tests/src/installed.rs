@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::chart::{self, injects};
-use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, succeeds};
+use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, show, succeeds};
 
 pub use crate::chart::{OPERATOR, SYSTEM};
 
@@ -151,12 +151,6 @@ fn report(namespace: &str) {
     let sidecars =
         ["logs", "--selector=tensorlane.dev/injected=true", "--container=tensorlane", "--prefix", TAIL];
     show(&here, &sidecars);
-}
-
-fn show(here: &[&str], words: &[&str]) {
-    let output = cluster(&[here, words].concat());
-    let texts = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-    eprintln!("--- kubectl {}\n{}", words.join(" "), texts.concat());
 }
 
 /// Scales the operator, and waits until as many replicas are there.

@@ -1,12 +1,9 @@
 //! What a suite asks of the cluster besides applying and waiting: what kubectl said to whoever made an object, Events, what
 //! a pod may do with its own token, the metrics of a pod, and what its containers take.
 
-use std::io::Write;
-use std::process::Stdio;
-
 use serde_json::Value;
 
-use crate::cluster::{cluster, succeeds, xtask};
+use crate::cluster::{cluster, cluster_with, items, succeeds};
 
 mod container;
 
@@ -55,15 +52,7 @@ impl Told {
 /// # Panics
 /// Where it does not start.
 pub fn kubectl_with(words: &[&str], input: &str) -> Told {
-    let mut command = xtask();
-    command.args(["cluster", "kubectl"]).args(words);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut kubectl = command.spawn().expect("xtask is built");
-    let mut stdin = kubectl.stdin.take().expect("it is a pipe");
-    // One that has refused its words reads nothing, and says why.
-    let _ = stdin.write_all(input.as_bytes());
-    drop(stdin);
-    Told::of(kubectl.wait_with_output().expect("kubectl ends"))
+    Told::of(cluster_with(&[&["kubectl"], words].concat(), input))
 }
 
 /// Makes an object, and prints it.
@@ -84,8 +73,7 @@ pub fn try_create(namespace: &str, manifest: &str) -> Told {
 pub fn events(namespace: &str) -> Vec<Value> {
     let said =
         succeeds(&["kubectl", "--namespace", namespace, "get", "events.events.k8s.io", "--output=json"]);
-    let list: Value = serde_json::from_str(&said).expect("JSON");
-    list["items"].as_array().expect("a list").clone()
+    items(&said)
 }
 
 /// The sentence of an Event with this reason about this object.

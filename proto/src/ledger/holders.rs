@@ -128,8 +128,7 @@ impl Holders {
         if !self.known.contains_key(&holder) && self.known.len() >= limits.holders {
             return Err(Refusal::TooManyHolders { limit: limits.holders });
         }
-        let standing = self.known.entry(holder).or_default();
-        if let Some(before) = standing.away.replace(until) {
+        if let Some(before) = self.standing(holder).away.replace(until) {
             self.away.remove(before, holder);
         }
         self.away.insert(until, holder);

@@ -352,7 +352,7 @@ impl Peers {
     pub fn listed(&self) -> (Vec<String>, Option<String>) {
         let listed = self.shared.known.peer(&self.shared.me.peer);
         let listed = listed.map(|me| (me.addresses, me.node)).filter(|(addresses, _)| !addresses.is_empty());
-        listed.unwrap_or_else(|| (vec![self.bound.to_string()], None))
+        listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
     }
 
     /// Every peer of the directory, and those that left it, by name.
