@@ -63,7 +63,7 @@ pub const CLUSTER_RULES: &[Rule] = &[
         group: OURS,
         resources: &["tensorexchanges"],
         names: &[],
-        verbs: &["list", "watch", "create", "patch"],
+        verbs: &["list", "watch", "create"],
         why: "the default exchange is made, and all are counted",
     },
     Rule {

@@ -5,8 +5,11 @@ use std::time::Duration;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::rbac::v1::RoleBinding;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, PeerSpec, TensorExchange, TensorPeer};
@@ -43,12 +46,14 @@ impl From<kube::Error> for ApplyError {
 
 /// Does things at an API server.
 #[derive(Clone)]
-pub struct Applier(Client);
+pub struct Applier(Client, Recorder);
 
 impl Applier {
     /// By this client.
     pub fn new(client: Client) -> Applier {
-        Applier(client)
+        let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: None };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Applier(client, recorder)
     }
 
     /// Whether the policy on the status of peers is there and bound.
@@ -97,6 +102,17 @@ impl Applier {
                 let exchanges: Api<TensorExchange> = Api::namespaced(self.0.clone(), namespace);
                 exchanges.patch_status(name, &ours(FIELD_MANAGER), &Patch::Apply(patch)).await?;
                 Ok(())
+            }
+            Action::ReportExchange { name, uid, condition } => {
+                let exchange = ObjectReference {
+                    api_version: Some("tensorlane.dev/v1alpha1".to_owned()),
+                    kind: Some("TensorExchange".to_owned()),
+                    name: Some(name.clone()),
+                    namespace: Some(namespace.to_owned()),
+                    uid: uid.clone(),
+                    ..ObjectReference::default()
+                };
+                Ok(self.1.publish(&event(condition), &exchange).await?)
             }
         }
     }
@@ -157,6 +173,18 @@ impl Applier {
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(()),
             reset => Ok(reset.map(|_| ())?),
         }
+    }
+}
+
+/// What is told of an exchange; the sentences of its conditions are all shorter than an Event may be.
+fn event(condition: &Condition) -> Event {
+    let is_well = condition.status == "True";
+    Event {
+        type_: if is_well { EventType::Normal } else { EventType::Warning },
+        reason: condition.reason.clone(),
+        note: Some(condition.message.clone()),
+        action: "Validate".to_owned(),
+        secondary: None,
     }
 }
 

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, ExchangeStatus, PeerSpec, TensorPeer};
 
 use super::dereference::{PodFacts, Scene};
-use super::status::{exchange_status, peer_condition};
+use super::status::{acceptance_news, exchange_status, peer_condition};
 
 /// One thing to do, in one call or two.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,15 @@ pub enum Action {
         name: String,
         /// What is said; its conditions are those of ours.
         status: ExchangeStatus,
+    },
+    /// Write an Event on an exchange: it is accepted, or no more, or for another reason not.
+    ReportExchange {
+        /// The exchange's name.
+        name: String,
+        /// Its UID.
+        uid: Option<String>,
+        /// What it is told; `Accepted`.
+        condition: Condition,
     },
 }
 
@@ -90,11 +99,17 @@ fn condition_of(pod: &PodFacts, peer: &TensorPeer, now: &str) -> Option<Action> 
 
 fn exchange_statuses(scene: &Scene, peers: &BTreeMap<String, &TensorPeer>, now: &str) -> Vec<Action> {
     let statuses = scene.exchanges.iter().filter_map(|exchange| {
+        let uid = exchange.metadata.uid.clone();
         let name = exchange.name_any();
         let members: Vec<&PodFacts> =
             scene.pods.iter().filter(|pod| !pod.ended && pod.exchange == name).collect();
         let status = exchange_status(exchange, &members, peers, scene.guarded, now)?;
-        Some(Action::SetExchangeStatus { name, status })
+        let report = acceptance_news(exchange, &status).map(|condition| Action::ReportExchange {
+            name: name.clone(),
+            uid,
+            condition,
+        });
+        Some(std::iter::once(Action::SetExchangeStatus { name, status }).chain(report))
     });
-    statuses.collect()
+    statuses.flatten().collect()
 }

@@ -264,6 +264,7 @@ impl Action {
             Action::ApplyPeer { .. } => "peer",
             Action::SetPeerCondition { .. } => "peer_status",
             Action::SetExchangeStatus { .. } => "exchange_status",
+            Action::ReportExchange { .. } => "exchange_event",
         }
     }
 }

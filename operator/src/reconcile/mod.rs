@@ -1,9 +1,9 @@
 //! The leader's work: what exchanges, peers and permissions a namespace should have, and making it so.
 //!
 //! ```text
-//!   watch ──> dereference: what is there, as plain data ──> build: what to do (pure) ──> apply, one call each
-//!     ^                                                                                      │
-//!     └────────────────────────── what was changed is seen again ────────────────────────────┘
+//!   watch ──> dereference: what is there, ──> validate: what this ──> build: what to do ──> apply, one
+//!     ^       as plain data                   release lacks (pure)    (pure)                call each
+//!     └────────────────────────── what was changed is seen again ──────────────────────────────────┘
 //! ```
 //!
 //! A namespace is looked at as a whole whenever something in it changes: nothing is remembered between two looks, so
@@ -15,12 +15,14 @@ mod build;
 mod controller;
 mod dereference;
 mod status;
+mod validate;
 mod webhooks;
 
 pub use apply::{Applier, ApplyError};
 pub use build::{Action, build};
 pub use controller::Controller;
 pub use dereference::{PodFacts, Scene};
+pub use validate::lacks;
 pub use webhooks::{Webhooks, apply_webhooks};
 
 #[cfg(test)]

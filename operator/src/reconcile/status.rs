@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use tensorlane_proto::crd::{ExchangeStatus, TensorExchange, TensorPeer};
 
 use super::dereference::PodFacts;
+use super::validate;
 
 /// The word and the sentence of a condition.
 type Why = (&'static str, String);
@@ -52,7 +53,7 @@ pub(super) fn exchange_status(
     let old = exchange.status.clone().unwrap_or_default();
     let was = |kind: &str| old.conditions.iter().find(|condition| condition.type_ == kind);
     let generation = exchange.metadata.generation;
-    let (can, (reason, message)) = acceptance(guarded);
+    let (can, (reason, message)) = acceptance(exchange, guarded);
     let accepted = condition("Accepted", can, reason, message, generation, was("Accepted"), now);
     let (all, (reason, message)) = completeness(members.len(), ready);
     let complete = condition("Ready", all, reason, message, generation, was("Ready"), now);
@@ -70,12 +71,30 @@ pub(super) fn exchange_status(
     news.then_some(status)
 }
 
-fn acceptance(guarded: bool) -> (bool, Why) {
-    if guarded {
+/// What is new about `Accepted`. That a new exchange is accepted is no news: it is what everybody expects.
+pub(super) fn acceptance_news(exchange: &TensorExchange, status: &ExchangeStatus) -> Option<Condition> {
+    let of = |status: &ExchangeStatus| {
+        status.conditions.iter().find(|condition| condition.type_ == "Accepted").cloned()
+    };
+    let (old, new) = (exchange.status.as_ref().and_then(of), of(status)?);
+    let is_news = match &old {
+        Some(old) => (&old.status, &old.reason, &old.message) != (&new.status, &new.reason, &new.message),
+        None => new.status != "True",
+    };
+    is_news.then_some(new)
+}
+
+/// Where nobody guards peers none can join, whatever the exchange says.
+fn acceptance(exchange: &TensorExchange, guarded: bool) -> (bool, Why) {
+    if !guarded {
+        let message = "ValidatingAdmissionPolicy tensorlane-peer-status or its binding is missing, so that any pod could speak for another one: apply manifests/policies.yaml";
+        return (false, ("PolicyMissing", message.to_owned()));
+    }
+    let lacks = validate::lacks(&exchange.spec);
+    if lacks.is_empty() {
         return (true, ("Accepted", "pods may join".to_owned()));
     }
-    let message = "ValidatingAdmissionPolicy tensorlane-peer-status or its binding is missing, so that any pod could speak for another one: apply manifests/policies.yaml";
-    (false, ("PolicyMissing", message.to_owned()))
+    (false, ("Unsupported", format!("the sidecars of its pods do not start: {}", lacks.join("; "))))
 }
 
 fn completeness(members: usize, ready: usize) -> (bool, Why) {

@@ -50,7 +50,7 @@ fn done(mut scene: Scene, actions: &[Action]) -> Scene {
     for action in actions {
         match action.clone() {
             Action::MakeDefaultExchange => scene.exchanges.push(exchange("default")),
-            Action::ApplyRoleBinding => {}
+            Action::ApplyRoleBinding | Action::ReportExchange { .. } => {}
             Action::ApplyPeer { name, spec, begins_anew } => {
                 let pod = scene.pods.iter().find(|pod| pod.name == name).unwrap();
                 let old = scene.peers.iter().position(|peer| peer.metadata.name == Some(name.clone()));
@@ -132,6 +132,38 @@ fn without_the_policy_nobody_gets_a_role_binding_and_the_exchange_says_why() {
     let status = settled(unguarded).exchanges[0].status.clone();
     let (status, reason) = condition(Some(&serde_json::to_value(status).unwrap()), "Accepted");
     assert_eq!((status.as_str(), reason.as_str()), ("False", "PolicyMissing"));
+}
+
+#[test]
+fn what_this_release_cannot_do_is_said_once_and_taken_back_once_it_is_corrected() {
+    let mut wrong = exchange("default");
+    wrong.spec.same_node = Some(tensorlane_proto::crd::SameNode::Claim);
+    let reports = |actions: &[Action]| {
+        let of = |action: &Action| match action {
+            Action::ReportExchange { condition, .. } => {
+                Some((condition.reason.clone(), condition.message.clone()))
+            }
+            _ => None,
+        };
+        actions.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let before = scene(vec![wrong], vec![], vec![]);
+    let told = reports(&build(&before, NOW));
+    assert_eq!(told.len(), 1);
+    assert!(told[0].0 == "Unsupported" && told[0].1.contains("sameNode: claim"), "{told:?}");
+    let mut after = settled(before);
+    let status = serde_json::to_value(&after.exchanges[0].status).unwrap();
+    assert_eq!(condition(Some(&status), "Accepted"), ("False".to_owned(), "Unsupported".to_owned()));
+    assert!(reports(&build(&after, NOW)).is_empty(), "what is said already is no news");
+    after.exchanges[0].spec.same_node = None;
+    assert_eq!(reports(&build(&after, NOW)), [("Accepted".to_owned(), "pods may join".to_owned())]);
+}
+
+#[test]
+fn a_new_exchange_that_is_accepted_is_no_news() {
+    let actions = build(&scene(vec![exchange("default")], vec![], vec![]), NOW);
+    let reported = actions.iter().any(|action| matches!(action, Action::ReportExchange { .. }));
+    assert!(!reported, "{actions:?}");
 }
 
 #[test]

@@ -10,6 +10,9 @@ mod common;
 
 mod asked;
 mod definitions;
+mod exchanges;
+mod gpus;
 mod objects;
+mod permissions;
 mod running;
 mod server;

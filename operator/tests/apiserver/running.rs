@@ -25,7 +25,10 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     only_the_pod_itself_writes_its_status(&server, &admin).await;
     a_pod_that_comes_again_begins_anew(&admin, &asking).await;
     refusals_reach_their_owner(&admin).await;
-    a_namespace_with_gpu_pods_gets_an_entry(&admin).await;
+    crate::exchanges::an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(&admin).await;
+    crate::gpus::a_namespace_with_gpu_pods_gets_an_entry(&admin).await;
+    // Whoever asks below does so in the operator's name.
+    crate::permissions::no_more_is_granted_than_is_used(&server);
     crate::asked::while_an_operator_runs(&server, &admin, &operator_token).await;
     let log = server.log("operator.log");
     assert!(!log.to_lowercase().contains("forbidden"), "a permission is missing:\n{log}");
@@ -89,7 +92,7 @@ pub(crate) async fn token(admin: &Client, namespace: &str, account: &str, pod: O
     made["status"]["token"].as_str().unwrap().to_owned()
 }
 
-fn pod(name: &str, annotations: &Value) -> Value {
+pub(crate) fn pod(name: &str, annotations: &Value) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name, "namespace": "ml", "annotations": annotations},
@@ -101,7 +104,7 @@ fn peer(name: &str) -> Value {
     json!({"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": name, "namespace": "ml"}})
 }
 
-fn exchange() -> Value {
+pub(crate) fn exchange() -> Value {
     json!({
         "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
         "metadata": {"name": "default", "namespace": "ml"},
@@ -194,36 +197,46 @@ async fn refusals_reach_their_owner(admin: &Client) {
     wrong["metadata"]["ownerReferences"] = json!([owner]);
     let refused = create(admin, &wrong, false).await.unwrap_err();
     assert!(refused.contains("such as 2Gi"), "{refused}");
+    event_of(admin, "Job", "import", |_| true).await;
+    let refused = create(admin, &wrong, false).await.unwrap_err();
+    assert!(refused.contains("such as 2Gi"), "{refused}");
+    event_of(admin, "Job", "import", |event| event["series"].is_object()).await;
+    the_owner_of_a_replica_set_is_told(admin, wrong).await;
+}
+
+/// People look at Deployments.
+async fn the_owner_of_a_replica_set_is_told(admin: &Client, mut wrong: Value) {
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u-2", "controller": true});
+    let labels = json!({"a": "b"});
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet",
+        "metadata": {"name": "web-1", "namespace": "ml", "ownerReferences": [deployment]},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": wrong["spec"]},
+        },
+    });
+    let set = serde_json::to_value(create(admin, &set, false).await.unwrap()).unwrap();
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": set["metadata"]["uid"], "controller": true,
+    });
+    wrong["metadata"]["ownerReferences"] = json!([owner]);
+    create(admin, &wrong, false).await.unwrap_err();
+    event_of(admin, "Deployment", "web", |_| true).await;
+}
+
+/// Waits for an Event about a refusal of this owner's pods.
+async fn event_of(admin: &Client, kind: &str, name: &str, is_it: impl Fn(&Value) -> bool) {
     let events = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"namespace": "ml"}});
     until("the owner has an Event", || async {
         let all = api(admin, &events).list(&Default::default()).await.unwrap();
         let is_it = |event: &Value| {
             event["reason"] == "InjectionDenied"
-                && event["regarding"]["kind"] == "Job"
-                && event["regarding"]["name"] == "import"
+                && event["regarding"]["kind"] == kind
+                && event["regarding"]["name"] == name
+                && is_it(event)
         };
         all.items.iter().any(|event| is_it(&event.data)).then_some(())
-    })
-    .await;
-}
-
-async fn a_namespace_with_gpu_pods_gets_an_entry(admin: &Client) {
-    let wants = json!({"spec": {"inject": {"gpuPods": true}}});
-    let patch = Patch::Merge(&wants);
-    api(admin, &exchange()).patch("default", &PatchParams::default(), &patch).await.unwrap();
-    let configuration = installed(&["MutatingWebhookConfiguration"]).remove(0);
-    let entry = until("the entry is there", || async {
-        let webhooks = get(admin, &configuration).await?["webhooks"].as_array()?.clone();
-        webhooks.into_iter().find(|entry| entry["name"] == "gpus.tensorlane.dev")
-    })
-    .await;
-    assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["ml"]));
-    let never = json!({"spec": {"inject": null}});
-    api(admin, &exchange()).patch("default", &PatchParams::default(), &Patch::Merge(&never)).await.unwrap();
-    until("the entry is gone, and the others are not", || async {
-        let webhooks = get(admin, &configuration).await?["webhooks"].as_array()?.clone();
-        (webhooks.len() == 2 && webhooks.iter().all(|entry| entry["clientConfig"]["caBundle"].is_string()))
-            .then_some(())
     })
     .await;
 }

@@ -15,6 +15,9 @@ use tempfile::TempDir;
 /// How long a start may take on a loaded machine.
 const START: Duration = Duration::from_secs(180);
 
+/// What is needed of a cluster.
+const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
+
 /// The folder with etcd and kube-apiserver; none where nobody has built them.
 fn programs() -> Option<PathBuf> {
     let named = std::env::var_os("TENSORLANE_CLUSTER_BIN").map(PathBuf::from);
@@ -22,9 +25,41 @@ fn programs() -> Option<PathBuf> {
         .parent()
         .and_then(Path::parent)
         .map(|target| target.join("cluster/bin"));
-    let has_all =
-        |folder: &PathBuf| ["etcd", "kube-apiserver"].iter().all(|name| folder.join(name).is_file());
-    named.into_iter().chain(built).find(has_all)
+    chosen(named, built)
+}
+
+/// A folder that somebody names has to have everything: a test that skips itself there would prove nothing.
+fn chosen(named: Option<PathBuf>, built: Option<PathBuf>) -> Option<PathBuf> {
+    let missing = |folder: &Path| PROGRAMS.into_iter().filter(|name| !folder.join(name).is_file()).collect();
+    let Some(named) = named else {
+        return built.filter(|folder| Vec::<&str>::is_empty(&missing(folder)));
+    };
+    let missing: Vec<&str> = missing(&named);
+    assert!(
+        missing.is_empty(),
+        "TENSORLANE_CLUSTER_BIN is {}, which has no {}: build it there, or unset the variable to skip this test",
+        named.display(),
+        missing.join(" and no ")
+    );
+    Some(named)
+}
+
+#[test]
+#[should_panic(expected = "which has no kube-apiserver: build it there")]
+fn a_named_folder_without_a_program_is_a_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("etcd"), "").unwrap();
+    chosen(Some(folder.path().to_owned()), None);
+}
+
+#[test]
+fn where_nothing_is_named_and_nothing_is_built_there_is_no_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    assert_eq!(chosen(None, Some(folder.path().to_owned())), None);
+    for name in PROGRAMS {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    assert_eq!(chosen(None, Some(folder.path().to_owned())), Some(folder.path().to_owned()));
 }
 
 /// The processes, and what they need.
@@ -45,6 +80,9 @@ impl Drop for Process {
     }
 }
 
+/// The log of what whoever is watched has asked for; each line is there before its answer.
+pub(crate) const AUDIT: &str = "audit.log";
+
 pub(crate) const ADMIN: &str = "admin-of-this-test";
 
 impl Server {
@@ -52,7 +90,7 @@ impl Server {
     pub(crate) async fn start() -> Option<Server> {
         let Some(programs) = programs() else {
             eprintln!(
-                "skipped: neither TENSORLANE_CLUSTER_BIN nor target/cluster/bin has etcd and kube-apiserver"
+                "skipped: TENSORLANE_CLUSTER_BIN is not set, and target/cluster/bin has not etcd and kube-apiserver"
             );
             return None;
         };
@@ -68,6 +106,7 @@ impl Server {
         fs::write(self.path("sa.key"), key.serialize_pem()).unwrap();
         fs::write(self.path("sa.pub"), key.public_key_pem()).unwrap();
         fs::write(self.path("tokens.csv"), format!("{ADMIN},admin,admin,\"system:masters\"\n")).unwrap();
+        fs::write(self.path("audit.json"), crate::permissions::policy().to_string()).unwrap();
         let (clients, peers) = (local(free_port()), local(free_port()));
         let etcd = [
             format!("--data-dir={}", self.path("etcd").display()),
@@ -92,6 +131,8 @@ impl Server {
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", self.path("sa.pub").display()),
             format!("--service-account-signing-key-file={}", self.path("sa.key").display()),
+            format!("--audit-policy-file={}", self.path("audit.json").display()),
+            format!("--audit-log-path={}", self.path(AUDIT).display()),
         ];
         self.spawn(&programs.join("kube-apiserver"), &apiserver, "apiserver.log");
     }

@@ -1,0 +1,101 @@
+//! Pods with GPUs, in a namespace whose exchange wants them without being asked.
+
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+use tensorlane_operator::manifests::{GPU_WEBHOOK, WEBHOOKS};
+use tensorlane_operator::names::FIELD_MANAGER;
+use tensorlane_operator::reconcile::Webhooks;
+
+use crate::objects::{api, create, get, installed, until};
+use crate::running::{exchange, pod};
+
+pub(crate) async fn a_namespace_with_gpu_pods_gets_an_entry(admin: &Client) {
+    let wants = json!({"spec": {"inject": {"gpuPods": true}}});
+    let patch = Patch::Merge(&wants);
+    api(admin, &exchange()).patch("default", &PatchParams::default(), &patch).await.unwrap();
+    let configuration = installed(&["MutatingWebhookConfiguration"]).remove(0);
+    let entry = until("the entry is there", || async {
+        let webhooks = get(admin, &configuration).await?["webhooks"].as_array()?.clone();
+        webhooks.into_iter().find(|entry| entry["name"] == GPU_WEBHOOK)
+    })
+    .await;
+    assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["ml"]));
+    the_entry_is_led_here(admin, &configuration).await;
+    pods_with_gpus_are_injected_and_others_are_not(admin).await;
+    let never = json!({"spec": {"inject": null}});
+    api(admin, &exchange()).patch("default", &PatchParams::default(), &Patch::Merge(&never)).await.unwrap();
+    until("the entry is gone, and the others are not", || async {
+        let webhooks = get(admin, &configuration).await?["webhooks"].as_array()?.clone();
+        (webhooks.len() == 2 && webhooks.iter().all(|entry| entry["clientConfig"]["caBundle"].is_string()))
+            .then_some(())
+    })
+    .await;
+}
+
+/// The operator's entry calls the port of its Service, 443, where only root may listen; here it calls the port that the
+/// other entries call. Applied in the operator's name, so that the entry stays the operator's alone and goes with it.
+async fn the_entry_is_led_here(admin: &Client, configuration: &Value) {
+    let live = get(admin, configuration).await.unwrap()["webhooks"].as_array().unwrap().clone();
+    let called = live.iter().find(|entry| entry["name"] == WEBHOOKS[0]).unwrap()["clientConfig"].clone();
+    let bundle = called["caBundle"].as_str().unwrap().to_owned();
+    let webhooks = Webhooks { bundle: Some(bundle), gpu_namespaces: vec!["ml".to_owned()] };
+    let name = configuration["metadata"]["name"].as_str().unwrap();
+    let is_base64 = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let mut patch = webhooks.patch(name, "tensorlane-system", is_base64);
+    let entries = patch["webhooks"].as_array_mut().unwrap();
+    let entry = entries.iter_mut().find(|entry| entry["name"] == GPU_WEBHOOK).unwrap();
+    entry["clientConfig"]["service"]["port"] = called["service"]["port"].clone();
+    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    api(admin, configuration).patch(name, &parameters, &Patch::Apply(&patch)).await.unwrap();
+}
+
+/// None of these pods says anything of Tensorlane.
+async fn pods_with_gpus_are_injected_and_others_are_not(admin: &Client) {
+    claims_are_made(admin).await;
+    let mut limited = pod("limited", &json!({}));
+    limited["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": "1"}});
+    until("the entry is seen", || async { is_injected(admin, &limited).await.ok().filter(|is| *is) }).await;
+    for (what, pod, expected) in [
+        ("a template of a GPU", claiming("resourceClaimTemplateName", "one-gpu"), true),
+        ("a claim on a GPU", claiming("resourceClaimName", "shared-gpu"), true),
+        ("a template of something else", claiming("resourceClaimTemplateName", "one-nic"), false),
+        // It may be one: a sidecar too many costs memory, a missing one the whole work.
+        ("a claim that is not there yet", claiming("resourceClaimName", "later"), true),
+        ("no device", pod("plain", &json!({})), false),
+    ] {
+        assert_eq!(is_injected(admin, &pod).await, Ok(expected), "{what}");
+    }
+    let disabled = json!({"tensorlane.dev/inject": "disabled"});
+    limited["metadata"]["annotations"] = disabled;
+    assert_eq!(is_injected(admin, &limited).await, Ok(false), "the pod wins");
+}
+
+async fn claims_are_made(admin: &Client) {
+    let devices = |class: &str| json!({"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": class}}]}});
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name, "namespace": "ml"}, "spec": spec,
+        })
+    };
+    for object in [
+        object("ResourceClaimTemplate", "one-gpu", json!({"spec": devices("gpu.nvidia.com")})),
+        object("ResourceClaimTemplate", "one-nic", json!({"spec": devices("nic.example.com")})),
+        object("ResourceClaim", "shared-gpu", devices("gpu.example.com")),
+    ] {
+        create(admin, &object, false).await.unwrap();
+    }
+}
+
+fn claiming(by: &str, object: &str) -> Value {
+    let mut pod = pod("claiming", &json!({}));
+    pod["spec"]["resourceClaims"] = json!([{"name": "device", by: object}]);
+    pod["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "device"}]});
+    pod
+}
+
+/// Whether the pod would have a sidecar, which this or another container of its own is not.
+async fn is_injected(admin: &Client, pod: &Value) -> Result<bool, String> {
+    let made = create(admin, pod, true).await?;
+    Ok(made.data["spec"]["initContainers"][0]["name"] == "tensorlane")
+}

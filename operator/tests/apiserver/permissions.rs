@@ -1,0 +1,77 @@
+//! What the operator has asked of the API server, by its audit log, against what the operator may ask.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use tensorlane_operator::manifests::{CLUSTER_RULES, ROLE_RULES, Rule};
+
+use crate::server::{AUDIT, Server};
+
+const OPERATOR: &str = "system:serviceaccount:tensorlane-system:tensorlane-operator";
+
+/// A permission: group, resource with its subresource, verb.
+type Permission = (String, String, String);
+
+/// What is granted and cannot be seen in use here, and why it is needed all the same.
+const UNSEEN: [(&str, &str, &str, &str); 2] = [
+    ("", "secrets", "update", "authorities are renewed after months"),
+    (
+        "rbac.authorization.k8s.io",
+        "clusterroles",
+        "bind",
+        "the API server asks for it by itself where a RoleBinding is made, which fails without",
+    ),
+];
+
+/// Writes down what the operator asks, and nobody else.
+pub(crate) fn policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}],
+    })
+}
+
+/// Every permission is used, and whatever was asked for was granted.
+pub(crate) fn no_more_is_granted_than_is_used(server: &Server) {
+    let log = server.log(AUDIT);
+    // The last line may be half written.
+    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    let lines: Vec<Value> = whole.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let refused: Vec<&Value> = lines.iter().filter(|line| line["responseStatus"]["code"] == 403).collect();
+    assert!(refused.is_empty(), "used and not granted: {refused:#?}");
+    let used: BTreeSet<Permission> = lines.iter().flat_map(permissions_of).collect();
+    let granted: BTreeSet<Permission> = CLUSTER_RULES.iter().chain(ROLE_RULES).flat_map(granted_by).collect();
+    let unseen: BTreeSet<Permission> =
+        UNSEEN.iter().map(|(group, resource, verb, _)| own(group, resource, verb)).collect();
+    let idle: BTreeSet<&Permission> = granted.difference(&used).collect();
+    assert_eq!(idle, unseen.iter().collect(), "granted and never used, against what cannot be seen here");
+    let beyond: BTreeSet<&Permission> = used.difference(&granted).collect();
+    assert!(beyond.is_empty(), "used by another grant than ours: {beyond:#?}");
+}
+
+fn own(group: &str, resource: &str, verb: &str) -> Permission {
+    (group.to_owned(), resource.to_owned(), verb.to_owned())
+}
+
+fn granted_by(rule: &Rule) -> Vec<Permission> {
+    let of =
+        |resource: &&str| rule.verbs.iter().map(|verb| own(rule.group, resource, verb)).collect::<Vec<_>>();
+    rule.resources.iter().flat_map(of).collect()
+}
+
+/// What a request needed. An apply that makes the object needs to be allowed to make it, too.
+fn permissions_of(line: &Value) -> Vec<Permission> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let object = &line["objectRef"];
+    let (group, mut resource) = (text(&object["apiGroup"]), text(&object["resource"]));
+    // Which groups there are may be asked by anybody.
+    if resource.is_empty() {
+        return Vec::new();
+    }
+    if let Some(part) = object["subresource"].as_str() {
+        resource = format!("{resource}/{part}");
+    }
+    let made = line["verb"] == "patch" && line["responseStatus"]["code"] == 201;
+    let verbs = [text(&line["verb"])].into_iter().chain(made.then(|| "create".to_owned()));
+    verbs.map(|verb| (group.clone(), resource.clone(), verb)).collect()
+}
