@@ -15,6 +15,7 @@ pub mod clock;
 pub mod config;
 pub mod directory;
 pub mod exchange;
+pub mod gate;
 pub mod grpc;
 pub mod identity;
 pub mod logging;

@@ -19,6 +19,7 @@ pub mod raw;
 pub mod refused;
 pub mod sidecar;
 pub mod tensors;
+pub mod transfer;
 pub mod wait;
 pub mod workload;
 

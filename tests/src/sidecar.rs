@@ -272,7 +272,11 @@ impl Sidecar {
         self.wait()
     }
 
-    fn wait(&mut self) -> ExitStatus {
+    /// Waits until it has ended by itself, or because it was told to.
+    ///
+    /// # Panics
+    /// Where it does not end, or has been waited for before.
+    pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         until("the sidecar has ended", || {
             status = self.ended();

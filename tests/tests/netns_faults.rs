@@ -2,51 +2,19 @@
 //! or none, and nothing left. Needs root.
 
 use std::net::SocketAddr;
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions, Result, Stored, Tensor};
+use tensorlane_client::{Cancel, Error, PutOptions};
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{DType, Reason, Reference, Selection};
 use tensorlane_tests::netns::{PORT, Peers};
 use tensorlane_tests::process::signal;
 use tensorlane_tests::proxy::Proxy;
 use tensorlane_tests::tensors::{dense, pattern};
+use tensorlane_tests::transfer::{LARGE, MI, SLOW_MBIT, in_the_middle, is, put, seconds};
 use tensorlane_tests::workload::Workload;
 use tensorlane_tests::{SidecarOptions, failure, reason, until};
-
-const MI: u64 = 1 << 20;
-/// Slow enough to be in the middle of 48 MiB for two seconds.
-const SLOW_MBIT: u32 = 100;
-const LARGE: u64 = 48 * MI;
-
-fn seconds(count: u64) -> AcquireOptions {
-    AcquireOptions::new().deadline(Duration::from_secs(count))
-}
-
-fn put(client: &Client, seed: u64, count: u64) -> Stored {
-    client.put(&dense(DType::U8, &[count]), &pattern(seed, count as usize), &PutOptions::new()).unwrap()
-}
-
-fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
-    tensor.to_vec() == pattern(seed, count as usize)
-}
-
-/// Host 1 gets something of host 0 over a slow cable; returns when it is in the middle.
-fn in_the_middle<'scope>(
-    scope: &'scope std::thread::Scope<'scope, '_>,
-    peers: &Peers,
-    reader: &'scope Client,
-    reference: &'scope Reference,
-    options: &'scope AcquireOptions,
-) -> ScopedJoinHandle<'scope, Result<Tensor>> {
-    let before = peers.seen(1, 0).bytes_in;
-    peers.network.slow(0, SLOW_MBIT);
-    let pulling = scope.spawn(move || reader.acquire(reference, options));
-    until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 4 * MI);
-    pulling
-}
 
 /// Nothing was published at host 1, and its arena is free.
 fn assert_nothing_came(peers: &Peers) {
@@ -85,7 +53,8 @@ fn a_peer_killed_in_the_middle_of_a_transfer_is_an_error_in_time_and_nothing_is_
 
 #[test]
 fn a_restarted_peer_is_another_one_and_what_is_leased_stays_readable() {
-    let mut peers = Peers::pair();
+    // Long enough to start again on a busy machine: what was under way waits as long.
+    let mut peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "25s"));
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let (large, small, named) = (put(&writer, 2, LARGE), put(&writer, 3, 4096), put(&writer, 4, MI));

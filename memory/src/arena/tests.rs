@@ -1,20 +1,18 @@
 //! The arena as its users see it, with real segments of a few pages.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-
-use proptest::prelude::*;
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicUsize;
 
 use super::*;
 use crate::accounting::Shortage;
 use crate::block::BlockError;
 use crate::mapping::Mapping;
-use crate::segment::{Fallocate, SegmentError};
 use crate::testing::until;
 use crate::view::{View, WriteView};
 
+mod balance;
+mod populating;
 mod room;
 
 const KI: u64 = 1 << 10;
@@ -360,90 +358,6 @@ fn a_witness_of_no_segment_is_refused() {
     assert_eq!(arena.witness(1, 1).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
-/// Populates when it is let, and fails when it is told to.
-struct Twin {
-    fails: AtomicBool,
-    calls: AtomicU64,
-    gate: Option<(Barrier, Barrier)>,
-}
-
-impl Twin {
-    fn new(fails: bool, gated: bool) -> Arc<Self> {
-        let gate = gated.then(|| (Barrier::new(2), Barrier::new(2)));
-        Arc::new(Self { fails: AtomicBool::new(fails), calls: AtomicU64::new(0), gate })
-    }
-}
-
-impl Populate for Twin {
-    fn populate(&self, fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<()> {
-        let first = self.calls.fetch_add(1, Ordering::SeqCst) == 0;
-        if let Some((arrived, go)) = self.gate.as_ref().filter(|_| first) {
-            arrived.wait();
-            go.wait();
-        }
-        if self.fails.load(Ordering::SeqCst) {
-            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
-        }
-        Fallocate.populate(fd, offset, bytes)
-    }
-}
-
-#[test]
-fn the_populator_keeps_segments_ready_and_they_are_taken_warm() {
-    let arena = start(ArenaOptions { ready_bytes: 128 * KI, ..options(512 * KI, 64 * KI) });
-    until("the pool is filled", || arena.usage().ready == 128 * KI);
-    let grant = arena.admit(Owner::Session(1), Purpose::Put, 1).unwrap();
-    assert!(grant.is_ready());
-    drop(arena.adopt(grant.populate().unwrap()).unwrap());
-    until("the pool is filled again", || arena.usage().ready == 128 * KI);
-    assert_eq!((arena.usage().cold_populates, arena.usage().populated), (0, 192 * KI));
-    // All but what the pool holds is asked for, then all of it: the pool makes way.
-    let large = put(&arena, 2, 448 * KI).unwrap();
-    let usage = arena.usage();
-    assert_eq!((usage.ready, usage.free, usage.populated, usage.cold_populates), (0, 0, 512 * KI, 1));
-    drop(large);
-    arena.session_ended(1);
-    arena.session_ended(2);
-    all_is_free(&arena);
-}
-
-#[test]
-fn a_grant_that_needs_what_is_being_populated_waits_until_it_is_gone() {
-    let twin = Twin::new(false, true);
-    let arena = start(ArenaOptions {
-        ready_bytes: 64 * KI,
-        populate: Arc::clone(&twin) as Arc<dyn Populate>,
-        ..options(64 * KI, 64 * KI)
-    });
-    let (arrived, go) = twin.gate.as_ref().unwrap();
-    arrived.wait();
-    let grant = arena.admit(Owner::Session(1), Purpose::Put, 64 * KI).unwrap();
-    let populating = std::thread::spawn(move || grant.populate());
-    assert_eq!(twin.calls.load(Ordering::SeqCst), 1, "nothing is made beside it");
-    go.wait();
-    let fresh = populating.join().unwrap().unwrap();
-    assert_eq!((arena.usage().ready, arena.usage().populated), (0, 64 * KI));
-    drop(fresh);
-    all_is_free(&arena);
-}
-
-#[test]
-fn populating_that_fails_is_counted_tried_again_and_costs_nothing() {
-    let twin = Twin::new(true, false);
-    let arena = start(ArenaOptions {
-        ready_bytes: 64 * KI,
-        populate: Arc::clone(&twin) as Arc<dyn Populate>,
-        ..options(256 * KI, 64 * KI)
-    });
-    let refused = arena.allocate_or_grow(Purpose::Put, 10).unwrap_err();
-    assert!(matches!(refused, GrowError::Adopt(AdoptError::Segment(SegmentError::Step { .. }))));
-    until("the populator failed too", || arena.usage().populate_failures >= 2);
-    all_is_free(&arena);
-    assert_eq!(arena.usage().populated, 0);
-    twin.fails.store(false, Ordering::SeqCst);
-    until("it was tried again", || arena.usage().ready == 64 * KI);
-}
-
 #[test]
 fn what_a_dead_incarnation_left_mapped_is_charged_until_it_is_let_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -562,137 +476,4 @@ fn wrong_options_are_refused_with_their_values() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let no_dir = ArenaOptions { witness_dir: Some(file.path().join("x")), ..options(64 * KI, 4096) };
     assert!(matches!(start(no_dir), ArenaError::WitnessDir { .. }));
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Step {
-    Put(u64, u64),
-    Pull(u64),
-    Give(prop::sample::Index),
-    Drop(prop::sample::Index),
-    Seal(prop::sample::Index),
-    Retire(prop::sample::Index),
-    Witness(u64, prop::sample::Index),
-    EndWitness(prop::sample::Index),
-    Pin(u64, prop::sample::Index),
-    EndSession(u64),
-    Reclaim(u64),
-}
-
-fn steps() -> impl Strategy<Value = Step> {
-    use Step::*;
-    let any = any::<prop::sample::Index>;
-    let bytes = || prop_oneof![0u64..2000, 30_000u64..200_000];
-    prop_oneof![
-        4 => (0u64..3, bytes()).prop_map(|(who, bytes)| Put(who, bytes)),
-        3 => bytes().prop_map(Pull),
-        1 => any().prop_map(Give),
-        4 => any().prop_map(Drop),
-        2 => any().prop_map(Seal),
-        1 => any().prop_map(Retire),
-        2 => (0u64..3, any()).prop_map(|(who, which)| Witness(who, which)),
-        2 => any().prop_map(EndWitness),
-        1 => (0u64..3, any()).prop_map(|(who, which)| Pin(who, which)),
-        1 => (0u64..3).prop_map(EndSession),
-        1 => (1u64..300_000).prop_map(Reclaim),
-    ]
-}
-
-/// What the property test holds of an arena.
-struct World {
-    arena: Arc<Arena>,
-    blocks: Vec<Block>,
-    grants: Vec<Grant>,
-    witnesses: Vec<std::os::fd::OwnedFd>,
-    sessions: [u64; 3],
-}
-
-impl World {
-    fn take<T>(from: &mut Vec<T>, which: prop::sample::Index) -> Option<T> {
-        (!from.is_empty()).then(|| from.swap_remove(which.index(from.len())))
-    }
-
-    fn step(&mut self, step: Step) {
-        let arena = &self.arena;
-        match step {
-            Step::Put(who, bytes) => {
-                self.blocks.extend(put(arena, self.sessions[who as usize], bytes));
-            }
-            Step::Pull(bytes) => match arena.allocate_or_grow(Purpose::Pull, bytes) {
-                Ok(block) => self.blocks.push(block),
-                Err(GrowError::NoRoom(_)) => {}
-                Err(error) => panic!("{error}"),
-            },
-            Step::Give(which) => {
-                drop(Self::take(&mut self.grants, which));
-                let owner = Owner::Session(self.sessions[0]);
-                self.grants.extend(arena.admit(owner, Purpose::Put, 50_000));
-            }
-            Step::Drop(which) => drop(Self::take(&mut self.blocks, which)),
-            Step::Seal(which) => drop(Self::take(&mut self.blocks, which).map(|block| {
-                let _ = block.mark_sealed();
-                self.blocks.push(block);
-            })),
-            Step::Retire(which) => drop(Self::take(&mut self.blocks, which).map(|block| {
-                block.mark_retired();
-                self.blocks.push(block);
-            })),
-            Step::Witness(who, which) => {
-                if let Some(block) = Self::take(&mut self.blocks, which) {
-                    self.witnesses.extend(arena.witness(block.segment_id(), self.sessions[who as usize]));
-                    self.blocks.push(block);
-                }
-            }
-            Step::EndWitness(which) => drop(Self::take(&mut self.witnesses, which)),
-            Step::Pin(who, which) => {
-                if let Some(block) = Self::take(&mut self.blocks, which) {
-                    arena.pin_until_witness_ends(
-                        block.segment_id(),
-                        self.sessions[who as usize],
-                        vec![block],
-                    );
-                }
-            }
-            Step::EndSession(who) => {
-                arena.session_ended(self.sessions[who as usize]);
-                self.sessions[who as usize] += 3;
-            }
-            Step::Reclaim(want) => drop(arena.reclaim_held(want)),
-        }
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
-    #[test]
-    fn the_account_balances_at_every_step_and_all_is_free_at_the_end(take_over in any::<bool>(), steps in prop::collection::vec(steps(), 1..80)) {
-        let ready = ArenaOptions { ready_bytes: 128 * KI, pull_share: 0.1, take_over, ..options(KI << 10, 64 * KI) };
-        let arena = start(ready);
-        let mut world = World {
-            arena: Arc::clone(&arena), blocks: vec![], grants: vec![], witnesses: vec![], sessions: [1, 2, 3],
-        };
-        for step in steps {
-            world.step(step);
-            let usage = arena.usage();
-            prop_assert!(usage.balances(), "{:?}", usage);
-            prop_assert!(usage.populated <= usage.total, "{:?}", usage);
-            prop_assert!(usage.ready <= usage.free, "{:?}", usage);
-            // Blocks never overlap, and their bytes are counted exactly.
-            let mut places: Vec<_> = world.blocks.iter().filter(|block| !block.is_empty())
-                .map(|block| (block.segment_id(), block.offset(), block.len().next_multiple_of(64))).collect();
-            places.sort_unstable();
-            for pair in places.windows(2) {
-                prop_assert!(pair[0].0 != pair[1].0 || pair[0].1 + pair[0].2 <= pair[1].1, "{:?}", pair);
-            }
-            let sum: u64 = places.iter().map(|place| place.2).sum();
-            prop_assert!(usage.reserved + usage.sealed + usage.retired >= sum);
-        }
-        let World { blocks, grants, witnesses, sessions, .. } = world;
-        drop((blocks, grants, witnesses));
-        for session in sessions {
-            arena.session_ended(session);
-        }
-        all_is_free(&arena);
-        until("no witness is watched", || arena.watcher().watching() == 0);
-    }
 }

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //!   start:  logs, limits --> arena --> store, keeper --> exchange --> peers --> session socket --> gRPC --> ready
-//!   end:    not ready --> gRPC --> session socket --> peers --> workers --> keeper --> arena --> admin --> exit 0
+//!   end:    not ready, nothing new --> transfers finish, or deadlines.drain is over, or a second signal comes
+//!           --> gRPC --> session socket --> peers --> workers --> keeper --> arena --> admin --> exit 0
 //! ```
 
+mod drain;
 mod entry;
 mod error;
 mod parts;
@@ -18,7 +20,7 @@ use std::sync::Arc;
 
 use prometheus::Registry;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 pub use self::entry::peers_file_line;
@@ -49,8 +51,7 @@ pub fn run(config: &Config) -> Result<(), RunError> {
 
 async fn serve(config: &Config) -> Result<&'static str, RunError> {
     // From the first moment, so that a signal during the start is not lost.
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed_to("listen for SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed_to("listen for SIGINT"))?;
+    let mut signals = Signals::listen()?;
     let metrics = Arc::new(Metrics::new(&Registry::new())?);
     let health = Health::new();
     let (stop, _) = watch::channel(());
@@ -72,11 +73,13 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
         fingerprint = %parts.fingerprint(), sockets = %config.sockets.directory.display(), "sidecar started"
     );
     let reason = tokio::select! {
-        _ = terminate.recv() => Ok("SIGTERM"),
-        _ = interrupt.recv() => Ok("SIGINT"),
+        signal = signals.next() => Ok(signal),
         failed = verbs.failed() => Err(failed),
     };
     health.block(Probe::Ready, "end", "the sidecar is ending");
+    if reason.is_ok() {
+        drain::drain(&parts, config.deadlines.drain, signals.next()).await;
+    }
     verbs.stop().await;
     let ended = parts.stop().await;
     stop.send_replace(());
@@ -87,4 +90,29 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
             .map_err(failed_to("serve metrics and health"))?;
     }
     ended.and(reason)
+}
+
+/// The signals that end a sidecar.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn listen() -> Result<Self, RunError> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate()).map_err(failed_to("listen for SIGTERM"))?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed_to("listen for SIGINT"))?,
+        })
+    }
+
+    /// The name of the next one.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

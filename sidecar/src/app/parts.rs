@@ -12,6 +12,7 @@ use tensorlane_memory::{Arena, ArenaOptions};
 use tensorlane_proto::identity::{Fingerprint, Incarnation};
 use tensorlane_proto::ledger::{Limits, Millis};
 
+use super::drain::Left;
 use super::error::{RunError, io};
 use super::peering::{self, Peering};
 use super::scrape;
@@ -106,6 +107,14 @@ impl Parts {
 
     pub(super) fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
+    }
+
+    /// What has begun and not finished.
+    pub(super) fn left(&self) -> Left {
+        Left {
+            calls: self.exchange.gate().under_way(),
+            pulls: self.peers.as_ref().map_or(0, |peering| peering.peers.open_pulls()),
+        }
     }
 
     /// Ends everything, in order. Blocks where threads are waited for, so it runs beside the runtime.

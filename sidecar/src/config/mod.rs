@@ -220,6 +220,8 @@ pub struct Deadlines {
     pub map: Duration,
     /// A peer connection on which no byte moves although some should.
     pub progress: Duration,
+    /// What is under way when the sidecar is told to end.
+    pub drain: Duration,
 }
 
 /// Logs.

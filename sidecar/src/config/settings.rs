@@ -339,6 +339,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         deadlines.progress = duration
     ),
     setting!(
+        "deadlines.drain",
+        Text("5s"),
+        DURATION,
+        "How long transfers that are under way may go on after SIGTERM, while nothing new begins; the pod ends later by as much as they take.",
+        deadlines.drain = duration
+    ),
+    setting!(
         "log.level",
         Text("info"),
         "error, warn, info, debug or trace, then module=level after commas",
@@ -416,7 +423,7 @@ pub(super) fn blank() -> Config {
             unread_bytes: 0,
         },
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
-        deadlines: Deadlines { default: zero, map: zero, progress: zero },
+        deadlines: Deadlines { default: zero, map: zero, progress: zero, drain: zero },
         log: Log { level: String::new(), format: LogFormat::Json },
     }
 }

@@ -16,6 +16,7 @@ use tensorlane_proto::wire;
 use super::describe::describe_result;
 use super::{Caller, Exchange};
 use crate::cancel::Cancel;
+use crate::gate;
 use crate::peer::CallHandle;
 
 /// How long the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
@@ -77,11 +78,8 @@ impl Exchange {
             let wanted = names.iter().flatten().map(|n| (peer.clone(), n.clone())).collect();
             let deadline = Instant::now() + wait + ANSWER;
             let mut found = exchange.find(wanted, wait, deadline, &caller.cancel).into_iter();
-            if exchange.ending.is_cancelled() {
-                return Err(Failure::new(
-                    Reason::Draining,
-                    "the sidecar is ending; look again at the next one",
-                ));
+            if exchange.gate.is_closed() {
+                return Err(gate::draining());
             }
             let result = |name: Result<TensorName, _>| match name {
                 Ok(_) => found.next().unwrap_or_else(|| Err(Failure::new(Reason::Internal, "no answer"))),
@@ -115,7 +113,7 @@ impl Exchange {
             let until = deadline.min(started + wait);
             let waker = news.clone();
             let at_end = news.clone();
-            let _ending = self.ending.while_waiting(Arc::new(move || drop(at_end.send(News::Look))));
+            let _ending = self.gate.ending().while_waiting(Arc::new(move || drop(at_end.send(News::Look))));
             let _woken = cancel.while_waiting(Arc::new(move || drop(waker.send(News::Look))));
             let _waits: Vec<_> = search
                 .missing_here(&self.me().peer)
@@ -126,8 +124,7 @@ impl Exchange {
                 .collect();
             loop {
                 let now = Instant::now();
-                if search.is_complete() || cancel.is_cancelled() || self.ending.is_cancelled() || now >= until
-                {
+                if search.is_complete() || cancel.is_cancelled() || self.gate.is_closed() || now >= until {
                     break;
                 }
                 self.ask_peers(&mut search, until - now, &news);
@@ -198,7 +195,7 @@ impl Exchange {
     ) {
         while !search.is_complete()
             && !cancel.is_cancelled()
-            && !self.ending.is_cancelled()
+            && !self.gate.is_closed()
             && (waiting || !search.asked.is_empty())
         {
             match hear.recv_timeout(until.saturating_duration_since(Instant::now())) {

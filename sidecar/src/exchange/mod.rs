@@ -40,6 +40,7 @@ pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 use self::serve::Slots;
 use crate::cancel::Cancel;
+use crate::gate::{self, Gate};
 use crate::metrics::Metrics;
 use crate::peer::Peers;
 use crate::session::{Segments, SessionLink};
@@ -77,8 +78,7 @@ pub struct Exchange {
     fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
     slots: Mutex<Slots>,
-    /// Raised when the sidecar ends.
-    ending: Cancel,
+    gate: Gate,
 }
 
 /// Who calls.
@@ -117,13 +117,24 @@ impl Exchange {
             offered,
             fetches: Mutex::new(HashMap::new()),
             slots: Mutex::default(),
-            ending: Cancel::default(),
+            gate: Gate::default(),
         })
+    }
+
+    /// Where calls enter.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    /// The sidecar is about to end: nothing new begins, and who waits for a name or for room is told so. Waits for nobody.
+    pub fn close(&self) {
+        self.gate.close();
+        self.store.close();
     }
 
     /// The sidecar ends: whoever waits in its own name stops.
     pub fn end(&self) {
-        self.ending.cancel();
+        self.close();
         self.waits.stop();
     }
 
@@ -209,7 +220,7 @@ impl Exchange {
         work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
     ) {
         let exchange = Arc::clone(self);
-        let answer = Answer { done: Some(done), ending: self.ending.clone() };
+        let answer = Answer { done: Some(done), ending: self.gate.ending().clone() };
         let started = workers.run(move || {
             // Moved in whole: a job that panics or is thrown away answers all the same.
             let mut answer = answer;
@@ -234,7 +245,7 @@ impl<T> Drop for Answer<T> {
     fn drop(&mut self) {
         if let Some(done) = self.done.take() {
             done(Err(match self.ending.is_cancelled() {
-                true => Failure::new(Reason::Draining, "the sidecar is ending; retry at the next one"),
+                true => gate::draining(),
                 false => Failure::new(Reason::LimitExceeded, "too many calls wait already; retry later"),
             }));
         }

@@ -16,7 +16,7 @@ use tensorlane_proto::wire;
 
 use super::Exchange;
 use crate::config::abilities::SPOKEN;
-use crate::metrics::label::Moved;
+use crate::metrics::label::{Moved, Verb};
 use crate::peer::PeerKey;
 use crate::store::Me;
 
@@ -113,6 +113,7 @@ impl Exchange {
 
     /// Whether bytes may go out to a peer. What must be of every route holds for those that others ask for, too.
     pub(super) fn may_leave(&self, to: &PeerKey) -> Result<(), Failure> {
+        self.gate.admit(Verb::Get)?;
         if self.settings.routes.require == Require::NONE {
             return Ok(());
         }

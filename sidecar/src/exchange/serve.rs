@@ -174,7 +174,7 @@ impl Exchange {
         let names: Vec<TensorName> = targets.iter().flatten().filter_map(name_of).cloned().collect();
         let results: Vec<_> = targets.into_iter().collect();
         let until = Instant::now() + wait;
-        let ending = self.ending.clone();
+        let ending = self.gate.ending().clone();
         let waiting = move || {
             let waits: Vec<_> = names
                 .iter()

@@ -14,6 +14,7 @@ use super::results::Ended;
 use super::sessions::KEY;
 use crate::cancel::Cancel;
 use crate::exchange::{Caller, Done};
+use crate::gate::UnderWay;
 use crate::metrics::Metrics;
 use crate::metrics::label::Verb;
 
@@ -37,13 +38,14 @@ pub(super) struct Call {
     number: u64,
     metrics: Arc<Metrics>,
     ended: bool,
+    _under_way: UnderWay,
 }
 
 // === impl Calls ===
 
 impl Calls {
-    /// Begins a call.
-    pub(super) fn begin(&self, verb: Verb, metrics: &Arc<Metrics>) -> Call {
+    /// Begins a call that has entered the gate.
+    pub(super) fn begin(&self, verb: Verb, metrics: &Arc<Metrics>, under_way: UnderWay) -> Call {
         let cancel = Cancel::default();
         let number = {
             let mut going = self.0.lock();
@@ -57,7 +59,16 @@ impl Calls {
         };
         let caller = Caller { holder: None, link: None, cancel };
         let (calls, metrics) = (self.clone(), Arc::clone(metrics));
-        Call { verb, began: Instant::now(), caller, calls, number, metrics, ended: false }
+        Call {
+            verb,
+            began: Instant::now(),
+            caller,
+            calls,
+            number,
+            metrics,
+            ended: false,
+            _under_way: under_way,
+        }
     }
 
     /// Cancels all of them, and all that come.

@@ -17,6 +17,7 @@ use tensorlane_proto::selection::{Runs, Selection};
 use tonic::Status;
 
 use crate::exchange::{Borrowed, Taken};
+use crate::gate::UnderWay;
 use crate::metrics::Metrics;
 use crate::metrics::label::Moved;
 
@@ -31,6 +32,7 @@ pub(super) struct Chunks {
     metrics: Arc<Metrics>,
     next: u32,
     reading: Option<Reading>,
+    _under_way: UnderWay,
 }
 
 /// The item whose bytes are going out.
@@ -56,8 +58,13 @@ struct Packed {
 
 impl Chunks {
     /// The chunks of what was borrowed for a call that began at `began`.
-    pub(super) fn new(borrowed: Borrowed, began: Instant, metrics: Arc<Metrics>) -> Self {
-        Self { borrowed, began, metrics, next: 0, reading: None }
+    pub(super) fn new(
+        borrowed: Borrowed,
+        began: Instant,
+        metrics: Arc<Metrics>,
+        under_way: UnderWay,
+    ) -> Self {
+        Self { borrowed, began, metrics, next: 0, reading: None, _under_way: under_way }
     }
 
     /// Begins the next item.

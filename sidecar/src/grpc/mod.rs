@@ -38,6 +38,7 @@ use tonic::transport::server::Router;
 use tonic_health::ServingStatus;
 
 use self::broken::WholeRequests;
+use self::call::Cancelled;
 use self::service::Service;
 use self::sessions::Sessions;
 use crate::exchange::Exchange;
@@ -110,7 +111,7 @@ impl GrpcServer {
         self.tcp.as_ref().map(TcpListener::local_addr).transpose()
     }
 
-    /// Serves until `stop` is done: then sessions end, waiting calls are cancelled, and whatever is still open a second
+    /// Serves until `stop` is done; unhealthy from the moment that the exchange takes nothing new. Then sessions end, waiting calls are cancelled, and whatever is still open a second
     /// later is left to the end of the runtime.
     ///
     /// # Errors
@@ -124,13 +125,22 @@ impl GrpcServer {
         let Self { settings, unix, tcp } = self;
         let sessions =
             Sessions::new(settings.sessions_max, settings.grace, Arc::clone(&exchange), Arc::clone(&metrics));
+        let closed = Cancelled::of(exchange.gate().ending());
         let service = Service::new(exchange, metrics, sessions);
         let (mut health, router) = router(service.clone()).await?;
         let (stopping, stopped) = watch::channel(false);
         let mut serving = pin!(both(router, unix, tcp, stopped));
+        let unhealthy = async {
+            closed.wait().await;
+            for name in health_names() {
+                health.set_service_status(name, ServingStatus::NotServing).await;
+            }
+            std::future::pending::<()>().await;
+        };
         let early = tokio::select! {
             served = &mut serving => Some(served),
             () = stop => None,
+            () = unhealthy => None,
         };
         for name in health_names() {
             health.set_service_status(name, ServingStatus::NotServing).await;

@@ -44,10 +44,11 @@ impl Service {
         self.sessions.stop();
     }
 
-    /// Finds out who calls.
+    /// Finds out who calls, and whether it may.
     fn begin<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Call, Status> {
-        let mut call = self.calls.begin(verb, &self.metrics);
-        match self.sessions.holder(request.metadata()) {
+        let gate = self.exchange.gate();
+        let mut call = self.calls.begin(verb, &self.metrics, gate.enter());
+        match gate.admit(verb).and_then(|()| self.sessions.holder(request.metadata())) {
             Ok(holder) => {
                 call.caller_mut().holder = holder;
                 Ok(call)
@@ -144,8 +145,10 @@ impl Tensorlane for Service {
         };
         match borrowed {
             Ok(borrowed) => {
+                // The call ends here; its bytes are still on their way.
+                let under_way = self.exchange.gate().enter();
                 call.end(borrowed.taken.iter().map(|t| t.as_ref().map(drop).map_err(|f| f.reason)));
-                let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics));
+                let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics), under_way);
                 Ok(Response::new(tokio_stream::iter(chunks)))
             }
             Err(failure) => {
@@ -247,7 +250,7 @@ impl Tensorlane for Service {
     }
 
     async fn session(&self, request: Request<v1::SessionRequest>) -> Reply<Self::SessionStream> {
-        let call = self.calls.begin(Verb::Session, &self.metrics);
+        let call = self.calls.begin(Verb::Session, &self.metrics, self.exchange.gate().enter());
         match self.sessions.stream(request.metadata()) {
             Ok(events) => {
                 call.end([Ok(())]);

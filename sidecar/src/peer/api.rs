@@ -22,7 +22,8 @@ pub struct PeersConfig {
     /// How long nothing may move where something should before a connection is given up. Also how long a lost peer is
     /// waited for by calls that were not sent yet.
     pub progress: Duration,
-    /// How long a lost peer's leases wait for it, and those that it does not ask for again after its return.
+    /// How long a lost peer's leases wait for it, and those that it does not ask for again after its return. Also how long
+    /// calls of ours that were under way wait for a lost peer.
     pub grace: Duration,
     /// How long TCP, TLS and Hello may take together.
     pub handshake: Duration,

@@ -13,7 +13,8 @@
 //! ```
 //!
 //! - A call outlives the connection it was sent on: it is repeated on the next one (a pull from the bytes that landed)
-//!   until its deadline; another incarnation on the other side ends it with OWNER_LOST.
+//!   until its deadline, or until the peer has been away for the grace; another incarnation on the other side ends it
+//!   with OWNER_LOST.
 //! - What callers hand in (`done`) and what they implement (`Serve`) runs on reader threads and must not block.
 //! - Every thread is joined by [`Peers::stop`].
 
@@ -36,6 +37,7 @@ mod serving;
 mod shared;
 mod source;
 mod steward;
+mod views;
 
 pub use api::{
     Keys, Known, KnownPeer, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled,

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -11,10 +10,9 @@ use parking_lot::Mutex;
 use socket2::SockRef;
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
-use super::api::{Keys, Known, Me, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Serve};
+use super::api::{Keys, Known, Me, PeersConfig, PullFailed, PullOrder, Serve};
 use super::calls::{Call, InquireDone, Kind, PullCall, PullDone, SmallDone};
 use super::connect;
 use super::counters::Counters;
@@ -44,7 +42,7 @@ impl CallHandle {
 
 /// All connections of this sidecar.
 pub struct Peers {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     listener: TcpListener,
     bound: SocketAddr,
     own_threads: Mutex<Vec<JoinHandle<()>>>,
@@ -293,28 +291,6 @@ impl Peers {
         outcome
     }
 
-    /// Whether a connection to the peer is up.
-    pub fn is_connected(&self, name: &PeerName) -> bool {
-        let peer = self.shared.known_peer(name);
-        peer.is_some_and(|peer| peer.state.lock().link.is_some())
-    }
-
-    /// The peers with a connection.
-    pub fn connected(&self) -> Vec<PeerName> {
-        let mut names: Vec<PeerName> = (self.shared.peers().iter())
-            .filter(|peer| peer.state.lock().link.is_some())
-            .map(|peer| peer.name.clone())
-            .collect();
-        names.sort_unstable();
-        names
-    }
-
-    /// Whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the connected
-    /// one, whose end was not noticed yet: a call finds out.
-    pub fn is_over(&self, name: &PeerName, incarnation: Incarnation) -> bool {
-        self.shared.known_peer(name).is_some_and(|peer| peer.state.lock().was(incarnation))
-    }
-
     /// From now on connections are made with these keys; those that are up stay.
     pub fn use_keys(&self, keys: &Keys) {
         self.shared.use_keys(keys);
@@ -338,55 +314,6 @@ impl Peers {
         let ours = *ours;
         let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
         links.filter(move |link| link.ours == ours)
-    }
-
-    /// What a peer said it can speak, when it last said Hello.
-    #[must_use]
-    pub fn offer(&self, name: &PeerName) -> Option<Arc<Offer>> {
-        let peer = self.shared.known_peer(name);
-        peer.and_then(|peer| peer.state.lock().offer.clone())
-    }
-
-    /// Where this sidecar is reached and the node it is on, as others read it; where nobody lists it, the address that it
-    /// listens on.
-    pub fn listed(&self) -> (Vec<String>, Option<String>) {
-        let listed = self.shared.known.peer(&self.shared.me.peer);
-        let listed = listed.map(|me| (me.addresses, me.node)).filter(|(addresses, _)| !addresses.is_empty());
-        listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
-    }
-
-    /// Every peer of the directory, and those that left it, by name.
-    pub fn status(&self) -> Vec<PeerView> {
-        for entry in self.shared.known.all() {
-            if entry.name != self.shared.me.peer {
-                self.shared.peer(&entry.name);
-            }
-        }
-        let mut views: Vec<PeerView> = self.shared.peers().iter().map(|peer| self.view(peer)).collect();
-        views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        views
-    }
-
-    fn view(&self, peer: &Peer) -> PeerView {
-        let (addresses, node) =
-            self.shared.known.peer(&peer.name).map(|known| (known.addresses, known.node)).unwrap_or_default();
-        let state = peer.state.lock();
-        let standing = match &state.link {
-            Some(_) => PeerState::Connected,
-            None if state.dial.running => PeerState::Connecting,
-            None if state.last_error.is_empty() => PeerState::Idle,
-            None => PeerState::Unreachable,
-        };
-        PeerView {
-            name: peer.name.clone(),
-            state: standing,
-            incarnation: state.incarnation,
-            addresses,
-            node,
-            bytes_in: peer.bytes_in.load(Ordering::Relaxed),
-            bytes_out: peer.bytes_out.load(Ordering::Relaxed),
-            last_error: state.last_error.clone(),
-        }
     }
 
     /// Threads that run for it.

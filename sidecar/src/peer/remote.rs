@@ -38,6 +38,15 @@ const OWED_MAX: usize = 4096;
 /// Incarnations of a peer that are known to be over. An older one costs one more question.
 const PAST_MAX: usize = 64;
 
+/// How long calls wait for a peer that was lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Those that were not sent yet.
+    pub(super) progress: Duration,
+    /// Those that were under way.
+    pub(super) grace: Duration,
+}
+
 /// What is to be done after the lock was given back.
 #[derive(Default)]
 #[must_use]
@@ -153,6 +162,12 @@ impl State {
         self.waiting.push_back(call.number);
         self.calls.insert(call.number, call);
         self.pump()
+    }
+
+    /// Their pulls that go on: those on the connection that is up.
+    pub(super) fn open_pulls(&self) -> usize {
+        let Some(link) = &self.link else { return 0 };
+        self.open.values().filter(|open| open.link == link.id).count()
     }
 
     /// Whether calls wait for a connection.
@@ -356,17 +371,20 @@ impl State {
     }
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless
-    /// the peer was lost only just now.
-    pub(super) fn dial_failed(&mut self, attempt: u64, error: &str, patience: Duration) -> Todo {
+    /// the peer was lost only just now. Those that were sent wait as long as the peer keeps their leases.
+    pub(super) fn dial_failed(&mut self, attempt: u64, error: &str, patience: Patience) -> Todo {
         self.last_error = error.to_owned();
         let mut todo = Todo::default();
-        if self.link.is_some() || self.lost.is_some_and(|lost| lost.elapsed() < patience) {
+        let lost_for = self.lost.map(|lost| lost.elapsed());
+        if self.link.is_some() || lost_for.is_some_and(|time| time < patience.progress) {
             return todo;
         }
+        let forgotten = lost_for.is_none_or(|time| time >= patience.grace);
         let stuck: Vec<u64> = self.waiting.iter().copied().collect();
         for number in stuck {
             let Some(call) = self.calls.get_mut(&number) else { continue };
-            if call.sent_before || call.attempt >= attempt {
+            let waits = if call.sent_before { !forgotten } else { call.attempt >= attempt };
+            if waits {
                 continue;
             }
             todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));

@@ -16,7 +16,7 @@ use super::connect::Refused;
 use super::counters::Counters;
 use super::dial::{self, Candidate};
 use super::link::{Ended, Link};
-use super::remote::{Peer, Todo};
+use super::remote::{Patience, Peer, Todo};
 use super::serving;
 use super::steward::Steward;
 use crate::cancel::Cancel;
@@ -321,10 +321,11 @@ impl Shared {
     }
 
     pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {
+        let patience = Patience { progress: self.config.progress, grace: self.config.grace };
         let todo = {
             let mut state = peer.state.lock();
             state.dial.fail(attempt, Instant::now(), self.config.backoff, rand::random());
-            state.dial_failed(attempt, error, self.config.progress)
+            state.dial_failed(attempt, error, patience)
         };
         self.perform(todo);
         peer.changed.notify_all();

@@ -11,6 +11,7 @@
 //! A session ends when its connection does, and also when the process that connected does (a pidfd, where the kernel has
 //! them for sockets): a forked child that still has the connection open keeps nothing alive.
 
+mod call;
 mod dispatch;
 mod link;
 mod read;

@@ -41,6 +41,7 @@ pub use self::room::Wish;
 pub use self::sessions::OWN_SESSION;
 pub use self::tensor::{Part, Room, Taken, Tensor};
 pub use self::write::{NewTensor, Sealing};
+use crate::cancel::Cancel;
 use crate::clock::Clock;
 use crate::session::SessionLink;
 
@@ -77,6 +78,8 @@ pub struct Store {
     keeper_wanted: Condvar,
     puts: Line,
     pulls: Line,
+    /// Raised when nobody waits for room any more.
+    closed: Cancel,
 }
 
 struct State {
@@ -116,6 +119,7 @@ impl Store {
             keeper_wanted: Condvar::new(),
             puts: Line::default(),
             pulls: Line::default(),
+            closed: Cancel::default(),
         })
     }
 
@@ -154,6 +158,12 @@ impl Store {
     pub fn stir(&self) {
         self.puts.stir();
         self.pulls.stir();
+    }
+
+    /// From now on nobody waits for room: who does is told that the sidecar is ending.
+    pub fn close(&self) {
+        self.closed.cancel();
+        self.stir();
     }
 
     /// Applies one event and nothing else; what it freed is given back outside of the lock.

@@ -23,6 +23,7 @@ use super::Store;
 use super::line::{Line, Waited};
 use super::refusals::{arena_full, never_fits};
 use crate::cancel::Cancel;
+use crate::gate;
 use crate::session::SessionLink;
 
 /// Bytes that somebody wants, and for how long.
@@ -90,6 +91,9 @@ impl Store {
 
     fn next(&self, wish: &Wish<'_>, front: bool) -> Result<Next, Failure> {
         loop {
+            if self.closed.is_cancelled() {
+                return Err(gate::draining());
+            }
             // Room in a session's own segments is nobody else's, so it need not wait for its turn.
             let own = wish.writer.is_some();
             let no_room = match front || own {
@@ -101,12 +105,12 @@ impl Store {
             };
             match no_room {
                 NoRoom::Never { asked, most } => return Err(never_fits(asked, most)),
-                NoRoom::Stopped => return Err(stopping()),
+                NoRoom::Stopped => return Err(gate::draining()),
                 NoRoom::Grow | NoRoom::Full(_) if !front => return Ok(Next::Wait),
                 NoRoom::Grow => match self.arena.admit(wish.owner(), wish.purpose, wish.bytes) {
                     Ok(grant) => return Ok(Next::Populate(grant)),
                     Err(NoRoom::Never { asked, most }) => return Err(never_fits(asked, most)),
-                    Err(NoRoom::Stopped) => return Err(stopping()),
+                    Err(NoRoom::Stopped) => return Err(gate::draining()),
                     Err(_) if self.relieve(wish.bytes) => {}
                     Err(_) => return Ok(Next::Wait),
                 },
@@ -175,10 +179,6 @@ impl Store {
 
 fn cancelled() -> Failure {
     Failure::new(Reason::Cancelled, "the caller gave up waiting for room")
-}
-
-fn stopping() -> Failure {
-    Failure::new(Reason::Draining, "the sidecar is ending and takes nothing new")
 }
 
 fn no_descriptor(error: &std::io::Error) -> Failure {

@@ -1,0 +1,242 @@
+//! One call of a session: who makes it, that it is answered once and counted, and that it has a place among the pending
+//! ones until then. Knows no verb's work.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use prost::Message;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::{
+    self, FAILED, HEADER_BYTES, REPLY, SESSION_BODY_MAX, SESSION_ITEMS_MAX, SessionKind,
+};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::Holder;
+use tensorlane_proto::negotiate::Transport;
+
+use super::Pending;
+use super::link::SessionLink;
+use crate::cancel::Cancel;
+use crate::exchange::{Caller, Exchange, Room, Taken};
+use crate::gate::UnderWay;
+use crate::metrics::label::{Moved, Verb};
+use crate::results::{Ended, Results};
+
+/// One call that has not been answered. Dropped without an answer it says so, rather than leave the client waiting.
+pub(super) struct Call {
+    exchange: Arc<Exchange>,
+    link: Arc<SessionLink>,
+    pending: Pending,
+    pub(super) verb: SessionKind,
+    number: u64,
+    cancel: Cancel,
+    began: Instant,
+    answered: bool,
+    _under_way: UnderWay,
+}
+
+// === impl Call ===
+
+impl Call {
+    pub(super) fn begin(
+        exchange: &Arc<Exchange>,
+        link: &Arc<SessionLink>,
+        pending: &Pending,
+        verb: SessionKind,
+        number: u64,
+    ) -> Self {
+        let (cancel, under_way) = (Cancel::default(), exchange.gate().enter());
+        pending.lock().insert(number, cancel.clone());
+        let (exchange, link, pending) = (Arc::clone(exchange), Arc::clone(link), Arc::clone(pending));
+        Self {
+            exchange,
+            link,
+            pending,
+            verb,
+            number,
+            cancel,
+            began: Instant::now(),
+            answered: false,
+            _under_way: under_way,
+        }
+    }
+
+    pub(super) fn caller(&self) -> Caller {
+        Caller {
+            holder: Some(Holder::Session(self.link.id())),
+            link: Some(Arc::clone(&self.link)),
+            cancel: self.cancel.clone(),
+        }
+    }
+
+    /// The call, if it asks for no more items than allowed; else it has been refused.
+    pub(super) fn within(self, items: usize) -> Option<Self> {
+        if items <= SESSION_ITEMS_MAX {
+            return Some(self);
+        }
+        self.fail(&Failure::new(
+            Reason::TooLarge,
+            format!("{items} items in one call; at most {SESSION_ITEMS_MAX}: split it"),
+        ));
+        None
+    }
+
+    pub(super) fn answer<M: Message + Results>(mut self, outcome: Result<M, Failure>) {
+        match outcome {
+            Ok(message) => {
+                let frame = frame::encode(self.verb.into(), REPLY, self.number, &message);
+                if let Err(failure) = check_length(&frame) {
+                    return self.fail(&failure);
+                }
+                self.count(message.ended());
+                self.done();
+                self.link.send(frame, Vec::new());
+            }
+            Err(failure) => self.fail(&failure),
+        }
+    }
+
+    pub(super) fn answer_reserved(mut self, outcome: Result<Vec<Result<Room, Failure>>, Failure>) {
+        let rooms = match outcome {
+            Ok(rooms) => rooms,
+            Err(failure) => return self.fail(&failure),
+        };
+        self.count(rooms.iter().map(|room| ended(room.as_ref().err())));
+        let results = rooms.iter().map(reserve_result).collect();
+        let frame = frame::encode(self.verb.into(), REPLY, self.number, &v1::ReserveResponse { results });
+        let blocks = rooms.iter().filter_map(|r| r.as_ref().ok()).map(|room| &room.block);
+        self.done();
+        if let Err(failure) = self.link.send_located(frame, blocks, &*self.exchange) {
+            for room in rooms.iter().flatten() {
+                self.exchange.give_up(Holder::Session(self.link.id()), room.id);
+            }
+            self.fail(&failure);
+        }
+    }
+
+    pub(super) fn answer_acquired(mut self, outcome: Result<Vec<Result<Taken, Failure>>, Failure>) {
+        let taken = match outcome {
+            Ok(taken) => taken,
+            Err(failure) => return self.fail(&failure),
+        };
+        let results = taken.iter().map(acquire_result).collect();
+        let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
+        let moves = &self.exchange.metrics().moves;
+        moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
+        let frame = frame::encode(self.verb.into(), REPLY, self.number, &v1::AcquireResponse { results });
+        let sent = check_length(&frame).and_then(|()| {
+            self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
+            self.done();
+            let blocks = taken.iter().filter_map(|t| t.as_ref().ok()).map(Taken::block);
+            self.link.send_located(frame, blocks, &*self.exchange)
+        });
+        if let Err(failure) = sent {
+            let ids = taken.iter().flatten().map(|t| t.id.0).collect();
+            let release = v1::ReleaseRequest { ids, still_mapped: Vec::new() };
+            self.exchange.release(Holder::Session(self.link.id()), &release);
+            self.fail(&failure);
+        }
+    }
+
+    pub(super) fn fail(mut self, failure: &Failure) {
+        self.send_failure(failure);
+    }
+
+    fn send_failure(&mut self, failure: &Failure) {
+        self.count([Err(failure.reason)]);
+        self.done();
+        let message = v1::Failure::from(failure);
+        let frame = frame::encode(self.verb.into(), REPLY | FAILED, self.number, &message);
+        self.link.send(frame, Vec::new());
+    }
+
+    /// Counts how the items ended, and the time.
+    fn count(&self, items: impl IntoIterator<Item = Ended>) {
+        let calls = &self.exchange.metrics().calls;
+        let mut well = 0;
+        for ended in items {
+            match ended {
+                Ok(()) => well += 1,
+                Err(reason) => calls.items.at((self.label(), Err(reason).into())).inc(),
+            }
+        }
+        calls.items.at((self.label(), Ok(()).into())).inc_by(well);
+        calls.seconds.at((self.label(),)).observe(self.began.elapsed().as_secs_f64());
+    }
+
+    pub(super) fn label(&self) -> Verb {
+        match self.verb {
+            SessionKind::Put => Verb::Put,
+            SessionKind::Reserve => Verb::Reserve,
+            SessionKind::Seal => Verb::Seal,
+            SessionKind::Abort => Verb::Abort,
+            SessionKind::Acquire => Verb::Acquire,
+            SessionKind::Release => Verb::Release,
+            SessionKind::Describe => Verb::Describe,
+            SessionKind::List => Verb::List,
+            SessionKind::Name => Verb::Name,
+            SessionKind::Unname => Verb::Unname,
+            SessionKind::Lookup => Verb::Lookup,
+            SessionKind::Ticket => Verb::Ticket,
+            SessionKind::Redeem => Verb::Redeem,
+            SessionKind::Status => Verb::Status,
+            SessionKind::Peers => Verb::Peers,
+            SessionKind::Hello
+            | SessionKind::Segment
+            | SessionKind::SegmentMapped
+            | SessionKind::SegmentRetired
+            | SessionKind::Cancel => Verb::Session,
+        }
+    }
+
+    fn done(&mut self) {
+        self.answered = true;
+        self.pending.lock().remove(&self.number);
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.answered && !self.link.is_cut() {
+            self.send_failure(&Failure::new(
+                Reason::Cancelled,
+                "the sidecar gave this call up; it is ending".to_owned(),
+            ));
+        }
+    }
+}
+
+fn ended(failure: Option<&Failure>) -> Ended {
+    failure.map_or(Ok(()), |failure| Err(failure.reason))
+}
+
+/// A reply above the limit of a frame would end the session; a few items with much metadata each come to that.
+fn check_length(frame: &[u8]) -> Result<(), Failure> {
+    let (bytes, most) = (frame.len(), HEADER_BYTES + SESSION_BODY_MAX as usize);
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Reason::TooLarge,
+        format!(
+            "the reply would have {bytes} bytes and at most {most} are allowed; ask for fewer items at once"
+        ),
+    ))
+}
+
+fn reserve_result(room: &Result<Room, Failure>) -> v1::ReserveResult {
+    use v1::reserve_result::Outcome;
+    let outcome = match room {
+        Ok(room) => Outcome::Reserved(v1::Reserved { id: room.id.0, location: Some(room.location()) }),
+        Err(failure) => Outcome::Failure(failure.into()),
+    };
+    v1::ReserveResult { outcome: Some(outcome) }
+}
+
+fn acquire_result(taken: &Result<Taken, Failure>) -> v1::AcquireResult {
+    use v1::acquire_result::Outcome;
+    let outcome = match taken {
+        Ok(taken) => Outcome::Acquired(taken.to_wire()),
+        Err(failure) => Outcome::Failure(failure.into()),
+    };
+    v1::AcquireResult { outcome: Some(outcome) }
+}

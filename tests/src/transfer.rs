@@ -1,0 +1,52 @@
+//! One tensor on its way between two hosts, slowly enough to do something in the middle.
+
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use tensorlane_client::{AcquireOptions, Client, PutOptions, Result, Stored, Tensor};
+use tensorlane_proto::{DType, Reference};
+
+use crate::netns::Peers;
+use crate::tensors::{dense, pattern};
+use crate::wait::until;
+
+/// One mebibyte.
+pub const MI: u64 = 1 << 20;
+/// Slow enough to be in the middle of [`LARGE`] for two seconds.
+pub const SLOW_MBIT: u32 = 100;
+/// Bytes of the tensor that takes its time.
+pub const LARGE: u64 = 48 * MI;
+
+/// A get that may take that long.
+pub fn seconds(count: u64) -> AcquireOptions {
+    AcquireOptions::new().deadline(Duration::from_secs(count))
+}
+
+/// Puts bytes that follow from `seed`.
+///
+/// # Panics
+/// Where they are not taken.
+pub fn put(client: &Client, seed: u64, count: u64) -> Stored {
+    let bytes = pattern(seed, usize::try_from(count).expect("it fits"));
+    client.put(&dense(DType::U8, &[count]), &bytes, &PutOptions::new()).expect("it is put")
+}
+
+/// Whether these are the bytes that follow from `seed`.
+pub fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
+    usize::try_from(count).is_ok_and(|count| tensor.to_vec() == pattern(seed, count))
+}
+
+/// Host 1 gets something of host 0 over a slow cable; returns when it is in the middle.
+pub fn in_the_middle<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    peers: &Peers,
+    reader: &'scope Client,
+    reference: &'scope Reference,
+    options: &'scope AcquireOptions,
+) -> ScopedJoinHandle<'scope, Result<Tensor>> {
+    let before = peers.seen(1, 0).bytes_in;
+    peers.network.slow(0, SLOW_MBIT);
+    let pulling = scope.spawn(move || reader.acquire(reference, options));
+    until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 4 * MI);
+    pulling
+}
