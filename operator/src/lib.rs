@@ -26,6 +26,8 @@ pub mod plan;
 pub mod quantity;
 #[cfg(feature = "run")]
 pub mod reconcile;
+#[cfg(feature = "args")]
+pub mod sidecar_args;
 #[cfg(feature = "run")]
 pub mod webhook;
 

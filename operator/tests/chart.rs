@@ -142,6 +142,12 @@ fn the_arguments_of_the_chart_are_understood_and_are_the_defaults() {
     assert!(other.image.ends_with(&format!("sidecar@{digest}")), "{}", other.image);
     assert_eq!((other.image_pull_policy.as_deref(), other.user, other.ipv6), (Some("Never"), None, true));
     assert_eq!(all.webhook_certificates, Some(PathBuf::from("/certificates")));
+    assert!(all.webhook_listen.is_ipv6() && all.admin_listen.is_ipv6(), "{all:?}");
+    for (arena, memory, cpu) in [("16Mi", "64Mi", "1m"), ("16Ti", "1Ti", "1000"), ("9999Gi", "999Gi", "0.5")]
+    {
+        let set = format!("sidecar.arenaSize={arena},sidecar.memory={memory}");
+        parsed(&["--set", &set, "--set-string", &format!("sidecar.cpu={cpu}")]);
+    }
 }
 
 #[test]
@@ -241,6 +247,14 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
         ("replicas=0", "replicas"),
         ("replica=2", "replica"),
         ("sidecar.arenaSize=much", "arenaSize"),
+        // What the operator would not start with.
+        ("sidecar.arenaSize=15Mi", "arenaSize"),
+        ("sidecar.arenaSize=17Ti", "arenaSize"),
+        ("sidecar.memory=63Mi", "memory"),
+        ("sidecar.memory=2Ti", "memory"),
+        ("sidecar.cpu=0", "cpu"),
+        ("sidecar.cpu=0.0", "cpu"),
+        ("sidecar.cpu=1001", "cpu"),
         ("sidecar.logLevel=loud", "logLevel"),
         ("image.digest=sha256:12", "digest"),
         ("podMonitor.enabled=maybe", "enabled"),

@@ -99,7 +99,7 @@ fn whoever_makes_pods_is_warned_of_typos_and_its_pods_are_injected_and_it_has_ev
         ("StatefulSet", "statefulset", "app=statefulset"),
         ("DaemonSet", "daemonset", "app=daemonset"),
         ("Job", "job", "job-name=job"),
-        ("Job", "by-hand", "job-name=by-hand"),
+        ("CronJob", "cronjob", "job-name=by-hand"),
     ];
     for (kind, name, label) in owners {
         let pod = eventually(&format!("{kind} {name} has a pod"), || {

@@ -6,9 +6,8 @@ use std::path::PathBuf;
 use clap::Parser;
 use tensorlane_proto::crd::LogLevel;
 
-use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, cpu, memory};
 use crate::plan::Defaults;
-use crate::quantity::Amount;
+use crate::sidecar_args::SidecarArgs;
 
 /// Injects Tensorlane's sidecars, and keeps the objects of exchanges and peers.
 #[derive(Clone, Debug, Parser)]
@@ -44,40 +43,14 @@ pub struct Args {
     /// Namespaces whose pods get no sidecars, besides our own.
     #[arg(long, default_value = "kube-system", value_delimiter = ',', value_name = "NAMES")]
     exclude_namespaces: Vec<String>,
-    #[command(flatten)]
-    sidecar: Sidecar,
-    /// How much is logged: error, warn, info, debug or trace.
-    #[arg(long, default_value = "info", value_name = "LEVEL")]
-    pub log_level: LogLevel,
-}
-
-/// What sidecars get where neither pod nor exchange says anything.
-#[derive(Clone, Debug, clap::Args)]
-struct Sidecar {
     /// The sidecar's image, best with its digest.
     #[arg(long, value_name = "IMAGE")]
     sidecar_image: String,
-    /// When the image is pulled: Always, IfNotPresent or Never.
-    #[arg(long, value_name = "POLICY", value_parser = ["Always", "IfNotPresent", "Never"])]
-    sidecar_image_pull_policy: Option<String>,
-    /// Bytes that tensors may take.
-    #[arg(long, default_value = "1Gi", value_name = "BYTES", value_parser = |text: &str| memory(text, ARENA_MIN, ARENA_MAX))]
-    sidecar_arena_size: Amount,
-    /// Bytes beside them.
-    #[arg(long, default_value = "256Mi", value_name = "BYTES", value_parser = |text: &str| memory(text, BASE_MIN, BASE_MAX))]
-    sidecar_memory: Amount,
-    /// Processor time to request.
-    #[arg(long, default_value = "100m", value_name = "CPU", value_parser = cpu)]
-    sidecar_cpu: Amount,
-    /// How much sidecars log.
+    #[command(flatten)]
+    sidecar: SidecarArgs,
+    /// How much is logged: error, warn, info, debug or trace.
     #[arg(long, default_value = "info", value_name = "LEVEL")]
-    sidecar_log_level: LogLevel,
-    /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).
-    #[arg(long, default_value_t = 64646, value_name = "UID")]
-    sidecar_user: u32,
-    /// Pods have IPv6 addresses only.
-    #[arg(long)]
-    ipv6: bool,
+    pub log_level: LogLevel,
 }
 
 impl Args {
@@ -88,17 +61,7 @@ impl Args {
 
     /// What sidecars get where nobody else says anything.
     pub fn defaults(&self) -> Defaults {
-        let sidecar = &self.sidecar;
-        Defaults {
-            image: sidecar.sidecar_image.clone(),
-            image_pull_policy: sidecar.sidecar_image_pull_policy.clone(),
-            arena: sidecar.sidecar_arena_size,
-            base: sidecar.sidecar_memory,
-            cpu: sidecar.sidecar_cpu,
-            log_level: sidecar.sidecar_log_level,
-            user: (sidecar.sidecar_user != 0).then(|| i64::from(sidecar.sidecar_user)),
-            ipv6: sidecar.ipv6,
-        }
+        self.sidecar.defaults(self.sidecar_image.clone())
     }
 
     /// The namespaces whose pods get no sidecars.

@@ -18,7 +18,7 @@ use super::AppError;
 use super::admin::Readiness;
 use super::args::Args;
 use crate::certs::rotation::leaf_is_old;
-use crate::certs::{CertError, Current, Kept, KeptError, LEAF_LIFE_SECONDS, SECRET_KEY, now, read_files};
+use crate::certs::{CertError, Current, Kept, KeptError, Leaf, SECRET_KEY, now, read_files};
 use crate::metrics::Metrics;
 use crate::names::FIELD_MANAGER;
 
@@ -78,7 +78,7 @@ impl Keeper {
         if let Some(directory) = &self.args.webhook_certificates {
             let leaf = read_files(directory, now)?;
             if self.current.leaf().is_none_or(|old| old.key.cert != leaf.key.cert) {
-                self.current.set(leaf);
+                self.show(leaf);
             }
             return Ok(());
         }
@@ -86,15 +86,18 @@ impl Keeper {
         let Some(authority) = kept.step(now).signer.and_then(|signer| kept.authority(signer)) else {
             return Err(KeepError::Conflict);
         };
-        let old = |leaf: &crate::certs::Leaf| leaf_is_old(now, leaf.made, leaf.authority, authority.made);
+        let old = |leaf: &Leaf| leaf_is_old(now, leaf.made, leaf.authority, authority.made);
         if self.current.leaf().as_ref().is_none_or(old) {
-            self.current.set(authority.sign(&self.args.webhook_names(), now)?);
-            let expiry = i64::try_from(now + LEAF_LIFE_SECONDS).unwrap_or(i64::MAX);
-            self.metrics.certificate_expiry.set(expiry);
+            self.show(authority.sign(&self.args.webhook_names(), now)?);
             tracing::info!(authority = authority.made, "the webhook has a new certificate");
         }
         self.bundle.send_replace(Some(kept.bundle()));
         Ok(())
+    }
+
+    fn show(&self, leaf: Leaf) {
+        self.metrics.certificate_expiry.set(i64::try_from(leaf.until).unwrap_or(i64::MAX));
+        self.current.set(leaf);
     }
 
     /// What the Secret keeps, after whatever is to be done now.

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ObjectReference;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -69,16 +72,28 @@ async fn one(client: &Client, recorder: &Recorder, note: Note) -> Result<(), kub
     recorder.publish(&event, &reference).await
 }
 
-/// People look at a Deployment, not at its ReplicaSets.
+/// People look at a Deployment, not at its ReplicaSets, and at a CronJob, not at its Jobs.
 async fn top(client: &Client, note: &Note) -> OwnerReference {
-    if note.owner.kind != "ReplicaSet" {
-        return note.owner.clone();
-    }
-    let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), &note.namespace);
-    let set = sets.get_metadata_opt(&note.owner.name).await.ok().flatten();
-    let owners = set.and_then(|set| set.metadata.owner_references).unwrap_or_default();
+    let (namespace, name) = (&note.namespace, &note.owner.name);
+    let metadata = match note.owner.kind.as_str() {
+        "ReplicaSet" => metadata::<ReplicaSet>(client, namespace, name).await,
+        "Job" => metadata::<Job>(client, namespace, name).await,
+        _ => None,
+    };
+    let owners = metadata.and_then(|metadata| metadata.owner_references).unwrap_or_default();
     let controller = owners.into_iter().find(|owner| owner.controller == Some(true));
     controller.unwrap_or_else(|| note.owner.clone())
+}
+
+async fn metadata<K>(client: &Client, namespace: &str, name: &str) -> Option<ObjectMeta>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug,
+{
+    let all: Api<K> = Api::namespaced(client.clone(), namespace);
+    all.get_metadata_opt(name).await.ok().flatten().map(|found| found.metadata)
 }
 
 /// Cut at a letter, not within one.

@@ -83,7 +83,12 @@ impl Authority {
         leaf.use_authority_key_identifier_extension = true;
         let certificate = leaf.signed_by(&key, &issuer)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
-        Leaf::of(vec![certificate.der().clone()], &key, now, self.made)
+        let until = now + LEAF_LIFE_SECONDS;
+        Ok(Leaf {
+            made: now,
+            authority: self.made,
+            ..Leaf::of(vec![certificate.der().clone()], &key, until)?
+        })
     }
 }
 
@@ -113,20 +118,21 @@ pub struct Leaf {
     pub made: u64,
     /// When its authority was made.
     pub authority: u64,
+    /// When it ends to be valid.
+    pub until: u64,
 }
 
 impl Leaf {
-    /// A chain and its key.
+    /// A chain and its key. When it was made and by whom is not known.
     ///
     /// # Errors
     /// The key is of no kind that can be served.
     pub(super) fn of(
         chain: Vec<CertificateDer<'static>>,
         key: &PrivateKeyDer<'_>,
-        made: u64,
-        authority: u64,
+        until: u64,
     ) -> Result<Leaf, CertError> {
         let key = std::sync::Arc::new(CertifiedKey::new(chain, any_supported_type(key)?));
-        Ok(Leaf { key, made, authority })
+        Ok(Leaf { key, made: 0, authority: 0, until })
     }
 }

@@ -20,12 +20,19 @@ pub fn read_files(directory: &Path, now: u64) -> Result<Leaf, CertError> {
             Err(source) => Err(CertError::Unreadable { file, source }),
         }
     };
-    let (file, bytes) = read("tls.crt")?;
+    let (crt, bytes) = read("tls.crt")?;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&bytes).filter_map(Result::ok).collect();
     if chain.is_empty() {
-        return Err(CertError::NotPem { file, what: "certificate" });
+        return Err(CertError::NotPem { file: crt, what: "certificate" });
     }
     let (file, bytes) = read("tls.key")?;
     let key = PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| CertError::NotPem { file, what: "key" })?;
-    Leaf::of(chain, &key, now, 0)
+    let until = until(&chain[0]).ok_or(CertError::NotPem { file: crt, what: "X.509 certificate" })?;
+    Ok(Leaf { made: now, ..Leaf::of(chain, &key, until)? })
+}
+
+/// When a certificate ends to be valid, in seconds since 1970.
+fn until(certificate: &CertificateDer<'_>) -> Option<u64> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    u64::try_from(parsed.validity().not_after.timestamp()).ok()
 }

@@ -21,6 +21,8 @@ pub struct Subject {
     pub object: Seen,
     /// What the planner has to know, or why it could not be read.
     pub facts: Result<Facts, String>,
+    /// Whether the operator's own settings are among the facts; else why not, and the defaults of this release are.
+    pub settings: Result<(), String>,
     /// The Events that speak of it.
     pub events: Seen,
     /// The peer of a pod.
@@ -44,6 +46,13 @@ pub fn findings(subject: &Subject) -> Vec<Finding> {
         "Pod" if is_injected(object) => injected(subject, object),
         _ => planned(subject, object),
     };
+    if let Err(why) = &subject.settings {
+        all.push(Finding::unknown(
+            "settings",
+            format!("planned with the settings of this release, because those of the operator cannot be read: {why}"),
+            "ask with an account that may read its Deployment, or say --operator-namespace",
+        ));
+    }
     all.extend(told(&subject.events));
     all
 }

@@ -12,6 +12,7 @@ fn subject(kind: &'static str, object: Value) -> Subject {
         namespace: "ml".to_owned(),
         object: Seen::There(object),
         facts: Ok(facts),
+        settings: Ok(()),
         events: Seen::There(json!({"items": []})),
         peer: Seen::Missing,
     }

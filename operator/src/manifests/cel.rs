@@ -52,7 +52,7 @@ pub(super) fn exchange_asks() -> String {
         "!has(params.spec.inject.selector.matchLabels) || params.spec.inject.selector.matchLabels.all(k, k in {labels} && {labels}[k] == params.spec.inject.selector.matchLabels[k])"
     );
     let holds = format!(
-        "e.operator == 'In' ? (e.key in {labels} && {labels}[e.key] in e.values) : e.operator == 'NotIn' ? !(e.key in {labels} && {labels}[e.key] in e.values) : e.operator == 'Exists' ? e.key in {labels} : !(e.key in {labels})"
+        "e.operator == 'In' ? (e.key in {labels} && {labels}[e.key] in e.values) : e.operator == 'NotIn' ? !(e.key in {labels} && {labels}[e.key] in e.values) : e.operator == 'Exists' ? e.key in {labels} : e.operator == 'DoesNotExist' && !(e.key in {labels})"
     );
     let expressions = format!(
         "!has(params.spec.inject.selector.matchExpressions) || params.spec.inject.selector.matchExpressions.all(e, {holds})"

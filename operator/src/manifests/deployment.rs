@@ -84,9 +84,8 @@ fn container(installation: &Installation) -> Value {
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": {"drop": ["ALL"]},
+            // Which user is the image's affair, or the platform's (OpenShift).
             "readOnlyRootFilesystem": true,
-            "runAsUser": 64646,
-            "runAsGroup": 64646,
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     })

@@ -111,7 +111,10 @@ fn injected(installation: &Installation) -> [Value; 2] {
 fn injected_for_gpu(installation: &Installation) -> [Value; 2] {
     let name = "tensorlane-injected-gpus";
     let spec = json!({
-        "failurePolicy": "Fail",
+        // Whatever keeps the API server from reading exchanges (their definition is not there yet, or not known to a new API
+        // server for half a minute) fails before any condition is looked at: with Fail, for every pod of the cluster. What
+        // must not be missed is the webhook's, whose entry fails closed.
+        "failurePolicy": "Ignore",
         "paramKind": {"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange"},
         "matchConstraints": pods("NotIn", installation),
         "matchConditions": [

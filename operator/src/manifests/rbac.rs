@@ -53,6 +53,13 @@ pub const CLUSTER_RULES: &[Rule] = &[
         why: "an Event belongs on the Deployment behind a ReplicaSet",
     },
     Rule {
+        group: "batch",
+        resources: &["jobs"],
+        names: &[],
+        verbs: &["get"],
+        why: "an Event belongs on the CronJob behind a Job",
+    },
+    Rule {
         group: "",
         resources: &["pods"],
         names: &[],
@@ -174,6 +181,27 @@ pub const PEER_RULES: &[Rule] = &[
     },
 ];
 
+const VIEW: &str = "tensorlane-view";
+const EDIT: &str = "tensorlane-edit";
+
+/// What people may read who may read pods.
+const VIEW_RULES: &[Rule] = &[Rule {
+    group: OURS,
+    resources: &["tensorexchanges", "tensorpeers"],
+    names: &[],
+    verbs: &["get", "list", "watch"],
+    why: "people look at exchanges and peers",
+}];
+
+/// What people may change who may change pods. Peers are the operator's.
+const EDIT_RULES: &[Rule] = &[Rule {
+    group: OURS,
+    resources: &["tensorexchanges"],
+    names: &[],
+    verbs: &["create", "update", "patch", "delete", "deletecollection"],
+    why: "people make exchanges for their pods",
+}];
+
 /// The roles, the account and what binds them.
 pub(super) fn all(installation: &Installation) -> Vec<Value> {
     let namespace = &installation.namespace;
@@ -188,7 +216,19 @@ pub(super) fn all(installation: &Installation) -> Vec<Value> {
         role("Role", OPERATOR, Some(namespace), ROLE_RULES),
         binding("RoleBinding", "Role", Some(namespace), namespace),
         kept(role("ClusterRole", PEER_ROLE, None, PEER_RULES)),
+        people(VIEW, &["view", "edit", "admin"], VIEW_RULES),
+        people(EDIT, &["edit", "admin"], EDIT_RULES),
     ]
+}
+
+/// A role that Kubernetes adds to the usual ones of people, so that whoever may see or change pods in a namespace may do the
+/// same with exchanges.
+fn people(name: &str, added_to: &[&str], rules: &[Rule]) -> Value {
+    let mut role = role("ClusterRole", name, None, rules);
+    for usual in added_to {
+        role["metadata"]["labels"][format!("rbac.authorization.k8s.io/aggregate-to-{usual}")] = json!("true");
+    }
+    role
 }
 
 /// The RoleBindings of exchanges, which stay, are of this role: a pod that goes on without an operator has to publish its

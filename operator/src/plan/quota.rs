@@ -5,11 +5,17 @@ use super::reason::{Deny, OverQuota};
 use super::resources::{CPU, MEMORY, Sum};
 use crate::quantity::Amount;
 
-/// A quota on limits demands that every container says one.
+/// What the sidecar says that it takes of a node's disk, where it has to say: its logs. Its volumes are of memory.
+const STORAGE: Amount = Amount::whole(64 << 20);
+
+/// A quota on a resource demands that every container says how much of it.
 pub(super) fn fit(sum: &mut Sum, quotas: &[Quota]) {
-    if sum.cpu_limit.is_none() && quotas.iter().any(|quota| quota.hard.contains_key("limits.cpu")) {
+    let has = |resource: &str| quotas.iter().any(|quota| quota.hard.contains_key(resource));
+    if sum.cpu_limit.is_none() && has("limits.cpu") {
         sum.cpu_limit = Some(sum.cpu);
     }
+    let of_storage = ["ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage"];
+    sum.storage = of_storage.into_iter().any(has).then_some(STORAGE);
 }
 
 /// What a pod takes of a quota: without its sidecar and with it.

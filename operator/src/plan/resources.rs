@@ -15,6 +15,7 @@ use crate::quantity::Amount;
 
 pub(super) const CPU: &str = "cpu";
 pub(super) const MEMORY: &str = "memory";
+pub(super) const STORAGE: &str = "ephemeral-storage";
 
 /// The sidecar's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) struct Sum {
     pub(super) cpu_limit: Option<Amount>,
     /// Requested, and the limit.
     pub(super) memory: Amount,
+    /// The same of the node's disk, where it must be said.
+    pub(super) storage: Option<Amount>,
 }
 
 /// The sidecar's container, and what has to change in the pod's own resources.
@@ -39,7 +42,8 @@ pub(super) struct Budget {
 
 /// Decides, or says what does not fit.
 pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Budget, Deny> {
-    let mut sum = Sum { cpu: settled.cpu, cpu_limit: None, memory: settled.arena + settled.base };
+    let mut sum =
+        Sum { cpu: settled.cpu, cpu_limit: None, memory: settled.arena + settled.base, storage: None };
     let pod_level = view.spec.resources.as_ref();
     if pod_level.is_none() && is_guaranteed(view) {
         sum.cpu_limit = Some(sum.cpu);

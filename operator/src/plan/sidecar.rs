@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use tensorlane_proto::crd::SameNode;
 
 use super::facts::Defaults;
-use super::resources::{Budget, CPU, MEMORY};
+use super::resources::{Budget, CPU, MEMORY, STORAGE};
 use super::settle::Settled;
 use super::volumes::sidecar_mounts;
 use crate::names::{ADMIN_PORT, NODE_PATH, PEERS_PORT, SIDECAR, SOCKETS_PATH, STATE_PATH};
@@ -51,9 +51,11 @@ fn resources(budget: &Budget) -> ResourceRequirements {
     let sum = budget.sum;
     let memory = (MEMORY.to_owned(), sum.memory.memory());
     let limit = sum.cpu_limit.map(|limit| (CPU.to_owned(), limit.cpu()));
+    let storage = sum.storage.map(|bytes| (STORAGE.to_owned(), bytes.memory()));
+    let both = || storage.clone().into_iter().chain([memory.clone()]);
     ResourceRequirements {
-        requests: Some([(CPU.to_owned(), sum.cpu.cpu()), memory.clone()].into()),
-        limits: Some(limit.into_iter().chain([memory]).collect()),
+        requests: Some(both().chain([(CPU.to_owned(), sum.cpu.cpu())]).collect()),
+        limits: Some(both().chain(limit).collect()),
         claims: None,
     }
 }

@@ -104,6 +104,8 @@ pub(crate) struct Inject {
     /// The sidecar's image [default: that of this version].
     #[arg(long, value_name = "IMAGE")]
     pub(crate) sidecar_image: Option<String>,
+    #[command(flatten)]
+    pub(crate) sidecar: tensorlane_operator::sidecar_args::SidecarArgs,
 }
 
 #[derive(Debug, ClapArgs)]

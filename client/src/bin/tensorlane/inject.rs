@@ -10,10 +10,8 @@ use crate::args::Inject;
 
 pub(crate) fn run(inject: &Inject) -> Result<()> {
     let yaml = read(inject)?;
-    let mut defaults = Defaults::default();
-    if let Some(image) = &inject.sidecar_image {
-        defaults.image.clone_from(image);
-    }
+    let image = inject.sidecar_image.clone().unwrap_or_else(|| Defaults::default().image);
+    let defaults = inject.sidecar.defaults(image);
     let injected = offline::inject(&yaml, &inject.namespace, &defaults)?;
     for note in &injected.notes {
         eprintln!("{}: {}", note.object, note.text);

@@ -5,6 +5,7 @@
 
 mod args;
 mod read;
+mod settings;
 mod show;
 
 use std::error::Error;

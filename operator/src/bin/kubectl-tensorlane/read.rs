@@ -10,11 +10,12 @@ use tensorlane_operator::inspect::Seen;
 use tensorlane_operator::inspect::cluster::{Cluster, PEER_ROLE};
 use tensorlane_operator::inspect::explain::Subject;
 use tensorlane_operator::manifests::{Installation, objects};
-use tensorlane_operator::plan::{Defaults, Facts};
+use tensorlane_operator::plan::Facts;
 use tensorlane_operator::webhook::{FactSource, KubeFacts};
 use tensorlane_proto::crd::{ExchangeSpec, TensorExchange, TensorPeer};
 
 use crate::args::Object;
+use crate::settings::Settings;
 
 /// The most objects of a kind that are read: an exchange has fewer peers.
 const LIST_MAX: u32 = 10_000;
@@ -110,23 +111,35 @@ impl Reader {
         let version = if of.group.is_empty() { "v1".to_owned() } else { format!("{}/v1", of.group) };
         let own = Some(self.namespace.as_str());
         let object = self.get(&version, of.kind, own, &of.name).await;
-        let facts = self.facts(of, object.object()).await;
+        let (settings, told) = self.settings().await;
+        let facts = self.facts(of, object.object(), settings).await;
         let events = self.list("events.k8s.io/v1", "Event", own, "").await;
         Subject {
             kind: of.kind,
             name: of.name.clone(),
             namespace: self.namespace.clone(),
             facts,
+            settings: told,
             events: about(events, of),
             peer: self.get(OURS, "TensorPeer", own, &of.name).await,
             object,
         }
     }
 
-    /// As the webhook reads them. What the operator was told besides (image, defaults) does not decide who is served.
-    async fn facts(&self, of: &Object, object: Option<&Value>) -> Result<Facts, String> {
-        let excluded = vec!["kube-system".to_owned(), self.operator_namespace.clone()];
-        let source = KubeFacts::new(self.client.clone(), Defaults::default(), excluded);
+    /// What the operator was told on its command line; where that cannot be read, the defaults of this release, and why.
+    async fn settings(&self) -> (Settings, Result<(), String>) {
+        let system = Some(self.operator_namespace.as_str());
+        let seen = self.get("apps/v1", "Deployment", system, "tensorlane-operator").await;
+        match Settings::of(&seen, &self.operator_namespace) {
+            Ok(settings) => (settings, Ok(())),
+            Err(why) => (Settings::usual(&self.operator_namespace), Err(why)),
+        }
+    }
+
+    /// As the webhook reads them.
+    async fn facts(&self, of: &Object, object: Option<&Value>, settings: Settings) -> Result<Facts, String> {
+        let Settings { defaults, excluded } = settings;
+        let source = KubeFacts::new(self.client.clone(), defaults, excluded);
         let nothing = Value::Null;
         let object = object.unwrap_or(&nothing);
         let pod = match of.kind {

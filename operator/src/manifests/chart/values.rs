@@ -128,23 +128,29 @@ struct Resources {
 struct Sidecar {
     /// The sidecar's image.
     image: Image,
-    /// Bytes that tensors may take.
-    #[schemars(regex(pattern = "^[1-9][0-9]*(Ki|Mi|Gi|Ti)?$"))]
+    /// Bytes that tensors may take: from `16Mi` to `16Ti`.
+    #[schemars(regex(pattern = ARENA_SIZE))]
     arena_size: String,
-    /// Bytes beside them.
-    #[schemars(regex(pattern = "^[1-9][0-9]*(Ki|Mi|Gi|Ti)?$"))]
+    /// Bytes beside them: from `64Mi` to `1Ti`.
+    #[schemars(regex(pattern = BASE_SIZE))]
     memory: String,
-    /// Processor time to request.
-    #[schemars(regex(pattern = "^[0-9]+(\\.[0-9]+)?m?$"))]
+    /// Processor time to request, such as `250m` or `2`; more than nothing.
+    #[schemars(regex(pattern = CPU))]
     cpu: String,
     /// How much sidecars log.
     log_level: LogLevel,
     /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).
     #[schemars(range(min = 0, max = 4_294_967_295_u32))]
     user: i64,
-    /// Pods have IPv6 addresses only.
+    /// Pods have IPv6 addresses only. The operator then listens on those, too.
     ipv6: bool,
 }
+
+/// What the operator would not start with must not pass the schema, so the patterns have its bounds: 16Mi to 16Ti.
+const ARENA_SIZE: &str = "^((1[6-9]|[2-9][0-9]|[1-9][0-9]{2,6})Mi|[1-9][0-9]{0,3}Gi|([1-9]|1[0-6])Ti)$";
+/// 64Mi to 1Ti.
+const BASE_SIZE: &str = "^((6[4-9]|[7-9][0-9]|[1-9][0-9]{2,5})Mi|[1-9][0-9]{0,2}Gi|1Ti)$";
+const CPU: &str = "^([1-9][0-9]{0,5}m|[1-9][0-9]{0,2}(\\.[0-9]{1,3})?|1000|0\\.[0-9]{0,2}[1-9])$";
 
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
@@ -176,6 +182,7 @@ struct NetworkPolicy {
     /// Let nothing reach the operator but calls of the webhook, metrics and probes.
     enabled: bool,
     /// Exchanges whose pods accept peers of the same exchange only, such as `[{namespace: ml, name: default}]`.
+    /// With `otherPorts: false` all other ports of these pods are closed to others; they stay open unless that is said.
     exchanges: Vec<Exchange>,
 }
 
