@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   watch ──> dereference: what is there, ──> validate: what this ──> build: what to do ──> apply, one
-//!     ^       as plain data                   release lacks (pure)    (pure)                call each
+//!     ^       as plain data                   release lacks           (pure)                call each
+//!     │                                       (crate::abilities)
 //!     └────────────────────────── what was changed is seen again ──────────────────────────────────┘
 //! ```
 //!
@@ -15,14 +16,12 @@ mod build;
 mod controller;
 mod dereference;
 mod status;
-mod validate;
 mod webhooks;
 
 pub use apply::{Applier, ApplyError};
 pub use build::{Action, build};
 pub use controller::Controller;
 pub use dereference::{PodFacts, Scene};
-pub use validate::lacks;
 pub use webhooks::{Webhooks, apply_webhooks};
 
 #[cfg(test)]
