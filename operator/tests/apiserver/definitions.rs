@@ -1,12 +1,9 @@
-//! Definitions, policies and golden pods.
+//! Definitions and policies.
 
 use kube::Client;
 use serde_json::{Value, json};
 use tensorlane_operator::manifests::{Installation, objects};
-use tensorlane_operator::{Decision, plan};
 
-use crate::common::pod_security::violations;
-use crate::common::{all, read};
 use crate::objects::{apply, create, install_definitions, make_namespace, until};
 use crate::server::Server;
 
@@ -25,7 +22,7 @@ async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_
     right_exchanges_are_taken(&admin).await;
     a_pod_that_asks_is_refused_while_nobody_injects(&admin).await;
     templates_are_only_warned_of(&admin).await;
-    golden_pods_pass_pod_security(&admin).await;
+    crate::restricted::golden_pods_pass_pod_security(&admin).await;
 }
 
 fn exchange(spec: &Value) -> Value {
@@ -154,26 +151,4 @@ async fn warnings(admin: &Client, object: &Value) -> String {
     assert!(reply.status().is_success(), "{}", reply.status());
     let all = reply.headers().get_all("warning").iter();
     all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
-}
-
-/// Every golden pod that is injected is a pod that the API server takes, in a namespace as strict as the pod was.
-async fn golden_pods_pass_pod_security(admin: &Client) {
-    let strict = json!({"pod-security.kubernetes.io/enforce": "restricted"});
-    make_namespace(admin, "strict", &strict).await;
-    let mut tried = (0, 0);
-    for (name, yaml) in all() {
-        let (before, facts) = read(&yaml);
-        let Decision::Inject(plan) = plan(&before, &facts).decision else { continue };
-        let mut pod = plan.pod;
-        let is_strict = violations(&pod).is_empty();
-        pod["metadata"]["namespace"] = json!(if is_strict { "strict" } else { "ml" });
-        let metadata = pod["metadata"].as_object_mut().unwrap();
-        if let Some(Value::String(prefix)) = metadata.remove("generateName") {
-            metadata.insert("name".to_owned(), json!(format!("{prefix}x")));
-        }
-        // A field of a later version is dropped with a warning, and claims need their feature: both are taken.
-        create(admin, &pod, true).await.unwrap_or_else(|error| panic!("{name}: {error}"));
-        tried = (tried.0 + 1, tried.1 + u32::from(is_strict));
-    }
-    assert!(tried.0 > 15 && tried.1 > 0, "{tried:?}");
 }

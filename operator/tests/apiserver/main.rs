@@ -14,5 +14,6 @@ mod exchanges;
 mod gpus;
 mod objects;
 mod permissions;
+mod restricted;
 mod running;
 mod server;
