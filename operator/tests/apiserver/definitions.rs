@@ -18,8 +18,7 @@ async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_
             .unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
     }
     make_namespace(&admin, "ml", &json!({})).await;
-    wrong_exchanges_are_refused(&admin).await;
-    right_exchanges_are_taken(&admin).await;
+    crate::rules::every_rule_refuses_with_its_sentence(&server, &admin).await;
     a_pod_that_asks_is_refused_while_nobody_injects(&admin).await;
     templates_are_only_warned_of(&admin).await;
     crate::restricted::golden_pods_pass_pod_security(&admin).await;
@@ -30,44 +29,6 @@ fn exchange(spec: &Value) -> Value {
         "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
         "metadata": {"name": "trial", "namespace": "ml"}, "spec": spec,
     })
-}
-
-async fn wrong_exchanges_are_refused(admin: &Client) {
-    for (spec, sentence) in [
-        (json!({"arena": {"size": "2GB"}}), "such as 2Gi"),
-        (json!({"arena": {"size": "1Mi"}}), "from 16Mi to 16Ti"),
-        (json!({"arena": {"size": "16777217"}}), "multiples of 4Ki"),
-        (json!({"gc": {"leaseGrace": "10"}}), "such as 10s"),
-        (json!({"gc": {"ticketTtl": "25h"}}), "up to a day"),
-        (json!({"transports": []}), "at least 1"),
-        (json!({"transports": ["tcp", "tcp"]}), "Duplicate value"),
-        (json!({"transports": ["rdma"]}), "supported values"),
-        (json!({"require": ["encrypted"], "security": {"encryption": "none"}}), "contradict each other"),
-        (json!({"sameNode": "claim", "transports": ["tcp"]}), "must contain shm"),
-        (json!({"sidecar": {"resources": {"cpu": "0"}}}), "such as 200m"),
-        (json!({"sidecar": {"resources": {"memory": "1Mi"}}}), "such as 256Mi"),
-    ] {
-        let refused = create(admin, &exchange(&spec), true).await.unwrap_err();
-        assert!(refused.contains(sentence), "{spec}: {refused}");
-    }
-    let mut long = exchange(&json!({}));
-    long["metadata"]["name"] = json!("x".repeat(64));
-    assert!(create(admin, &long, true).await.unwrap_err().contains("at most 63 characters"));
-}
-
-async fn right_exchanges_are_taken(admin: &Client) {
-    for spec in [
-        json!({}),
-        json!({
-            "transports": ["shm", "cuda_ipc", "tcp", "quic"], "require": ["encrypted"], "arena": {"size": "2Gi"},
-            "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
-            "sameNode": "claim", "gpu": {"mode": "auto"},
-            "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
-            "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
-        }),
-    ] {
-        create(admin, &exchange(&spec), true).await.unwrap_or_else(|error| panic!("{spec}: {error}"));
-    }
 }
 
 fn pod(annotations: &Value) -> Value {

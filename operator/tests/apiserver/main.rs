@@ -15,5 +15,6 @@ mod gpus;
 mod objects;
 mod permissions;
 mod restricted;
+mod rules;
 mod running;
 mod server;
