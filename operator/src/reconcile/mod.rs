@@ -9,7 +9,7 @@
 //!
 //! A namespace is looked at as a whole whenever something in it changes: nothing is remembered between two looks, so
 //! an operator that dies in the middle of one leaves nothing that the next look does not see. Objects are applied
-//! server-side under one field manager; what belongs to a pod goes with it, by its owner reference.
+//! server-side under one field manager; what belongs to a pod or to the exchanges goes with it, by its owner references.
 
 mod apply;
 mod build;

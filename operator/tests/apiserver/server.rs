@@ -128,6 +128,8 @@ impl Server {
             "--service-cluster-ip-range=127.53.0.0/24".to_owned(),
             format!("--token-auth-file={}", self.path("tokens.csv").display()),
             "--authorization-mode=RBAC".to_owned(),
+            // Some platforms have it (OpenShift); it asks for more than RBAC alone.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", self.path("sa.pub").display()),
             format!("--service-account-signing-key-file={}", self.path("sa.key").display()),
