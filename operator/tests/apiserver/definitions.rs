@@ -22,6 +22,7 @@ async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_
     a_pod_that_asks_is_refused_while_nobody_injects(&admin).await;
     templates_are_only_warned_of(&admin).await;
     crate::restricted::golden_pods_pass_pod_security(&admin).await;
+    crate::foreign::other_operators_definitions_take_what_the_chart_makes_for_them(&admin).await;
 }
 
 fn exchange(spec: &Value) -> Value {

@@ -11,6 +11,7 @@ mod common;
 mod asked;
 mod definitions;
 mod exchanges;
+mod foreign;
 mod gpus;
 mod objects;
 mod permissions;

@@ -19,7 +19,7 @@ const START: Duration = Duration::from_secs(180);
 const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// The folder with etcd and kube-apiserver; none where nobody has built them.
-fn programs() -> Option<PathBuf> {
+pub(crate) fn programs() -> Option<PathBuf> {
     let named = std::env::var_os("TENSORLANE_CLUSTER_BIN").map(PathBuf::from);
     let built = Path::new(env!("CARGO_BIN_EXE_tensorlane-operator"))
         .parent()
