@@ -10,6 +10,7 @@
 //! Without the feature `run` there is nothing here that waits: the planner ([`plan()`]), manifests from files
 //! ([`offline`]) and the manifests of the installation ([`manifests`]). The operator never sees a tensor.
 
+pub mod abilities;
 pub mod annotations;
 #[cfg(feature = "run")]
 pub mod app;

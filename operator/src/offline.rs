@@ -43,15 +43,21 @@ pub enum OfflineError {
     #[error("the manifests have {0} bytes, more than {BYTES_MAX}: inject them file by file")]
     TooLarge(usize),
     /// Not YAML.
-    #[error("document {number} is not YAML: {source}")]
+    #[error("document {number} is not YAML: {source}: correct it there")]
     NotYaml {
         /// Counted from 1.
         number: usize,
         /// What the parser says.
         source: serde_yaml::Error,
     },
+    /// YAML, and no manifest.
+    #[error("document {0} is no object of Kubernetes, it has no kind: leave it out, or say what it is")]
+    NoObject(usize),
+    /// Nothing at all, which nobody pipes on purpose.
+    #[error("there is no manifest: name a file with -f FILE, or pipe manifests into -f -")]
+    Nothing,
     /// An exchange that cannot be read.
-    #[error("TensorExchange {name:?} cannot be read: {source}")]
+    #[error("TensorExchange {name:?} cannot be read: {source}: correct its spec")]
     Exchange {
         /// Its name.
         name: String,
@@ -83,10 +89,17 @@ fn read(yaml: &str) -> Result<Vec<Value>, OfflineError> {
     if yaml.len() > BYTES_MAX {
         return Err(OfflineError::TooLarge(yaml.len()));
     }
-    let documents = serde_yaml::Deserializer::from_str(yaml).enumerate().map(|(index, document)| {
-        Value::deserialize(document).map_err(|source| OfflineError::NotYaml { number: index + 1, source })
-    });
-    documents.filter(|document| !matches!(document, Ok(Value::Null))).collect()
+    let mut objects = Vec::new();
+    for (number, document) in (1..).zip(serde_yaml::Deserializer::from_str(yaml)) {
+        let document =
+            Value::deserialize(document).map_err(|source| OfflineError::NotYaml { number, source })?;
+        match document {
+            Value::Null => {}
+            document if kind(&document).is_empty() => return Err(OfflineError::NoObject(number)),
+            document => objects.push(document),
+        }
+    }
+    if objects.is_empty() { Err(OfflineError::Nothing) } else { Ok(objects) }
 }
 
 /// What the documents say about namespaces.
@@ -248,5 +261,16 @@ mod tests {
     fn what_is_no_yaml_is_named_by_its_document() {
         let error = inject("kind: Pod\n---\na: [\n", "ml", &Defaults::default()).unwrap_err().to_string();
         assert!(error.starts_with("document 2 is not YAML"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_refused_and_empty_documents_are_left_out() {
+        let refused = |yaml| inject(yaml, "ml", &Defaults::default()).unwrap_err();
+        assert!(matches!(refused("kind: Job\n---\n# a page\nhello\n"), OfflineError::NoObject(2)));
+        assert!(matches!(refused("{metadata: {name: a}}"), OfflineError::NoObject(1)));
+        for nothing in ["", "---\n---\n", "# a comment\n"] {
+            assert!(matches!(refused(nothing), OfflineError::Nothing), "{nothing:?}");
+        }
+        assert_eq!(injected("---\nkind: Secret\n---\n").yaml, "kind: Secret\n");
     }
 }

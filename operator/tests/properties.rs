@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
+use tensorlane_operator::abilities::{Abilities, unsupported};
 use tensorlane_operator::plan::{Facts, Namespace};
-use tensorlane_operator::{Decision, Plan, plan};
+use tensorlane_operator::{Decision, Deny, Plan, plan};
+use tensorlane_proto::crd::ExchangeSpec;
 
 const OURS: &str = "tensorlane";
 
@@ -109,6 +111,32 @@ fn pod() -> impl Strategy<Value = Value> {
         })
 }
 
+/// What an exchange may say of routes and memory.
+fn exchange() -> impl Strategy<Value = ExchangeSpec> {
+    let one_of =
+        |words: &'static [&'static str]| maybe(prop::sample::select(words).prop_map(|word| json!(word)));
+    let some_of = |words: &'static [&'static str]| {
+        maybe(prop::sample::subsequence(words, 1..=words.len()).prop_map(|words| json!(words)))
+    };
+    let parts = (
+        some_of(&["shm", "cuda_ipc", "tcp", "quic"]),
+        some_of(&["zero_copy", "same_node", "encrypted"]),
+        one_of(&["required", "none"]),
+        one_of(&["auto", "none", "broker", "legacy_ipc"]),
+        one_of(&["off", "claim", "hostPath"]),
+    );
+    parts.prop_map(|(transports, require, encryption, mode, same_node)| {
+        let spec = object(vec![
+            ("transports", transports),
+            ("require", require),
+            ("security", encryption.map(|encryption| json!({"encryption": encryption}))),
+            ("gpu", mode.map(|mode| json!({"mode": mode}))),
+            ("sameNode", same_node),
+        ]);
+        serde_json::from_value(spec).unwrap()
+    })
+}
+
 fn facts() -> Facts {
     Facts { namespace: Namespace { name: "ml".to_owned(), ..Namespace::default() }, ..Facts::default() }
 }
@@ -202,6 +230,29 @@ proptest! {
         };
         let (again, at_once) = (injected(&add(injected(&pod).pod)), injected(&add(pod)));
         prop_assert_eq!(without_empty(&again.pod), without_empty(&at_once.pod));
+    }
+
+    #[test]
+    fn pods_are_refused_exactly_where_their_exchange_is_not_accepted(pod in pod(), spec in exchange()) {
+        let lacks = unsupported(&spec, &Abilities::THIS_RELEASE);
+        let exchanges = BTreeMap::from([("default".to_owned(), spec)]);
+        match plan(&pod, &Facts { exchanges: exchanges.clone(), ..facts() }).decision {
+            Decision::Deny(Deny::Unsupported(told)) => {
+                prop_assert_eq!(&told.of_exchange, &lacks);
+                let sentence = told.to_string();
+                prop_assert!(sentence.contains("\"default\""), "{}", sentence);
+                for lack in &lacks {
+                    prop_assert!(sentence.contains(&lack.to_string()), "{}", sentence);
+                }
+                prop_assert!(!lacks.is_empty(), "no pod of this strategy asks for it by itself");
+            }
+            // A pod may ask for a transport that its exchange does not allow.
+            Decision::Inject(_) | Decision::Deny(Deny::Contradiction(_)) => prop_assert!(lacks.is_empty()),
+            other => prop_assert!(false, "{:?}", other),
+        }
+        let able = Facts { exchanges, abilities: Abilities::EVERYTHING, ..facts() };
+        let refused = matches!(plan(&pod, &able).decision, Decision::Deny(Deny::Unsupported(_)));
+        prop_assert!(!refused, "whoever can do everything refuses nothing");
     }
 
     #[test]

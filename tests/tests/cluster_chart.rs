@@ -90,8 +90,10 @@ fn running_pods_go_on_through_upgrade_rollback_and_removal() {
     uninstall();
     assert_eq!(left_in_its_namespace(), ["configmap/kube-root-ca.crt", "serviceaccount/default"]);
     assert_eq!(left_of_the_release(), STAYS);
-    pods.0.get("tensorexchange/default");
-    pods.0.get("rolebinding/tensorlane-peer");
+    let exchange = pods.0.get("tensorexchange/default");
+    let permission = pods.0.get("rolebinding/tensorlane-peer");
+    let owner = &permission["metadata"]["ownerReferences"][0];
+    assert_eq!(owner["uid"], exchange["metadata"]["uid"], "what stays belongs to an exchange: {permission}");
     pods.exchange("removed");
     assert!(!injects(pods.0.name()), "nobody is there to inject");
 

@@ -2,7 +2,7 @@
 //! `cargo xtask cluster up` and the images on the nodes.
 
 use serde_json::{Value, json};
-use tensorlane_tests::cluster::{Namespace, eventually, image};
+use tensorlane_tests::cluster::{Namespace, eventually, image, items};
 use tensorlane_tests::installed::Exchange;
 use tensorlane_tests::kubernetes::{
     Container, Told, kubectl_as, metrics, metrics_of_the_api_server, token_of_pod,
@@ -222,4 +222,27 @@ fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
     assert!(by_the_policy || refused.err.contains("Unauthorized"), "{}", refused.err);
     assert!(exchange.get("txp/liar")["status"]["fingerprints"].is_null(), "it begins anew");
     scene.works();
+}
+
+/// What an installation leaves behind is what users' exchanges own; so the permission has to be among that.
+#[test]
+fn the_permission_of_peers_belongs_to_the_exchanges_and_goes_with_the_last_of_them() {
+    let exchange = Exchange::new();
+    let second = json!({"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange", "metadata": {"name": "second"}, "spec": {}});
+    exchange.apply(&second);
+    let belongs_to = |expected: &[&str]| {
+        eventually(&format!("the permission belongs to {expected:?}"), || {
+            let bindings = items(&exchange.try_kubectl(&["get", "rolebindings", "--output=json"])?);
+            let owners =
+                bindings.iter().flat_map(|one| one["metadata"]["ownerReferences"].as_array()).flatten();
+            let mut owners: Vec<&str> = owners.map(|owner| owner["name"].as_str().unwrap()).collect();
+            owners.sort_unstable();
+            (bindings.len() == usize::from(!expected.is_empty()) && owners == expected).then_some(())
+        });
+    };
+    belongs_to(&["default", "second"]);
+    exchange.kubectl(&["delete", "tensorexchange/default"]);
+    belongs_to(&["second"]);
+    exchange.kubectl(&["delete", "tensorexchange/second"]);
+    belongs_to(&[]);
 }

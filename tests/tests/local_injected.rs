@@ -4,22 +4,33 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tensorlane_client::{AcquireOptions, Moved, PutOptions};
+use tensorlane_operator::abilities::Abilities;
 use tensorlane_operator::plan::Facts;
-use tensorlane_operator::{Decision, plan};
+use tensorlane_operator::{Decision, Deny, plan};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::{Reason, Transport};
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, failure, until};
 
-/// The variables of an injected sidecar, with the facts of a pod on this machine in them.
-fn variables(annotations: &Value, exchange: &Value) -> BTreeMap<String, String> {
+/// What an operator with these abilities decides about a pod with a GPU.
+fn decided(annotations: &Value, exchange: &Value, abilities: Abilities) -> Decision {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "annotations": annotations},
-        "spec": {"containers": [{"name": "main", "image": "x"}]},
+        "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
     });
-    let mut facts = Facts::default();
+    let mut facts = Facts { abilities, ..Facts::default() };
     facts.exchanges.insert("training".to_owned(), serde_json::from_value(exchange.clone()).unwrap());
-    let Decision::Inject(plan) = plan(&pod, &facts).decision else { panic!("it is injected") };
+    plan(&pod, &facts).decision
+}
+
+/// The variables of an injected sidecar, with the facts of a pod on this machine in them.
+fn variables(annotations: &Value, exchange: &Value) -> BTreeMap<String, String> {
+    variables_by(Abilities::THIS_RELEASE, annotations, exchange)
+}
+
+/// The same by an operator that believes its sidecars able to do this.
+fn variables_by(abilities: Abilities, annotations: &Value, exchange: &Value) -> BTreeMap<String, String> {
+    let Decision::Inject(plan) = decided(annotations, exchange, abilities) else { panic!("it is injected") };
     let sidecar = &plan.pod["spec"]["initContainers"][0];
     let given = sidecar["env"].as_array().unwrap().iter().map(|one| {
         let value = one["value"].as_str().unwrap_or(match one["name"].as_str().unwrap() {
@@ -121,21 +132,48 @@ fn pair(exchange: &Value, annotations: [&[(&str, &str)]; 2], host: u8) -> [Sidec
     both
 }
 
+/// An operator of another release may inject what this sidecar cannot do.
 #[test]
 fn an_exchange_that_asks_for_what_this_release_cannot_do_is_refused_at_the_start_all_at_once() {
     let exchange = json!({
         "transports": ["shm", "quic"], "sameNode": "hostPath", "security": {"encryption": "none"},
         "gpu": {"mode": "broker"},
     });
-    let mut variables = variables(&asked(&[]), &exchange);
-    assert_eq!(variables["TENSORLANE_GPU_MODE"], "none", "the pod has no GPU");
-    variables.insert("TENSORLANE_GPU_MODE".to_owned(), "broker".to_owned());
+    let variables = variables_by(Abilities::EVERYTHING, &asked(&[]), &exchange);
     let (status, log) = Sidecar::refused(options(variables));
     assert_eq!(status.code(), Some(1), "{log}");
     for part in
         ["transports = shm,quic", "encryption = none", "gpu.mode = broker", "node.directory = ", "add tcp"]
     {
         assert!(log.contains(part), "{part} is not in {log}");
+    }
+}
+
+/// Each knows for itself what the release can do; a pod that one of them takes and the other does not would hang.
+#[test]
+fn the_planner_refuses_what_a_sidecar_would_refuse_and_takes_what_it_would_take() {
+    let cases: [(Value, &[(&str, &str)]); 9] = [
+        (json!({"transports": ["shm", "quic"]}), &[]),
+        (json!({"security": {"encryption": "none"}}), &[]),
+        (json!({"sameNode": "claim"}), &[]),
+        (json!({"gpu": {"mode": "broker"}}), &[]),
+        (json!({}), &[("gpu", "legacy_ipc"), ("share-process-namespace", "true")]),
+        (json!({}), &[("transports", "quic")]),
+        (json!({"transports": ["shm", "tcp"], "security": {"encryption": "required"}}), &[]),
+        (json!({"gpu": {"mode": "auto"}, "sameNode": "off", "require": ["same_node"]}), &[]),
+        (json!({}), &[("transports", "shm,tcp"), ("gpu", "auto")]),
+    ];
+    for (exchange, annotations) in cases {
+        let annotations = asked(annotations);
+        let options = options(variables_by(Abilities::EVERYTHING, &annotations, &exchange));
+        match decided(&annotations, &exchange, Abilities::THIS_RELEASE) {
+            Decision::Deny(Deny::Unsupported(_)) => {
+                let (status, log) = Sidecar::refused(options);
+                assert_eq!(status.code(), Some(1), "{exchange} {annotations}: {log}");
+            }
+            Decision::Inject(_) => Sidecar::with(options).assert_all_free(),
+            other => panic!("{exchange} {annotations}: {other:?}"),
+        }
     }
 }
 

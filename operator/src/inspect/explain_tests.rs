@@ -71,6 +71,20 @@ fn a_template_that_cannot_be_served_is_told_why_and_one_that_can_by_whom() {
 }
 
 #[test]
+fn a_template_whose_exchange_asks_for_too_much_is_told_which_and_what_to_write() {
+    let mut subject = subject("Deployment", json!({"spec": {"template": pod(&json!({INJECT: "enabled"}))}}));
+    let spec = serde_json::from_value(json!({"sameNode": "claim"})).unwrap();
+    subject.facts.as_mut().unwrap().exchanges.insert("default".to_owned(), spec);
+    let text = told(&subject);
+    for part in
+        ["cannot be served (unsupported)", "TensorExchange \"default\" says sameNode: claim", "say off"]
+    {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert_eq!(exit_code(&findings(&subject)), 1);
+}
+
+#[test]
 fn a_pod_that_asks_and_has_none_is_older_than_that() {
     let text = told(&subject("Pod", pod(&json!({INJECT: "enabled"}))));
     assert!(text.contains("has none") && text.contains("kubectl delete pod x"), "{text}");

@@ -22,6 +22,9 @@ pub struct Rule {
 
 const OURS: &str = "tensorlane.dev";
 
+/// The operator deletes nothing.
+const OWNERS: &str = "where OwnerReferencesPermissionEnforcement is on (OpenShift), only who may delete an object may say whose it is: the peer of a pod that comes again under its name, the permission of another exchange";
+
 /// What the operator may do everywhere.
 pub const CLUSTER_RULES: &[Rule] = &[
     Rule {
@@ -87,6 +90,7 @@ pub const CLUSTER_RULES: &[Rule] = &[
         verbs: &["list", "watch", "create", "patch"],
         why: "each injected pod has one",
     },
+    Rule { group: OURS, resources: &["tensorpeers"], names: &[], verbs: &["delete"], why: OWNERS },
     Rule {
         group: OURS,
         resources: &["tensorpeers/status"],
@@ -100,6 +104,13 @@ pub const CLUSTER_RULES: &[Rule] = &[
         names: &[],
         verbs: &["create", "patch"],
         why: "the pods of a namespace with an exchange may read its peers",
+    },
+    Rule {
+        group: "rbac.authorization.k8s.io",
+        resources: &["rolebindings"],
+        names: &[PEER_ROLE],
+        verbs: &["delete"],
+        why: OWNERS,
     },
     Rule {
         group: "rbac.authorization.k8s.io",

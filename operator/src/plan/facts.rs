@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{LimitRange as ApiLimitRange, ResourceQuota};
 use tensorlane_proto::crd::{ExchangeSpec, LogLevel};
 
+use crate::abilities::Abilities;
 use crate::names::INJECT;
 use crate::quantity::Amount;
 
@@ -17,6 +18,8 @@ pub struct Facts {
     pub exchanges: BTreeMap<String, ExchangeSpec>,
     /// What the installation says where nobody else does.
     pub defaults: Defaults,
+    /// What the sidecars of the installation can do.
+    pub abilities: Abilities,
     /// The LimitRanges of the namespace.
     pub limits: Vec<LimitRange>,
     /// The ResourceQuotas of the namespace.

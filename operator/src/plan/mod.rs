@@ -31,7 +31,7 @@ mod volumes;
 pub use asked::Asked;
 pub use diff::diff;
 pub use facts::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
-pub use reason::{Deny, OverLimit, OverQuota, Skip};
+pub use reason::{Deny, OverLimit, OverQuota, Skip, Unsupported};
 pub use status::Status;
 
 use k8s_openapi::api::core::v1::PodSpec;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::abilities::Lack;
 use crate::annotations::BadValue;
 use crate::names::{ADMIN_PORT, INJECT, PEERS_PORT, SOCKETS_PATH};
 
@@ -82,6 +83,9 @@ pub enum Deny {
         /// What is wrong with it.
         wrong: String,
     },
+    /// The exchange, or the pod itself, insists on what this release cannot do.
+    #[error("{0}")]
+    Unsupported(Box<Unsupported>),
     /// The installation serves no pods there.
     #[error("namespace {0:?} is excluded from Tensorlane: use another one, or take {INJECT} off the pod")]
     ExcludedNamespace(String),
@@ -163,6 +167,18 @@ pub enum Deny {
     NotAPod(String),
 }
 
+/// What is insisted on and cannot be had; at least one thing.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{}", said(.exchange, .of_exchange, .of_pod))]
+pub struct Unsupported {
+    /// The exchange of the pod.
+    pub exchange: String,
+    /// What the exchange says.
+    pub of_exchange: Vec<Lack>,
+    /// What the pod says by its annotations.
+    pub of_pod: Vec<Lack>,
+}
+
 /// A LimitRange has no room.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{what} needs {needed} of {resource}, and LimitRange {range:?} allows {allowed} {per}: {remedy}")]
@@ -207,12 +223,13 @@ pub struct OverQuota {
 
 impl Deny {
     /// Every label, for metrics and documentation.
-    pub const LABELS: [&str; 18] = [
+    pub const LABELS: [&str; 19] = [
         "invalid_annotation",
         "invalid_namespace_label",
         "exchange_missing",
         "ambiguous_exchange",
         "invalid_exchange",
+        "unsupported",
         "excluded_namespace",
         "host_network",
         "not_linux",
@@ -236,6 +253,7 @@ impl Deny {
             Deny::ExchangeMissing { .. } => "exchange_missing",
             Deny::AmbiguousExchange(_) => "ambiguous_exchange",
             Deny::InvalidExchange { .. } => "invalid_exchange",
+            Deny::Unsupported(_) => "unsupported",
             Deny::ExcludedNamespace(_) => "excluded_namespace",
             Deny::HostNetwork => "host_network",
             Deny::NotLinux => "not_linux",
@@ -258,6 +276,15 @@ fn listed(bad: &[BadValue]) -> String {
         format!("{}: {:?} is wrong ({}); say {}", bad.key, bad.value, bad.wrong, bad.accepts)
     };
     bad.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn said(exchange: &str, of_exchange: &[Lack], of_pod: &[Lack]) -> String {
+    let sides = [(format!("TensorExchange {exchange:?}"), of_exchange), ("the pod".to_owned(), of_pod)];
+    let said = sides.iter().filter(|(_, lacks)| !lacks.is_empty()).map(|(who, lacks)| {
+        let lacks: Vec<String> = lacks.iter().map(ToString::to_string).collect();
+        format!("{who} says {}", lacks.join("; "))
+    });
+    said.collect::<Vec<_>>().join("; ")
 }
 
 fn there_are(names: &[String]) -> String {

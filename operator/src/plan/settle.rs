@@ -6,8 +6,9 @@ use tensorlane_proto::crd::{
 
 use super::asked::Asked;
 use super::facts::Facts;
-use super::reason::Deny;
+use super::reason::{Deny, Unsupported};
 use super::{View, gpu};
+use crate::abilities::{unsupported, unsupported_wishes};
 use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, Wishes, cpu, memory};
 use crate::quantity::Amount;
 
@@ -34,6 +35,7 @@ pub(super) struct Settled {
 /// Decides all of it.
 pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts) -> Result<Settled, Deny> {
     let (exchange, spec) = exchange(wishes, asked, facts)?;
+    refuse_unsupported(wishes, &exchange, &spec, facts)?;
     let sizes = Sizes::of(wishes, &exchange, &spec, facts)?;
     let same_node = same_node(&exchange, &spec, facts)?;
     let share_process_namespace = share_process_namespace(wishes, view)?;
@@ -76,6 +78,30 @@ fn exchange(wishes: &Wishes, asked: &Asked, facts: &Facts) -> Result<(String, Ex
             there: facts.exchanges.keys().take(20).cloned().collect(),
         }),
     }
+}
+
+/// What this release cannot do. It comes before everything else that can be wrong with those words: whoever corrects a
+/// contradiction of something that cannot be had anyway has corrected nothing.
+///
+/// The pod asked, so it is refused and not skipped: a sidecar with such settings never starts, the pod would hang in its
+/// init containers, and a pod without a sidecar would look for its sockets for ever. An exchange that is not accepted
+/// takes no pod at all, also none that the lack does not touch (a mode of GPUs, a pod without one): an exchange of which
+/// some pods run and others do not is harder to understand than one that is refused.
+fn refuse_unsupported(
+    wishes: &Wishes,
+    exchange: &str,
+    spec: &ExchangeSpec,
+    facts: &Facts,
+) -> Result<(), Deny> {
+    let found = Unsupported {
+        exchange: exchange.to_owned(),
+        of_exchange: unsupported(spec, &facts.abilities),
+        of_pod: unsupported_wishes(wishes, &facts.abilities),
+    };
+    if found.of_exchange.is_empty() && found.of_pod.is_empty() {
+        return Ok(());
+    }
+    Err(Deny::Unsupported(Box::new(found)))
 }
 
 struct Sizes {

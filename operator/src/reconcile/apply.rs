@@ -7,7 +7,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client, ResourceExt};
@@ -82,7 +82,7 @@ impl Applier {
     async fn call(&self, namespace: &str, action: &Action) -> Result<(), ApplyError> {
         match action {
             Action::MakeDefaultExchange => self.make_default_exchange(namespace).await,
-            Action::ApplyRoleBinding => self.apply_role_binding(namespace).await,
+            Action::ApplyRoleBinding { owners } => self.apply_role_binding(namespace, owners).await,
             Action::ApplyPeer { name, spec, begins_anew } => {
                 self.apply_peer(namespace, name, spec, *begins_anew).await
             }
@@ -129,11 +129,11 @@ impl Applier {
         }
     }
 
-    async fn apply_role_binding(&self, namespace: &str) -> Result<(), ApplyError> {
+    async fn apply_role_binding(&self, namespace: &str, owners: &[OwnerReference]) -> Result<(), ApplyError> {
         let group = "rbac.authorization.k8s.io";
         let binding = json!({
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-            "metadata": {"name": PEER_ROLE},
+            "metadata": {"name": PEER_ROLE, "ownerReferences": owners},
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": PEER_ROLE},
             "subjects": [{
                 "apiGroup": group, "kind": "Group", "name": format!("system:serviceaccounts:{namespace}"),

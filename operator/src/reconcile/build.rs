@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::ResourceExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference};
+use kube::{Resource, ResourceExt};
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, ExchangeStatus, PeerSpec, TensorPeer};
 
 use super::dereference::{PodFacts, Scene};
@@ -16,7 +16,10 @@ pub enum Action {
     /// Make `TensorExchange/default`, which people change afterwards.
     MakeDefaultExchange,
     /// Let the pods of the namespace read its peers and write their own status.
-    ApplyRoleBinding,
+    ApplyRoleBinding {
+        /// The exchanges of the namespace. With the last of them the permission goes, too.
+        owners: Vec<OwnerReference>,
+    },
     /// Make the peer of a pod, or bring it up to date.
     ApplyPeer {
         /// The pod's name, and the peer's.
@@ -60,7 +63,7 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
         actions.push(Action::MakeDefaultExchange);
     }
     if scene.guarded && !(scene.exchanges.is_empty() && living.is_empty()) {
-        actions.push(Action::ApplyRoleBinding);
+        actions.push(Action::ApplyRoleBinding { owners: owners(scene) });
     }
     let peers: BTreeMap<String, &TensorPeer> =
         scene.peers.iter().map(|peer| (peer.name_any(), peer)).collect();
@@ -74,6 +77,15 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
     }
     actions.extend(exchange_statuses(scene, &peers, now));
     actions
+}
+
+/// None of them controls it, each keeps it. Where an exchange was deleted under its pods there may be none: the pods go on.
+fn owners(scene: &Scene) -> Vec<OwnerReference> {
+    let mut owners: Vec<OwnerReference> =
+        scene.exchanges.iter().filter_map(|exchange| exchange.owner_ref(&())).collect();
+    // Watches give them in any order, and another order would be a change.
+    owners.sort_by(|one, other| one.uid.cmp(&other.uid));
+    owners
 }
 
 fn peer_spec(pod: &PodFacts, peer: Option<&TensorPeer>) -> Option<Action> {

@@ -260,7 +260,7 @@ impl Action {
     const fn label(&self) -> &'static str {
         match self {
             Action::MakeDefaultExchange => "exchange",
-            Action::ApplyRoleBinding => "role_binding",
+            Action::ApplyRoleBinding { .. } => "role_binding",
             Action::ApplyPeer { .. } => "peer",
             Action::SetPeerCondition { .. } => "peer_status",
             Action::SetExchangeStatus { .. } => "exchange_status",

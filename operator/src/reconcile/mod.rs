@@ -2,27 +2,26 @@
 //!
 //! ```text
 //!   watch ──> dereference: what is there, ──> validate: what this ──> build: what to do ──> apply, one
-//!     ^       as plain data                   release lacks (pure)    (pure)                call each
+//!     ^       as plain data                   release lacks           (pure)                call each
+//!     │                                       (crate::abilities)
 //!     └────────────────────────── what was changed is seen again ──────────────────────────────────┘
 //! ```
 //!
 //! A namespace is looked at as a whole whenever something in it changes: nothing is remembered between two looks, so
 //! an operator that dies in the middle of one leaves nothing that the next look does not see. Objects are applied
-//! server-side under one field manager; what belongs to a pod goes with it, by its owner reference.
+//! server-side under one field manager; what belongs to a pod or to the exchanges goes with it, by its owner references.
 
 mod apply;
 mod build;
 mod controller;
 mod dereference;
 mod status;
-mod validate;
 mod webhooks;
 
 pub use apply::{Applier, ApplyError};
 pub use build::{Action, build};
 pub use controller::Controller;
 pub use dereference::{PodFacts, Scene};
-pub use validate::lacks;
 pub use webhooks::{Webhooks, apply_webhooks};
 
 #[cfg(test)]

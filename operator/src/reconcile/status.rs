@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use tensorlane_proto::crd::{ExchangeStatus, TensorExchange, TensorPeer};
 
 use super::dereference::PodFacts;
-use super::validate;
+use crate::abilities::{Abilities, unsupported};
 
 /// The word and the sentence of a condition.
 type Why = (&'static str, String);
@@ -90,11 +90,12 @@ fn acceptance(exchange: &TensorExchange, guarded: bool) -> (bool, Why) {
         let message = "ValidatingAdmissionPolicy tensorlane-peer-status or its binding is missing, so that any pod could speak for another one: apply manifests/policies.yaml";
         return (false, ("PolicyMissing", message.to_owned()));
     }
-    let lacks = validate::lacks(&exchange.spec);
+    let lacks = unsupported(&exchange.spec, &Abilities::THIS_RELEASE);
     if lacks.is_empty() {
         return (true, ("Accepted", "pods may join".to_owned()));
     }
-    (false, ("Unsupported", format!("the sidecars of its pods do not start: {}", lacks.join("; "))))
+    let lacks: Vec<String> = lacks.iter().map(ToString::to_string).collect();
+    (false, ("Unsupported", format!("its pods are refused: {}", lacks.join("; "))))
 }
 
 fn completeness(members: usize, ready: usize) -> (bool, Why) {

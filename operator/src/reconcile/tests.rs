@@ -22,7 +22,7 @@ fn pod(name: &str, uid: &str) -> PodFacts {
 fn exchange(name: &str) -> TensorExchange {
     serde_json::from_value(json!({
         "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
-        "metadata": {"name": name, "namespace": "ml", "generation": 1}, "spec": {},
+        "metadata": {"name": name, "namespace": "ml", "generation": 1, "uid": format!("uid-of-{name}")}, "spec": {},
     }))
     .unwrap()
 }
@@ -50,7 +50,7 @@ fn done(mut scene: Scene, actions: &[Action]) -> Scene {
     for action in actions {
         match action.clone() {
             Action::MakeDefaultExchange => scene.exchanges.push(exchange("default")),
-            Action::ApplyRoleBinding | Action::ReportExchange { .. } => {}
+            Action::ApplyRoleBinding { .. } | Action::ReportExchange { .. } => {}
             Action::ApplyPeer { name, spec, begins_anew } => {
                 let pod = scene.pods.iter().find(|pod| pod.name == name).unwrap();
                 let old = scene.peers.iter().position(|peer| peer.metadata.name == Some(name.clone()));
@@ -80,7 +80,7 @@ fn done(mut scene: Scene, actions: &[Action]) -> Scene {
 fn settled(mut scene: Scene) -> Scene {
     for _ in 0..5 {
         let actions = build(&scene, NOW);
-        if actions.iter().all(|action| *action == Action::ApplyRoleBinding) {
+        if actions.iter().all(|action| matches!(action, Action::ApplyRoleBinding { .. })) {
             return scene;
         }
         scene = done(scene, &actions);
@@ -102,7 +102,7 @@ fn ready(scene: &Scene, name: &str) -> (String, String) {
 #[test]
 fn the_first_pod_gets_an_exchange_a_role_binding_and_a_peer() {
     let actions = build(&scene(vec![], vec![pod("a", "1")], vec![]), NOW);
-    assert_eq!(actions[..2], [Action::MakeDefaultExchange, Action::ApplyRoleBinding]);
+    assert_eq!(actions[..2], [Action::MakeDefaultExchange, Action::ApplyRoleBinding { owners: vec![] }]);
     let Action::ApplyPeer { name, spec, begins_anew: false } = &actions[2] else { panic!("{actions:?}") };
     assert_eq!((name.as_str(), spec.pod_uid.as_str(), spec.node.as_deref()), ("a", "1", Some("n1")));
 }
@@ -128,10 +128,35 @@ fn every_scene_settles_and_counts_its_peers() {
 #[test]
 fn without_the_policy_nobody_gets_a_role_binding_and_the_exchange_says_why() {
     let unguarded = Scene { guarded: false, ..scene(vec![exchange("default")], vec![pod("a", "1")], vec![]) };
-    assert!(!build(&unguarded, NOW).contains(&Action::ApplyRoleBinding));
+    let binds = |action: &Action| matches!(action, Action::ApplyRoleBinding { .. });
+    assert!(!build(&unguarded, NOW).iter().any(binds));
     let status = settled(unguarded).exchanges[0].status.clone();
     let (status, reason) = condition(Some(&serde_json::to_value(status).unwrap()), "Accepted");
     assert_eq!((status.as_str(), reason.as_str()), ("False", "PolicyMissing"));
+}
+
+#[test]
+fn the_permission_belongs_to_every_exchange_of_the_namespace_and_none_controls_it() {
+    let owners = |exchanges: Vec<TensorExchange>| {
+        let actions = build(&scene(exchanges, vec![pod("a", "1")], vec![]), NOW);
+        let of = |action: &Action| match action {
+            Action::ApplyRoleBinding { owners } => Some(owners.clone()),
+            _ => None,
+        };
+        actions.iter().find_map(of).unwrap()
+    };
+    let both = owners(vec![exchange("default"), exchange("big")]);
+    let named: Vec<_> =
+        both.iter().map(|one| (one.kind.as_str(), one.name.as_str(), one.uid.as_str())).collect();
+    assert_eq!(
+        named,
+        [("TensorExchange", "big", "uid-of-big"), ("TensorExchange", "default", "uid-of-default")]
+    );
+    assert!(both.iter().all(|one| one.controller.is_none() && one.block_owner_deletion.is_none()));
+    assert_eq!(both, owners(vec![exchange("big"), exchange("default")]), "in whatever order they are seen");
+    let last = owners(vec![exchange("big")]);
+    assert_eq!(last.len(), 1);
+    assert!(owners(vec![]).is_empty(), "pods whose exchange was deleted keep their permission");
 }
 
 #[test]

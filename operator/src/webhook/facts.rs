@@ -15,6 +15,7 @@ use serde_json::Value;
 use tensorlane_proto::crd::TensorExchange;
 use thiserror::Error;
 
+use crate::abilities::Abilities;
 use crate::plan::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
 
 /// The most objects of a kind that are read of a namespace; more than any has.
@@ -119,6 +120,8 @@ impl FactSource for KubeFacts {
             namespace: labels,
             exchanges: exchanges.into_iter().filter_map(named).collect::<BTreeMap<_, _>>(),
             defaults: self.defaults.clone(),
+            // Operator and sidecars are of one release.
+            abilities: Abilities::THIS_RELEASE,
             limits: limits.iter().flat_map(LimitRange::of).collect(),
             quotas: quotas.iter().filter_map(Quota::of).collect(),
             claims,

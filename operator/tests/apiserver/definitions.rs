@@ -1,12 +1,9 @@
-//! Definitions, policies and golden pods.
+//! Definitions and policies.
 
 use kube::Client;
 use serde_json::{Value, json};
 use tensorlane_operator::manifests::{Installation, objects};
-use tensorlane_operator::{Decision, plan};
 
-use crate::common::pod_security::violations;
-use crate::common::{all, read};
 use crate::objects::{apply, create, install_definitions, make_namespace, until};
 use crate::server::Server;
 
@@ -21,11 +18,11 @@ async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_
             .unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
     }
     make_namespace(&admin, "ml", &json!({})).await;
-    wrong_exchanges_are_refused(&admin).await;
-    right_exchanges_are_taken(&admin).await;
+    crate::rules::every_rule_refuses_with_its_sentence(&server, &admin).await;
     a_pod_that_asks_is_refused_while_nobody_injects(&admin).await;
     templates_are_only_warned_of(&admin).await;
-    golden_pods_pass_pod_security(&admin).await;
+    crate::restricted::golden_pods_pass_pod_security(&admin).await;
+    crate::foreign::other_operators_definitions_take_what_the_chart_makes_for_them(&admin).await;
 }
 
 fn exchange(spec: &Value) -> Value {
@@ -33,44 +30,6 @@ fn exchange(spec: &Value) -> Value {
         "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
         "metadata": {"name": "trial", "namespace": "ml"}, "spec": spec,
     })
-}
-
-async fn wrong_exchanges_are_refused(admin: &Client) {
-    for (spec, sentence) in [
-        (json!({"arena": {"size": "2GB"}}), "such as 2Gi"),
-        (json!({"arena": {"size": "1Mi"}}), "from 16Mi to 16Ti"),
-        (json!({"arena": {"size": "16777217"}}), "multiples of 4Ki"),
-        (json!({"gc": {"leaseGrace": "10"}}), "such as 10s"),
-        (json!({"gc": {"ticketTtl": "25h"}}), "up to a day"),
-        (json!({"transports": []}), "at least 1"),
-        (json!({"transports": ["tcp", "tcp"]}), "Duplicate value"),
-        (json!({"transports": ["rdma"]}), "supported values"),
-        (json!({"require": ["encrypted"], "security": {"encryption": "none"}}), "contradict each other"),
-        (json!({"sameNode": "claim", "transports": ["tcp"]}), "must contain shm"),
-        (json!({"sidecar": {"resources": {"cpu": "0"}}}), "such as 200m"),
-        (json!({"sidecar": {"resources": {"memory": "1Mi"}}}), "such as 256Mi"),
-    ] {
-        let refused = create(admin, &exchange(&spec), true).await.unwrap_err();
-        assert!(refused.contains(sentence), "{spec}: {refused}");
-    }
-    let mut long = exchange(&json!({}));
-    long["metadata"]["name"] = json!("x".repeat(64));
-    assert!(create(admin, &long, true).await.unwrap_err().contains("at most 63 characters"));
-}
-
-async fn right_exchanges_are_taken(admin: &Client) {
-    for spec in [
-        json!({}),
-        json!({
-            "transports": ["shm", "cuda_ipc", "tcp", "quic"], "require": ["encrypted"], "arena": {"size": "2Gi"},
-            "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
-            "sameNode": "claim", "gpu": {"mode": "auto"},
-            "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
-            "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
-        }),
-    ] {
-        create(admin, &exchange(&spec), true).await.unwrap_or_else(|error| panic!("{spec}: {error}"));
-    }
 }
 
 fn pod(annotations: &Value) -> Value {
@@ -154,26 +113,4 @@ async fn warnings(admin: &Client, object: &Value) -> String {
     assert!(reply.status().is_success(), "{}", reply.status());
     let all = reply.headers().get_all("warning").iter();
     all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
-}
-
-/// Every golden pod that is injected is a pod that the API server takes, in a namespace as strict as the pod was.
-async fn golden_pods_pass_pod_security(admin: &Client) {
-    let strict = json!({"pod-security.kubernetes.io/enforce": "restricted"});
-    make_namespace(admin, "strict", &strict).await;
-    let mut tried = (0, 0);
-    for (name, yaml) in all() {
-        let (before, facts) = read(&yaml);
-        let Decision::Inject(plan) = plan(&before, &facts).decision else { continue };
-        let mut pod = plan.pod;
-        let is_strict = violations(&pod).is_empty();
-        pod["metadata"]["namespace"] = json!(if is_strict { "strict" } else { "ml" });
-        let metadata = pod["metadata"].as_object_mut().unwrap();
-        if let Some(Value::String(prefix)) = metadata.remove("generateName") {
-            metadata.insert("name".to_owned(), json!(format!("{prefix}x")));
-        }
-        // A field of a later version is dropped with a warning, and claims need their feature: both are taken.
-        create(admin, &pod, true).await.unwrap_or_else(|error| panic!("{name}: {error}"));
-        tried = (tried.0 + 1, tried.1 + u32::from(is_strict));
-    }
-    assert!(tried.0 > 15 && tried.1 > 0, "{tried:?}");
 }

@@ -5,6 +5,7 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use crate::objects::{api, create, get, until};
+use crate::running::{belongs_to, pod};
 
 pub(crate) async fn an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(admin: &Client) {
     let exchange = json!({
@@ -18,12 +19,23 @@ pub(crate) async fn an_exchange_that_cannot_be_had_says_so_until_it_is_corrected
         assert!(message.contains(part), "{part} is not in {message}");
     }
     reported(admin, "Unsupported", "Warning", &message).await;
+    let member =
+        pod("of-plain", &json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/exchange": "plain"}));
+    let refused = create(admin, &member, true).await.unwrap_err();
+    for part in
+        ["TensorExchange \"plain\" says security.encryption: none", "say required", "sameNode: hostPath"]
+    {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    belongs_to(admin, &["default", "plain"]).await;
     let corrected = json!({"spec": {"security": null, "sameNode": null}});
     let patch = Patch::Merge(&corrected);
     api(admin, &exchange).patch("plain", &PatchParams::default(), &patch).await.unwrap();
     let message = accepted(admin, &exchange, "True", "Accepted").await;
     reported(admin, "Accepted", "Normal", &message).await;
+    create(admin, &member, true).await.unwrap();
     api(admin, &exchange).delete("plain", &DeleteParams::default()).await.unwrap();
+    belongs_to(admin, &["default"]).await;
 }
 
 /// The message of the condition, once it says this.

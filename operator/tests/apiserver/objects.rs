@@ -75,12 +75,17 @@ pub(crate) async fn install_definitions(client: &Client) {
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../manifests/crds/{file}.yaml"));
         let crd: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
         apply(client, &crd).await.unwrap();
-        until("the definition is established", || async {
-            let conditions = get(client, &crd).await?["status"]["conditions"].as_array()?.clone();
-            conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True").then_some(())
-        })
-        .await;
+        establish(client, &crd).await;
     }
+}
+
+/// Waits until objects of a definition can be made.
+pub(crate) async fn establish(client: &Client, crd: &Value) {
+    until("the definition is established", || async {
+        let conditions = get(client, crd).await?["status"]["conditions"].as_array()?.clone();
+        conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True").then_some(())
+    })
+    .await;
 }
 
 /// The objects of the installation of this kind.

@@ -13,7 +13,7 @@ const OPERATOR: &str = "system:serviceaccount:tensorlane-system:tensorlane-opera
 type Permission = (String, String, String);
 
 /// What is granted and cannot be seen in use here, and why it is needed all the same.
-const UNSEEN: [(&str, &str, &str, &str); 2] = [
+const UNSEEN: [(&str, &str, &str, &str); 4] = [
     ("", "secrets", "update", "authorities are renewed after months"),
     (
         "rbac.authorization.k8s.io",
@@ -21,7 +21,12 @@ const UNSEEN: [(&str, &str, &str, &str); 2] = [
         "bind",
         "the API server asks for it by itself where a RoleBinding is made, which fails without",
     ),
+    ("rbac.authorization.k8s.io", "rolebindings", "delete", OWNERS),
+    ("tensorlane.dev", "tensorpeers", "delete", OWNERS),
 ];
+
+/// The plugin runs here.
+const OWNERS: &str = "OwnerReferencesPermissionEnforcement asks for it by itself where an owner is changed, which fails without";
 
 /// Writes down what the operator asks, and nobody else.
 pub(crate) fn policy() -> Value {

@@ -121,8 +121,29 @@ async fn a_pod_is_injected_and_its_peer_is_kept(admin: &Client, asking: &Value) 
         json!({"exchange": "default", "podUID": made["metadata"]["uid"], "node": "n1"})
     );
     assert_eq!(found["metadata"]["ownerReferences"][0]["uid"], made["metadata"]["uid"]);
+    belongs_to(admin, &["default"]).await;
     until("the exchange counts it", || async {
         (get(admin, &exchange()).await?["status"]["peers"] == 1).then_some(())
+    })
+    .await;
+}
+
+/// Waits until the permission of the namespace's peers belongs to these exchanges and to nobody else.
+pub(crate) async fn belongs_to(admin: &Client, exchanges: &[&str]) {
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "tensorlane-peer", "namespace": "ml"},
+    });
+    until(&format!("the permission belongs to {exchanges:?}"), || async {
+        let mut owners = Vec::new();
+        for owner in get(admin, &binding).await?["metadata"]["ownerReferences"].as_array()? {
+            let mut object = exchange();
+            object["metadata"]["name"] = owner["name"].clone();
+            assert_eq!(owner["uid"], get(admin, &object).await?["metadata"]["uid"]);
+            owners.push(owner["name"].as_str()?.to_owned());
+        }
+        owners.sort();
+        (owners == exchanges).then_some(())
     })
     .await;
 }

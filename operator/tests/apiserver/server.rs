@@ -19,7 +19,7 @@ const START: Duration = Duration::from_secs(180);
 const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
 
 /// The folder with etcd and kube-apiserver; none where nobody has built them.
-fn programs() -> Option<PathBuf> {
+pub(crate) fn programs() -> Option<PathBuf> {
     let named = std::env::var_os("TENSORLANE_CLUSTER_BIN").map(PathBuf::from);
     let built = Path::new(env!("CARGO_BIN_EXE_tensorlane-operator"))
         .parent()
@@ -128,6 +128,8 @@ impl Server {
             "--service-cluster-ip-range=127.53.0.0/24".to_owned(),
             format!("--token-auth-file={}", self.path("tokens.csv").display()),
             "--authorization-mode=RBAC".to_owned(),
+            // Some platforms have it (OpenShift); it asks for more than RBAC alone.
+            "--enable-admission-plugins=OwnerReferencesPermissionEnforcement".to_owned(),
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", self.path("sa.pub").display()),
             format!("--service-account-signing-key-file={}", self.path("sa.key").display()),

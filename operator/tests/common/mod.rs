@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{LimitRange as ApiLimitRange, ResourceQuota};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tensorlane_operator::abilities::Abilities;
 use tensorlane_operator::plan::{Facts, LimitRange, Namespace, Quota};
 use tensorlane_operator::{Decision, Outcome};
 
@@ -60,6 +61,11 @@ pub(crate) fn read(yaml: &str) -> (Value, Facts) {
             }
             "ResourceQuota" => {
                 facts.quotas.extend(Quota::of(&serde_json::from_value::<ResourceQuota>(object).unwrap()));
+            }
+            // What a later release will be able to do is planned already.
+            "Abilities" => {
+                assert_eq!(document["abilities"], "everything");
+                facts.abilities = Abilities::EVERYTHING;
             }
             "Claims" => facts.claims = serde_json::from_value(document["claims"].clone()).unwrap(),
             other => panic!("no golden pod says what {other} is"),

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::cluster::definitions;
 use crate::cluster::layout::Layout;
 use crate::failure::Failure;
 use crate::hash::Hash;
@@ -92,7 +93,7 @@ pub(crate) fn provide(place: &Place, style: Style) -> Result<(), Failure> {
         fs::write(&kept, key).map_err(|error| Failure::file("write", &kept, &error))?;
         println!("    built in {:.0} s", started.elapsed().as_secs_f64());
     }
-    Ok(())
+    definitions::provide(place)
 }
 
 fn build(module: &Module, place: &Place, layout: &Layout, style: Style) -> Result<(), Failure> {

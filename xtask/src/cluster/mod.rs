@@ -6,6 +6,7 @@
 mod access;
 mod cgroup;
 mod components;
+mod definitions;
 mod down;
 mod layout;
 mod link;

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use tensorlane_operator::offline::{self, BYTES_MAX};
 use tensorlane_operator::plan::Defaults;
 
@@ -27,13 +27,16 @@ pub(crate) fn run(inject: &Inject) -> Result<()> {
 
 fn read(inject: &Inject) -> Result<String> {
     let most = BYTES_MAX as u64 + 1;
+    let name = inject.file.display();
     let mut text = String::new();
-    if inject.file.as_os_str() == "-" {
-        std::io::stdin().take(most).read_to_string(&mut text).context("standard input cannot be read")?;
+    let read = if inject.file.as_os_str() == "-" {
+        std::io::stdin().take(most).read_to_string(&mut text)
     } else {
-        let name = inject.file.display();
-        let file = std::fs::File::open(&inject.file).with_context(|| format!("{name} cannot be opened"))?;
-        file.take(most).read_to_string(&mut text).with_context(|| format!("{name} cannot be read"))?;
-    }
+        let file = std::fs::File::open(&inject.file).map_err(|error| {
+            anyhow!("{name} cannot be opened ({error}): name a file of manifests, or - for standard input")
+        })?;
+        file.take(most).read_to_string(&mut text)
+    };
+    read.map_err(|error| anyhow!("{name} cannot be read ({error}): manifests are a file of YAML in UTF-8"))?;
     Ok(text)
 }

@@ -1,0 +1,123 @@
+//! What the chart makes for other operators, by their own published definitions: certificates of cert-manager, monitors
+//! and rules of the Prometheus operator. Those operators do not run here; that a field exists and has the right type is
+//! what an API server can say.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::objects::{api, apply, establish};
+use crate::server::programs;
+
+/// Values with which every such object is made, in each form that there is.
+const SETTINGS: [&str; 2] = [
+    "certManager.enabled=true,podMonitor.enabled=true,prometheusRule.enabled=true",
+    "certManager.enabled=true,certManager.issuerRef.kind=ClusterIssuer,certManager.issuerRef.name=internal,\
+     podMonitor.enabled=true,podMonitor.interval=10s,podMonitor.labels.release=p,prometheusRule.enabled=true,\
+     prometheusRule.labels.release=p",
+];
+
+const GROUPS: [&str; 2] = ["cert-manager.io/", "monitoring.coreos.com/"];
+
+pub(crate) async fn other_operators_definitions_take_what_the_chart_makes_for_them(admin: &Client) {
+    let Some((helm, folder)) = needed() else { return };
+    for definition in definitions(&folder) {
+        apply(admin, &definition).await.unwrap();
+        establish(admin, &definition).await;
+    }
+    let mut tried = Vec::new();
+    for settings in SETTINGS {
+        for object in rendered(&helm, settings) {
+            tries(admin, &object).await.unwrap_or_else(|error| panic!("{settings}: {object}: {error}"));
+            misspelt_is_refused(admin, &object).await;
+            tried.push(object["kind"].as_str().unwrap().to_owned());
+        }
+    }
+    tried.sort();
+    let expected = [
+        "Certificate",
+        "Certificate",
+        "Issuer",
+        "PodMonitor",
+        "PodMonitor",
+        "PodMonitor",
+        "PodMonitor",
+        "PrometheusRule",
+        "PrometheusRule",
+    ];
+    assert_eq!(tried, expected);
+}
+
+/// Helm, and the folder of definitions; none, and a word about it, where nobody has got them. A folder that somebody
+/// names has to have both.
+fn needed() -> Option<(PathBuf, PathBuf)> {
+    let programs = programs()?;
+    let (helm, folder) = (programs.join("helm"), programs.join("definitions"));
+    let are_there = helm.is_file() && folder.is_dir();
+    let named = std::env::var_os("TENSORLANE_CLUSTER_BIN").is_some();
+    assert!(
+        are_there || !named,
+        "{} has not helm and definitions: cargo xtask cluster up",
+        programs.display()
+    );
+    if !are_there {
+        eprintln!(
+            "skipped: target/cluster/bin has not helm and definitions, which `cargo xtask cluster up` gets"
+        );
+    }
+    are_there.then_some((helm, folder))
+}
+
+fn definitions(folder: &Path) -> Vec<Value> {
+    let files = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let paths = files.map(|file| file.unwrap().path());
+    let yaml = paths.filter(|path| path.extension().is_some_and(|end| end == "yaml"));
+    let all: Vec<Value> =
+        yaml.map(|path| serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()).collect();
+    assert_eq!(all.len(), 4, "certificates, issuers, pod monitors and rules");
+    all
+}
+
+/// The objects of other operators that the chart makes with these values.
+fn rendered(helm: &Path, settings: &str) -> Vec<Value> {
+    let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/tensorlane");
+    let words = [
+        "template",
+        "tensorlane",
+        "--namespace",
+        "tensorlane-system",
+        "--kube-version",
+        "1.36.0",
+        "--set",
+        settings,
+    ];
+    let output = Command::new(helm).args(words).arg(chart).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let all = serde_yaml::Deserializer::from_str(&text).map(|one| Value::deserialize(one).unwrap());
+    let foreign = |object: &Value| {
+        let version = object["apiVersion"].as_str().unwrap_or_default();
+        GROUPS.iter().any(|group| version.starts_with(group))
+    };
+    all.filter(foreign).collect()
+}
+
+/// A field that the definition does not know is an error, as for `kubectl apply --validate=strict`.
+async fn tries(admin: &Client, object: &Value) -> Result<(), String> {
+    let parameters = PatchParams { dry_run: true, ..PatchParams::apply("test").validation_strict() };
+    let name = object["metadata"]["name"].as_str().unwrap();
+    let applied = api(admin, object).patch(name, &parameters, &Patch::Apply(object)).await;
+    applied.map(drop).map_err(|error| error.to_string())
+}
+
+/// Or the definition would say nothing.
+async fn misspelt_is_refused(admin: &Client, object: &Value) {
+    let mut wrong = object.clone();
+    wrong["spec"]["misspelt"] = json!("x");
+    let refused = tries(admin, &wrong).await.expect_err("there is no such field");
+    assert!(refused.contains("misspelt"), "{refused}");
+}
