@@ -25,6 +25,27 @@ async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_
     crate::foreign::other_operators_definitions_take_what_the_chart_makes_for_them(&admin).await;
 }
 
+/// An API server that does not know exchanges (at the first installation, or just started) must not hold up pods that do
+/// not ask.
+#[tokio::test]
+async fn pods_that_do_not_ask_are_made_where_exchanges_are_not_known() {
+    let Some(server) = Server::start().await else { return };
+    let admin = server.admin();
+    make_namespace(&admin, "ml", &json!({})).await;
+    for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
+        for object in crate::objects::installed(&[kind]) {
+            apply(&admin, &object).await.unwrap();
+        }
+    }
+    let asking = pod(&json!({"tensorlane.dev/inject": "enabled"}));
+    let refused = until("policies are known", || async { create(&admin, &asking, true).await.err() }).await;
+    assert!(refused.contains("the webhook was not called"), "{refused}");
+    create(&admin, &pod(&json!({})), true).await.unwrap();
+    let mut gpu = pod(&json!({}));
+    gpu["spec"]["containers"][0]["resources"] = json!({"limits": {"nvidia.com/gpu": "1"}});
+    create(&admin, &gpu, true).await.unwrap();
+}
+
 fn exchange(spec: &Value) -> Value {
     json!({
         "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",

@@ -42,6 +42,7 @@ fn broken() -> Vec<(&'static str, &'static str, Vec<Trial>)> {
     let grace = |text: &str| Exchange(json!({"gc": {"leaseGrace": text}}));
     let ticket = |text: &str| Exchange(json!({"gc": {"ticketTtl": text}}));
     let plain = json!({"require": ["zero_copy", "encrypted"], "security": {"encryption": "none"}});
+    let selects = |one: Value| Exchange(json!({"inject": {"selector": {"matchExpressions": [one]}}}));
     let no_shm = |mode: &str| Exchange(json!({"sameNode": mode, "transports": ["tcp", "quic"]}));
     vec![
         ("TensorExchange", "at most 63 characters", vec![Named("x".repeat(64))]),
@@ -56,6 +57,15 @@ fn broken() -> Vec<(&'static str, &'static str, Vec<Trial>)> {
             "TensorExchange spec.gc.leaseGrace",
             "such as 10s",
             ["10", "0s", "1.5s", "25h", ""].map(grace).into(),
+        ),
+        (
+            "TensorExchange spec.inject.selector.matchExpressions[]",
+            "In and NotIn need values",
+            vec![
+                selects(json!({"key": "team", "operator": "In"})),
+                selects(json!({"key": "team", "operator": "NotIn", "values": []})),
+                selects(json!({"key": "team", "operator": "Exists", "values": ["vision"]})),
+            ],
         ),
         ("TensorExchange spec.gc.ticketTtl", "such as 60s", ["60", "0ms", "-1s", "25h"].map(ticket).into()),
         ("TensorExchange spec.sidecar.resources.cpu", "such as 200m", ["0", "1001", "much"].map(cpu).into()),
@@ -99,6 +109,12 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
         (
             "supported values: \"zero_copy\", \"same_node\", \"encrypted\"",
             Exchange(json!({"require": ["fast"]})),
+        ),
+        (
+            "supported values: \"In\", \"NotIn\", \"Exists\", \"DoesNotExist\"",
+            Exchange(
+                json!({"inject": {"selector": {"matchExpressions": [{"key": "a", "operator": "exists"}]}}}),
+            ),
         ),
         ("supported values: \"required\", \"none\"", Exchange(json!({"security": {"encryption": "some"}}))),
         ("supported values: \"off\", \"claim\", \"hostPath\"", Exchange(json!({"sameNode": "on"}))),

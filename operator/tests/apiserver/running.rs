@@ -222,28 +222,37 @@ async fn refusals_reach_their_owner(admin: &Client) {
     let refused = create(admin, &wrong, false).await.unwrap_err();
     assert!(refused.contains("such as 2Gi"), "{refused}");
     event_of(admin, "Job", "import", |event| event["series"].is_object()).await;
-    the_owner_of_a_replica_set_is_told(admin, wrong).await;
+    the_owner_of_an_owner_is_told(admin, &wrong).await;
 }
 
-/// People look at Deployments.
-async fn the_owner_of_a_replica_set_is_told(admin: &Client, mut wrong: Value) {
-    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u-2", "controller": true});
+/// People look at Deployments and CronJobs, not at what stands between them and their pods.
+async fn the_owner_of_an_owner_is_told(admin: &Client, wrong: &Value) {
     let labels = json!({"a": "b"});
-    let set = json!({
-        "apiVersion": "apps/v1", "kind": "ReplicaSet",
-        "metadata": {"name": "web-1", "namespace": "ml", "ownerReferences": [deployment]},
-        "spec": {
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": wrong["spec"]},
-        },
-    });
-    let set = serde_json::to_value(create(admin, &set, false).await.unwrap()).unwrap();
-    let owner = json!({
-        "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": set["metadata"]["uid"], "controller": true,
-    });
-    wrong["metadata"]["ownerReferences"] = json!([owner]);
-    create(admin, &wrong, false).await.unwrap_err();
-    event_of(admin, "Deployment", "web", |_| true).await;
+    let template = |more: Value| {
+        let mut spec = wrong["spec"].clone();
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        json!({"metadata": {"labels": labels}, "spec": spec})
+    };
+    let set = json!({"selector": {"matchLabels": labels}, "template": template(json!({}))});
+    let job = json!({"template": template(json!({"restartPolicy": "Never"}))});
+    for (group, above, between, spec) in
+        [("apps/v1", "Deployment", "ReplicaSet", set), ("batch/v1", "CronJob", "Job", job)]
+    {
+        let owner =
+            json!({"apiVersion": group, "kind": above, "name": "web", "uid": "u-2", "controller": true});
+        let middle = json!({
+            "apiVersion": group, "kind": between,
+            "metadata": {"name": "web-1", "namespace": "ml", "ownerReferences": [owner]},
+            "spec": spec,
+        });
+        let middle = serde_json::to_value(create(admin, &middle, false).await.unwrap()).unwrap();
+        let mut pod = wrong.clone();
+        pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": group, "kind": between, "name": "web-1", "uid": middle["metadata"]["uid"], "controller": true,
+        }]);
+        create(admin, &pod, false).await.unwrap_err();
+        event_of(admin, above, "web", |_| true).await;
+    }
 }
 
 /// Waits for an Event about a refusal of this owner's pods.

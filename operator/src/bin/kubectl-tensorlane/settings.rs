@@ -52,14 +52,14 @@ mod tests {
 
     use super::*;
 
-    fn deployment(args: Value) -> Seen {
+    fn deployment(args: &Value) -> Seen {
         Seen::There(json!({"spec": {"template": {"spec": {"containers": [{"args": args}]}}}}))
     }
 
     #[test]
     fn the_settings_are_those_of_the_deployment() {
         let said = json!(["--sidecar-image=x", "--sidecar-arena-size=4Gi", "--exclude-namespaces=a"]);
-        let settings = Settings::of(&deployment(said), "system").unwrap();
+        let settings = Settings::of(&deployment(&said), "system").unwrap();
         assert_eq!(
             (settings.defaults.image.as_str(), settings.excluded),
             ("x", vec!["a".to_owned(), "system".to_owned()])
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_said() {
         let why =
-            Settings::of(&deployment(json!(["--sidecar-image=x", "--of-tomorrow"])), "system").unwrap_err();
+            Settings::of(&deployment(&json!(["--sidecar-image=x", "--of-tomorrow"])), "system").unwrap_err();
         assert!(why.contains("another release") && why.contains("--of-tomorrow"), "{why}");
         assert!(Settings::of(&Seen::Missing, "system").unwrap_err().contains("no Deployment"));
     }
