@@ -60,7 +60,7 @@ fn name(number: usize) -> String {
 fn make_peers(cluster: &Cluster, numbers: Range<usize>) -> Result<()> {
     let spec = |number| json!({"exchange": "default", "podUID": name(number), "node": "node1"});
     let peers = numbers.map(|number| peer(number, "spec", spec(number)));
-    send(cluster, &["create", "--output=name", "--filename=-"], peers.collect())
+    send(cluster, &["create", "--output=name", "--filename=-"], peers)
 }
 
 /// As sidecars write them. Nobody listens at the addresses. Fingerprints are spread as real ones are: half of the peers are
@@ -76,7 +76,7 @@ fn write_statuses(cluster: &Cluster, numbers: Range<usize>) -> Result<()> {
     };
     let apply = ["apply", "--server-side", "--validate=false", "--subresource=status", "--output=name"];
     let words = [&apply[..], &["--field-manager=bench", OPERATOR, "--filename=-"]].concat();
-    send(cluster, &words, numbers.map(|number| peer(number, "status", status(number))).collect())
+    send(cluster, &words, numbers.map(|number| peer(number, "status", status(number))))
 }
 
 fn peer(number: usize, part: &str, value: Value) -> Value {
@@ -86,7 +86,8 @@ fn peer(number: usize, part: &str, value: Value) -> Value {
     peer
 }
 
-fn send(cluster: &Cluster, words: &[&str], peers: Vec<Value>) -> Result<()> {
+fn send(cluster: &Cluster, words: &[&str], peers: impl Iterator<Item = Value>) -> Result<()> {
+    let peers: Vec<Value> = peers.collect();
     let list = json!({"apiVersion": "v1", "kind": "List", "items": peers}).to_string();
     cluster.kubectl(words, &list).map(drop)
 }
