@@ -3,6 +3,7 @@
 //! The file of a suite says what it needs: `local_*` one machine, `netns_*` root and network namespaces, `cluster_*` a
 //! Kubernetes, `gpu_*` a GPU. Everything that a test starts ends with it, by its id.
 
+pub mod asked;
 pub mod cgroup;
 pub mod chart;
 pub mod cluster;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tensorlane_tests::chart::{RELEASE, SYSTEM, helm_succeeds, injects, install, uninstall};
-use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually, image, succeeds};
+use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually, image, items, succeeds};
 
 /// What the chart promises: until a pod that asks gets a sidecar.
 const A_MINUTE: Duration = Duration::from_secs(60);
@@ -70,6 +70,9 @@ fn running_pods_go_on_through_upgrade_rollback_and_removal() {
     uninstall();
     install(&[], PATIENCE);
     let pods = Pods::new();
+    let own = OwnExchange::new();
+    let before = own.state();
+    let members = [(&pods.0, "default", &NODES[..]), (&own.0, "training", &["member"][..])];
     pods.exchange("installed");
     let bundle = bundle();
 
@@ -94,12 +97,15 @@ fn running_pods_go_on_through_upgrade_rollback_and_removal() {
     let permission = pods.0.get("rolebinding/tensorlane-peer");
     let owner = &permission["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], exchange["metadata"]["uid"], "what stays belongs to an exchange: {permission}");
+    assert_eq!(left_of_ours(&[&pods.0, &own.0]), stays(&members));
+    assert_eq!(own.state(), before, "a user's own exchange, and what belongs to it, is as it was");
     pods.exchange("removed");
     assert!(!injects(pods.0.name()), "nobody is there to inject");
 
     install(&[], PATIENCE);
     pods.exchange("installed-again");
     pods.have_never_restarted();
+    assert_eq!(own.state(), before, "it is taken over as it is");
 }
 
 /// What helm leaves: the definitions, because deleting them would delete what users made, and the permission and the
@@ -111,6 +117,69 @@ const STAYS: [&str; 5] = [
     "validatingadmissionpolicy.admissionregistration.k8s.io/tensorlane-peer-status",
     "validatingadmissionpolicybinding.admissionregistration.k8s.io/tensorlane-peer-status",
 ];
+
+/// What lets the pods of a namespace find each other.
+const ROLE_BINDING: &str = "rolebinding.rbac.authorization.k8s.io/tensorlane-peer";
+
+/// All that stays in the whole cluster, labelled or not, as `NAMESPACE KIND/NAME`: what helm leaves, and what Kubernetes makes
+/// of definitions; the operator's namespace, for helm deletes none; and of each namespace with pods the exchange, the
+/// permission of its peers, the pods and their peers.
+fn stays(members: &[(&Namespace, &str, &[&str])]) -> Vec<String> {
+    let of_the_cluster = STAYS.iter().map(|object| format!("- {object}"));
+    let mut all: Vec<String> = of_the_cluster.collect();
+    all.push(format!("- namespace/{SYSTEM}"));
+    all.push("- apiservice.apiregistration.k8s.io/v1alpha1.tensorlane.dev".to_owned());
+    for (namespace, exchange, pods) in members {
+        let mut add = |object: &str| all.push(format!("{} {object}", namespace.name()));
+        add(ROLE_BINDING);
+        add(&format!("tensorexchange.tensorlane.dev/{exchange}"));
+        for pod in *pods {
+            add(&format!("pod/{pod}"));
+            add(&format!("tensorpeer.tensorlane.dev/{pod}"));
+        }
+    }
+    all.sort();
+    all
+}
+
+/// Everything in the cluster that is ours by its kind, its name, or its labels and annotations, but for what other tests have
+/// in namespaces of their own, which may be going just now.
+fn left_of_ours(own: &[&Namespace]) -> Vec<String> {
+    let of = |kinds: &str| items(&succeeds(&["kubectl", "get", kinds, "--all-namespaces", "--output=json"]));
+    let is_of_another_test = |object: &Value| {
+        let place = object["metadata"]["namespace"].as_str().or(object["metadata"]["name"].as_str());
+        let place = place.unwrap_or_default();
+        place.starts_with("t-") && !own.iter().any(|namespace| namespace.name() == place)
+    };
+    let all = [of(&kinds(true)), of(&kinds(false))].concat();
+    let ours = all.iter().filter(|object| is_ours(object) && !is_of_another_test(object));
+    let mut names: Vec<String> = ours.map(shown).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn group(object: &Value) -> Option<&str> {
+    object["apiVersion"].as_str()?.split_once('/').map(|(group, _)| group)
+}
+
+fn is_ours(object: &Value) -> bool {
+    let about = &object["metadata"];
+    let says = ["labels", "annotations"].iter().any(|map| {
+        let mut entries = about[map].as_object().into_iter().flatten();
+        entries.any(|(key, value)| key.contains("tensorlane.dev/") || value == RELEASE)
+    });
+    says || group(object) == Some("tensorlane.dev") || about["name"].as_str().unwrap().contains("tensorlane")
+}
+
+/// As `kubectl get --output=name` has it, after its namespace.
+fn shown(object: &Value) -> String {
+    let word = |value: &Value| value.as_str().map(str::to_owned);
+    let kind = word(&object["kind"]).unwrap().to_lowercase();
+    let of = group(object).map(|group| format!(".{group}")).unwrap_or_default();
+    let namespace = word(&object["metadata"]["namespace"]).unwrap_or_else(|| "-".to_owned());
+    format!("{namespace} {kind}{of}/{}", word(&object["metadata"]["name"]).unwrap())
+}
 
 /// The kinds that can be listed, of all namespaces or of none.
 fn kinds(namespaced: bool) -> String {
@@ -160,17 +229,14 @@ fn arguments() -> Vec<String> {
     serde_json::from_value(container["args"].clone()).unwrap()
 }
 
-/// Two pods with sidecars, one on each node.
-struct Pods(Namespace);
-
-impl Pods {
-    fn new() -> Self {
-        let namespace = Namespace::new();
-        for node in NODES {
-            namespace.apply(&format!(
-                "apiVersion: v1
+/// A pod that asks, and runs on and on.
+fn pod(name: &str, node: &str, exchange: &str) -> String {
+    format!(
+        "apiVersion: v1
 kind: Pod
-metadata: {{name: {node}, annotations: {{tensorlane.dev/inject: enabled, tensorlane.dev/arena-size: 64Mi}}}}
+metadata:
+  name: {name}
+  annotations: {{tensorlane.dev/inject: enabled, tensorlane.dev/exchange: {exchange}, tensorlane.dev/arena-size: 64Mi}}
 spec:
   nodeName: {node}
   terminationGracePeriodSeconds: 1
@@ -182,8 +248,45 @@ spec:
     volumeMounts: [{{name: data, mountPath: /data}}]
   volumes: [{{name: data, emptyDir: {{}}}}]
 ",
-                image = image("workload")
-            ));
+        image = image("workload")
+    )
+}
+
+/// An exchange that a user has made and named, with one pod in it.
+struct OwnExchange(Namespace);
+
+impl OwnExchange {
+    fn new() -> Self {
+        let namespace = Namespace::new();
+        namespace.apply(&serde_json::json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange", "metadata": {"name": "training"},
+            "spec": {"arena": {"size": "64Mi"}, "gc": {"leaseGrace": "7s"}},
+        }));
+        namespace.apply(&pod("member", NODES[0], "training"));
+        namespace.wait_for("Ready", "pod/member");
+        namespace.wait_for("Ready", "txp/member");
+        Self(namespace)
+    }
+
+    /// Which objects they are, what the user has asked for, and which life of the sidecar has published itself.
+    fn state(&self) -> Vec<Value> {
+        let [exchange, binding, peer, pod] =
+            ["tex/training", "rolebinding/tensorlane-peer", "txp/member", "pod/member"]
+                .map(|object| self.0.get(object));
+        let who = [&exchange, &binding, &peer, &pod].map(|object| object["metadata"]["uid"].clone());
+        let what = [&exchange["spec"], &peer["spec"], &peer["status"]["incarnation"], &binding["roleRef"]];
+        who.into_iter().chain(what.into_iter().cloned()).collect()
+    }
+}
+
+/// Two pods with sidecars, one on each node.
+struct Pods(Namespace);
+
+impl Pods {
+    fn new() -> Self {
+        let namespace = Namespace::new();
+        for node in NODES {
+            namespace.apply(&pod(node, node, "default"));
         }
         for node in NODES {
             namespace.wait_for("Ready", &format!("pod/{node}"));

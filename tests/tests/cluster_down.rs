@@ -53,6 +53,15 @@ impl Elsewhere {
         up.wait().unwrap();
     }
 
+    /// Takes it down until something is gone, then kills the program that does it. Where that one is faster, it has done all.
+    fn down_until(&self, gone: impl Fn() -> bool) {
+        let mut down = self.command(&["down"]).spawn().unwrap();
+        eventually("something is gone", || ended(&mut down).or_else(|| gone().then_some(())));
+        // It may have ended by itself.
+        let _ = down.kill();
+        down.wait().unwrap();
+    }
+
     /// What the names of this cluster start with.
     fn prefix(&self) -> String {
         let record = self.record();
@@ -81,10 +90,10 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Fails where `up` has ended before it was killed.
-fn ended(up: &mut Child) -> Option<()> {
-    let status = up.try_wait().unwrap();
-    assert!(status.is_none_or(|status| status.success()), "up failed by itself");
+/// Whether a program has ended before it was killed; fails where it ended badly.
+fn ended(program: &mut Child) -> Option<()> {
+    let status = program.try_wait().unwrap();
+    assert!(status.is_none_or(|status| status.success()), "it failed by itself");
     status.map(drop)
 }
 
@@ -129,6 +138,21 @@ fn down_leaves_nothing_wherever_up_was_killed() {
         elsewhere.succeeds(&["down"]);
         assert_eq!(elsewhere.left(&prefix), [""; 0], "killed at `{line}`");
     }
+}
+
+/// `down` goes by the same record as long as there is something to take away, so another one ends what it had begun.
+#[test]
+fn down_leaves_nothing_wherever_another_down_was_killed() {
+    let elsewhere = Elsewhere::new();
+    elsewhere.up_until("process node2.kubelet");
+    let prefix = elsewhere.prefix();
+    let namespaces = || names_below(Path::new("/run/netns"), &prefix, 1).len();
+    let (processes, all) = (processes_that_mention(elsewhere.target.path()).len(), namespaces());
+    assert!(processes > 0 && all > 0, "there is something to take away");
+    elsewhere.down_until(|| processes_that_mention(elsewhere.target.path()).len() < processes);
+    elsewhere.down_until(|| namespaces() < all);
+    elsewhere.succeeds(&["down"]);
+    assert_eq!(elsewhere.left(&prefix), [""; 0]);
 }
 
 #[test]

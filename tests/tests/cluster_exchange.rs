@@ -6,10 +6,14 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tensorlane_tests::cluster::{NODES, eventually, image};
+use tensorlane_tests::http::metric;
 use tensorlane_tests::installed::Exchange;
+use tensorlane_tests::kubernetes::metrics;
 use tensorlane_tests::outage::BadLink;
 use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR, container_status};
 use tensorlane_tests::sidecar::bin_dir;
@@ -180,9 +184,23 @@ spec:
     }
 }
 
+/// How long the leases of a peer wait for it once its connection has ended. It is what the exchange of the test says.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What busy processors may add until the end of a connection is seen, and until this test has looked.
+const DETECTION: Duration = Duration::from_secs(30);
+
+/// How many tensors a pod's sidecar has let go for this cause.
+fn freed(exchange: &Exchange, pod: &str, cause: &str) -> f64 {
+    let cause = format!("cause=\"{cause}\"");
+    metric(&metrics(exchange.name(), pod), "tensorlane_ledger_freed_tensors_total", &[&cause])
+}
+
+/// The sidecar of the pod is stopped before the pod is deleted, and killed after: it gives nothing back itself. What ends
+/// the lease is the grace of the owner, and nothing else.
 #[test]
-fn a_pod_deleted_in_the_middle_of_a_read_gives_its_lease_at_the_owner_back_within_the_grace() {
-    let exchange = Exchange::with("{gc: {leaseGrace: 2s}}");
+fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner_within_the_grace() {
+    let exchange = Exchange::with(&format!("{{gc: {{leaseGrace: {}s}}}}", GRACE.as_secs()));
     let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
     let mut reader = Pod::start(&exchange, "reader", &PodOptions::on("node2"));
     exchange.await_peers(2);
@@ -195,9 +213,22 @@ fn a_pod_deleted_in_the_middle_of_a_read_gives_its_lease_at_the_owner_back_withi
     });
     owner.ask("drop", "dropped 1");
     assert_ne!(owner.ask("sealed", "sealed"), "0", "the peer's lease keeps it");
-    exchange.kubectl(&["delete", "pod", "reader", "--grace-period=1", "--wait=false"]);
+    let causes = || ["peer_lost", "released"].map(|cause| freed(&exchange, "owner", cause));
+    let [lost, released] = causes();
+
+    let (sidecar, main) = (reader.process(SIDECAR), reader.process("main"));
+    sidecar.signal(Signal::STOP);
+    sidecar.wait_until_stopped();
+    exchange.kubectl(&["delete", "pod", "reader", "--force", "--grace-period=0", "--wait=false"]);
+    let killed = Instant::now();
+    sidecar.kill();
+    main.kill();
     eventually("the owner frees it", || (owner.ask("sealed", "sealed") == "0").then_some(()));
-    let answer = reader.try_answer(std::time::Duration::ZERO);
+    let took = killed.elapsed();
+    println!("freed {took:.1?} after the holder was killed, with a grace of {GRACE:?}");
+    assert!(took <= GRACE + DETECTION, "{took:?}");
+    assert_eq!(causes(), [lost + 1.0, released], "the grace has freed it, and nobody gave it back");
+    let answer = reader.try_answer(Duration::ZERO);
     assert!(!answer.as_deref().is_some_and(|answer| answer.starts_with("read")), "it came before the end");
 }
 

@@ -93,14 +93,64 @@ fn write_status(token: &str, namespace: &Namespace, peer: &str, fingerprint: &Va
     kubectl_as(token, &words, &status.to_string())
 }
 
-/// How often the policy on the status of peers has refused somebody.
-fn guarded() -> f64 {
-    let name = "apiserver_validating_admission_policy_check_total";
-    count(
-        &metrics_of_the_api_server(),
-        name,
-        &["policy=\"tensorlane-peer-status\"", "enforcement_action=\"deny\""],
-    )
+/// Who refuses a call at the API server. Each counts for itself.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Gate {
+    /// Whether the token is good, and its pod still there.
+    Authentication,
+    /// Whether the RoleBinding of the namespace lets the caller.
+    Authorization,
+    /// The policy on the status of peers.
+    Policy,
+}
+
+impl Gate {
+    const ALL: [Gate; 3] = [Gate::Authentication, Gate::Authorization, Gate::Policy];
+
+    /// How many calls each has refused, whosoever they were.
+    fn counts() -> [f64; 3] {
+        let text = metrics_of_the_api_server();
+        let sum = |name: &str, labels: &[&str]| -> f64 {
+            labels.iter().map(|label| count(&text, name, &label.split(' ').collect::<Vec<_>>())).sum()
+        };
+        Self::ALL.map(|gate| match gate {
+            Gate::Authentication => {
+                sum("authentication_attempts{", &["result=\"failure\"", "result=\"error\""])
+            }
+            Gate::Authorization => {
+                sum("authorization_attempts_total{", &["result=\"denied\"", "result=\"no-opinion\""])
+            }
+            Gate::Policy => sum(
+                "apiserver_validating_admission_policy_check_total{",
+                &["policy=\"tensorlane-peer-status\" enforcement_action=\"deny\""],
+            ),
+        })
+    }
+
+    /// Who it was, by the words of the refusal.
+    #[track_caller]
+    fn of(refusal: &str) -> Gate {
+        // The sentence of the policy comes with the word `forbidden`, too.
+        let words = [
+            ("only the pod that this TensorPeer belongs to", Gate::Policy),
+            ("orbidden", Gate::Authorization),
+            ("Unauthorized", Gate::Authentication),
+        ];
+        let found = words.into_iter().find(|(words, _)| refusal.contains(words));
+        found.unwrap_or_else(|| panic!("nobody refuses so: {refusal}")).1
+    }
+}
+
+/// Calls the API server, which must refuse it, and count it where it says that it was refused.
+#[track_caller]
+fn refused_and_counted(call: impl FnOnce() -> Told) -> Gate {
+    let before = Gate::counts();
+    let told = call();
+    let after = Gate::counts();
+    let gate = Gate::of(told.refusal());
+    let counted = after[gate as usize] > before[gate as usize];
+    assert!(counted, "{gate:?} has refused it and counts {after:?} after {before:?}: {}", told.err);
+    gate
 }
 
 /// An exchange of two pods, one tensor in the first, and its peers.
@@ -146,12 +196,15 @@ fn pods_outside_of_an_exchange_get_nothing_and_are_counted() {
 
     // A pod of another namespace with a sidecar of its own: it knows nobody here, and may not look.
     let mut other = Pod::start(&elsewhere, "other", &PodOptions::on("node2").annotated("arena-size", "32Mi"));
-    assert!(other.ask(&format!("read 3 {}", scene.reference), "error").len() > 1);
+    assert_eq!(other.ask(&format!("read 3 {}", scene.reference), "error"), "PEER_UNKNOWN");
+    let said = ["verb=\"acquire\"", "result=\"PEER_UNKNOWN\""];
+    let counted = count(&metrics(elsewhere.name(), "other"), "tensorlane_call_items_total", &said);
+    assert_eq!(counted, 1.0, "its own sidecar counts it");
     let token = token_of_pod(elsewhere.name(), "other");
-    let looked = kubectl_as(&token, &["--namespace", exchange.name(), "get", "txp"], "");
-    assert!(looked.refusal().contains("Forbidden"), "{}", looked.err);
-    let wrote = write_status(&token, &exchange, "a", &victim["status"]["fingerprints"][0]);
-    assert!(wrote.refusal().contains("forbidden"), "{}", wrote.err);
+    let look = || kubectl_as(&token, &["--namespace", exchange.name(), "get", "txp"], "");
+    assert_eq!(refused_and_counted(look), Gate::Authorization);
+    let write = || write_status(&token, &exchange, "a", &victim["status"]["fingerprints"][0]);
+    assert_eq!(refused_and_counted(write), Gate::Authorization);
 
     // Pods without the annotation that bring a sidecar themselves: of that other namespace, and of this one.
     for (namespace, name) in [(&elsewhere, "stranger"), (&exchange, "uninvited")] {
@@ -198,10 +251,7 @@ fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
     exchange.wait_for("Ready", "pod/liar");
     let token = token_of_pod(exchange.name(), "liar");
 
-    let before = guarded();
-    let refused = write_status(&token, &exchange, "a", &victim);
-    assert!(refused.refusal().contains("only the pod that this TensorPeer belongs to"), "{}", refused.err);
-    assert!(guarded() > before, "the API server counts it");
+    assert_eq!(refused_and_counted(|| write_status(&token, &exchange, "a", &victim)), Gate::Policy);
     assert_eq!(exchange.get("txp/a")["status"]["fingerprints"][0], victim);
 
     // The key of another one, which it may claim and does not have: it stays with the one that had it.
@@ -214,12 +264,15 @@ fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
     });
     scene.works();
 
-    // Another pod of this name: the token of the first one, which the API server may still take for a while, is not its.
+    // Another pod of this name. For some seconds the API server still takes the token of the first one, and the policy refuses
+    // it, by its UID; after that nobody knows the token any more.
     exchange.kubectl(&["delete", "pod", "liar", "--force", "--grace-period=0"]);
     begin();
-    let refused = write_status(&token, &exchange, "liar", &victim);
-    let by_the_policy = refused.refusal().contains("only the pod that this TensorPeer belongs to");
-    assert!(by_the_policy || refused.err.contains("Unauthorized"), "{}", refused.err);
+    eventually("the token of the pod that was deleted is no longer known", || {
+        let gate = refused_and_counted(|| write_status(&token, &exchange, "liar", &victim));
+        assert_ne!(gate, Gate::Authorization, "its namespace may write; it is the pod that may not");
+        (gate == Gate::Authentication).then_some(())
+    });
     assert!(exchange.get("txp/liar")["status"]["fingerprints"].is_null(), "it begins anew");
     scene.works();
 }

@@ -1,5 +1,5 @@
-//! A thousand peers: what sidecar and operator take then, and how soon one more is seen. Needs `cargo xtask cluster up` and
-//! the images on the nodes.
+//! A thousand peers: what sidecar and operator take then, and that one more is seen by all. How soon it is, the benchmark of
+//! the cluster judges. Needs `cargo xtask cluster up` and the images on the nodes.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,11 @@ const OPERATOR_MOST: u64 = 200 * MI;
 /// The most of one processor that either takes once nothing changes any more.
 const PROCESSOR_MOST: f64 = 0.05;
 
-/// How long that is looked at.
-const WINDOW: Duration = Duration::from_secs(10);
+/// How long that is looked at: long enough for every timer of either to come round.
+const WINDOW: Duration = Duration::from_secs(20);
+
+/// How long is looked at a time until they have come to rest.
+const GLANCE: Duration = Duration::from_secs(4);
 
 /// Who may write the status of any peer.
 const OPERATOR: &str = "--as=system:serviceaccount:tensorlane-system:tensorlane-operator";
@@ -98,24 +101,30 @@ fn beside_the_arena(exchange: &Exchange, pod: &str, container: &Container) -> u6
     container.memory().saturating_sub(populated)
 }
 
-/// The part of one processor that each of these took, over the first window in which none took too much.
+/// The part of one processor that each of these takes over a window: processor time by the time that passed, so that a
+/// machine which is busy with something else changes little.
+fn taken(containers: &[&Container], window: Duration) -> Vec<f64> {
+    let before: Vec<_> = containers.iter().map(|container| container.processor_time()).collect();
+    let began = Instant::now();
+    // The time itself is what is measured.
+    std::thread::sleep(window);
+    let over = began.elapsed().as_secs_f64();
+    let took = containers.iter().zip(before).map(|(container, before)| container.processor_time() - before);
+    took.map(|took| took.as_secs_f64() / over).collect()
+}
+
+/// Waits until they come to rest, and then looks once: what they take in that window is what they take at rest.
 fn settled(containers: &[&Container]) -> Vec<f64> {
-    eventually("they are at rest", || {
-        let before: Vec<_> = containers.iter().map(|container| container.processor_time()).collect();
-        let began = Instant::now();
-        // The time itself is what is measured.
-        std::thread::sleep(WINDOW);
-        let over = began.elapsed().as_secs_f64();
-        let took =
-            containers.iter().zip(before).map(|(container, before)| container.processor_time() - before);
-        let parts: Vec<f64> = took.map(|took| took.as_secs_f64() / over).collect();
+    eventually("they come to rest", || {
+        let parts = taken(containers, GLANCE);
         println!("of a processor: {parts:.3?}");
-        parts.iter().all(|part| *part < PROCESSOR_MOST).then_some(parts)
-    })
+        parts.iter().all(|part| *part < PROCESSOR_MOST).then_some(())
+    });
+    taken(containers, WINDOW)
 }
 
 #[test]
-fn a_thousand_peers_cost_little_and_one_more_is_seen_soon() {
+fn a_thousand_peers_cost_little_and_one_more_is_seen_by_all() {
     let exchange = Exchange::new();
     let options = |node| PodOptions::on(node).annotated("arena-size", "32Mi");
     let mut members = ["node1", "node2"].map(|node| Pod::make(&exchange, node, &options(node)));
@@ -142,6 +151,7 @@ fn a_thousand_peers_cost_little_and_one_more_is_seen_soon() {
 
     let all: Vec<&Container> = sidecars.iter().chain(&operators).collect();
     let parts = settled(&all);
+    assert!(parts.iter().all(|part| *part < PROCESSOR_MOST), "at rest they take {parts:.3?} of a processor");
     for (member, (sidecar, part)) in members.iter().zip(sidecars.iter().zip(&parts)) {
         let bytes = beside_the_arena(&exchange, member.name(), sidecar);
         println!(

@@ -205,12 +205,12 @@ fn tests(place: &Place, selection: &[&str]) -> Job {
 }
 
 fn local(around: &Surroundings<'_>) -> Plan {
-    suite_plan("local_", around)
+    suite_plan("local_", &[], around)
 }
 
 fn netns(around: &Surroundings<'_>) -> Plan {
     match setup::network_namespaces(around.place, around.style) {
-        Ok(()) => suite_plan("netns_", around),
+        Ok(()) => suite_plan("netns_", &[], around),
         Err(reason) => Plan::Skip(reason),
     }
 }
@@ -226,7 +226,7 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
         return Plan::Skip(reason);
     }
     let xtask = |words: &[&str]| Job::new(around.place.programs(RELEASE).join("xtask"), words);
-    match suite_plan("cluster_", around) {
+    match suite_plan("cluster_", &["kubectl-tensorlane"], around) {
         Plan::Run(mut steps) => {
             let prepared = [
                 &["images"][..],
@@ -253,7 +253,8 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
     }
 }
 
-fn suite_plan(prefix: &str, around: &Surroundings<'_>) -> Plan {
+/// The suites whose names begin so, once the programs are built that every suite needs, and `others`.
+fn suite_plan(prefix: &str, others: &[&str], around: &Surroundings<'_>) -> Plan {
     if suites::suites(around.place.root(), prefix).is_empty() {
         return Plan::Fail(format!("no suite is called {prefix}*: none of tests/tests/{prefix}*.rs exists"));
     }
@@ -261,7 +262,7 @@ fn suite_plan(prefix: &str, around: &Surroundings<'_>) -> Plan {
     if around.quick {
         job = job.with(["--", "--skip", SLOW]);
     }
-    Plan::Run(vec![step(Counted::Preparation, build_programs(RELEASE, &[])), step(Counted::Tests, job)])
+    Plan::Run(vec![step(Counted::Preparation, build_programs(RELEASE, others)), step(Counted::Tests, job)])
 }
 
 fn docs(around: &Surroundings<'_>) -> Plan {

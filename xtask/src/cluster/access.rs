@@ -24,7 +24,8 @@ pub(crate) fn kubectl(layout: &Layout, arguments: &[&str]) -> Result<String, Fai
     told(&command[0], &command[1..])
 }
 
-/// A client and its surroundings. It keeps its caches with the cluster, not in the user's home.
+/// A client and its surroundings. It keeps its caches with the cluster, not in the user's home, and kubectl finds the plugin
+/// that lies beside this program, where one is built.
 fn client(layout: &Layout, program: &str) -> Vec<String> {
     let run = layout.run().display().to_string();
     let network = format!("--net=/run/netns/{}", layout.namespace(NODES[0]));
@@ -37,8 +38,17 @@ fn client(layout: &Layout, program: &str) -> Vec<String> {
         format!("HELM_CACHE_HOME={run}/helm/cache"),
         format!("HELM_CONFIG_HOME={run}/helm/config"),
         format!("HELM_DATA_HOME={run}/helm/data"),
+        format!("PATH={}", plugins_first()),
         layout.bin().join(program).display().to_string(),
     ]
+}
+
+/// Where programs are looked for: beside this one, then wherever else.
+fn plugins_first() -> String {
+    let own = std::env::current_exe().ok();
+    let directory = own.as_deref().and_then(Path::parent).map(|path| path.display().to_string());
+    let rest = std::env::var("PATH").ok();
+    [directory, rest].into_iter().flatten().collect::<Vec<_>>().join(":")
 }
 
 /// Runs kubectl or helm with the user's arguments, terminal and directory; gives its exit code.

@@ -36,7 +36,7 @@ enum What {
     Local(Options),
     /// Between two sidecars, in two network namespaces where root allows it.
     Tcp(Options),
-    /// On the test cluster: the webhook, pods, and what operator and sidecar take. All of it is told, nothing is judged.
+    /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
     /// The other end of a limit.
     #[command(subcommand, hide = true)]

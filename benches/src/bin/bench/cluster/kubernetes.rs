@@ -1,5 +1,6 @@
 //! The test cluster by its command line, and the pods that are measured.
 
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -56,6 +57,32 @@ impl Cluster {
         Ok(self.run(&[&["cluster", "kubectl"], words].concat(), input)?.1)
     }
 
+    /// kubectl with these words, to be started.
+    pub(super) fn kubectl_command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.xtask);
+        command.args(["cluster", "kubectl"]).args(words);
+        command
+    }
+
+    /// Makes an object.
+    pub(super) fn create(&self, object: &Value) -> Result<()> {
+        self.kubectl(&["create", "--filename=-"], &object.to_string()).map(drop)
+    }
+
+    /// Waits until a pod is Ready: by a watch, so that it returns as soon as the API server tells it.
+    pub(super) fn await_ready(&self, pod: &str) -> Result<()> {
+        let timeout = format!("--timeout={}s", PATIENCE.as_secs());
+        self.kubectl(&["wait", "--for=condition=Ready", &format!("pod/{pod}"), &timeout], "").map(drop)
+    }
+
+    /// A metric without labels of a pod's sidecar.
+    pub(super) fn metric(&self, pod: &str, name: &str) -> Result<f64> {
+        let path = format!("/api/v1/namespaces/default/pods/{pod}:9420/proxy/metrics");
+        let text = self.kubectl(&["get", "--raw", &path], "")?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        seconds(value.with_context(|| format!("the sidecar of {pod} does not say {name}"))?)
+    }
+
     /// An object of the namespace that the bench works in.
     pub(super) fn get(&self, object: &str) -> Result<Value> {
         Ok(serde_json::from_str(&self.kubectl(&["get", object, "--output=json"], "")?)?)
@@ -98,6 +125,17 @@ impl Cluster {
         }
         Ok((out, err))
     }
+}
+
+/// Seconds since the machine started.
+pub(super) fn uptime() -> Result<f64> {
+    let text = fs::read_to_string("/proc/uptime")?;
+    seconds(text.split(' ').next().unwrap_or_default())
+}
+
+/// A number as programs print it, seconds for the most part.
+pub(super) fn seconds(text: &str) -> Result<f64> {
+    text.trim().parse().with_context(|| format!("{text:?} is no number"))
 }
 
 /// A pod of a line of shell; on a node where one is given.

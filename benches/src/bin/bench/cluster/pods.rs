@@ -1,12 +1,11 @@
-//! From a pod that is asked for to its first tensor, and to its being known by the others. The clock is that of the
-//! machine since it started, which nodes and pods share.
+//! From a pod that is asked for to its first tensor, and from one that is ready to its being known by the others. The clock
+//! is that of the machine since it started, which nodes and pods share.
 
-use std::fs;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use tensorlane_benches::pairs::{self, Pair};
 
-use super::kubernetes::{Cluster, pod};
+use super::kubernetes::{Cluster, pod, seconds, uptime};
+use super::looking::{self, Looking};
 use crate::rows::{self, Measured};
 
 /// Pairs of pods; one more before them does not count.
@@ -37,40 +36,26 @@ pub(super) fn run(cluster: &Cluster) -> Result<[Measured; 2]> {
 /// Seconds from asking for the pod to what it says at its end.
 fn until_its_words(cluster: &Cluster, name: &str, asks: bool, line: &str) -> Result<f64> {
     let began = uptime()?;
-    cluster.kubectl(&["create", "--filename=-"], &pod(name, asks, "node1", line).to_string())?;
+    cluster.create(&pod(name, asks, "node1", line))?;
     let ended = cluster.last_words(name)?;
     cluster.kubectl(&["delete", "pod", name, "--wait=false"], "")?;
     Ok(seconds(&ended)? - began)
 }
 
-/// Seconds from the start of a pod's own container to its being a peer that another pod is told of. One pod looks all the
-/// time; others come. Where it is known before its container has started, this is below zero.
+/// Seconds from a pod that is Ready, as a watch tells it, to the last pod that is told of its peer; below zero where that
+/// comes first. One pod on each node looks all the time; others come. (The time in the condition itself is to whole seconds.)
 fn peer_seen(cluster: &Cluster) -> Result<Vec<Pair>> {
-    cluster.kubectl(&["create", "--filename=-"], &pod("looks", true, "node1", "sleep 3600").to_string())?;
-    cluster.kubectl(&["wait", "--for=condition=Ready", "pod/looks", "--timeout=120s"], "")?;
+    looking::make(cluster)?;
     let mut number = 0;
     pairs::alone(PAIRS, 1, || {
         number += 1;
         let name = format!("comes-{number}");
-        cluster.kubectl(
-            &["create", "--filename=-"],
-            &pod(&name, true, "node2", &format!("{NOW}; sleep 2")).to_string(),
-        )?;
-        let look = format!("until tensorlane peers | grep -q {name}; do :; done; cut -d' ' -f1 /proc/uptime");
-        let words = ["exec", "looks", "--container=main", "--", "timeout", "60", "sh", "-c", &look];
-        let seen = seconds(&cluster.kubectl(&words, "")?)?;
-        let started = seconds(&cluster.last_words(&name)?)?;
+        let looking = Looking::begin(cluster, &name)?;
+        cluster.create(&pod(&name, true, "node2", "sleep 3600"))?;
+        cluster.await_ready(&name)?;
+        let ready = uptime()?;
+        let seen = looking.seen_by_all()?;
         cluster.kubectl(&["delete", "pod", &name, "--wait=false"], "")?;
-        Ok(seen - started)
+        Ok(seen - ready)
     })
-}
-
-/// Seconds since the machine started.
-fn uptime() -> Result<f64> {
-    let text = fs::read_to_string("/proc/uptime")?;
-    seconds(text.split(' ').next().unwrap_or_default())
-}
-
-fn seconds(text: &str) -> Result<f64> {
-    text.trim().parse().with_context(|| format!("{text:?} is no time"))
 }

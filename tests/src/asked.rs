@@ -1,0 +1,66 @@
+//! What the commands for people say of the test cluster: `kubectl tensorlane`, and `tensorlane` in a pod.
+
+use serde_json::Value;
+
+use crate::cluster::cluster;
+
+/// How a command ended, and what it said.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    code: Option<i32>,
+    /// Its standard output, and after it its standard error.
+    pub text: String,
+    words: String,
+}
+
+impl Answer {
+    fn of(words: &[&str]) -> Self {
+        let output = cluster(words);
+        let text = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        Self { code: output.status.code(), text, words: words.join(" ") }
+    }
+
+    /// Whether it ended with this exit code and said all of this.
+    pub fn is(&self, code: i32, parts: &[&str]) -> bool {
+        self.code == Some(code) && parts.iter().all(|part| self.text.contains(part))
+    }
+
+    /// That it did.
+    ///
+    /// # Panics
+    /// Where it ended otherwise, or left something out.
+    #[track_caller]
+    pub fn says(&self, code: i32, parts: &[&str]) {
+        let left_out: Vec<&&str> = parts.iter().filter(|part| !self.text.contains(**part)).collect();
+        let Self { words, text, .. } = self;
+        assert_eq!(self.code, Some(code), "{words}: {text}");
+        assert!(left_out.is_empty(), "{words}: {left_out:?} is not in\n{text}");
+    }
+
+    /// What it printed as JSON.
+    ///
+    /// # Panics
+    /// Where it printed something else.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("{}: {error}: {}", self.words, self.text))
+    }
+}
+
+/// `kubectl tensorlane` about a namespace, with these words. kubectl finds the plugin beside the suites.
+///
+/// # Panics
+/// Where kubectl does not start.
+pub fn kubectl_tensorlane(namespace: &str, words: &[&str]) -> Answer {
+    Answer::of(&[&["kubectl", "tensorlane", "--namespace", namespace], words].concat())
+}
+
+/// `tensorlane` in the user's container of a pod, with these words.
+///
+/// # Panics
+/// Where kubectl does not start.
+pub fn tensorlane_in(namespace: &str, pod: &str, words: &[&str]) -> Answer {
+    let exec = ["kubectl", "--namespace", namespace, "exec", pod, "--container=main", "--", "tensorlane"];
+    Answer::of(&[&exec, words].concat())
+}

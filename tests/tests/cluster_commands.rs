@@ -1,0 +1,111 @@
+//! What `kubectl tensorlane` and `tensorlane check` say of a real cluster. What they say while something is down stands in
+//! `cluster_outages`. Needs `cargo xtask cluster up`, the images on the nodes, and the program `kubectl-tensorlane`.
+
+use serde_json::{Value, json};
+use tensorlane_tests::asked::{kubectl_tensorlane, tensorlane_in};
+use tensorlane_tests::cluster::{NODES, eventually, image};
+use tensorlane_tests::installed::Exchange;
+use tensorlane_tests::kubernetes::{create, event};
+use tensorlane_tests::pod::{Pod, PodOptions};
+
+#[test]
+fn a_cluster_in_order_is_told_so_and_who_is_there_and_which_way_bytes_go() {
+    let exchange = Exchange::new();
+    let pods = NODES.map(|node| Pod::start(&exchange, node, &PodOptions::on(node)));
+    exchange.await_peers(pods.len());
+    let asks = |words: &[&str]| kubectl_tensorlane(exchange.name(), words);
+    eventually("nothing is wrong", || asks(&["check"]).is(0, &[]).then_some(()));
+    asks(&["check"]).says(
+        0,
+        &[
+            "tensorexchanges.tensorlane.dev is served",
+            "tensorpeers.tensorlane.dev is served",
+            "2 of 2 replicas are ready",
+            "pods.tensorlane.dev has its bundle",
+            "2 behind the webhook's Service",
+            "pods that say tensorlane.dev/inject: enabled get a sidecar",
+            "default: all 2 peers can be reached",
+            "pods may find their peers",
+            "all 2 are ready",
+        ],
+    );
+    let told = asks(&["check", "--output=json"]).json();
+    assert_eq!((&told["problems"], &told["unknown"]), (&json!(0), &json!(0)));
+    let found = told["findings"].as_array().unwrap();
+    assert!(found.iter().all(|one| one["level"] == "ok"), "{told:#}");
+
+    for pod in &pods {
+        let words = ["explain", &format!("pod/{}", pod.name())];
+        asks(&words).says(0, &["the pod asked; exchange default, arena 64Mi", "it is ready"]);
+    }
+    asks(&["peers"]).says(0, &["PEER", "node1", "node2", "True", "tcp", ":9421"]);
+    let peers = asks(&["peers", "--output=json"]).json();
+    for (peer, pod) in peers.as_array().unwrap().iter().zip(&pods) {
+        let object = pod.object();
+        assert_eq!(
+            (&peer["name"], &peer["node"]),
+            (&object["metadata"]["name"], &object["spec"]["nodeName"])
+        );
+        let address = format!("{}:9421", object["status"]["podIP"].as_str().unwrap());
+        assert_eq!(peer["addresses"], json!([address]));
+    }
+    asks(&["routes"]).says(0, &["1 x tcp, not shm: policy"]);
+    asks(&["routes", "--exchange=other"]).says(1, &["there is no TensorExchange other"]);
+
+    for node in NODES {
+        let check = || tensorlane_in(exchange.name(), node, &["check"]);
+        eventually("the other one is connected", || check().is(0, &["1 of 1 connected"]).then_some(()));
+        check().says(
+            0,
+            &["a sidecar answers in /run/tensorlane", "free", "none refused", "1 by tcp, not shm: "],
+        );
+    }
+}
+
+/// A Deployment whose pods say this of themselves.
+fn deployment(name: &str, annotations: &Value) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}, "annotations": annotations},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [{"name": "main", "image": image("workload"), "command": ["sleep", "3600"]}],
+                },
+            },
+        },
+    })
+}
+
+#[test]
+fn why_something_has_no_sidecar_is_told_with_what_to_do() {
+    let exchange = Exchange::new();
+    let asks = |words: &[&str]| kubectl_tensorlane(exchange.name(), words);
+    let wrong = json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/arena-size": "2GB"});
+    for (name, annotations) in [("silent", json!({})), ("wrong", wrong)] {
+        let told = create(exchange.name(), &deployment(name, &annotations).to_string());
+        assert!(told.done, "{}", told.err);
+    }
+    asks(&["explain", "deployment/silent"]).says(
+        0,
+        &["no sidecar: neither the pod", "to ask for one: tensorlane.dev/inject: enabled in spec.template"],
+    );
+    let pod = eventually("the Deployment that says nothing has its pod", || {
+        exchange.pods("app=silent").first().map(|pod| pod["metadata"]["name"].as_str().unwrap().to_owned())
+    });
+    exchange.wait_for("Ready", &format!("pod/{pod}"));
+    asks(&["explain", &format!("pod/{pod}")]).says(0, &["no sidecar: neither the pod", "before it is made"]);
+    let has = ["there is no directory /run/tensorlane", "`kubectl tensorlane explain pod/NAME` says why"];
+    tensorlane_in(exchange.name(), &pod, &["check"]).says(1, &has);
+
+    eventually("the Deployment is told why it has no pods", || {
+        event(exchange.name(), "Deployment", "wrong", "InjectionDenied")
+    });
+    let parts =
+        ["it asked and cannot be served (invalid_annotation", "such as 2Gi", "event", "InjectionDenied: "];
+    asks(&["explain", "deployment/wrong"]).says(1, &parts);
+    asks(&["explain", "pod/nobody"]).says(1, &["there is no Pod nobody", "explain what makes it"]);
+    asks(&["explain", "service/x"]).says(2, &["makes no pods"]);
+}
