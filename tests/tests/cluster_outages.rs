@@ -184,7 +184,14 @@ fn the_exchange_goes_on_without_control_plane_and_operator_and_afterwards_no_pee
     });
     dead.end("controller-manager");
     round(&mut one, &mut far);
+    exchange.apply(&gated(1));
+    eventually("pods that ask are refused while the operator is away", || {
+        condition(&exchange.get("replicaset/gated"), "ReplicaFailure").is("True").then_some(())
+    });
     scale_operator(2);
+    let pod = eventually("their controller tries again", || exchange.pods("app=gated").pop());
+    assert_eq!(pod["spec"]["initContainers"][0]["name"], SIDECAR);
+    exchange.kubectl(&["delete", "replicaset/gated"]);
     exchange.await_peers(2);
     assert_eq!((identities(&exchange, &[&one, &far]), readiness(&[&one, &far])), before);
     let mut new = Pod::start(&exchange, "new", &PodOptions::on("node2"));
