@@ -107,6 +107,11 @@ impl Host {
         self.name
     }
 
+    /// Its network namespace; none on loopback.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_ref().map(|namespace| namespace.name.as_str())
+    }
+
     /// A command that runs `program` here.
     pub fn command(&self, program: &Path) -> Command {
         let Some(namespace) = &self.namespace else { return Command::new(program) };
@@ -129,8 +134,51 @@ impl Host {
     }
 }
 
-/// Runs `ip` with these words.
-fn ip(words: &[&str]) -> Result<()> {
+impl TwoHosts {
+    /// What either host sends goes at so many Mbit/s from now on.
+    ///
+    /// # Errors
+    /// They are no namespaces, or `tc` (of iproute2) refuses.
+    pub fn shape(&self, mbit: u32) -> Result<()> {
+        let rate = format!("{mbit}mbit");
+        let words = [
+            "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", "256kb",
+            "latency", "50ms",
+        ];
+        for host in [&self.a, &self.b] {
+            host.run(&words)?;
+        }
+        Ok(())
+    }
+}
+
+impl Host {
+    /// Bytes that all TCP sockets here, those that are up, have sent and received: without headers, with what was sent again.
+    ///
+    /// # Errors
+    /// It is no namespace, or `ss` (of iproute2) does not say.
+    pub fn socket_bytes(&self) -> Result<u64> {
+        Ok(counted(&self.run(&["ss", "--no-header", "--numeric", "--tcp", "--info"])?))
+    }
+
+    fn run(&self, words: &[&str]) -> Result<String> {
+        let namespace =
+            self.namespace.as_ref().context("only a network namespace has a network of its own")?;
+        ip(&[&["netns", "exec", &namespace.name], words].concat())
+    }
+}
+
+/// The sum of what `ss` says of the sockets.
+fn counted(said: &str) -> u64 {
+    let count = |word: &str| {
+        let number = word.strip_prefix("bytes_sent:").or_else(|| word.strip_prefix("bytes_received:"))?;
+        number.parse::<u64>().ok()
+    };
+    said.split_whitespace().filter_map(count).sum()
+}
+
+/// Runs `ip` with these words; what it says.
+fn ip(words: &[&str]) -> Result<String> {
     let mut command = Command::new("ip");
     let output = command.args(words).stdin(Stdio::null()).output();
     let output = output.context("`ip` (of iproute2) cannot be started")?;
@@ -138,12 +186,20 @@ fn ip(words: &[&str]) -> Result<()> {
         let said = String::from_utf8_lossy(&output.stderr);
         bail!("`ip {}` failed: {}", words.join(" "), said.trim());
     }
-    Ok(())
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bytes_of_all_sockets_are_added_up() {
+        let said = "ESTAB 0 0 198.18.0.1:9421 198.18.0.2:40000\n\t bbr wscale:7,7 rto:200 bytes_sent:1200 bytes_acked:1199 \
+                    bytes_received:34 segs_out:5\nESTAB 0 0 198.18.0.1:9421 198.18.0.2:40002\n\t bbr bytes_received:1000000\n";
+        assert_eq!(counted(said), 1_001_234);
+        assert_eq!(counted(""), 0);
+    }
 
     #[test]
     fn hosts_say_where_they_are_and_leave_nothing_behind() {

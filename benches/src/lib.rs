@@ -15,6 +15,7 @@ pub mod cores;
 pub mod faults;
 pub mod hosts;
 pub mod limits;
+pub mod links;
 pub mod machine;
 pub mod pairs;
 pub mod process;

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::{env, io};
 
@@ -39,7 +40,15 @@ impl Worker {
     /// It could not be started.
     pub fn start(at: At<'_>, arguments: &[&OsStr]) -> Result<Self> {
         let program = env::current_exe().context("the path of this program is not known")?;
-        let mut command = at.host.map_or_else(|| Command::new(&program), |host| host.command(&program));
+        Self::start_program(at, &program, arguments)
+    }
+
+    /// The same with another program that answers likewise.
+    ///
+    /// # Errors
+    /// It could not be started.
+    pub fn start_program(at: At<'_>, program: &Path, arguments: &[&OsStr]) -> Result<Self> {
+        let mut command = at.host.map_or_else(|| Command::new(program), |host| host.command(program));
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
         let what = arguments.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let process = cores::on(at.core, || Process::start(format!("`{what}`"), &mut command))

@@ -17,6 +17,55 @@ pub struct Moved {
     pub took: Duration,
     /// The better transports that were refused, best first.
     pub refusals: Vec<Refused>,
+    /// The ways within the transport, in the order in which they were tried; none within a pod.
+    pub paths: Vec<Path>,
+}
+
+/// A way within a transport between two peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As chunks on the control connection.
+    Stream,
+    /// On connections of their own.
+    Lanes,
+    /// On streams of a QUIC connection.
+    Quic,
+    /// Not at all: they were mapped where they are.
+    Shm,
+}
+
+impl Way {
+    /// The word in output and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stream => "stream",
+            Self::Lanes => "lanes",
+            Self::Quic => "quic",
+            Self::Shm => "shm",
+        }
+    }
+
+    fn of(number: i32) -> Option<Self> {
+        Some(match v1::Way::try_from(number).ok()? {
+            v1::Way::Stream => Self::Stream,
+            v1::Way::Lanes => Self::Lanes,
+            v1::Way::Quic => Self::Quic,
+            v1::Way::Shm => Self::Shm,
+        })
+    }
+}
+
+/// A part of the bytes, and the way that they came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// The way; none where this release does not know it.
+    pub way: Option<Way>,
+    /// Bytes that came this way; those that came twice, because a connection was lost in between, count twice.
+    pub bytes: u64,
+    /// Connections of its own that carried them; 0 for the control connection.
+    pub lanes: u32,
+    /// Why the rest did not come this way, a stable label such as `no_lane`; none where it was not left.
+    pub left: Option<String>,
 }
 
 /// A transport that would have been better, and why it was not taken.
@@ -31,7 +80,13 @@ pub struct Refused {
 impl Moved {
     /// A map of memory that is here already.
     pub(crate) const fn local() -> Self {
-        Self { transport: Some(Transport::Local), bytes: 0, took: Duration::ZERO, refusals: Vec::new() }
+        Self {
+            transport: Some(Transport::Local),
+            bytes: 0,
+            took: Duration::ZERO,
+            refusals: Vec::new(),
+            paths: Vec::new(),
+        }
     }
 
     /// Bytes a second; none where nothing moved.
@@ -47,25 +102,51 @@ impl From<v1::Moved> for Moved {
             transport: wire::transport(refusal.transport),
             why: refusal.why,
         };
+        let path = |path: v1::Path| Path {
+            way: Way::of(path.way),
+            bytes: path.bytes,
+            lanes: path.lanes,
+            left: (!path.left.is_empty()).then_some(path.left),
+        };
         Self {
             transport: wire::transport(message.transport),
             bytes: message.bytes,
             took: Duration::try_from_secs_f64(message.seconds).unwrap_or_default(),
             refusals: message.refusals.into_iter().map(refused).collect(),
+            paths: message.paths.into_iter().map(path).collect(),
         }
     }
 }
 
-/// `tcp, not shm: other_node`
+/// `tcp by 2 lanes (lanes_broke), then stream, not shm: other_node`
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_transport(f, self.transport)?;
+        for (at, path) in self.paths.iter().enumerate() {
+            f.write_str(if at == 0 { " by " } else { ", then " })?;
+            path.fmt(f)?;
+        }
         for refused in &self.refusals {
             f.write_str(", not ")?;
             write_transport(f, refused.transport)?;
             write!(f, ": {}", refused.why)?;
         }
         Ok(())
+    }
+}
+
+/// `2 lanes (lanes_broke)`
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.way, self.lanes) {
+            (Some(Way::Lanes | Way::Quic), 1) => f.write_str("1 lane")?,
+            (Some(Way::Lanes | Way::Quic), lanes @ 2..) => write!(f, "{lanes} lanes")?,
+            (way, _) => f.write_str(way.map_or("unknown", Way::as_str))?,
+        }
+        match &self.left {
+            Some(why) => write!(f, " ({why})"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -80,10 +161,31 @@ mod tests {
     #[test]
     fn a_route_prints_with_the_refusals_that_led_to_it() {
         let refusals = vec![v1::Refusal { transport: v1::Transport::Shm.into(), why: "other_node".into() }];
-        let message = v1::Moved { transport: v1::Transport::Tcp.into(), bytes: 8, seconds: 0.5, refusals };
+        let message = v1::Moved {
+            transport: v1::Transport::Tcp.into(),
+            bytes: 8,
+            seconds: 0.5,
+            refusals,
+            paths: Vec::new(),
+        };
         let moved = Moved::from(message);
         assert_eq!(moved.to_string(), "tcp, not shm: other_node");
         assert_eq!(moved.rate(), Some(16.0));
+    }
+
+    #[test]
+    fn the_ways_are_told_with_the_reason_why_one_was_left() {
+        let path = |way: i32, lanes, left: &str| v1::Path { way, bytes: 1, lanes, left: left.into() };
+        let shown = |paths: Vec<v1::Path>| {
+            let transport = v1::Transport::Tcp.into();
+            Moved::from(v1::Moved { transport, paths, ..v1::Moved::default() }).to_string()
+        };
+        assert_eq!(shown(vec![path(1, 3, "")]), "tcp by 3 lanes");
+        assert_eq!(shown(vec![path(0, 0, "")]), "tcp by stream");
+        let broken = vec![path(1, 1, "lanes_broke"), path(0, 0, "")];
+        assert_eq!(shown(broken), "tcp by 1 lane (lanes_broke), then stream");
+        assert_eq!(shown(vec![path(1, 0, "no_lane"), path(0, 0, "")]), "tcp by lanes (no_lane), then stream");
+        assert_eq!(shown(vec![path(77, 0, "")]), "tcp by unknown");
     }
 
     #[test]

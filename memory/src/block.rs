@@ -58,6 +58,13 @@ impl Block {
         Self::with(Some(Home { shared, place }), len)
     }
 
+    /// A block whose bytes are there already, and nobody's to write.
+    pub(crate) fn sealed(shared: Arc<Shared>, place: Place, len: u64) -> Self {
+        let block = Self::new(shared, place, len);
+        block.0.access.store(SEALED, Ordering::Release);
+        block
+    }
+
     pub(crate) fn empty() -> Self {
         Self::with(None, 0)
     }
@@ -95,6 +102,12 @@ impl Block {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
+    }
+
+    /// Whether it lies in a segment of another sidecar.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.0.home.as_ref().is_some_and(|home| home.place.segment.is_foreign())
     }
 
     /// Whether it was sealed.
@@ -147,7 +160,8 @@ impl Block {
     /// session's segment in place keeps its map. Should it break its word and alter a sealed tensor, what we read
     /// here changes under our eyes. That is why these bytes are opaque to every consumer: they are copied,
     /// encrypted or summed, each byte read once, and nothing is ever decided by them; never parse them, never
-    /// check and then use them.
+    /// check and then use them. The same holds for a foreign block: its owner keeps the bytes while we hold its lease,
+    /// and that is its word, not the kernel's.
     ///
     /// # Errors
     /// Before the seal, or where the range does not lie inside.
@@ -239,6 +253,16 @@ impl Landing {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
+    }
+
+    /// Proves that a range lies inside.
+    pub(crate) fn check(&self, range: &Range<u64>) -> Result<usize, OutOfBounds> {
+        self.block.0.check(range)
+    }
+
+    /// Where it begins in our map; none for no bytes.
+    pub(crate) fn start(&self) -> Option<*mut u8> {
+        self.block.0.start()
     }
 
     /// Bytes to write in place, where a socket reads into them. They may hold bytes of an earlier tensor.

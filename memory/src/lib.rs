@@ -34,17 +34,19 @@ mod accounting;
 mod block;
 mod extents;
 mod owned_thread;
+mod spread;
 #[cfg(test)]
 mod testing;
 
 pub use accounting::{Room, Shortage, Usage};
 pub use arena::{
-    AdoptError, Arena, ArenaError, ArenaOptions, Fresh, Grant, GrowError, NoRoom, Owner, Purpose,
-    SegmentHandle,
+    AdoptError, Arena, ArenaError, ArenaOptions, Foreign, ForeignUsage, Fresh, Grant, GrowError, ImportError,
+    Lease, NoRoom, Owner, Purpose, SegmentHandle,
 };
 pub use block::{Block, BlockError, Chunk, Landing};
 pub use mapping::{MapError, Mapping};
 pub use segment::{Fallocate, Populate, SegmentError};
+pub use spread::{Part, PartError, Spread};
 pub use view::{View, WriteView};
 pub use watcher::{Watch, Watcher};
 

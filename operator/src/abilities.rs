@@ -16,7 +16,7 @@ use crate::annotations::Wishes;
 /// What sidecars of a release can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// The transports that they speak between pods.
+    /// The transports between pods of which one has to be allowed. Not `quic`, which brings large tensors and nothing else.
     pub transports: &'static [TransportKind],
     /// Bytes between pods may go unencrypted.
     pub plain: bool,
@@ -28,8 +28,12 @@ pub struct Abilities {
 
 impl Abilities {
     /// Those of this release.
-    pub const THIS_RELEASE: Abilities =
-        Abilities { transports: &[TransportKind::Tcp], plain: false, gpu_memory: false, same_node: false };
+    pub const THIS_RELEASE: Abilities = Abilities {
+        transports: &[TransportKind::Shm, TransportKind::Tcp],
+        plain: true,
+        gpu_memory: false,
+        same_node: true,
+    };
 
     /// Whatever can be asked for. The planner plans all of it already; tests see to it.
     pub const EVERYTHING: Abilities =
@@ -90,7 +94,7 @@ fn none_of(field: &'static str, allowed: &[TransportKind], abilities: &Abilities
     let lack = || Lack {
         field,
         value: words(allowed),
-        why: "this release speaks none of them between pods",
+        why: "none of them is enough between pods in this release",
         remedy: format!("add {}", words(spoken)),
     };
     (!allowed.iter().any(|kind| spoken.contains(kind))).then(lack)
@@ -163,8 +167,11 @@ mod tests {
             json!({"transports": ["shm", "cuda_ipc", "tcp", "quic"]}),
             json!({"require": ["zero_copy", "same_node", "encrypted"]}),
             json!({"security": {"encryption": "required"}}),
+            json!({"security": {"encryption": "none"}}),
             json!({"gpu": {"mode": "auto"}}),
             json!({"gpu": {"mode": "none"}, "sameNode": "off"}),
+            json!({"sameNode": "claim"}),
+            json!({"sameNode": "hostPath", "transports": ["shm"]}),
         ] {
             assert_eq!(of(spec.clone()), Vec::<String>::new(), "{spec}");
         }
@@ -173,35 +180,31 @@ mod tests {
     #[test]
     fn all_that_cannot_be_had_is_told_at_once_with_what_to_write() {
         let asked = json!({
-            "transports": ["shm", "quic"], "security": {"encryption": "none"}, "gpu": {"mode": "broker"},
-            "sameNode": "claim",
+            "transports": ["cuda_ipc", "quic"], "gpu": {"mode": "broker"},
         });
-        let expected = [
-            ("transports: [shm, quic]: ", "add tcp"),
-            ("security.encryption: none: ", "say required"),
-            ("gpu.mode: broker: ", "say auto or none"),
-            ("sameNode: claim: ", "say off"),
-        ];
+        let expected =
+            [("transports: [cuda_ipc, quic]: ", "add shm, tcp"), ("gpu.mode: broker: ", "say auto or none")];
         let found = of(asked.clone());
         assert_eq!(found.len(), expected.len(), "{found:?}");
         for (found, (asked, remedy)) in found.iter().zip(expected) {
             assert!(found.starts_with(asked) && found.ends_with(remedy), "{found}");
         }
         assert_eq!(of(json!({"gpu": {"mode": "legacy_ipc"}})).len(), 1);
-        assert_eq!(of(json!({"sameNode": "hostPath"})).len(), 1);
+        let without = Abilities { same_node: false, ..Abilities::THIS_RELEASE };
+        assert_eq!(told(json!({"sameNode": "hostPath"}), &without).len(), 1);
         assert!(told(asked, &Abilities::EVERYTHING).is_empty());
     }
 
     #[test]
     fn what_a_pod_says_itself_is_told_by_its_annotation() {
         let wishes = Wishes {
-            transports: Some(vec![TransportKind::Shm, TransportKind::Quic]),
+            transports: Some(vec![TransportKind::CudaIpc, TransportKind::Quic]),
             gpu: Some(GpuMode::LegacyIpc),
             ..Wishes::default()
         };
         let told: Vec<_> =
             unsupported_wishes(&wishes, &Abilities::THIS_RELEASE).iter().map(ToString::to_string).collect();
-        assert!(told[0].starts_with("tensorlane.dev/transports: shm, quic: "), "{told:?}");
+        assert!(told[0].starts_with("tensorlane.dev/transports: cuda_ipc, quic: "), "{told:?}");
         assert!(told[1].starts_with("tensorlane.dev/gpu: legacy_ipc: "), "{told:?}");
         assert!(unsupported_wishes(&wishes, &Abilities::EVERYTHING).is_empty());
         assert!(unsupported_wishes(&Wishes::default(), &Abilities::THIS_RELEASE).is_empty());

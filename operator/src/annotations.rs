@@ -202,13 +202,22 @@ pub fn unknown(annotations: &BTreeMap<String, String>) -> Vec<String> {
     let ours = annotations.keys().filter(|key| *key != STATUS).filter_map(|key| key.strip_prefix(PREFIX));
     let strange = ours.filter(|name| names().all(|known| known != *name));
     let sentence = |name: &str| {
-        let hint = nearest(name, names());
+        // No key that the API server takes is longer, and this is done before it has looked.
+        let hint = (name.len() <= 63).then(|| nearest(name, names())).flatten();
         let hint = hint.map_or_else(String::new, |known| format!("; did you mean {PREFIX}{known}?"));
         let name: String = name.chars().take(80).collect();
         format!("the annotation {PREFIX}{name} is not known and has no effect{hint}")
     };
-    strange.map(sentence).collect()
+    let mut strange: Vec<&str> = strange.collect();
+    let more = strange.len().saturating_sub(UNKNOWN_MAX);
+    strange.truncate(UNKNOWN_MAX);
+    let rest = (more > 0)
+        .then(|| format!("{more} more annotations under {PREFIX} are not known and have no effect"));
+    strange.into_iter().map(sentence).chain(rest).collect()
 }
+
+/// The most unknown annotations that are told one by one: a pod may have as many as fit into a megabyte.
+const UNKNOWN_MAX: usize = 8;
 
 /// The annotations of a pod.
 pub fn of(pod: &Pod) -> BTreeMap<String, String> {

@@ -38,7 +38,7 @@ impl Metrics {
             injections: IntCounterVec::new(
                 Opts::new(
                     "tensorlane_operator_injections_total",
-                    "Pods that the webhook was asked about, by result: injected, a reason to skip or deny, bad_review, no_facts.",
+                    "Pods that the webhook was asked about, by result: injected, a reason to skip or deny, bad_review, busy, no_facts.",
                 ),
                 &["result"],
             )?,

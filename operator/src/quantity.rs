@@ -118,7 +118,7 @@ fn factor(suffix: &str) -> Option<(i128, i128)> {
 }
 
 fn memory_text(amount: Amount) -> String {
-    let units = [("Gi", 1000_i128 << 30), ("Mi", 1000 << 20), ("Ki", 1000 << 10)];
+    let units = [("Ti", 1000_i128 << 40), ("Gi", 1000 << 30), ("Mi", 1000 << 20), ("Ki", 1000 << 10)];
     let fits = units.into_iter().find(|(_, size)| amount.0 != 0 && amount.0 % size == 0);
     fits.map_or_else(|| amount.to_string(), |(unit, size)| format!("{}{unit}", amount.0 / size))
 }
@@ -188,9 +188,12 @@ mod tests {
 
     #[test]
     fn quantities_are_written_in_the_largest_unit_that_fits() {
-        for (text, memory, cpu) in
-            [("2048Mi", "2Gi", "2147483648"), ("2304Mi", "2304Mi", "2415919104"), ("1500m", "1500m", "1500m")]
-        {
+        for (text, memory, cpu) in [
+            ("2048Mi", "2Gi", "2147483648"),
+            ("2304Mi", "2304Mi", "2415919104"),
+            ("2048Gi", "2Ti", "2199023255552"),
+            ("1500m", "1500m", "1500m"),
+        ] {
             let amount = Amount::parse(text).unwrap();
             assert_eq!((amount.memory().0.as_str(), amount.cpu().0.as_str()), (memory, cpu));
         }

@@ -1,5 +1,6 @@
 //! The chart is the same installation as `manifests/install.yaml`, says what the program understands, and refuses values
-//! that make no sense. Needs helm: that of the test cluster; the part `cluster` of the tests has it.
+//! that make no sense. Needs helm, that of the test cluster: ignored unless asked for, which `cargo xtask test` does where
+//! it is there.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,17 +15,13 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// The program; none, and a word about it, where nobody has built it. A folder that is named must have it.
-fn helm_program() -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("TENSORLANE_CLUSTER_BIN") {
-        return Some(PathBuf::from(named).join("helm"));
-    }
-    let built = Path::new(env!("CARGO_BIN_EXE_tensorlane-manifests")).ancestors().nth(2).unwrap();
-    let built = built.join("cluster/bin/helm");
-    if !built.exists() {
-        eprintln!("skipped: neither TENSORLANE_CLUSTER_BIN nor target/cluster/bin has helm");
-    }
-    built.exists().then_some(built)
+/// The program. Whoever has it not leaves these tests out: each ignores itself unless it is asked for.
+fn helm_program() -> PathBuf {
+    let named = std::env::var_os("TENSORLANE_CLUSTER_BIN").map(PathBuf::from);
+    let target = Path::new(env!("CARGO_BIN_EXE_tensorlane-manifests")).ancestors().nth(2).unwrap();
+    let program = named.unwrap_or_else(|| target.join("cluster/bin")).join("helm");
+    assert!(program.is_file(), "there is no {}: `cargo xtask cluster up` gets it", program.display());
+    program
 }
 
 /// The words of a command, then the chart, then options.
@@ -90,8 +87,9 @@ fn args(object: &Value) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn the_chart_with_its_defaults_is_the_installation_without_helm() {
-    let Some(program) = helm_program() else { return };
+    let program = helm_program();
     let mut chart = installed(&program, &[]);
     let mut install = by_name(&std::fs::read_to_string(root().join("manifests/install.yaml")).unwrap());
     install.remove("Namespace/tensorlane-system").unwrap();
@@ -118,9 +116,10 @@ fn the_chart_with_its_defaults_is_the_installation_without_helm() {
 
 #[cfg(feature = "run")]
 #[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn the_arguments_of_the_chart_are_understood_and_are_the_defaults() {
     use clap::Parser;
-    let Some(program) = helm_program() else { return };
+    let program = helm_program();
     let parsed = |settings: &[&str]| {
         let said = args(&installed(&program, settings)["Deployment/tensorlane-operator"]);
         let words = ["operator", "--pod-name=a", "--namespace=system"].map(str::to_owned).into_iter();
@@ -151,15 +150,25 @@ fn the_arguments_of_the_chart_are_understood_and_are_the_defaults() {
 }
 
 #[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn every_toggle_adds_or_takes_away_its_objects_alone() {
-    let Some(program) = helm_program() else { return };
+    let program = helm_program();
     let names = |settings: &[&str]| installed(&program, settings).into_keys().collect::<Vec<_>>();
     let usual = names(&[]);
-    let toggles: [(&str, &[&str]); 6] = [
+    let toggles: [(&str, &[&str]); 8] = [
         ("networkPolicy.enabled=true", &["NetworkPolicy/tensorlane-operator"]),
         (
             "networkPolicy.exchanges[0].namespace=ml,networkPolicy.exchanges[0].name=a",
             &["NetworkPolicy/tensorlane-exchange-a"],
+        ),
+        ("sameNode.exchanges[0].namespace=ml,sameNode.exchanges[0].name=a", &["DaemonSet/tensorlane-node"]),
+        (
+            "sameNode.exchanges[0].namespace=ml,sameNode.exchanges[0].name=a,sameNode.exchanges[0].claim=true",
+            &[
+                "DaemonSet/tensorlane-node",
+                "PersistentVolume/tensorlane-ml-a",
+                "PersistentVolumeClaim/tensorlane-a",
+            ],
         ),
         ("podMonitor.enabled=true", &["PodMonitor/tensorlane-operator", "PodMonitor/tensorlane-sidecars"]),
         ("prometheusRule.enabled=true", &["PrometheusRule/tensorlane"]),
@@ -189,8 +198,9 @@ fn every_toggle_adds_or_takes_away_its_objects_alone() {
 }
 
 #[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn values_reach_what_they_are_about() {
-    let Some(program) = helm_program() else { return };
+    let program = helm_program();
     let set = "priorityClassName=high,podMonitor.enabled=true,podMonitor.labels.release=p,podAnnotations.a=b,\
                nodeSelector.pool=x,imagePullSecrets[0].name=s,image.tag=v9,image.pullPolicy=Always,\
                networkPolicy.exchanges[0].namespace=ml,networkPolicy.exchanges[0].name=a,\
@@ -220,8 +230,9 @@ fn values_reach_what_they_are_about() {
 
 /// Whatever the values change, in one file: so a change of a template is seen. TENSORLANE_GOLDEN=write writes it.
 #[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn all_choices_together_render_what_is_committed() {
-    let Some(program) = helm_program() else { return };
+    let program = helm_program();
     let folder = root().join("operator/tests/chart");
     let values = folder.join("everything.in.yaml").display().to_string();
     let usual = installed(&program, &[]);
@@ -238,8 +249,9 @@ fn all_choices_together_render_what_is_committed() {
 }
 
 #[test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() {
-    let Some(program) = helm_program() else { return };
+    let program = helm_program();
     let good = helm(&program, &["lint", "--strict"], &[]);
     let said = String::from_utf8_lossy(&good.stdout).into_owned();
     assert!(good.status.success() && !said.contains("[WARNING]") && !said.contains("[ERROR]"), "{said}");

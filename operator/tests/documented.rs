@@ -30,22 +30,32 @@ fn every_reason_stands_there_once() {
     assert_eq!(documented, expected);
 }
 
-/// The page about troubleshooting speaks of codes that there are, each with cause, sight and remedy.
+/// The page about troubleshooting speaks of every code once: with cause, sight and remedy where Kubernetes has a part in it,
+/// else in a row that leads to the page of errors.
 #[test]
-fn troubleshooting_by_code_is_about_codes_that_there_are() {
+fn troubleshooting_by_code_is_about_every_code_that_there_is() {
     use tensorlane_proto::failure::Reason;
 
     let page = include_str!("../../docs/troubleshooting.md");
     let (_, by_code) = page.split_once("\n## By error code\n").expect("the page has it");
-    let parts: Vec<_> = by_code.split("\n### ").skip(1).collect();
-    assert!(parts.len() > 12, "{}", parts.len());
-    for part in parts {
+    let (by_code, others) = by_code.split_once("\n## The other codes\n").expect("the page has it");
+    let mut told = Vec::new();
+    for part in by_code.split("\n### ").skip(1) {
         let (code, text) = part.split_once('\n').expect("a heading has a line of its own");
-        assert!(code.parse::<Reason>().is_ok(), "{code} is no code");
         for word in ["*Cause.*", "*How to see it.*", "*What to do.*"] {
             assert!(text.contains(word), "{code} has no {word}");
         }
+        told.push(code);
     }
+    for row in others.lines().filter_map(|line| line.strip_prefix("| [")) {
+        let (code, rest) = row.split_once("](errors.md#").expect("a row leads to the page of errors");
+        assert!(rest.starts_with(&format!("{}) | ", code.to_lowercase())), "{row}");
+        told.push(code);
+    }
+    let mut reasons: Vec<&str> = Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+    reasons.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, reasons);
 }
 
 #[cfg(feature = "run")]

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 use tensorlane_operator::abilities::{Abilities, unsupported};
 use tensorlane_operator::plan::{Facts, Namespace};
+use tensorlane_operator::quantity::Amount;
 use tensorlane_operator::{Decision, Deny, Plan, plan};
 use tensorlane_proto::crd::ExchangeSpec;
 
@@ -197,6 +198,60 @@ fn without_amounts(mut pod: Value) -> Value {
     pod
 }
 
+const AMOUNTS: [(&str, &str); 4] =
+    [("limits", "cpu"), ("limits", "memory"), ("requests", "cpu"), ("requests", "memory")];
+
+/// What becomes of an amount.
+#[derive(Clone, Debug)]
+enum Change {
+    None,
+    More(Amount),
+    Less,
+    Gone,
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        Just(Change::None),
+        (1..1_u64 << 40).prop_map(|more| Change::More(Amount::milli(more))),
+        Just(Change::Less),
+        Just(Change::Gone),
+    ]
+}
+
+fn amount(pod: &Value, path: &str) -> Option<Amount> {
+    Some(Amount::parse(pod.pointer(path)?.as_str()?).unwrap())
+}
+
+/// What an API server and others add to an injected pod before they call again.
+fn fill_in(pod: &mut Value) {
+    let spec = &mut pod["spec"];
+    let sidecar = &mut spec["initContainers"][0];
+    sidecar["imagePullPolicy"] = json!("IfNotPresent");
+    sidecar["terminationMessagePath"] = json!("/dev/termination-log");
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        sidecar[probe]["timeoutSeconds"] = json!(1);
+        sidecar[probe]["successThreshold"] = json!(1);
+        sidecar[probe]["httpGet"]["scheme"] = json!("HTTP");
+    }
+    for volume in spec["volumes"].as_array_mut().unwrap() {
+        if volume.get("projected").is_some() {
+            volume["projected"]["defaultMode"] = json!(420);
+        }
+    }
+    spec["volumes"].as_array_mut().unwrap().push(json!({"name": "later", "emptyDir": {}}));
+    for container in spec["containers"].as_array_mut().unwrap() {
+        for (list, one) in [
+            ("volumeMounts", json!({"name": "later", "mountPath": "/later"})),
+            ("env", json!({"name": "LATER", "value": "x"})),
+        ] {
+            if let Some(list) = container.get_mut(list).and_then(Value::as_array_mut) {
+                list.push(one);
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn injecting_twice_is_injecting_once(pod in pod()) {
@@ -230,6 +285,60 @@ proptest! {
         };
         let (again, at_once) = (injected(&add(injected(&pod).pod)), injected(&add(pod)));
         prop_assert_eq!(without_empty(&again.pod), without_empty(&at_once.pod));
+    }
+
+    /// Another webhook writes other amounts of the pod as a whole after us, and we are called again.
+    #[test]
+    fn what_others_change_of_the_pod_as_a_whole_stays_and_ours_is_in_it_once(
+        pod in pod(),
+        changes in prop::collection::vec(change(), AMOUNTS.len()),
+    ) {
+        let mut changed = injected(&pod).pod;
+        let mut expected = Vec::new();
+        for ((list, name), change) in AMOUNTS.into_iter().zip(changes) {
+            let path = format!("/spec/resources/{list}/{name}");
+            let Some(wrote) = amount(&changed, &path) else { continue };
+            let ours = wrote - amount(&pod, &path).unwrap();
+            let (now, after) = match change {
+                Change::None => (Some(wrote), Some(wrote)),
+                Change::More(more) => (Some(wrote + more), Some(wrote + more)),
+                Change::Less => (Some(Amount::milli(1)), Some(Amount::milli(1) + ours)),
+                Change::Gone => (None, None),
+            };
+            let amounts = changed.pointer_mut(&format!("/spec/resources/{list}")).unwrap().as_object_mut().unwrap();
+            match now {
+                Some(now) => _ = amounts.insert(name.to_owned(), json!(now.to_string())),
+                None => _ = amounts.remove(name),
+            }
+            expected.push((path, after));
+        }
+        let again = injected(&changed);
+        for (path, after) in expected {
+            prop_assert_eq!(amount(&again.pod, &path), after, "{}", path);
+        }
+        let once_more = injected(&again.pod);
+        prop_assert!(once_more.patch.0.is_empty(), "{:?}", once_more.patch);
+    }
+
+    /// An API server calls again: with its defaults in our part, and with what others have put behind ours.
+    #[test]
+    fn what_is_written_into_our_part_and_behind_it_is_no_change(pod in pod()) {
+        let mut seen = injected(&pod).pod;
+        fill_in(&mut seen);
+        let again = injected(&seen);
+        prop_assert!(again.patch.0.is_empty(), "{:?}", again.patch);
+    }
+
+    /// What is no default of an API server is not kept: a sidecar is what this version says.
+    #[test]
+    fn what_others_write_over_our_part_is_written_anew(pod in pod()) {
+        let planned = injected(&pod).pod;
+        let mut changed = planned.clone();
+        let sidecar = &mut changed["spec"]["initContainers"][0];
+        sidecar["startupProbe"]["timeoutSeconds"] = json!(2);
+        sidecar["terminationMessagePath"] = json!("/elsewhere");
+        sidecar["command"] = json!(["sh"]);
+        prop_assert_eq!(injected(&changed).pod, planned);
     }
 
     #[test]

@@ -20,8 +20,12 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol.
 pub const SESSION_VERSION: u32 = 1;
-/// Newest version of the peer protocol.
-pub const PEER_VERSION: u32 = 1;
+/// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes.
+pub const PEER_VERSION: u32 = 2;
+/// Most lanes of a pair of peers in each direction. Each costs a thread and up to half a MiB at both ends.
+pub const LANES_MAX: usize = 8;
+/// Most bytes of one answer on a lane. A lane that breaks loses at most two of them.
+pub const PIECE_BYTES_MAX: u32 = 4 << 20;
 /// Longest body on a session socket. Costs that much memory a session at most: a batch of 65,536 small items fits.
 pub const SESSION_BODY_MAX: u32 = 16 << 20;
 /// Longest body between peers. Costs that much memory a connection at most: four chunks.
@@ -281,6 +285,14 @@ kinds! {
         Ping = 8,
         /// The sender closes in order: it will answer nothing more; empty body.
         Goodbye = 9,
+        /// `Lanes`, no reply.
+        Lanes = 10,
+        /// `LaneHello`, first frame of each side of a lane.
+        LaneHello = 11,
+        /// `Ask`, on lanes only; its answer is chunks, or the same with a `Failure`.
+        Ask = 12,
+        /// `Sum`, no reply.
+        Sum = 13,
     }
 }
 

@@ -15,12 +15,14 @@ mod choose;
 mod measured;
 mod offer;
 mod policy;
+mod release;
 mod require;
 
 pub use choose::{GOODPUT_ADVANTAGE_PERCENT, negotiate};
 pub use measured::{Measured, SameNode};
 pub use offer::{NodeToken, Offer, Transport, TransportOffer, TransportSet, VersionRange};
 pub use policy::{Encryption, Policy};
+pub use release::{SPOKEN, own_up};
 pub use require::Require;
 
 use crate::device::Device;
@@ -55,6 +57,8 @@ pub enum Why {
     OtherNode,
     /// Nobody has proven yet that the peers are on one node.
     NodeUnproven,
+    /// The sidecars of the node have no directory to find each other in, or this one is not told of it.
+    NoSocketDir,
     /// It failed lately and is not tried again yet.
     Cooldown,
     /// Not both peers reach the GPU that the tensor is on.
@@ -83,6 +87,7 @@ impl Why {
             Why::Policy => "policy",
             Why::OtherNode => "other_node",
             Why::NodeUnproven => "node_unproven",
+            Why::NoSocketDir => "no_socket_dir",
             Why::Cooldown => "cooldown",
             Why::NoGpu => "no_gpu",
             Why::NotSupported => "not_supported",

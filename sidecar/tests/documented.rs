@@ -11,8 +11,8 @@ const CONFIGURATION: &str = include_str!("../../docs/configuration.md");
 const METRICS: &str = include_str!("../../docs/metrics.md");
 
 /// Settings whose default follows from the machine or from other settings: the page says so in words.
-const COMPUTED: [&str; 5] =
-    ["peer", "arena.segment", "arena.ready", "peers.directory", "identity.rotateEvery"];
+const COMPUTED: [&str; 6] =
+    ["peer", "arena.segment", "arena.ready", "peers.directory", "peers.lanes", "identity.rotateEvery"];
 
 /// The rows of all tables of a page: what stands in the cells.
 fn rows(page: &'static str) -> impl Iterator<Item = Vec<&'static str>> {

@@ -2,7 +2,7 @@
 //!
 //! Needs `cargo xtask cluster up` and the images `operator`, `sidecar` and `workload` on the nodes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ pub const SYSTEM: &str = "tensorlane-system";
 pub const OPERATOR: &str = "deployment/tensorlane-operator";
 
 /// Images have other names here than where they are published.
-const IMAGES: [&str; 3] = [
+pub const IMAGES: [&str; 3] = [
     "--set=image.repository=tensorlane.dev/operator",
     "--set=sidecar.image.repository=tensorlane.dev/sidecar",
     "--set=test.image.repository=tensorlane.dev/workload",
@@ -50,8 +50,20 @@ pub fn helm_succeeds(words: &[&str]) -> String {
 /// # Panics
 /// Where it does not come about; says what the operator says.
 pub fn install(settings: &[&str], patience: Duration) {
+    install_from(&folder(), settings, patience);
+}
+
+/// The chart of this checkout.
+pub fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/tensorlane")
+}
+
+/// The same with the chart of another folder.
+///
+/// # Panics
+/// As [`install`].
+pub fn install_from(chart: &Path, settings: &[&str], patience: Duration) {
     let begun = Instant::now();
-    let chart = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../charts/tensorlane");
     let chart = chart.display().to_string();
     let timeout = format!("--timeout={}s", patience.as_secs());
     let words = [

@@ -133,13 +133,15 @@ pub fn metrics_of_the_api_server() -> String {
     succeeds(&["kubectl", "get", "--raw", "/metrics"])
 }
 
-/// The names of the pods that a selector of labels finds.
+/// The names of the pods that a selector of labels finds, those that are being deleted left out.
 ///
 /// # Panics
 /// Where they cannot be listed.
 pub fn pods(namespace: &str, selector: &str) -> Vec<String> {
-    let words = ["kubectl", "--namespace", namespace, "get", "pods", "--selector", selector, "--output=name"];
-    succeeds(&words).lines().map(|line| line.trim_start_matches("pod/").to_owned()).collect()
+    let words = ["kubectl", "--namespace", namespace, "get", "pods", "--selector", selector, "--output=json"];
+    let pods = items(&succeeds(&words)).into_iter().map(|mut pod| pod["metadata"].take());
+    let living = pods.filter(|about| about["deletionTimestamp"].is_null());
+    living.filter_map(|about| about["name"].as_str().map(str::to_owned)).collect()
 }
 
 /// Whether kubectl with these words succeeds.

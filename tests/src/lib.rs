@@ -12,6 +12,7 @@ pub mod http;
 pub mod installed;
 pub mod kubernetes;
 pub mod netns;
+pub mod oci;
 pub mod outage;
 pub mod pod;
 pub mod process;
@@ -22,6 +23,7 @@ pub mod sidecar;
 pub mod tensors;
 pub mod transfer;
 pub mod wait;
+pub mod weather;
 pub mod workload;
 
 pub use refused::{failure, reason};

@@ -132,6 +132,13 @@ impl Network {
         run("ip", &format!("netns exec {} tc qdisc del dev e0 root", self.hosts[host]));
     }
 
+    /// Every host sends segments one by one, and not several as one to be cut on the way.
+    pub(crate) fn send_one_by_one(&self) {
+        for namespace in &self.hosts {
+            ip(&format!("-n {namespace} link set e0 gso_max_segs 1"));
+        }
+    }
+
     /// Bytes that came to the host over its cable, headers included.
     ///
     /// # Panics

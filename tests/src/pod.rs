@@ -8,11 +8,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::cluster::{self, Namespace, eventually, image};
 use crate::dialogue::{Dialogue, END};
+use crate::kubernetes::try_create;
 use crate::process::Orphan;
 use crate::sidecar::bin_dir;
 
@@ -25,6 +26,8 @@ pub struct PodOptions {
     pub annotations: Vec<(&'static str, String)>,
     /// The memory limit of the workload's container; none without one.
     pub memory: Option<&'static str>,
+    /// The memory limit of the pod as a whole; none without one.
+    pub whole: Option<&'static str>,
 }
 
 /// A pod with a workload that has a session with its sidecar.
@@ -40,7 +43,7 @@ impl PodOptions {
     /// A pod on a node, with a small arena.
     pub fn on(node: &'static str) -> Self {
         let annotations = vec![("arena-size", "64Mi".to_owned())];
-        Self { node, annotations, memory: None }
+        Self { node, annotations, memory: None, whole: None }
     }
 
     /// With an annotation, by the last part of its key.
@@ -58,13 +61,23 @@ impl PodOptions {
         self
     }
 
+    /// With a memory limit for the pod as a whole.
+    #[must_use]
+    pub fn limited_as_a_whole(mut self, memory: &'static str) -> Self {
+        self.whole = Some(memory);
+        self
+    }
+
     fn manifest(&self, name: &str, pipes: &Path) -> String {
         let annotations: String = self
             .annotations
             .iter()
             .map(|(key, value)| format!(", tensorlane.dev/{key}: {value:?}"))
             .collect();
-        let limits = self.memory.map(|memory| format!("limits: {{memory: {memory}}}")).unwrap_or_default();
+        let limits = |memory: Option<&str>| {
+            memory.map(|memory| format!("limits: {{memory: {memory}}}")).unwrap_or_default()
+        };
+        let (limits, whole) = (limits(self.memory), limits(self.whole));
         format!(
             "apiVersion: v1
 kind: Pod
@@ -74,6 +87,7 @@ metadata:
 spec:
   nodeName: {node}
   terminationGracePeriodSeconds: 5
+  resources: {{{whole}}}
   containers:
   - name: main
     image: {image}
@@ -110,10 +124,25 @@ impl<'a> Pod<'a> {
     /// # Panics
     /// Where the API server refuses it.
     pub fn make(namespace: &'a Namespace, name: &str, options: &PodOptions) -> Self {
-        let pipes = tempfile::Builder::new().prefix("tensorlane-pod-").tempdir().expect("a directory");
-        fs::set_permissions(pipes.path(), Permissions::from_mode(0o755)).expect("our own directory");
-        let dialogue = Dialogue::new(pipe(&pipes.path().join("in")), pipe(&pipes.path().join("out")));
+        let (pipes, dialogue) = pipes();
         namespace.apply(&options.manifest(name, pipes.path()));
+        Self { namespace, name: name.to_owned(), dialogue, pipes }
+    }
+
+    /// Makes one as the webhook would, but with variables for its sidecar that no annotation sets, and does not wait for it.
+    /// What is made in the end asks for nothing, so the webhook leaves it as it is.
+    ///
+    /// # Panics
+    /// Where the API server refuses it.
+    pub fn make_with(
+        namespace: &'a Namespace,
+        name: &str,
+        options: &PodOptions,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let (pipes, dialogue) = pipes();
+        let tried = try_create(namespace.name(), &options.manifest(name, pipes.path())).object();
+        namespace.apply(&configured(&tried, variables));
         Self { namespace, name: name.to_owned(), dialogue, pipes }
     }
 
@@ -171,6 +200,19 @@ impl<'a> Pod<'a> {
     }
 }
 
+/// What was tried, to be made without being asked about again, with more variables for the sidecar.
+fn configured(tried: &Value, variables: &[(&str, &str)]) -> Value {
+    let (meta, mut spec) = (&tried["metadata"], tried["spec"].clone());
+    let containers = spec["initContainers"].as_array_mut().expect("it was injected");
+    let sidecar = containers.iter_mut().find(|one| one["name"] == SIDECAR).expect("it was injected");
+    let all = sidecar["env"].as_array_mut().expect("a sidecar has variables");
+    all.extend(variables.iter().map(|(name, value)| json!({"name": name, "value": value})));
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "spec": spec,
+        "metadata": {"name": meta["name"], "labels": meta["labels"]},
+    })
+}
+
 /// The container of the sidecar.
 pub const SIDECAR: &str = "tensorlane";
 
@@ -193,6 +235,14 @@ pub fn process_of(status: &Value) -> Orphan {
     let entries = fs::read_dir("/proc").expect("processes").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     Orphan::adopt(pids.filter(is_in_it).min().unwrap_or_else(|| panic!("no process of the container {id}")))
+}
+
+/// A folder with two pipes, and who talks through them.
+fn pipes() -> (TempDir, Dialogue) {
+    let folder = tempfile::Builder::new().prefix("tensorlane-pod-").tempdir().expect("a directory");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our own directory");
+    let dialogue = Dialogue::new(pipe(&folder.path().join("in")), pipe(&folder.path().join("out")));
+    (folder, dialogue)
 }
 
 /// A named pipe that stays open while the test holds it, whoever else comes and goes.

@@ -219,14 +219,19 @@ impl Sidecar {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
+    /// The last line of its log with this message.
+    pub fn logged(&self, message: &str) -> Option<serde_json::Value> {
+        let log = self.log();
+        let mut lines = log.lines().rev().filter_map(|line| serde_json::from_str(line).ok());
+        lines.find(|line: &serde_json::Value| line["message"] == message)
+    }
+
     /// Where its metrics and health are served; see [`SidecarOptions::admin`].
     ///
     /// # Panics
     /// Where it has not said so in its log.
     pub fn admin(&self) -> SocketAddr {
-        let log = self.log();
-        let lines = log.lines().rev().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        let said = lines.into_iter().find(|line| line["message"] == "metrics and health are served");
+        let said = self.logged("metrics and health are served");
         let address = said.and_then(|line| line["address"].as_str().and_then(|text| text.parse().ok()));
         address.expect("an address in the log")
     }

@@ -6,11 +6,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
-use tensorlane_tests::chart::{RELEASE, SYSTEM, helm_succeeds, injects, install, uninstall};
+use tempfile::TempDir;
+use tensorlane_tests::chart::{
+    RELEASE, SYSTEM, folder, helm_succeeds, injects, install, install_from, uninstall,
+};
 use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually, image, items, succeeds};
 
 /// What the chart promises: until a pod that asks gets a sidecar.
@@ -106,6 +110,57 @@ fn running_pods_go_on_through_upgrade_rollback_and_removal() {
     pods.exchange("installed-again");
     pods.have_never_restarted();
     assert_eq!(own.state(), before, "it is taken over as it is");
+}
+
+/// A copy of the chart as its next version would be: with a field that exchanges do not have yet.
+fn next_version() -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    let to = copy.path().join("tensorlane");
+    let copied = Command::new("cp").arg("-r").args([&folder(), &to]).status().unwrap();
+    assert!(copied.success());
+    let change = |file: &str, from: &str, into: &str| {
+        let path = to.join(file);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches(from).count(), 1, "{from:?} in {file}");
+        fs::write(path, text.replace(from, into)).unwrap();
+    };
+    let version = format!("\nversion: {}", env!("CARGO_PKG_VERSION"));
+    change("Chart.yaml", &version, "\nversion: 99.0.0");
+    let first = "              arena:\n";
+    let more = "              fromTheFuture: {type: string}\n              arena:\n";
+    change("templates/crds.yaml", first, more);
+    copy
+}
+
+/// Whether the API server knows what only the next version has.
+fn knows_the_future() -> bool {
+    cluster(&["kubectl", "explain", "tensorexchange.spec.fromTheFuture"]).status.success()
+}
+
+#[test]
+fn a_next_version_with_another_definition_is_upgraded_to_and_rolled_back_from_under_running_pods() {
+    let _turn = turn();
+    uninstall();
+    install(&[], PATIENCE);
+    let (pods, own) = (Pods::new(), OwnExchange::new());
+    let (before, bundle) = (own.state(), bundle());
+    assert!(!knows_the_future());
+
+    let next = next_version();
+    install_from(&next.path().join("tensorlane"), &[], PATIENCE);
+    eventually("the new definition is served", || knows_the_future().then_some(()));
+    let chart = &own.0.get("crd/tensorexchanges.tensorlane.dev")["metadata"]["labels"]["helm.sh/chart"];
+    assert_eq!(chart, "tensorlane-99.0.0");
+    assert_eq!(self::bundle(), bundle);
+    pods.exchange("the-next-version");
+
+    helm_succeeds(&["rollback", RELEASE, "1", "--wait"]);
+    eventually("the former definition is served", || (!knows_the_future()).then_some(()));
+    eventually("the webhook serves", || injects(pods.0.name()).then_some(()));
+    assert_eq!(self::bundle(), bundle);
+    assert_eq!(own.state(), before, "a user's own exchange is as it was");
+    pods.exchange("the-former-version");
+    pods.have_never_restarted();
 }
 
 /// What helm leaves: the definitions, because deleting them would delete what users made, and the permission and the

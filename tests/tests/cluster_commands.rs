@@ -49,7 +49,7 @@ fn a_cluster_in_order_is_told_so_and_who_is_there_and_which_way_bytes_go() {
         let address = format!("{}:9421", object["status"]["podIP"].as_str().unwrap());
         assert_eq!(peer["addresses"], json!([address]));
     }
-    asks(&["routes"]).says(0, &["1 x tcp, not shm: policy"]);
+    asks(&["routes"]).says(0, &["1 x tcp, not shm: no_socket_dir"]);
     asks(&["routes", "--exchange=other"]).says(1, &["there is no TensorExchange other"]);
 
     for node in NODES {

@@ -187,8 +187,11 @@ spec:
 /// How long the leases of a peer wait for it once its connection has ended. It is what the exchange of the test says.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What busy processors may add until the end of a connection is seen, and until this test has looked.
-const DETECTION: Duration = Duration::from_secs(30);
+/// What it may take beside the grace until the owner has freed the tensor and the test has seen it.
+const NOTICED: Duration = Duration::from_secs(2);
+
+/// What busy processors may add in all but one of a few tries.
+const BUSY: Duration = Duration::from_secs(30);
 
 /// How many tensors a pod's sidecar has let go for this cause.
 fn freed(exchange: &Exchange, pod: &str, cause: &str) -> f64 {
@@ -196,16 +199,21 @@ fn freed(exchange: &Exchange, pod: &str, cause: &str) -> f64 {
     metric(&metrics(exchange.name(), pod), "tensorlane_ledger_freed_tensors_total", &[&cause])
 }
 
-/// The sidecar of the pod is stopped before the pod is deleted, and killed after: it gives nothing back itself. What ends
-/// the lease is the grace of the owner, and nothing else.
-#[test]
-fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner_within_the_grace() {
-    let exchange = Exchange::with(&format!("{{gc: {{leaseGrace: {}s}}}}", GRACE.as_secs()));
-    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
-    let mut reader = Pod::start(&exchange, "reader", &PodOptions::on("node2"));
+/// How many a sidecar has let go because a peer was lost, and because it gave them back.
+fn freed_by_peers(exchange: &Exchange, pod: &str) -> [f64; 2] {
+    ["peer_lost", "released"].map(|cause| freed(exchange, pod, cause))
+}
+
+/// A pod on the other node in the middle of a read whose bytes come slowly, of a tensor that nothing else keeps.
+fn in_the_middle_of_a_read<'a>(
+    exchange: &'a Exchange,
+    owner: &mut Pod<'_>,
+    name: &str,
+) -> (Pod<'a>, BadLink) {
+    let mut reader = Pod::start(exchange, name, &PodOptions::on("node2"));
     exchange.await_peers(2);
     // A megabyte a second: the pod is deleted long before all has come.
-    let _slow = BadLink::slow("node2", 8);
+    let slow = BadLink::slow("node2", 8);
     let reference = owner.ask(&format!("store {} 1", 40 * MIB), "stored");
     reader.tell(&format!("read 120 {reference}"));
     eventually("the reader's peer has a lease", || {
@@ -213,23 +221,61 @@ fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner
     });
     owner.ask("drop", "dropped 1");
     assert_ne!(owner.ask("sealed", "sealed"), "0", "the peer's lease keeps it");
-    let causes = || ["peer_lost", "released"].map(|cause| freed(&exchange, "owner", cause));
-    let [lost, released] = causes();
+    (reader, slow)
+}
+
+/// The read never ended well.
+fn assert_nothing_was_read(reader: &mut Pod<'_>) {
+    let answer = reader.try_answer(Duration::ZERO);
+    assert!(!answer.as_deref().is_some_and(|answer| answer.starts_with("read")), "it came before the end");
+}
+
+/// The sidecar of a pod that reads is stopped before the pod is deleted, and killed after: it gives nothing back itself. What
+/// ends the lease is the grace of the owner, and nothing else. Gives how long after the kill the owner has freed the tensor.
+fn freed_after_its_reader_is_killed(exchange: &Exchange, owner: &mut Pod<'_>, name: &str) -> Duration {
+    let (mut reader, _slow) = in_the_middle_of_a_read(exchange, owner, name);
+    let [lost, released] = freed_by_peers(exchange, "owner");
 
     let (sidecar, main) = (reader.process(SIDECAR), reader.process("main"));
     sidecar.signal(Signal::STOP);
     sidecar.wait_until_stopped();
-    exchange.kubectl(&["delete", "pod", "reader", "--force", "--grace-period=0", "--wait=false"]);
+    exchange.kubectl(&["delete", "pod", name, "--force", "--grace-period=0", "--wait=false"]);
     let killed = Instant::now();
     sidecar.kill();
     main.kill();
     eventually("the owner frees it", || (owner.ask("sealed", "sealed") == "0").then_some(()));
     let took = killed.elapsed();
+    assert_eq!(
+        freed_by_peers(exchange, "owner"),
+        [lost + 1.0, released],
+        "the grace has freed it, and nobody gave it back"
+    );
+    assert_nothing_was_read(&mut reader);
+    took
+}
+
+#[test]
+fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner_within_the_grace() {
+    let exchange = Exchange::with(&format!("{{gc: {{leaseGrace: {}s}}}}", GRACE.as_secs()));
+    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
+    let took = ["first", "second", "third"]
+        .map(|name| freed_after_its_reader_is_killed(&exchange, &mut owner, name));
     println!("freed {took:.1?} after the holder was killed, with a grace of {GRACE:?}");
-    assert!(took <= GRACE + DETECTION, "{took:?}");
-    assert_eq!(causes(), [lost + 1.0, released], "the grace has freed it, and nobody gave it back");
-    let answer = reader.try_answer(Duration::ZERO);
-    assert!(!answer.as_deref().is_some_and(|answer| answer.starts_with("read")), "it came before the end");
+    assert!(took.iter().all(|took| *took >= GRACE && *took <= GRACE + BUSY), "{took:?}");
+    assert!(took.iter().any(|took| *took <= GRACE + NOTICED), "{took:?}");
+}
+
+#[test]
+fn a_pod_that_is_simply_deleted_in_the_middle_of_a_read_gives_its_lease_back() {
+    // With a grace that nobody waits for.
+    let exchange = Exchange::with("{gc: {leaseGrace: 10m}}");
+    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
+    let (mut reader, _slow) = in_the_middle_of_a_read(&exchange, &mut owner, "reader");
+    let [lost, released] = freed_by_peers(&exchange, "owner");
+    exchange.kubectl(&["delete", "pod", "reader", "--wait=false"]);
+    eventually("the owner frees it", || (owner.ask("sealed", "sealed") == "0").then_some(()));
+    assert_eq!(freed_by_peers(&exchange, "owner"), [lost, released + 1.0], "it was given back, and not lost");
+    assert_nothing_was_read(&mut reader);
 }
 
 #[test]

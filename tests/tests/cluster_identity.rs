@@ -254,15 +254,18 @@ fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
     assert_eq!(refused_and_counted(|| write_status(&token, &exchange, "a", &victim)), Gate::Policy);
     assert_eq!(exchange.get("txp/a")["status"]["fingerprints"][0], victim);
 
-    // The key of another one, which it may claim and does not have: it stays with the one that had it.
+    // The key of another one, which it may claim and cannot prove: it gets nothing, and nobody loses anything.
     let claimed = write_status(&token, &exchange, "liar", &victim);
     assert!(claimed.done, "{}", claimed.err);
     eventually("the claim is seen, and counted", || {
         let text = metrics(exchange.name(), "b");
-        let left_out = count(&text, "tensorlane_directory_left_out_peers", &["reason=\"contested_key\""]);
-        (left_out == 1.0).then_some(())
+        (count(&text, "tensorlane_directory_contested_keys", &[]) == 1.0).then_some(())
     });
     scene.works();
+    // Also to a sidecar that knows of nothing: it has not seen whose key it was first.
+    let mut late = Pod::start(&exchange, "late", &PodOptions::on("node2").annotated("arena-size", "32Mi"));
+    assert_eq!(late.ask(&format!("read 20 {}", scene.reference), "read"), "tcp");
+    drop(late);
 
     // Another pod of this name. For some seconds the API server still takes the token of the first one, and the policy refuses
     // it, by its UID; after that nobody knows the token any more.

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tensorlane_tests::cluster::{Namespace, eventually, image};
 use tensorlane_tests::installed::{Exchange, install};
 use tensorlane_tests::kubernetes::{Told, create, event, try_create};
+use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 
 /// A pod that asks, which no node is given to: what is asked here is decided before.
 fn asking(name: &str) -> Value {
@@ -291,7 +292,75 @@ fn the_resources_of_a_pod_as_a_whole_are_raised_by_what_the_sidecar_takes() {
     assert_eq!(sidecar["resources"]["requests"]["memory"], "320Mi");
 }
 
-/// The one pod of these that runs: with everything at once that such pods have.
+/// What the sidecar was promised is there: its arena is filled to the end, and nobody is killed for it.
+fn fills_its_arena(pod: &mut Pod<'_>) {
+    let filled: u64 = pod.ask("fill 2097152 1", "filled").parse().unwrap();
+    assert!(filled >= 28, "{filled} times 2 MiB of 64 MiB");
+    assert_eq!(pod.ask("verify", "intact"), filled.to_string());
+    assert_eq!((pod.restarts("main"), pod.restarts(SIDECAR)), (0, 0));
+}
+
+#[test]
+fn pods_under_a_limit_range_or_limited_as_a_whole_run_and_fill_their_arenas() {
+    let exchange = Exchange::new();
+    let mut whole = Pod::start(&exchange, "whole", &PodOptions::on("node1").limited_as_a_whole("64Mi"));
+    let limit = whole.object()["spec"]["resources"]["limits"]["memory"].clone();
+    // 64Mi for the user, 64Mi for the arena, and 256Mi, the base of the sidecar.
+    assert_eq!(limit, "384Mi");
+    fills_its_arena(&mut whole);
+    let limits = json!([{
+        "type": "Container", "default": {"cpu": "300m", "memory": "48Mi"}, "max": {"cpu": "1", "memory": "384Mi"},
+    }]);
+    let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "all"}, "spec": {"limits": limits}});
+    exchange.apply(&range);
+    let mut ranged = Pod::start(&exchange, "ranged", &PodOptions::on("node2"));
+    let containers = ranged.object()["spec"]["containers"].clone();
+    assert_eq!(containers[0]["resources"]["limits"]["memory"], "48Mi", "the default is the user's");
+    fills_its_arena(&mut ranged);
+}
+
+/// Nobody of these says anything of Tensorlane. No node has such devices: what is asked here is decided before.
+#[test]
+fn in_a_namespace_that_wants_it_pods_with_gpus_are_injected_without_being_asked() {
+    let exchange = Exchange::with("{inject: {gpuPods: true}}");
+    let silent = |extra: Value| {
+        let mut pod = asking("gpu");
+        pod["metadata"]["annotations"] = json!({});
+        let device = extra.as_object().unwrap().clone();
+        pod["spec"]["containers"][0].as_object_mut().unwrap().extend(device);
+        pod
+    };
+    let has_sidecar = |told: &Told| told.object()["spec"]["initContainers"][0]["name"] == SIDECAR;
+    let is_injected = |pod: &Value| has_sidecar(&try_create(exchange.name(), &pod.to_string()));
+    let limited = silent(json!({"resources": {"limits": {"nvidia.com/gpu": "1"}}}));
+    // Until then such a pod is made without one, or refused because it has none.
+    eventually("the entry of the namespace is called", || {
+        let told = try_create(exchange.name(), &limited.to_string());
+        (told.done && has_sidecar(&told)).then_some(())
+    });
+
+    let template = |name: &str, class: &str| {
+        let request = json!({"name": "one", "exactly": {"deviceClassName": class}});
+        exchange.apply(&json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": name},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        }));
+        let mut pod = silent(json!({"resources": {"claims": [{"name": "device"}]}}));
+        pod["spec"]["resourceClaims"] = json!([{"name": "device", "resourceClaimTemplateName": name}]);
+        pod
+    };
+    assert!(is_injected(&template("one-gpu", "gpu.nvidia.com")));
+    assert!(!is_injected(&template("one-nic", "nic.example.com")));
+    assert!(!is_injected(&silent(json!({}))), "no device");
+    let mut unwilling = limited.clone();
+    annotate(&mut unwilling, "inject", "disabled");
+    assert!(!is_injected(&unwilling), "the pod wins");
+    let elsewhere = Namespace::new();
+    let made = try_create(elsewhere.name(), &limited.to_string()).object();
+    assert!(made["spec"]["initContainers"].is_null(), "this namespace wants nothing");
+}
+
+/// With everything at once that such pods have.
 #[test]
 fn a_restricted_guaranteed_pod_with_init_containers_of_its_own_runs_and_its_init_containers_put() {
     let exchange = Exchange::new();

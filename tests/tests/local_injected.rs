@@ -136,15 +136,13 @@ fn pair(exchange: &Value, annotations: [&[(&str, &str)]; 2], host: u8) -> [Sidec
 #[test]
 fn an_exchange_that_asks_for_what_this_release_cannot_do_is_refused_at_the_start_all_at_once() {
     let exchange = json!({
-        "transports": ["shm", "quic"], "sameNode": "hostPath", "security": {"encryption": "none"},
+        "transports": ["cuda_ipc", "quic"], "security": {"encryption": "none"},
         "gpu": {"mode": "broker"},
     });
     let variables = variables_by(Abilities::EVERYTHING, &asked(&[]), &exchange);
     let (status, log) = Sidecar::refused(options(variables));
     assert_eq!(status.code(), Some(1), "{log}");
-    for part in
-        ["transports = shm,quic", "encryption = none", "gpu.mode = broker", "node.directory = ", "add tcp"]
-    {
+    for part in ["transports = cuda_ipc,quic", "gpu.mode = broker", "add tcp"] {
         assert!(log.contains(part), "{part} is not in {log}");
     }
 }
@@ -153,7 +151,7 @@ fn an_exchange_that_asks_for_what_this_release_cannot_do_is_refused_at_the_start
 #[test]
 fn the_planner_refuses_what_a_sidecar_would_refuse_and_takes_what_it_would_take() {
     let cases: [(Value, &[(&str, &str)]); 9] = [
-        (json!({"transports": ["shm", "quic"]}), &[]),
+        (json!({"transports": ["cuda_ipc", "quic"]}), &[]),
         (json!({"security": {"encryption": "none"}}), &[]),
         (json!({"sameNode": "claim"}), &[]),
         (json!({"gpu": {"mode": "broker"}}), &[]),

@@ -23,11 +23,7 @@ fn pair(drain: &str) -> Peers {
 /// Tells a sidecar to end, and waits until it drains.
 fn tell_to_end(sidecar: &Sidecar) {
     signal(sidecar.pid(), Signal::TERM);
-    until("it drains", || has_said(sidecar, "draining"));
-}
-
-fn has_said(sidecar: &Sidecar, message: &str) -> bool {
-    sidecar.log().contains(&format!("\"message\":\"{message}\""))
+    until("it drains", || sidecar.logged("draining").is_some());
 }
 
 const CUT: &str = "cut: not everything that was under way has finished";
@@ -57,9 +53,51 @@ fn a_transfer_that_is_under_way_finishes_while_its_owner_takes_nothing_new() {
         });
         assert!(is(&got.unwrap(), 1, LARGE));
         assert_eq!(peers.sidecars[0].wait().code(), Some(0));
-        assert!(!has_said(&peers.sidecars[0], CUT), "{}", peers.sidecars[0].log());
+        assert!(peers.sidecars[0].logged(CUT).is_none(), "{}", peers.sidecars[0].log());
     }
     peers.assert_free(1);
+}
+
+/// The link fails before the signal comes, or while the owner waits for the transfer: it is the same transfer.
+fn goes_on_over_the_next_connection(fails_first: bool) {
+    let mut peers =
+        Peers::start(2, |_, options| options.set("deadlines.drain", "1h").set("gc.leaseGrace", "1m"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let (large, other) = (put(&writer, 6, LARGE), put(&writer, 7, 100_000));
+        let (reference, options) = (large.reference().clone(), seconds(55));
+        let tensor = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            if !fails_first {
+                tell_to_end(&peers.sidecars[0]);
+            }
+            peers.network.cut(1);
+            until("both have noticed", || {
+                peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
+            });
+            if fails_first {
+                tell_to_end(&peers.sidecars[0]);
+            }
+            peers.network.mend(1);
+            // In line behind it, and new: refused, now that it can be asked.
+            assert_eq!(reason(reader.acquire(other.reference(), &seconds(30))), Reason::Draining);
+            pulling.join().unwrap()
+        });
+        assert!(is(&tensor.unwrap(), 6, LARGE));
+        assert_eq!(peers.sidecars[0].wait().code(), Some(0));
+        assert!(peers.sidecars[0].logged(CUT).is_none(), "{}", peers.sidecars[0].log());
+    }
+    peers.assert_free(1);
+}
+
+#[test]
+fn a_transfer_that_was_cut_before_its_owner_is_told_to_end_goes_on_when_the_link_is_back() {
+    goes_on_over_the_next_connection(true);
+}
+
+#[test]
+fn a_transfer_that_is_cut_while_its_owner_ends_goes_on_when_the_link_is_back() {
+    goes_on_over_the_next_connection(false);
 }
 
 #[test]
@@ -99,7 +137,7 @@ fn a_transfer_that_takes_too_long_is_cut_and_the_sidecar_ends_all_the_same() {
         // Its owner will not come back; which of the two the reader hears first is the network's affair.
         let why = reason(refused);
         assert!([Reason::PeerUnreachable, Reason::OwnerLost, Reason::Draining].contains(&why), "{why:?}");
-        assert!(has_said(&peers.sidecars[0], CUT), "{}", peers.sidecars[0].log());
+        assert!(peers.sidecars[0].logged(CUT).is_some(), "{}", peers.sidecars[0].log());
     }
     peers.assert_free(1);
 }
@@ -122,7 +160,7 @@ fn a_second_signal_ends_the_wait() {
             give_up.cancel();
             assert!(pulling.join().unwrap().is_err());
         });
-        assert!(has_said(&peers.sidecars[0], CUT), "{}", peers.sidecars[0].log());
+        assert!(peers.sidecars[0].logged(CUT).is_some(), "{}", peers.sidecars[0].log());
     }
     peers.assert_free(1);
 }

@@ -508,7 +508,7 @@ fn every_peer_is_listed_with_its_state_and_route() {
     assert_eq!(listed[2].addresses, [peers.network.peer_address(2).to_string()]);
     assert!(listed.iter().all(|peer| peer.last_error.is_empty()));
     let route = Moved::from(listed[1].route.clone().unwrap());
-    assert_eq!(route.to_string(), "tcp, not shm: not_in_this_release");
+    assert_eq!(route.to_string(), "tcp, not shm: no_socket_dir");
     assert_eq!(peers.metric(1, "tensorlane_peer_known_peers", &["state=\"connected\""]) as u64, 2);
     peers.assert_all_free();
 }

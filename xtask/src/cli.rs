@@ -69,7 +69,7 @@ pub(crate) fn help() -> String {
   demo [--fast]                 builds everything, fetches real weights, and shows two sidecars at work
   test [--quick] [--fail-fast] [--only PART]...
                                 runs every part below (with --quick those marked *) and prints one table
-  bench local|tcp|cluster [--json FILE] [--runs N]
+  bench local|tcp|paths|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
   cluster up|down|status        a real Kubernetes of two nodes on this machine; see docs/cluster.md
   cluster kubectl|helm ARGUMENT...
@@ -78,7 +78,9 @@ pub(crate) fn help() -> String {
   cluster stop|start SERVICE... kills or starts services such as apiserver or node2.kubelet
   cluster cut|mend NODE, cluster slow NODE MBIT
                                 what becomes of packets between a node and the other
-  images [--fresh] [NAME]...    makes OCI archives of our programs, without a registry
+  images [--fresh | --context-only] [NAME]...
+                                makes OCI archives of our programs, without a registry; with --context-only
+                                only what docker or podman builds them from
   generate                      writes the generated protocol code and manifests
   weights                       fetches the real weights that demo and cluster suites move, where they are not here
   setup                         installs the tools of the system that demo and test need
@@ -152,11 +154,13 @@ fn demo_options(words: &[String]) -> Result<DemoOptions, Failure> {
 /// The benchmark program knows its own options; only what is measured is checked here.
 fn bench_arguments(words: &[String]) -> Result<Vec<String>, Failure> {
     match words.first().map(String::as_str) {
-        Some("local" | "tcp" | "cluster") => Ok(words.to_vec()),
-        Some(other) => {
-            Err(Failure::usage(format!("`bench` measures `local`, `tcp` or `cluster`, not `{other}`")))
+        Some("local" | "tcp" | "paths" | "cluster") => Ok(words.to_vec()),
+        Some(other) => Err(Failure::usage(format!(
+            "`bench` measures `local`, `tcp`, `paths` or `cluster`, not `{other}`"
+        ))),
+        None => {
+            Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp`, `paths` or `cluster`"))
         }
-        None => Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp` or `cluster`")),
     }
 }
 
@@ -223,7 +227,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`tcp` or `cluster`"),
+            ("bench", "`paths` or `cluster`"),
             ("bench udp", "`udp`"),
             ("generate now", "`now`"),
         ] {

@@ -6,6 +6,7 @@ use crate::cli::DemoOptions;
 use crate::failure::Failure;
 use crate::parts::{PROGRAMS, RELEASE, build_programs};
 use crate::place::Place;
+use crate::room;
 use crate::run::Job;
 use crate::setup;
 use crate::style::Style;
@@ -21,6 +22,7 @@ pub(crate) fn demo(options: DemoOptions, place: &Place, style: Style) -> Result<
         let elapsed = format!("[{:6.1} s]", started.elapsed().as_secs_f64());
         println!("{} {}", style.faint(&elapsed), style.strong(what));
     };
+    room::before(place)?;
     progress("tools: python3, pip, ip");
     setup::provide(setup::TOOLS, place, style)?;
     progress("building the programs (minutes on a fresh machine, seconds later)");

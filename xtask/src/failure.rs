@@ -1,6 +1,7 @@
 //! Why a command of xtask could not do its work, and what helps.
 
 use std::fmt::Display;
+use std::io;
 use std::path::Path;
 
 use crate::style::Style;
@@ -27,6 +28,14 @@ impl Failure {
     /// A file or directory could not be used.
     pub(crate) fn file(verb: &str, path: &Path, error: &dyn Display) -> Self {
         Self::new(format!("cannot {verb} {}: {error}", path.display()))
+    }
+
+    /// The failure of a removal, unless there was nothing to remove.
+    pub(crate) fn unless_gone(removed: io::Result<()>, path: &Path) -> Result<(), Self> {
+        match removed {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Self::file("remove", path, &error)),
+            _ => Ok(()),
+        }
     }
 
     /// Adds what to do about it.

@@ -16,6 +16,7 @@ mod hash;
 mod images;
 mod parts;
 mod place;
+mod room;
 mod run;
 mod setup;
 mod style;

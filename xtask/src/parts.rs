@@ -31,6 +31,13 @@ pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
 /// Tells tests where the programs of Kubernetes lie.
 const COMPONENTS: &str = "TENSORLANE_CLUSTER_BIN";
 
+/// What tests need that ignore themselves where it may not be there: an API server of their own, helm, and what other
+/// operators define.
+const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "helm", "definitions"];
+
+/// Runs tests that ignore themselves, too.
+const ALL_TESTS: [&str; 2] = ["--", "--include-ignored"];
+
 /// Tests in a module of this name are left out by `--quick`.
 const SLOW: &str = "slow::";
 
@@ -194,7 +201,12 @@ fn lint_steps(narrow: &[Vec<&str>]) -> Vec<Step> {
 }
 
 fn unit(around: &Surroundings<'_>) -> Plan {
-    let job = tests(around.place, &["--exclude", "tensorlane-tests", "--lib", "--bins", "--tests"]);
+    let mut job = tests(around.place, &["--exclude", "tensorlane-tests", "--lib", "--bins", "--tests"]);
+    // Where they are not there the tests that need them are named at the end as skipped.
+    let components = around.place.cluster().join("bin");
+    if NEEDED.iter().all(|name| components.join(name).exists()) {
+        job = job.env(COMPONENTS, components).with(ALL_TESTS);
+    }
     Plan::Run(vec![step(Counted::Tests, job)])
 }
 
@@ -244,7 +256,8 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
             steps.extend(alone);
             // They start an API server of their own and render the chart, by programs that `cluster up` has built.
             let alone = tests(around.place, &["--test", "apiserver", "--test", "chart"])
-                .env(COMPONENTS, state.join("bin"));
+                .env(COMPONENTS, state.join("bin"))
+                .with(ALL_TESTS);
             steps.push(step(Counted::Tests, alone));
             steps.push(step(Counted::Cleanup, xtask(&["cluster", "down"])));
             Plan::Run(steps)
@@ -309,6 +322,25 @@ mod tests {
         let around = Surroundings { place: &place, style: Style::plain(), quick: false };
         let Plan::Fail(reason) = local(&around) else { panic!("it must fail") };
         assert!(reason.contains("tests/tests/local_*.rs"), "{reason}");
+    }
+
+    #[test]
+    fn tests_that_need_programs_of_kubernetes_are_asked_for_where_all_of_them_are_there() {
+        let root = std::env::temp_dir().join(format!("xtask-parts-needed-{}", std::process::id()));
+        let place = Place::at(&root);
+        let components = place.cluster().join("bin");
+        fs::create_dir_all(&components).unwrap();
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false };
+        let command = || {
+            let Plan::Run(steps) = unit(&around) else { panic!("it must run") };
+            shown(&steps).concat()
+        };
+        for name in NEEDED {
+            assert!(!command().contains("--include-ignored"), "{name} is not there");
+            fs::write(components.join(name), "").unwrap();
+        }
+        assert!(command().ends_with("--tests -- --include-ignored"), "{}", command());
+        fs::remove_dir_all(&root).unwrap();
     }
 
     #[test]

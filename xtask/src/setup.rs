@@ -54,12 +54,15 @@ const CLUSTER_TOOLS: &[Tool] = &[
     needed("mount", &["mount", "--version"], "mount"),
 ];
 
+const MMDEBSTRAP: Tool = needed("mmdebstrap", &["mmdebstrap", "--version"], "mmdebstrap");
+const STRIP: Tool = needed("strip", &["strip", "--version"], "binutils");
+
+/// Everything that the contexts of images need.
+pub(crate) const CONTEXT_TOOLS: &[Tool] = &[MMDEBSTRAP, STRIP];
+
 /// Everything that making images needs.
-pub(crate) const IMAGE_TOOLS: &[Tool] = &[
-    needed("buildah", &["buildah", "--version"], "buildah"),
-    needed("mmdebstrap", &["mmdebstrap", "--version"], "mmdebstrap"),
-    needed("strip", &["strip", "--version"], "binutils"),
-];
+pub(crate) const IMAGE_TOOLS: &[Tool] =
+    &[needed("buildah", &["buildah", "--version"], "buildah"), MMDEBSTRAP, STRIP];
 
 /// Directories that every node of the cluster has a version of its own of: what lies there is not seen by it.
 const HIDDEN_FROM_NODES: [&str; 3] = ["/run", "/var/lib", "/var/log"];

@@ -10,6 +10,7 @@ use crate::counts::{self, Counts};
 use crate::failure::Failure;
 use crate::parts::{Counted, Part, Plan, Step, Surroundings};
 use crate::place::Place;
+use crate::room;
 use crate::run::tail;
 use crate::style::Style;
 use crate::table::{Row, Verdict, table};
@@ -29,11 +30,18 @@ struct Told {
     skipped: Vec<String>,
 }
 
+/// The part that builds Kubernetes.
+const CLUSTER: &str = "cluster";
+
+/// The reason why other parts leave tests to it, as the tests give it.
+const FOR_CLUSTER: &str = "needs programs of Kubernetes";
+
 /// Runs the chosen parts; gives 1 if anything failed.
 pub(crate) fn test(options: &TestOptions, place: &Place, style: Style) -> Result<u8, Failure> {
     let around = Surroundings { place, style, quick: options.quick };
     let mut rows: Vec<Row> = Vec::new();
     let mut all = Told::default();
+    all.notes.extend(room::before(place)?);
     for part in options.chosen() {
         let failed = rows.iter().find(|row| row.verdict == Verdict::Failed).map(|row| row.part);
         let (row, told) = match failed.filter(|_| options.fail_fast) {
@@ -46,8 +54,24 @@ pub(crate) fn test(options: &TestOptions, place: &Place, style: Style) -> Result
         all.failed.extend(told.failed);
         all.skipped.extend(told.skipped);
     }
+    settle(&mut rows, &mut all);
     println!("\n{}", closing(&rows, &all, style));
     Ok(u8::from(all.counts.failed > 0))
+}
+
+/// Tests that `unit` left to the part `cluster`, which builds the programs they need, were not left out once it has run.
+fn settle(rows: &mut [Row], all: &mut Told) {
+    if !rows.iter().any(|row| row.part == CLUSTER && !matches!(row.verdict, Verdict::Skipped(_))) {
+        return;
+    }
+    for row in rows {
+        let of_it =
+            |line: &String| line.starts_with(&format!("{}: ", row.part)) && line.contains(FOR_CLUSTER);
+        let count = all.skipped.iter().filter(|line| of_it(line)).count() as u64;
+        all.skipped.retain(|line| !of_it(line));
+        row.counts.skipped -= count;
+        all.counts.skipped -= count;
+    }
 }
 
 /// Everything after the last part. Its last line is the closing line, plain and alone.
@@ -82,7 +106,7 @@ fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
     if log.exists() {
         fs::remove_file(&log).map_err(|error| Failure::file("begin", &log, &error))?;
     }
-    let told = match (part.plan)(around) {
+    let mut told = match (part.plan)(around) {
         Plan::Run(steps) => perform(part.name, &steps, &log, around),
         Plan::Fail(reason) => {
             println!("    {} {reason}", style.bad("FAILED"));
@@ -97,6 +121,7 @@ fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
     let verdict = if told.counts.failed == 0 { Verdict::Ok } else { Verdict::Failed };
     if verdict == Verdict::Failed {
         show_end_of(&log, place, style);
+        told.notes.extend(room::after_failure(place).map(|note| format!("{}: {note}", part.name)));
     }
     let took = started.elapsed();
     let word = if verdict == Verdict::Ok { style.good("ok") } else { style.bad("FAILED") };
@@ -183,6 +208,30 @@ mod tests {
     use crate::parts::step;
     use crate::run::Job;
     use std::path::PathBuf;
+
+    #[test]
+    fn tests_that_another_part_has_run_since_were_not_left_out() {
+        let skipped = |count| Counts { passed: 1, failed: 0, skipped: count };
+        let row = |part, verdict, counts| Row { part, verdict, counts, took: Default::default() };
+        let both = || Told {
+            counts: skipped(2),
+            skipped: vec![
+                format!("unit: a: {FOR_CLUSTER}: build them"),
+                "unit: b: a machine with it".to_owned(),
+            ],
+            ..Told::default()
+        };
+        let unit = || row("unit", Verdict::Ok, skipped(2));
+        let (mut rows, mut all) = ([unit(), row(CLUSTER, Verdict::Ok, Counts::PASSED)], both());
+        settle(&mut rows, &mut all);
+        assert_eq!((all.skipped.len(), all.counts.skipped, rows[0].counts.skipped), (1, 1, 1));
+        let left_out = row(CLUSTER, Verdict::Skipped("needs root".to_owned()), Counts::SKIPPED);
+        for mut rows in [vec![unit(), left_out], vec![unit()]] {
+            let mut all = both();
+            settle(&mut rows, &mut all);
+            assert_eq!((all.skipped.len(), rows[0].counts.skipped), (2, 2));
+        }
+    }
 
     fn scratch(name: &str) -> (Place, PathBuf) {
         let root = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Subcommand;
 
-use super::{round_trip, tls};
+use super::bulk::How;
+use super::quic::Set;
+use super::{bulk, quic, round_trip, tls};
 use crate::worker::{At, Worker};
 
 /// The word that makes our program such an end.
@@ -38,6 +40,50 @@ pub enum End {
         /// How many.
         bytes: u64,
     },
+    /// Sends bytes over some connections, whenever a byte comes on one.
+    BulkSend {
+        /// Where to listen.
+        address: SocketAddr,
+        /// How many, all together.
+        bytes: u64,
+        /// How they are sent.
+        how: How,
+        /// Over how many connections.
+        connections: usize,
+    },
+    /// Fetches such bytes; anything is asked, the seconds are answered.
+    BulkFetch {
+        /// From whom.
+        address: SocketAddr,
+        /// How many, all together.
+        bytes: u64,
+        /// How they are sent.
+        how: How,
+        /// Over how many connections.
+        connections: usize,
+    },
+    /// Sends bytes over streams of one QUIC connection, whenever a byte comes on one.
+    QuicSend {
+        /// Where to listen.
+        address: SocketAddr,
+        /// How many, all together.
+        bytes: u64,
+        /// How quinn is set.
+        set: Set,
+        /// Over how many streams.
+        streams: usize,
+    },
+    /// Fetches such bytes; anything is asked, the seconds are answered.
+    QuicFetch {
+        /// From whom.
+        address: SocketAddr,
+        /// How many, all together.
+        bytes: u64,
+        /// How quinn is set.
+        set: Set,
+        /// Over how many streams.
+        streams: usize,
+    },
     /// Fetches bytes over TLS; anything is asked, the seconds are answered.
     TlsFetch {
         /// From whom.
@@ -58,6 +104,14 @@ impl End {
             Self::TcpAnswer { address } => round_trip::tcp_answer(address),
             Self::TcpAsk { address } => round_trip::tcp_ask(address),
             Self::TlsSend { address, bytes } => tls::send(address, bytes),
+            Self::BulkSend { address, bytes, how, connections } => {
+                bulk::send(address, bytes, how, connections)
+            }
+            Self::BulkFetch { address, bytes, how, connections } => {
+                bulk::fetch(address, bytes, how, connections)
+            }
+            Self::QuicSend { address, bytes, set, streams } => quic::send(address, bytes, set, streams),
+            Self::QuicFetch { address, bytes, set, streams } => quic::fetch(address, bytes, set, streams),
             Self::TlsFetch { address, bytes } => tls::fetch(address, bytes),
         }
     }

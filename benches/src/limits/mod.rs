@@ -2,8 +2,11 @@
 //!
 //! Whatever needs two ends has them in two processes, as we do: [`End`] is the hidden command line of the other ends.
 
+pub mod bulk;
 pub mod ends;
+pub mod gloo;
 pub mod memory;
+pub mod quic;
 pub mod round_trip;
 pub mod tls;
 pub mod warm;

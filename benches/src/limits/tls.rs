@@ -96,14 +96,14 @@ fn provider() -> Arc<CryptoProvider> {
     })
 }
 
-fn server_config() -> Result<ServerConfig> {
+pub(super) fn server_config() -> Result<ServerConfig> {
     let identity = rcgen::generate_simple_self_signed(vec!["limit".into()])?;
     let key = PrivateKeyDer::Pkcs8(identity.signing_key.serialize_der().into());
     let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(&[&TLS13])?;
     Ok(builder.with_no_client_auth().with_single_cert(vec![identity.cert.der().clone()], key)?)
 }
 
-fn client_config() -> Result<ClientConfig> {
+pub(super) fn client_config() -> Result<ClientConfig> {
     let provider = provider();
     let anyone = Anyone(provider.signature_verification_algorithms);
     let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13])?;

@@ -1,6 +1,6 @@
-//! A segment that lives in the arena.
+//! A segment that the arena knows: one of its own, or one of another sidecar of the node.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,7 @@ use super::{Owner, Shared};
 use crate::mapping::Mapping;
 use crate::segment::Sealed;
 
-/// A sealed segment in the arena: what a session layer hands to readers.
+/// A sealed segment: what a session layer hands to readers.
 #[derive(Debug)]
 pub struct SegmentHandle {
     id: u32,
@@ -16,8 +16,25 @@ pub struct SegmentHandle {
     /// The sidecar writes it now, since its session is gone.
     taken_over: AtomicBool,
     /// `None` only inside drop.
-    sealed: Option<Sealed>,
+    memory: Option<Memory>,
     shared: Weak<Shared>,
+}
+
+/// What a handle keeps.
+#[derive(Debug)]
+pub(super) enum Memory {
+    /// A segment of this arena.
+    Own(Sealed),
+    /// A segment of another one; see [`super::foreign`].
+    Foreign(Lent),
+}
+
+/// What another sidecar gave: unmapped first, and its witness closed last.
+#[derive(Debug)]
+pub(super) struct Lent {
+    pub(super) mapping: Mapping,
+    pub(super) fd: OwnedFd,
+    pub(super) witness: OwnedFd,
 }
 
 impl SegmentHandle {
@@ -27,47 +44,77 @@ impl SegmentHandle {
         self.id
     }
 
-    /// Who writes it: the session it was made for, or the sidecar, also after that session's end.
+    /// Who writes it: the session it was made for, or the sidecar, also after that session's end. Of a foreign segment
+    /// nobody here does.
     #[must_use]
     pub fn owner(&self) -> Owner {
         if self.taken_over.load(Ordering::Acquire) { Owner::Sidecar } else { self.owner }
     }
 
     pub(super) fn new(id: u32, owner: Owner, sealed: Sealed, shared: Weak<Shared>) -> Self {
-        Self { id, owner, taken_over: AtomicBool::new(false), sealed: Some(sealed), shared }
+        Self::with(id, owner, Memory::Own(sealed), shared)
+    }
+
+    pub(super) fn foreign(id: u32, lent: Lent, shared: Weak<Shared>) -> Self {
+        Self::with(id, Owner::Sidecar, Memory::Foreign(lent), shared)
+    }
+
+    fn with(id: u32, owner: Owner, memory: Memory, shared: Weak<Shared>) -> Self {
+        Self { id, owner, taken_over: AtomicBool::new(false), memory: Some(memory), shared }
     }
 
     pub(super) fn take_over(&self) {
         self.taken_over.store(true, Ordering::Release);
     }
 
+    /// Whether another sidecar owns it.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.memory, Some(Memory::Foreign(_)))
+    }
+
     /// Size in bytes, whole pages.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.sealed().bytes()
+        self.mapping().bytes()
     }
 
     /// The read-only descriptor for readers. Hand it out with a witness ([`Arena::witness`](super::Arena::witness)), never alone.
     #[must_use]
     pub fn reader_fd(&self) -> BorrowedFd<'_> {
-        self.sealed().reader_fd()
+        match self.memory() {
+            Memory::Own(sealed) => sealed.reader_fd(),
+            Memory::Foreign(lent) => lent.fd.as_fd(),
+        }
     }
 
     pub(crate) fn mapping(&self) -> &Mapping {
-        self.sealed().mapping()
+        match self.memory() {
+            Memory::Own(sealed) => sealed.mapping(),
+            Memory::Foreign(lent) => &lent.mapping,
+        }
     }
 
-    fn sealed(&self) -> &Sealed {
-        self.sealed.as_ref().expect("only drop takes it")
+    /// The witness of its owner, which goes wherever the segment goes. None of our own.
+    pub(super) fn owners_witness(&self) -> Option<BorrowedFd<'_>> {
+        match self.memory() {
+            Memory::Own(_) => None,
+            Memory::Foreign(lent) => Some(lent.witness.as_fd()),
+        }
+    }
+
+    fn memory(&self) -> &Memory {
+        self.memory.as_ref().expect("only drop takes it")
     }
 }
 
 impl Drop for SegmentHandle {
     fn drop(&mut self) {
+        let foreign = self.is_foreign();
         // First the memory, then the books: bytes that are given back must be gone.
-        drop(self.sealed.take());
+        drop(self.memory.take());
         if let Some(shared) = self.shared.upgrade() {
-            shared.memory_gone(self.id);
+            if foreign { shared.foreign_memory_gone(self.id) } else { shared.memory_gone(self.id) }
         }
     }
 }

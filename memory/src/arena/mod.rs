@@ -12,6 +12,7 @@
 //! One lock guards the books (`state`), and it is a leaf: no callback runs, no map is unmapped and no block is
 //! dropped under it. So blocks may be dropped on any thread, under any lock of the caller.
 
+pub mod foreign;
 mod grant;
 mod handle;
 mod options;
@@ -32,6 +33,7 @@ use crate::owned_thread::OwnedThread;
 use crate::segment::Populate;
 use crate::watcher::Watcher;
 
+pub use foreign::{Foreign, ForeignUsage, ImportError, Lease};
 pub use grant::{AdoptError, Fresh, Grant, GrowError};
 pub use handle::SegmentHandle;
 pub use options::{
@@ -173,6 +175,13 @@ impl Arena {
         self.shared.state.lock().lingering()
     }
 
+    /// Whether anything waits for somebody to unmap it.
+    #[must_use]
+    pub fn waits_for_unmapping(&self) -> bool {
+        let state = self.shared.state.lock();
+        state.usage().retired > 0 || state.any_foreign_lingers()
+    }
+
     /// Ends the threads and waits for them. Blocks that live on stay readable; nothing new is given.
     pub fn stop(&self) {
         let pinned = self.shared.state.lock().stop();
@@ -229,6 +238,9 @@ impl Shared {
 
     /// A block is gone: its bytes return to its segment.
     pub(crate) fn release(&self, place: Place, class: Class) {
+        if place.segment.is_foreign() {
+            return self.release_foreign(place);
+        }
         let Place { segment, offset, charged, .. } = place;
         let id = segment.id();
         // Ours is not the last: the books keep one while the segment has blocks. So nothing is unmapped here.
@@ -246,7 +258,8 @@ impl Shared {
         let mut state = self.state.lock();
         // Under the lock, so that two callers at once see each other's step.
         let from = Class::of(class.fetch_max(to as u8, Ordering::AcqRel));
-        if (from as u8) < to as u8 {
+        // What is another arena's is counted there.
+        if (from as u8) < to as u8 && !place.segment.is_foreign() {
             state.reclass(place.segment.id(), place.charged, from, to);
         }
     }

@@ -63,17 +63,24 @@ fn random() -> u64 {
 
 impl Arena {
     /// A witness that `session` maps `segment`: the writing end of a pipe, to be sent with the descriptor and kept
-    /// open by whoever has the map. Costs one descriptor here while it lives. Dropping it unsent ends it.
+    /// open by whoever has the map. Costs one descriptor here while it lives. Dropping it unsent ends it. For a foreign
+    /// segment it carries the owner's witness with it (see [`super::foreign`]).
     ///
     /// # Errors
     /// `NotFound` where the segment is gone; else what the kernel says.
     pub fn witness(&self, segment: u32, session: u64) -> io::Result<OwnedFd> {
         let begun = self.shared.state.lock().witness_begins(segment, session);
-        let bytes = begun.ok_or_else(|| {
-            io::Error::new(io::ErrorKind::NotFound, format!("there is no segment {segment}"))
-        })?;
-        self.watched_pipe(segment, session, bytes)
-            .inspect_err(|_| self.shared.witness_ended(segment, session))
+        let made = match begun {
+            Some(bytes) => self.watched_pipe(segment, session, bytes),
+            None => {
+                let foreign = self.shared.state.lock().foreign_witness_begins(segment, session);
+                let foreign = foreign.ok_or_else(|| {
+                    io::Error::new(io::ErrorKind::NotFound, format!("there is no segment {segment}"))
+                })?;
+                self.carrier(&foreign, session)
+            }
+        };
+        made.inspect_err(|_| self.shared.witness_ended(segment, session))
     }
 
     fn watched_pipe(&self, segment: u32, session: u64, bytes: u64) -> io::Result<OwnedFd> {
@@ -119,7 +126,7 @@ fn remove(path: Option<&PathBuf>) {
 }
 
 impl Shared {
-    fn witness_ended(&self, segment: u32, session: u64) {
+    pub(super) fn witness_ended(&self, segment: u32, session: u64) {
         let (pinned, settled) = self.state.lock().witness_ended(segment, session);
         drop(pinned);
         self.follow(settled);

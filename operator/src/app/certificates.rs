@@ -126,3 +126,6 @@ impl Keeper {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

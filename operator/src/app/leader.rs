@@ -104,7 +104,7 @@ async fn work(
     metrics: &Arc<Metrics>,
     term: &CancellationToken,
 ) {
-    let (wanted, gpu_namespaces) = watch::channel(Vec::new());
+    let (wanted, gpu_namespaces) = watch::channel(None);
     let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
     tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term));
 }
@@ -114,16 +114,20 @@ async fn configure(
     client: &Client,
     args: &Args,
     mut bundle: watch::Receiver<Option<String>>,
-    mut gpu_namespaces: watch::Receiver<Vec<String>>,
+    mut gpu_namespaces: watch::Receiver<Option<Vec<String>>>,
     metrics: &Metrics,
     term: &CancellationToken,
 ) {
     let own = args.webhook_certificates.is_none();
+    // Their pods are refused by nobody: an exchange there asks in vain.
+    let excluded = args.excluded();
     loop {
-        let webhooks = Webhooks {
-            bundle: bundle.borrow_and_update().clone().filter(|_| own),
-            gpu_namespaces: gpu_namespaces.borrow_and_update().clone(),
-        };
+        let mut wanting = gpu_namespaces.borrow_and_update().clone();
+        if let Some(names) = &mut wanting {
+            names.retain(|name| !excluded.contains(name));
+        }
+        let webhooks =
+            Webhooks { bundle: bundle.borrow_and_update().clone().filter(|_| own), gpu_namespaces: wanting };
         let mut wait = AGAIN;
         if webhooks.bundle.is_some() || !own {
             let applied =

@@ -45,6 +45,9 @@ pub struct Cluster {
 /// What is found, the installation first.
 pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     let mut all = Vec::new();
+    if cluster.operator == Seen::Missing && cluster.webhook == Seen::Missing {
+        return vec![not_installed(cluster)];
+    }
     all.extend(cluster.definitions.iter().map(|(name, seen)| definition(name, seen)));
     all.extend(policies(cluster));
     all.push(operator(cluster));
@@ -52,10 +55,36 @@ pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     all.extend(webhook(cluster));
     all.push(endpoints(cluster));
     all.extend(namespace(cluster));
+    if cluster.namespace == Seen::Missing {
+        return all;
+    }
     all.extend(exchanges(cluster));
     all.extend(permissions(cluster));
     all.extend(peers::findings(&cluster.peers));
     all
+}
+
+/// One sentence in place of a line for everything that is missing.
+fn not_installed(cluster: &Cluster) -> Finding {
+    let namespace = &cluster.operator_namespace;
+    let found = format!(
+        "Tensorlane is not installed: no operator in namespace {namespace}, no webhook; {}",
+        without_webhook(cluster)
+    );
+    Finding::problem("installation", found, format!("{INSTALL}; elsewhere: --operator-namespace"))
+}
+
+/// What becomes of pods that ask while nobody is called for them: a policy looks at what comes out.
+fn without_webhook(cluster: &Cluster) -> &'static str {
+    let there = cluster.policies.iter().any(|(_, seen)| matches!(seen, Seen::There(_)));
+    let hidden = cluster.policies.iter().any(|(_, seen)| matches!(seen, Seen::Hidden(_)));
+    match (there, hidden) {
+        (true, _) => "pods that ask are refused",
+        (false, true) => {
+            "pods that ask are refused, or run without a sidecar where the policies are gone too"
+        }
+        (false, false) => "pods that ask run without a sidecar",
+    }
 }
 
 fn definition(name: &str, seen: &Seen) -> Finding {
@@ -156,7 +185,8 @@ fn webhook(cluster: &Cluster) -> Vec<Finding> {
     let configuration = match &cluster.webhook {
         Seen::Hidden(why) => return vec![hidden("webhook", "its configuration", why)],
         Seen::Missing => {
-            let found = "there is no MutatingWebhookConfiguration tensorlane: pods that ask are refused";
+            let found =
+                format!("there is no MutatingWebhookConfiguration tensorlane: {}", without_webhook(cluster));
             return vec![Finding::problem("webhook", found, INSTALL)];
         }
         Seen::There(configuration) => configuration,
@@ -203,7 +233,10 @@ fn endpoints(cluster: &Cluster) -> Finding {
 fn namespace(cluster: &Cluster) -> Vec<Finding> {
     let namespace = match &cluster.namespace {
         Seen::Hidden(why) => return vec![hidden("namespace", "the namespace", why)],
-        Seen::Missing => return vec![Finding::problem("namespace", "it does not exist", "-n NAMESPACE")],
+        Seen::Missing => {
+            let remedy = "-n NAMESPACE names another one; kubectl get namespaces lists them";
+            return vec![Finding::problem("namespace", "it does not exist", remedy)];
+        }
         Seen::There(namespace) => namespace,
     };
     let own = name(namespace);

@@ -213,7 +213,7 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
         Decision::Inject(plan) if subject.kind == "Pod" => Finding::problem(
             "plan",
             format!("it asks for a sidecar of exchange {} and has none: it is older than the asking, or than Tensorlane", plan.exchange),
-            format!("kubectl delete pod {}: what made it makes another one, with a sidecar", subject.name),
+            made_again(&subject.name, object),
         ),
         Decision::Inject(plan) => Finding::ok(
             "plan",
@@ -225,6 +225,16 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
         Decision::Skip(skip) => skipped(skip, subject.kind),
     });
     all
+}
+
+/// How a pod comes to be made anew.
+fn made_again(name: &str, pod: &Value) -> String {
+    if list(pod, "/metadata/ownerReferences").is_empty() {
+        return format!(
+            "nothing made it but somebody: delete it and apply its manifest again (kubectl delete pod {name})"
+        );
+    }
+    format!("kubectl delete pod {name}: what made it makes another one, with a sidecar")
 }
 
 fn skipped(skip: Skip, kind: &str) -> Finding {

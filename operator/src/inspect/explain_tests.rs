@@ -73,12 +73,14 @@ fn a_template_that_cannot_be_served_is_told_why_and_one_that_can_by_whom() {
 #[test]
 fn a_template_whose_exchange_asks_for_too_much_is_told_which_and_what_to_write() {
     let mut subject = subject("Deployment", json!({"spec": {"template": pod(&json!({INJECT: "enabled"}))}}));
-    let spec = serde_json::from_value(json!({"sameNode": "claim"})).unwrap();
+    let spec = serde_json::from_value(json!({"gpu": {"mode": "broker"}})).unwrap();
     subject.facts.as_mut().unwrap().exchanges.insert("default".to_owned(), spec);
     let text = told(&subject);
-    for part in
-        ["cannot be served (unsupported)", "TensorExchange \"default\" says sameNode: claim", "say off"]
-    {
+    for part in [
+        "cannot be served (unsupported)",
+        "TensorExchange \"default\" says gpu.mode: broker",
+        "say auto or none",
+    ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert_eq!(exit_code(&findings(&subject)), 1);

@@ -3,6 +3,8 @@
 //! The choice is that of the sidecars, `negotiate` of the protocol. What only a pair of sidecars finds out by trying (that
 //! they share a node, how fast a link is, what failed lately) is not known here.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use tensorlane_proto::crd::{
     Encryption as EncryptionWord, ExchangeSpec, Requirement, SameNode, TensorPeer, TransportKind,
@@ -10,7 +12,7 @@ use tensorlane_proto::crd::{
 use tensorlane_proto::device::Device;
 use tensorlane_proto::negotiate::{
     Encryption, Measured, Offer, Policy, Refusal, Require, Transport, TransportOffer, TransportSet,
-    VersionRange, What, negotiate,
+    VersionRange, What, negotiate, own_up,
 };
 use tensorlane_proto::selection::SelectionKind;
 
@@ -27,11 +29,27 @@ pub struct PairRoute {
     pub refusals: Vec<String>,
 }
 
-/// Every pair of the peers, by name.
-pub fn pairs(peers: &[TensorPeer], spec: &ExchangeSpec) -> Vec<PairRoute> {
-    let mut all: Vec<(String, Option<Offer>)> =
-        peers.iter().map(|peer| (peer.metadata.name.clone().unwrap_or_default(), offer(peer))).collect();
-    all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+/// One end of a pair.
+struct End {
+    name: String,
+    offer: Option<Offer>,
+    /// What its pod requires of every route besides its exchange.
+    require: Require,
+}
+
+/// Every pair of the peers, by name. `requires`: what a pod requires of its routes, by its name.
+pub fn pairs(
+    peers: &[TensorPeer],
+    spec: &ExchangeSpec,
+    requires: &BTreeMap<String, Require>,
+) -> Vec<PairRoute> {
+    let end = |peer: &TensorPeer| {
+        let name = peer.metadata.name.clone().unwrap_or_default();
+        let require = requires.get(&name).copied().unwrap_or(Require::NONE);
+        End { name, offer: offer(peer), require }
+    };
+    let mut all: Vec<End> = peers.iter().map(end).collect();
+    all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let mut pairs = Vec::new();
     for (index, a) in all.iter().enumerate() {
         pairs.extend(all[index + 1..].iter().map(|b| pair(a, b, spec)));
@@ -39,25 +57,31 @@ pub fn pairs(peers: &[TensorPeer], spec: &ExchangeSpec) -> Vec<PairRoute> {
     pairs
 }
 
-fn pair(a: &(String, Option<Offer>), b: &(String, Option<Offer>), spec: &ExchangeSpec) -> PairRoute {
-    let words = |refusals: &[Refusal]| refusals.iter().map(ToString::to_string).collect();
-    let (transport, refusals) = match (&a.1, &b.1) {
+fn pair(a: &End, b: &End, spec: &ExchangeSpec) -> PairRoute {
+    // In the words of the sidecars, which blame no policy for what the release lacks.
+    let words = |mut refusals: Vec<Refusal>| {
+        own_up(&mut refusals, listed(spec));
+        refusals.iter().map(ToString::to_string).collect()
+    };
+    // Whoever requires something asks for nothing else, and gives nothing otherwise.
+    let what = what(spec, a.require.and(b.require));
+    let (transport, refusals) = match (&a.offer, &b.offer) {
         (Some(ours), Some(theirs)) => {
-            match negotiate(ours, theirs, &what(spec), &policy(spec), &Measured::default()) {
-                Ok(route) => (Some(route.transport.as_str()), words(&route.refusals)),
-                Err(none) => (None, words(&none.refusals)),
+            match negotiate(ours, theirs, &what, &policy(spec), &Measured::default()) {
+                Ok(route) => (Some(route.transport.as_str()), words(route.refusals)),
+                Err(none) => (None, words(none.refusals)),
             }
         }
         (ours, _) => {
-            let silent = if ours.is_none() { &a.0 } else { &b.0 };
+            let silent = if ours.is_none() { &a.name } else { &b.name };
             (None, vec![format!("{silent} has not published what it speaks")])
         }
     };
-    PairRoute { a: a.0.clone(), b: b.0.clone(), transport, refusals }
+    PairRoute { a: a.name.clone(), b: b.name.clone(), transport, refusals }
 }
 
 /// A plain transfer of host memory.
-fn what(spec: &ExchangeSpec) -> What {
+fn what(spec: &ExchangeSpec, of_pods: Require) -> What {
     let add = |require: Require, word: &Requirement| {
         require.and(match word {
             Requirement::ZeroCopy => Require::ZERO_COPY,
@@ -65,23 +89,25 @@ fn what(spec: &ExchangeSpec) -> What {
             Requirement::Encrypted => Require::ENCRYPTED,
         })
     };
-    let require = spec.require.iter().flatten().fold(Require::NONE, add);
+    let require = spec.require.iter().flatten().fold(of_pods, add);
     What { bytes: 0, device: Device::Host, selection: SelectionKind::All, require }
 }
 
 fn policy(spec: &ExchangeSpec) -> Policy {
-    let listed = spec
-        .transports
-        .as_ref()
-        .map(|all| all.iter().map(|kind| transport(*kind)).collect::<TransportSet>().with(Transport::Local));
     let shares = spec.same_node.is_some_and(|word| word != SameNode::Off);
     let usual = Policy::default().allow;
     let plain = spec.security.as_ref().and_then(|security| security.encryption) == Some(EncryptionWord::None);
     Policy {
-        allow: listed.unwrap_or(if shares { usual.with(Transport::Shm) } else { usual }),
+        allow: listed(spec).unwrap_or(if shares { usual.with(Transport::Shm) } else { usual }),
         encryption: if plain { Encryption::None } else { Encryption::Tls },
         prefer: None,
     }
+}
+
+/// The transports that the exchange names.
+fn listed(spec: &ExchangeSpec) -> Option<TransportSet> {
+    let all = spec.transports.as_ref()?;
+    Some(all.iter().map(|kind| transport(*kind)).collect::<TransportSet>().with(Transport::Local))
 }
 
 fn transport(kind: TransportKind) -> Transport {
@@ -157,9 +183,9 @@ mod tests {
     #[test]
     fn every_pair_has_its_way_and_says_why_not_a_better_one() {
         let peers = [peer("b", &["tcp"]), peer("a", &["tcp"]), peer("c", &["quic"])];
-        let all = pairs(&peers, &ExchangeSpec::default());
+        let all = pairs(&peers, &ExchangeSpec::default(), &BTreeMap::new());
         let told = shown(&all);
-        assert_eq!(told[0], "a-b tcp (not shm: policy)");
+        assert_eq!(told[0], "a-b tcp (not shm: no_socket_dir)");
         assert!(told[1].starts_with("a-c none") && told[1].contains("not tcp: not_offered"), "{told:?}");
         assert_eq!(told.len(), 3);
     }
@@ -167,22 +193,37 @@ mod tests {
     #[test]
     fn an_exchange_that_requires_or_forbids_is_heard() {
         let peers = [peer("a", &["tcp"]), peer("b", &["tcp"])];
-        let same_node = shown(&pairs(&peers, &spec(json!({"require": ["same_node"]}))));
+        let same_node = shown(&pairs(&peers, &spec(json!({"require": ["same_node"]})), &BTreeMap::new()));
         assert!(
             same_node[0].contains("none") && same_node[0].contains("not tcp: not_same_node"),
             "{same_node:?}"
         );
-        let no_tcp = shown(&pairs(&peers, &spec(json!({"transports": ["quic"]}))));
+        let no_tcp = shown(&pairs(&peers, &spec(json!({"transports": ["quic"]})), &BTreeMap::new()));
         assert!(no_tcp[0].contains("not tcp: policy"), "{no_tcp:?}");
-        let encrypted = shown(&pairs(&peers, &spec(json!({"require": ["encrypted"], "sameNode": "claim"}))));
+        let tcp = shown(&pairs(&peers, &spec(json!({"transports": ["tcp"]})), &BTreeMap::new()));
+        assert_eq!(tcp, ["a-b tcp (not shm: policy)"], "the exchange itself leaves it out");
+        let encrypted = shown(&pairs(
+            &peers,
+            &spec(json!({"require": ["encrypted"], "sameNode": "claim"})),
+            &BTreeMap::new(),
+        ));
         assert_eq!(encrypted, ["a-b tcp (not shm: not_offered)"]);
+    }
+
+    #[test]
+    fn what_a_pod_requires_holds_for_every_pair_of_it() {
+        let peers = [peer("a", &["tcp"]), peer("b", &["tcp"]), peer("c", &["tcp"])];
+        let requires = BTreeMap::from([("b".to_owned(), Require::SAME_NODE)]);
+        let told = shown(&pairs(&peers, &ExchangeSpec::default(), &requires));
+        assert!(told[0].starts_with("a-b none") && told[0].contains("not tcp: not_same_node"), "{told:?}");
+        assert!(told[1].starts_with("a-c tcp") && told[2].starts_with("b-c none"), "{told:?}");
     }
 
     #[test]
     fn a_peer_that_has_not_published_is_named() {
         let mut silent = peer("b", &["tcp"]);
         silent.status = None;
-        let told = shown(&pairs(&[peer("a", &["tcp"]), silent], &ExchangeSpec::default()));
+        let told = shown(&pairs(&[peer("a", &["tcp"]), silent], &ExchangeSpec::default(), &BTreeMap::new()));
         assert_eq!(told, ["a-b none (b has not published what it speaks)"]);
     }
 }

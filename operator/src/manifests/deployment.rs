@@ -78,8 +78,8 @@ fn container(installation: &Installation) -> Value {
         ],
         "livenessProbe": probe("/livez", 10),
         "readinessProbe": probe("/readyz", 2),
-        // Endpoints need a moment to forget this replica; until then it answers.
-        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
+        // Every node needs a moment to forget this replica, a busy one several seconds; until then it answers.
+        "lifecycle": {"preStop": {"sleep": {"seconds": 10}}},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
         "securityContext": {
             "allowPrivilegeEscalation": false,

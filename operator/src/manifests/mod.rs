@@ -11,6 +11,7 @@ mod deployment;
 mod install;
 mod policies;
 mod rbac;
+mod schemas;
 mod webhooks;
 
 use std::path::PathBuf;

@@ -1,12 +1,14 @@
 //! Puts the sidecar into a pod, as JSON: what is not ours stays as it is, known to us or not.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::facts::Facts;
 use super::resources::Budget;
 use super::settle::Settled;
-use super::status::{Added, Status};
+use super::status::{Added, Raised, Status};
 use super::{sidecar, volumes};
 use crate::names::{EXCHANGE, INJECTED, SOCKETS_PATH, SOCKETS_VARIABLE, STATUS};
 
@@ -26,8 +28,7 @@ pub(super) fn edit(
         let own = volumes::volumes(settled, &facts.namespace.name);
         list(spec, "volumes", |list| list.extend(own.iter().map(json_of)));
         if let Some(raised) = &budget.pod_level {
-            status.resources = spec.get("resources").cloned();
-            raise(spec, &json_of(raised));
+            status.raised = raise(spec, &json_of(raised));
         }
         if settled.share_process_namespace {
             status.shared_process_namespace = true;
@@ -71,17 +72,28 @@ fn add_to_container(container: &mut Map<String, Value>) -> Vec<Added> {
     vec![Added::Mount, Added::Env]
 }
 
-/// Writes raised amounts over those that are there, and nothing else.
-fn raise(spec: &mut Map<String, Value>, raised: &Value) {
+/// Writes raised amounts over those that are there, and nothing else; says which, and what they were.
+fn raise(spec: &mut Map<String, Value>, raised: &Value) -> BTreeMap<String, BTreeMap<String, Raised>> {
+    let mut all: BTreeMap<String, BTreeMap<String, Raised>> = BTreeMap::new();
     for list in ["limits", "requests"] {
         let place = spec.get_mut("resources").and_then(|resources| resources.get_mut(list));
         let Some(Value::Object(amounts)) = place else { continue };
         for (name, amount) in amounts.iter_mut() {
-            if let Some(more) = raised.get(list).and_then(|list| list.get(name)) {
-                *amount = more.clone();
+            let more = raised.get(list).and_then(|list| list.get(name)).and_then(Value::as_str);
+            let was = match &*amount {
+                Value::String(text) => text.clone(),
+                // As people write it; an API server has made it a text.
+                Value::Number(number) => number.to_string(),
+                _ => continue,
+            };
+            if let Some(more) = more.filter(|more| *more != was) {
+                *amount = Value::String(more.to_owned());
+                let raised = Raised { was, now: more.to_owned() };
+                all.entry(list.to_owned()).or_default().insert(name.clone(), raised);
             }
         }
     }
+    all
 }
 
 /// Changes a member that is an object, and makes it where it is none (absent or null).

@@ -19,6 +19,10 @@ pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
             needs_limit(resource, *request, limit, range);
         }
     }
+    // A limit that was there before a least raised the request.
+    if let Some(limit) = &mut sum.cpu_limit {
+        *limit = (*limit).max(sum.cpu);
+    }
     // The largest of several minimums counts against every maximum.
     for range in ranges.iter().filter(|range| !range.of_pod) {
         let cpu = sum.cpu_limit.unwrap_or(sum.cpu);

@@ -10,9 +10,11 @@
 //!
 //! [`plan`] is a pure function of plain data: what a webhook, a command line and a test hand in. Calling it again with
 //! its own result gives that result, also after somebody else has added containers in between: what was added before
-//! is taken away first. Nothing but what the sidecar needs is touched; fields that this version of the types does not
+//! is taken away first, and no more than that. What an API server has written into our part, or put in another order,
+//! is no change. Nothing but what the sidecar needs is touched; fields that this version of the types does not
 //! know pass through, because pods are edited as JSON and only read as types.
 
+mod alike;
 mod asked;
 mod diff;
 mod edit;
@@ -32,7 +34,7 @@ pub use asked::Asked;
 pub use diff::diff;
 pub use facts::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
 pub use reason::{Deny, OverLimit, OverQuota, Skip, Unsupported};
-pub use status::Status;
+pub use status::{Added, Raised, Status};
 
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -115,7 +117,8 @@ fn decide(
     let settled = settle::settle(&wishes, &asked, view, facts)?;
     let budget = resources::budget(view, &settled, facts)?;
     let status = Status::new(&asked, &settled);
-    let changed = edit::edit(bare, facts, &settled, &budget, &containers, status);
+    let mut changed = edit::edit(bare, facts, &settled, &budget, &containers, status);
+    alike::keep(pod, &mut changed);
     let patch = diff(pod, &changed);
     Ok(Decision::Inject(Box::new(Plan { asked, exchange: settled.exchange, pod: changed, patch })))
 }

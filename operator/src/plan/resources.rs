@@ -45,12 +45,13 @@ pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Bu
     let mut sum =
         Sum { cpu: settled.cpu, cpu_limit: None, memory: settled.arena + settled.base, storage: None };
     let pod_level = view.spec.resources.as_ref();
-    if pod_level.is_none() && is_guaranteed(view) {
+    let guaranteed = pod_level.map_or_else(|| is_guaranteed(view), is_whole);
+    if pod_level.is_none() && guaranteed {
         sum.cpu_limit = Some(sum.cpu);
     }
     limits::fit(&mut sum, &facts.limits)?;
     quota::fit(&mut sum, &facts.quotas);
-    if sum.cpu_limit.is_some() && pod_level.is_none() && is_guaranteed(view) {
+    if sum.cpu_limit.is_some() && guaranteed {
         // Same request and limit, or the pod loses its class.
         sum.cpu = sum.cpu_limit.unwrap_or(sum.cpu);
     }
@@ -72,13 +73,16 @@ fn round_up(memory: Amount) -> Amount {
 /// Whether every container has limits for processors and memory, and requests that are the same.
 fn is_guaranteed(view: &View) -> bool {
     let spec = &view.spec;
-    spec.init_containers.iter().flatten().chain(&spec.containers).all(|container| {
-        let resources = container.resources.clone().unwrap_or_default();
-        let (requests, limits) = (amounts(resources.requests.as_ref()), amounts(resources.limits.as_ref()));
-        [CPU, MEMORY].iter().all(|name| {
-            let limit = limits.get(*name).filter(|limit| **limit > Amount::ZERO);
-            limit.is_some_and(|limit| requests.get(*name).unwrap_or(limit) == limit)
-        })
+    let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
+    containers.all(|container| container.resources.as_ref().is_some_and(is_whole))
+}
+
+/// Whether there are limits for processors and memory, and requests that are the same.
+fn is_whole(resources: &ResourceRequirements) -> bool {
+    let (requests, limits) = (amounts(resources.requests.as_ref()), amounts(resources.limits.as_ref()));
+    [CPU, MEMORY].iter().all(|name| {
+        let limit = limits.get(*name).filter(|limit| **limit > Amount::ZERO);
+        limit.is_some_and(|limit| requests.get(*name).unwrap_or(limit) == limit)
     })
 }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::asked::Asked;
+use super::resources::MEMORY;
 use super::settle::Settled;
+use crate::quantity::Amount;
 
 /// What was decided and what was added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,12 +24,40 @@ pub struct Status {
     /// What each container got, `mount` or `env`, in their order.
     #[serde(default)]
     pub containers: BTreeMap<String, Vec<Added>>,
-    /// What the pod said of its resources as a whole, before they were raised.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub resources: Option<Value>,
+    /// The amounts of the pod as a whole that were raised, by list (`limits`, `requests`) and resource.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub raised: BTreeMap<String, BTreeMap<String, Raised>>,
     /// The process namespace was shared for us.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_process_namespace: bool,
+}
+
+/// An amount of the pod as a whole that was raised by what the sidecar takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Raised {
+    /// What the pod said.
+    pub was: String,
+    /// What was written over it.
+    pub now: String,
+}
+
+impl Raised {
+    /// The amount of `resource` without ours in it, where it says `current` by now; none where nothing of it is ours.
+    ///
+    /// Whoever has raised it since has raised it with ours in it. Whoever has written less has written an amount of
+    /// their own: that ours is in it cannot be known, and a pod with too much room is better than one that is killed.
+    pub(super) fn without_ours(&self, resource: &str, current: &str) -> Option<String> {
+        let read = |text: &str| Amount::parse(text).ok();
+        let (was, now, current) = (read(&self.was)?, read(&self.now)?, read(current)?);
+        if was > now || current < now {
+            return None;
+        }
+        if current == now {
+            return Some(self.was.clone());
+        }
+        let own = current - (now - was);
+        Some(if resource == MEMORY { own.memory().0 } else { own.cpu().0 })
+    }
 }
 
 /// What a container got.

@@ -1,7 +1,8 @@
 //! Takes away what an earlier call added, so that planning starts from the pod as its author wrote it.
 //!
 //! A pod counts as injected only with our status annotation: without it, a container or volume with one of our names is
-//! its author's, and a conflict.
+//! its author's, and a conflict. What others have changed since stays: an amount of the pod as a whole loses what we
+//! added to it, and no more.
 
 use serde_json::{Map, Value};
 
@@ -36,8 +37,15 @@ fn strip_spec(spec: &mut Map<String, Value>, status: &Status) {
             strip_container(container, &added);
         }
     }
-    if let Some(resources) = &status.resources {
-        spec.insert("resources".to_owned(), resources.clone());
+    for (list, amounts) in &status.raised {
+        for (resource, raised) in amounts {
+            let amount = spec.get_mut("resources").and_then(|all| all.get_mut(list)?.get_mut(resource));
+            if let Some(Value::String(text)) = amount
+                && let Some(own) = raised.without_ours(resource, text)
+            {
+                *text = own;
+            }
+        }
     }
     if status.shared_process_namespace {
         spec.remove("shareProcessNamespace");

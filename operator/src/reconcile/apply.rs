@@ -83,8 +83,8 @@ impl Applier {
         match action {
             Action::MakeDefaultExchange => self.make_default_exchange(namespace).await,
             Action::ApplyRoleBinding { owners } => self.apply_role_binding(namespace, owners).await,
-            Action::ApplyPeer { name, spec, begins_anew } => {
-                self.apply_peer(namespace, name, spec, *begins_anew).await
+            Action::ApplyPeer { name, spec, forgets } => {
+                self.apply_peer(namespace, name, spec, forgets.as_deref()).await
             }
             Action::SetPeerCondition { name, condition } => {
                 let patch = json!({
@@ -144,14 +144,14 @@ impl Applier {
         Ok(())
     }
 
-    /// First whose peer it is, and then nothing of what the former pod said: from the first call on only the new pod can
-    /// write there. If it has, the second call meets another version and is left out.
+    /// Whose peer it is, and nothing of what the former pod said: that goes before, and once more after, because only from
+    /// the middle call on can nobody but the new pod write there. If it has, the last call meets another version.
     async fn apply_peer(
         &self,
         namespace: &str,
         name: &str,
         spec: &PeerSpec,
-        begins_anew: bool,
+        forgets: Option<&str>,
     ) -> Result<(), ApplyError> {
         let peers: Api<TensorPeer> = Api::namespaced(self.0.clone(), namespace);
         let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": spec.pod_uid});
@@ -161,10 +161,21 @@ impl Applier {
             "metadata": {"name": name, "labels": labels, "ownerReferences": [owner]},
             "spec": spec,
         });
+        if let Some(seen) = forgets {
+            // Before, so that whoever is interrupted here finds the old UID and begins again. Of the version that was seen:
+            // whoever sees late must not forget what the new pod has said since.
+            let nothing = json!({"metadata": {"resourceVersion": seen}, "status": null});
+            match peers.patch_status(name, &PatchParams::default(), &Patch::Merge(nothing)).await {
+                // It went with its pod meanwhile.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                reset => _ = reset?,
+            }
+        }
         let applied = peers.patch(name, &ours(FIELD_MANAGER), &Patch::Apply(peer)).await?;
-        if !begins_anew {
+        if forgets.is_none() {
             return Ok(());
         }
+        // Until then the old pod could still write.
         let nothing = json!({
             "metadata": {"resourceVersion": applied.resource_version()},
             "status": null,

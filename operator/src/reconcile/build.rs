@@ -17,7 +17,8 @@ pub enum Action {
     MakeDefaultExchange,
     /// Let the pods of the namespace read its peers and write their own status.
     ApplyRoleBinding {
-        /// The exchanges of the namespace. With the last of them the permission goes, too.
+        /// The exchanges of the namespace, or where there is none its living pods. With the last of them the permission
+        /// goes, too.
         owners: Vec<OwnerReference>,
     },
     /// Make the peer of a pod, or bring it up to date.
@@ -26,8 +27,9 @@ pub enum Action {
         name: String,
         /// What it should say.
         spec: PeerSpec,
-        /// The peer was that of another pod of this name, and what it says of itself is of the past.
-        begins_anew: bool,
+        /// The version of the peer that was seen, where it was that of another pod of this name: what it said of itself is
+        /// of the past. It is forgotten only where it still says it.
+        forgets: Option<String>,
     },
     /// Say whether others can reach a peer.
     SetPeerCondition {
@@ -62,8 +64,9 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
     if !has_default && living.iter().any(|pod| pod.exchange == DEFAULT_EXCHANGE) {
         actions.push(Action::MakeDefaultExchange);
     }
-    if scene.guarded && !(scene.exchanges.is_empty() && living.is_empty()) {
-        actions.push(Action::ApplyRoleBinding { owners: owners(scene) });
+    let owners = owners(scene, &living);
+    if scene.guarded && !owners.is_empty() {
+        actions.push(Action::ApplyRoleBinding { owners });
     }
     let peers: BTreeMap<String, &TensorPeer> =
         scene.peers.iter().map(|peer| (peer.name_any(), peer)).collect();
@@ -79,14 +82,33 @@ pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
     actions
 }
 
-/// None of them controls it, each keeps it. Where an exchange was deleted under its pods there may be none: the pods go on.
-fn owners(scene: &Scene) -> Vec<OwnerReference> {
+/// None of them controls it, each keeps it. Where an exchange was deleted under its pods there may be none: the pods go
+/// on, and keep it themselves. Whoever collects garbage takes it with the last of them, also without an operator.
+fn owners(scene: &Scene, living: &[&PodFacts]) -> Vec<OwnerReference> {
     let mut owners: Vec<OwnerReference> =
         scene.exchanges.iter().filter_map(|exchange| exchange.owner_ref(&())).collect();
+    if owners.is_empty() {
+        owners = living.iter().map(|pod| owner(pod)).collect();
+    }
     // Watches give them in any order, and another order would be a change.
     owners.sort_by(|one, other| one.uid.cmp(&other.uid));
+    owners.truncate(OWNERS_MAX);
     owners
 }
+
+fn owner(pod: &PodFacts) -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        ..OwnerReference::default()
+    }
+}
+
+/// The most owners of a permission, each of which takes about 150 bytes of it. Others take the place of those that go. Only
+/// where all of them go while no operator runs does the permission go before the rest.
+const OWNERS_MAX: usize = 500;
 
 fn peer_spec(pod: &PodFacts, peer: Option<&TensorPeer>) -> Option<Action> {
     // A pod that ends for good needs no new peer.
@@ -98,8 +120,9 @@ fn peer_spec(pod: &PodFacts, peer: Option<&TensorPeer>) -> Option<Action> {
     if owned && peer.is_some_and(|peer| peer.spec == spec) {
         return None;
     }
-    let begins_anew = peer.is_some_and(|peer| peer.spec.pod_uid != pod.uid && peer.status.is_some());
-    Some(Action::ApplyPeer { name: pod.name.clone(), spec, begins_anew })
+    let former = peer.filter(|peer| peer.spec.pod_uid != pod.uid && peer.status.is_some());
+    let forgets = former.and_then(ResourceExt::resource_version);
+    Some(Action::ApplyPeer { name: pod.name.clone(), spec, forgets })
 }
 
 fn condition_of(pod: &PodFacts, peer: &TensorPeer, now: &str) -> Option<Action> {

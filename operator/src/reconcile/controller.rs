@@ -7,42 +7,68 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::stream::{Stream, StreamExt, select};
+use futures_util::stream::{FuturesUnordered, Stream, StreamExt, select};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
-use tensorlane_proto::crd::{TensorExchange, TensorPeer};
-use tokio::sync::watch;
+use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::apply::Applier;
 use super::build::{Action, build};
 use super::dereference::{PodFacts, Scene};
+use super::schedule::{GATHER, Object, Schedule};
 use crate::metrics::Metrics;
 use crate::names::INJECTED;
 
-/// How long changes are gathered before a namespace is looked at: a thousand pods that start at once are one look each
-/// fifth of a second, and nobody waits longer for a peer.
-const GATHER: Duration = Duration::from_millis(200);
-
-/// When a namespace is looked at again after something in it could not be done.
+/// When everything is looked at again after it could not be found out whether peers are guarded.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Objects that are brought to what they should be at once. More load the API server more; as many as are slow to be
+/// answered delay all others, until their calls are given up.
+const AT_ONCE: usize = 16;
 
 /// When every namespace is looked at again though nothing has changed, because the policy may have come or gone.
 const AGAIN: Duration = Duration::from_secs(300);
+
+/// Objects of a page of a list.
+const PAGE: u32 = 50;
 
 /// The leader's watch.
 pub struct Controller {
     applier: Applier,
     metrics: Arc<Metrics>,
     /// Namespaces with an exchange that wants every pod with a GPU.
-    gpu_namespaces: watch::Sender<Vec<String>>,
+    gpu_namespaces: watch::Sender<Option<Vec<String>>>,
     pods: Store<Pod>,
     peers: Store<TensorPeer>,
     exchanges: Store<TensorExchange>,
+}
+
+/// What is to be done about one object, in this order.
+struct Task {
+    namespace: String,
+    object: Object,
+    actions: Vec<Action>,
+}
+
+/// The same by object, in the order in which each comes first.
+fn tasks(namespace: &str, actions: Vec<Action>) -> Vec<Task> {
+    let mut all: Vec<Task> = Vec::new();
+    let mut places: BTreeMap<Object, usize> = BTreeMap::new();
+    for action in actions {
+        let object = action.object();
+        let place = *places.entry(object.clone()).or_insert_with(|| {
+            all.push(Task { namespace: namespace.to_owned(), object, actions: Vec::new() });
+            all.len() - 1
+        });
+        all[place].actions.push(action);
+    }
+    all
 }
 
 /// The namespace of each object that has changed; none after a list.
@@ -53,10 +79,12 @@ impl Controller {
     pub async fn run(
         client: &Client,
         metrics: Arc<Metrics>,
-        gpu_namespaces: watch::Sender<Vec<String>>,
+        gpu_namespaces: watch::Sender<Option<Vec<String>>>,
         stop: CancellationToken,
     ) {
-        let injected = watcher::Config::default().labels(&format!("{INJECTED}=true"));
+        // A page of a list is in memory whole before anything is left out, and a pod may have a megabyte.
+        let any = || watcher::Config::default().page_size(PAGE);
+        let injected = any().labels(&format!("{INJECTED}=true"));
         let (pods, changed_pods) = watched(Api::<Pod>::all(client.clone()), injected, |pod| {
             // What a look does not need is most of a pod.
             pod.metadata.managed_fields = None;
@@ -67,13 +95,13 @@ impl Controller {
                 spec.volumes = None;
             }
         });
-        let any = watcher::Config::default;
         let (peers, changed_peers) = watched(Api::<TensorPeer>::all(client.clone()), any(), |peer| {
             peer.metadata.managed_fields = None;
         });
         let (exchanges, changed_exchanges) =
             watched(Api::<TensorExchange>::all(client.clone()), any(), |exchange| {
                 exchange.metadata.managed_fields = None;
+                exchange.metadata.annotations = None;
             });
         let mut changes: Changes = Box::pin(select(changed_pods, select(changed_peers, changed_exchanges)));
         let applier = Applier::new(client.clone());
@@ -82,42 +110,75 @@ impl Controller {
     }
 
     async fn follow(&self, changes: &mut Changes, stop: &CancellationToken) {
-        let mut due: BTreeMap<String, Instant> = BTreeMap::new();
+        let mut schedule = Schedule::default();
+        let room = Semaphore::new(AT_ONCE);
+        let mut under_way = FuturesUnordered::new();
         let mut all_again = Instant::now() + AGAIN;
         loop {
-            let next = due.values().min().copied().unwrap_or(all_again).min(all_again);
+            let next = schedule.next().unwrap_or(all_again).min(all_again);
             tokio::select! {
                 () = stop.cancelled() => return,
                 change = changes.next() => match change {
-                    Some(Some(namespace)) => _ = due.entry(namespace).or_insert(Instant::now() + GATHER),
-                    Some(None) => self.all_due(&mut due, Instant::now() + GATHER),
+                    Some(Some(namespace)) => schedule.look_at(&namespace, Instant::now() + GATHER),
+                    Some(None) => self.all_due(&mut schedule, Instant::now() + GATHER),
                     // The watchers never end by themselves.
                     None => return,
                 },
+                Some((task, done)) = under_way.next() => {
+                    let Task { namespace, object, .. } = task;
+                    schedule.ended(&namespace, object, done, Instant::now());
+                }
                 () = tokio::time::sleep_until(next) => {
                     let now = Instant::now();
                     if now >= all_again {
-                        self.all_due(&mut due, now);
+                        self.all_due(&mut schedule, now);
                         all_again = now + AGAIN;
                     }
-                    self.work(&mut due, now, stop).await;
+                    let tasks = self.work(&mut schedule, now).await;
+                    under_way.extend(tasks.into_iter().map(|task| self.perform(task, &room)));
                 }
             }
         }
     }
 
-    /// Looks at what is due.
-    async fn work(&self, due: &mut BTreeMap<String, Instant>, now: Instant, stop: &CancellationToken) {
-        let ripe: Vec<String> =
-            due.iter().filter(|(_, at)| **at <= now).map(|(namespace, _)| namespace.clone()).collect();
+    /// Looks at what is due; gives what is to be done.
+    async fn work(&self, schedule: &mut Schedule, now: Instant) -> Vec<Task> {
+        let ripe = schedule.take(now);
         // A list that is not whole yet would be read as "there is nothing".
         if !self.is_whole() {
-            return ripe.into_iter().for_each(|namespace| _ = due.insert(namespace, now + GATHER));
+            ripe.iter().for_each(|namespace| schedule.look_at(namespace, now + GATHER));
+            return Vec::new();
         }
-        ripe.iter().for_each(|namespace| _ = due.remove(namespace));
-        for namespace in self.look(&ripe, stop).await {
-            due.insert(namespace, Instant::now() + RETRY);
+        self.summary();
+        let guarded = match self.applier.guarded().await {
+            Ok(guarded) => guarded,
+            Err(error) => {
+                tracing::warn!(%error, "it cannot be found out whether the status of peers is guarded");
+                let later = Instant::now() + RETRY;
+                ripe.iter().for_each(|namespace| schedule.look_at(namespace, later));
+                return Vec::new();
+            }
+        };
+        let mut all = Vec::new();
+        for namespace in ripe {
+            let tasks = tasks(&namespace, build(&self.scene(&namespace, guarded), &now_text()));
+            schedule.wanted(&namespace, &tasks.iter().map(|task| task.object.clone()).collect());
+            let begins = |task: &Task| schedule.begins(&namespace, &task.object, now);
+            all.extend(tasks.into_iter().filter(begins));
         }
+        all
+    }
+
+    /// Does one thing after the other, up to the first that cannot be done; gives whether all were.
+    async fn perform(&self, task: Task, room: &Semaphore) -> (Task, bool) {
+        // Nobody closes it.
+        let _permit = room.acquire().await;
+        for action in &task.actions {
+            if !self.act(&task.namespace, action).await {
+                return (task, false);
+            }
+        }
+        (task, true)
     }
 
     fn is_whole(&self) -> bool {
@@ -131,10 +192,8 @@ impl Controller {
         matches!(all.now_or_never(), Some(Ok(_)))
     }
 
-    fn all_due(&self, due: &mut BTreeMap<String, Instant>, at: Instant) {
-        for namespace in self.namespaces() {
-            due.entry(namespace).or_insert(at);
-        }
+    fn all_due(&self, schedule: &mut Schedule, at: Instant) {
+        self.namespaces().iter().for_each(|namespace| schedule.look_at(namespace, at));
     }
 
     fn namespaces(&self) -> BTreeSet<String> {
@@ -142,31 +201,6 @@ impl Controller {
         let peers = self.peers.state().into_iter().filter_map(|object| object.namespace());
         let exchanges = self.exchanges.state().into_iter().filter_map(|object| object.namespace());
         pods.chain(peers).chain(exchanges).collect()
-    }
-
-    /// Looks at these namespaces; those in which something could not be done come back.
-    async fn look(&self, namespaces: &[String], stop: &CancellationToken) -> Vec<String> {
-        self.summary();
-        let guarded = match self.applier.guarded().await {
-            Ok(guarded) => guarded,
-            Err(error) => {
-                tracing::warn!(%error, "it cannot be found out whether the status of peers is guarded");
-                return namespaces.to_vec();
-            }
-        };
-        let mut again = Vec::new();
-        for namespace in namespaces {
-            let actions = build(&self.scene(namespace, guarded), &now());
-            for action in actions {
-                if stop.is_cancelled() {
-                    return Vec::new();
-                }
-                if !self.act(namespace, &action).await && again.last() != Some(namespace) {
-                    again.push(namespace.clone());
-                }
-            }
-        }
-        again
     }
 
     async fn act(&self, namespace: &str, action: &Action) -> bool {
@@ -196,7 +230,7 @@ impl Controller {
         };
         let wanting = self.exchanges.state().into_iter().filter(wants);
         let names: BTreeSet<String> = wanting.filter_map(|exchange| exchange.namespace()).collect();
-        let names: Vec<String> = names.into_iter().collect();
+        let names: Option<Vec<String>> = Some(names.into_iter().collect());
         self.gpu_namespaces.send_if_modified(|known| {
             let news = *known != names;
             known.clone_from(&names);
@@ -250,7 +284,7 @@ where
 }
 
 /// Now, as Kubernetes writes it.
-fn now() -> String {
+fn now_text() -> String {
     let time = k8s_openapi::jiff::Timestamp::now();
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
@@ -265,6 +299,18 @@ impl Action {
             Action::SetPeerCondition { .. } => "peer_status",
             Action::SetExchangeStatus { .. } => "exchange_status",
             Action::ReportExchange { .. } => "exchange_event",
+        }
+    }
+
+    /// The object that it is about.
+    fn object(&self) -> Object {
+        match self {
+            Action::MakeDefaultExchange => ("exchange", DEFAULT_EXCHANGE.to_owned()),
+            Action::ApplyRoleBinding { .. } => ("role_binding", String::new()),
+            Action::ApplyPeer { name, .. } | Action::SetPeerCondition { name, .. } => ("peer", name.clone()),
+            Action::SetExchangeStatus { name, .. } | Action::ReportExchange { name, .. } => {
+                ("exchange", name.clone())
+            }
         }
     }
 }

@@ -7,7 +7,8 @@
 //!     └────────────────────────── what was changed is seen again ──────────────────────────────────┘
 //! ```
 //!
-//! A namespace is looked at as a whole whenever something in it changes: nothing is remembered between two looks, so
+//! A namespace is looked at as a whole whenever something in it changes: nothing is remembered between two looks but which
+//! objects failed and rest, each by itself (`schedule`), so
 //! an operator that dies in the middle of one leaves nothing that the next look does not see. Objects are applied
 //! server-side under one field manager; what belongs to a pod or to the exchanges goes with it, by its owner references.
 
@@ -15,6 +16,7 @@ mod apply;
 mod build;
 mod controller;
 mod dereference;
+mod schedule;
 mod status;
 mod webhooks;
 
@@ -22,7 +24,7 @@ pub use apply::{Applier, ApplyError};
 pub use build::{Action, build};
 pub use controller::Controller;
 pub use dereference::{PodFacts, Scene};
-pub use webhooks::{Webhooks, apply_webhooks};
+pub use webhooks::{GPU_MANAGER, Webhooks, apply_webhooks};
 
 #[cfg(test)]
 mod tests;

@@ -51,13 +51,13 @@ fn done(mut scene: Scene, actions: &[Action]) -> Scene {
         match action.clone() {
             Action::MakeDefaultExchange => scene.exchanges.push(exchange("default")),
             Action::ApplyRoleBinding { .. } | Action::ReportExchange { .. } => {}
-            Action::ApplyPeer { name, spec, begins_anew } => {
+            Action::ApplyPeer { name, spec, forgets } => {
                 let pod = scene.pods.iter().find(|pod| pod.name == name).unwrap();
                 let old = scene.peers.iter().position(|peer| peer.metadata.name == Some(name.clone()));
                 let status = old.map(|at| scene.peers.remove(at)).and_then(|peer| peer.status);
                 let mut new = peer(pod);
                 new.spec = spec;
-                new.status = status.filter(|_| !begins_anew);
+                new.status = status.filter(|_| forgets.is_none());
                 scene.peers.push(new);
             }
             Action::SetPeerCondition { name, condition } => {
@@ -102,8 +102,9 @@ fn ready(scene: &Scene, name: &str) -> (String, String) {
 #[test]
 fn the_first_pod_gets_an_exchange_a_role_binding_and_a_peer() {
     let actions = build(&scene(vec![], vec![pod("a", "1")], vec![]), NOW);
-    assert_eq!(actions[..2], [Action::MakeDefaultExchange, Action::ApplyRoleBinding { owners: vec![] }]);
-    let Action::ApplyPeer { name, spec, begins_anew: false } = &actions[2] else { panic!("{actions:?}") };
+    let Action::ApplyRoleBinding { owners } = &actions[1] else { panic!("{actions:?}") };
+    assert_eq!((&actions[0], owners.len()), (&Action::MakeDefaultExchange, 1));
+    let Action::ApplyPeer { name, spec, forgets: None } = &actions[2] else { panic!("{actions:?}") };
     assert_eq!((name.as_str(), spec.pod_uid.as_str(), spec.node.as_deref()), ("a", "1", Some("n1")));
 }
 
@@ -156,13 +157,39 @@ fn the_permission_belongs_to_every_exchange_of_the_namespace_and_none_controls_i
     assert_eq!(both, owners(vec![exchange("big"), exchange("default")]), "in whatever order they are seen");
     let last = owners(vec![exchange("big")]);
     assert_eq!(last.len(), 1);
-    assert!(owners(vec![]).is_empty(), "pods whose exchange was deleted keep their permission");
+}
+
+#[test]
+fn pods_whose_last_exchange_was_deleted_keep_their_permission_until_they_have_gone_themselves() {
+    let named = |name: &str, uid: &str| PodFacts { exchange: "big".to_owned(), ..pod(name, uid) };
+    let owners = |exchanges: Vec<TensorExchange>, pods: Vec<PodFacts>| {
+        let actions = build(&scene(exchanges, pods, vec![]), NOW);
+        let of = |action: &Action| match action {
+            Action::ApplyRoleBinding { owners } => Some(owners.clone()),
+            _ => None,
+        };
+        actions.iter().find_map(of)
+    };
+    let (a, b) = (named("a", "1"), PodFacts { ending: true, ..named("b", "2") });
+    let ended = PodFacts { ended: true, ..named("job", "3") };
+    let kept = owners(vec![], vec![b.clone(), ended.clone(), a.clone()]).unwrap();
+    let said: Vec<_> = kept
+        .iter()
+        .map(|one| (one.api_version.as_str(), one.kind.as_str(), one.name.as_str(), one.uid.as_str()))
+        .collect();
+    assert_eq!(said, [("v1", "Pod", "a", "1"), ("v1", "Pod", "b", "2")], "those that run, in any order");
+    assert!(kept.iter().all(|one| one.controller.is_none() && one.block_owner_deletion.is_none()));
+    let again = owners(vec![exchange("big")], vec![a]).unwrap();
+    assert!(again.iter().all(|one| one.kind == "TensorExchange"), "it comes again: {again:?}");
+    assert_eq!(owners(vec![], vec![ended]), None, "whoever has ended asks for nothing");
+    let many = (0..2000).map(|number| named(&format!("p{number}"), &format!("{number:04}"))).collect();
+    assert_eq!(owners(vec![], many).unwrap().len(), 500, "what it may take is bounded");
 }
 
 #[test]
 fn what_this_release_cannot_do_is_said_once_and_taken_back_once_it_is_corrected() {
     let mut wrong = exchange("default");
-    wrong.spec.same_node = Some(tensorlane_proto::crd::SameNode::Claim);
+    wrong.spec.transports = Some(vec![tensorlane_proto::crd::TransportKind::Quic]);
     let reports = |actions: &[Action]| {
         let of = |action: &Action| match action {
             Action::ReportExchange { condition, .. } => {
@@ -175,12 +202,12 @@ fn what_this_release_cannot_do_is_said_once_and_taken_back_once_it_is_corrected(
     let before = scene(vec![wrong], vec![], vec![]);
     let told = reports(&build(&before, NOW));
     assert_eq!(told.len(), 1);
-    assert!(told[0].0 == "Unsupported" && told[0].1.contains("sameNode: claim"), "{told:?}");
+    assert!(told[0].0 == "Unsupported" && told[0].1.contains("transports: [quic]"), "{told:?}");
     let mut after = settled(before);
     let status = serde_json::to_value(&after.exchanges[0].status).unwrap();
     assert_eq!(condition(Some(&status), "Accepted"), ("False".to_owned(), "Unsupported".to_owned()));
     assert!(reports(&build(&after, NOW)).is_empty(), "what is said already is no news");
-    after.exchanges[0].spec.same_node = None;
+    after.exchanges[0].spec.transports = None;
     assert_eq!(reports(&build(&after, NOW)), [("Accepted".to_owned(), "pods may join".to_owned())]);
 }
 
@@ -194,12 +221,12 @@ fn a_new_exchange_that_is_accepted_is_no_news() {
 #[test]
 fn a_pod_that_comes_again_under_its_name_begins_anew() {
     let (old, new) = (pod("a-0", "1"), pod("a-0", "2"));
-    let scene = scene(vec![exchange("default")], vec![new], vec![peer(&old)]);
+    let mut former = peer(&old);
+    former.metadata.resource_version = Some("7".to_owned());
+    let scene = scene(vec![exchange("default")], vec![new], vec![former]);
     let actions = build(&scene, NOW);
-    assert!(
-        matches!(&actions[1], Action::ApplyPeer { begins_anew: true, spec, .. } if spec.pod_uid == "2"),
-        "{actions:?}"
-    );
+    let Action::ApplyPeer { forgets, spec, .. } = &actions[1] else { panic!("{actions:?}") };
+    assert_eq!((spec.pod_uid.as_str(), forgets.as_deref()), ("2", Some("7")));
     let says = actions.iter().any(|action| matches!(action, Action::SetPeerCondition { .. }));
     assert!(!says, "what the former pod said is no news of this one");
     assert_eq!(ready(&settled(scene), "a-0").1, "NotPublished");
@@ -272,13 +299,23 @@ fn a_pod_without_our_label_is_none_of_ours() {
 #[test]
 fn the_bundle_goes_to_every_entry_and_gpu_namespaces_get_one_of_their_own() {
     let plain = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let webhooks = Webhooks { bundle: Some("CA".to_owned()), gpu_namespaces: vec![] };
-    let patch = webhooks.patch("tensorlane", "system", plain);
+    let known = |bundle: Option<&str>, gpus: Option<&[&str]>| Webhooks {
+        bundle: bundle.map(str::to_owned),
+        gpu_namespaces: gpus.map(|all| all.iter().map(|name| (*name).to_owned()).collect()),
+    };
+    let bundles = known(Some("CA"), None).bundles("tensorlane", plain).unwrap();
     let own = |name: &str| json!({"name": name, "clientConfig": {"caBundle": "CA"}});
-    assert_eq!(patch["webhooks"], json!([own("pods.tensorlane.dev"), own("namespaces.tensorlane.dev")]));
-    let webhooks = Webhooks { bundle: None, gpu_namespaces: vec!["ml".to_owned()] };
-    let entries = webhooks.patch("tensorlane", "system", plain)["webhooks"].clone();
-    assert_eq!(entries.as_array().unwrap().len(), 1, "somebody else sees to the bundle");
+    assert_eq!(bundles["webhooks"], json!([own("pods.tensorlane.dev"), own("namespaces.tensorlane.dev")]));
+    assert_eq!(known(None, Some(&["ml"])).bundles("tensorlane", plain), None, "somebody else sees to it");
+    let gpus = |webhooks: &Webhooks| webhooks.gpus("tensorlane", "system", plain);
+    assert_eq!(gpus(&known(Some("CA"), None)), None, "a new leader takes nothing away before it knows");
+    assert_eq!(gpus(&known(Some("CA"), Some(&[]))).unwrap()["webhooks"], json!([]));
+    let entries = gpus(&known(None, Some(&["ml"]))).unwrap()["webhooks"].clone();
+    assert_eq!(entries.as_array().unwrap().len(), 1);
     assert_eq!(entries[0]["name"], "gpus.tensorlane.dev");
     assert!(entries[0]["clientConfig"].get("caBundle").is_none());
+    assert_eq!(
+        gpus(&known(Some("CA"), Some(&["ml"]))).unwrap()["webhooks"][0]["clientConfig"]["caBundle"],
+        "CA"
+    );
 }

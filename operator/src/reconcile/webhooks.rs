@@ -14,39 +14,53 @@ use crate::names::FIELD_MANAGER;
 pub struct Webhooks {
     /// The authorities in PEM; none where somebody else sees to the bundle.
     pub bundle: Option<String>,
-    /// The namespaces with an exchange that wants every pod with a GPU, sorted.
-    pub gpu_namespaces: Vec<String>,
+    /// The namespaces with an exchange that wants every pod with a GPU, sorted; none while that is not known, as at the
+    /// beginning of a term.
+    pub gpu_namespaces: Option<Vec<String>>,
 }
 
+/// Who owns the entry for pods with GPUs. The bundle is applied before it is known which namespaces want that entry, and
+/// what one manager leaves out of what it has applied before is taken away.
+pub const GPU_MANAGER: &str = "tensorlane-operator-gpus";
+
 impl Webhooks {
-    /// What is applied, in base64 where it is bytes. An entry that is not in it any more is taken away by the API
-    /// server, because it was ours alone.
-    pub fn patch(&self, name: &str, operator_namespace: &str, encode: impl Fn(&[u8]) -> String) -> Value {
+    /// The bundle of the entries that are always there; none where somebody else sees to it.
+    pub fn bundles(&self, name: &str, encode: impl Fn(&[u8]) -> String) -> Option<Value> {
+        let bundle = encode(self.bundle.as_ref()?.as_bytes());
+        let entry = |entry: &&str| json!({"name": entry, "clientConfig": {"caBundle": bundle}});
+        Some(configuration(name, &WEBHOOKS.iter().map(entry).collect::<Vec<_>>()))
+    }
+
+    /// The entry for pods with GPUs, or that there is none; nothing while that is not known.
+    pub fn gpus(
+        &self,
+        name: &str,
+        operator_namespace: &str,
+        encode: impl Fn(&[u8]) -> String,
+    ) -> Option<Value> {
+        let namespaces = self.gpu_namespaces.as_ref()?;
+        if namespaces.is_empty() {
+            return Some(configuration(name, &[]));
+        }
         let bundle = self.bundle.as_ref().map(|bundle| encode(bundle.as_bytes()));
-        let mut entries: Vec<Value> = Vec::new();
-        if let Some(bundle) = &bundle {
-            entries.extend(
-                WEBHOOKS.iter().map(|entry| json!({"name": entry, "clientConfig": {"caBundle": bundle}})),
-            );
+        let mut entry = gpu_webhook(operator_namespace, bundle.as_deref().unwrap_or_default(), namespaces);
+        if bundle.is_none()
+            && let Some(client) = entry["clientConfig"].as_object_mut()
+        {
+            client.remove("caBundle");
         }
-        if !self.gpu_namespaces.is_empty() {
-            let mut entry =
-                gpu_webhook(operator_namespace, bundle.as_deref().unwrap_or_default(), &self.gpu_namespaces);
-            if bundle.is_none()
-                && let Some(client) = entry["clientConfig"].as_object_mut()
-            {
-                client.remove("caBundle");
-            }
-            entries.push(entry);
-        }
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
-            "metadata": {"name": name}, "webhooks": entries,
-        })
+        Some(configuration(name, &[entry]))
     }
 }
 
-/// Applies it.
+fn configuration(name: &str, entries: &[Value]) -> Value {
+    json!({
+        "apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": name}, "webhooks": entries,
+    })
+}
+
+/// Applies them.
 ///
 /// # Errors
 /// The API server refuses, or the configuration is not there: nothing of ours makes it anew after somebody removed it.
@@ -60,8 +74,15 @@ pub async fn apply_webhooks(
         let bytes = k8s_openapi::ByteString(bytes.to_vec());
         serde_json::to_value(bytes).ok().and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()
     };
-    let patch = webhooks.patch(name, operator_namespace, encode);
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
-    api.patch(name, &PatchParams::apply(FIELD_MANAGER).force(), &Patch::Apply(patch)).await?;
+    let all = [
+        (FIELD_MANAGER, webhooks.bundles(name, encode)),
+        (GPU_MANAGER, webhooks.gpus(name, operator_namespace, encode)),
+    ];
+    for (manager, patch) in all {
+        if let Some(patch) = patch {
+            api.patch(name, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await?;
+        }
+    }
     Ok(())
 }

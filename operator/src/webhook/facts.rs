@@ -18,8 +18,8 @@ use thiserror::Error;
 use crate::abilities::Abilities;
 use crate::plan::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
 
-/// The most objects of a kind that are read of a namespace; more than any has.
-const LIST_MAX: u32 = 500;
+/// Objects of a page of a list.
+const PAGE: u32 = 50;
 
 /// The versions of resource claims, the newest first.
 const CLAIM_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -71,9 +71,24 @@ impl KubeFacts {
             + std::fmt::Debug,
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
-        api.list(&ListParams::default().limit(LIST_MAX))
-            .await
-            .map_err(|source| wrong(what, namespace, source))
+        let mut page = ListParams::default().limit(PAGE);
+        // What people write beside an object may be larger than the object, and says nothing here.
+        let bare = |mut objects: ObjectList<K>| {
+            for object in &mut objects.items {
+                object.meta_mut().annotations = None;
+                object.meta_mut().managed_fields = None;
+            }
+            objects
+        };
+        let mut all = bare(api.list(&page).await.map_err(|source| wrong(what, namespace, source))?);
+        // Whole or not at all: what is on the last page may be the exchange that is asked for.
+        while let Some(token) = all.metadata.continue_.take().filter(|token| !token.is_empty()) {
+            page.continue_token = Some(token);
+            let more = bare(api.list(&page).await.map_err(|source| wrong(what, namespace, source))?);
+            all.items.extend(more.items);
+            all.metadata = more.metadata;
+        }
+        Ok(all)
     }
 
     /// The device classes of each of the pod's claims. A claim that is not there yet is not in the result.

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
 
+use super::connections::Activity;
 use super::facts::FactSource;
 use super::notes::Notes;
 use super::review::Question;
@@ -22,6 +25,19 @@ pub const MUTATE_PATH: &str = "/mutate";
 /// The most bytes of a call. The API server takes objects of up to 3 MiB; an object stands in a review once.
 const BODY_BYTES_MAX: usize = 4 << 20;
 
+/// The most bytes of all calls that are read and answered at once. A call that is understood takes several times its bytes, so
+/// more could cost the operator its life; less makes large pods wait for each other.
+const BODIES_BYTES_MAX: usize = 16 << 20;
+
+/// What room for them is counted in. Most calls take one.
+const BODY_UNIT: usize = 64 << 10;
+
+/// How long a call waits for room.
+const ROOM_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long a body may take once it has room. API servers send it in one go.
+const BODY_DEADLINE: Duration = Duration::from_secs(2);
+
 /// How long facts may take. The API server waits 5 seconds, and then the pod is refused without a reason.
 const FACTS_DEADLINE: Duration = Duration::from_secs(4);
 
@@ -30,23 +46,64 @@ pub struct Handler<F> {
     facts: F,
     notes: Notes,
     metrics: Arc<Metrics>,
+    room: Semaphore,
+}
+
+/// A call that was not read: what becomes of it as the metric has it, and what the caller is told.
+struct Unread {
+    label: &'static str,
+    code: StatusCode,
+    why: String,
 }
 
 impl<F: FactSource> Handler<F> {
     /// Plans by these facts; tells owners by `notes`.
     pub fn new(facts: F, notes: Notes, metrics: Arc<Metrics>) -> Handler<F> {
-        Handler { facts, notes, metrics }
+        Handler { facts, notes, metrics, room: Semaphore::new(BODIES_BYTES_MAX / BODY_UNIT) }
     }
 
     /// The routes of the webhook.
     pub fn routes(self) -> Router {
-        let call = post(|State(handler): State<Arc<Handler<F>>>, body: Bytes| async move {
+        let call = post(|State(handler): State<Arc<Handler<F>>>, request: Request| async move {
+            let activity = request.extensions().get::<Activity>().cloned();
+            let began = Instant::now();
+            let (body, _room) = match handler.read(request.into_body()).await {
+                Ok(read) => read,
+                Err(Unread { label, code, why }) => {
+                    handler.metrics.injection(label, began.elapsed());
+                    return (code, format!("{why}\n")).into_response();
+                }
+            };
+            // Before the body is here whole its connection is idle.
+            let _busy = activity.map(Activity::begins);
             handler.call(&body).await
         });
-        Router::new()
-            .route(MUTATE_PATH, call)
-            .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
-            .with_state(Arc::new(self))
+        Router::new().route(MUTATE_PATH, call).with_state(Arc::new(self))
+    }
+
+    /// The body of a call, with the room that it takes until it is answered.
+    async fn read(&self, body: Body) -> Result<(Bytes, SemaphorePermit<'_>), Unread> {
+        let wrong = |code, why: String| Unread { label: "bad_review", code, why };
+        let said = body.size_hint().exact().unwrap_or(BODY_BYTES_MAX as u64);
+        let Some(bytes) = usize::try_from(said).ok().filter(|bytes| *bytes <= BODY_BYTES_MAX) else {
+            let why = format!("{said} bytes are no review of a pod; the most is {BODY_BYTES_MAX}");
+            return Err(wrong(StatusCode::PAYLOAD_TOO_LARGE, why));
+        };
+        let units = u32::try_from(bytes.div_ceil(BODY_UNIT)).unwrap_or(u32::MAX);
+        let Ok(Ok(room)) = timeout(ROOM_DEADLINE, self.room.acquire_many(units)).await else {
+            tracing::warn!(bytes, "a call is refused: others have all the memory that calls may take");
+            let why = "too many calls at once; try again".to_owned();
+            return Err(Unread { label: "busy", code: StatusCode::SERVICE_UNAVAILABLE, why });
+        };
+        match timeout(BODY_DEADLINE, to_bytes(body, bytes)).await {
+            Ok(Ok(body)) => Ok((body, room)),
+            Ok(Err(error)) => {
+                Err(wrong(StatusCode::BAD_REQUEST, format!("the call cannot be read: {error}")))
+            }
+            Err(_) => {
+                Err(wrong(StatusCode::REQUEST_TIMEOUT, "the call did not come whole in time".to_owned()))
+            }
+        }
     }
 
     async fn call(&self, body: &[u8]) -> Response {
@@ -69,7 +126,7 @@ impl<F: FactSource> Handler<F> {
 
     async fn decide(&self, question: &Question) -> (&'static str, impl serde::Serialize + use<F>) {
         let facts = self.facts.facts(&question.namespace, &question.pod);
-        let facts = match tokio::time::timeout(FACTS_DEADLINE, facts).await {
+        let facts = match timeout(FACTS_DEADLINE, facts).await {
             Ok(Ok(facts)) => facts,
             Ok(Err(error)) => {
                 tracing::warn!(namespace = question.namespace, %error, "facts cannot be read");

@@ -1,9 +1,11 @@
 //! The admission webhook: an AdmissionReview in, a patch, a warning or a refusal out.
 //!
 //! `review` reads and answers, purely; `facts` fetches what the planner has to know; `handler` joins them under a
-//! deadline; `server` speaks TLS and HTTP, with bounds on everything that a caller can send. A call that cannot be
+//! deadline; `server` speaks TLS and HTTP, with bounds on everything that a caller can send; `connections` says who has to go
+//! where there is no room. A call that cannot be
 //! decided is refused with a reason, never let through: the pod's controller tries again.
 
+mod connections;
 mod facts;
 mod handler;
 mod notes;

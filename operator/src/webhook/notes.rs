@@ -53,8 +53,8 @@ fn notes(namespace: &str, pod: &Value, outcome: &Outcome) -> Vec<Note> {
     };
     let mut all: Vec<Note> = Vec::new();
     match &outcome.decision {
-        // A call by the API server that finds everything done is no news.
-        Decision::Inject(plan) if plan.patch.0.is_empty() => {}
+        // A call by the API server that finds everything done is no news, and neither is what was warned of before.
+        Decision::Inject(plan) if plan.patch.0.is_empty() => return all,
         Decision::Inject(plan) => {
             all.push(note("Injected", format!("the pod joins exchange {:?}", plan.exchange), false));
         }

@@ -14,33 +14,43 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::middleware::map_response;
 use axum::response::Response;
+use axum::{Extension, Router};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use rand::RngExt;
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::connections::{Connections, Place};
 use crate::certs::Current;
 
 /// What a caller can take.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Connections at once. An API server has one or two; each takes a few tens of KiB.
+    /// Connections at once. An API server has one for each call that is open, and keeps a few; each takes a few tens of
+    /// KiB. One more takes the place of the one that has been idle longest, and waits where none is idle.
     pub connections: usize,
+    /// The same of one address, so that nobody takes the places of all others. It costs an API server that has as many
+    /// calls open that the next one waits; API servers that come through one proxy share it.
+    pub of_one_source: usize,
+    /// How long a connection is not idle yet that has not called, because it is about to. It costs as long until those
+    /// who never call make room for the next one of their source.
+    pub fresh: Duration,
+    /// How long a new connection waits for a place. An API server waits 5 seconds for its answer.
+    pub wait: Duration,
     /// How long a handshake may take.
     pub handshake: Duration,
     /// How long a connection may be idle, or the head of a request may take, by HTTP/1.1. API servers close what is idle
-    /// for 90 seconds, and must come first.
+    /// for 90 seconds, and must come first. By HTTP/2 the age is enough: what is idle then is closed.
     pub idle: Duration,
     /// When a connection is told to go away, up to a quarter earlier. Shorter spreads calls better, and costs a
     /// handshake (a millisecond of one core) each time.
@@ -56,6 +66,9 @@ impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             connections: 256,
+            of_one_source: 192,
+            fresh: Duration::from_secs(5),
+            wait: Duration::from_secs(3),
             handshake: Duration::from_secs(5),
             idle: Duration::from_secs(120),
             connection_age: Duration::from_secs(30),
@@ -64,6 +77,14 @@ impl Default for Bounds {
         }
     }
 }
+
+/// How long a connection that was idle, and whose place somebody else has by now, may take to end: its caller is told,
+/// and a call that came in the same moment is cut after that. Callers that keep others out have no more than that, either.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// Calls at once on a connection of HTTP/2. API servers open one connection for each call; it costs whoever does not that
+/// more calls wait for each other.
+const STREAMS_MAX: u32 = 8;
 
 /// A server that listens.
 pub struct Server {
@@ -98,10 +119,10 @@ impl Server {
     /// The listener fails for good.
     pub async fn serve(self, stop: CancellationToken) -> io::Result<()> {
         let connections = TaskTracker::new();
-        let room = Arc::new(Semaphore::new(self.bounds.connections));
+        let places = Connections::new(self.bounds.connections, self.bounds.of_one_source, self.bounds.fresh);
         let mut end = pin!(lingering(&stop, self.bounds));
         loop {
-            let (stream, _) = tokio::select! {
+            let (stream, source) = tokio::select! {
                 () = end.as_mut() => break,
                 accepted = self.listener.accept() => match accepted {
                     Ok(accepted) => accepted,
@@ -114,15 +135,15 @@ impl Server {
                     Err(error) => return Err(error),
                 },
             };
-            let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
-                tracing::warn!(most = self.bounds.connections, "too many connections; one is closed");
-                continue;
-            };
+            let (places, stop) = (Arc::clone(&places), stop.clone());
             let (acceptor, routes, bounds) = (self.acceptor.clone(), self.routes.clone(), self.bounds);
-            let stop = stop.clone();
             connections.spawn(async move {
-                connection(stream, acceptor, routes, bounds, stop).await;
-                drop(permit);
+                match timeout(bounds.wait, places.enter(source.ip())).await {
+                    Ok(Some(place)) => connection(stream, place, acceptor, routes, bounds, stop).await,
+                    Ok(None) | Err(_) => {
+                        tracing::warn!(source = %source.ip(), "no connection is idle and there are too many; one is closed");
+                    }
+                }
             });
         }
         drop(self.listener);
@@ -144,43 +165,63 @@ fn is_passing(error: &io::Error) -> bool {
 
 async fn connection(
     stream: TcpStream,
+    place: Place,
     acceptor: TlsAcceptor,
     routes: Router,
     bounds: Bounds,
     stop: CancellationToken,
 ) {
-    let stream = match timeout(bounds.handshake, acceptor.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%error, "a handshake failed"),
-        Err(_) => return tracing::debug!("a handshake took too long"),
+    let accepted = tokio::select! {
+        () = place.close.cancelled() => return,
+        accepted = timeout(bounds.handshake, acceptor.accept(stream)) => accepted,
     };
+    match accepted {
+        Ok(Ok(stream)) => serve_one(stream, &place, routes, bounds, &stop).await,
+        Ok(Err(error)) => tracing::debug!(%error, "a handshake failed"),
+        Err(_) => tracing::debug!("a handshake took too long"),
+    }
+}
+
+async fn serve_one(
+    stream: TlsStream<TcpStream>,
+    place: &Place,
+    routes: Router,
+    bounds: Bounds,
+    stop: &CancellationToken,
+) {
     let goes_away = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let old = Arc::new(AtomicBool::new(false));
+    let routes = routes.layer(Extension(place.activity()));
     let routes = if goes_away { routes } else { closing_when(&old, routes) };
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.idle);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(250)
+        .max_concurrent_streams(STREAMS_MAX)
         .keep_alive_interval(bounds.connection_age);
     let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes)));
     let age = bounds.connection_age.mul_f64(rand::rng().random_range(0.75..=1.0));
+    let mut in_the_way = pin!(place.close.cancelled());
+    let mut replaced = false;
     tokio::select! {
         ended = serving.as_mut() => return tell(ended),
+        () = in_the_way.as_mut() => replaced = true,
         () = tokio::time::sleep(age) => {}
         () = stop.cancelled() => {}
     }
     old.store(true, Ordering::Relaxed);
-    if !goes_away {
+    if !goes_away && !replaced {
         tokio::select! {
             ended = serving.as_mut() => return tell(ended),
-            () = lingering(&stop, bounds) => {}
+            () = in_the_way.as_mut() => replaced = true,
+            () = lingering(stop, bounds) => {}
         }
     }
     serving.as_mut().graceful_shutdown();
     // Calls that are open take seconds at most; one that does not end is cut.
-    tell(timeout(bounds.grace, serving).await.unwrap_or(Ok(())));
+    let grace = if replaced { CLOSING } else { bounds.grace };
+    tell(timeout(grace, serving).await.unwrap_or(Ok(())));
 }
 
 /// Until the end has come, and whoever has not heard of it has had time to.

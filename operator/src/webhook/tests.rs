@@ -24,6 +24,8 @@ use crate::certs::{Current, Kept, now};
 use crate::metrics::Metrics;
 use crate::plan::{Facts, Namespace};
 
+mod places;
+
 const NAME: &str = "webhook.test";
 
 /// The same facts for every pod, and a door that can be shut while a call is open.
@@ -92,6 +94,10 @@ impl Scene {
     }
 
     async fn handshake(&self, protocols: &[&str]) -> TlsStream<TcpStream> {
+        self.secured(TcpStream::connect(self.address).await.unwrap(), protocols).await
+    }
+
+    async fn secured(&self, stream: TcpStream, protocols: &[&str]) -> TlsStream<TcpStream> {
         let mut roots = RootCertStore::empty();
         let bundle = self.kept.bundle();
         roots
@@ -101,7 +107,6 @@ impl Scene {
             ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
         let mut config = config.with_root_certificates(roots).with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|word| word.as_bytes().to_vec()).collect();
-        let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from(NAME).unwrap();
         TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
     }

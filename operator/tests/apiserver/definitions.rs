@@ -4,12 +4,13 @@ use kube::Client;
 use serde_json::{Value, json};
 use tensorlane_operator::manifests::{Installation, objects};
 
-use crate::objects::{apply, create, install_definitions, make_namespace, until};
+use crate::objects::{apply, create, install_definitions, make_namespace, until, warnings};
 use crate::server::Server;
 
 #[tokio::test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_sentence() {
-    let Some(server) = Server::start().await else { return };
+    let server = Server::start().await;
     let admin = server.admin();
     install_definitions(&admin).await;
     for object in objects(&Installation::default()) {
@@ -28,8 +29,9 @@ async fn the_api_server_takes_the_installation_and_refuses_what_is_wrong_with_a_
 /// An API server that does not know exchanges (at the first installation, or just started) must not hold up pods that do
 /// not ask.
 #[tokio::test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 async fn pods_that_do_not_ask_are_made_where_exchanges_are_not_known() {
-    let Some(server) = Server::start().await else { return };
+    let server = Server::start().await;
     let admin = server.admin();
     make_namespace(&admin, "ml", &json!({})).await;
     for kind in ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"] {
@@ -114,7 +116,8 @@ async fn templates_are_only_warned_of(admin: &Client) {
         },
     });
     create(admin, &deployment, true).await.unwrap();
-    let text = warnings(admin, &deployment).await;
+    let path = "/apis/apps/v1/namespaces/ml/deployments?dryRun=All";
+    let text = warnings(admin, path, &deployment).await.concat();
     for part in [
         "stands on the object itself",
         "without effect: tensorlane.dev/arena-sise",
@@ -122,16 +125,4 @@ async fn templates_are_only_warned_of(admin: &Client) {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
-}
-
-/// The warnings of a trial, which the typed client does not show.
-async fn warnings(admin: &Client, object: &Value) -> String {
-    let request = http::Request::post("/apis/apps/v1/namespaces/ml/deployments?dryRun=All")
-        .header("content-type", "application/json")
-        .body(kube::client::Body::from(serde_json::to_vec(object).unwrap()))
-        .unwrap();
-    let reply = admin.send(request).await.unwrap();
-    assert!(reply.status().is_success(), "{}", reply.status());
-    let all = reply.headers().get_all("warning").iter();
-    all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
 }

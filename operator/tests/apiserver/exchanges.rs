@@ -10,31 +10,31 @@ use crate::running::{belongs_to, pod};
 pub(crate) async fn an_exchange_that_cannot_be_had_says_so_until_it_is_corrected(admin: &Client) {
     let exchange = json!({
         "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
-        "metadata": {"name": "plain", "namespace": "ml"},
-        "spec": {"security": {"encryption": "none"}, "sameNode": "hostPath"},
+        "metadata": {"name": "broker", "namespace": "ml"},
+        "spec": {"gpu": {"mode": "broker"}, "transports": ["cuda_ipc"]},
     });
     create(admin, &exchange, false).await.unwrap();
     let message = accepted(admin, &exchange, "False", "Unsupported").await;
-    for part in ["security.encryption: none", "say required", "sameNode: hostPath", "say off"] {
+    for part in ["gpu.mode: broker", "say auto or none", "transports: [cuda_ipc]", "add shm, tcp"] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
     reported(admin, "Unsupported", "Warning", &message).await;
     let member =
-        pod("of-plain", &json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/exchange": "plain"}));
+        pod("of-broker", &json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/exchange": "broker"}));
     let refused = create(admin, &member, true).await.unwrap_err();
     for part in
-        ["TensorExchange \"plain\" says security.encryption: none", "say required", "sameNode: hostPath"]
+        ["TensorExchange \"broker\" says transports: [cuda_ipc]", "gpu.mode: broker", "say auto or none"]
     {
         assert!(refused.contains(part), "{part} is not in {refused}");
     }
-    belongs_to(admin, &["default", "plain"]).await;
-    let corrected = json!({"spec": {"security": null, "sameNode": null}});
+    belongs_to(admin, &["broker", "default"]).await;
+    let corrected = json!({"spec": {"gpu": null, "transports": null}});
     let patch = Patch::Merge(&corrected);
-    api(admin, &exchange).patch("plain", &PatchParams::default(), &patch).await.unwrap();
+    api(admin, &exchange).patch("broker", &PatchParams::default(), &patch).await.unwrap();
     let message = accepted(admin, &exchange, "True", "Accepted").await;
     reported(admin, "Accepted", "Normal", &message).await;
     create(admin, &member, true).await.unwrap();
-    api(admin, &exchange).delete("plain", &DeleteParams::default()).await.unwrap();
+    api(admin, &exchange).delete("broker", &DeleteParams::default()).await.unwrap();
     belongs_to(admin, &["default"]).await;
 }
 
@@ -55,7 +55,7 @@ async fn reported(admin: &Client, reason: &str, kind: &str, message: &str) {
         let all = api(admin, &events).list(&Default::default()).await.unwrap();
         let is_it = |event: &Value| {
             event["regarding"]["kind"] == "TensorExchange"
-                && event["regarding"]["name"] == "plain"
+                && event["regarding"]["name"] == "broker"
                 && event["reason"] == reason
                 && event["type"] == kind
                 && event["note"] == message

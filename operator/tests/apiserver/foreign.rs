@@ -24,7 +24,7 @@ const SETTINGS: [&str; 2] = [
 const GROUPS: [&str; 2] = ["cert-manager.io/", "monitoring.coreos.com/"];
 
 pub(crate) async fn other_operators_definitions_take_what_the_chart_makes_for_them(admin: &Client) {
-    let Some((helm, folder)) = needed() else { return };
+    let (helm, folder) = needed();
     for definition in definitions(&folder) {
         apply(admin, &definition).await.unwrap();
         establish(admin, &definition).await;
@@ -52,24 +52,17 @@ pub(crate) async fn other_operators_definitions_take_what_the_chart_makes_for_th
     assert_eq!(tried, expected);
 }
 
-/// Helm, and the folder of definitions; none, and a word about it, where nobody has got them. A folder that somebody
-/// names has to have both.
-fn needed() -> Option<(PathBuf, PathBuf)> {
-    let programs = programs()?;
+/// Helm, and the folder of definitions.
+fn needed() -> (PathBuf, PathBuf) {
+    let Some(programs) = programs() else { panic!("they were there when the server was started") };
     let (helm, folder) = (programs.join("helm"), programs.join("definitions"));
     let are_there = helm.is_file() && folder.is_dir();
-    let named = std::env::var_os("TENSORLANE_CLUSTER_BIN").is_some();
     assert!(
-        are_there || !named,
-        "{} has not helm and definitions: cargo xtask cluster up",
+        are_there,
+        "{} has not helm and definitions: `cargo xtask cluster up` gets them",
         programs.display()
     );
-    if !are_there {
-        eprintln!(
-            "skipped: target/cluster/bin has not helm and definitions, which `cargo xtask cluster up` gets"
-        );
-    }
-    are_there.then_some((helm, folder))
+    (helm, folder)
 }
 
 fn definitions(folder: &Path) -> Vec<Value> {

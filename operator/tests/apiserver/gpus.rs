@@ -4,13 +4,12 @@ use kube::Client;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tensorlane_operator::manifests::{GPU_WEBHOOK, WEBHOOKS};
-use tensorlane_operator::names::FIELD_MANAGER;
-use tensorlane_operator::reconcile::Webhooks;
+use tensorlane_operator::reconcile::{GPU_MANAGER, Webhooks};
 
 use crate::objects::{api, create, get, installed, until};
 use crate::running::{exchange, pod};
 
-pub(crate) async fn a_namespace_with_gpu_pods_gets_an_entry(admin: &Client) {
+pub(crate) async fn a_namespace_with_gpu_pods_gets_an_entry(admin: &Client, port: u16) {
     let wants = json!({"spec": {"inject": {"gpuPods": true}}});
     let patch = Patch::Merge(&wants);
     api(admin, &exchange()).patch("default", &PatchParams::default(), &patch).await.unwrap();
@@ -23,6 +22,8 @@ pub(crate) async fn a_namespace_with_gpu_pods_gets_an_entry(admin: &Client) {
     assert_eq!(entry["namespaceSelector"]["matchExpressions"][0]["values"], json!(["ml"]));
     the_entry_is_led_here(admin, &configuration).await;
     pods_with_gpus_are_injected_and_others_are_not(admin).await;
+    let nic = claiming("resourceClaimTemplateName", "one-nic");
+    crate::skipped::whoever_gets_no_sidecar_is_told_why(admin, port, &nic).await;
     let never = json!({"spec": {"inject": null}});
     api(admin, &exchange()).patch("default", &PatchParams::default(), &Patch::Merge(&never)).await.unwrap();
     until("the entry is gone, and the others are not", || async {
@@ -39,14 +40,14 @@ async fn the_entry_is_led_here(admin: &Client, configuration: &Value) {
     let live = get(admin, configuration).await.unwrap()["webhooks"].as_array().unwrap().clone();
     let called = live.iter().find(|entry| entry["name"] == WEBHOOKS[0]).unwrap()["clientConfig"].clone();
     let bundle = called["caBundle"].as_str().unwrap().to_owned();
-    let webhooks = Webhooks { bundle: Some(bundle), gpu_namespaces: vec!["ml".to_owned()] };
+    let webhooks = Webhooks { bundle: Some(bundle), gpu_namespaces: Some(vec!["ml".to_owned()]) };
     let name = configuration["metadata"]["name"].as_str().unwrap();
     let is_base64 = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let mut patch = webhooks.patch(name, "tensorlane-system", is_base64);
+    let mut patch = webhooks.gpus(name, "tensorlane-system", is_base64).unwrap();
     let entries = patch["webhooks"].as_array_mut().unwrap();
     let entry = entries.iter_mut().find(|entry| entry["name"] == GPU_WEBHOOK).unwrap();
     entry["clientConfig"]["service"]["port"] = called["service"]["port"].clone();
-    let parameters = PatchParams::apply(FIELD_MANAGER).force();
+    let parameters = PatchParams::apply(GPU_MANAGER).force();
     api(admin, configuration).patch(name, &parameters, &Patch::Apply(&patch)).await.unwrap();
 }
 

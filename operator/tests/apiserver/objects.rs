@@ -38,6 +38,18 @@ pub(crate) async fn create(client: &Client, object: &Value, dry_run: bool) -> Re
     made.map_err(|error| error.to_string())
 }
 
+/// Makes an object at this path; gives what is warned of, which the typed client does not show.
+pub(crate) async fn warnings(client: &Client, path: &str, object: &Value) -> Vec<String> {
+    let request = http::Request::post(path)
+        .header("content-type", "application/json")
+        .body(kube::client::Body::from(serde_json::to_vec(object).unwrap()))
+        .unwrap();
+    let reply = client.send(request).await.unwrap();
+    assert!(reply.status().is_success(), "{}", reply.status());
+    let all = reply.headers().get_all("warning").iter();
+    all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+}
+
 /// The object as it is there.
 pub(crate) async fn get(client: &Client, object: &Value) -> Option<Value> {
     let found = api(client, object).get_opt(name(object)).await.unwrap()?;

@@ -9,56 +9,58 @@ use crate::server::{AUDIT, Server};
 
 const OPERATOR: &str = "system:serviceaccount:tensorlane-system:tensorlane-operator";
 
-/// A permission: group, resource with its subresource, verb.
-type Permission = (String, String, String);
+/// Whoever runs a sidecar's directory in the tests.
+pub(crate) const TRAINER: &str = "system:serviceaccount:ml:trainer";
 
-/// What is granted and cannot be seen in use here, and why it is needed all the same.
-const UNSEEN: [(&str, &str, &str, &str); 4] = [
-    ("", "secrets", "update", "authorities are renewed after months"),
-    (
-        "rbac.authorization.k8s.io",
-        "clusterroles",
-        "bind",
-        "the API server asks for it by itself where a RoleBinding is made, which fails without",
-    ),
-    ("rbac.authorization.k8s.io", "rolebindings", "delete", OWNERS),
-    ("tensorlane.dev", "tensorpeers", "delete", OWNERS),
+/// A permission: group, resource with its subresource, verb.
+pub(crate) type Permission = (String, String, String);
+
+/// What is granted and is in no request: the API server asks for it by itself, where a RoleBinding is made, and with
+/// `OwnerReferencesPermissionEnforcement`, which runs here, where an owner is changed. That each is needed is tried
+/// (`needed`).
+pub(crate) const UNSEEN: [(&str, &str, &str); 3] = [
+    ("rbac.authorization.k8s.io", "clusterroles", "bind"),
+    ("rbac.authorization.k8s.io", "rolebindings", "delete"),
+    ("tensorlane.dev", "tensorpeers", "delete"),
 ];
 
-/// The plugin runs here.
-const OWNERS: &str = "OwnerReferencesPermissionEnforcement asks for it by itself where an owner is changed, which fails without";
-
-/// Writes down what the operator asks, and nobody else.
+/// Writes down what the operator and a sidecar's directory ask, and nobody else.
 pub(crate) fn policy() -> Value {
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [{"level": "Metadata", "users": [OPERATOR]}, {"level": "None"}],
+        "rules": [{"level": "Metadata", "users": [OPERATOR, TRAINER]}, {"level": "None"}],
     })
+}
+
+/// What has been asked, in the order of the answers.
+pub(crate) fn requests(server: &Server) -> Vec<Value> {
+    let log = server.log(AUDIT);
+    // The last line may be half written.
+    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+    whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Every permission is used, and whatever was asked for was granted.
 pub(crate) fn no_more_is_granted_than_is_used(server: &Server) {
-    let log = server.log(AUDIT);
-    // The last line may be half written.
-    let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
-    let lines: Vec<Value> = whole.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = requests(server);
     let refused: Vec<&Value> = lines.iter().filter(|line| line["responseStatus"]["code"] == 403).collect();
     assert!(refused.is_empty(), "used and not granted: {refused:#?}");
     let used: BTreeSet<Permission> = lines.iter().flat_map(permissions_of).collect();
     let granted: BTreeSet<Permission> = CLUSTER_RULES.iter().chain(ROLE_RULES).flat_map(granted_by).collect();
     let unseen: BTreeSet<Permission> =
-        UNSEEN.iter().map(|(group, resource, verb, _)| own(group, resource, verb)).collect();
+        UNSEEN.iter().map(|(group, resource, verb)| own(group, resource, verb)).collect();
     let idle: BTreeSet<&Permission> = granted.difference(&used).collect();
     assert_eq!(idle, unseen.iter().collect(), "granted and never used, against what cannot be seen here");
     let beyond: BTreeSet<&Permission> = used.difference(&granted).collect();
     assert!(beyond.is_empty(), "used by another grant than ours: {beyond:#?}");
 }
 
-fn own(group: &str, resource: &str, verb: &str) -> Permission {
+pub(crate) fn own(group: &str, resource: &str, verb: &str) -> Permission {
     (group.to_owned(), resource.to_owned(), verb.to_owned())
 }
 
-fn granted_by(rule: &Rule) -> Vec<Permission> {
+/// Each permission of a rule.
+pub(crate) fn granted_by(rule: &Rule) -> Vec<Permission> {
     let of =
         |resource: &&str| rule.verbs.iter().map(|verb| own(rule.group, resource, verb)).collect::<Vec<_>>();
     rule.resources.iter().flat_map(of).collect()

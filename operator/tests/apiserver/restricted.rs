@@ -23,7 +23,7 @@ const INJECTED: usize = 20;
 type Violations = BTreeMap<String, BTreeSet<String>>;
 
 /// Every golden pod that is injected
-/// - is taken as it is where nothing is enforced,
+/// - is taken as it is where nothing is enforced, and is as planned with the API server's defaults in it,
 /// - breaks no rule of `restricted` that it does not break without its sidecar, and none by a name of ours,
 /// - is taken where `restricted` is enforced, once the user's own containers keep the rules.
 pub(crate) async fn golden_pods_pass_pod_security(admin: &Client) {
@@ -36,9 +36,10 @@ pub(crate) async fn golden_pods_pass_pod_security(admin: &Client) {
         let (pod, facts) = read(&yaml);
         let Decision::Inject(usual) = plan(&pod, &facts).decision else { continue };
         // A field of a later version is dropped with a warning, and claims need their feature: both are taken.
-        create(admin, &placed(&usual.pod, "ml"), true)
+        let made = create(admin, &placed(&usual.pod, "ml"), true)
             .await
             .unwrap_or_else(|error| panic!("{name}: {error}"));
+        nothing_is_to_be_done(&name, &serde_json::to_value(made).unwrap(), &facts);
         match plan(&pod, &enforced(facts.clone())).decision {
             Decision::Inject(plan) => {
                 clean += usize::from(no_rule_is_broken_by_us(admin, &name, &pod, &plan.pod).await);
@@ -58,6 +59,17 @@ pub(crate) async fn golden_pods_pass_pod_security(admin: &Client) {
     }
     assert!(taken >= INJECTED && clean > 0, "{taken} were taken, {clean} of them as they are");
     assert_eq!(refused, ["same-node-host-path"], "the planner knows what cannot be had there");
+}
+
+/// An API server that calls again shows the pod with its defaults: a patch would change nothing, and be told as news.
+fn nothing_is_to_be_done(name: &str, made: &Value, facts: &Facts) {
+    let sidecar = &made["spec"]["initContainers"][0];
+    assert_eq!(
+        sidecar["terminationMessagePath"], "/dev/termination-log",
+        "{name}: it has no defaults: {made}"
+    );
+    let Decision::Inject(again) = plan(made, facts).decision else { panic!("{name}") };
+    assert!(again.patch.0.is_empty(), "{name}: {:#?}", again.patch);
 }
 
 /// Gives whether there is nothing against the pod at all.

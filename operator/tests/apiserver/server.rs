@@ -1,9 +1,10 @@
-//! A real API server on loopback: etcd and kube-apiserver as processes of this test, and nothing else of a cluster.
+//! A real API server on loopback: etcd and kube-apiserver as processes of this test, on request a collector of garbage, and
+//! nothing else of a cluster.
 //!
 //! Services get addresses of 127.53.0.0/24, so that the API server can call a webhook on this machine by its Service.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 const START: Duration = Duration::from_secs(180);
 
 /// What is needed of a cluster.
-const PROGRAMS: [&str; 2] = ["etcd", "kube-apiserver"];
+const PROGRAMS: [&str; 3] = ["etcd", "kube-apiserver", "kube-controller-manager"];
 
 /// The folder with etcd and kube-apiserver; none where nobody has built them.
 pub(crate) fn programs() -> Option<PathBuf> {
@@ -37,7 +38,7 @@ fn chosen(named: Option<PathBuf>, built: Option<PathBuf>) -> Option<PathBuf> {
     let missing: Vec<&str> = missing(&named);
     assert!(
         missing.is_empty(),
-        "TENSORLANE_CLUSTER_BIN is {}, which has no {}: build it there, or unset the variable to skip this test",
+        "TENSORLANE_CLUSTER_BIN is {}, which has no {}: build it there, or leave this test out",
         named.display(),
         missing.join(" and no ")
     );
@@ -45,7 +46,7 @@ fn chosen(named: Option<PathBuf>, built: Option<PathBuf>) -> Option<PathBuf> {
 }
 
 #[test]
-#[should_panic(expected = "which has no kube-apiserver: build it there")]
+#[should_panic(expected = "which has no kube-apiserver and no kube-controller-manager: build it there")]
 fn a_named_folder_without_a_program_is_a_mistake() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("etcd"), "").unwrap();
@@ -86,22 +87,24 @@ pub(crate) const AUDIT: &str = "audit.log";
 pub(crate) const ADMIN: &str = "admin-of-this-test";
 
 impl Server {
-    /// Starts one, or says on standard error that the test is skipped.
-    pub(crate) async fn start() -> Option<Server> {
+    /// Starts one. Whoever has not the programs leaves such tests out: each ignores itself unless it is asked for.
+    pub(crate) async fn start() -> Server {
+        Server::start_with(&[]).await
+    }
+
+    /// The same, with these arguments of the API server besides.
+    pub(crate) async fn start_with(more: &[&str]) -> Server {
         let Some(programs) = programs() else {
-            eprintln!(
-                "skipped: TENSORLANE_CLUSTER_BIN is not set, and target/cluster/bin has not etcd and kube-apiserver"
-            );
-            return None;
+            panic!("target/cluster/bin has not all of {PROGRAMS:?}: `cargo xtask cluster up` builds them");
         };
         let folder = tempfile::tempdir().unwrap();
         let mut server = Server { processes: Vec::new(), folder, port: free_port() };
-        server.etcd_and_apiserver(&programs);
+        server.etcd_and_apiserver(&programs, more);
         server.wait_until_ready().await;
-        Some(server)
+        server
     }
 
-    fn etcd_and_apiserver(&mut self, programs: &Path) {
+    fn etcd_and_apiserver(&mut self, programs: &Path, more: &[&str]) {
         let key = rcgen::KeyPair::generate().unwrap();
         fs::write(self.path("sa.key"), key.serialize_pem()).unwrap();
         fs::write(self.path("sa.pub"), key.public_key_pem()).unwrap();
@@ -136,7 +139,8 @@ impl Server {
             format!("--audit-policy-file={}", self.path("audit.json").display()),
             format!("--audit-log-path={}", self.path(AUDIT).display()),
         ];
-        self.spawn(&programs.join("kube-apiserver"), &apiserver, "apiserver.log");
+        let more: Vec<String> = more.iter().map(|&argument| argument.to_owned()).collect();
+        self.spawn(&programs.join("kube-apiserver"), &[&apiserver[..], &more].concat(), "apiserver.log");
     }
 
     /// Starts a program that ends with this server, its output in a file.
@@ -151,6 +155,28 @@ impl Server {
             .spawn()
             .unwrap();
         self.processes.push(Process(child));
+    }
+
+    /// Starts to delete what has lost all of its owners, and nothing else that a cluster does.
+    pub(crate) fn collect_garbage(&mut self) {
+        self.control("garbage-collector-controller");
+    }
+
+    /// Starts to gather the rules of roles that are made of others, and nothing else that a cluster does.
+    pub(crate) fn aggregate_roles(&mut self) {
+        self.control("clusterrole-aggregation-controller");
+    }
+
+    fn control(&mut self, controller: &str) {
+        let Some(programs) = programs() else { panic!("they were there when the server was started") };
+        let kubeconfig = self.kubeconfig(ADMIN, "controller.kubeconfig");
+        let arguments = [
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--controllers={controller}"),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ];
+        self.spawn(&programs.join("kube-controller-manager"), &arguments, "controller.log");
     }
 
     async fn wait_until_ready(&mut self) {
@@ -179,15 +205,31 @@ impl Server {
 
     /// A client with this token.
     pub(crate) fn client(&self, token: &str) -> Client {
+        Client::try_from(self.config(token)).unwrap()
+    }
+
+    /// The same, which does not try again by itself what is refused for now.
+    pub(crate) fn client_that_tries_once(&self, token: &str) -> Client {
+        let mut config = self.config(token);
+        config.default_retry = false;
+        Client::try_from(config).unwrap()
+    }
+
+    fn config(&self, token: &str) -> Config {
         let mut config = Config::new(self.url().parse().unwrap());
         // The server has made its certificate itself, and is ours, on loopback.
         config.accept_invalid_certs = true;
         config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
-        Client::try_from(config).unwrap()
+        config
+    }
+
+    /// Where the API server listens.
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     fn url(&self) -> String {
-        format!("https://127.0.0.1:{}", self.port)
+        format!("https://{}", self.address())
     }
 
     /// A kubeconfig for programs that are started here.

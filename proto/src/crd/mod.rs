@@ -13,6 +13,7 @@
 mod exchange;
 #[allow(unreachable_pub)]
 mod peer;
+mod readable;
 mod words;
 
 pub use exchange::{

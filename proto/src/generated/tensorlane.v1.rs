@@ -92,6 +92,23 @@ pub struct Refusal {
     #[prost(string, tag = "2")]
     pub why: ::prost::alloc::string::String,
 }
+/// A part of the bytes of one reply, and the way that they came from the other peer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Path {
+    /// The way.
+    #[prost(enumeration = "Way", tag = "1")]
+    pub way: i32,
+    /// Bytes that came this way. What came twice, because a connection was lost in between, counts twice.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
+    /// Connections of its own that carried them; 0 for the control connection.
+    #[prost(uint32, tag = "3")]
+    pub lanes: u32,
+    /// Why the rest did not come this way, a stable label: no_lane, lanes_broke, lanes_cooldown, lanes_not_offered, ...
+    /// Empty where it was not left.
+    #[prost(string, tag = "4")]
+    pub left: ::prost::alloc::string::String,
+}
 /// How the bytes of one reply travelled. In every reply that moved bytes.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Moved {
@@ -107,6 +124,9 @@ pub struct Moved {
     /// The better transports that were refused, best first.
     #[prost(message, repeated, tag = "4")]
     pub refusals: ::prost::alloc::vec::Vec<Refusal>,
+    /// The ways within the transport, in the order in which they were tried; empty within a pod.
+    #[prost(message, repeated, tag = "5")]
+    pub paths: ::prost::alloc::vec::Vec<Path>,
 }
 /// What a route must satisfy; if it cannot, the call fails with REQUIREMENT_NOT_MET and nothing is moved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -181,6 +201,44 @@ impl Transport {
             "TRANSPORT_CUDA_IPC" => Some(Self::CudaIpc),
             "TRANSPORT_TCP" => Some(Self::Tcp),
             "TRANSPORT_QUIC" => Some(Self::Quic),
+            _ => None,
+        }
+    }
+}
+/// The way that the bytes of a pull come, within a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Way {
+    /// As chunks on the control connection.
+    Stream = 0,
+    /// As they are asked for, on lanes.
+    Lanes = 1,
+    /// Likewise, on lanes that are streams of one QUIC connection.
+    Quic = 2,
+    /// Not at all: where they are is said in the head, and their segment is had over the node's socket. All of a tensor only.
+    /// The lease lasts until PullDone.
+    Shm = 3,
+}
+impl Way {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Stream => "WAY_STREAM",
+            Self::Lanes => "WAY_LANES",
+            Self::Quic => "WAY_QUIC",
+            Self::Shm => "WAY_SHM",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WAY_STREAM" => Some(Self::Stream),
+            "WAY_LANES" => Some(Self::Lanes),
+            "WAY_QUIC" => Some(Self::Quic),
+            "WAY_SHM" => Some(Self::Shm),
             _ => None,
         }
     }
@@ -2613,6 +2671,35 @@ pub struct PeerHello {
     /// What it can speak.
     #[prost(message, optional, tag = "5")]
     pub offer: ::core::option::Option<Offer>,
+    /// From the side that accepted the connection, since version 2: 32 random bytes that lanes of this connection are bound
+    /// with. Absent: it takes no lanes.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub lane_key: ::prost::bytes::Bytes,
+    /// How many lanes in each direction it takes part in, 0 to 8.
+    #[prost(uint32, tag = "7")]
+    pub lanes: u32,
+    /// Whether its policy lets lanes be plain. They are where both say so.
+    #[prost(bool, tag = "8")]
+    pub plain_lanes: bool,
+    /// How many lanes in each direction it takes part in on QUIC, 0 to 8. It listens for QUIC at the UDP port of the same number.
+    #[prost(uint32, tag = "9")]
+    pub quic_lanes: u32,
+    /// Where it listens in the directory that the sidecars of a node share. Absent: it shares no memory with other pods.
+    #[prost(message, optional, tag = "10")]
+    pub node: ::core::option::Option<NodeSocket>,
+}
+/// A socket in the node's directory, and what both ends of a connection prove with that they are at one and the same node.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NodeSocket {
+    /// Its name in the directory: 16 lower-case hex digits and ".sock".
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The number of its inode: what lies there under the same name and is another file is not it.
+    #[prost(fixed64, tag = "2")]
+    pub inode: u64,
+    /// From the side that accepted the connection: 32 random bytes, to be brought over the node's socket by an HMAC.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
 }
 /// Asks for bytes. The reader has room for them already. Leases the tensor for the reading peer until PullDone.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2629,6 +2716,9 @@ pub struct Pull {
     /// Packed bytes that the reader expects; the owner refuses where its own count differs.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
+    /// How the bytes are to come, since version 2.
+    #[prost(enumeration = "Way", tag = "5")]
+    pub way: i32,
 }
 /// Answers a Pull, before its bytes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2639,6 +2729,22 @@ pub struct PullHead {
     /// CRC-32C of all the packed bytes where the tensor has one and the selection is all of it.
     #[prost(fixed32, optional, tag = "2")]
     pub crc32c: ::core::option::Option<u32>,
+    /// Where the bytes are at the owner, where the way is shm. The descriptor is that of the bytes as they lie.
+    #[prost(message, optional, tag = "3")]
+    pub place: ::core::option::Option<Place>,
+}
+/// Where the bytes of a tensor are at its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Place {
+    /// The number of the segment at the owner; 0 for a tensor of no bytes.
+    #[prost(fixed32, tag = "1")]
+    pub segment: u32,
+    /// Where they begin, in bytes.
+    #[prost(fixed64, tag = "2")]
+    pub offset: u64,
+    /// How many.
+    #[prost(fixed64, tag = "3")]
+    pub bytes: u64,
 }
 /// Several small tensors in one frame and back. At most 4,096, and 64 KiB each.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2707,3 +2813,56 @@ pub struct CallFailed {
 /// A question whose answer (the same frame, flagged) shows that the other side lives. Sent where nothing moved for a while.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ping {}
+/// Asks the side that dialed this connection to dial lanes on which the asker reads. No reply: the lanes come, or not.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lanes {
+    /// The numbers of the lanes that are missing, each below 8.
+    #[prost(uint32, repeated, tag = "1")]
+    pub missing: ::prost::alloc::vec::Vec<u32>,
+    /// Of which way; absent means lanes that are connections of their own.
+    #[prost(enumeration = "Way", tag = "2")]
+    pub way: i32,
+}
+/// First frame of a lane, inside TLS with the same keys as the connection that it belongs to. Answered by the same frame,
+/// empty, flagged REPLY. Likewise on the first stream of a QUIC connection, as lane 0, and on each stream after it, where
+/// nonce and proof are empty: the first one has proven for all.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LaneHello {
+    /// Its number among the lanes of its direction, below 8.
+    #[prost(uint32, tag = "1")]
+    pub lane: u32,
+    /// Whether the side that dials serves on it; else it reads.
+    #[prost(bool, tag = "2")]
+    pub serves: bool,
+    /// 32 random bytes.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub nonce: ::prost::bytes::Bytes,
+    /// HMAC-SHA-256 by the lane key over all of the above; docs/protocol.md has the bytes.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub proof: ::prost::bytes::Bytes,
+}
+/// On a lane: asks for bytes of a pull whose way is lanes or QUIC. The answer is chunks that follow each other, the last one
+/// flagged; or the same frame flagged REPLY and FAILED with a Failure. With call 0 and nothing in it: the reader leaves the
+/// lane, for it has no work.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Ask {
+    /// Where they begin, in packed bytes.
+    #[prost(fixed64, tag = "1")]
+    pub offset: u64,
+    /// How many, 1 to 4 MiB.
+    #[prost(fixed32, tag = "2")]
+    pub length: u32,
+}
+/// Sent by the owner of a pull for each answer on a plain lane: what the bytes must sum to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Sum {
+    /// Where they begin, in packed bytes.
+    #[prost(fixed64, tag = "1")]
+    pub offset: u64,
+    /// How many.
+    #[prost(fixed32, tag = "2")]
+    pub length: u32,
+    /// Their CRC-32C.
+    #[prost(fixed32, tag = "3")]
+    pub crc32c: u32,
+}

@@ -86,6 +86,9 @@ pub enum Event {
         bytes: u64,
         /// Who wanted it.
         by: Holder,
+        /// The bytes are still their owner's, and only mapped here: freed the moment nobody leases them, for the owner
+        /// cannot reuse them before.
+        mapped: bool,
     },
     /// Free copies that nobody leases, longest idle first, until this many bytes are free or no such copy is left.
     Evict {

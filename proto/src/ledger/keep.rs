@@ -32,7 +32,7 @@ impl Ledger {
     fn check_owned(&self, id: TensorId) -> Result<(), Refusal> {
         match &self.slots.get(id).ok_or(Refusal::NotFound { id })?.life {
             Life::Reserved { .. } => Err(Refusal::NotSealed { id }),
-            Life::Copied { origin } => Err(Refusal::NotOwned { id, origin: origin.clone() }),
+            Life::Copied { origin, .. } => Err(Refusal::NotOwned { id, origin: origin.clone() }),
             Life::Owned { .. } => Ok(()),
         }
     }

@@ -122,7 +122,7 @@ impl Ledger {
             Event::Reserve { by, bytes, retry } => self.reserve(by, bytes, retry),
             Event::Seal { by, id, keep, retry } => self.seal(by, id, keep, retry, effects),
             Event::Abort { by, id } => self.abort(by, id, effects),
-            Event::CopyIn { origin, bytes, by } => self.copy_in(origin, bytes, by),
+            Event::CopyIn { origin, bytes, by, mapped } => self.copy_in(origin, bytes, by, mapped),
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count, effects),
             Event::Name { id, name } => self.name(id, name, effects),

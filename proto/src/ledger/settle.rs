@@ -88,7 +88,8 @@ impl Ledger {
             Life::Owned { names, tickets } if names.is_empty() && *tickets == 0 => {
                 self.free(id, cause, effects);
             }
-            Life::Copied { .. } => {
+            Life::Copied { mapped: true, .. } => self.free(id, cause, effects),
+            Life::Copied { mapped: false, .. } => {
                 self.idle.push(id.slot(), self.now);
                 self.counts.bytes_idle += tensor.bytes;
             }
@@ -106,7 +107,7 @@ impl Ledger {
                 self.counts.bytes_reserved -= bytes;
             }
             Life::Owned { .. } => self.counts.bytes_sealed -= bytes,
-            Life::Copied { origin } => {
+            Life::Copied { origin, .. } => {
                 self.copies.remove(&origin);
                 if self.idle.remove(id.slot()) {
                     self.counts.bytes_idle -= bytes;

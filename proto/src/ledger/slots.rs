@@ -22,8 +22,8 @@ pub(super) enum Life {
     Reserved { by: Option<Holder> },
     /// Put here: kept by leases, names and tickets.
     Owned { names: BTreeSet<TensorName>, tickets: u64 },
-    /// Pulled from another peer: kept by leases, then for a while.
-    Copied { origin: Origin },
+    /// Pulled from another peer: kept by leases, then for a while; only mapped from there: by leases alone.
+    Copied { origin: Origin, mapped: bool },
 }
 
 impl Tensor {

@@ -86,7 +86,7 @@ impl Scene {
     }
 
     fn copy(&mut self, n: u64, by: Holder) -> TensorId {
-        match self.quietly(Event::CopyIn { origin: origin(n), bytes: 10, by }) {
+        match self.quietly(Event::CopyIn { origin: origin(n), bytes: 10, by, mapped: false }) {
             Answer::CopiedIn { id } => id,
             other => panic!("{other:?}"),
         }

@@ -117,7 +117,7 @@ impl Ledger {
                 entry.names = Some(names);
                 entry.tickets = *tickets;
             }
-            Life::Copied { origin } => entry.origin = Some(origin),
+            Life::Copied { origin, .. } => entry.origin = Some(origin),
         }
         Some(entry)
     }

@@ -65,12 +65,18 @@ impl Ledger {
         Ok(Answer::Aborted)
     }
 
-    pub(super) fn copy_in(&mut self, origin: Origin, bytes: u64, by: Holder) -> Result<Answer, Refusal> {
+    pub(super) fn copy_in(
+        &mut self,
+        origin: Origin,
+        bytes: u64,
+        by: Holder,
+        mapped: bool,
+    ) -> Result<Answer, Refusal> {
         if let Some(&id) = self.copies.get(&origin) {
             return Err(Refusal::CopyExists { id });
         }
         self.holders.admit(by, &self.limits)?;
-        let id = self.add(Tensor::new(bytes, Life::Copied { origin: origin.clone() }))?;
+        let id = self.add(Tensor::new(bytes, Life::Copied { origin: origin.clone(), mapped }))?;
         self.counts.bytes_sealed += bytes;
         self.copies.insert(origin, id);
         self.add_lease(by, id);

@@ -162,7 +162,7 @@ impl Twins {
             let (state, by, origin) = match &tensor.kind {
                 Kind::Reserved(by) => (State::Reserved, *by, None),
                 Kind::Owned => (State::Sealed, None, None),
-                Kind::Copy(origin) => (State::Sealed, None, Some(origin)),
+                Kind::Copy(origin) | Kind::Map(origin) => (State::Sealed, None, Some(origin)),
             };
             prop_assert_eq!((entry.id, entry.bytes, entry.state), (tensor.id, tensor.bytes, state));
             prop_assert_eq!((entry.reserved_by, entry.origin), (by, origin));

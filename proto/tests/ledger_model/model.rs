@@ -34,6 +34,8 @@ pub(crate) enum Kind {
     Reserved(Option<Holder>),
     Owned,
     Copy(Origin),
+    /// As a copy, but freed with its last lease.
+    Map(Origin),
 }
 
 type Outcome = Result<Answer, Refusal>;
@@ -68,7 +70,10 @@ impl Model {
             Event::Unname { name } => self.unname(name),
             Event::IssueTicket { id, spec } => self.issue(id, spec),
             Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),
-            Event::CopyIn { origin, bytes, by } => self.copy_in(origin, bytes, by, made),
+            Event::CopyIn { origin, bytes, by, mapped } => {
+                let kind = if mapped { Kind::Map(origin.clone()) } else { Kind::Copy(origin.clone()) };
+                self.copy_in(&origin, kind, bytes, by, made)
+            }
             Event::Evict { bytes } => Ok(self.evict(bytes)),
             Event::HolderGone { holder } => {
                 self.gone(holder, Cause::HolderGone);
@@ -135,6 +140,7 @@ impl Model {
             let ticketed = self.tickets.iter().any(|(_, of, _, _)| *of == id);
             match kind {
                 Kind::Owned if !leased && !named && !ticketed => self.free(id, cause),
+                Kind::Map(_) if !leased => self.free(id, cause),
                 Kind::Copy(_) if leased => self.idle.retain(|(of, _)| *of != id),
                 Kind::Copy(_) if !self.idle.iter().any(|(of, _)| *of == id) => self.idle.push((id, self.now)),
                 _ => {}
@@ -238,13 +244,13 @@ impl Model {
         Ok(Answer::Aborted)
     }
 
-    fn copy_in(&mut self, origin: Origin, bytes: u64, by: Holder, made: TensorId) -> Outcome {
-        if let Some(id) = self.copy_of(&origin) {
+    fn copy_in(&mut self, origin: &Origin, kind: Kind, bytes: u64, by: Holder, made: TensorId) -> Outcome {
+        if let Some(id) = self.copy_of(origin) {
             return Err(Refusal::CopyExists { id });
         }
         self.check_claim(by)?;
         self.check_room(bytes)?;
-        self.tensors.push(Tensor { id: made, bytes, kind: Kind::Copy(origin) });
+        self.tensors.push(Tensor { id: made, bytes, kind });
         self.leases.push((by, made));
         Ok(Answer::CopiedIn { id: made })
     }
@@ -371,7 +377,7 @@ impl Model {
     fn check_owned(&self, id: TensorId) -> Result<(), Refusal> {
         self.check_sealed(id)?;
         match self.tensor(id).map(|tensor| tensor.kind.clone()) {
-            Some(Kind::Copy(origin)) => Err(Refusal::NotOwned { id, origin }),
+            Some(Kind::Copy(origin) | Kind::Map(origin)) => Err(Refusal::NotOwned { id, origin }),
             _ => Ok(()),
         }
     }
@@ -429,7 +435,8 @@ impl Model {
     }
 
     pub(crate) fn copy_of(&self, origin: &Origin) -> Option<TensorId> {
-        self.tensors.iter().find(|tensor| tensor.kind == Kind::Copy(origin.clone())).map(|tensor| tensor.id)
+        let is_of = |kind: &Kind| matches!(kind, Kind::Copy(of) | Kind::Map(of) if of == origin);
+        self.tensors.iter().find(|tensor| is_of(&tensor.kind)).map(|tensor| tensor.id)
     }
 
     pub(crate) fn held(&self, by: Holder, id: TensorId) -> u64 {
@@ -479,7 +486,11 @@ impl Model {
             tensors: self.tensors.len(),
             reserved: self.tensors.iter().filter(reserved).count(),
             sealed: self.tensors.iter().filter(sealed).count(),
-            copies: self.tensors.iter().filter(|tensor| matches!(tensor.kind, Kind::Copy(_))).count(),
+            copies: self
+                .tensors
+                .iter()
+                .filter(|tensor| matches!(tensor.kind, Kind::Copy(_) | Kind::Map(_)))
+                .count(),
             leases: self.leases.len() as u64,
             names: self.names.len(),
             tickets: self.tickets.len(),

@@ -123,7 +123,10 @@ impl Maker<'_> {
             56..60 => Event::Unname { name: self.name() },
             60..65 => Event::IssueTicket { id: self.tensor(), spec: self.ticket_spec() },
             65..73 => Event::Redeem { ticket: self.ticket(), by: self.holder(), retry: self.retry() },
-            73..79 => Event::CopyIn { origin: self.origin(), bytes: self.bytes(), by: self.holder() },
+            73..79 => {
+                let (origin, bytes, by) = (self.origin(), self.bytes(), self.holder());
+                Event::CopyIn { origin, bytes, by, mapped: self.dice.percent(30) }
+            }
             79..81 => Event::Evict { bytes: self.dice.roll(300) },
             81..82 => Event::HolderGone { holder: self.holder() },
             82..84 => {

@@ -1,7 +1,9 @@
 //! Draining: after the signal nothing new begins, and what moves bytes may finish, for a bounded time.
 //!
 //! In Kubernetes the signal comes when the pod's own containers have ended, so what is left is mostly what other pods read
-//! from here. Waits for names and for room end at once: nothing will come to them any more.
+//! from here. Waits for names and for room end at once: nothing will come to them any more. A pull that a lost connection
+//! interrupts may go on over the next one, so it is waited for as long as its lease waits (`gc.leaseGrace`): a reader that
+//! has died costs the end that much, and never more than `deadlines.drain`.
 
 use std::time::Duration;
 
@@ -17,14 +19,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(super) struct Left {
     /// Calls of clients.
     pub(super) calls: usize,
-    /// Pulls of other peers, on connections that are up.
+    /// Pulls of other peers: also those whose connection was lost, while they may still be taken up again.
     pub(super) pulls: usize,
+    /// Bytes of answers that were made and not read.
+    pub(super) unread: u64,
 }
 
 // === impl Left ===
 
 impl Left {
-    const NOTHING: Self = Self { calls: 0, pulls: 0 };
+    const NOTHING: Self = Self { calls: 0, pulls: 0, unread: 0 };
 }
 
 /// Closes the gate and waits: until nothing is under way, or `most` is over, or there is a second signal.
@@ -33,7 +37,7 @@ pub(super) async fn drain(parts: &Parts, most: Duration, second: impl Future<Out
     let began = Instant::now();
     let before = parts.left();
     if before != Left::NOTHING {
-        tracing::info!(calls = before.calls, pulls = before.pulls, most = ?most, "draining");
+        tracing::info!(calls = before.calls, pulls = before.pulls, unread = before.unread, most = ?most, "draining");
     }
     let signal = tokio::select! {
         () = finished(parts, began + most) => None,
@@ -44,6 +48,7 @@ pub(super) async fn drain(parts: &Parts, most: Duration, second: impl Future<Out
         tracing::warn!(
             calls = left.calls,
             pulls = left.pulls,
+            unread = left.unread,
             seconds = began.elapsed().as_secs_f64(),
             signal,
             "cut: not everything that was under way has finished"
@@ -51,8 +56,11 @@ pub(super) async fn drain(parts: &Parts, most: Duration, second: impl Future<Out
     }
 }
 
+/// Twice nothing: between being let in and being counted, a pull is in neither number for a moment.
 async fn finished(parts: &Parts, until: Instant) {
-    while parts.left() != Left::NOTHING && Instant::now() < until {
+    let mut quiet = 0;
+    while quiet < 2 && Instant::now() < until {
+        quiet = if parts.left() == Left::NOTHING { quiet + 1 } else { 0 };
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }

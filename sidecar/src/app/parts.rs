@@ -41,6 +41,7 @@ pub(super) struct Parts {
     peers: Option<Peering>,
     sessions: Arc<SessionServer>,
     fingerprint: Fingerprint,
+    unread: Unread,
     /// Held for as long as the sidecar runs.
     _locks: [File; 2],
 }
@@ -74,7 +75,13 @@ impl Parts {
             deadline: config.deadlines.default,
             deadline_max: DEADLINE_MAX,
             fingerprint,
-            routes: RoutePolicy { transports: config.routes.transports, require: config.routes.require },
+            routes: RoutePolicy {
+                transports: config.routes.transports,
+                require: config.routes.require,
+                encryption: config.routes.encryption,
+                prefer: config.routes.prefer,
+                node: config.node.directory.is_some(),
+            },
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
         let unread = Unread::new(config.limits.unread_bytes);
@@ -94,7 +101,7 @@ impl Parts {
         );
         let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
         scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread);
-        Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, _locks: locks })
+        Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, unread, _locks: locks })
     }
 
     pub(super) fn exchange(&self) -> &Arc<Exchange> {
@@ -114,6 +121,7 @@ impl Parts {
         Left {
             calls: self.exchange.gate().under_way(),
             pulls: self.peers.as_ref().map_or(0, |peering| peering.peers.open_pulls()),
+            unread: self.unread.bytes(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use tensorlane_proto::identity::{Fingerprint, PeerName};
+use tensorlane_proto::negotiate::{Encryption, Transport};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -21,11 +22,14 @@ use crate::directory::{
 use crate::exchange::Exchange;
 use crate::identity::{Identity, Keyring, fingerprint, tls};
 use crate::metrics::Metrics;
-use crate::peer::{Counters, Keys, Known, KnownPeer, Me, Peers, PeersConfig};
+use crate::peer::{Counters, Keys, Known, KnownPeer, LanesConfig, Me, NodeConfig, Peers, PeersConfig};
 use crate::unread::Unread;
 
 /// How long a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+/// Lanes on QUIC in each direction of a pair. They share one connection and its part of the link: the second is there so
+/// that one copies while the other asks.
+const QUIC_LANES: usize = 2;
 
 /// A directory behind the questions of `peer`.
 struct Table {
@@ -55,8 +59,8 @@ impl Known for Table {
         self.now().peer(name).map(|entry| known(entry))
     }
 
-    fn by_fingerprint(&self, fingerprint: &Fingerprint) -> Option<PeerName> {
-        self.now().holder_of(fingerprint).map(|entry| entry.name.clone())
+    fn claimants(&self, fingerprint: &Fingerprint) -> Vec<PeerName> {
+        self.now().claimants(fingerprint).iter().map(|entry| entry.name.clone()).collect()
     }
 
     fn refresh(&self) {
@@ -106,6 +110,17 @@ pub(super) fn start(
             peers_max: config.peers.max,
             strangers_max: config.limits.strangers,
             unread: unread.clone(),
+            lanes: LanesConfig {
+                count: config.peers.lanes,
+                // Whatever may be plain is not where every route must be encrypted: those that others ask for, too.
+                plain: config.routes.encryption == Encryption::None && !config.routes.require.encrypted,
+                quic: quic_lanes(config),
+                ..LanesConfig::default()
+            },
+            node: config.node.directory.clone().map(|directory| {
+                let arena = Arc::clone(exchange.store().arena());
+                NodeConfig { directory, arena }
+            }),
             ..PeersConfig::new(address)
         },
         keys(keyring.current())?,
@@ -125,6 +140,14 @@ pub(super) fn start(
         Rotating { keyring, directory, published, peers: Arc::clone(&peers), exchange: Arc::clone(exchange) };
     let rotating = [rotating.run(config.identity.clone())].into_iter().collect();
     Ok(Some(Peering { peers, rotating }))
+}
+
+/// None where it is not allowed, where the other one is always taken, and where lanes are off altogether.
+fn quic_lanes(config: &Config) -> usize {
+    let needed = [Transport::Quic, Transport::Tcp];
+    let allowed = config.routes.transports.is_none_or(|all| needed.iter().all(|one| all.contains(*one)));
+    let wanted = config.routes.prefer != Some(Transport::Tcp) && config.peers.lanes > 0;
+    if allowed && wanted { QUIC_LANES } else { 0 }
 }
 
 /// The place that `peers.directory` names.

@@ -7,9 +7,12 @@ use parking_lot::Mutex;
 use prometheus::IntCounter;
 
 use crate::exchange::Exchange;
-use crate::metrics::label::{AuthRefusal, Carrier, Direction, FrameFault, Label, PeerCut, PeerState, Wait};
+use crate::metrics::label::{
+    AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, Label, LaneEnd, NodeEvent,
+    NodeRefusal, PeerCut, PeerState, Wait, Way,
+};
 use crate::metrics::{ArenaBytes, Live, Metrics};
-use crate::peer::Peers;
+use crate::peer::{Counters, Peers};
 use crate::session::SessionServer;
 use crate::unread::Unread;
 
@@ -66,6 +69,14 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
         inherited: usage.inherited,
         populated: usage.populated,
     });
+    let foreign = store.arena().foreign();
+    for (state, bytes) in [
+        (Foreign::Mapped, foreign.mapped),
+        (Foreign::Used, foreign.used),
+        (Foreign::Orphaned, foreign.orphaned),
+    ] {
+        metrics.peers.foreign.at((state,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
     catch_up(&metrics.arena.populate_failures, usage.populate_failures);
     catch_up(&metrics.arena.cold_populates, usage.cold_populates);
     metrics.arena.waiters.at((Wait::Room,)).set(i64::try_from(store.waiting()).unwrap_or(i64::MAX));
@@ -104,6 +115,38 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
     }
     for refusal in AuthRefusal::ALL {
         catch_up(metrics.peers.refused.at((*refusal,)), counters.auth_refused.count(refusal.as_str()));
+    }
+    show_lanes(metrics, counters);
+    show_node(metrics, counters);
+}
+
+fn show_lanes(metrics: &Metrics, counters: &Counters) {
+    for way in Way::ALL {
+        catch_up(metrics.peers.pulls.at((*way,)), counters.pulls.count(way.as_str()));
+    }
+    for (direction, word) in [(Direction::In, "read"), (Direction::Out, "serve")] {
+        catch_up(metrics.peers.opened_lanes.at((direction,)), counters.lanes_opened.count(word));
+    }
+    for end in LaneEnd::ALL {
+        catch_up(metrics.peers.ended_lanes.at((*end,)), counters.lanes_closed.count(end.as_str()));
+    }
+    for dialed in Dialed::ALL {
+        catch_up(metrics.peers.quic_connections.at((*dialed,)), counters.quic_opened.count(dialed.as_str()));
+    }
+    catch_up(&metrics.peers.quic_migrations, counters.quic_migrations.load(Ordering::Relaxed));
+    for reason in FallBack::ALL {
+        catch_up(metrics.peers.fallbacks.at((*reason,)), counters.fallbacks.count(reason.as_str()));
+    }
+}
+
+fn show_node(metrics: &Metrics, counters: &Counters) {
+    let met = counters.node_opened.all().iter().map(|(_, count)| count).sum();
+    catch_up(metrics.peers.node_meetings.at((NodeEvent::Met,)), met);
+    for event in NodeEvent::ALL.iter().filter(|event| **event != NodeEvent::Met) {
+        catch_up(metrics.peers.node_meetings.at((*event,)), counters.node_closed.count(event.as_str()));
+    }
+    for refusal in NodeRefusal::ALL {
+        catch_up(metrics.peers.node_refused.at((*refusal,)), counters.node_refused.count(refusal.as_str()));
     }
 }
 

@@ -8,12 +8,9 @@
 use std::fmt;
 
 use tensorlane_proto::crd::GpuMode;
-use tensorlane_proto::negotiate::{Encryption, Transport, TransportSet};
+use tensorlane_proto::negotiate::{SPOKEN, Transport, TransportSet};
 
 use super::Config;
-
-/// The transports of this release.
-pub const SPOKEN: TransportSet = TransportSet::EMPTY.with(Transport::Local).with(Transport::Tcp);
 
 /// What is asked for and cannot be had; at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +32,7 @@ pub struct Lack {
 /// # Errors
 /// All of it, each with what to do.
 pub fn check_abilities(config: &Config) -> Result<(), Unable> {
-    let all = [transports(config), encryption(config), gpu(config), node(config)];
+    let all = [transports(config), gpu(config)];
     let lacks: Vec<Lack> = all.into_iter().flatten().collect();
     if lacks.is_empty() { Ok(()) } else { Err(Unable(lacks)) }
 }
@@ -49,14 +46,9 @@ pub fn missing_transports(config: &Config) -> Vec<Transport> {
 fn transports(config: &Config) -> Option<Lack> {
     let allowed = config.routes.transports?;
     let value = words(allowed.iter());
-    let wrong = "this release speaks none of them between peers: add tcp";
-    (!allowed.contains(Transport::Tcp)).then_some(Lack { setting: "transports", value, wrong })
-}
-
-fn encryption(config: &Config) -> Option<Lack> {
-    let wrong = "this release has no plain lanes, all bytes between peers are encrypted: say required";
-    let lack = Lack { setting: "encryption", value: "none".to_owned(), wrong };
-    (config.routes.encryption == Encryption::None).then_some(lack)
+    let wrong = "quic carries nothing but the bytes of large tensors: add tcp, or shm for pods of one node";
+    let is_enough = allowed.contains(Transport::Tcp) || allowed.contains(Transport::Shm);
+    (!is_enough).then_some(Lack { setting: "transports", value, wrong })
 }
 
 fn gpu(config: &Config) -> Option<Lack> {
@@ -64,12 +56,6 @@ fn gpu(config: &Config) -> Option<Lack> {
     let wrong = "this release shares no memory of GPUs: say auto or none, and put tensors of the host";
     let lack = Lack { setting: "gpu.mode", value: mode.to_string(), wrong };
     matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc).then_some(lack)
-}
-
-fn node(config: &Config) -> Option<Lack> {
-    let value = config.node.directory.as_ref()?.display().to_string();
-    let wrong = "this release shares no memory between the pods of a node: leave it out (sameNode: off in the exchange)";
-    Some(Lack { setting: "node.directory", value, wrong })
 }
 
 fn words(all: impl Iterator<Item = Transport>) -> String {
@@ -105,10 +91,13 @@ mod tests {
         for (setting, value) in [
             ("transports", "tcp"),
             ("transports", "shm,tcp,quic"),
+            ("transports", "shm"),
             ("require", "encrypted"),
             ("require", "same_node,zero_copy"),
             ("encryption", "required"),
+            ("encryption", "none"),
             ("gpu.mode", "none"),
+            ("node.directory", "/n"),
         ] {
             assert!(lacks(&[(setting, value)]).is_empty(), "{setting}: {value}");
         }
@@ -116,19 +105,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_had_is_told_all_at_once_with_what_to_do() {
-        let asked = [
-            ("transports", "shm,quic"),
-            ("encryption", "none"),
-            ("gpu.mode", "broker"),
-            ("node.directory", "/n"),
-        ];
+        let asked = [("transports", "cuda_ipc,quic"), ("gpu.mode", "broker")];
         let told = lacks(&asked);
-        let expected = [
-            ("transports = shm,quic", "add tcp"),
-            ("encryption = none", "say required"),
-            ("gpu.mode = broker", "say auto or none"),
-            ("node.directory = /n", "sameNode: off"),
-        ];
+        let expected = [("transports = cuda_ipc,quic", "add tcp"), ("gpu.mode = broker", "say auto or none")];
         assert_eq!(told.len(), expected.len(), "{told:?}");
         for (told, (start, part)) in told.iter().zip(expected) {
             assert!(told.starts_with(start) && told.contains(part), "{told}");
@@ -139,7 +118,7 @@ mod tests {
     #[test]
     fn what_may_be_used_and_is_not_there_is_known() {
         let config = Config::of(&[("transports", "shm,tcp,quic")]).unwrap();
-        assert_eq!(missing_transports(&config), [Transport::Shm, Transport::Quic]);
+        assert_eq!(missing_transports(&config), []);
         assert!(missing_transports(&Config::of(&[]).unwrap()).is_empty());
     }
 }

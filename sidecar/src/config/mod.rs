@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use tensorlane_proto::crd::GpuMode;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
-use tensorlane_proto::negotiate::{Encryption, Require, TransportSet};
+use tensorlane_proto::negotiate::{Encryption, Require, Transport, TransportSet};
 
 pub mod abilities;
 mod conflicts;
@@ -83,6 +83,8 @@ pub struct Routes {
     pub require: Require,
     /// Whether bulk bytes between peers are encrypted.
     pub encryption: Encryption,
+    /// `tcp` or `quic`; absent: whichever is measured to be faster.
+    pub prefer: Option<Transport>,
 }
 
 /// Where workloads connect.
@@ -136,6 +138,8 @@ pub struct Peers {
     pub kubeconfig: Option<PathBuf>,
     /// Peers that may be connected at once.
     pub max: usize,
+    /// Lanes in each direction of a pair of peers; 0: none.
+    pub lanes: usize,
 }
 
 /// Where the peer table comes from.

@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tensorlane_proto::crd::GpuMode;
+use tensorlane_proto::frame::LANES_MAX;
 use tensorlane_proto::identity::{ExchangeName, PeerName};
 use tensorlane_proto::negotiate::{Encryption, Require};
 
 use super::values::{
-    GI, KI, MI, bytes, bytes_text, count, duration, duration_or_off, encryption, host_port, log_format,
-    log_level, loopback, namespace, parsed, path, peers_directory, require, socket_address_or_off,
-    sockets_directory, transports,
+    GI, KI, MI, bytes, bytes_text, count, count_or_none, duration, duration_or_off, encryption, host_port,
+    log_format, log_level, loopback, namespace, parsed, path, peers_directory, prefer, require,
+    socket_address_or_off, sockets_directory, transports,
 };
 use super::{
     Admin, Arena, Config, Deadlines, Gc, Gpu, Grpc, IdentityConfig, Limits, Log, LogFormat, Node, Peers,
@@ -99,8 +100,15 @@ pub(super) static SETTINGS: &[Setting] = &[
         "encryption",
         Text("required"),
         "required or none",
-        "Whether bulk bytes between peers are encrypted; none lets them travel in the clear.",
+        "Whether lanes are encrypted; none, at both ends, lets bytes of large tensors travel in the clear. Everything else is always encrypted.",
         routes.encryption = encryption
+    ),
+    setting!(
+        "prefer",
+        Text("measured"),
+        "measured, tcp or quic",
+        "Which of tcp and quic brings large tensors where both may be used; measured: the one that brings more to and from a peer, found out by trying the other now and then.",
+        routes.prefer = prefer
     ),
     setting!(
         "sockets.directory",
@@ -199,6 +207,13 @@ pub(super) static SETTINGS: &[Setting] = &[
         "a number from 1 to 10000",
         "Peers that may be connected at once; each costs a thread or two and about 1Mi of arena.base.",
         peers.max = |text| count(text, 10_000)
+    ),
+    setting!(
+        "peers.lanes",
+        Computed(|_, _| lanes(std::thread::available_parallelism().map_or(1, usize::from)).to_string()),
+        "a number from 0 to 8",
+        "Connections of their own for the bytes of large tensors, in each direction of a pair of peers; each costs a thread and up to half a Mi of arena.base while it is used. As many as cores, from 2 to 4, by default; 0 for none.",
+        peers.lanes = |text| count_or_none(text, LANES_MAX)
     ),
     setting!(
         "identity.rotateEvery",
@@ -361,6 +376,12 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
 ];
 
+/// As many lanes as cores, for one core encrypts for one lane; two at least, for a cloud gives one flow a part of the link;
+/// four at most, which fill 100 Gb/s, and of which a pair costs 4 MiB where both ends pull at once.
+fn lanes(cores: usize) -> usize {
+    cores.clamp(2, 4)
+}
+
 /// A quarter of the arena, at most 64 MiB, in whole pages: in a small arena, too, several sessions have room for one.
 fn segment(size: u64) -> u64 {
     // At least what is accepted: a size that was mistaken is told once.
@@ -394,7 +415,12 @@ pub(super) fn blank() -> Config {
     Config {
         exchange: ExchangeName::new("default").expect("seven small letters are a name"),
         peer: PeerName::new("here").expect("four small letters are a name"),
-        routes: Routes { transports: None, require: Require::NONE, encryption: Encryption::Tls },
+        routes: Routes {
+            transports: None,
+            require: Require::NONE,
+            encryption: Encryption::Tls,
+            prefer: None,
+        },
         sockets: Sockets { directory: PathBuf::new() },
         grpc: Grpc { listen: None },
         arena: Arena { size: 0, segment: 0, ready: 0, base: 0 },
@@ -407,6 +433,7 @@ pub(super) fn blank() -> Config {
             namespace: None,
             kubeconfig: None,
             max: 0,
+            lanes: 0,
         },
         identity: IdentityConfig { rotate_every: None, overlap: zero },
         gpu: Gpu { mode: GpuMode::Auto },

@@ -56,7 +56,7 @@ fn every_setting_can_be_set_from_either_side() {
         "log.level" => "warn",
         "identity.rotateEvery" => "7h",
         "identity.overlap" => "7m",
-        "transports" => "quic",
+        "transports" | "prefer" => "quic",
         "require" => "same_node",
         "encryption" | "gpu.mode" => "none",
         "peers.directory" => "file",
@@ -64,6 +64,8 @@ fn every_setting_can_be_set_from_either_side() {
         "peers.kubeconfig" => "/elsewhere",
         "log.format" => "text",
         "limits.unreadBytes" => "32Mi",
+        // As many as cores by default, and at least two.
+        "peers.lanes" => "1",
         path if path.starts_with("arena.") => "32Mi",
         path if path.ends_with("directory") || path.ends_with("file") => "/elsewhere",
         path if path.starts_with("peers.") && path != "peers.max" => "a:1",

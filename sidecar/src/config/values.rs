@@ -86,6 +86,11 @@ pub(super) fn count(text: &str, max: usize) -> Parsed<usize> {
     }
 }
 
+/// A number that may be none.
+pub(super) fn count_or_none(text: &str, max: usize) -> Parsed<usize> {
+    if whole(text)? == 0 { Ok(0) } else { count(text, max) }
+}
+
 fn whole(digits: &str) -> Parsed<u64> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err("not a whole number".to_owned());
@@ -175,6 +180,16 @@ pub(super) fn encryption(text: &str) -> Parsed<Encryption> {
     match text {
         "required" => Ok(Encryption::Tls),
         "none" => Ok(Encryption::None),
+        _ => Err("no such choice".to_owned()),
+    }
+}
+
+/// Which of two transports brings large tensors.
+pub(super) fn prefer(text: &str) -> Parsed<Option<Transport>> {
+    match text {
+        "measured" => Ok(None),
+        "tcp" => Ok(Some(Transport::Tcp)),
+        "quic" => Ok(Some(Transport::Quic)),
         _ => Err("no such choice".to_owned()),
     }
 }
@@ -317,6 +332,8 @@ mod tests {
         }
         assert_eq!((encryption("required"), encryption("none")), (Ok(Encryption::Tls), Ok(Encryption::None)));
         assert!(encryption("tls").is_err());
+        assert_eq!((prefer("measured"), prefer("quic")), (Ok(None), Ok(Some(Transport::Quic))));
+        assert!(prefer("shm").is_err());
     }
 
     #[test]

@@ -99,7 +99,7 @@ mod tests {
         assert!(watch.has_changed().unwrap());
         let table = Arc::clone(&watch.borrow_and_update());
         assert_eq!(table.len(), 2);
-        assert!(table.holder_of(&Fingerprint([1; 32])).is_none());
+        assert!(table.claimants(&Fingerprint([1; 32])).is_empty());
         directory.refresh();
         assert!(
             watch.has_changed().unwrap(),

@@ -10,10 +10,11 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde_yaml::{Mapping, Value};
 
-use super::table::{PeerEntry, PeerTable};
+use super::table::{PeerEntry, PeerTable, TableError};
 use crate::config::{Mistake, host_port};
 
 /// The most bytes of the file: 10,000 peers of four hundred.
@@ -30,8 +31,23 @@ impl fmt::Display for ParseError {
     }
 }
 
-/// The table that a text says. An empty text says nothing, so it is a mistake; `peers: []` says that nobody is there.
+/// The table that a text says, in which nobody has the key of another one.
 pub(super) fn parse(text: &str) -> Result<PeerTable, ParseError> {
+    PeerTable::new(entries(text)?).map_err(|errors| contradictions(&errors))
+}
+
+/// The table that was kept of what peers said of themselves.
+pub(super) fn parse_claims(text: &str) -> Result<PeerTable, ParseError> {
+    PeerTable::of_claims(entries(text)?.into_iter().map(Arc::new).collect())
+        .map_err(|errors| contradictions(&errors))
+}
+
+fn contradictions(errors: &[TableError]) -> ParseError {
+    ParseError(errors.iter().map(|error| Mistake::new("peers", "", error.to_string())).collect())
+}
+
+/// The entries of a text. An empty text says nothing, so it is a mistake; `peers: []` says that nobody is there.
+fn entries(text: &str) -> Result<Vec<PeerEntry>, ParseError> {
     let single = |wrong: String| ParseError(vec![Mistake::new("the file", "", wrong)]);
     let value: Value = serde_yaml::from_str(text).map_err(|error| single(format!("not YAML: {error}")))?;
     let mut mistakes = Vec::new();
@@ -45,13 +61,7 @@ pub(super) fn parse(text: &str) -> Result<PeerTable, ParseError> {
         .enumerate()
         .map(|(i, value)| entry(value, &format!("peers[{i}]"), &mut mistakes))
         .collect();
-    if !mistakes.is_empty() {
-        return Err(ParseError(mistakes));
-    }
-    let table = PeerTable::new(entries.into_iter().flatten().collect());
-    table.map_err(|errors| {
-        ParseError(errors.iter().map(|error| Mistake::new("peers", "", error.to_string())).collect())
-    })
+    if mistakes.is_empty() { Ok(entries.into_iter().flatten().collect()) } else { Err(ParseError(mistakes)) }
 }
 
 fn entry(value: &Value, place: &str, mistakes: &mut Vec<Mistake>) -> Option<PeerEntry> {

@@ -13,7 +13,7 @@ pub struct PeerEntry {
     pub name: PeerName,
     /// Where it listens, `host:port`; none for a peer that only connects to others.
     pub addresses: Vec<String>,
-    /// Its keys: one, or two while a key is rotated. Of one peer only.
+    /// Its keys: one, or two while a key is rotated.
     pub fingerprints: Vec<Fingerprint>,
     /// The node it is on, where known. A hint: being on one node is proven by doing.
     pub node: Option<String>,
@@ -32,7 +32,8 @@ impl fmt::Display for PeerEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerTable {
     by_name: BTreeMap<PeerName, Arc<PeerEntry>>,
-    by_fingerprint: HashMap<Fingerprint, Arc<PeerEntry>>,
+    /// Who says that a key is theirs: one peer, unless somebody copied it.
+    by_fingerprint: HashMap<Fingerprint, Vec<Arc<PeerEntry>>>,
 }
 
 /// Why entries are no table.
@@ -84,11 +85,22 @@ impl PeerTable {
     /// # Errors
     /// Everything that is wrong with them.
     pub fn new(entries: Vec<PeerEntry>) -> Result<PeerTable, Vec<TableError>> {
-        PeerTable::of(entries.into_iter().map(Arc::new).collect())
+        let table = PeerTable::of_claims(entries.into_iter().map(Arc::new).collect())?;
+        let twice = |(fingerprint, peers): (Fingerprint, &[Arc<PeerEntry>])| TableError::FingerprintTwice {
+            fingerprint,
+            first: peers[0].name.clone(),
+            second: peers[1].name.clone(),
+        };
+        let errors: Vec<_> = table.contested().map(twice).collect();
+        if errors.is_empty() { Ok(table) } else { Err(errors) }
     }
 
-    /// The same, of entries that are kept elsewhere too.
-    pub(super) fn of(entries: Vec<Arc<PeerEntry>>) -> Result<PeerTable, Vec<TableError>> {
+    /// A table of entries that the peers wrote themselves, of which some may claim the key of another one. Nobody is left
+    /// out for that: whoever proves the key in a handshake says which of the claimants it is.
+    ///
+    /// # Errors
+    /// Everything else that is wrong with them.
+    pub(super) fn of_claims(entries: Vec<Arc<PeerEntry>>) -> Result<PeerTable, Vec<TableError>> {
         if entries.len() > PEERS_MAX {
             return Err(vec![TableError::Peers { count: entries.len() }]);
         }
@@ -110,9 +122,10 @@ impl PeerTable {
             errors.push(TableError::Addresses { peer: peer(), count: addresses });
         }
         for &fingerprint in &entry.fingerprints {
-            if let Some(other) = self.by_fingerprint.insert(fingerprint, Arc::clone(entry)) {
-                let (first, second) = (other.name.clone(), peer());
-                errors.push(TableError::FingerprintTwice { fingerprint, first, second });
+            let claimants = self.by_fingerprint.entry(fingerprint).or_default();
+            // A key that one entry lists twice is claimed once.
+            if !claimants.iter().any(|other| Arc::ptr_eq(other, entry)) {
+                claimants.push(Arc::clone(entry));
             }
         }
         if self.by_name.insert(peer(), Arc::clone(entry)).is_some() {
@@ -125,9 +138,15 @@ impl PeerTable {
         self.by_name.get(name)
     }
 
-    /// The peer whose key has this fingerprint.
-    pub fn holder_of(&self, fingerprint: &Fingerprint) -> Option<&Arc<PeerEntry>> {
-        self.by_fingerprint.get(fingerprint)
+    /// The peers that say that the key of this fingerprint is theirs: at most one, unless somebody copied it.
+    pub fn claimants(&self, fingerprint: &Fingerprint) -> &[Arc<PeerEntry>] {
+        self.by_fingerprint.get(fingerprint).map_or(&[], Vec::as_slice)
+    }
+
+    /// The keys that several peers claim, and who does.
+    pub fn contested(&self) -> impl Iterator<Item = (Fingerprint, &[Arc<PeerEntry>])> {
+        let claims = self.by_fingerprint.iter().filter(|(_, claimants)| claimants.len() > 1);
+        claims.map(|(fingerprint, claimants)| (*fingerprint, claimants.as_slice()))
     }
 
     /// All peers, by name.
@@ -162,7 +181,7 @@ mod tests {
     #[test]
     fn a_peer_is_found_by_its_name_and_by_each_of_its_keys() {
         let table = PeerTable::new(vec![entry("b", &[1, 2]), entry("a", &[3])]).unwrap();
-        let name = |key| table.holder_of(&Fingerprint([key; 32])).map(|entry| entry.name.as_str());
+        let name = |key| table.claimants(&Fingerprint([key; 32])).first().map(|entry| entry.name.as_str());
         assert_eq!((name(1), name(2), name(3), name(4)), (Some("b"), Some("b"), Some("a"), None));
         assert_eq!(table.peer(&"a".parse().unwrap()).unwrap().fingerprints, [Fingerprint([3; 32])]);
         let names: Vec<_> = table.iter().map(|entry| entry.name.as_str()).collect();
@@ -173,13 +192,22 @@ mod tests {
     fn entries_that_contradict_each_other_are_refused_all_at_once() {
         let mut crowded = entry("d", &[7]);
         crowded.addresses = vec!["a:1".to_owned(); 9];
-        let entries =
-            vec![entry("a", &[1]), entry("b", &[1]), entry("c", &[]), entry("a", &[4, 5, 6]), crowded];
+        let entries = vec![entry("a", &[1]), entry("c", &[]), entry("a", &[4, 5, 6]), crowded];
         let errors: Vec<_> = PeerTable::new(entries).unwrap_err().iter().map(ToString::to_string).collect();
-        for part in ["for a and again for b", "c has 0", "a has 3", "a is listed twice", "d has 9 addresses"]
-        {
+        for part in ["c has 0", "a has 3", "a is listed twice", "d has 9 addresses"] {
             assert!(errors.iter().any(|error| error.contains(part)), "{part} is not in {errors:?}");
         }
-        assert_eq!(errors.len(), 5);
+        assert_eq!(errors.len(), 4);
+    }
+
+    #[test]
+    fn a_key_of_two_peers_is_a_mistake_in_a_file_and_a_claim_among_peers_that_speak_for_themselves() {
+        let entries = vec![entry("a", &[1]), entry("b", &[1]), entry("c", &[2, 2])];
+        let errors = PeerTable::new(entries.clone()).unwrap_err();
+        assert_eq!(errors.len(), 1);
+        assert!(errors[0].to_string().contains("for a and again for b"), "{errors:?}");
+        let table = PeerTable::of_claims(entries.into_iter().map(Arc::new).collect()).unwrap();
+        let contested: Vec<_> = table.contested().map(|(key, peers)| (key, peers.len())).collect();
+        assert_eq!((table.len(), contested), (3, vec![(Fingerprint([1; 32]), 2)]));
     }
 }

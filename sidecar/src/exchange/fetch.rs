@@ -3,6 +3,7 @@
 //! ```text
 //!   a copy is here? ------------------------------> lease it
 //!   somebody fetches it already? -----------------> wait with them
+//!   on this node ---------------------------------> map it, lease (`map`)
 //!   small (<= 64 KiB) ----> many in one frame ----> copy in, lease
 //!   else: room first, then pull into it ----------> checksum, seal, copy in, lease
 //! ```
@@ -18,7 +19,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::layout::{Layout, Shape};
-use tensorlane_proto::negotiate::Refusal;
+use tensorlane_proto::negotiate::{Refusal, Transport};
 use tensorlane_proto::reference::{RefShape, Reference};
 use tensorlane_proto::selection::Selection;
 
@@ -27,9 +28,9 @@ use super::gather::Gather;
 use super::keep::owner_lost;
 use super::route::refusals;
 use super::small::{Many, Small, add_small};
-use super::transfer::Arrived;
+use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::peer::CallHandle;
+use crate::peer::{CallHandle, Paths};
 
 /// One tensor of another peer that somebody wants.
 #[derive(Clone)]
@@ -37,13 +38,23 @@ pub(super) struct Fetch {
     pub(super) reference: Reference,
     pub(super) selection: Selection,
     pub(super) terms: Terms,
-    /// Better transports than the one that was chosen, and why they were not.
+    /// It has waited for what there is to know of the way to its owner.
+    pub(super) met: bool,
+    /// The transport that was chosen.
+    pub(super) transport: Transport,
+    /// Better transports than that one, and why they were not.
     refused: Vec<Refusal>,
 }
 
 impl Fetch {
     pub(super) fn new(reference: Reference, selection: Selection, terms: Terms) -> Self {
-        Self { reference, selection, terms, refused: Vec::new() }
+        Self { reference, selection, terms, met: false, transport: Transport::Tcp, refused: Vec::new() }
+    }
+
+    /// What did not bring it, now that it is here.
+    fn refused_for(&self, came: &Came) -> Vec<Refusal> {
+        let others = self.refused.iter().copied().filter(|refusal| refusal.transport != came.transport);
+        others.chain(came.instead_of).collect()
     }
 }
 
@@ -61,7 +72,7 @@ pub(super) struct Fetching {
 /// Somebody who waits for a tensor that is being fetched.
 pub(super) struct Waiting {
     pub(super) fetch: Fetch,
-    done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    pub(super) done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
 }
 
 // === impl Exchange ===
@@ -83,7 +94,7 @@ impl Exchange {
     }
 
     /// Begins one fetch; gives it back if it is to go with other small ones.
-    fn begin(
+    pub(super) fn begin(
         self: &Arc<Self>,
         mut fetch: Fetch,
         done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
@@ -94,25 +105,39 @@ impl Exchange {
         }
         if let Some(taken) = self.store.lease_copy(fetch.terms.by, &fetch.reference) {
             match taken {
-                Ok(taken) => self.select(&fetch.terms, taken, &fetch.selection, done),
+                Ok(taken) => {
+                    // A copy is as local as any tensor; another pod's memory is not.
+                    let moved = taken.block().is_foreign().then(|| {
+                        let (transport, paths) = (Transport::Shm, Paths::default());
+                        let came = Came { transport, seconds: 0.0, instead_of: None, paths };
+                        moved(&fetch.refused_for(&came), 0, &came)
+                    });
+                    self.select(&fetch.terms, Taken { moved, ..taken }, &fetch.selection, done);
+                }
                 Err(failure) => done(Err(failure)),
             }
             return None;
         }
+        if !fetch.met && self.is_meeting(fetch.reference.peer()) {
+            self.meet(fetch, done);
+            return None;
+        }
         match self.route(&fetch.reference, &fetch.selection, fetch.terms.require) {
-            Ok(route) => fetch.refused = route.refusals,
+            Ok(route) => (fetch.transport, fetch.refused) = (route.transport, route.refusals),
             Err(failure) => {
                 done(Err(failure));
                 return None;
             }
         }
-        if fetch.selection != Selection::All {
+        // What is mapped is mapped as a whole, and the part is a view of it.
+        let maps = fetch.transport == Transport::Shm;
+        if fetch.selection != Selection::All && !maps {
             self.fetch_part(fetch, done);
             return None;
         }
         let (reference, deadline) = (fetch.reference.clone(), fetch.terms.deadline);
         let bytes = expected_layout(&reference).map(|layout| layout.bytes());
-        let small = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64);
+        let small = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64 && !maps);
         let is_first = {
             let mut fetches = self.fetches.lock();
             let entry = fetches.entry(reference.clone());
@@ -128,7 +153,11 @@ impl Exchange {
             _ if !is_first => None,
             Some(bytes) => Some(Small { reference, bytes, deadline }),
             None => {
-                self.fetch_whole(fetch);
+                if maps {
+                    self.map(&fetch);
+                } else {
+                    self.fetch_whole(fetch);
+                }
                 None
             }
         }
@@ -236,8 +265,9 @@ impl Exchange {
         self.pull_into_room(fetch, resolved.bytes(), move |exchange, outcome| {
             done(outcome.and_then(|arrived| {
                 let (by, bytes) = (wanted.terms.by, arrived.block.len());
-                exchange.count_moved(bytes, &wanted.refused, arrived.seconds);
-                let moved = moved(&wanted, bytes, arrived.seconds);
+                let refused = wanted.refused_for(&arrived.came);
+                exchange.count_moved(bytes, &refused, &arrived.came);
+                let moved = moved(&refused, bytes, &arrived.came);
                 let taken = exchange.store.pack_in(by, arrived.descriptor, arrived.block)?;
                 Ok(Taken { moved: Some(moved), ..taken })
             }));
@@ -247,20 +277,30 @@ impl Exchange {
     /// A whole tensor has come, or will not: everyone who waits gets theirs.
     pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
         let copied = outcome.and_then(|arrived| {
-            let Arrived { descriptor, crc32c, block, seconds } = arrived;
+            let Arrived { descriptor, crc32c, block, came } = arrived;
             let taken = self.store.copy_in(OWN, reference.clone(), descriptor, block, crc32c)?;
-            Ok((taken, seconds))
+            Ok((taken, came))
         });
         // From here on a newcomer finds the copy.
         let Fetching { waiting, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
         match copied {
-            Ok((taken, seconds)) => {
-                let refused = waiting.first().map(|w| w.fetch.refused.clone()).unwrap_or_default();
-                self.count_moved(taken.block().len(), &refused, seconds);
+            Ok((taken, came)) => {
+                let refused = waiting.first().map(|w| w.fetch.refused_for(&came)).unwrap_or_default();
+                self.count_moved(taken.block().len(), &refused, &came);
                 for Waiting { fetch, done } in waiting {
+                    if fetch.transport == Transport::Shm && came.transport != Transport::Shm {
+                        // It joined another's pull and may require better: now there is a copy here, which is as local as any.
+                        self.begin_again(fetch, done);
+                        continue;
+                    }
                     let mine = self.store.lease(fetch.terms.by, None, taken.id);
-                    let moved = moved(&fetch, taken.block().len(), seconds);
-                    done(mine.map(|t| Taken { moved: Some(moved), ..t }));
+                    // Nothing crosses where a map is made.
+                    let crossed = if came.transport == Transport::Shm { 0 } else { taken.block().len() };
+                    let moved = moved(&fetch.refused_for(&came), crossed, &came);
+                    match mine.map(|t| Taken { moved: Some(moved), ..t }) {
+                        Ok(whole) => self.select(&fetch.terms, whole, &fetch.selection, done),
+                        Err(failure) => done(Err(failure)),
+                    }
                 }
                 self.untake(OWN, &taken);
             }
@@ -268,16 +308,25 @@ impl Exchange {
         }
     }
 
-    fn whole_failed(self: &Arc<Self>, waiting: Vec<Waiting>, failure: &Failure) {
+    /// A fetch begins anew, alone.
+    pub(super) fn begin_again(
+        self: &Arc<Self>,
+        fetch: Fetch,
+        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    ) {
+        if let Some(one) = self.begin(fetch, done) {
+            self.pull_small(Many::of(one));
+        }
+    }
+
+    pub(super) fn whole_failed(self: &Arc<Self>, waiting: Vec<Waiting>, failure: &Failure) {
         let now = Instant::now();
         for Waiting { fetch, done } in waiting {
             // The one who began it was in more of a hurry than this one, or gave up.
             let again = matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
                 && !fetch.terms.caller.cancel.is_cancelled();
             if again && fetch.terms.deadline > now {
-                if let Some(one) = self.begin(fetch, done) {
-                    self.pull_small(Many::of(one));
-                }
+                self.begin_again(fetch, done);
             } else {
                 done(Err(failure.clone()));
             }
@@ -286,12 +335,18 @@ impl Exchange {
 }
 
 /// How the bytes of a fetch came.
-fn moved(fetch: &Fetch, bytes: u64, seconds: f64) -> v1::Moved {
-    v1::Moved { transport: v1::Transport::Tcp.into(), bytes, seconds, refusals: refusals(&fetch.refused) }
+fn moved(refused: &[Refusal], bytes: u64, came: &Came) -> v1::Moved {
+    v1::Moved {
+        transport: v1::Transport::from(came.transport).into(),
+        bytes,
+        seconds: came.seconds,
+        refusals: refusals(refused),
+        paths: came.paths.as_slice().iter().map(Into::into).collect(),
+    }
 }
 
 /// The packed layout of a whole tensor as far as its reference says it.
-fn expected_layout(reference: &Reference) -> Option<Layout> {
+pub(super) fn expected_layout(reference: &Reference) -> Option<Layout> {
     match reference.shape() {
         RefShape::Dims(dims) => Layout::contiguous(reference.dtype(), Shape::new(dims).ok()?).ok(),
         RefShape::Digest { .. } => None,

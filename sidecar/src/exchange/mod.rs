@@ -10,6 +10,7 @@ mod fetch;
 mod gather;
 mod keep;
 mod lookup;
+mod map;
 mod names;
 mod put;
 mod retry;

@@ -8,14 +8,16 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
-    Measured, NoRoute, Offer, Policy, Refusal, Require, Route, Transport, TransportSet, What, Why, negotiate,
+    Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Transport, TransportSet, What,
+    negotiate, own_up,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
 use tensorlane_proto::wire;
 
 use super::Exchange;
-use crate::config::abilities::SPOKEN;
+use super::fetch::expected_layout;
+use super::transfer::Came;
 use crate::metrics::label::{Moved, Verb};
 use crate::peer::PeerKey;
 use crate::store::Me;
@@ -27,6 +29,12 @@ pub struct RoutePolicy {
     pub transports: Option<TransportSet>,
     /// What every route must be, besides what a call requires.
     pub require: Require,
+    /// Whether lanes between peers are encrypted.
+    pub encryption: Encryption,
+    /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster.
+    pub prefer: Option<Transport>,
+    /// Whether there is a directory in which the sidecars of a node find each other.
+    pub node: bool,
 }
 
 // === impl RoutePolicy ===
@@ -35,28 +43,22 @@ impl RoutePolicy {
     fn policy(&self) -> Policy {
         let all = Policy::default();
         // Within one sidecar nothing travels, so nothing is to be allowed.
-        Policy { allow: self.transports.map_or(all.allow, |listed| listed.with(Transport::Local)), ..all }
+        let mut allow =
+            self.transports.map_or(all.allow.with(Transport::Shm), |listed| listed.with(Transport::Local));
+        if !self.node {
+            allow = allow.without(Transport::Shm);
+        }
+        if !allow.contains(Transport::Tcp) {
+            // What is small, and what QUIC cannot bring, comes by TCP.
+            allow = allow.without(Transport::Quic);
+        }
+        Policy { allow, encryption: self.encryption, prefer: self.prefer }
     }
 
     /// The transports that are offered to others.
     fn offered(&self) -> impl Iterator<Item = Transport> {
         let allow = self.policy().allow;
         SPOKEN.iter().filter(move |&transport| transport != Transport::Local && allow.contains(transport))
-    }
-
-    /// What is not offered because nobody could, or refused by a policy that does not speak of it, is our own lack.
-    fn own_up(&self, refusals: &mut [Refusal]) {
-        for refusal in refusals {
-            let forbidden = self.transports.is_some_and(|listed| !listed.contains(refusal.transport));
-            let ours = match refusal.why {
-                Why::NotOffered => true,
-                Why::Policy => !forbidden,
-                _ => false,
-            };
-            if ours && !SPOKEN.contains(refusal.transport) {
-                refusal.why = Why::NotInThisRelease;
-            }
-        }
     }
 }
 
@@ -70,50 +72,75 @@ impl Exchange {
         selection: &Selection,
         require: Require,
     ) -> Result<Route, Failure> {
-        let (bytes, selection) = (reference.bytes(), selection.kind());
+        let (bytes, selection) = (selected_bytes(reference, selection), selection.kind());
         let require = require.and(self.settings.routes.require);
         let what = What { bytes, device: Device::Host, selection, require };
-        self.negotiated(reference.peer(), reference.incarnation(), &what).map_err(|none| self.no_route(none))
+        self.negotiated(reference.peer(), reference.incarnation(), &what, true)
+            .map_err(|none| self.no_route(none))
     }
 
-    /// The route that a plain transfer from a peer would take now.
+    /// The route that a plain transfer of something large from a peer would take now.
     pub(super) fn plain_route(
         &self,
         peer: &PeerName,
         incarnation: Option<Incarnation>,
     ) -> Result<Route, NoRoute> {
         let (selection, require) = (SelectionKind::All, self.settings.routes.require);
-        let what = What { bytes: 0, device: Device::Host, selection, require };
-        self.negotiated(peer, incarnation.unwrap_or(Incarnation(0)), &what)
+        let bytes = self.peers.get().map_or(0, |peers| peers.choice_from());
+        let what = What { bytes, device: Device::Host, selection, require };
+        self.negotiated(peer, incarnation.unwrap_or(Incarnation(0)), &what, false)
     }
 
     /// Counts bytes that came, and what they came instead of.
-    pub(super) fn count_moved(&self, bytes: u64, refused: &[Refusal], seconds: f64) {
+    pub(super) fn count_moved(&self, bytes: u64, refused: &[Refusal], came: &Came) {
         let moves = &self.metrics.moves;
         for refusal in refused {
-            moves.fallbacks.at((refusal.transport, Transport::Tcp, refusal.why)).inc();
+            moves.fallbacks.at((refusal.transport, came.transport, refusal.why)).inc();
         }
-        moves.got(Transport::Tcp, Moved::Done, bytes, Duration::from_secs_f64(seconds));
+        moves.got(came.transport, Moved::Done, bytes, Duration::from_secs_f64(came.seconds));
     }
 
-    fn negotiated(&self, peer: &PeerName, incarnation: Incarnation, what: &What) -> Result<Route, NoRoute> {
+    /// `pulls`: a pull follows, which may be used to find out more about the transports.
+    fn negotiated(
+        &self,
+        peer: &PeerName,
+        incarnation: Incarnation,
+        what: &What,
+        pulls: bool,
+    ) -> Result<Route, NoRoute> {
         let theirs = self.peers.get().and_then(|p| p.offer(peer));
         // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
         let theirs = theirs.unwrap_or_else(|| {
             Arc::new(Offer { peer: peer.clone(), incarnation, ..self.own_offer(&[peer.to_string()]) })
         });
         let routes = &self.settings.routes;
-        let mut route = negotiate(&self.offered, &theirs, what, &routes.policy(), &Measured::default());
+        let mut policy = routes.policy();
+        let measured =
+            self.peers.get().map(|peers| peers.measured(peer, what.bytes, pulls)).unwrap_or_default();
+        // Below a few MiB lanes are not worth their while, on whatever they run.
+        if !self.peers.get().is_some_and(|peers| peers.has_choice(what.bytes)) {
+            policy.prefer = Some(Transport::Tcp);
+        }
+        let mut route = negotiate(&self.offered, &theirs, what, &policy, &measured);
         match &mut route {
-            Ok(route) => routes.own_up(&mut route.refusals),
-            Err(none) => routes.own_up(&mut none.refusals),
+            Ok(route) => own_up(&mut route.refusals, routes.transports),
+            Err(none) => own_up(&mut none.refusals, routes.transports),
         }
         route
     }
 
+    /// Whether it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
+    pub(super) fn is_meeting(&self, peer: &PeerName) -> bool {
+        let shares = self.settings.routes.policy().allow.contains(Transport::Shm);
+        shares && self.peers.get().is_some_and(|peers| peers.is_meeting(peer))
+    }
+
     /// Whether bytes may go out to a peer. What must be of every route holds for those that others ask for, too.
-    pub(super) fn may_leave(&self, to: &PeerKey) -> Result<(), Failure> {
-        self.gate.admit(Verb::Get)?;
+    /// `goes_on`: some of them have gone already, so the end of this sidecar does not stop the others.
+    pub(super) fn may_leave(&self, to: &PeerKey, goes_on: bool) -> Result<(), Failure> {
+        if !goes_on {
+            self.gate.admit(Verb::Get)?;
+        }
         if self.settings.routes.require == Require::NONE {
             return Ok(());
         }
@@ -135,7 +162,7 @@ impl Exchange {
         failure
     }
 
-    /// What this sidecar speaks, as it says in its Hello: TCP in TLS, where the policy allows it.
+    /// What this sidecar speaks, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
     pub fn offer(&self, addresses: &[String]) -> v1::Offer {
         offer(&self.settings.routes, addresses)
     }
@@ -154,13 +181,25 @@ pub(super) fn own_offer(me: &Me, routes: &RoutePolicy, addresses: &[String]) -> 
 fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
     let offered = |transport| v1::TransportOffer {
         transport: v1::Transport::from(transport).into(),
-        addresses: addresses.to_vec(),
+        // Shared memory is reached through the node's directory, which is told on each connection.
+        addresses: if transport == Transport::Shm { Vec::new() } else { addresses.to_vec() },
         details: std::collections::HashMap::new(),
     };
     v1::Offer {
-        versions: vec![tensorlane_proto::frame::PEER_VERSION],
+        // Newest first.
+        versions: (1..=tensorlane_proto::frame::PEER_VERSION).rev().collect(),
         transports: routes.offered().map(offered).collect(),
     }
+}
+
+/// How many bytes travel for a selection, as far as its reference says it; at most all.
+fn selected_bytes(reference: &Reference, selection: &Selection) -> u64 {
+    let all = reference.bytes();
+    if *selection == Selection::All {
+        return all;
+    }
+    let layout = expected_layout(reference);
+    layout.and_then(|layout| selection.resolve(&layout).ok()).map_or(all, |resolved| resolved.bytes())
 }
 
 pub(super) fn refusals(all: &[Refusal]) -> Vec<v1::Refusal> {
@@ -173,6 +212,8 @@ pub(super) fn refusals(all: &[Refusal]) -> Vec<v1::Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::negotiate::{Measured, SameNode};
+
     use super::*;
 
     /// The route between two peers of one policy, as it is shown.
@@ -184,35 +225,44 @@ mod tests {
         let what = What { require, ..What::default() };
         let mut route = negotiate(&one("a"), &one("b"), &what, &routes.policy(), &Measured::default());
         match &mut route {
-            Ok(route) => routes.own_up(&mut route.refusals),
-            Err(none) => routes.own_up(&mut none.refusals),
+            Ok(route) => own_up(&mut route.refusals, routes.transports),
+            Err(none) => own_up(&mut none.refusals, routes.transports),
         }
         route.map(|route| route.to_string()).map_err(|none| none.to_string())
     }
 
     fn listed(transports: &[Transport]) -> RoutePolicy {
-        RoutePolicy { transports: Some(transports.iter().copied().collect()), require: Require::NONE }
+        RoutePolicy { transports: Some(transports.iter().copied().collect()), ..RoutePolicy::default() }
     }
 
     #[test]
     fn a_transport_that_this_release_lacks_is_nobodys_policy() {
         let any = RoutePolicy::default();
-        assert_eq!(route(any, Require::NONE), Ok("tcp, not shm: not_in_this_release".to_owned()));
+        assert_eq!(route(any, Require::NONE), Ok("tcp, not shm: no_socket_dir".to_owned()));
         let wanted = listed(&[Transport::Shm, Transport::Tcp]);
-        assert_eq!(route(wanted, Require::NONE), Ok("tcp, not shm: not_in_this_release".to_owned()));
-        let mut theirs = [Refusal { transport: Transport::Tcp, why: Why::NotOffered }];
-        any.own_up(&mut theirs);
-        assert_eq!(theirs[0].why, Why::NotOffered);
+        assert_eq!(route(wanted, Require::NONE), Ok("tcp, not shm: no_socket_dir".to_owned()));
+        let of_a_gpu = listed(&[Transport::CudaIpc, Transport::Tcp]);
+        assert!(route(of_a_gpu, Require::NONE).is_ok_and(|route| route.starts_with("tcp")));
     }
 
     #[test]
     fn a_transport_that_is_not_listed_is_refused_by_policy_and_not_offered() {
         assert_eq!(route(listed(&[Transport::Tcp]), Require::NONE), Ok("tcp, not shm: policy".to_owned()));
-        let none = listed(&[Transport::Quic]);
+        let none = listed(&[Transport::Shm, Transport::Quic]);
         assert!(offer(&none, &["h:1".into()]).transports.is_empty());
         let refused = route(none, Require::NONE).unwrap_err();
-        assert!(refused.contains("not tcp: policy"), "{refused}");
-        assert!(refused.contains("not quic: not_in_this_release"), "{refused}");
+        assert!(refused.contains("not tcp: policy") && refused.contains("not quic: policy"), "{refused}");
+        assert!(refused.contains("not shm: no_socket_dir"), "{refused}");
+    }
+
+    #[test]
+    fn quic_is_taken_where_it_is_preferred_or_alone_is_encrypted() {
+        let prefer = RoutePolicy { prefer: Some(Transport::Quic), ..RoutePolicy::default() };
+        assert_eq!(route(prefer, Require::NONE), Ok("quic, not shm: no_socket_dir".to_owned()));
+        let plain = RoutePolicy { encryption: Encryption::None, ..RoutePolicy::default() };
+        let encrypted = route(plain, Require::ENCRYPTED);
+        let expected = "quic, not shm: no_socket_dir, not tcp: not_encrypted";
+        assert_eq!(encrypted, Ok(expected.to_owned()));
     }
 
     #[test]
@@ -223,5 +273,29 @@ mod tests {
             let refused = route(any, require).unwrap_err();
             assert!(refused.contains(&format!("not tcp: {why}")), "{refused}");
         }
+    }
+
+    #[test]
+    fn memory_is_shared_where_there_is_a_directory_and_the_policy_lets_it() {
+        let there = RoutePolicy { node: true, ..RoutePolicy::default() };
+        assert_eq!(route(there, Require::NONE), Ok("tcp, not shm: node_unproven".to_owned()));
+        let forbidden = RoutePolicy { node: true, ..listed(&[Transport::Tcp]) };
+        assert_eq!(route(forbidden, Require::NONE), Ok("tcp, not shm: policy".to_owned()));
+        let offered = offer(&there, &["h:1".into()]).transports;
+        let has_address: Vec<_> = offered.iter().map(|offer| !offer.addresses.is_empty()).collect();
+        assert_eq!(has_address, [false, true, true], "shared memory needs none");
+        let proven = Measured { same_node: SameNode::Proven, ..Measured::default() };
+        let one = |name: &str| wire::offer(name.parse().unwrap(), Incarnation(1), &offer(&there, &[]));
+        let what = What { require: Require::ZERO_COPY.and(Require::SAME_NODE), ..What::default() };
+        let route = negotiate(&one("a"), &one("b"), &what, &there.policy(), &proven).unwrap();
+        assert_eq!((route.transport, route.zero_copy), (Transport::Shm, true));
+    }
+
+    #[test]
+    fn plain_lanes_are_refused_to_whoever_requires_encryption() {
+        let plain = RoutePolicy { encryption: Encryption::None, ..listed(&[Transport::Tcp]) };
+        assert!(route(plain, Require::NONE).is_ok());
+        let refused = route(plain, Require::ENCRYPTED).unwrap_err();
+        assert!(refused.contains("not tcp: not_encrypted"), "{refused}");
     }
 }

@@ -15,7 +15,7 @@ use super::Exchange;
 use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
-use crate::peer::{PeerKey, Serve, Served, Source};
+use crate::peer::{Asked, PeerKey, Serve, Served, Source};
 use crate::store::Tensor;
 
 /// Bytes of small tensors that are read for one answer: more than one frame can carry would be read for nothing.
@@ -49,11 +49,22 @@ impl Slots {
 // === impl Exchange ===
 
 impl Serve for Exchange {
-    fn open(&self, from: &PeerKey, id: u64, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
-        self.may_leave(from)?;
+    fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
+        self.may_leave(from, asked.resumed)?;
+        let slot = self.slots.lock().of(from);
+        let taken = self.store.lease(Holder::Peer(slot), None, TensorId(asked.id))?;
+        let served = served(&taken.tensor, &asked.selection, asked.bytes);
+        if served.is_err() {
+            self.untake(Holder::Peer(slot), &taken);
+        }
+        served
+    }
+
+    fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
+        self.may_leave(from, false)?;
         let slot = self.slots.lock().of(from);
         let taken = self.store.lease(Holder::Peer(slot), None, TensorId(id))?;
-        let served = served(&taken.tensor, selection, bytes);
+        let served = lent(&taken.tensor, bytes);
         if served.is_err() {
             self.untake(Holder::Peer(slot), &taken);
         }
@@ -67,7 +78,7 @@ impl Serve for Exchange {
 
     fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
         let mut left = SMALL_BYTES_MAX;
-        let allowed = self.may_leave(from);
+        let allowed = self.may_leave(from, false);
         let mut one = |id| allowed.clone().and_then(|()| self.small_one(id, &mut left));
         let small = |id: &u64| match one(TensorId(*id)) {
             Ok(small) => small,
@@ -245,6 +256,23 @@ fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, 
     let source = Source::new(tensor.block.clone(), runs)
         .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
     Ok(Served { descriptor, crc32c, source })
+}
+
+/// All of a tensor as it lies, to be mapped.
+fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
+    let ours = tensor.block.len();
+    if ours != bytes {
+        let message = format!("the tensor has {ours} bytes here, and the reader expects {bytes}");
+        return Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours));
+    }
+    if tensor.block.is_foreign() {
+        return Err(Failure::new(Reason::NotOwned, "the tensor is another peer's; map it there"));
+    }
+    let descriptor = tensor.descriptor.clone();
+    let runs = Selection::All.resolve(&descriptor.layout.packed())?.runs();
+    let source = Source::new(tensor.block.clone(), runs)
+        .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
+    Ok(Served { descriptor, crc32c: tensor.crc32c, source })
 }
 
 fn name_of(meant: &Meant) -> Option<&TensorName> {

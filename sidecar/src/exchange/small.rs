@@ -8,13 +8,15 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
+use tensorlane_proto::negotiate::Transport;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Selection;
 use tensorlane_proto::wire;
 
 use super::Exchange;
 use super::acquire::Terms;
-use super::transfer::{Arrived, landing};
+use super::transfer::{Arrived, Came, landing};
+use crate::peer::Paths;
 use crate::store::Wish;
 
 /// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors.
@@ -132,7 +134,9 @@ impl Exchange {
         }
         let descriptor = wire::descriptor(small.descriptor.unwrap_or_default())?;
         landing(&block)?.write(0, &small.data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
-        let arrived = Arrived { descriptor, crc32c: small.crc32c, block, seconds };
+        let paths = Paths::stream(block.len());
+        let came = Came { transport: Transport::Tcp, seconds, instead_of: None, paths };
+        let arrived = Arrived { descriptor, crc32c: small.crc32c, block, came };
         self.verified(reference, &Selection::All, arrived)
     }
 }

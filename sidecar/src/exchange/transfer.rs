@@ -10,6 +10,7 @@ use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::layout::Layout;
+use tensorlane_proto::negotiate::{Refusal, Transport, Why};
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Selection;
 use tensorlane_proto::wire;
@@ -18,7 +19,7 @@ use super::Exchange;
 use super::acquire::Terms;
 use super::fetch::Fetch;
 use crate::metrics::label::ChecksumPlace;
-use crate::peer::{PullOrder, Pulled};
+use crate::peer::{Paths, PullOrder, Pulled};
 use crate::store::Wish;
 
 /// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
@@ -29,7 +30,20 @@ pub(super) struct Arrived {
     pub(super) descriptor: Descriptor,
     pub(super) crc32c: Option<u32>,
     pub(super) block: Block,
+    pub(super) came: Came,
+}
+
+/// How it has come.
+#[derive(Debug, Clone)]
+pub(super) struct Came {
+    /// What brought it.
+    pub(super) transport: Transport,
+    /// From the order to the last byte.
     pub(super) seconds: f64,
+    /// What was chosen for it and did not bring it.
+    pub(super) instead_of: Option<Refusal>,
+    /// The ways within the transport.
+    pub(super) paths: Paths,
 }
 
 // === impl Exchange ===
@@ -112,6 +126,7 @@ impl Exchange {
             bytes: block.len(),
             landing,
             deadline: fetch.terms.deadline,
+            transport: fetch.transport,
         };
         let exchange = Arc::clone(self);
         let wanted = fetch.clone();
@@ -121,6 +136,10 @@ impl Exchange {
                     Ok(pulled) => exchange.pulled(&wanted, pulled, block, then),
                     Err(failed) => {
                         drop(failed.landing);
+                        if failed.failure.reason == Reason::ChecksumMismatch {
+                            // Found by a plain lane, piece by piece.
+                            exchange.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
+                        }
                         then(&exchange, Err(failed.failure));
                     }
                 }
@@ -139,9 +158,14 @@ impl Exchange {
         block: Block,
         then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
     ) {
-        let Pulled { landing, descriptor, crc32c, seconds } = pulled;
+        let Pulled { landing, descriptor, crc32c, seconds, transport, paths } = pulled;
         drop(landing);
-        let arrived = Arrived { descriptor, crc32c, block, seconds };
+        let failed = Refusal { transport: fetch.transport, why: Why::Cooldown };
+        // Few bytes come on the control connection, whatever brings many.
+        let chosen = self.peers.get().is_some_and(|peers| peers.has_choice(block.len()));
+        let instead_of = Some(failed).filter(|_| chosen && transport != fetch.transport);
+        let came = Came { transport, seconds, instead_of, paths };
+        let arrived = Arrived { descriptor, crc32c, block, came };
         if arrived.crc32c.is_none() || arrived.block.len() <= SUM_AT_ONCE {
             let outcome = self.verified(&fetch.reference, &fetch.selection, arrived);
             return then(self, outcome);

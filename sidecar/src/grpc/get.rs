@@ -80,6 +80,7 @@ impl Chunks {
                 bytes: descriptor.layout.bytes(),
                 seconds: self.began.elapsed().as_secs_f64(),
                 refusals: Vec::new(),
+                paths: Vec::new(),
             };
             let head = v1::GetHead {
                 descriptor: Some((&descriptor).into()),

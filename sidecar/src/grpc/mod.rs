@@ -36,6 +36,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::server::NamedService;
 use tonic::transport::server::Router;
 use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 use self::broken::WholeRequests;
 use self::call::Cancelled;
@@ -132,9 +133,7 @@ impl GrpcServer {
         let mut serving = pin!(both(router, unix, tcp, stopped));
         let unhealthy = async {
             closed.wait().await;
-            for name in health_names() {
-                health.set_service_status(name, ServingStatus::NotServing).await;
-            }
+            tell(&health, ServingStatus::NotServing).await;
             std::future::pending::<()>().await;
         };
         let early = tokio::select! {
@@ -142,8 +141,8 @@ impl GrpcServer {
             () = stop => None,
             () = unhealthy => None,
         };
+        tell(&health, ServingStatus::NotServing).await;
         for name in health_names() {
-            health.set_service_status(name, ServingStatus::NotServing).await;
             // Ends the streams of those who watch.
             health.clear_service_status(name).await;
         }
@@ -165,12 +164,17 @@ fn health_names() -> [&'static str; 2] {
     ["", TensorlaneServer::<Service>::NAME]
 }
 
-/// The verbs, health and reflection.
-async fn router(service: Service) -> io::Result<(tonic_health::server::HealthReporter, Router)> {
-    let (health, health_service) = tonic_health::server::health_reporter();
+/// Tells those who ask how the server is, by every name.
+async fn tell(health: &HealthReporter, status: ServingStatus) {
     for name in health_names() {
-        health.set_service_status(name, ServingStatus::Serving).await;
+        health.set_service_status(name, status).await;
     }
+}
+
+/// The verbs, health and reflection.
+async fn router(service: Service) -> io::Result<(HealthReporter, Router)> {
+    let (health, health_service) = tonic_health::server::health_reporter();
+    tell(&health, ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)

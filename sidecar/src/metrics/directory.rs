@@ -14,6 +14,8 @@ pub struct Directory {
     pub peers: IntGauge,
     /// Peers that the source lists and the table leaves out.
     pub left_out: Gauges<(LeftOut,)>,
+    /// Keys that several peers of the table claim.
+    pub contested: IntGauge,
     /// Attempts to read it that failed.
     pub failed_reads: IntCounter,
     /// Attempts to write this peer's entry.
@@ -32,6 +34,10 @@ impl Directory {
                 "directory_left_out_peers",
                 &["reason"],
                 "Peers that the source lists and the table leaves out. Not counted: a peers file that is refused whole.",
+            )?,
+            contested: make.gauge(
+                "directory_contested_keys",
+                "Keys that several peers of the table claim. Not counted: a peers file, which is refused for that.",
             )?,
             failed_reads: make.counter(
                 "directory_failed_reads_total",

@@ -9,8 +9,8 @@ use tensorlane_proto::negotiate::{Transport, Why};
 
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
-    ArenaState, AuthRefusal, Carrier, ChecksumPlace, Direction, FrameFault, Kind, Label, Moved, Outcome,
-    PeerCut, PeerState, SessionCut, Verb, Wait,
+    ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault, Kind,
+    Label, LaneEnd, Moved, NodeEvent, NodeRefusal, Outcome, PeerCut, PeerState, SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -90,6 +90,24 @@ pub struct Peers {
     pub cut: Counters<(PeerCut,)>,
     /// Bytes of tensors to and from peers.
     pub bytes: Counters<(Direction,)>,
+    /// Pulls that were begun, by the way of their bytes.
+    pub pulls: Counters<(Way,)>,
+    /// Lanes that came up, by the direction of their bytes.
+    pub opened_lanes: Counters<(Direction,)>,
+    /// Lanes that ended.
+    pub ended_lanes: Counters<(LaneEnd,)>,
+    /// Pulls that did not come in the best way.
+    pub fallbacks: Counters<(FallBack,)>,
+    /// QUIC connections that came up, by who dialed.
+    pub quic_connections: Counters<(Dialed,)>,
+    /// QUIC connections that went on from another address.
+    pub quic_migrations: IntCounter,
+    /// Meetings at the node's socket: how they began and how they ended.
+    pub node_meetings: Counters<(NodeEvent,)>,
+    /// Calls there that came to nothing.
+    pub node_refused: Counters<(NodeRefusal,)>,
+    /// Bytes of other pods' memory that this pod maps.
+    pub foreign: Gauges<(Foreign,)>,
 }
 
 /// The bytes of the arena at one moment.
@@ -351,6 +369,50 @@ impl Peers {
                 "peer_bytes_total",
                 &["direction"],
                 "Bytes of tensors to and from peers. Not counted: frame headers, TLS, control frames.",
+            )?,
+            pulls: make.all_counters(
+                "peer_pulls_total",
+                &["way"],
+                "Pulls that other peers began to serve, by the way of their bytes. Not counted: small tensors that share a frame.",
+            )?,
+            opened_lanes: make.all_counters(
+                "peer_opened_lanes_total",
+                &["direction"],
+                "Lanes that came up, by the direction of their bytes. Not counted: those that were refused.",
+            )?,
+            ended_lanes: make.all_counters(
+                "peer_ended_lanes_total",
+                &["reason"],
+                "Lanes that ended, by reason. Not counted: those that never came up.",
+            )?,
+            fallbacks: make.all_counters(
+                "peer_fallbacks_total",
+                &["reason"],
+                "Pulls that did not come, or did not go on, in the best way. Not counted: lanes that broke while others went on.",
+            )?,
+            quic_connections: make.all_counters(
+                "peer_quic_connections_total",
+                &["dialed"],
+                "QUIC connections that came up, by who dialed. Not counted: the streams of them, which are lanes.",
+            )?,
+            quic_migrations: make.counter(
+                "peer_quic_migrations_total",
+                "QUIC connections whose other end was found at another address. Not counted: moves between two looks, half a second apart.",
+            )?,
+            node_meetings: make.all_counters(
+                "peer_node_connections_total",
+                &["event"],
+                "Connections over the node's socket that came up (met), and why others ended. Not counted: those that were refused.",
+            )?,
+            node_refused: make.all_counters(
+                "peer_refused_node_connections_total",
+                &["reason"],
+                "Calls at sockets of the node's directory, ours or of others, that came to nothing. Not counted: peers that tell of no socket.",
+            )?,
+            foreign: make.gauges(
+                "peer_foreign_bytes",
+                &["state"],
+                "Memory of other pods of the node that this pod maps: whole segments, tensors of them in use, segments whose owner is gone or is not at its socket any more. Not counted: the arena.",
             )?,
         })
     }

@@ -270,20 +270,114 @@ labels! {
         Timeout = "timeout",
         /// There are `peers.max` or `limits.strangers` already.
         TooMany = "too_many",
+        /// It wanted to be a lane and did not prove to be one of a connection that is up.
+        Lane = "lane",
+    }
+
+    /// Why a lane ended.
+    LaneEnd {
+        /// It had nothing to do.
+        Idle = "idle",
+        /// Its connection ended.
+        Ended = "ended",
+        /// The owner has no such pull on this connection, which is about to end.
+        Refused = "refused",
+        /// The other end closed, or the network did.
+        Lost = "lost",
+        /// Nothing moved for 2 seconds although something should.
+        Progress = "progress",
+        /// A frame came that may not.
+        Frame = "frame",
+        /// A record of TLS was altered.
+        Record = "record",
+        /// It brought other bytes than were sent.
+        Altered = "altered",
+        /// A mistake of this sidecar.
+        Ours = "ours",
+    }
+
+    /// Why a pull did not come, or did not go on, in the best way.
+    FallBack {
+        /// No lane came in the time that it could wait.
+        NoLane = "no_lane",
+        /// Lanes broke in the middle, and none came back in time.
+        LanesBroke = "lanes_broke",
+        /// No lane came lately, so it did not wait for one.
+        LanesCooldown = "lanes_cooldown",
+        /// The other peer takes no lanes.
+        LanesNotOffered = "lanes_not_offered",
+    }
+
+    /// The way that the bytes of a pull came.
+    Way {
+        /// On the control connection.
+        Stream = "stream",
+        /// On lanes.
+        Lanes = "lanes",
+        /// On lanes that are streams of a QUIC connection.
+        Quic = "quic",
+        /// Not at all: they were mapped.
+        Shm = "shm",
+    }
+
+    /// Which of two dialed.
+    Dialed {
+        /// This one.
+        Us = "us",
+        /// The other one.
+        Them = "them",
+    }
+
+    /// What became of memory of other pods of the node, or of a peer there.
+    NodeEvent {
+        /// A peer was met at the node's socket.
+        Met = "met",
+        /// It went away, or its process ended.
+        Closed = "closed",
+        /// It said what may not be said.
+        Protocol = "protocol",
+        /// What it gave is no segment that can be read safely.
+        Segment = "segment",
+        /// The socket failed.
+        Socket = "socket",
+    }
+
+    /// Why a call at a socket of the node's directory came to nothing.
+    NodeRefusal {
+        /// The peer has no socket there.
+        OtherNode = "other_node",
+        /// Something else has its name.
+        ForeignSocket = "foreign_socket",
+        /// Whoever was there did not prove that it is the peer.
+        Stranger = "stranger",
+        /// The socket failed.
+        Socket = "socket",
+        /// Too many callers at a time.
+        TooMany = "too_many",
+    }
+
+    /// What of other pods' memory is here.
+    Foreign {
+        /// Segments that this pod maps.
+        Mapped = "mapped",
+        /// Tensors in them that are in use.
+        Used = "used",
+        /// Of the mapped, those whose owner is gone.
+        Orphaned = "orphaned",
     }
 
     /// Why a peer that a directory lists is not in the table.
     LeftOut {
         /// It has not said yet who it is.
         NotPublished = "not_published",
+        /// Its pod has ended.
+        Ended = "ended",
         /// Its name is no name of a peer.
         Name = "name",
         /// An address that is none, or too many.
         Address = "address",
         /// A fingerprint that is none, or too many.
         Fingerprint = "fingerprint",
-        /// Its key is in the entry of another peer too.
-        ContestedKey = "contested_key",
         /// There are as many peers as a table takes.
         TooMany = "too_many",
     }
@@ -396,6 +490,7 @@ impl Label for Why {
         Why::Policy,
         Why::OtherNode,
         Why::NodeUnproven,
+        Why::NoSocketDir,
         Why::Cooldown,
         Why::NoGpu,
         Why::NotSupported,

@@ -12,7 +12,11 @@ use super::*;
 
 const MODULES: [&str; 11] =
     ["arena", "call", "directory", "get", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
-const UNITS: [&str; 19] = [
+const UNITS: [&str; 23] = [
+    "migrations",
+    "pulls",
+    "lanes",
+    "keys",
     "bytes",
     "seconds",
     "items",
@@ -55,7 +59,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 38);
+    assert_eq!(families.len(), 48);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -91,6 +95,13 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<SessionCut>(&mut words);
     of::<AuthRefusal>(&mut words);
     of::<LeftOut>(&mut words);
+    of::<LaneEnd>(&mut words);
+    of::<Way>(&mut words);
+    of::<Dialed>(&mut words);
+    of::<FallBack>(&mut words);
+    of::<NodeEvent>(&mut words);
+    of::<NodeRefusal>(&mut words);
+    of::<Foreign>(&mut words);
     of::<Direction>(&mut words);
     of::<ChecksumPlace>(&mut words);
     let mut series = 0;

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ServerConfig};
-use tensorlane_memory::Landing;
+use tensorlane_memory::{Block, Landing};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection};
+use tensorlane_proto::{
+    Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection, Transport,
+};
 
-use super::Source;
+use super::{LanesConfig, NodeConfig, Paths, Source};
 use crate::cancel::Cancel;
 use crate::unread::Unread;
 
@@ -35,10 +37,15 @@ pub struct PeersConfig {
     pub unread: Unread,
     /// First and longest wait between two attempts to reach a peer.
     pub backoff: (Duration, Duration),
+    /// The lanes of each pair of peers.
+    pub lanes: LanesConfig,
+    /// Memory shared with other pods of the node; none without.
+    pub node: Option<NodeConfig>,
 }
 
 impl PeersConfig {
-    /// The usual times: 10 s without progress (a sidecar sets its own), 256 peers, 64 strangers, 128 MiB of unread answers, 5 s to connect, 100 ms to 5 s between attempts.
+    /// The usual times: 10 s without progress (a sidecar sets its own), 256 peers, 64 strangers, 128 MiB of unread answers, 5 s to connect,
+    /// 100 ms to 5 s between attempts, two lanes in TLS.
     pub fn new(listen: SocketAddr) -> Self {
         Self {
             listen,
@@ -49,6 +56,8 @@ impl PeersConfig {
             strangers_max: 64,
             unread: Unread::new(128 << 20),
             backoff: (Duration::from_millis(100), Duration::from_secs(5)),
+            lanes: LanesConfig::default(),
+            node: None,
         }
     }
 }
@@ -98,8 +107,8 @@ pub trait Known: Send + Sync {
     fn all(&self) -> Vec<KnownPeer>;
     /// One peer.
     fn peer(&self, name: &PeerName) -> Option<KnownPeer>;
-    /// Whose key that is.
-    fn by_fingerprint(&self, fingerprint: &Fingerprint) -> Option<PeerName>;
+    /// Who says that this key is theirs: nobody, one peer, or several where somebody copied it.
+    fn claimants(&self, fingerprint: &Fingerprint) -> Vec<PeerName>;
     /// Asks the source of the table again, because something is missing in it. Limits its own rate, may take a moment
     /// and may fail silently: the table is then what it was. Never called on a reader thread of a connection in use.
     fn refresh(&self);
@@ -124,16 +133,34 @@ pub struct Served {
     pub source: Source,
 }
 
+/// What a peer asks to pull from us.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The tensor's id here.
+    pub id: u64,
+    /// Which part.
+    pub selection: Selection,
+    /// How many packed bytes the peer expects that to be.
+    pub bytes: u64,
+    /// It goes on with a pull that a lost connection interrupted, for which it still has its lease.
+    pub resumed: bool,
+}
+
 /// What this sidecar does for its peers. Called on reader threads (`small` sometimes on a writer thread): none of it may
 /// block, and none may wait for a call of the same [`super::Peers`].
 pub trait Serve: Send + Sync {
-    /// Leases a tensor for a peer and gives the selected bytes, which must be `bytes` long. Every success is followed by
+    /// Leases a tensor for a peer and gives the selected bytes. Every success is followed by
     /// one [`Serve::done`], or by the end of the peer's grace or incarnation, which end all its leases anyway.
     ///
     /// # Errors
     /// What the asker is told.
-    fn open(&self, from: &PeerKey, id: u64, selection: &Selection, bytes: u64) -> Result<Served, Failure>;
-    /// Ends one lease of `open`. May come after the grace has ended it already; it is nothing then.
+    fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure>;
+    /// The same for all of a tensor as it lies, which the peer then maps: `bytes` counts the gaps of its strides.
+    ///
+    /// # Errors
+    /// What the asker is told.
+    fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure>;
+    /// Ends one lease of `open` or `map`. May come after the grace has ended it already; it is nothing then.
     fn done(&self, from: &PeerKey, id: u64);
     /// Small tensors at once, one answer for each id. They hold no lease.
     fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall>;
@@ -167,6 +194,8 @@ pub struct PullOrder {
     pub landing: Landing,
     /// When to give up.
     pub deadline: Instant,
+    /// `tcp` or `quic`, as the route says. The other one brings it where this one cannot.
+    pub transport: Transport,
 }
 
 /// A pull that was made: all bytes are in the landing.
@@ -180,6 +209,10 @@ pub struct Pulled {
     pub crc32c: Option<u32>,
     /// From the order to the last byte.
     pub seconds: f64,
+    /// What brought the last of them.
+    pub transport: Transport,
+    /// The ways that they came.
+    pub paths: Paths,
 }
 
 /// A pull that was not made. The bytes in the landing mean nothing.
@@ -189,6 +222,39 @@ pub struct PullFailed {
     pub landing: Landing,
     /// Why.
     pub failure: Failure,
+}
+
+/// A tensor of a peer of this node to be mapped.
+#[derive(Debug, Clone, Copy)]
+pub struct MapOrder {
+    /// Its id at its owner.
+    pub id: u64,
+    /// How many bytes it has as it lies.
+    pub bytes: u64,
+    /// When to give up.
+    pub deadline: Instant,
+}
+
+/// A tensor that is mapped.
+#[derive(Debug)]
+pub struct Mapped {
+    /// Its bytes, in the owner's memory. Gives the owner's lease back when its last handle is dropped.
+    pub block: Block,
+    /// What they mean as they lie, as the owner says.
+    pub descriptor: Descriptor,
+    /// Their CRC-32C where the owner has one.
+    pub crc32c: Option<u32>,
+    /// From the order to the map.
+    pub seconds: f64,
+}
+
+/// A map that was not made.
+#[derive(Debug)]
+pub enum MapFailed {
+    /// The owner refused, or the call was over before it had an answer.
+    Owner(Failure),
+    /// The tensor cannot be had in this way; another may do.
+    Way(Failure),
 }
 
 /// How things stand with a peer.

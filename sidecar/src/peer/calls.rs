@@ -1,17 +1,23 @@
 //! Calls that we made and that are not over. A call knows how it is written, and what it becomes when it ends; on which
 //! connection it is, is for `remote`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use tensorlane_memory::Landing;
+use tensorlane_memory::{Block, Landing};
 use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection};
+use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 
-use super::api::{PullFailed, Pulled};
+use super::api::{MapFailed, Mapped, PullFailed, Pulled};
+use super::paths::{FallBack, Paths};
+use super::transport::lanes::Transfer;
+use super::transport::{Choice, Way, Ways};
 
 /// Takes the outcome of a pull. Runs on a reader thread: must not block.
 pub type PullDone = Box<dyn FnOnce(Result<Pulled, PullFailed>) + Send>;
+/// Takes the outcome of a map. Runs on a reader thread: must not block.
+pub type MapDone = Box<dyn FnOnce(Result<Mapped, MapFailed>) + Send>;
 /// Takes the outcome of a pull of small tensors. Runs on a reader thread: must not block.
 pub type SmallDone = Box<dyn FnOnce(Result<Vec<v1::PulledSmall>, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
@@ -32,19 +38,51 @@ pub(super) struct PullCall {
     pub(super) id: u64,
     pub(super) selection: Selection,
     pub(super) bytes: u64,
-    /// `None` while the reader thread writes into it.
+    /// The transport that was chosen for it.
+    pub(super) transport: Transport,
+    /// The way that its bytes come on the present connection.
+    pub(super) way: Way,
+    /// The head came on the present connection.
+    pub(super) opened: bool,
+    /// `None` while the reader thread writes into it, and while `transfer` has it.
     pub(super) landing: Option<Landing>,
+    /// Where the landing is while its bytes come from several sides. Outlives connections.
+    pub(super) transfer: Option<Arc<Transfer>>,
     /// Packed bytes that are in the landing.
     pub(super) landed: u64,
+    /// How what is there came.
+    pub(super) paths: Paths,
+    /// Why the present way is not the best, while nobody has counted that.
+    pub(super) missed: Option<FallBack>,
     pub(super) head: Option<Head>,
     pub(super) done: Option<PullDone>,
     /// It failed while the reader thread had the landing: told as soon as that is back.
     pub(super) failed: Option<Failure>,
 }
 
+/// Where the bytes of a tensor are at its owner.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) segment: u32,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// A map and how far it is.
+pub(super) struct MapCall {
+    pub(super) id: u64,
+    pub(super) bytes: u64,
+    /// The head came on the present connection.
+    pub(super) opened: bool,
+    pub(super) head: Option<Head>,
+    pub(super) place: Option<Place>,
+    pub(super) done: Option<MapDone>,
+}
+
 /// What was asked.
 pub(super) enum Kind {
     Pull(Box<PullCall>),
+    Map(Box<MapCall>),
     Small { ids: Vec<u64>, done: Option<SmallDone> },
     Inquire { message: v1::Inquire, done: Option<InquireDone> },
 }
@@ -87,7 +125,15 @@ impl Call {
         match &self.kind {
             Kind::Pull(pull) => {
                 let selection = (pull.selection != Selection::All).then(|| (&pull.selection).into());
-                let message = v1::Pull { id: pull.id, selection, from: pull.landed, bytes: pull.bytes };
+                // On lanes the reader says with each ask what it wants.
+                let from = if pull.way == Way::Stream { pull.landed } else { 0 };
+                let way = v1::Way::from(pull.way).into();
+                let message = v1::Pull { id: pull.id, selection, from, bytes: pull.bytes, way };
+                frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
+            }
+            Kind::Map(map) => {
+                let way = v1::Way::from(Way::Shm).into();
+                let message = v1::Pull { id: map.id, selection: None, from: 0, bytes: map.bytes, way };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Small { ids, .. } => {
@@ -98,10 +144,72 @@ impl Call {
         }
     }
 
+    /// Whether no more frames come for it on the control connection, whatever becomes of it.
+    pub(super) fn is_answered(&self) -> bool {
+        match &self.kind {
+            Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
+            Kind::Map(map) => map.opened,
+            Kind::Small { .. } | Kind::Inquire { .. } => false,
+        }
+    }
+
+    /// Chooses the way in which its bytes are to come on a connection.
+    pub(super) fn choose_way(&mut self, ways: &Ways) {
+        if let Kind::Pull(pull) = &mut self.kind {
+            pull.opened = false;
+            // What has begun on lanes goes on on lanes: its landing is with them.
+            let begun = pull.transfer.is_some().then(|| ways.go_on(pull.way)).flatten();
+            let Choice { way, missed } = match begun {
+                Some(way) => Choice { way, missed: None },
+                None => ways.choose(pull.bytes, pull.transport),
+            };
+            pull.way = way;
+            pull.missed = missed.map(|(_, why)| why);
+            if let Some((better, why)) = missed {
+                pull.paths.left(better, why);
+            }
+        }
+        if let Kind::Map(map) = &mut self.kind {
+            (map.opened, map.place) = (false, None);
+        }
+    }
+
+    /// Whether its landing is with lanes.
+    pub(super) fn needs_lanes(&self) -> bool {
+        matches!(&self.kind, Kind::Pull(pull) if pull.transfer.is_some())
+    }
+
+    /// The way that its bytes come.
+    pub(super) fn way(&self) -> Way {
+        match &self.kind {
+            Kind::Pull(pull) => pull.way,
+            Kind::Map(_) => Way::Shm,
+            Kind::Small { .. } | Kind::Inquire { .. } => Way::Stream,
+        }
+    }
+
+    /// Takes its landing back from lanes of a way that this connection does not have, so that the rest comes on the control
+    /// connection. False while one of them still writes.
+    pub(super) fn leave_lanes(&mut self, way: Way) -> bool {
+        let Kind::Pull(pull) = &mut self.kind else { return false };
+        let Some(transfer) = &pull.transfer else { return false };
+        let Some((landing, landed)) = transfer.reclaim() else { return false };
+        let (bytes, lanes) = transfer.travelled();
+        pull.paths.came(way, bytes, lanes);
+        pull.paths.left(way, FallBack::LanesNotOffered);
+        (pull.landing, pull.landed, pull.transfer) = (Some(landing), landed, None);
+        true
+    }
+
+    /// Whether its bytes come on lanes.
+    pub(super) fn has_lanes(&self) -> bool {
+        matches!(&self.kind, Kind::Pull(pull) if pull.way != Way::Stream)
+    }
+
     /// The kind of frame that answers it.
     pub(super) fn answer(&self) -> PeerKind {
         match self.kind {
-            Kind::Pull(_) => PeerKind::Pull,
+            Kind::Pull(_) | Kind::Map(_) => PeerKind::Pull,
             Kind::Small { .. } => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
         }
@@ -112,6 +220,11 @@ impl Call {
     pub(super) fn fail(&mut self, failure: Failure) -> Option<Finish> {
         match &mut self.kind {
             Kind::Pull(pull) => {
+                if let Some(transfer) = pull.transfer.take() {
+                    let done = pull.done.take()?;
+                    return transfer
+                        .stop(Box::new(move |landing| done(Err(PullFailed { landing, failure }))));
+                }
                 let Some(landing) = pull.landing.take() else {
                     if pull.done.is_some() {
                         pull.failed.get_or_insert(failure);
@@ -120,6 +233,10 @@ impl Call {
                 };
                 let done = pull.done.take()?;
                 Some(Box::new(move || done(Err(PullFailed { landing, failure }))))
+            }
+            Kind::Map(map) => {
+                let done = map.done.take()?;
+                Some(Box::new(move || done(Err(MapFailed::Owner(failure)))))
             }
             Kind::Small { done, .. } => {
                 let done = done.take()?;
@@ -132,15 +249,35 @@ impl Call {
         }
     }
 
+    /// The bytes are mapped.
+    pub(super) fn mapped(self, block: Block) -> Option<Finish> {
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let Kind::Map(map) = self.kind else { return None };
+        let MapCall { head: Some(head), done: Some(done), .. } = *map else { return None };
+        let Head { descriptor, crc32c } = head;
+        Some(Box::new(move || done(Ok(Mapped { block, descriptor, crc32c, seconds }))))
+    }
+
+    /// They cannot be.
+    pub(super) fn not_mapped(self, failed: MapFailed) -> Option<Finish> {
+        let Kind::Map(map) = self.kind else { return None };
+        let done = map.done?;
+        Some(Box::new(move || done(Err(failed))))
+    }
+
     /// All bytes are in the landing.
     pub(super) fn pulled(self) -> Option<Finish> {
         let seconds = self.begun.elapsed().as_secs_f64();
         let Kind::Pull(pull) = self.kind else { return None };
-        let PullCall { landing: Some(landing), head: Some(head), done: Some(done), .. } = *pull else {
+        let PullCall { landing: Some(landing), head: Some(head), done: Some(done), mut paths, way, .. } =
+            *pull
+        else {
             return None;
         };
-        let Head { descriptor, crc32c } = head;
-        Some(Box::new(move || done(Ok(Pulled { landing, descriptor, crc32c, seconds }))))
+        // A tensor without bytes came some way, too.
+        paths.came(way, 0, 0);
+        let (Head { descriptor, crc32c }, transport) = (head, way.transport());
+        Some(Box::new(move || done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths }))))
     }
 }
 

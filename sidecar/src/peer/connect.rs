@@ -1,32 +1,26 @@
-//! From a socket to a connection that is up: TCP, TLS, whose key it is, Hello. In this order, so that nobody unknown costs
-//! more than a handshake, of which only so many run at a time.
+//! Sockets of peers: those that come in and those that we dial. What is said on them first is for `greet`. TCP, TLS, whose
+//! key it is, Hello: in this order, so that nobody unknown costs more than a handshake, of which only so many run at a time.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::{Arc, Weak};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use prost::Message;
-use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
-use tensorlane_proto::frame::{self, FAILED, FrameError, Header, PEER_VERSION, PeerKind, REPLY};
-use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire};
+use tensorlane_proto::frame::FrameError;
+use tensorlane_proto::{Failure, Fingerprint, PeerName};
 use thiserror::Error;
 use tracing::{debug, warn};
 
-use super::api::Keys;
-use super::handshake::{self, HandshakeError, Secured};
-use super::incoming::{Drained, Incoming};
-use super::link::{self, Ended, Link, LinkParts};
-use super::outbox::Outbox;
-use super::parse::{Flow, FrameParser, Sink};
-use super::record::{RecordError, Sealer};
+use super::greet::{self, Up};
+use super::handshake::{self, HandshakeError};
+use super::record::RecordError;
 use super::remote::Peer;
-use super::shared::{Registered, Shared, count_out};
+use super::shared::{Registered, Shared};
+use super::transport::lanes::bind;
 
-/// Longest Hello: names, an offer with addresses. Before it nothing else is read.
-const HELLO_MAX: u32 = 64 << 10;
+/// Ports of the system that are tried where any will do: the same number must be free for TCP and for UDP.
+const PORTS_TRIED: usize = 32;
 
 /// Why a connection did not come up.
 #[derive(Debug, Error)]
@@ -72,6 +66,12 @@ pub(super) enum Refused {
     /// There is a connection already, and it stays.
     #[error("a connection that was made at the same time stays")]
     Double,
+    /// QUIC.
+    #[error("QUIC: {0}")]
+    Quic(#[from] quinn::ConnectionError),
+    /// It wants to be a lane, and cannot be one.
+    #[error("it is no lane of ours: {0}")]
+    Lane(&'static str),
 }
 
 impl Refused {
@@ -86,9 +86,29 @@ impl Refused {
             Self::Version(_) => "version",
             Self::Frame(_) => "frame",
             Self::Socket(error) if handshake::timed_out(error) => "timeout",
-            Self::Record(_) => "tls",
+            Self::Quic(quinn::ConnectionError::TimedOut) => "timeout",
+            Self::Record(_) | Self::Quic(_) => "tls",
+            Self::Lane(_) => "lane",
             Self::ByPeer(_) | Self::Socket(_) | Self::Double => return None,
         })
+    }
+}
+
+/// Listens; for QUIC also at the UDP port of the same number.
+pub(super) fn bind(listen: SocketAddr, quic: bool) -> io::Result<(TcpListener, Option<UdpSocket>)> {
+    let mut tried = 0;
+    loop {
+        let listener = TcpListener::bind(listen)?;
+        if !quic {
+            return Ok((listener, None));
+        }
+        tried += 1;
+        match UdpSocket::bind(listener.local_addr()?) {
+            Ok(datagrams) => return Ok((listener, Some(datagrams))),
+            Err(error)
+                if listen.port() == 0 && tried < PORTS_TRIED && error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 
@@ -115,18 +135,34 @@ fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
     let on_thread = Arc::clone(shared);
     shared.spawn("tl-peer-in", move || {
         let until = Instant::now() + on_thread.config.handshake;
-        let keys = on_thread.keys();
-        let up = handshake::server(Arc::clone(&keys.server), &socket, until)
-            .map_err(Refused::from)
-            .and_then(|secured| greet(&on_thread, socket, &keys, secured, guard, None, until));
-        match up {
-            Ok(up) => up.run(&on_thread),
-            Err(refused) => {
-                on_thread.count_refusal(&refused);
-                debug!(%from, %refused, "connection refused");
-            }
+        if let Err(refused) = arrived(&on_thread, socket, guard, until) {
+            on_thread.count_refusal(&refused);
+            debug!(%from, %refused, "connection refused");
         }
     });
+}
+
+/// Runs a connection that came in, until it ends.
+fn arrived(
+    shared: &Arc<Shared>,
+    socket: TcpStream,
+    guard: Registered,
+    until: Instant,
+) -> Result<(), Refused> {
+    if shared.config.lanes.plain && begins_plain(&socket, until)? {
+        return bind::arrived_plain(shared, socket, guard, until);
+    }
+    let keys = shared.keys();
+    let secured = handshake::server(Arc::clone(&keys.server), &socket, until)?;
+    greet::arrived(shared, socket, &keys, secured, guard, until)
+}
+
+/// Whether the first byte is that of a plain lane. No record of TLS begins with it.
+fn begins_plain(socket: &TcpStream, until: Instant) -> Result<bool, Refused> {
+    let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    socket.set_read_timeout(Some(left))?;
+    let mut first = [0];
+    Ok(socket.peek(&mut first)? == 1 && first[0] == bind::MAGIC[0])
 }
 
 /// Dials a peer at each of its addresses; on success this thread runs the connection. `attempt` is what
@@ -160,7 +196,7 @@ fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up,
             Ok((socket, guard)) => {
                 let keys = shared.keys();
                 let secured = handshake::client(Arc::clone(&keys.client), &socket, until)?;
-                return greet(shared, socket, &keys, secured, guard, Some(&peer.name), until);
+                return greet::dialed(shared, socket, &keys, secured, guard, &peer.name, until);
             }
             Err(error) => last = error.into(),
         }
@@ -169,7 +205,7 @@ fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up,
 }
 
 /// Connects in a way that [`super::Peers::stop`] can cut short.
-fn connect(
+pub(super) fn connect(
     shared: &Arc<Shared>,
     address: &SocketAddr,
     timeout: Duration,
@@ -181,213 +217,7 @@ fn connect(
     Ok((socket, guard))
 }
 
-/// A connection that is up but not running yet.
-struct Up {
-    link: Arc<Link>,
-    incoming: Incoming,
-    parser: FrameParser,
-}
-
-impl Up {
-    fn run(self, shared: &Arc<Shared>) {
-        link::run(shared, &self.link, self.incoming, self.parser);
-    }
-}
-
-/// After TLS: who is it, Hello both ways, and the place of the peer's connection.
-fn greet(
-    shared: &Arc<Shared>,
-    socket: TcpStream,
-    keys: &Keys,
-    secured: Secured,
-    guard: Registered,
-    wanted: Option<&PeerName>,
-    until: Instant,
-) -> Result<Up, Refused> {
-    let Secured { mut sealer, opener, certificate, plain, sealed } = secured;
-    let (name, fingerprint) = who(shared, keys, &certificate, wanted)?;
-    socket.set_nodelay(true)?;
-    SockRef::from(&socket).set_tcp_user_timeout(Some(shared.config.progress))?;
-    // Who dialed speaks first, and gets an answer only if it is let in: else it would take the connection for one that
-    // is up, ask something on it, and wait for the peer to come back.
-    let dialed = wanted.is_some();
-    if dialed {
-        say(&mut sealer, &socket, 0, &hello_of(shared), until)?;
-    }
-    let mut incoming = Incoming::new(opener, plain, &sealed);
-    let mut parser = FrameParser::new(HELLO_MAX);
-    let hello = hear(&mut incoming, &mut parser, &socket, until)?;
-    let incarnation = match check(shared, &name, &hello) {
-        Ok(incarnation) => incarnation,
-        Err(refused) => {
-            let reason = match &refused {
-                Refused::WrongExchange(_) => Reason::WrongExchange,
-                Refused::Version(_) => Reason::Unsupported,
-                _ => Reason::InvalidArgument,
-            };
-            let failure = Failure::new(reason, refused.to_string());
-            // So that its log says why; the refusal stands without.
-            let _ = say(&mut sealer, &socket, REPLY | FAILED, &v1::Failure::from(&failure), until);
-            return Err(refused);
-        }
-    };
-    if !dialed {
-        say(&mut sealer, &socket, 0, &hello_of(shared), until)?;
-    }
-    parser.trust();
-    socket.set_read_timeout(None)?;
-    socket.set_write_timeout(Some(shared.config.progress))?;
-    let peer = shared.peer(&name);
-    let count = {
-        let (counters, peer) = (Arc::clone(&shared.counters), Arc::clone(&peer));
-        Box::new(move |bytes| count_out(&counters, &peer, bytes))
-    };
-    let writing = socket.try_clone()?;
-    let offer = Arc::new(wire::offer(name, incarnation, &hello.offer.unwrap_or_default()));
-    let link = Arc::new_cyclic(|link: &Weak<Link>| {
-        let link = Weak::clone(link);
-        let account = shared.config.unread.open(move || {
-            if let Some(link) = link.upgrade() {
-                link.end(Ended::Unread);
-            }
-        });
-        Link::new(LinkParts {
-            id: shared.next_link(),
-            peer,
-            incarnation,
-            offer,
-            dialed,
-            fingerprint,
-            ours: keys.fingerprint,
-            outbox: Outbox::new(writing, sealer, account, count),
-            socket,
-        })
-    });
-    // From here on it is ended as a connection that is up.
-    drop(guard);
-    if shared.adopt(&link) { Ok(Up { link, incoming, parser }) } else { Err(Refused::Double) }
-}
-
-/// Whose key it is, by the directory; asked again once where it does not know.
-fn who(
-    shared: &Arc<Shared>,
-    keys: &Keys,
-    certificate: &CertificateDer<'_>,
-    wanted: Option<&PeerName>,
-) -> Result<(PeerName, Fingerprint), Refused> {
-    let fingerprint = (keys.fingerprint_of)(certificate).ok_or(Refused::NoKey)?;
-    let found = shared.known.by_fingerprint(&fingerprint).or_else(|| {
-        shared.known.refresh();
-        shared.known.by_fingerprint(&fingerprint)
-    });
-    let found = found.filter(|name| *name != shared.me.peer).ok_or(Refused::UnknownKey(fingerprint))?;
-    match wanted {
-        Some(wanted) if *wanted != found => Err(Refused::WrongPeer { wanted: wanted.clone(), found }),
-        _ => Ok((found, fingerprint)),
-    }
-}
-
-fn hello_of(shared: &Shared) -> v1::PeerHello {
-    v1::PeerHello {
-        version: PEER_VERSION,
-        exchange: shared.me.exchange.to_string(),
-        peer: shared.me.peer.to_string(),
-        incarnation: shared.me.incarnation.to_string(),
-        offer: Some(shared.me.offer.clone()),
-    }
-}
-
-fn check(shared: &Shared, name: &PeerName, hello: &v1::PeerHello) -> Result<Incarnation, Refused> {
-    // The lower of both versions is spoken; version 1 is the first.
-    if hello.version < 1 {
-        return Err(Refused::Version(hello.version));
-    }
-    if hello.exchange != shared.me.exchange.as_str() {
-        return Err(Refused::WrongExchange(shown(&hello.exchange)));
-    }
-    if hello.peer != name.as_str() {
-        return Err(Refused::WrongName(shown(&hello.peer)));
-    }
-    hello.incarnation.parse().map_err(|_| FrameError::Malformed(PeerKind::Hello.into()).into())
-}
-
 /// What an error shows of a text that may be long.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     text.chars().take(80).collect()
-}
-
-fn say(
-    sealer: &mut Sealer,
-    socket: &TcpStream,
-    flags: u16,
-    message: &impl Message,
-    until: Instant,
-) -> Result<(), Refused> {
-    let mut records = std::collections::VecDeque::new();
-    let frame = frame::encode(PeerKind::Hello.into(), flags, 0, message);
-    sealer.seal_all(&frame, &mut records).map_err(RecordError::from)?;
-    Ok(handshake::send(socket, &Vec::from(records).concat(), until)?)
-}
-
-/// Reads until the peer's Hello is there, and nothing beyond it.
-fn hear(
-    incoming: &mut Incoming,
-    parser: &mut FrameParser,
-    socket: &TcpStream,
-    until: Instant,
-) -> Result<v1::PeerHello, Refused> {
-    let mut hello = HelloSink(None);
-    loop {
-        let drained = incoming.drain::<Refused>(|plain| match hello.0 {
-            Some(_) => Ok(0),
-            None => parser.feed(plain, &mut hello),
-        })?;
-        if let Some(hello) = hello.0 {
-            return Ok(hello);
-        }
-        if drained == Drained::Closed {
-            return Err(HandshakeError::Closed.into());
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        socket.set_read_timeout(Some(left))?;
-        if incoming.receive(socket)? == 0 {
-            // The usual way in which a peer that does not know our key says so.
-            return Err(HandshakeError::Closed.into());
-        }
-    }
-}
-
-/// Takes a Hello, or the refusal of ours, and nothing else.
-struct HelloSink(Option<v1::PeerHello>);
-
-impl Sink for HelloSink {
-    type Error = Refused;
-
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, Refused> {
-        if kind != PeerKind::Hello || header.is_last() || header.call != 0 {
-            return Err(FrameError::OutOfPlace(header.kind).into());
-        }
-        let malformed = |_| Refused::from(FrameError::Malformed(header.kind));
-        if header.is_failed() {
-            let failure = v1::Failure::decode(body).map_err(malformed)?;
-            return Err(Refused::ByPeer(wire::failure(failure)));
-        }
-        self.0 = Some(v1::PeerHello::decode(body).map_err(malformed)?);
-        Ok(Flow::Stop)
-    }
-
-    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Refused> {
-        Err(FrameError::OutOfPlace(header.kind).into())
-    }
-
-    fn bytes(&mut self, _: &[u8]) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn chunk_end(&mut self) -> Result<Flow, Refused> {
-        Ok(Flow::Stop)
-    }
 }

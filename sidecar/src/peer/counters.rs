@@ -37,6 +37,24 @@ pub struct Counters {
     pub closed: Labelled,
     /// Connections that came up, by who dialed: `us`, `them`.
     pub opened: Labelled,
+    /// Lanes that came up, by what we do on them: `read`, `serve`.
+    pub lanes_opened: Labelled,
+    /// Lanes that ended, by reason.
+    pub lanes_closed: Labelled,
+    /// Pulls that did not come, or did not go on, in the best way, by reason.
+    pub fallbacks: Labelled,
+    /// QUIC connections that were bound, by who dialed: `us`, `them`.
+    pub quic_opened: Labelled,
+    /// QUIC connections whose other end was found at another address than before.
+    pub quic_migrations: AtomicU64,
+    /// Pulls that were asked for, by way: `stream`, `lanes`, `quic`, `shm`.
+    pub pulls: Labelled,
+    /// Peers of this node that were met at its socket, by who called: `us`, `them`.
+    pub node_opened: Labelled,
+    /// Meetings that ended, by reason.
+    pub node_closed: Labelled,
+    /// Calls at sockets of the node's directory that were refused, ours or theirs, by reason.
+    pub node_refused: Labelled,
     /// Tensor bytes that were received.
     pub bytes_in: AtomicU64,
     /// Tensor bytes that were sent.

@@ -1,6 +1,7 @@
 //! One connection that is up: its two threads, and how it ends.
 
-use std::net::TcpStream;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use super::receive::Receiver;
 use super::record::RecordError;
 use super::remote::Peer;
 use super::shared::Shared;
+use super::transport::Ways;
 
 /// A peer that takes bulk bytes at less than this is slow, not dead: it is given the time for them to answer a ping.
 const SLOWEST_BYTES_A_SECOND: u64 = 256 << 10;
@@ -56,6 +58,9 @@ pub(super) enum Ended {
     /// The directory does not list the peer's key any more.
     #[error("the peer's key is no longer in the directory")]
     Revoked,
+    /// It was told of another socket in the node's directory than ours is now.
+    #[error("our socket in the node's directory is another one now")]
+    Moved,
     /// It was made with a key of ours that is no longer used.
     #[error("our key was changed")]
     Rotated,
@@ -83,6 +88,7 @@ impl Ended {
             Self::Stopped => "stopped",
             Self::Revoked => "revoked",
             Self::Rotated => "rotated",
+            Self::Moved => "moved",
             Self::Ours(_) => "ours",
             Self::Backlog => "backlog",
             Self::Unread => "unread",
@@ -118,9 +124,11 @@ pub(super) struct Link {
     /// The key of ours that it was made with.
     pub(super) ours: tensorlane_proto::Fingerprint,
     pub(super) since: Instant,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: Arc<Outbox>,
+    /// How the bytes of pulls come and go.
+    pub(super) ways: Ways,
     socket: TcpStream,
-    /// Milliseconds from `since` to the last byte that came.
+    /// Milliseconds from `since` to the last byte that came, on lanes too.
     heard: AtomicU64,
     /// Bulk bytes that had been sent when that byte came.
     sent_when_heard: AtomicU64,
@@ -137,13 +145,15 @@ pub(super) struct LinkParts {
     pub(super) dialed: bool,
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
     pub(super) ours: tensorlane_proto::Fingerprint,
-    pub(super) outbox: Outbox,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) ways: Ways,
     pub(super) socket: TcpStream,
 }
 
 impl Link {
     pub(super) fn new(parts: LinkParts) -> Self {
-        let LinkParts { id, peer, incarnation, offer, dialed, fingerprint, ours, outbox, socket } = parts;
+        let LinkParts { id, peer, incarnation, offer, dialed, fingerprint, ours, outbox, ways, socket } =
+            parts;
         Self {
             id,
             peer,
@@ -154,6 +164,7 @@ impl Link {
             ours,
             since: Instant::now(),
             outbox,
+            ways,
             socket,
             heard: AtomicU64::new(0),
             sent_when_heard: AtomicU64::new(0),
@@ -164,6 +175,11 @@ impl Link {
     /// The peer in the life that this connection leads to.
     pub(super) fn key(&self) -> PeerKey {
         PeerKey { name: self.peer.name.clone(), incarnation: self.incarnation }
+    }
+
+    /// The address of the other end.
+    pub(super) fn other_end(&self) -> io::Result<SocketAddr> {
+        self.socket.peer_addr()
     }
 
     /// Sends a frame in its turn; a connection that cannot is ended.
@@ -197,7 +213,8 @@ impl Link {
         self.since.elapsed().saturating_sub(heard).saturating_sub(excuse)
     }
 
-    fn hear(&self) {
+    /// Something came from the other side: on this connection, or on a lane of it.
+    pub(super) fn hear(&self) {
         let millis = self.since.elapsed().as_millis() as u64;
         if self.heard.swap(millis, Ordering::Relaxed) != millis {
             self.sent_when_heard.store(self.outbox.bulk_bytes(), Ordering::Relaxed);
@@ -221,6 +238,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
         Err(error) => Ended::Lost(format!("no thread to write: {error}")),
     };
     let why = link.ended.lock().get_or_insert(ended).to_string();
+    link.ways.end();
     link.outbox.end(false);
     if let Ok(writer) = writer {
         // It ends with the outbox. A panic there was reported by its hook.
@@ -237,7 +255,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
     shared.counters.closed.add(ended.label());
     match ended {
         Ended::Ours(_) => error!(peer = %link.peer.name, why, "connection ended"),
-        Ended::Replaced | Ended::Stopped | Ended::Rotated => {
+        Ended::Replaced | Ended::Stopped | Ended::Rotated | Ended::Moved => {
             debug!(peer = %link.peer.name, why, "connection closed");
         }
         _ => info!(peer = %link.peer.name, why, "connection lost"),

@@ -1,15 +1,16 @@
 //! The connections between this sidecar and the others: who they are, what they ask, how bytes come and go.
 //!
-//! One TLS 1.3 connection a pair, two threads a connection, no runtime. The reader asks (`Peers::pull`), the owner
-//! serves (`Serve`); the bytes of a tensor go from the owner's block through one encryption, one socket and one
-//! decryption into the reader's block. This module knows the arena's blocks, the peer table and the frames of the
+//! One TLS 1.3 connection a pair for control, two threads a connection, no runtime (QUIC has its own). The reader asks (`Peers::pull`), the
+//! owner serves (`Serve`); the bytes of a tensor go from the owner's block into the reader's on that connection or in
+//! another way (`transport`), with at most one encryption, one socket and one decryption between. This module knows the arena's blocks, the peer table and the frames of the
 //! peer protocol; it knows no ledger, no session and no name: what may be served, and for how long, is for `Serve`.
 //!
 //! ```text
 //!   Peers ──── Peer (one a name: calls, incarnation, when to dial) ──── Link (one a connection)
 //!     │                                                                  ├─ reader thread: record ─> parse ─> receive
-//!     ├─ steward thread: deadlines, dials, pings                         └─ writer thread: outbox <─ submit (any thread)
-//!     └─ listener thread ──> connect (TLS, who is it, Hello) ──────────────^
+//!     ├─ steward thread: deadlines, dials, pings                         ├─ writer thread: outbox <─ submit (any thread)
+//!     ├─ listener thread ──> connect, greet (TLS, who is it, Hello) ──^  └─ Ways: stream; lanes and quic, a thread a lane
+//!     └─ Door: UDP, a runtime and its threads, for QUIC
 //! ```
 //!
 //! - A call outlives the connection it was sent on: it is repeated on the next one (a pull from the bytes that landed)
@@ -20,14 +21,18 @@
 
 mod api;
 mod calls;
+mod choosing;
+mod claim;
 mod connect;
 mod counters;
 mod dial;
+mod greet;
 mod handshake;
 mod incoming;
 mod link;
 mod outbox;
 mod parse;
+mod paths;
 mod peers;
 mod pipe;
 mod receive;
@@ -37,16 +42,20 @@ mod serving;
 mod shared;
 mod source;
 mod steward;
+mod transport;
 mod views;
 
 pub use api::{
-    Keys, Known, KnownPeer, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled,
-    Serve, Served,
+    Asked, Keys, Known, KnownPeer, MapFailed, MapOrder, Mapped, Me, PeerKey, PeerState, PeerView,
+    PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served,
 };
-pub use calls::{InquireDone, PullDone, SmallDone};
+pub use calls::{InquireDone, MapDone, PullDone, SmallDone};
 pub use counters::Counters;
+pub use paths::{FallBack, Path, Paths};
 pub use peers::{CallHandle, Peers};
 pub use source::Source;
+pub use transport::shm::NodeConfig;
+pub use transport::{LanesConfig, Way, quic_settings};
 
 #[cfg(test)]
 mod tests;

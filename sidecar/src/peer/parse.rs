@@ -241,7 +241,7 @@ mod tests {
         #[test]
         fn any_bytes_are_frames_or_an_error_and_nothing_large_is_kept(
             bytes in prop::collection::vec(any::<u8>(), 0..2000),
-            kind in 0u16..12,
+            kind in 0u16..16,
         ) {
             let mut bytes = bytes;
             if bytes.len() > 6 {

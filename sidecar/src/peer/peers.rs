@@ -12,13 +12,16 @@ use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
-use super::api::{Keys, Known, Me, PeersConfig, PullFailed, PullOrder, Serve};
-use super::calls::{Call, InquireDone, Kind, PullCall, PullDone, SmallDone};
+use super::api::{Keys, Known, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve};
+use super::calls::{Call, InquireDone, Kind, MapCall, MapDone, PullCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
+use super::paths::Paths;
 use super::remote::Peer;
 use super::shared::{Shared, World};
+use super::transport::Way;
+use super::transport::lanes::quic::Door;
 
 /// How long connections may take to say what waits, and Goodbye, when we stop.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -61,8 +64,9 @@ impl Peers {
         serve: Arc<dyn Serve>,
         counters: Arc<Counters>,
     ) -> io::Result<Arc<Self>> {
-        let listener = TcpListener::bind(config.listen)?;
+        let (listener, datagrams) = connect::bind(config.listen, config.lanes.quic > 0)?;
         let bound = listener.local_addr()?;
+        let idle = config.lanes.idle;
         let shared = Arc::new(Shared::new(World { config, me, keys, known, serve, counters }));
         let peers = Arc::new(Self {
             shared: Arc::clone(&shared),
@@ -70,6 +74,12 @@ impl Peers {
             bound,
             own_threads: Mutex::default(),
         });
+        if let Some(socket) = datagrams {
+            shared.open_door(&Door::open(socket, &shared.keys(), idle)?);
+        }
+        if let Some(node) = &shared.node {
+            node.start(&shared);
+        }
         let steward = Arc::clone(&shared);
         let mut own = vec![thread("tl-peer-clock", move || steward.steward.run(&steward))?];
         match thread("tl-peer-listen", move || connect::listen(&shared, &listener)) {
@@ -96,6 +106,9 @@ impl Peers {
         if !shared.begin_to_stop() {
             return;
         }
+        if let Some(door) = shared.door() {
+            door.stop();
+        }
         // A listener that was shut down accepts no more, and its thread returns.
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
         for thread in std::mem::take(&mut *self.own_threads.lock()) {
@@ -114,6 +127,9 @@ impl Peers {
             peer.changed.notify_all();
         }
         self.join_connections();
+        if let Some(door) = shared.door() {
+            door.end();
+        }
     }
 
     fn join_connections(&self) {
@@ -144,8 +160,8 @@ impl Peers {
         order: PullOrder,
         done: impl FnOnce(Result<super::Pulled, PullFailed>) + Send + 'static,
     ) -> CallHandle {
-        let done: PullDone = Box::new(done);
-        let PullOrder { id, selection, bytes, landing, deadline } = order;
+        let PullOrder { id, selection, bytes, landing, deadline, transport } = order;
+        let done = self.measuring(peer, transport, bytes, Box::new(done));
         if landing.len() != bytes {
             let message = format!("a landing of {} bytes cannot take {bytes}", landing.len());
             done(Err(PullFailed { landing, failure: Failure::new(Reason::InvalidArgument, message) }));
@@ -155,13 +171,34 @@ impl Peers {
             id,
             selection,
             bytes,
+            transport,
+            way: Way::Stream,
+            opened: false,
             landing: Some(landing),
+            transfer: None,
             landed: 0,
+            paths: Paths::default(),
+            missed: None,
             head: None,
             done: Some(done),
             failed: None,
         };
         self.call(peer, expected, deadline, Kind::Pull(Box::new(call)))
+    }
+
+    /// Maps a tensor of a peer of this node, as a whole and where it lies. `expected`: as for a pull. `done` is told the
+    /// outcome exactly once.
+    pub fn map(
+        &self,
+        peer: &PeerName,
+        expected: Option<Incarnation>,
+        order: MapOrder,
+        done: impl FnOnce(Result<super::Mapped, MapFailed>) + Send + 'static,
+    ) -> CallHandle {
+        let done: MapDone = Box::new(done);
+        let MapOrder { id, bytes, deadline } = order;
+        let call = MapCall { id, bytes, opened: false, head: None, place: None, done: Some(done) };
+        self.call(peer, expected, deadline, Kind::Map(Box::new(call)))
     }
 
     /// Fetches small tensors, at most 4,096, in one frame. Their answers (up to 64 KiB each) must fit into 4 MiB together;
@@ -289,6 +326,29 @@ impl Peers {
         };
         state.waiters -= 1;
         outcome
+    }
+
+    /// Waits for a connection to a peer, and for a moment until it is known whether it is on this node, if memory is shared
+    /// there.
+    ///
+    /// # Errors
+    /// As [`Peers::ensure`].
+    pub fn meet(&self, name: &PeerName, deadline: Instant) -> Result<(), Failure> {
+        self.ensure(name, deadline)?;
+        let Some(peer) = self.shared.known_peer(name) else { return Ok(()) };
+        let mut state = peer.state.lock();
+        while state
+            .link
+            .as_ref()
+            .and_then(|link| link.ways.shm())
+            .is_some_and(super::transport::shm::Shm::is_pending)
+            && !self.shared.is_stopping()
+            && Instant::now() < deadline
+        {
+            // Not told of in every case: looked at again and again for that short time.
+            peer.changed.wait_for(&mut state, Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// From now on connections are made with these keys; those that are up stay.

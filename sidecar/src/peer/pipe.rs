@@ -47,6 +47,7 @@ impl From<io::Error> for SendError {
 }
 
 /// A pull being served: the chunks that are still to be sent.
+#[derive(Clone)]
 pub(super) struct Bulk {
     /// The call of the pull.
     pub(super) call: u64,

@@ -5,7 +5,6 @@
 //! any time.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use prost::Message;
 use tensorlane_memory::Landing;
@@ -13,12 +12,13 @@ use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LAST, PeerKind, 
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
-use super::calls::{Finish, Head, Kind};
+use super::calls::{Finish, Head, Kind, Place};
 use super::link::{Ended, Link};
 use super::parse::{Flow, Sink};
 use super::remote::Todo;
 use super::serving;
-use super::shared::Shared;
+use super::shared::{Shared, count_in};
+use super::transport::Way;
 
 /// Where the bytes of the present chunk go.
 enum Target {
@@ -123,10 +123,22 @@ impl<'a> Receiver<'a> {
             message.descriptor.and_then(|d| wire::descriptor(d).ok()).ok_or_else(|| malformed(header))?;
         let head = Head { descriptor, crc32c: message.crc32c };
         let mut state = self.link.peer.state.lock();
+        if state.is_map(header.call) {
+            let place = message.place.map(|p| Place { segment: p.segment, offset: p.offset, bytes: p.bytes });
+            self.shared.counters.pulls.add(Way::Shm.as_str());
+            let todo = state.map_opened(header.call, self.link, head, place)?;
+            drop(state);
+            self.shared.perform(todo);
+            self.link.ways.tend();
+            return Ok(());
+        }
         let call = state.answered(header.call, PeerKind::Pull, self.link.id);
         let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else {
             return Err(out_of_place(PeerKind::Pull));
         };
+        if pull.opened {
+            return Err(out_of_place(PeerKind::Pull));
+        }
         // Of the same incarnation and id as before, so of the same bytes; and it is of as many as were asked for.
         if pull.head.as_ref().is_some_and(|before| *before != head)
             || head.descriptor.layout.bytes() != pull.bytes
@@ -134,7 +146,41 @@ impl<'a> Receiver<'a> {
             return Err(malformed(header));
         }
         pull.head = Some(head);
+        pull.opened = true;
+        let way = pull.way;
+        if let Some(missed) = pull.missed.take() {
+            self.shared.counters.fallbacks.add(missed.as_str());
+        }
+        self.shared.counters.pulls.add(way.as_str());
+        if way == Way::Stream {
+            return Ok(());
+        }
+        let todo = state.opened(header.call, self.link);
+        drop(state);
+        self.shared.perform(todo);
+        if self.link.ways.tend().is_some() {
+            self.shared.steward.wake();
+        }
         Ok(())
+    }
+
+    /// A word about lanes.
+    fn lanes(&self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let wrong = || out_of_place(kind);
+        match kind {
+            PeerKind::Lanes if header.call == 0 && header.flags == 0 => {
+                let wanted: v1::Lanes = decode(header, body)?;
+                let ways = &self.link.ways;
+                let quic = wanted.way == i32::from(v1::Way::Quic);
+                let lanes = if quic { ways.quic() } else { ways.lanes() };
+                Ok(lanes.ok_or_else(wrong)?.wanted(self.shared, self.link, &wanted)?)
+            }
+            PeerKind::Sum if header.call != 0 && header.flags == 0 => {
+                let lanes = self.link.ways.lanes().ok_or_else(wrong)?;
+                Ok(lanes.sum(self.shared, self.link, header.call, body)?)
+            }
+            _ => Err(wrong()),
+        }
     }
 
     fn pulled_many(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
@@ -173,8 +219,7 @@ impl<'a> Receiver<'a> {
     }
 
     fn count_in(&self, bytes: u64) {
-        self.shared.counters.received(bytes);
-        self.link.peer.bytes_in.fetch_add(bytes, Ordering::Relaxed);
+        count_in(self.shared, self.link, bytes);
     }
 }
 
@@ -197,7 +242,10 @@ impl Sink for Receiver<'_> {
                 let reply = frame::encode(PeerKind::Ping.into(), REPLY, header.call, &v1::Ping {});
                 self.link.submit(reply);
             }
-            PeerKind::Hello | PeerKind::Chunk => return Err(out_of_place(kind)),
+            PeerKind::Lanes | PeerKind::Sum => self.lanes(kind, header, body)?,
+            PeerKind::Hello | PeerKind::Chunk | PeerKind::LaneHello | PeerKind::Ask => {
+                return Err(out_of_place(kind));
+            }
             _ => serving::question(self.shared, self.link, kind, header, body)?,
         }
         Ok(Flow::Go)
@@ -213,7 +261,7 @@ impl Sink for Receiver<'_> {
         let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else {
             return Err(out_of_place(PeerKind::Chunk));
         };
-        if pull.head.is_none() {
+        if !pull.opened || pull.way != Way::Stream {
             return Err(out_of_place(PeerKind::Chunk));
         }
         // In order, without gaps or overlaps, inside what was asked for, and the last one exactly at the end.
@@ -256,6 +304,7 @@ impl Sink for Receiver<'_> {
         if let Some(Kind::Pull(pull)) =
             state.answered(chunk.call, PeerKind::Pull, self.link.id).map(|call| &mut call.kind)
         {
+            pull.paths.came(Way::Stream, chunk.length, 0);
             match landing {
                 Some(landing) => todo.finish.extend(pull.give_back(landing, chunk.at)),
                 None => pull.landed = chunk.at,

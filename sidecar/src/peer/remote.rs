@@ -29,12 +29,18 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 use super::calls::{Call, Finish, Kind};
 use super::dial::Dial;
 use super::link::Link;
+use super::transport::Way;
+use super::transport::measure::Goodput;
 use crate::cancel::Cancel;
+
+mod landed;
+mod mapped;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(super) const CALLS_MAX: usize = 1024;
-/// Most pulls of lost callers that we still have to end at their owner. Beyond it the owner's grace ends them.
-const OWED_MAX: usize = 4096;
+/// Most pulls of lost callers, and maps that nobody uses any more, that we still have to end at their owner: as many as there
+/// may be maps. Beyond it the owner's grace ends them. Each costs 16 bytes.
+const OWED_MAX: usize = super::transport::shm::MAPS_MAX;
 /// Incarnations of a peer that are known to be over. An older one costs one more question.
 const PAST_MAX: usize = 64;
 
@@ -87,6 +93,10 @@ pub(super) struct OpenPull {
     pub(super) id: u64,
     /// The connection on which it was last asked.
     pub(super) link: u64,
+    /// The way that its bytes go.
+    pub(super) way: Way,
+    /// The segment that its bytes are mapped in, and the holder of its witness.
+    pub(super) mapped: Option<(u32, u64)>,
 }
 
 /// What is known of a peer besides the directory.
@@ -114,6 +124,8 @@ pub(super) struct State {
     pub(super) inquiries: HashMap<u64, Cancel>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
+    /// No maps are tried before.
+    cooling: Option<Instant>,
 }
 
 /// One peer.
@@ -125,6 +137,8 @@ pub(super) struct Peer {
     pub(super) handover: Mutex<()>,
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
+    /// What its transports bring.
+    pub(super) goodput: Mutex<Goodput>,
     /// It is ours to dial, needed or not.
     eager: AtomicBool,
 }
@@ -138,6 +152,7 @@ impl Peer {
             handover: Mutex::default(),
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
+            goodput: Mutex::default(),
             eager: AtomicBool::new(false),
         }
     }
@@ -164,10 +179,10 @@ impl State {
         self.pump()
     }
 
-    /// Their pulls that go on: those on the connection that is up.
-    pub(super) fn open_pulls(&self) -> usize {
-        let Some(link) = &self.link else { return 0 };
-        self.open.values().filter(|open| open.link == link.id).count()
+    /// Their pulls that go on, or will when the connection is back: as long as their leases wait for it.
+    pub(super) fn open_pulls(&self, grace: Duration) -> usize {
+        let may_come_back = self.lost.is_none_or(|lost| lost.elapsed() < grace);
+        if may_come_back { self.open.len() } else { 0 }
     }
 
     /// Whether calls wait for a connection.
@@ -196,6 +211,19 @@ impl State {
             }
             if !matches!(call.kind, Kind::Inquire { .. }) {
                 call.expected = Some(link.incarnation);
+            }
+            let before = call.way();
+            call.choose_way(&link.ways);
+            if matches!(call.kind, Kind::Map(_)) && !link.ways.maps() {
+                self.unsendable(number, &mut todo);
+                continue;
+            }
+            if call.needs_lanes() && !call.has_lanes() && !call.leave_lanes(before) {
+                let lost = "the peer takes no lanes any more, on which the first part of the tensor came";
+                todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, lost)));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+                continue;
             }
             call.sent_on = Some(link.id);
             call.sent_before = true;
@@ -247,6 +275,11 @@ impl State {
         self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link) && call.answer() == kind)
     }
 
+    /// Whether anybody waits for the outcome of a call.
+    pub(super) fn wants(&self, number: u64) -> bool {
+        self.calls.get(&number).is_some_and(|call| !call.withdrawn)
+    }
+
     /// The call has its last frame: it leaves, and the next one in line is sent. For a pull that was served, the owner is
     /// told that its lease may end.
     pub(super) fn over(&mut self, number: u64, served: bool) -> (Option<Call>, Todo) {
@@ -265,13 +298,17 @@ impl State {
 
     /// Tells the owner that the lease of a pull may end: now, or when that life of it is back.
     fn settle(&mut self, call: &Call, todo: &mut Todo) {
-        let Kind::Pull(pull) = &call.kind else { return };
+        let id = match &call.kind {
+            Kind::Pull(pull) => pull.id,
+            Kind::Map(map) => map.id,
+            Kind::Small { .. } | Kind::Inquire { .. } => return,
+        };
         match &self.link {
             Some(link) if call.expected == Some(link.incarnation) => {
-                todo.frame(link, pull_done(call.number, pull.id));
+                todo.frame(link, pull_done(call.number, id));
             }
             Some(_) => {}
-            None if self.owed.len() < OWED_MAX => self.owed.push((call.number, pull.id)),
+            None if self.owed.len() < OWED_MAX => self.owed.push((call.number, id)),
             None => {}
         }
     }
@@ -288,6 +325,10 @@ impl State {
             (Some(link), Some(on)) if on == link.id => {
                 let cancel = frame::encode(PeerKind::Cancel.into(), 0, number, &v1::Cancel {});
                 todo.frame(link, cancel);
+                if call.is_answered() {
+                    // No last frame comes that would have to be waited for.
+                    todo = todo.and(self.over(number, false).1);
+                }
             }
             // On a connection that is ending: its end forgets the call.
             (_, Some(_)) => {}
@@ -390,6 +431,27 @@ impl State {
             todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
             todo.over.push((call.deadline, number));
             self.forget(number, &mut todo);
+        }
+        todo
+    }
+
+    /// The peer has been away for as long as it keeps our leases: what was under way is over. An attempt to connect that is
+    /// still waiting for an answer changes nothing of that.
+    pub(super) fn give_up_lost(&mut self, grace: Duration) -> Todo {
+        let mut todo = Todo::default();
+        let Some(away) = self.lost.map(|lost| lost.elapsed()) else { return todo };
+        if self.link.is_some() || away < grace {
+            return todo;
+        }
+        let error = match self.last_error.as_str() {
+            "" => format!("the connection was lost {:.1} s ago and has not come back", away.as_secs_f64()),
+            error => error.to_owned(),
+        };
+        for number in self.waiting.clone() {
+            if self.calls.get(&number).is_some_and(|call| call.sent_before) {
+                let failure = Failure::new(Reason::PeerUnreachable, error.clone());
+                todo = todo.and(self.withdraw(number, failure));
+            }
         }
         todo
     }

@@ -2,9 +2,10 @@
 //! nothing here waits.
 //!
 //! A pull of theirs is known by its call from `open` to `done`, across connections: after a reconnection the same call
-//! comes again and continues under a new lease, and the old one is ended only then. What does not come again within the
-//! grace was over, and the PullDone lost.
+//! comes again and continues under a new lease, and the old one is ended only then: so it is nothing new, also for a sidecar
+//! that takes nothing new any more. What does not come again within the grace was over, and the PullDone lost.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
@@ -12,11 +13,14 @@ use tensorlane_proto::frame::{self, FAILED, FrameError, Header, ITEMS_MAX, PEER_
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason, wire};
 
+use super::api::Asked;
 use super::link::{Ended, Link};
-use super::pipe::Bulk;
+use super::pipe::{Bulk, SendError};
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
 use super::shared::{Shared, count_out};
+use super::transport::Way;
+use super::transport::shm::MAPS_MAX;
 use crate::cancel::Cancel;
 
 /// Most pulls of one peer that are open here: what it may have on a connection, twice, since those of the connection
@@ -58,19 +62,29 @@ pub(super) fn question(
 
 fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull) -> Result<(), Ended> {
     let call = header.call;
-    {
+    let way = Way::try_from(asked.way).map_err(|_| FrameError::Malformed(header.kind))?;
+    let transport = link.ways.of(way).ok_or(FrameError::OutOfPlace(header.kind))?;
+    let resumed = {
         let state = link.peer.state.lock();
-        if state.open.get(&call).is_some_and(|open| open.link == link.id) {
+        // A second time on one connection only to give up another way.
+        let again = |open: &&OpenPull| open.link == link.id && !way.may_follow(open.way);
+        if state.open.get(&call).filter(again).is_some() {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
-        if state.open.len() >= OPEN_MAX && !state.open.contains_key(&call) {
+        let most = if way == Way::Shm { MAPS_MAX } else { OPEN_MAX };
+        if !state.open.contains_key(&call) && is_full(&state.open, way, most) {
             drop(state);
-            let limit = Failure::new(Reason::LimitExceeded, format!("a peer may have {OPEN_MAX} pulls open"));
+            let limit = Failure::new(Reason::LimitExceeded, format!("a peer may have {most} pulls open"));
             link.submit(failed(PeerKind::Pull, call, &limit));
             return Ok(());
         }
-    }
-    match open(shared, link, asked) {
+        state.open.get(&call).is_some_and(|open| open.id == asked.id)
+    };
+    let opened = match way {
+        Way::Shm => open_map(shared, link, &asked),
+        Way::Stream | Way::Lanes | Way::Quic => open(shared, link, asked, resumed),
+    };
+    match opened {
         Err(failure) => {
             // A continued pull that cannot go on gives its first lease back.
             close(shared, link, call, None);
@@ -78,16 +92,38 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
         }
         Ok((id, head, bulk)) => {
             let bulk = Bulk { call, ..bulk };
-            let before = link.peer.state.lock().open.insert(call, OpenPull { id, link: link.id });
+            let shm = link.ways.shm().filter(|_| way == Way::Shm);
+            let mapped = shm.map(|shm| (bulk.source.block().segment_id(), shm.holder()));
+            let before =
+                link.peer.state.lock().open.insert(call, OpenPull { id, link: link.id, way, mapped });
             if let Some(before) = before {
+                stop_sending(link, call, before.way, None);
                 shared.serve.done(&link.key(), before.id);
             }
             let head = frame::encode(PeerKind::Pull.into(), REPLY, call, &head);
-            // Closed: the lease stays for the asker's return, or until its grace is over.
-            let _ = link.outbox.submit_bulk(head, bulk);
+            match transport.serve(head, bulk) {
+                // Closed: the lease stays for the asker's return, or until its grace is over.
+                Ok(()) | Err(SendError::Closed) => {}
+                Err(error) => link.end(error.into()),
+            }
         }
     }
     Ok(())
+}
+
+/// Whether a peer has as many open as it may. What it maps does not count as what it pulls.
+fn is_full(open: &HashMap<u64, OpenPull>, way: Way, most: usize) -> bool {
+    let same = |open: &&OpenPull| (open.way == Way::Shm) == (way == Way::Shm);
+    open.len() >= most && open.values().filter(same).count() >= most
+}
+
+/// No more bytes of a pull are wanted.
+fn stop_sending(link: &Arc<Link>, call: u64, way: Way, end: Option<Vec<u8>>) {
+    let closed = link.ways.of(way).map_or(Ok(()), |transport| transport.close(call, end));
+    match closed {
+        Ok(()) | Err(SendError::Closed) => {}
+        Err(error) => link.end(error.into()),
+    }
 }
 
 /// Leases the tensor and finds its bytes.
@@ -95,15 +131,16 @@ fn open(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     asked: v1::Pull,
+    resumed: bool,
 ) -> Result<(u64, v1::PullHead, Bulk), Failure> {
-    let v1::Pull { id, selection, from, bytes } = asked;
+    let v1::Pull { id, selection, from, bytes, .. } = asked;
     let selection = wire::selection(selection)?;
     if from > bytes {
         let message = format!("a pull of {bytes} bytes cannot go on from byte {from}");
         return Err(Failure::new(Reason::InvalidArgument, message));
     }
     let key = link.key();
-    let mut served = shared.serve.open(&key, id, &selection, bytes)?;
+    let mut served = shared.serve.open(&key, &Asked { id, selection, bytes, resumed })?;
     let ours = served.descriptor.layout.bytes();
     if ours != bytes {
         shared.serve.done(&key, id);
@@ -111,8 +148,30 @@ fn open(
         return Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours));
     }
     served.source.skip(from);
-    let head = v1::PullHead { descriptor: Some((&served.descriptor).into()), crc32c: served.crc32c };
+    let head =
+        v1::PullHead { descriptor: Some((&served.descriptor).into()), crc32c: served.crc32c, place: None };
     Ok((id, head, Bulk { call: 0, source: served.source, at: from, end: bytes }))
+}
+
+/// Leases the tensor and says where it lies.
+fn open_map(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    asked: &v1::Pull,
+) -> Result<(u64, v1::PullHead, Bulk), Failure> {
+    let v1::Pull { id, bytes, .. } = *asked;
+    if asked.selection.is_some() || asked.from != 0 {
+        return Err(Failure::new(Reason::InvalidArgument, "a tensor is mapped as a whole"));
+    }
+    let served = shared.serve.map(&link.key(), id, bytes)?;
+    let block = served.source.block();
+    let place = v1::Place { segment: block.segment_id(), offset: block.offset(), bytes: block.len() };
+    let head = v1::PullHead {
+        descriptor: Some((&served.descriptor).into()),
+        crc32c: served.crc32c,
+        place: Some(place),
+    };
+    Ok((id, head, Bulk { call: 0, source: served.source, at: 0, end: bytes }))
 }
 
 /// Ends the lease of an open pull. One that is not known was ended before.
@@ -125,19 +184,33 @@ fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>) {
         }
     };
     if let Some(open) = open {
+        stop_sending(link, call, open.way, None);
         shared.serve.done(&link.key(), open.id);
     }
 }
 
 /// Ends the leases of pulls that are not on this connection: the word that they are over was lost with the one before,
-/// or they would have been asked for again.
+/// or they would have been asked for again. But for maps: those that are done are not asked for again, and somebody uses them
+/// until the witness of their segment has ended.
 pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
-    let forgotten: Vec<OpenPull> = {
-        let mut state = link.peer.state.lock();
-        state.open.extract_if(|_, open| open.link != link.id).map(|(_, open)| open).collect()
+    let before: Vec<(u64, OpenPull)> = {
+        let state = link.peer.state.lock();
+        let before = state.open.iter().filter(|(_, open)| open.link != link.id);
+        before.map(|(call, open)| (*call, *open)).collect()
     };
-    for open in forgotten {
-        shared.serve.done(&link.key(), open.id);
+    let is_mapped = |open: &OpenPull| {
+        let arena = shared.node.as_ref().map(|node| node.arena());
+        open.mapped.zip(arena).is_some_and(|((segment, holder), arena)| arena.is_witnessed(segment, holder))
+    };
+    for (call, open) in before.into_iter().filter(|(_, open)| !is_mapped(open)) {
+        let removed = {
+            let mut state = link.peer.state.lock();
+            let is_same = state.open.get(&call).is_some_and(|now| now.link == open.link);
+            if is_same { state.open.remove(&call) } else { None }
+        };
+        if let Some(open) = removed {
+            shared.serve.done(&link.key(), open.id);
+        }
     }
 }
 
@@ -149,7 +222,8 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
         link.submit(failed(PeerKind::Inquire, call, &cancelled));
         return;
     }
-    link.outbox.cancel_bulk(call, failed(PeerKind::Pull, call, &cancelled));
+    let way = link.peer.state.lock().open.get(&call).map_or(Way::Stream, |open| open.way);
+    stop_sending(link, call, way, Some(failed(PeerKind::Pull, call, &cancelled)));
     close(shared, link, call, None);
 }
 

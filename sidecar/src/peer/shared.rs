@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use tensorlane_proto::{Failure, Fingerprint, PeerName, Reason};
 
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
+use super::claim::Proven;
 use super::connect::Refused;
 use super::counters::Counters;
 use super::dial::{self, Candidate};
@@ -19,6 +20,8 @@ use super::link::{Ended, Link};
 use super::remote::{Patience, Peer, Todo};
 use super::serving;
 use super::steward::Steward;
+use super::transport::lanes::quic::Door;
+use super::transport::shm::Node;
 use crate::cancel::Cancel;
 
 /// What all threads share.
@@ -29,6 +32,8 @@ pub(super) struct Shared {
     /// The last key of ours that nothing is to be connected with any more.
     retired: Mutex<Option<Fingerprint>>,
     pub(super) known: Arc<dyn Known>,
+    /// Who has the keys that several peers claim.
+    pub(super) proven: Proven,
     pub(super) serve: Arc<dyn Serve>,
     pub(super) counters: Arc<Counters>,
     pub(super) steward: Steward,
@@ -42,6 +47,10 @@ pub(super) struct Shared {
     unready: Mutex<HashMap<u64, TcpStream>>,
     /// Connections of which nobody knows yet whose they are.
     unknown: Mutex<usize>,
+    /// Where QUIC comes and goes, if it does.
+    door: OnceLock<Arc<Door>>,
+    /// This sidecar at its node, where memory is shared there.
+    pub(super) node: Option<Arc<Node>>,
 }
 
 /// Who this sidecar is and what is around it.
@@ -73,12 +82,14 @@ impl Drop for Registered {
 impl Shared {
     pub(super) fn new(world: World) -> Self {
         let World { config, me, keys, known, serve, counters } = world;
+        let node = config.node.clone().map(|node| Arc::new(Node::new(node, &keys.fingerprint)));
         Self {
             config,
             me,
             keys: RwLock::new(Arc::new(prepare(&keys))),
             retired: Mutex::new(None),
             known,
+            proven: Proven::default(),
             serve,
             counters,
             steward: Steward::default(),
@@ -91,7 +102,21 @@ impl Shared {
             threads: Mutex::default(),
             unready: Mutex::default(),
             unknown: Mutex::new(0),
+            door: OnceLock::new(),
+            node,
         }
+    }
+
+    /// From now on QUIC is spoken.
+    pub(super) fn open_door(self: &Arc<Self>, door: &Arc<Door>) {
+        // Opened once, by whoever made this.
+        let _ = self.door.set(Arc::clone(door));
+        door.listen(self);
+    }
+
+    /// Where QUIC comes and goes.
+    pub(super) fn door(&self) -> Option<Arc<Door>> {
+        self.door.get().cloned()
     }
 
     /// The keys for a connection that begins now.
@@ -102,6 +127,9 @@ impl Shared {
     /// From now on connections are made with other keys.
     pub(super) fn use_keys(&self, keys: &Keys) {
         *self.keys.write() = Arc::new(prepare(keys));
+        if let Some(door) = self.door.get() {
+            door.use_keys(keys);
+        }
     }
 
     /// Nothing is to be connected with this key any more. A handshake that is under way with it now comes up later, and
@@ -196,6 +224,9 @@ impl Shared {
         }
         self.steward.stop();
         self.paused.1.notify_all();
+        if let Some(node) = &self.node {
+            node.stop();
+        }
         for socket in self.unready.lock().values() {
             // An error means that it is closed already.
             let _ = socket.shutdown(Shutdown::Both);
@@ -234,6 +265,16 @@ impl Shared {
         registered.unknown = true;
         *unknown += 1;
         Some(registered)
+    }
+
+    /// The same for one that is not a socket of its own, and is cut by whoever owns that.
+    pub(super) fn admit_stranger(self: &Arc<Self>) -> Option<Registered> {
+        let mut unknown = self.unknown.lock();
+        if *unknown >= self.config.strangers_max || self.is_stopping() {
+            return None;
+        }
+        *unknown += 1;
+        Some(Registered { shared: Arc::clone(self), number: self.next_link(), unknown: true })
     }
 
     /// Gives a new connection its place, or says that it has none. Tells `Serve` before anything is read from it.
@@ -331,6 +372,12 @@ impl Shared {
         peer.changed.notify_all();
         self.steward.wake();
     }
+}
+
+/// Tensor bytes came from a peer.
+pub(super) fn count_in(shared: &Shared, link: &Link, bytes: u64) {
+    shared.counters.received(bytes);
+    link.peer.bytes_in.fetch_add(bytes, Ordering::Relaxed);
 }
 
 /// Tensor bytes were sent to a peer.

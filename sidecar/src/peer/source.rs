@@ -2,11 +2,13 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::selection::Runs;
 use thiserror::Error;
 
 /// Packed bytes of a selection, from where the reader left off. Keeps the block.
+#[derive(Clone)]
 pub struct Source {
     block: Block,
     runs: Runs,
@@ -15,6 +17,9 @@ pub struct Source {
     /// Bytes to be left out before the next is read.
     skip: u64,
 }
+
+/// Bytes of a run from which on it is lent.
+const LENT_MIN: u64 = 16 << 10;
 
 /// The runs are not those of the block.
 #[derive(Debug, Error)]
@@ -38,9 +43,14 @@ impl Source {
         Ok(Self { block, runs, run: 0..0, skip: 0 })
     }
 
-    /// Leaves out the first `bytes` bytes, which the reader has.
+    /// Where the bytes are.
+    pub(super) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// Leaves out the next `bytes` bytes.
     pub(super) fn skip(&mut self, bytes: u64) {
-        self.skip = bytes;
+        self.skip += bytes;
     }
 
     /// The next bytes that lie together, at most `most`.
@@ -56,6 +66,39 @@ impl Source {
         Ok(next)
     }
 
+    /// The next `length` bytes, where they lie: the block is kept for as long as any of them is. Short runs are copied
+    /// together, for each of those that are not costs an allocation and a look by whoever sends them.
+    pub(super) fn lend(&mut self, length: u64, to: &mut Vec<Bytes>) -> Result<(), SourceError> {
+        self.do_skip()?;
+        let mut copied = Vec::new();
+        let mut left = length;
+        while left > 0 {
+            let range = self.next(left)?;
+            let bytes = range.end - range.start;
+            left -= bytes;
+            if bytes < LENT_MIN {
+                copied.extend_from_slice(self.block.chunk(range)?);
+                continue;
+            }
+            if !copied.is_empty() {
+                to.push(std::mem::take(&mut copied).into());
+            }
+            to.push(Bytes::from_owner(self.block.owned_chunk(range)?));
+        }
+        if !copied.is_empty() {
+            to.push(copied.into());
+        }
+        Ok(())
+    }
+
+    fn do_skip(&mut self) -> Result<(), SourceError> {
+        while self.skip > 0 {
+            let skipped = self.next(self.skip)?;
+            self.skip -= skipped.end - skipped.start;
+        }
+        Ok(())
+    }
+
     /// Calls `use_parts` with `head` and the next `length` bytes, in pieces as they lie.
     pub(super) fn take<R>(
         &mut self,
@@ -63,10 +106,7 @@ impl Source {
         head: &[u8],
         use_parts: impl FnOnce(&[&[u8]]) -> R,
     ) -> Result<R, SourceError> {
-        while self.skip > 0 {
-            let skipped = self.next(self.skip)?;
-            self.skip -= skipped.end - skipped.start;
-        }
+        self.do_skip()?;
         let mut ranges = Vec::with_capacity(2);
         let mut left = length as u64;
         while left > 0 {

@@ -133,6 +133,9 @@ fn round(shared: &Arc<Shared>) -> Instant {
         }
     }
     let by_name: HashMap<_, _> = known.iter().map(|entry| (&entry.name, entry)).collect();
+    if let Some(node) = &shared.node {
+        node.tend(shared);
+    }
     let mut dials = 0;
     for peer in shared.peers() {
         let listed = by_name.get(&peer.name);
@@ -150,11 +153,15 @@ fn round(shared: &Arc<Shared>) -> Instant {
                 link.end_in_order(Ended::Rotated);
             }
             listen_for(shared, &link);
+            if let Some(at) = link.ways.tend() {
+                next = next.min(at);
+            }
             if link.since.elapsed() >= shared.config.grace {
                 serving::end_forgotten(shared, &link);
             }
             continue;
         }
+        let over = state.give_up_lost(shared.config.grace);
         let needed = state.needs_link();
         let eager = listed.is_some() && peer.is_eager();
         match state.dial.due(eager, needed, now, shared.config.backoff.0) {
@@ -165,6 +172,8 @@ fn round(shared: &Arc<Shared>) -> Instant {
             Due::Now | Due::Never => {}
             Due::At(at) => next = next.min(at),
         }
+        drop(state);
+        shared.perform(over);
     }
     next
 }

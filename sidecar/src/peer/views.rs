@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tensorlane_proto::negotiate::Offer;
+use tensorlane_proto::negotiate::{Measured, Offer, SameNode, Transport, TransportSet};
 use tensorlane_proto::{Incarnation, PeerName};
 
 use super::api::{PeerState, PeerView};
@@ -38,6 +38,31 @@ impl Peers {
     pub fn offer(&self, name: &PeerName) -> Option<Arc<Offer>> {
         let peer = self.shared.known_peer(name);
         peer.and_then(|peer| peer.state.lock().offer.clone())
+    }
+
+    /// Whether a peer is on this node, and whether its memory can be had now.
+    pub(super) fn met(&self, name: &PeerName) -> Measured {
+        let Some(peer) = self.shared.known_peer(name) else { return Measured::default() };
+        let state = peer.state.lock();
+        let shm = state.link.as_ref().and_then(|link| link.ways.shm());
+        let same_node = shm.map_or(SameNode::Unknown, super::transport::shm::Shm::same_node);
+        let cooling =
+            if state.is_cooling() { TransportSet::EMPTY.with(Transport::Shm) } else { TransportSet::EMPTY };
+        Measured { same_node, cooling, ..Measured::default() }
+    }
+
+    /// Whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
+    #[must_use]
+    pub fn is_meeting(&self, name: &PeerName) -> bool {
+        if self.shared.node.as_ref().is_none_or(|node| node.socket().is_none()) {
+            return false;
+        }
+        let Some(peer) = self.shared.known_peer(name) else { return true };
+        let state = peer.state.lock();
+        match &state.link {
+            None => true,
+            Some(link) => link.ways.shm().is_some_and(super::transport::shm::Shm::is_pending),
+        }
     }
 
     /// Where this sidecar is reached and the node it is on, as others read it; where nobody lists it, the address that it
@@ -82,8 +107,9 @@ impl Peers {
         }
     }
 
-    /// Pulls of others that go on, on connections that are up.
+    /// Pulls of others that go on, and those that a lost connection interrupted, for as long as they may be taken up again.
     pub fn open_pulls(&self) -> usize {
-        self.shared.peers().iter().map(|peer| peer.state.lock().open_pulls()).sum()
+        let grace = self.shared.config.grace;
+        self.shared.peers().iter().map(|peer| peer.state.lock().open_pulls(grace)).sum()
     }
 }

@@ -1,5 +1,6 @@
-//! One call of a session: who makes it, that it is answered once and counted, and that it has a place among the pending
-//! ones until then. Knows no verb's work.
+//! One call of a session: who makes it, that it is answered once, that it has a place among the pending ones until then, and
+//! that it is counted once: with the outcome that its client is told, or would be if it were still there. Knows no verb's
+//! work.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,7 +15,7 @@ use tensorlane_proto::ledger::Holder;
 use tensorlane_proto::negotiate::Transport;
 
 use super::Pending;
-use super::link::SessionLink;
+use super::link::{Segments, SessionLink};
 use crate::cancel::Cancel;
 use crate::exchange::{Caller, Exchange, Room, Taken};
 use crate::gate::UnderWay;
@@ -95,46 +96,63 @@ impl Call {
         }
     }
 
-    pub(super) fn answer_reserved(mut self, outcome: Result<Vec<Result<Room, Failure>>, Failure>) {
+    pub(super) fn answer_reserved(self, outcome: Result<Vec<Result<Room, Failure>>, Failure>) {
+        let exchange = Arc::clone(&self.exchange);
+        self.deliver_reserved(outcome, &*exchange);
+    }
+
+    fn deliver_reserved(
+        mut self,
+        outcome: Result<Vec<Result<Room, Failure>>, Failure>,
+        segments: &dyn Segments,
+    ) {
         let rooms = match outcome {
             Ok(rooms) => rooms,
             Err(failure) => return self.fail(&failure),
         };
-        self.count(rooms.iter().map(|room| ended(room.as_ref().err())));
         let results = rooms.iter().map(reserve_result).collect();
         let frame = frame::encode(self.verb.into(), REPLY, self.number, &v1::ReserveResponse { results });
-        let blocks = rooms.iter().filter_map(|r| r.as_ref().ok()).map(|room| &room.block);
-        self.done();
-        if let Err(failure) = self.link.send_located(frame, blocks, &*self.exchange) {
+        let blocks = rooms.iter().flatten().map(|room| &room.block);
+        if let Err(failure) = self.link.announce(blocks, segments) {
             for room in rooms.iter().flatten() {
                 self.exchange.give_up(Holder::Session(self.link.id()), room.id);
             }
-            self.fail(&failure);
+            return self.fail(&failure);
         }
+        self.count(rooms.iter().map(|room| ended(room.as_ref().err())));
+        self.done();
+        self.link.send(frame, Vec::new());
     }
 
-    pub(super) fn answer_acquired(mut self, outcome: Result<Vec<Result<Taken, Failure>>, Failure>) {
+    pub(super) fn answer_acquired(self, outcome: Result<Vec<Result<Taken, Failure>>, Failure>) {
+        let exchange = Arc::clone(&self.exchange);
+        self.deliver_acquired(outcome, &*exchange);
+    }
+
+    fn deliver_acquired(
+        mut self,
+        outcome: Result<Vec<Result<Taken, Failure>>, Failure>,
+        segments: &dyn Segments,
+    ) {
         let taken = match outcome {
             Ok(taken) => taken,
             Err(failure) => return self.fail(&failure),
         };
         let results = taken.iter().map(acquire_result).collect();
-        let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
-        let moves = &self.exchange.metrics().moves;
-        moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
         let frame = frame::encode(self.verb.into(), REPLY, self.number, &v1::AcquireResponse { results });
-        let sent = check_length(&frame).and_then(|()| {
-            self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
-            self.done();
-            let blocks = taken.iter().filter_map(|t| t.as_ref().ok()).map(Taken::block);
-            self.link.send_located(frame, blocks, &*self.exchange)
-        });
-        if let Err(failure) = sent {
+        let blocks = taken.iter().flatten().map(Taken::block);
+        if let Err(failure) = check_length(&frame).and_then(|()| self.link.announce(blocks, segments)) {
             let ids = taken.iter().flatten().map(|t| t.id.0).collect();
             let release = v1::ReleaseRequest { ids, still_mapped: Vec::new() };
             self.exchange.release(Holder::Session(self.link.id()), &release);
-            self.fail(&failure);
+            return self.fail(&failure);
         }
+        let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
+        let moves = &self.exchange.metrics().moves;
+        moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
+        self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
+        self.done();
+        self.link.send(frame, Vec::new());
     }
 
     pub(super) fn fail(mut self, failure: &Failure) {
@@ -196,7 +214,8 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        if !self.answered && !self.link.is_cut() {
+        if !self.answered {
+            // Counted in any case; a link that is cut says nothing any more.
             self.send_failure(&Failure::new(
                 Reason::Cancelled,
                 "the sidecar gave this call up; it is ending".to_owned(),
@@ -240,3 +259,6 @@ fn acquire_result(taken: &Result<Taken, Failure>) -> v1::AcquireResult {
     };
     v1::AcquireResult { outcome: Some(outcome) }
 }
+
+#[cfg(test)]
+mod tests;

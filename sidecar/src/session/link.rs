@@ -126,12 +126,13 @@ impl SessionLink {
         self.push(&mut out, Outgoing { bytes, sent: 0, descriptors });
     }
 
-    /// Sends one frame that refers to `blocks`, after announcing the segments that the client has not heard of.
+    /// Announces the segments of `blocks` that the client has not heard of: before a frame that refers to them. They stay
+    /// announced at least for as long as the blocks are kept.
     ///
-    /// Fails, and sends nothing of the frame, when a segment cannot be opened for the client (descriptors run out).
-    pub fn send_located<'a>(
+    /// # Errors
+    /// A segment cannot be opened for the client (descriptors run out).
+    pub fn announce<'a>(
         self: &Arc<Self>,
-        bytes: Vec<u8>,
         blocks: impl Iterator<Item = &'a Block>,
         segments: &dyn Segments,
     ) -> Result<(), Failure> {
@@ -150,7 +151,6 @@ impl SessionLink {
             self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
             out.announced.insert(segment);
         }
-        self.push(&mut out, Outgoing { bytes, sent: 0, descriptors: Vec::new() });
         Ok(())
     }
 

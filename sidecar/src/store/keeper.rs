@@ -12,6 +12,8 @@ use super::{State, Store};
 
 /// How often the keeper looks for segments to be unmapped while any are retired.
 const UNMAP_LOOK: Millis = Millis(200);
+/// The same while other pods' memory is mapped, of which nobody tells when it is of no use any more.
+const FOREIGN_LOOK: Millis = Millis(2_000);
 
 /// What the keeper sleeps for, and what it counts on the way. Under the store's lock.
 #[derive(Default)]
@@ -78,14 +80,14 @@ impl Keeper {
 impl Store {
     fn keep(&self) {
         loop {
-            let retired = self.ask_to_unmap();
+            let look_in = self.ask_to_unmap();
             let mut state = self.state.lock();
             if state.keeper.stopping {
                 return;
             }
             let (_, freed) = state.apply(self.clock.now(), Event::Tick);
             if freed.0.is_empty() {
-                self.sleep(state, retired);
+                self.sleep(state, look_in);
             } else {
                 drop(state);
             }
@@ -93,10 +95,10 @@ impl Store {
         }
     }
 
-    /// Sleeps until the next deadline; not long while segments wait to be unmapped.
-    fn sleep(&self, mut state: MutexGuard<'_, State>, retired: bool) {
+    /// Sleeps until the next deadline; not for longer than until somebody has to look at segments again.
+    fn sleep(&self, mut state: MutexGuard<'_, State>, look_in: Option<Millis>) {
         let now = self.clock.now();
-        let look_again = retired.then(|| now.after(UNMAP_LOOK));
+        let look_again = look_in.map(|time| now.after(time));
         let deadline = state.ledger.next_deadline().into_iter().chain(look_again).min();
         state.keeper.sleeping = true;
         state.keeper.wakes_at = deadline;
@@ -111,17 +113,17 @@ impl Store {
         state.keeper.sleeping = false;
     }
 
-    /// Asks sessions to let go of segments that wait for nothing else. Whether anything is retired at all.
-    fn ask_to_unmap(&self) -> bool {
-        if self.arena.usage().retired == 0 {
-            return false;
+    /// Asks sessions to let go of segments that wait for nothing else. When to look again, if at all.
+    fn ask_to_unmap(&self) -> Option<Millis> {
+        if !self.arena.waits_for_unmapping() {
+            return (self.arena.foreign().mapped > 0).then_some(FOREIGN_LOOK);
         }
         for (session, segment) in self.arena.lingering() {
             if let Some(link) = self.link(SessionId(session)) {
                 link.retire(segment);
             }
         }
-        true
+        Some(UNMAP_LOOK)
     }
 
     /// Tensors and bytes freed since the start, by cause.

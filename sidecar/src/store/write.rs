@@ -122,7 +122,7 @@ impl Store {
         self.apply_for(by, Event::Abort { by, id }).map(|_| ())
     }
 
-    /// Enters a finished copy of another peer's tensor, leased by `by`. If another copy was faster, that one is leased.
+    /// Enters a finished copy of another peer's tensor, or its own bytes mapped here, leased by `by`. If another copy was faster, that one is leased.
     pub fn copy_in(
         &self,
         by: Holder,
@@ -132,7 +132,8 @@ impl Store {
         crc32c: Option<u32>,
     ) -> Result<Taken, Failure> {
         let origin = origin(&reference);
-        let event = Event::CopyIn { origin, bytes: descriptor.layout.bytes(), by };
+        let mapped = block.is_foreign();
+        let event = Event::CopyIn { origin, bytes: descriptor.layout.bytes(), by, mapped };
         let mut state = self.state.lock();
         let mut freed = Freed::default();
         let taken = match state.apply_into(self.clock.now(), event, &mut freed) {
@@ -152,7 +153,8 @@ impl Store {
             Ok(other) => Err(unexpected(&other)),
             Err(refusal) => Err(refused(&refusal)),
         };
-        let wake = state.wants_keeper();
+        // The keeper looks after what is another pod's, and sleeps without an end where there is none.
+        let wake = state.wants_keeper() || mapped;
         drop(state);
         self.settle(freed, wake);
         taken

@@ -90,12 +90,7 @@ fn remove_directory(run: &Path) -> Result<(), Failure> {
         return Err(Failure::new(format!("{mount} is still mounted"))
             .remedy(format!("`umount {mount}`, then `down`")));
     }
-    match fs::remove_dir_all(run) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Failure::file("remove", run, &error))
-        }
-        _ => Ok(()),
-    }
+    Failure::unless_gone(fs::remove_dir_all(run), run)
 }
 
 /// The first mount at or below a directory, in the words of /proc/self/mountinfo.

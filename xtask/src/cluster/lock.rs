@@ -54,10 +54,7 @@ fn free_if_left(path: &std::path::Path) -> Result<(), Failure> {
                 .remedy("wait for it, or end it and start again"));
         }
     }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Failure::file("remove", path, &error)),
-        _ => Ok(()),
-    }
+    Failure::unless_gone(fs::remove_file(path), path)
 }
 
 #[cfg(test)]

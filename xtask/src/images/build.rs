@@ -25,9 +25,7 @@ pub(crate) struct Built {
 /// Makes the image, unless it was made from the same inputs already.
 pub(crate) fn build(image: &Image, fresh: bool, place: &Place, stamp: &Stamp) -> Result<Built, Failure> {
     let directory = place.images().join(image.name);
-    let context = directory.join("context");
-    remove(&context)?;
-    context::make(image, &context, place, stamp)?;
+    let context = lay_out(image, place, stamp)?;
     let containerfile = place.root().join(image.directory).join("Containerfile");
     let key = key(&context, &containerfile, stamp)?;
     let (kept, archive) = (directory.join("key"), archive(&place.images(), image.name));
@@ -44,6 +42,14 @@ pub(crate) fn build(image: &Image, fresh: bool, place: &Place, stamp: &Stamp) ->
         fs::read_to_string(&digest_file).map_err(|error| Failure::file("read", &digest_file, &error))?;
     let bytes = fs::metadata(&archive).map_err(|error| Failure::file("read", &archive, &error))?.len();
     Ok(Built { digest, bytes, kept: is_kept })
+}
+
+/// Makes the context of the image anew; gives its directory.
+pub(crate) fn lay_out(image: &Image, place: &Place, stamp: &Stamp) -> Result<PathBuf, Failure> {
+    let context = place.images().join(image.name).join("context");
+    remove(&context)?;
+    context::make(image, &context, place, stamp)?;
+    Ok(context)
 }
 
 /// Gives the digest.
@@ -134,12 +140,7 @@ fn files_below(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn remove(directory: &Path) -> Result<(), Failure> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Failure::file("remove", directory, &error))
-        }
-        _ => Ok(()),
-    }
+    Failure::unless_gone(fs::remove_dir_all(directory), directory)
 }
 
 #[cfg(test)]

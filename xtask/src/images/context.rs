@@ -1,5 +1,5 @@
-//! What a Containerfile finds beside it: the root file system, our programs, and the list of what is in them. The same
-//! inputs give the same bytes.
+//! What an image is built from: the Containerfile, the root file system, our programs, and the list of what is in them.
+//! The same inputs give the same bytes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::place::Place;
 /// The release of Debian that the libraries come from. Programs that were built on a newer system may need newer ones.
 const SUITE: &str = "bookworm";
 
-/// Fills an empty directory with what the image's Containerfile adds and copies.
+/// Fills an empty directory with the image's Containerfile and what that adds and copies.
 pub(crate) fn make(image: &Image, context: &Path, place: &Place, stamp: &Stamp) -> Result<(), Failure> {
     let bin = context.join("bin");
     fs::create_dir_all(&bin).map_err(|error| Failure::file("make", &bin, &error))?;
@@ -49,7 +49,24 @@ pub(crate) fn make(image: &Image, context: &Path, place: &Place, stamp: &Stamp) 
     }
     let path = context.join("sbom.spdx.json");
     let text = sbom::spdx(image.name, &stamp.version, &stamp.created, &packages);
-    fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))
+    fs::write(&path, text).map_err(|error| Failure::file("write", &path, &error))?;
+    containerfile(image, context, place, stamp)
+}
+
+/// Puts the Containerfile beside what it needs, for builders that are told of nothing but this directory.
+fn containerfile(image: &Image, context: &Path, place: &Place, stamp: &Stamp) -> Result<(), Failure> {
+    let from = place.root().join(image.directory).join("Containerfile");
+    let text = fs::read_to_string(&from).map_err(|error| Failure::file("read", &from, &error))?;
+    let to = context.join("Containerfile");
+    fs::write(&to, stamped(&text, stamp)).map_err(|error| Failure::file("write", &to, &error))
+}
+
+/// With version and revision as defaults of its arguments, so that nobody has to say them.
+fn stamped(containerfile: &str, stamp: &Stamp) -> String {
+    let arguments = [("VERSION", &stamp.version), ("REVISION", &stamp.revision)];
+    arguments.iter().fold(containerfile.to_owned(), |text, (name, value)| {
+        text.replace(&format!("\nARG {name}\n"), &format!("\nARG {name}={value}\n"))
+    })
 }
 
 /// The crates that are linked into a program.
@@ -76,4 +93,25 @@ fn root_file_system(packages: &[&str], context: &Path, place: &Place) -> Result<
     let list = fs::read_to_string(kept("packages"))
         .map_err(|error| Failure::file("read", &kept("packages"), &error))?;
     Ok(sbom::debian(&list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_containerfile_of_a_context_knows_version_and_revision() {
+        let stamp = Stamp {
+            version: "1.2.3".to_owned(),
+            revision: "abc-dirty".to_owned(),
+            epoch: "0".to_owned(),
+            created: "1970-01-01T00:00:00Z".to_owned(),
+        };
+        let text = stamped("FROM scratch\nARG VERSION\nARG REVISION\nLABEL version=\"$VERSION\"\n", &stamp);
+        assert_eq!(
+            text,
+            "FROM scratch\nARG VERSION=1.2.3\nARG REVISION=abc-dirty\nLABEL version=\"$VERSION\"\n"
+        );
+        assert_eq!(stamped("FROM scratch\nUSER 1:1\n", &stamp), "FROM scratch\nUSER 1:1\n");
+    }
 }

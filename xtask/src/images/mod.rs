@@ -3,6 +3,7 @@
 
 mod build;
 mod context;
+mod leftovers;
 mod list;
 mod sbom;
 mod stamp;
@@ -27,6 +28,8 @@ const PREFIX: &str = "tensorlane.dev";
 pub(crate) struct Options {
     /// Made again although the inputs are the same.
     fresh: bool,
+    /// Not made at all: what another builder makes them from is.
+    context_only: bool,
     /// By name; all where empty.
     names: Vec<String>,
 }
@@ -37,6 +40,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
     for word in words {
         match word.as_str() {
             "--fresh" => options.fresh = true,
+            "--context-only" => options.context_only = true,
             name if name.starts_with('-') => {
                 return Err(Failure::usage(format!("`images` has no option `{name}`")));
             }
@@ -63,13 +67,17 @@ pub(crate) fn archive(images: &Path, image: &str) -> PathBuf {
     images.join(format!("{image}.tar"))
 }
 
-/// Makes the images and prints a line for each: name, digest, size, archive.
+/// Makes the images and prints a line for each: name, digest, size, archive. Of contexts alone: name and directory.
 pub(crate) fn images(options: &Options, place: &Place, style: Style) -> Result<u8, Failure> {
     let all = IMAGES.iter().filter(|image| match options.names.is_empty() {
         true => image.is_possible(place.root()),
         false => options.names.iter().any(|name| name == image.name),
     });
-    make(&all.collect::<Vec<_>>(), options.fresh, place, style)?;
+    let all: Vec<_> = all.collect();
+    match options.context_only {
+        true => lay_out(&all, place, style)?,
+        false => make(&all, options.fresh, place, style)?,
+    }
     Ok(0)
 }
 
@@ -79,8 +87,40 @@ pub(crate) fn provide(names: &[&str], place: &Place, style: Style) -> Result<(),
     make(&images, false, place, style)
 }
 
+/// Makes what other builders make the images from.
+fn lay_out(images: &[&Image], place: &Place, style: Style) -> Result<(), Failure> {
+    provide_inputs(images, setup::CONTEXT_TOOLS, place, style)?;
+    for image in images {
+        let context = build::lay_out(image, place, &stamp_of(image, place)?)?;
+        println!("{} {}", name_of(image.name), place.short(&context));
+    }
+    Ok(())
+}
+
 fn make(images: &[&Image], fresh: bool, place: &Place, style: Style) -> Result<(), Failure> {
-    setup::provide(setup::IMAGE_TOOLS, place, style)?;
+    provide_inputs(images, setup::IMAGE_TOOLS, place, style)?;
+    for image in images {
+        let built = build::build(image, fresh, place, &stamp_of(image, place)?)?;
+        let size = format!("{:.1} MB", built.bytes as f64 / 1e6);
+        let archive = place.short(&archive(&place.images(), image.name));
+        let kept = if built.kept { " (kept)" } else { "" };
+        println!("{} {} {size} {archive}{kept}", name_of(image.name), built.digest);
+    }
+    Ok(())
+}
+
+fn stamp_of(image: &Image, place: &Place) -> Result<Stamp, Failure> {
+    if image.programs.is_empty() { Ok(Stamp::of_components()) } else { Stamp::of(place) }
+}
+
+/// The tools, and the programs that go into the images.
+fn provide_inputs(
+    images: &[&Image],
+    tools: &[setup::Tool],
+    place: &Place,
+    style: Style,
+) -> Result<(), Failure> {
+    setup::provide(tools, place, style)?;
     if let Some(image) = images.iter().find(|image| !image.is_possible(place.root())) {
         return Err(Failure::new(format!(
             "the program of the image `{}` is not in this checkout",
@@ -91,15 +131,7 @@ fn make(images: &[&Image], fresh: bool, place: &Place, style: Style) -> Result<(
         cluster::provide_components(place, style)?;
     }
     build_programs(images, place, style)?;
-    for image in images {
-        let stamp = if image.programs.is_empty() { Stamp::of_components() } else { Stamp::of(place)? };
-        let built = build::build(image, fresh, place, &stamp)?;
-        let size = format!("{:.1} MB", built.bytes as f64 / 1e6);
-        let archive = place.short(&archive(&place.images(), image.name));
-        let kept = if built.kept { " (kept)" } else { "" };
-        println!("{} {} {size} {archive}{kept}", name_of(image.name), built.digest);
-    }
-    Ok(())
+    leftovers::clear(&place.images())
 }
 
 fn build_programs(images: &[&Image], place: &Place, style: Style) -> Result<(), Failure> {
@@ -133,6 +165,7 @@ mod tests {
         let parsed = |word: &str| parse(&[word.to_owned()]);
         assert!(parsed("sidecars").unwrap_err().what().contains("sidecar, workload"));
         assert!(parsed("--frash").unwrap_err().what().contains("`--frash`"));
-        assert_eq!(parsed("--fresh").unwrap(), Options { fresh: true, names: Vec::new() });
+        assert_eq!(parsed("--fresh").unwrap(), Options { fresh: true, ..Options::default() });
+        assert_eq!(parsed("--context-only").unwrap(), Options { context_only: true, ..Options::default() });
     }
 }

@@ -12,8 +12,10 @@ use tensorlane_benches::{machine, sidecar, undo};
 
 mod cluster;
 mod local;
+mod paths;
 mod report;
 mod rows;
+mod shm;
 mod tcp;
 
 use rows::Measured;
@@ -36,6 +38,8 @@ enum What {
     Local(Options),
     /// Between two sidecars, in two network namespaces where root allows it.
     Tcp(Options),
+    /// Every path between two sidecars, beside the best that plain sockets do.
+    Paths(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
     /// The other end of a limit.
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().what {
         What::Local(options) => measure(&options, style, local::run),
         What::Tcp(options) => measure(&options, style, tcp::run),
+        What::Paths(options) => measure(&options, style, paths::run),
         What::Cluster(options) => measure(&options, style, cluster::run),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),

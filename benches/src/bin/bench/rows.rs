@@ -77,6 +77,64 @@ pub(crate) static GET_4K: Row = row(
     "64 B up and 4 KiB down over TCP, plus one Unix round trip",
     Bound::RatioAtMost(1.5),
 );
+pub(crate) static SHM_GET_1G: Row =
+    row("shm.get_1g", "us", "a raw Unix-socket round trip of 64 bytes", Bound::RatioAtMost(3.0));
+pub(crate) static SHM_READERS: Row = row(
+    "shm.readers_64",
+    "MiB",
+    "none; page tables a reader, 64 of which map one tensor of 1 GiB",
+    Bound::ValueAtMost(2.5),
+);
+pub(crate) static GET_1G_PLAIN: Row = row(
+    "tcp.get_1g_plain",
+    "GB/s",
+    "the best of write and sendfile between the same memfds, over 1, 2 or 4 plain sockets",
+    Bound::RatioAtLeast(0.92),
+);
+pub(crate) static GET_1G_TLS: Row = row(
+    "tcp.get_1g_tls",
+    "GB/s",
+    "the same sockets with the same TLS library, over the best of 1, 2 or 4, and nothing else",
+    Bound::RatioAtLeast(0.85),
+);
+
+pub(crate) static QUIC_GET_1G: Row = row(
+    "quic.get_1g",
+    "GB/s",
+    "bare quinn between the same memfds, the better of its defaults and our settings, over one or two streams",
+    Bound::RatioAtLeast(0.9),
+);
+
+pub(crate) static CHOICE: Row = row(
+    "choice",
+    "links",
+    "none; of 12 links, those on which sidecars that choose stay within 10 % of the faster of tcp and quic",
+    Bound::ValueAtLeast(11.0),
+);
+pub(crate) static GET_SHAPED: Row = row(
+    "tcp.get_shaped",
+    "GB/s",
+    "16 MiB on the same link of 1 Gb/s, over the best of 1, 2 or 4 plain sockets",
+    Bound::RatioAtLeast(0.97),
+);
+pub(crate) static OVERHEAD: Row = row(
+    "overhead",
+    "bytes/byte",
+    "none; what sockets carry both ways for a tensor of 64 MiB on plain lanes, by what it has",
+    Bound::ValueAtMost(1.01),
+);
+pub(crate) static SMALL_REMOTE: Row = row(
+    "small.remote",
+    "tensors/s",
+    "none; 1,000 tensors of 4 KiB of the other peer in one call",
+    Bound::ValueAtLeast(200_000.0),
+);
+pub(crate) static VS_GLOO_1G: Row =
+    row("vs.gloo_1g", "GB/s", "torch.distributed over gloo, plain", Bound::RatioAtLeast(1.0));
+pub(crate) static VS_GLOO_64M: Row =
+    row("vs.gloo_64m", "GB/s", "torch.distributed over gloo, plain", Bound::Reported);
+pub(crate) static VS_GLOO_1M: Row =
+    row("vs.gloo_1m", "GB/s", "torch.distributed over gloo, plain", Bound::Reported);
 
 pub(crate) static CLUSTER_UP_UNBUILT: Row = row(
     "cluster.up_unbuilt",

@@ -20,8 +20,8 @@ const ARENA: u64 = 1 << 30;
 const LARGE: usize = 256 << 20;
 /// Round trips of one value. Every get is of another tensor, for what was got stays as a copy.
 const ROUND_TRIPS: usize = 200;
-/// A copy that nobody holds goes at once, so that the next get moves all bytes again.
-const NO_COPIES: &str = "gc:\n  copyIdle: 1ms\n";
+/// A copy that nobody holds goes at once, so that the next get moves all bytes again. No pull tries QUIC.
+const NO_COPIES: &str = "gc:\n  copyIdle: 1ms\nprefer: tcp\n";
 /// How long a copy may stay once nobody holds it.
 const COPY_MAX: Duration = Duration::from_secs(10);
 
@@ -32,15 +32,16 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
 }
 
 /// Starts a sidecar on either host, each on a core if one is named, and lets them meet.
-fn two_sidecars(
+pub(crate) fn two_sidecars(
     bench: &Bench,
     hosts: &TwoHosts,
     scratch: &Scratch,
+    arena: u64,
     cores: [Option<usize>; 2],
-    settings: &'static str,
+    settings: &str,
 ) -> Result<[Sidecar; 2]> {
     let start = |name, host, core| {
-        let options = SidecarOptions { host: Some(host), core, settings, ..SidecarOptions::new(name, ARENA) };
+        let options = SidecarOptions { host: Some(host), core, settings, ..SidecarOptions::new(name, arena) };
         Sidecar::start(&options, &bench.programs, scratch)
     };
     let a = start("a", &hosts.a, cores[0])?;
@@ -53,7 +54,7 @@ fn large(bench: &Bench, hosts: &TwoHosts) -> Result<Measured> {
     bench.progress("256 MiB over TLS: all cores, sidecars and limit alike");
     let mut limit = TlsFetch::start(hosts, LARGE as u64)?;
     let scratch = Scratch::make()?;
-    let [a, b] = two_sidecars(bench, hosts, &scratch, [None; 2], NO_COPIES)?;
+    let [a, b] = two_sidecars(bench, hosts, &scratch, ARENA, [None; 2], NO_COPIES)?;
     let (writer, reader) = (a.client()?, b.client()?);
     let bytes: Vec<u8> = (0..LARGE / 4096).flat_map(tensors::page).collect();
     let stored = writer.put(&tensors::bytes(LARGE as u64)?, &bytes, &PutOptions::new())?;
@@ -87,7 +88,7 @@ fn small(bench: &Bench, hosts: &TwoHosts) -> Result<Measured> {
     let mut tcp = TcpRoundTrip::start(hosts, [near, far])?;
     let scratch = Scratch::make()?;
     let mut unix = UnixRoundTrip::start(&scratch, far)?;
-    let [a, b] = two_sidecars(bench, hosts, &scratch, [near, far], "")?;
+    let [a, b] = two_sidecars(bench, hosts, &scratch, ARENA, [near, far], "")?;
     let pairs = cores::on(near, || {
         let (writer, reader) = (a.client()?, b.client()?);
         let stored = tensors::put_pages(&writer, ROUND_TRIPS * (PAIRS + WARM_UP))?;

@@ -12,7 +12,7 @@ of the limit: the rate, by what this machine does without Tensorlane, measured i
               large copies go around the caches, TLS without rustls's buffers; - is where no bytes have to move (a map), or too few to tell. The
               first time pays for what is kept afterwards: memory, maps, and the connection's windows.
 path:         local is mapped memory of the same sidecar; tcp is TLS 1.3 between the two. \"not shm:\" says why no
-              better path was taken: shared memory between pods is not in this release.";
+              better path was taken: these two share no directory of a node.";
 
 /// One line of the table.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tensorlane_client::{Description, Error, Moved};
+use tensorlane_client::{Description, Error, Moved, Way};
 use tensorlane_proto::{Layout, Reason};
 
 /// How results are printed.
@@ -212,11 +212,20 @@ pub(crate) fn moved(moved: &Moved) -> Value {
         .iter()
         .map(|refused| json!({ "transport": word(refused.transport), "why": refused.why }))
         .collect();
+    let paths: Vec<Value> = moved
+        .paths
+        .iter()
+        .map(|path| {
+            let way = path.way.map_or("unknown", Way::as_str);
+            json!({ "way": way, "bytes": path.bytes, "lanes": path.lanes, "left": path.left })
+        })
+        .collect();
     json!({
         "transport": word(moved.transport),
         "bytes": moved.bytes,
         "seconds": moved.took.as_secs_f64(),
         "refusals": refusals,
+        "paths": paths,
     })
 }
 

@@ -114,6 +114,7 @@ impl State {
         let waits = |segment: &u32| {
             self.records.get(segment).is_some_and(|record| record.stage == Stage::Closed && record.is_empty())
         };
+        let waits = |segment: &u32| waits(segment) || self.foreign_lingers(*segment);
         let witnessed = self.witnessed.iter().filter(|((segment, _), one)| one.live > 0 && waits(segment));
         witnessed.map(|((segment, session), _)| (*session, *segment)).collect()
     }
@@ -140,6 +141,8 @@ impl State {
     pub(in crate::arena) fn witness_ended(&mut self, segment: u32, session: u64) -> (Vec<Block>, Settled) {
         if let Some(record) = self.records.get_mut(&segment) {
             record.witnesses -= 1;
+        } else {
+            self.foreign_witness_ended(segment);
         }
         let mut pinned = Vec::new();
         if let Some(witnessed) = self.witnessed.get_mut(&(segment, session)) {

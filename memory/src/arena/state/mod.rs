@@ -12,6 +12,7 @@
 //! ```
 
 mod ends;
+mod foreign;
 mod growth;
 mod room;
 
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{ArenaError, ArenaOptions, NoRoom, Owner, Purpose, SegmentHandle};
+use super::{ArenaError, ArenaOptions, Lease, NoRoom, Owner, Purpose, SegmentHandle};
 use crate::accounting::Usage;
 use crate::block::Block;
 use crate::extents::Extents;
@@ -65,13 +66,21 @@ fn floor_to_pages(bytes: u64) -> u64 {
 }
 
 /// Where a block lies.
-#[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) segment: Arc<SegmentHandle>,
     pub(crate) offset: u64,
     pub(crate) charged: u64,
     /// The sidecar writes it; else the session that owns the segment.
     pub(crate) is_ours: bool,
+    /// Of a foreign block: given back with it.
+    pub(crate) lease: Option<Lease>,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (segment, offset) = (self.segment.id(), self.offset);
+        f.debug_struct("Place").field("segment", &segment).field("offset", &offset).finish_non_exhaustive()
+    }
 }
 
 /// What a block counts as.
@@ -181,6 +190,8 @@ pub(in crate::arena) struct Witnessed {
 pub(crate) struct State {
     limits: Limits,
     records: BTreeMap<u32, Record>,
+    /// Segments of other sidecars.
+    foreign: BTreeMap<u32, foreign::Guest>,
     shelves: HashMap<Shelf, Vec<u32>>,
     last_segment: u32,
     pub(in crate::arena) pool: Vec<Unsealed>,
@@ -203,6 +214,7 @@ impl State {
         Self {
             limits,
             records: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             shelves: HashMap::new(),
             last_segment: 0,
             pool: Vec::new(),
@@ -304,7 +316,7 @@ impl State {
         let segment = Arc::clone(record.handle.as_ref().expect("segments on a shelf are live"));
         record.extents.take(offset, charged);
         record.classes[Class::Reserved as usize] += charged;
-        Ok(Some(Place { segment, offset, charged, is_ours: owner == Owner::Sidecar }))
+        Ok(Some(Place { segment, offset, charged, is_ours: owner == Owner::Sidecar, lease: None }))
     }
 
     fn best_on(&self, shelf: Shelf, charged: u64) -> Option<(u32, u64)> {

@@ -1,5 +1,7 @@
 //! What the command understands.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Look at Tensorlane in a cluster. Changes nothing.
@@ -17,6 +19,15 @@ pub(crate) struct Args {
     /// The context of the kubeconfig [default: the current one].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
+    /// The kubeconfig [default: $KUBECONFIG, or ~/.kube/config].
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The user to ask as, as kubectl has it.
+    #[arg(long = "as", global = true, value_name = "USER")]
+    pub(crate) as_user: Option<String>,
+    /// A group to ask as; may be given several times.
+    #[arg(long, global = true, value_name = "GROUP", requires = "as_user")]
+    pub(crate) as_group: Vec<String>,
     /// The namespace of the operator.
     #[arg(long, global = true, default_value = "tensorlane-system", value_name = "NAME")]
     pub(crate) operator_namespace: String,

@@ -8,12 +8,13 @@ mod read;
 mod settings;
 mod show;
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Parser;
-use kube::config::KubeConfigOptions;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::json;
 use tensorlane_operator::findings::{self, Finding};
@@ -48,7 +49,13 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
         }
         Command::Routes { exchange } => {
             let (peers, spec) = reader.exchange(exchange).await?;
-            let pairs = routes::pairs(&peers, &spec);
+            let requires = reader.requires().await.unwrap_or_else(|why| {
+                eprintln!(
+                    "note: what pods require of their routes is not known, for they cannot be read: {why}"
+                );
+                BTreeMap::new()
+            });
+            let pairs = routes::pairs(&peers, &spec, &requires);
             print(args, || json!(pairs), || show::routes(&pairs))
         }
     }
@@ -57,10 +64,15 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
 async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     // A context is one of a kubeconfig; without one a pod may ask, too.
-    let config = match &args.context {
-        Some(_) => Config::from_kubeconfig(&options).await?,
-        None => Config::infer().await?,
+    let mut config = match (&args.kubeconfig, &args.context) {
+        (Some(file), _) => Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await?,
+        (None, Some(_)) => Config::from_kubeconfig(&options).await?,
+        (None, None) => Config::infer().await?,
     };
+    if let Some(user) = &args.as_user {
+        config.auth_info.impersonate = Some(user.clone());
+        config.auth_info.impersonate_groups = Some(args.as_group.clone());
+    }
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     Ok(Reader::new(Client::try_from(config)?, namespace, args.operator_namespace.clone()))
 }

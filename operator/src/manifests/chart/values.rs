@@ -75,6 +75,8 @@ pub(super) struct Values {
     crds: Crds,
     /// Keeps one replica running while nodes are drained.
     pod_disruption_budget: Enabled,
+    /// Directories on the nodes in which sidecars find each other, for exchanges that share memory (`sameNode`).
+    same_node: SameNode,
     /// Who may reach the operator and the sidecars. The cluster's network must enforce it.
     network_policy: NetworkPolicy,
     /// Has the Prometheus operator scrape operator and sidecars; its definitions must be there.
@@ -176,6 +178,30 @@ struct Enabled {
     enabled: bool,
 }
 
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct SameNode {
+    /// The exchanges, such as `[{namespace: ml, name: default, claim: true}]`; none unless given. A DaemonSet makes the
+    /// directory of each. It mounts `/run/tensorlane` of the node, so its namespace must be privileged.
+    exchanges: Vec<NodeExchange>,
+    /// An image with a shell, for the DaemonSet.
+    image: Image,
+}
+
+#[derive(Default, Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct NodeExchange {
+    /// The namespace of the exchange.
+    #[schemars(length(min = 1, max = 63))]
+    namespace: String,
+    /// Its name.
+    #[schemars(length(min = 1, max = 63))]
+    name: String,
+    /// Make the volume and the claim of `sameNode: claim` too.
+    #[serde(default)]
+    claim: bool,
+}
+
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct NetworkPolicy {
@@ -265,6 +291,7 @@ impl Default for Values {
             cert_manager: CertManager::default(),
             crds: Crds::default(),
             pod_disruption_budget: Enabled::default(),
+            same_node: SameNode::default(),
             network_policy: NetworkPolicy::default(),
             pod_monitor: PodMonitor::default(),
             prometheus_rule: PrometheusRule::default(),
@@ -287,6 +314,12 @@ impl Default for Sidecar {
             user: defaults.user.unwrap_or_default(),
             ipv6: defaults.ipv6,
         }
+    }
+}
+
+impl Default for SameNode {
+    fn default() -> Self {
+        Self { exchanges: Vec::new(), image: Test::default().image }
     }
 }
 

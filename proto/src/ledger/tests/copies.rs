@@ -15,6 +15,17 @@ fn a_copy_is_kept_while_leased_and_then_for_a_while() {
 }
 
 #[test]
+fn what_is_only_mapped_from_its_owner_is_freed_with_its_last_lease() {
+    let mut s = Scene::new();
+    let event = Event::CopyIn { origin: origin(1), bytes: 10, by: A, mapped: true };
+    let Answer::CopiedIn { id } = s.quietly(event) else { panic!("it is entered") };
+    s.quietly(Event::Lease { by: B, id });
+    assert_eq!(s.freeing(gone(A)), []);
+    assert_eq!(s.freeing(release(B, id, 1)), [(id, Cause::Released)]);
+    assert_eq!((s.ledger.copy_of(&origin(1)), s.ledger.totals().bytes_idle), (None, 0));
+}
+
+#[test]
 fn a_copy_leased_again_is_not_idle() {
     let mut s = Scene::new();
     let id = s.copy(1, A);
@@ -50,7 +61,7 @@ fn a_copy_has_no_name_no_ticket_and_no_twin() {
     let not_owned = Refusal::NotOwned { id, origin: origin(1) };
     assert_eq!(s.refused(Event::Name { id, name: spec("n", None) }), not_owned);
     assert_eq!(s.refused(Event::IssueTicket { id, spec: ticket(1, 1) }), not_owned);
-    let twin = Event::CopyIn { origin: origin(1), bytes: 10, by: B };
+    let twin = Event::CopyIn { origin: origin(1), bytes: 10, by: B, mapped: false };
     assert_eq!(s.refused(twin), Refusal::CopyExists { id });
 }
 

@@ -10,7 +10,7 @@ use std::{fs, io};
 use tokio::sync::watch;
 
 use super::super::PeerTable;
-use super::super::parse::{FILE_BYTES_MAX, parse};
+use super::super::parse::{FILE_BYTES_MAX, parse_claims};
 
 /// The table that was kept; none where there is none, or none that can be read.
 pub(super) fn load(path: &Path) -> Option<PeerTable> {
@@ -19,7 +19,7 @@ pub(super) fn load(path: &Path) -> Option<PeerTable> {
         more => Err(io::Error::other(format!("{more} bytes"))),
     });
     let table = match read {
-        Ok(text) => parse(&text).map_err(|error| error.to_string()),
+        Ok(text) => parse_claims(&text).map_err(|error| error.to_string()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
         Err(error) => Err(error.to_string()),
     };
@@ -59,7 +59,7 @@ fn save(path: &Path, table: &PeerTable) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// What [`parse`] reads as the same table. Names, addresses and fingerprints have no letter that needs an escape.
+/// What [`parse_claims`] reads as the same table. Names, addresses and fingerprints have no letter that needs an escape.
 fn text(table: &PeerTable) -> String {
     let mut text = String::from(if table.is_empty() { "peers: []\n" } else { "peers:\n" });
     for entry in table.iter() {
@@ -102,6 +102,16 @@ mod tests {
             save(&path, &table(count)).unwrap();
             assert_eq!(load(&path), Some(table(count)));
         }
+        // Also with somebody in it who claims the key of another one: a restart must not forget everybody for that.
+        let entry = |name: &str| PeerEntry {
+            name: name.parse().unwrap(),
+            addresses: Vec::new(),
+            fingerprints: vec![Fingerprint([7; 32])],
+            node: None,
+        };
+        let contested = PeerTable::of_claims(vec![Arc::new(entry("a")), Arc::new(entry("b"))]).unwrap();
+        save(&path, &contested).unwrap();
+        assert_eq!(load(&path), Some(contested));
     }
 
     #[test]

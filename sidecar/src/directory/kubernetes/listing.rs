@@ -1,6 +1,6 @@
 //! What the API server lists, and the table that follows from it. Pure.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tensorlane_proto::identity::{Fingerprint, PeerName};
@@ -8,6 +8,9 @@ use tensorlane_proto::identity::{Fingerprint, PeerName};
 use super::super::{PEERS_MAX, PeerEntry, PeerTable};
 use super::object::SeenPeer;
 use crate::metrics::label::{Label, LeftOut};
+
+/// The keys that several peers claim, with all their names.
+pub(super) type Conflicts = BTreeMap<Fingerprint, Vec<PeerName>>;
 
 /// An entry, or why there is none.
 type Listed = Result<Arc<PeerEntry>, LeftOut>;
@@ -65,54 +68,27 @@ impl Listing {
 
 /// The table of what is listed.
 ///
-/// A key that several peers claim belongs to the one that has it now, or to none of them: a status is written by the
-/// peer itself, and whoever copies another's fingerprint must neither become it nor get it refused.
+/// A key that several peers claim leaves nobody out. A status is written by the peer itself, so this says nothing about
+/// who has the key; whoever proves it in a handshake does. Neither the order of the list nor what was listed before decides,
+/// so a sidecar that starts now and one that runs for long say the same.
 fn table_from(by_name: &BTreeMap<String, Listed>, before: &PeerTable) -> Made {
     let mut left_out = [0; LeftOut::ALL.len()];
-    let entries = || by_name.values().filter_map(|listed| listed.as_ref().ok());
     by_name.values().filter_map(|listed| listed.as_ref().err()).for_each(|why| left_out[why.index()] += 1);
-    let contested = contested(entries(), before);
-    let honest = |entry: &&Arc<PeerEntry>| {
-        let is_its_own = |key| contested.get(key).is_none_or(|holder| holder.as_ref() == Some(&entry.name));
-        entry.fingerprints.iter().all(is_its_own)
-    };
-    let kept: Vec<_> = entries().filter(honest).cloned().collect();
-    let dropped = entries().count() - kept.len();
-    left_out[LeftOut::ContestedKey.index()] += i64::try_from(dropped).unwrap_or(i64::MAX);
-    match PeerTable::of(kept) {
+    let entries = by_name.values().filter_map(|listed| listed.as_ref().ok()).cloned().collect();
+    match PeerTable::of_claims(entries) {
         Ok(table) => Made { table, left_out },
         Err(errors) => {
-            // Each entry is right by itself and no key is there twice: it cannot happen, and if it does nobody is lost.
+            // Each entry is right by itself: it cannot happen, and if it does nobody is lost.
             tracing::error!(?errors, "the listed peers are no table: the last good one stays");
             Made { table: before.clone(), left_out }
         }
     }
 }
 
-/// The keys that more than one entry claims, and who has each: the peer that has it in `before`, if it still claims it.
-fn contested<'a>(
-    entries: impl Iterator<Item = &'a Arc<PeerEntry>> + Clone,
-    before: &PeerTable,
-) -> HashMap<Fingerprint, Option<PeerName>> {
-    let claims = |entry: &'a Arc<PeerEntry>| entry.fingerprints.iter().map(move |key| (*key, entry));
-    let mut first: HashMap<Fingerprint, &PeerEntry> = HashMap::new();
-    let mut contested = HashMap::new();
-    for (key, entry) in entries.clone().flat_map(claims) {
-        if first.insert(key, entry).is_some() {
-            contested.insert(key, None);
-        }
-    }
-    if contested.is_empty() {
-        return contested;
-    }
-    for (key, entry) in entries.flat_map(claims) {
-        if let Some(holder) = contested.get_mut(&key)
-            && before.holder_of(&key).is_some_and(|old| old.name == entry.name)
-        {
-            *holder = Some(entry.name.clone());
-        }
-    }
-    contested
+/// Who claims a key that somebody else claims too.
+pub(super) fn conflicts(table: &PeerTable) -> Conflicts {
+    let names = |peers: &[Arc<PeerEntry>]| peers.iter().map(|entry| entry.name.clone()).collect();
+    table.contested().map(|(key, peers)| (key, names(peers))).collect()
 }
 
 #[cfg(test)]
@@ -160,17 +136,16 @@ mod tests {
     }
 
     #[test]
-    fn whoever_copies_a_key_neither_gets_it_nor_takes_it_away() {
+    fn whoever_copies_a_key_takes_nobody_out_of_the_table_however_it_came_about() {
+        let liar = [peer("a", &[1, 2]), peer("b", &[2]), peer("c", &[3])];
         let before = listing(&[peer("b", &[2]), peer("c", &[3])]).table(&PeerTable::default()).table;
-        let made = listing(&[peer("a", &[1, 2]), peer("b", &[2]), peer("c", &[3])]).table(&before);
-        assert_eq!(names(&made), ["b", "c"]);
-        assert_eq!(made.left_out[LeftOut::ContestedKey.index()], 1);
-        let unknown =
-            listing(&[peer("a", &[2]), peer("b", &[2]), peer("c", &[3])]).table(&PeerTable::default());
-        assert_eq!(names(&unknown), ["c"], "nobody knows who had it first");
-        assert_eq!(unknown.left_out[LeftOut::ContestedKey.index()], 2);
-        let moved = listing(&[peer("a", &[2]), peer("b", &[4]), peer("c", &[3])]).table(&before);
-        assert_eq!(names(&moved), ["a", "b", "c"], "a key that is given up is free");
+        // One that knew who had the key first, and one that has just started.
+        for before in [before, PeerTable::default()] {
+            let made = listing(&liar).table(&before);
+            assert_eq!((names(&made), made.left_out), (vec!["a", "b", "c"], [0; LeftOut::ALL.len()]));
+            let both = ["a", "b"].map(|name| name.parse().unwrap()).to_vec();
+            assert_eq!(conflicts(&made.table), Conflicts::from([(Fingerprint([2; 32]), both)]));
+        }
     }
 
     #[test]

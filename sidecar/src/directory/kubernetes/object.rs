@@ -44,6 +44,11 @@ pub(super) struct SeenStatus {
     pub(super) conditions: Vec<Value>,
 }
 
+/// Whether a condition says that the pod's containers have ended for good, as the operator sees it: nobody answers there.
+fn has_ended(condition: &Value) -> bool {
+    condition["type"] == "Ready" && condition["status"] == "False" && condition["reason"] == "PodEnded"
+}
+
 impl SeenPeer {
     /// The entry of the table.
     ///
@@ -53,6 +58,9 @@ impl SeenPeer {
         let name = self.metadata.name.parse().map_err(|_| LeftOut::Name)?;
         let status = self.status.as_ref().filter(|status| !status.fingerprints.is_empty());
         let status = status.ok_or(LeftOut::NotPublished)?;
+        if status.conditions.iter().any(has_ended) {
+            return Err(LeftOut::Ended);
+        }
         let wrong_address = |text: &String| host_port(text, false).is_err();
         if status.addresses.len() > ADDRESSES_MAX || status.addresses.iter().any(wrong_address) {
             return Err(LeftOut::Address);
@@ -122,6 +130,10 @@ mod tests {
         for (status, why) in [
             (json!(null), LeftOut::NotPublished),
             (json!({}), LeftOut::NotPublished),
+            (
+                json!({"fingerprints": [fine], "conditions": [{"type": "Ready", "status": "False", "reason": "PodEnded"}]}),
+                LeftOut::Ended,
+            ),
             (json!({"addresses": ["a:1"]}), LeftOut::NotPublished),
             (json!({"fingerprints": ["sha256:12"]}), LeftOut::Fingerprint),
             (json!({"fingerprints": [fine, "md5:1"]}), LeftOut::Fingerprint),

@@ -15,13 +15,15 @@ use tokio_stream::StreamExt;
 
 use super::super::PeerTable;
 use super::api::{Api, ApiError};
-use super::listing::{Listing, Made};
+use super::listing::{Conflicts, Listing, Made, conflicts};
 use super::object::SeenPeer;
 use super::pace::Timing;
 use super::publish::Own;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Label, LeftOut};
 
+/// Conflicts over keys that are told one by one; the metric has the number of all.
+const CONFLICTS_TOLD: usize = 8;
 /// A watch that ends before this, with nothing said, has failed.
 const WATCH_MIN: Duration = Duration::from_secs(1);
 
@@ -242,6 +244,11 @@ impl Watcher {
         let metrics = &self.metrics.directory;
         metrics.peers.set(i64::try_from(table.len()).unwrap_or(i64::MAX));
         LeftOut::ALL.iter().for_each(|why| metrics.left_out.at((*why,)).set(left_out[why.index()]));
+        let contested = conflicts(&table);
+        metrics.contested.set(i64::try_from(contested.len()).unwrap_or(i64::MAX));
+        if contested != conflicts(&before) {
+            tell_conflicts(&contested);
+        }
         let changed = table != *before;
         if changed {
             tracing::debug!(peers = table.len(), before = before.len(), "peer table changed");
@@ -281,6 +288,17 @@ impl Watcher {
                 () = self.refresh.notified() => self.table.send_modify(|_| {}),
             }
         }
+    }
+}
+
+/// Says who claims whose key; that nobody does any more, too.
+fn tell_conflicts(conflicts: &Conflicts) {
+    for (key, peers) in conflicts.iter().take(CONFLICTS_TOLD) {
+        let peers: Vec<_> = peers.iter().map(tensorlane_proto::PeerName::as_str).collect();
+        tracing::warn!(%key, peers = peers.join(", "), "several peers claim one key: it is the one's who proves it");
+    }
+    if conflicts.is_empty() {
+        tracing::info!("no key is claimed by several peers any more");
     }
 }
 

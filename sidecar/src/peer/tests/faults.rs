@@ -1,5 +1,6 @@
 //! What breaks: connections, peers, callers' patience.
 
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -44,6 +45,27 @@ fn a_pull_goes_on_from_the_bytes_that_landed_when_the_connection_is_cut() {
     assert_eq!(*a.twin.events.lock(), ["lost b 1", "back b 1"]);
     a.assert_free();
     b.assert_free();
+}
+
+#[test]
+fn an_owner_that_takes_nothing_new_goes_on_with_a_pull_that_was_cut_and_waits_for_it() {
+    let (_table, a, b, proxy) = through_a_proxy(Duration::from_secs(10));
+    let bytes = 48 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    proxy.cut_after.store(20 << 20, Ordering::SeqCst);
+    // Nobody gets through again until the test says so.
+    proxy.refuse.store(true, Ordering::SeqCst);
+    let (told, _, block) = a.pull("b", None, 7, Selection::All, bytes);
+    until("the owner has lost the reader", || !b.peers.is_connected(&name("a")));
+    b.twin.draining.store(true, Ordering::SeqCst);
+    assert_eq!(b.peers.open_pulls(), 1, "it may be taken up again");
+    proxy.refuse.store(false, Ordering::SeqCst);
+    drop(told.recv_timeout(PATIENCE).unwrap().unwrap().landing);
+    block.mark_sealed().unwrap();
+    assert!(block.chunk(0..bytes).unwrap() == b.own_bytes(7));
+    until("nothing is waited for any more", || b.peers.open_pulls() == 0);
+    // It is that pull that goes on, and not whoever has begun one before.
+    assert_eq!(a.get("b", 7, bytes).unwrap_err().reason, Reason::Draining);
 }
 
 #[test]
@@ -207,6 +229,28 @@ fn a_call_ends_at_its_deadline() {
     until("the lease has ended", || b.twin.leased() == 0);
     a.assert_free();
     b.assert_free();
+}
+
+#[test]
+fn what_was_under_way_is_over_with_the_grace_whatever_an_attempt_to_connect_still_waits_for() {
+    let table = Arc::new(Table::default());
+    let b = Start::new("b").start(&table);
+    let proxy = Proxy::new(b.peers.bound_address());
+    table.list("b", proxy.address, b.fingerprint);
+    let patient = Start { handshake: Duration::from_secs(20), ..Start::new("a") };
+    let a = Start { grace: Duration::from_millis(300), listed: Some(nowhere()), ..patient }.start(&table);
+    a.connect("b");
+    let bytes = 48 << 20;
+    b.twin.add(7, sealed(&b.arena, bytes, 1), 1);
+    // Takes connections, and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    table.list("b", silent.local_addr().unwrap(), b.fingerprint);
+    proxy.cut_after.store(20 << 20, Ordering::SeqCst);
+    let (told, ..) = a.pull("b", None, 7, Selection::All, bytes);
+    let failed = told.recv_timeout(Duration::from_secs(10)).unwrap().unwrap_err().failure;
+    assert_eq!(failed.reason, Reason::PeerUnreachable, "{failed}");
+    assert!(failed.message.contains("the connection was lost"), "{failed}");
+    a.assert_free();
 }
 
 #[test]

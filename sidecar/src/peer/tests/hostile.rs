@@ -19,15 +19,17 @@ use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
 
+mod lanes;
+mod plain_lanes;
 mod replaced;
 
 /// A raw peer: rustls as anyone would use it.
-struct Raw {
+pub(super) struct Raw {
     tls: StreamOwned<ClientConnection, TcpStream>,
 }
 
 impl Raw {
-    fn connect(to: &One, config: ClientConfig) -> Self {
+    pub(super) fn connect(to: &One, config: ClientConfig) -> Self {
         let socket = TcpStream::connect(to.peers.bound_address()).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_nodelay(true).unwrap();
@@ -35,17 +37,25 @@ impl Raw {
         Self { tls: StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket) }
     }
 
-    fn hello(exchange: &str, peer: &str, version: u32) -> v1::PeerHello {
+    /// Connects with a key, and says this name.
+    pub(super) fn dial(to: &One, identity: &Identity, peer: &str) -> Self {
+        let mut raw = Self::connect(to, keys::client(identity));
+        raw.send(PeerKind::Hello, 0, 0, &Self::hello("default", peer, 1));
+        raw
+    }
+
+    pub(super) fn hello(exchange: &str, peer: &str, version: u32) -> v1::PeerHello {
         v1::PeerHello {
             version,
             exchange: exchange.into(),
             peer: peer.into(),
             incarnation: format!("{:032x}", 9),
             offer: None,
+            ..v1::PeerHello::default()
         }
     }
 
-    fn send(&mut self, kind: PeerKind, flags: u16, call: u64, message: &impl Message) {
+    pub(super) fn send(&mut self, kind: PeerKind, flags: u16, call: u64, message: &impl Message) {
         self.raw(&frame::encode(kind.into(), flags, call, message));
     }
 
@@ -83,7 +93,7 @@ impl Raw {
     }
 
     /// The next frame of a kind, others skipped.
-    fn next_of(&mut self, kind: PeerKind) -> Option<(Header, Vec<u8>)> {
+    pub(super) fn next_of(&mut self, kind: PeerKind) -> Option<(Header, Vec<u8>)> {
         loop {
             let (header, body) = self.next()?;
             if header.kind == u16::from(kind) {
@@ -93,7 +103,7 @@ impl Raw {
     }
 
     /// Whether the other side ends the connection, its socket too. What it says before is passed over.
-    fn is_closed(&mut self) -> bool {
+    pub(super) fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while self.next().is_some() {
             assert!(Instant::now() < deadline, "it goes on and on");
@@ -116,7 +126,7 @@ fn is_end(error: &io::Error) -> bool {
 }
 
 /// A peer `a`, and a key that its directory knows as `evil`.
-fn victim() -> (Arc<Table>, One, Identity) {
+pub(super) fn victim() -> (Arc<Table>, One, Identity) {
     let table = Arc::new(Table::default());
     let a = Start { progress: Duration::from_secs(5), ..Start::new("a") }.start(&table);
     let evil = keys::identity();
@@ -126,9 +136,8 @@ fn victim() -> (Arc<Table>, One, Identity) {
 }
 
 /// Connected and greeted.
-fn greeted(a: &One, evil: &Identity) -> Raw {
-    let mut raw = Raw::connect(a, keys::client(evil));
-    raw.send(PeerKind::Hello, 0, 0, &Raw::hello("default", "evil", 1));
+pub(super) fn greeted(a: &One, evil: &Identity) -> Raw {
+    let mut raw = Raw::dial(a, evil, "evil");
     assert!(raw.next_of(PeerKind::Hello).is_some());
     until("it is connected", || a.peers.is_connected(&name("evil")));
     raw
@@ -264,7 +273,7 @@ fn the_same_call_twice_on_one_connection_is_refused_and_its_lease_kept_for_the_g
     let (_table, a, evil) = victim();
     a.twin.add(7, sealed(&a.arena, 1000, 1), 1);
     let mut raw = greeted(&a, &evil);
-    let pull = v1::Pull { id: 7, selection: None, from: 0, bytes: 1000 };
+    let pull = v1::Pull { id: 7, selection: None, from: 0, bytes: 1000, way: 0 };
     raw.send(PeerKind::Pull, 0, 5, &pull);
     assert!(raw.next_of(PeerKind::Chunk).is_some());
     raw.send(PeerKind::Pull, 0, 5, &pull);
@@ -290,7 +299,7 @@ fn answered(answer: impl FnOnce(&mut Raw, u64)) -> (One, crate::peer::PullFailed
 fn head(bytes: u64) -> v1::PullHead {
     let descriptor =
         v1::Descriptor { dtype: u8_code(), shape: vec![bytes], byte_length: bytes, ..Default::default() };
-    v1::PullHead { descriptor: Some(descriptor), crc32c: None }
+    v1::PullHead { descriptor: Some(descriptor), crc32c: None, place: None }
 }
 
 fn u8_code() -> u32 {

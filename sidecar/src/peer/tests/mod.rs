@@ -1,9 +1,14 @@
 //! Two and more of [`super::Peers`] on loopback, with twins of what is around them.
 
+mod copied;
+mod datagrams;
 mod faults;
 mod hostile;
 mod keys;
 mod proxy;
+mod quic;
 mod rotation;
+mod shm;
 mod transfer;
-mod world;
+mod transports;
+pub(super) mod world;

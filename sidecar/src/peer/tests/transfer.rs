@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Incarnation, Range, Reason, Selection};
+use tensorlane_proto::{Incarnation, Range, Reason, Selection, Transport};
 
 use super::world::*;
 use crate::peer::PeerState;
@@ -130,6 +130,7 @@ fn a_landing_of_another_length_is_refused_before_anything_is_asked() {
         bytes: 11,
         landing,
         deadline: Instant::now() + PATIENCE,
+        transport: Transport::Tcp,
     };
     a.peers.pull(&name("b"), None, order, move |outcome| tell.send(outcome).unwrap());
     assert_eq!(told.recv().unwrap().unwrap_err().failure.reason, Reason::InvalidArgument);

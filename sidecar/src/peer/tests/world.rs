@@ -9,16 +9,18 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tensorlane_memory::{Arena, ArenaOptions, Block, Landing, Purpose};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::negotiate::SameNode;
 use tensorlane_proto::{
     DType, Descriptor, Failure, Fingerprint, Incarnation, Layout, PeerName, Reason, Selection, Shape,
+    Transport,
 };
 
 use super::keys;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::peer::{
-    Counters, Known, KnownPeer, Me, PeerKey, Peers, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
-    Served, Source,
+    Asked, Counters, Known, KnownPeer, LanesConfig, MapFailed, MapOrder, Mapped, Me, NodeConfig, PeerKey,
+    Peers, PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served, Source,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -76,9 +78,10 @@ impl Known for Table {
     fn peer(&self, name: &PeerName) -> Option<KnownPeer> {
         self.entries.lock().iter().find(|entry| entry.name == *name).cloned()
     }
-    fn by_fingerprint(&self, fingerprint: &Fingerprint) -> Option<PeerName> {
+    fn claimants(&self, fingerprint: &Fingerprint) -> Vec<PeerName> {
         let entries = self.entries.lock();
-        entries.iter().find(|entry| entry.fingerprints.contains(fingerprint)).map(|entry| entry.name.clone())
+        let claims = entries.iter().filter(|entry| entry.fingerprints.contains(fingerprint));
+        claims.map(|entry| entry.name.clone()).collect()
     }
     fn refresh(&self) {
         self.refreshes.fetch_add(1, Ordering::SeqCst);
@@ -121,6 +124,8 @@ pub(crate) struct Twin {
     pub(crate) leases: Mutex<HashMap<u64, i64>>,
     pub(crate) events: Mutex<Vec<String>>,
     pub(crate) opens: AtomicU64,
+    /// Nothing new is opened, when set.
+    pub(crate) draining: AtomicBool,
     /// Inquiries are kept here instead of answered, when set.
     pub(crate) hold_inquiries: AtomicBool,
     pub(crate) held: Mutex<Vec<Reply>>,
@@ -135,6 +140,7 @@ impl Twin {
             leases: Mutex::default(),
             events: Mutex::default(),
             opens: AtomicU64::new(0),
+            draining: AtomicBool::new(false),
             hold_inquiries: AtomicBool::new(false),
             held: Mutex::default(),
             asking: Mutex::default(),
@@ -158,7 +164,11 @@ impl Twin {
 }
 
 impl Serve for Twin {
-    fn open(&self, _: &PeerKey, id: u64, selection: &Selection, _: u64) -> Result<Served, Failure> {
+    fn open(&self, _: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
+        let Asked { id, ref selection, resumed, .. } = *asked;
+        if self.draining.load(Ordering::SeqCst) && !resumed {
+            return Err(Failure::new(Reason::Draining, "nothing new"));
+        }
         let (block, layout) = self
             .tensors
             .lock()
@@ -172,6 +182,17 @@ impl Serve for Twin {
         *self.leases.lock().entry(id).or_default() += 1;
         self.opens.fetch_add(1, Ordering::SeqCst);
         Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source })
+    }
+    fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
+        let asked = Asked { id, selection: Selection::All, bytes, resumed: false };
+        let served = self.open(from, &asked)?;
+        match served.descriptor.layout.bytes() == bytes {
+            true => Ok(served),
+            false => {
+                self.done(from, id);
+                Err(Failure::new(Reason::LayoutMismatch, "it has other bytes"))
+            }
+        }
     }
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;
@@ -225,7 +246,12 @@ pub(crate) struct One {
     pub(crate) arena: Arc<Arena>,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) identity: Identity,
+    /// What its pulls are ordered by.
+    pub(crate) transport: Transport,
 }
+
+/// What a pull tells when it is over.
+type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
 
 pub(crate) struct Start<'a> {
     pub(crate) name: &'a str,
@@ -234,9 +260,14 @@ pub(crate) struct Start<'a> {
     pub(crate) identity: Identity,
     pub(crate) progress: Duration,
     pub(crate) grace: Duration,
+    pub(crate) handshake: Duration,
     pub(crate) arena: u64,
     /// Where others are told to find it; itself where nothing is said.
     pub(crate) listed: Option<SocketAddr>,
+    /// None, so that a test sees one connection unless it asks for more.
+    pub(crate) lanes: LanesConfig,
+    /// The directory that the sidecars of its node share, if any.
+    pub(crate) node: Option<std::path::PathBuf>,
 }
 
 impl<'a> Start<'a> {
@@ -248,8 +279,11 @@ impl<'a> Start<'a> {
             identity: keys::identity(),
             progress: Duration::from_secs(10),
             grace: Duration::from_secs(10),
+            handshake: Duration::from_secs(2),
             arena: 256 << 20,
             listed: None,
+            lanes: LanesConfig { count: 0, ..LanesConfig::default() },
+            node: None,
         }
     }
 
@@ -257,12 +291,15 @@ impl<'a> Start<'a> {
     pub(crate) fn start(self, table: &Arc<Table>) -> One {
         let keys = keys::keys(&self.identity);
         let fingerprint = keys.fingerprint;
-        let twin = Twin::new();
+        let (twin, arena) = (Twin::new(), arena(self.arena));
+        let node = self.node.map(|directory| NodeConfig { directory, arena: Arc::clone(&arena) });
         let config = PeersConfig {
             progress: self.progress,
             grace: self.grace,
-            handshake: Duration::from_secs(2),
+            handshake: self.handshake,
             backoff: (Duration::from_millis(5), Duration::from_millis(50)),
+            lanes: self.lanes,
+            node,
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
         };
         let me = Me {
@@ -276,7 +313,8 @@ impl<'a> Start<'a> {
             Peers::start(config, keys, Arc::clone(table) as _, me, serve, Arc::new(Counters::default()))
                 .unwrap();
         table.list(self.name, self.listed.unwrap_or(peers.bound_address()), fingerprint);
-        One { peers, twin, arena: arena(self.arena), fingerprint, identity: self.identity }
+        let transport = if self.lanes.quic > 0 { Transport::Quic } else { Transport::Tcp };
+        One { peers, twin, arena, fingerprint, identity: self.identity, transport }
     }
 }
 
@@ -295,7 +333,7 @@ impl One {
         id: u64,
         selection: Selection,
         bytes: u64,
-    ) -> (mpsc::Receiver<Result<Pulled, PullFailed>>, crate::peer::CallHandle, Block) {
+    ) -> (Told, crate::peer::CallHandle, Block) {
         self.pull_until(from, expected, id, selection, bytes, Instant::now() + PATIENCE)
     }
 
@@ -307,15 +345,62 @@ impl One {
         selection: Selection,
         bytes: u64,
         deadline: Instant,
-    ) -> (mpsc::Receiver<Result<Pulled, PullFailed>>, crate::peer::CallHandle, Block) {
+    ) -> (Told, crate::peer::CallHandle, Block) {
         let (block, landing) = self.landing(bytes);
         let (tell, told) = mpsc::channel();
-        let order = PullOrder { id, selection, bytes, landing, deadline };
+        let order = PullOrder { id, selection, bytes, landing, deadline, transport: self.transport };
         let expected = expected.map(Incarnation);
         let handle = self.peers.pull(&name(from), expected, order, move |outcome| {
             let _ = tell.send(outcome);
         });
         (told, handle, block)
+    }
+
+    /// Begins a pull of all of a tensor by a transport.
+    pub(crate) fn pull_by(
+        &self,
+        from: &str,
+        id: u64,
+        bytes: u64,
+        transport: Transport,
+    ) -> (Told, crate::peer::CallHandle, Block) {
+        let (block, landing) = self.landing(bytes);
+        let (tell, told) = mpsc::channel();
+        let deadline = Instant::now() + PATIENCE;
+        let order = PullOrder { id, selection: Selection::All, bytes, landing, deadline, transport };
+        let handle = self.peers.pull(&name(from), None, order, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        (told, handle, block)
+    }
+
+    /// Begins a map; its outcome comes through the channel.
+    pub(crate) fn map(
+        &self,
+        from: &str,
+        id: u64,
+        bytes: u64,
+    ) -> (mpsc::Receiver<Result<Mapped, MapFailed>>, crate::peer::CallHandle) {
+        let (tell, told) = mpsc::channel();
+        let order = MapOrder { id, bytes, deadline: Instant::now() + PATIENCE };
+        let handle = self.peers.map(&name(from), None, order, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        (told, handle)
+    }
+
+    /// Maps a tensor.
+    pub(crate) fn mapped(&self, from: &str, id: u64, bytes: u64) -> Result<Block, MapFailed> {
+        let outcome = self.map(from, id, bytes).0.recv_timeout(PATIENCE).expect("every map has an outcome");
+        outcome.map(|mapped| {
+            assert_eq!(mapped.descriptor.layout.bytes(), bytes);
+            mapped.block
+        })
+    }
+
+    /// Whether memory of a peer can be mapped.
+    pub(crate) fn shares(&self, with: &str) -> bool {
+        self.peers.measured(&name(with), 0, false).same_node == SameNode::Proven
     }
 
     /// Pulls all of a tensor and returns its bytes.
@@ -386,6 +471,11 @@ impl One {
     pub(crate) fn connect(&self, to: &str) {
         self.peers.ensure(&name(to), Instant::now() + PATIENCE).unwrap();
     }
+}
+
+/// Tensor bytes that came to it.
+pub(crate) fn bytes_in(one: &One) -> u64 {
+    one.peers.counters().bytes_in.load(Ordering::SeqCst)
 }
 
 /// Two peers with a connection between them, which `a` dialed.

@@ -1,0 +1,165 @@
+//! Segments of other sidecars of the node: mapped here, handed on to our clients, and never ours to count as arena.
+//!
+//! ```text
+//!   owner's arena --descriptor, witness--> import --> Foreign --block--> Block (read-only; gives its lease back when dropped)
+//!                                                        |
+//!                                                     witness --> our clients: a carrier with the owner's witness inside
+//! ```
+//!
+//! The owner's pages stay the owner's: they are charged to its pod and reused by its arena. What it needs to know is when
+//! nobody of this pod maps them any more, also if this process dies. So its witness has to be where the map is. A client
+//! takes one descriptor as a witness, and we want to know of its end too: a *carrier* does both. It is one end of a
+//! socket pair in whose queue a copy of the owner's witness lies, sent and never received. The kernel closes that copy when
+//! the last copy of the carrier is closed, by whatever end its holders came to, and tells us at the other end of the pair.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::FileType;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::handle::Lent;
+use super::state::Place;
+use super::{Arena, SegmentHandle, Shared};
+use crate::block::Block;
+use crate::mapping::{MapError, Mapping};
+use crate::{OutOfBounds, passing};
+
+/// What is dropped with the last handle of a foreign block: whoever made it gives the owner's lease back then. It is
+/// dropped on any thread, under any lock of the caller, so it must be quick and take none of them.
+pub type Lease = Box<dyn Send + Sync>;
+
+/// Why a segment of another sidecar is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// It is not a segment that can be read safely.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// What should be a witness is none.
+    #[error("the segment came with a witness that is no pipe")]
+    Witness,
+    /// The kernel does not tell what it is.
+    #[error("cannot look at the witness of a segment")]
+    Look(#[source] io::Error),
+    /// The arena stopped.
+    #[error("the arena has stopped")]
+    Stopped,
+}
+
+/// A segment of another sidecar. The last handle that is dropped, blocks included, unmaps it.
+#[derive(Debug, Clone)]
+pub struct Foreign {
+    segment: Arc<SegmentHandle>,
+    shared: Arc<Shared>,
+}
+
+/// What of others is mapped here, in bytes. None of it is part of this arena.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ForeignUsage {
+    /// Segments that this process or one of its clients maps.
+    pub mapped: u64,
+    /// Tensors in them that are in use.
+    pub used: u64,
+    /// The part of `mapped` whose owner is gone: pages that stay for as long as somebody here maps them.
+    pub orphaned: u64,
+}
+
+impl Arena {
+    /// Takes a segment in that another sidecar gave, with its witness: maps it for reading and numbers it like our own.
+    ///
+    /// # Errors
+    /// It lacks the seals, is shorter than `bytes`, or its witness is none.
+    pub fn import(&self, memory: OwnedFd, witness: OwnedFd, bytes: u64) -> Result<Foreign, ImportError> {
+        let mapping = Mapping::reader(memory.as_fd(), bytes)?;
+        let kind = rustix::fs::fstat(&witness).map_err(|error| ImportError::Look(error.into()))?;
+        if FileType::from_raw_mode(kind.st_mode) != FileType::Fifo {
+            return Err(ImportError::Witness);
+        }
+        let lent = Lent { mapping, fd: memory, witness };
+        let mut state = self.shared.state.lock();
+        let Some(id) = state.next_foreign() else { return Err(ImportError::Stopped) };
+        let handle = SegmentHandle::foreign(id, lent, Arc::downgrade(&self.shared));
+        let segment = Arc::new(handle);
+        state.import(&segment);
+        drop(state);
+        Ok(Foreign { segment, shared: Arc::clone(&self.shared) })
+    }
+
+    /// What of others is mapped here.
+    #[must_use]
+    pub fn foreign(&self) -> ForeignUsage {
+        self.shared.state.lock().foreign_usage()
+    }
+
+    /// A witness of a foreign segment: the carrier, with a copy of the owner's inside.
+    pub(super) fn carrier(&self, segment: &Arc<SegmentHandle>, session: u64) -> io::Result<OwnedFd> {
+        let inside = segment.owners_witness().ok_or(io::ErrorKind::InvalidInput)?;
+        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        passing::send(near.as_fd(), &[IoSlice::new(&[0])], &[inside])?;
+        let (shared, id) = (Arc::downgrade(&self.shared), segment.id());
+        let watch = self.watcher.on_hangup(near, move || {
+            if let Some(shared) = shared.upgrade() {
+                shared.witness_ended(id, session);
+            }
+        });
+        watch?.detach();
+        Ok(far)
+    }
+}
+
+impl Foreign {
+    /// Its number here.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.segment.id()
+    }
+
+    /// Size in bytes, whole pages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.segment.bytes()
+    }
+
+    /// Blocks of it that live.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.shared.state.lock().foreign_blocks(self.id())
+    }
+
+    /// A tensor's bytes in it, sealed. `lease` is dropped with the last handle of the block.
+    ///
+    /// # Errors
+    /// Where they do not lie inside.
+    pub fn block(&self, offset: u64, bytes: u64, lease: Lease) -> Result<Block, OutOfBounds> {
+        OutOfBounds::check(offset, bytes, self.bytes())?;
+        self.shared.state.lock().foreign_taken(self.id(), bytes);
+        let (segment, lease) = (Arc::clone(&self.segment), Some(lease));
+        let place = Place { segment, offset, charged: bytes, is_ours: false, lease };
+        Ok(Block::sealed(Arc::clone(&self.shared), place, bytes))
+    }
+
+    /// Its owner is gone, or was lost: nothing new is taken from it, and its bytes count as orphaned.
+    pub fn orphan(&self) {
+        self.shared.state.lock().foreign_orphaned(self.id());
+    }
+}
+
+impl Shared {
+    /// The last handle of a foreign block is gone.
+    pub(super) fn release_foreign(&self, place: Place) {
+        let Place { segment, charged, lease, .. } = place;
+        self.state.lock().foreign_given_back(segment.id(), charged);
+        drop(lease);
+        // It may be the last that keeps the segment: not unmapped on the thread of whoever dropped a tensor.
+        self.reap(segment);
+    }
+
+    /// Our map and descriptor of a foreign segment are gone.
+    pub(super) fn foreign_memory_gone(&self, segment: u32) {
+        self.state.lock().foreign_gone(segment);
+    }
+}
+
+#[cfg(test)]
+mod tests;

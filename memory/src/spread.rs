@@ -1,0 +1,199 @@
+//! A landing that several threads write at once, each its own ranges.
+//!
+//! ```text
+//!   Landing --spread--> Spread --part(range)--> Part, one for a range at a time
+//!      ^                  |
+//!      '------join--------'   when no part is out
+//! ```
+//! The landing lives inside the spread, so that the block cannot be sealed meanwhile.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::{Landing, OutOfBounds};
+
+/// Why there is no part.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PartError {
+    /// Out of the block's bounds.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// Some of it is being written already.
+    #[error("bytes {start} to {end} are being written")]
+    Taken {
+        /// Where the part that is out begins.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+    },
+}
+
+/// A landing for several writers. Dropping it ends the writing when the last part is dropped too.
+#[derive(Debug)]
+#[must_use = "dropping it ends the writing"]
+pub struct Spread(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    landing: Landing,
+    /// The ranges that are out, by where they begin: no two of them overlap, and none is empty.
+    out: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// The one writer of a range. Dropping it leaves what was written and gives the range back.
+#[derive(Debug)]
+pub struct Part {
+    inner: Arc<Inner>,
+    range: Range<u64>,
+}
+
+impl Landing {
+    /// The same landing for several writers.
+    pub fn spread(self) -> Spread {
+        Spread(Arc::new(Inner { landing: self, out: Mutex::default() }))
+    }
+}
+
+impl Spread {
+    /// The writer of a range that nobody else writes.
+    ///
+    /// # Errors
+    /// [`PartError::Taken`] where it overlaps with one that is out; where it does not lie inside the block.
+    pub fn part(&self, range: Range<u64>) -> Result<Part, PartError> {
+        self.0.landing.check(&range)?;
+        if !range.is_empty() {
+            let mut out = self.0.out.lock();
+            if let Some((&start, &end)) = out.range(..range.end).next_back()
+                && end > range.start
+            {
+                return Err(PartError::Taken { start, end });
+            }
+            out.insert(range.start, range.end);
+        }
+        Ok(Part { inner: Arc::clone(&self.0), range })
+    }
+
+    /// The landing again.
+    ///
+    /// # Errors
+    /// Itself, while a part is out.
+    pub fn join(self) -> Result<Landing, Self> {
+        Arc::try_unwrap(self.0).map(|inner| inner.landing).map_err(Spread)
+    }
+}
+
+impl Part {
+    /// Which bytes of the block.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Bytes to write in place. They may hold bytes of an earlier tensor.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let len = (self.range.end - self.range.start) as usize;
+        let Some(start) = self.inner.landing.start() else { return &mut [] };
+        // SAFETY: the range was proven to lie inside the block, whose map lives as long as the landing that this part
+        // keeps. No other part of it is out (`Spread::part` refuses every range that overlaps with this one until this
+        // one is dropped), the landing itself gives no bytes while it is inside the spread, and this part is borrowed
+        // uniquely. Chunks are refused before the seal, and the seal while the landing lives.
+        unsafe { std::slice::from_raw_parts_mut(start.add(self.range.start as usize), len) }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if !self.range.is_empty() {
+            self.inner.out.lock().remove(&self.range.start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Arena, ArenaOptions, Block, BlockError, Purpose};
+
+    fn block(bytes: u64) -> (Arc<Arena>, Block) {
+        let options = ArenaOptions { ready_bytes: 0, ..ArenaOptions::new(1 << 20) };
+        let arena = Arena::start(options, Arc::new(|| {})).unwrap();
+        let block = arena.allocate_or_grow(Purpose::Put, bytes).unwrap();
+        (arena, block)
+    }
+
+    #[test]
+    fn threads_write_one_block_side_by_side_and_it_is_sealed_when_all_parts_are_back() {
+        let (_arena, block) = block(4096);
+        let spread = block.landing().unwrap().spread();
+        thread::scope(|scope| {
+            for number in 0..4u64 {
+                let mut part = spread.part(number * 1024..(number + 1) * 1024).unwrap();
+                scope.spawn(move || part.bytes_mut().fill(number as u8 + 1));
+            }
+        });
+        assert!(block.landing().is_none() && block.mark_sealed() == Err(BlockError::Landing));
+        drop(spread.join().unwrap());
+        block.mark_sealed().unwrap();
+        let bytes = block.chunk(0..4096).unwrap();
+        assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == (at / 1024) as u8 + 1));
+    }
+
+    #[test]
+    fn what_is_being_written_is_nobody_elses_until_it_is_given_back() {
+        let (_arena, block) = block(100);
+        let spread = block.landing().unwrap().spread();
+        let part = spread.part(10..20).unwrap();
+        for range in [10..20, 0..11, 19..30, 12..13, 0..100] {
+            assert_eq!(spread.part(range).unwrap_err(), PartError::Taken { start: 10, end: 20 });
+        }
+        let beside = (spread.part(0..10).unwrap(), spread.part(20..100).unwrap());
+        assert!(matches!(spread.part(90..101), Err(PartError::OutOfBounds(_))));
+        assert!(spread.part(15..15).unwrap().bytes_mut().is_empty());
+        let spread = spread.join().unwrap_err();
+        drop((part, beside));
+        drop(spread.part(5..30).unwrap());
+        assert_eq!(spread.join().unwrap().len(), 100);
+    }
+
+    #[test]
+    fn a_block_is_not_sealed_while_a_part_outlives_its_spread() {
+        let (_arena, block) = block(10);
+        let spread = block.landing().unwrap().spread();
+        let part = spread.part(0..10).unwrap();
+        drop(spread);
+        assert_eq!(block.mark_sealed(), Err(BlockError::Landing));
+        drop(part);
+        block.mark_sealed().unwrap();
+    }
+
+    proptest! {
+        // Each case starts an arena with its threads.
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn parts_never_overlap(asks in prop::collection::vec((0u64..64, 0u64..20, any::<bool>()), 1..40)) {
+            let (_arena, block) = block(64);
+            let spread = block.landing().unwrap().spread();
+            let mut out: Vec<Part> = Vec::new();
+            for (start, length, drop_one) in asks {
+                let range = start..(start + length).min(64);
+                let free = out.iter().all(|part| {
+                    let other = part.range();
+                    range.is_empty() || other.is_empty() || range.end <= other.start || other.end <= range.start
+                });
+                let part = spread.part(range);
+                prop_assert_eq!(part.is_ok(), free);
+                out.extend(part);
+                if drop_one && !out.is_empty() {
+                    out.swap_remove(0);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The webhook with certificates that somebody else makes, as cert-manager does: the operator serves what is in its folder,
+//! also once it is renewed, and leaves to others whom the API server trusts.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use k8s_openapi::ByteString;
+use kube::Client;
+use kube::api::{Patch, PatchParams};
+use rcgen::{CertificateParams, CertifiedKey, KeyPair, date_time_ymd};
+use serde_json::{Value, json};
+
+use crate::metrics::value;
+use crate::objects::{api, create, get, installed, until};
+use crate::running::{install, pod};
+use crate::server::{Server, free_port};
+
+#[tokio::test]
+#[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
+async fn an_operator_serves_certificates_of_somebody_else_and_leaves_the_bundle_to_them() {
+    let mut server = Server::start().await;
+    let admin = server.admin();
+    let folder = tempfile::tempdir().unwrap();
+    let first = certificate(2040);
+    mount(folder.path(), "first", &first);
+    let port = free_port();
+    install(&admin, &mut server, port, &[format!("--webhook-certificates={}", folder.path().display())])
+        .await;
+    let bundle = inject_bundle(&admin, &first).await;
+
+    let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
+    let made = until("the webhook answers", || async { create(&admin, &asking, false).await.ok() }).await;
+    let made = serde_json::to_value(made).unwrap();
+    assert_eq!(made["spec"]["initContainers"][0]["name"], "tensorlane");
+    // It leads, and so would have written a bundle of its own by now.
+    let peer = json!({"apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": "p", "namespace": "ml"}});
+    until("the peer is made", || async { get(&admin, &peer).await }).await;
+    let entries = entries(&admin).await;
+    assert!(entries.iter().all(|entry| entry["clientConfig"]["caBundle"] == bundle), "{entries:?}");
+    assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_208_988_800), "the year 2040");
+
+    let second = certificate(2041);
+    inject_bundle(&admin, &second).await;
+    let asking = pod("trial", &json!({"tensorlane.dev/inject": "enabled"}));
+    let refused = until("the bundle is seen", || async { create(&admin, &asking, true).await.err() }).await;
+    assert!(refused.contains("certificate"), "{refused}");
+    mount(folder.path(), "second", &second);
+    until("the renewed certificate is served", || async { create(&admin, &asking, true).await.ok() }).await;
+    assert_eq!(value(port, "certificate_expiry_seconds"), Some(2_240_611_200), "the year 2041");
+}
+
+/// A certificate of the webhook until the first day of this year.
+fn certificate(until: i32) -> CertifiedKey<KeyPair> {
+    let name = "tensorlane-webhook.tensorlane-system.svc".to_owned();
+    let mut params = CertificateParams::new(vec![name]).unwrap();
+    params.not_after = date_time_ymd(until, 1, 1);
+    let signing_key = KeyPair::generate().unwrap();
+    CertifiedKey { cert: params.self_signed(&signing_key).unwrap(), signing_key }
+}
+
+/// As a kubelet mounts a Secret: what is new is in a folder beside, and one link turns to it.
+fn mount(folder: &Path, version: &str, certificate: &CertifiedKey<KeyPair>) {
+    let new = folder.join(version);
+    std::fs::create_dir(&new).unwrap();
+    std::fs::write(new.join("tls.crt"), certificate.cert.pem()).unwrap();
+    std::fs::write(new.join("tls.key"), certificate.signing_key.serialize_pem()).unwrap();
+    symlink(version, folder.join("..next")).unwrap();
+    std::fs::rename(folder.join("..next"), folder.join("..data")).unwrap();
+    for file in ["tls.crt", "tls.key"] {
+        if !folder.join(file).exists() {
+            symlink(Path::new("..data").join(file), folder.join(file)).unwrap();
+        }
+    }
+}
+
+/// As cert-manager's cainjector: the same bundle for every entry, which comes back.
+async fn inject_bundle(admin: &Client, certificate: &CertifiedKey<KeyPair>) -> Value {
+    let bundle = json!(ByteString(certificate.cert.pem().into_bytes()));
+    let add = |index: usize| json!({"op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": bundle});
+    let changes: Vec<Value> = (0..entries(admin).await.len()).map(add).collect();
+    let patch: json_patch::Patch = serde_json::from_value(json!(changes)).unwrap();
+    let configuration = installed(&["MutatingWebhookConfiguration"]).remove(0);
+    let patch = Patch::Json::<()>(patch);
+    api(admin, &configuration).patch("tensorlane", &PatchParams::default(), &patch).await.unwrap();
+    bundle
+}
+
+async fn entries(admin: &Client) -> Vec<Value> {
+    let configuration = get(admin, &installed(&["MutatingWebhookConfiguration"]).remove(0)).await.unwrap();
+    configuration["webhooks"].as_array().unwrap().clone()
+}

@@ -1,0 +1,71 @@
+//! Mapping a tensor of a peer of this node: no room, no bytes, no copy. The entry in the ledger is one of another peer's
+//! memory, and gone with its last lease.
+
+use std::sync::Arc;
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::negotiate::Transport;
+use tensorlane_proto::reference::Reference;
+
+use super::fetch::{Fetch, Fetching};
+use super::transfer::{Arrived, Came};
+use super::{Exchange, Taken};
+use crate::peer::{MapFailed, MapOrder, Mapped, Paths};
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Waits, on a worker, until it is known whether the owner is on this node; then begins anew.
+    pub(super) fn meet(
+        self: &Arc<Self>,
+        mut fetch: Fetch,
+        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    ) {
+        fetch.met = true;
+        let after = Arc::clone(self);
+        let begin = move |fetch: Fetch| after.begin_again(fetch, done);
+        let (peer, deadline) = (fetch.reference.peer().clone(), fetch.terms.deadline);
+        // Whoever cannot be reached is told so by what begins then.
+        let met = move |_: Result<(), Failure>| begin(fetch);
+        self.on_worker(Box::new(met), move |exchange| exchange.peers_or_fail()?.meet(&peer, deadline));
+    }
+
+    /// Has the tensor mapped; everyone who waits for it gets theirs.
+    pub(super) fn map(self: &Arc<Self>, fetch: &Fetch) {
+        let reference = fetch.reference.clone();
+        let peers = match self.peers_or_fail() {
+            Ok(peers) => peers,
+            Err(failure) => return self.whole_arrived(&reference, Err(failure)),
+        };
+        let order = MapOrder { id: reference.id(), bytes: reference.bytes(), deadline: fetch.terms.deadline };
+        let exchange = Arc::clone(self);
+        let (owner, life) = (reference.peer().clone(), reference.incarnation());
+        let wanted = reference.clone();
+        let handle = peers.map(&owner, Some(life), order, move |outcome| match outcome {
+            Ok(mapped) => exchange.whole_arrived(&wanted, arrived(&wanted, mapped)),
+            Err(MapFailed::Owner(failure)) => exchange.whole_arrived(&wanted, Err(failure)),
+            Err(MapFailed::Way(failure)) => exchange.map_lost(&wanted, &failure),
+        });
+        self.pulling(&reference, handle);
+    }
+
+    /// The way is not there any more: whoever waits takes the next best, if that will do.
+    fn map_lost(self: &Arc<Self>, reference: &Reference, failure: &Failure) {
+        tracing::warn!(peer = %reference.peer(), %failure, "a tensor was not mapped: the next best way is taken");
+        let Fetching { waiting, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
+        for waiting in waiting {
+            self.begin_again(waiting.fetch, waiting.done);
+        }
+    }
+}
+
+/// What was mapped is what was asked for. Nothing was moved, so that there is nothing to sum.
+fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
+    let Mapped { block, descriptor, crc32c, seconds } = mapped;
+    if !reference.describes(&descriptor.layout) {
+        let message = format!("{} shows {} for {reference}", reference.peer(), descriptor.layout);
+        return Err(Failure::new(Reason::LayoutMismatch, message));
+    }
+    let came = Came { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default() };
+    Ok(Arrived { descriptor, crc32c, block, came })
+}

@@ -1,0 +1,392 @@
+//! What is said first on a connection in TLS: whose key it is, then Hello both ways, and the connection has its place; or
+//! LaneHello, and it becomes a lane of a connection that has.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use prost::Message;
+use rustls::pki_types::CertificateDer;
+use socket2::SockRef;
+use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LANES_MAX, PEER_VERSION, PeerKind, REPLY};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire};
+
+use super::api::Keys;
+use super::claim::Claim;
+use super::connect::{Refused, shown};
+use super::handshake::{self, HandshakeError, Secured};
+use super::incoming::{Drained, Incoming};
+use super::link::{self, Ended, Link, LinkParts};
+use super::outbox::Outbox;
+use super::parse::{Flow, FrameParser, Sink};
+use super::record::{RecordError, Sealer};
+use super::shared::{Registered, Shared, count_out};
+use super::transport::lanes::key::LaneKey;
+use super::transport::lanes::quic::Trunk;
+use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
+use super::transport::shm::{Meets, Node, Shm, SocketName};
+use super::transport::{Stream, Ways};
+
+/// Longest Hello: names, an offer with addresses. Before it nothing else is read.
+const HELLO_MAX: u32 = 64 << 10;
+/// The first version with lanes.
+const LANES_SINCE: u32 = 2;
+
+/// A connection that is up but not running yet.
+pub(super) struct Up {
+    link: Arc<Link>,
+    incoming: Incoming,
+    parser: FrameParser,
+}
+
+impl Up {
+    /// Runs it on this thread until it ends.
+    pub(super) fn run(self, shared: &Arc<Shared>) {
+        self.link.ways.tend();
+        link::run(shared, &self.link, self.incoming, self.parser);
+    }
+}
+
+/// A connection that came in says what it is: a control connection or a lane. Runs it until it ends.
+pub(super) fn arrived(
+    shared: &Arc<Shared>,
+    socket: TcpStream,
+    keys: &Keys,
+    secured: Secured,
+    guard: Registered,
+    until: Instant,
+) -> Result<(), Refused> {
+    let mut talk = Talk::begin(shared, socket, keys, secured, guard, None)?;
+    let hello = match talk.hear(until)? {
+        First::Hello(hello) => hello,
+        First::Lane(hello) => return bind::arrived(shared, talk, &hello, until),
+        First::LaneReply => return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
+    };
+    let (name, incarnation) = talk.checked(shared, None, &hello, until)?;
+    // Who dialed spoke first, and gets an answer only if it is let in: else it would take the connection for one that is
+    // up, ask something on it, and wait for the peer to come back.
+    let (lanes, quic) = (lanes_of(shared, &hello), quic_of(shared, &hello));
+    let key = (lanes + quic > 0).then(LaneKey::random);
+    let mut ours = hello_of(shared);
+    ours.lane_key = key.as_ref().map(|key| key.bytes().to_vec().into()).unwrap_or_default();
+    let meets = node_of(shared, &ours, &hello).map(|(node, theirs)| Meets {
+        node,
+        theirs,
+        key: LaneKey::random(),
+        dials: false,
+    });
+    if let (Some(meets), Some(socket)) = (&meets, &mut ours.node) {
+        socket.key = meets.key.bytes().to_vec().into();
+    }
+    talk.say(PeerKind::Hello, 0, &ours, until)?;
+    talk.up(shared, name, hello, incarnation, (key, meets), false)?.run(shared);
+    Ok(())
+}
+
+/// A connection that we dialed: Hello both ways.
+pub(super) fn dialed(
+    shared: &Arc<Shared>,
+    socket: TcpStream,
+    keys: &Keys,
+    secured: Secured,
+    guard: Registered,
+    wanted: &PeerName,
+    until: Instant,
+) -> Result<Up, Refused> {
+    let mut talk = Talk::begin(shared, socket, keys, secured, guard, Some(wanted))?;
+    let ours = hello_of(shared);
+    talk.say(PeerKind::Hello, 0, &ours, until)?;
+    let First::Hello(hello) = talk.hear(until)? else {
+        return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
+    };
+    let (name, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
+    let key = hello.lane_key[..].try_into().ok().map(LaneKey::new);
+    let socket_key = hello.node.as_ref().and_then(|node| node.key[..].try_into().ok()).map(LaneKey::new);
+    let meets = socket_key.zip(node_of(shared, &ours, &hello));
+    let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
+    talk.up(shared, name, hello, incarnation, (key, meets), true)
+}
+
+/// This sidecar at its node and the other's socket there, where both have told of one.
+fn node_of(shared: &Shared, ours: &v1::PeerHello, theirs: &v1::PeerHello) -> Option<(Arc<Node>, SocketName)> {
+    let (_, theirs) = (ours.node.as_ref()?, theirs.node.as_ref()?);
+    Some((shared.node.clone()?, SocketName::checked(&theirs.name, theirs.inode)?))
+}
+
+/// How many lanes both ends take part in, of which nothing is said in version 1.
+fn lanes_of(shared: &Shared, theirs: &v1::PeerHello) -> usize {
+    let theirs = if theirs.version >= LANES_SINCE { theirs.lanes as usize } else { 0 };
+    shared.config.lanes.count.min(theirs).min(LANES_MAX)
+}
+
+/// How many of those on QUIC.
+fn quic_of(shared: &Shared, theirs: &v1::PeerHello) -> usize {
+    let theirs = if theirs.version >= LANES_SINCE { theirs.quic_lanes as usize } else { 0 };
+    own_quic(shared).min(theirs)
+}
+
+fn own_quic(shared: &Shared) -> usize {
+    if shared.door().is_some() { shared.config.lanes.quic.min(LANES_MAX) } else { 0 }
+}
+
+/// What both ends have agreed on: lanes that are connections, and lanes on QUIC.
+fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Option<Agreed>, Option<Agreed>) {
+    let Some(key) = key else { return (None, None) };
+    let plain = shared.config.lanes.plain && theirs.plain_lanes;
+    let carrier = if plain { Carrier::Plain } else { Carrier::Tls };
+    let lanes = Agreed { key: key.clone(), count: lanes_of(shared, theirs), carrier };
+    let count = quic_of(shared, theirs);
+    let quic = shared.door().map(|door| Agreed { key, count, carrier: Carrier::Quic(Trunk::new(door)) });
+    (Some(lanes).filter(|lanes| lanes.count > 0), quic.filter(|quic| quic.count > 0))
+}
+
+/// A connection on which nothing but the first frames were said.
+pub(super) struct Talk {
+    pub(super) socket: TcpStream,
+    pub(super) sealer: Sealer,
+    pub(super) incoming: Incoming,
+    parser: FrameParser,
+    /// Who may be at the other end, by its key.
+    pub(super) claim: Claim,
+    ours: Fingerprint,
+    pub(super) guard: Registered,
+}
+
+/// The first frame of the other end.
+pub(super) enum First {
+    Hello(v1::PeerHello),
+    Lane(v1::LaneHello),
+    /// The answer to our LaneHello.
+    LaneReply,
+}
+
+impl Talk {
+    /// Finds out who it is. `wanted`: who was dialed.
+    pub(super) fn begin(
+        shared: &Arc<Shared>,
+        socket: TcpStream,
+        keys: &Keys,
+        secured: Secured,
+        guard: Registered,
+        wanted: Option<&PeerName>,
+    ) -> Result<Self, Refused> {
+        let Secured { sealer, opener, certificate, plain, sealed } = secured;
+        let claim = who(shared, keys, &certificate, wanted)?;
+        socket.set_nodelay(true)?;
+        SockRef::from(&socket).set_tcp_user_timeout(Some(shared.config.progress))?;
+        let incoming = Incoming::new(opener, plain, &sealed);
+        let parser = FrameParser::new(HELLO_MAX);
+        Ok(Self { socket, sealer, incoming, parser, claim, ours: keys.fingerprint, guard })
+    }
+
+    pub(super) fn say(
+        &mut self,
+        kind: PeerKind,
+        flags: u16,
+        message: &impl Message,
+        until: Instant,
+    ) -> Result<(), Refused> {
+        let mut records = VecDeque::new();
+        let frame = frame::encode(kind.into(), flags, 0, message);
+        self.sealer.seal_all(&frame, &mut records).map_err(RecordError::from)?;
+        Ok(handshake::send(&self.socket, &Vec::from(records).concat(), until)?)
+    }
+
+    /// Reads until the first frame is there, and nothing beyond it.
+    pub(super) fn hear(&mut self, until: Instant) -> Result<First, Refused> {
+        let mut first = FirstSink(None);
+        loop {
+            let parser = &mut self.parser;
+            let drained = self.incoming.drain::<Refused>(|plain| match first.0 {
+                Some(_) => Ok(0),
+                None => parser.feed(plain, &mut first),
+            })?;
+            if let Some(first) = first.0 {
+                return Ok(first);
+            }
+            if drained == Drained::Closed {
+                return Err(HandshakeError::Closed.into());
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            self.socket.set_read_timeout(Some(left))?;
+            if self.incoming.receive(&self.socket)? == 0 {
+                // The usual way in which a peer that does not know our key says so.
+                return Err(HandshakeError::Closed.into());
+            }
+        }
+    }
+
+    /// Who it is, if its Hello fits; it is told where not.
+    fn checked(
+        &mut self,
+        shared: &Shared,
+        wanted: Option<&PeerName>,
+        hello: &v1::PeerHello,
+        until: Instant,
+    ) -> Result<(PeerName, Incarnation), Refused> {
+        check(shared, &self.claim, wanted, hello).inspect_err(|refused| {
+            // It is who it says, and has done nothing wrong: somebody else lists its address and its key.
+            if let Refused::WrongPeer { .. } = refused {
+                return;
+            }
+            let reason = match refused {
+                Refused::WrongExchange(_) => Reason::WrongExchange,
+                Refused::Version(_) => Reason::Unsupported,
+                _ => Reason::InvalidArgument,
+            };
+            let failure = Failure::new(reason, refused.to_string());
+            // So that its log says why; the refusal stands without.
+            let _ = self.say(PeerKind::Hello, REPLY | FAILED, &v1::Failure::from(&failure), until);
+        })
+    }
+
+    /// Gives the connection the place of the peer's.
+    fn up(
+        self,
+        shared: &Arc<Shared>,
+        name: PeerName,
+        hello: v1::PeerHello,
+        incarnation: Incarnation,
+        (key, meets): (Option<LaneKey>, Option<Meets>),
+        dialed: bool,
+    ) -> Result<Up, Refused> {
+        let Self { socket, sealer, incoming, mut parser, claim, ours, guard } = self;
+        parser.trust();
+        socket.set_read_timeout(None)?;
+        socket.set_write_timeout(Some(shared.config.progress))?;
+        let peer = shared.peer(&name);
+        let count = {
+            let (counters, peer) = (Arc::clone(&shared.counters), Arc::clone(&peer));
+            Box::new(move |bytes| count_out(&counters, &peer, bytes))
+        };
+        let writing = socket.try_clone()?;
+        let (lanes, quic) = agreed(shared, &hello, key);
+        let offer = Arc::new(wire::offer(name, incarnation, &hello.offer.unwrap_or_default()));
+        let link = Arc::new_cyclic(|link: &Weak<Link>| {
+            let unread = Weak::clone(link);
+            let account = shared.config.unread.open(move || {
+                if let Some(link) = unread.upgrade() {
+                    link.end(Ended::Unread);
+                }
+            });
+            let outbox = Arc::new(Outbox::new(writing, sealer, account, count));
+            let wanted = shared.config.lanes;
+            let missed_from = (lanes.is_none() && wanted.count > 0).then_some(wanted.from);
+            let lanes = lanes.map(|agreed| Lanes::new(agreed, shared, link, &outbox));
+            let quic = quic.map(|agreed| Lanes::new(agreed, shared, link, &outbox));
+            let shm = meets.map(|meets| Shm::new(meets, shared, link, &outbox));
+            Link::new(LinkParts {
+                id: shared.next_link(),
+                peer,
+                incarnation,
+                offer,
+                dialed,
+                fingerprint: claim.fingerprint,
+                ours,
+                ways: Ways::new(Stream::new(&outbox), (lanes, missed_from), quic, shm),
+                outbox,
+                socket,
+            })
+        });
+        // From here on it is ended as a connection that is up.
+        drop(guard);
+        if shared.adopt(&link) { Ok(Up { link, incoming, parser }) } else { Err(Refused::Double) }
+    }
+}
+
+/// Whose key it may be.
+pub(super) fn who(
+    shared: &Shared,
+    keys: &Keys,
+    certificate: &CertificateDer<'_>,
+    wanted: Option<&PeerName>,
+) -> Result<Claim, Refused> {
+    let fingerprint = (keys.fingerprint_of)(certificate).ok_or(Refused::NoKey)?;
+    if fingerprint == keys.fingerprint {
+        // Ourselves, at an address that somebody else says is theirs.
+        return Err(Refused::UnknownKey(fingerprint));
+    }
+    Claim::of(fingerprint, shared, wanted)
+}
+
+fn hello_of(shared: &Shared) -> v1::PeerHello {
+    let socket = shared.node.as_ref().and_then(|node| node.socket());
+    v1::PeerHello {
+        version: PEER_VERSION,
+        exchange: shared.me.exchange.to_string(),
+        peer: shared.me.peer.to_string(),
+        incarnation: shared.me.incarnation.to_string(),
+        offer: Some(shared.me.offer.clone()),
+        // Of the side that is dialed alone, and of each connection its own.
+        lane_key: Bytes::new(),
+        lanes: shared.config.lanes.count.min(LANES_MAX) as u32,
+        plain_lanes: shared.config.lanes.plain,
+        quic_lanes: own_quic(shared) as u32,
+        node: socket.map(|SocketName { name, inode }| v1::NodeSocket { name, inode, key: Bytes::new() }),
+    }
+}
+
+/// Who it is, and in which life.
+fn check(
+    shared: &Shared,
+    claim: &Claim,
+    wanted: Option<&PeerName>,
+    hello: &v1::PeerHello,
+) -> Result<(PeerName, Incarnation), Refused> {
+    // The lower of both versions is spoken; version 1 is the first.
+    if hello.version < 1 {
+        return Err(Refused::Version(hello.version));
+    }
+    if hello.exchange != shared.me.exchange.as_str() {
+        return Err(Refused::WrongExchange(shown(&hello.exchange)));
+    }
+    let name = claim.settle(&hello.peer, shared, wanted)?;
+    let incarnation = hello.incarnation.parse().map_err(|_| FrameError::Malformed(PeerKind::Hello.into()))?;
+    Ok((name, incarnation))
+}
+
+/// Takes one first frame, or the refusal of ours, and nothing else.
+pub(super) struct FirstSink(pub(super) Option<First>);
+
+impl Sink for FirstSink {
+    type Error = Refused;
+
+    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, Refused> {
+        if header.is_last() || header.call != 0 {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        let malformed = |_| Refused::from(FrameError::Malformed(header.kind));
+        self.0 = Some(match kind {
+            PeerKind::Hello if header.is_failed() => {
+                let failure = v1::Failure::decode(body).map_err(malformed)?;
+                return Err(Refused::ByPeer(wire::failure(failure)));
+            }
+            PeerKind::Hello => First::Hello(v1::PeerHello::decode(body).map_err(malformed)?),
+            PeerKind::LaneHello if header.flags == REPLY => First::LaneReply,
+            PeerKind::LaneHello if header.flags == 0 => {
+                First::Lane(v1::LaneHello::decode(body).map_err(malformed)?)
+            }
+            _ => return Err(FrameError::OutOfPlace(header.kind).into()),
+        });
+        Ok(Flow::Stop)
+    }
+
+    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Refused> {
+        Err(FrameError::OutOfPlace(header.kind).into())
+    }
+
+    fn bytes(&mut self, _: &[u8]) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn chunk_end(&mut self) -> Result<Flow, Refused> {
+        Ok(Flow::Stop)
+    }
+}

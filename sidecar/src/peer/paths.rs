@@ -1,0 +1,141 @@
+//! The ways that the bytes of one pull came, and why a better one was not taken or was left. Plain data, for replies,
+//! metrics and logs.
+
+use tensorlane_proto::generated as v1;
+
+use super::transport::Way;
+
+/// Why a better way was not taken, or was left. The words are for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FallBack {
+    /// No lane brought anything in the time that the pull could wait.
+    NoLane,
+    /// Lanes brought a part; then they broke, and none came back in time.
+    LanesBroke,
+    /// No lane came lately, so none was waited for.
+    LanesCooldown,
+    /// The other peer takes no lanes.
+    LanesNotOffered,
+}
+
+impl FallBack {
+    /// The word in replies and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoLane => "no_lane",
+            Self::LanesBroke => "lanes_broke",
+            Self::LanesCooldown => "lanes_cooldown",
+            Self::LanesNotOffered => "lanes_not_offered",
+        }
+    }
+}
+
+/// A part of the bytes of a pull, and the way that they came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Path {
+    /// The way.
+    pub way: Way,
+    /// Bytes that came; those that came again after a loss count again.
+    pub bytes: u64,
+    /// Connections of its own that carried them.
+    pub lanes: u32,
+    /// Why the rest did not come this way.
+    pub left: Option<FallBack>,
+}
+
+/// The ways of one pull, in the order in which they were tried. Each is there once, and once more for each reason for
+/// which it was left, so there are never many.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Paths(Vec<Path>);
+
+impl Paths {
+    /// All bytes came on the control connection.
+    pub fn stream(bytes: u64) -> Self {
+        Self(vec![Path { way: Way::Stream, bytes, lanes: 0, left: None }])
+    }
+
+    /// Bytes came this way.
+    pub(super) fn came(&mut self, way: Way, bytes: u64, lanes: u32) {
+        let path = self.open(way);
+        path.bytes += bytes;
+        path.lanes = path.lanes.max(lanes);
+    }
+
+    /// The rest does not come this way.
+    pub(super) fn left(&mut self, way: Way, why: FallBack) {
+        let path = *self.open(way);
+        self.0.retain(|other| other.way != way || other.left.is_some());
+        match self.0.iter_mut().find(|before| before.way == way && before.left == Some(why)) {
+            Some(before) => {
+                before.bytes += path.bytes;
+                before.lanes = before.lanes.max(path.lanes);
+            }
+            None => self.0.push(Path { left: Some(why), ..path }),
+        }
+    }
+
+    /// What is to be told.
+    pub fn as_slice(&self) -> &[Path] {
+        &self.0
+    }
+
+    fn open(&mut self, way: Way) -> &mut Path {
+        let at = self.0.iter().position(|path| path.way == way && path.left.is_none());
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Path { way, bytes: 0, lanes: 0, left: None });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+}
+
+impl From<&Path> for v1::Path {
+    fn from(path: &Path) -> Self {
+        Self {
+            way: v1::Way::from(path.way).into(),
+            bytes: path.bytes,
+            lanes: path.lanes,
+            left: path.left.map(|why| why.as_str().to_owned()).unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(way: Way, bytes: u64, lanes: u32, left: Option<FallBack>) -> Path {
+        Path { way, bytes, lanes, left }
+    }
+
+    #[test]
+    fn what_came_is_told_by_way_and_a_way_that_was_left_with_its_reason() {
+        let mut paths = Paths::default();
+        paths.came(Way::Lanes, 3, 2);
+        paths.left(Way::Lanes, FallBack::LanesBroke);
+        paths.came(Way::Stream, 4, 0);
+        paths.came(Way::Stream, 5, 0);
+        let broke = path(Way::Lanes, 3, 2, Some(FallBack::LanesBroke));
+        assert_eq!(paths.as_slice(), [broke, path(Way::Stream, 9, 0, None)]);
+        assert_eq!(v1::Path::from(&broke).left, "lanes_broke");
+    }
+
+    #[test]
+    fn a_connection_that_comes_and_goes_makes_no_endless_list() {
+        let mut paths = Paths::default();
+        for _ in 0..100 {
+            paths.left(Way::Lanes, FallBack::LanesCooldown);
+            paths.came(Way::Stream, 1, 0);
+            paths.came(Way::Lanes, 1, 1);
+            paths.left(Way::Lanes, FallBack::LanesBroke);
+        }
+        assert_eq!(
+            paths.as_slice(),
+            [
+                path(Way::Lanes, 0, 0, Some(FallBack::LanesCooldown)),
+                path(Way::Stream, 100, 0, None),
+                path(Way::Lanes, 100, 1, Some(FallBack::LanesBroke)),
+            ]
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Pulls whose bytes do not come on the control connection: when they begin, when they are whole, and when they come there
+//! after all. The call is here, its bytes are with a [`Transfer`].
+
+use std::sync::Arc;
+
+use tensorlane_memory::Landing;
+
+use super::{State, Todo};
+use crate::peer::calls::{Call, Kind};
+use crate::peer::link::Link;
+use crate::peer::paths::FallBack;
+use crate::peer::transport::Way;
+use crate::peer::transport::lanes::Transfer;
+
+impl State {
+    /// A transfer has all bytes in this landing: its call is over, or will be when the head is here.
+    pub(in crate::peer) fn whole(&mut self, transfer: &Arc<Transfer>, landing: Landing) -> Todo {
+        let call = self.calls.get_mut(&transfer.call).map(|call| &mut call.kind);
+        match call {
+            Some(Kind::Pull(pull)) if pull.transfer.as_ref().is_some_and(|t| Arc::ptr_eq(t, transfer)) => {
+                pull.landing = Some(landing);
+                pull.landed = pull.bytes;
+                pull.transfer = None;
+                let (bytes, lanes) = transfer.travelled();
+                pull.paths.came(pull.way, bytes, lanes);
+                self.finish_whole(transfer.call)
+            }
+            // It failed in the meantime, and its caller waits for the landing.
+            _ => Todo::one(transfer.unwanted(landing)),
+        }
+    }
+
+    /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.
+    fn finish_whole(&mut self, number: u64) -> Todo {
+        let Some(call) = self.calls.get(&number) else { return Todo::default() };
+        let Kind::Pull(pull) = &call.kind else { return Todo::default() };
+        if call.sent_on.is_some() && !pull.opened {
+            return Todo::default();
+        }
+        self.waiting.retain(|waiting| *waiting != number);
+        let (call, mut todo) = self.over(number, true);
+        todo.finish.extend(call.and_then(Call::pulled));
+        todo
+    }
+
+    /// The head of a pull came, whose bytes do not come on the control connection: has them brought by whoever brings them.
+    pub(in crate::peer) fn opened(&mut self, number: u64, link: &Link) -> Todo {
+        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+        let deadline = call.deadline;
+        if call.withdrawn {
+            // Its Cancel is on the way, and nothing else comes.
+            return self.over(number, false).1;
+        }
+        let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
+        if pull.landing.is_some() && pull.landed == pull.bytes {
+            return self.finish_whole(number);
+        }
+        if let Some(way) = link.ways.of(pull.way) {
+            way.bring(number, deadline, pull);
+        }
+        Todo::default()
+    }
+
+    /// A pull on lanes goes on another way: on other lanes with what is missing, on the control connection from the bytes that
+    /// are there without a gap; and why it does. None where that cannot be now.
+    pub(in crate::peer) fn fall_back(
+        &mut self,
+        link: &Arc<Link>,
+        transfer: &Arc<Transfer>,
+        to: Way,
+    ) -> Option<(FallBack, Todo)> {
+        let call = self.calls.get_mut(&transfer.call).filter(|call| call.sent_on == Some(link.id))?;
+        let Kind::Pull(pull) = &mut call.kind else { return None };
+        if !pull.opened || !pull.transfer.as_ref().is_some_and(|t| Arc::ptr_eq(t, transfer)) {
+            return None;
+        }
+        if to == Way::Stream {
+            let (landing, landed) = transfer.reclaim()?;
+            pull.transfer = None;
+            pull.landing = Some(landing);
+            pull.landed = landed;
+        }
+        let (bytes, lanes) = transfer.travelled();
+        let why = if transfer.has_moved() { FallBack::LanesBroke } else { FallBack::NoLane };
+        pull.paths.came(pull.way, bytes, lanes);
+        pull.paths.left(pull.way, why);
+        pull.way = to;
+        pull.opened = false;
+        let mut todo = Todo::default();
+        todo.frame(link, call.frame());
+        Some((why, todo))
+    }
+}

@@ -1,0 +1,136 @@
+//! Maps: calls whose bytes stay where they are. When one is done its lease at the owner goes on, until whoever has the block
+//! is done with it; see `transport::shm`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_memory::Foreign;
+use tensorlane_proto::frame::{FrameError, PeerKind};
+use tensorlane_proto::{Failure, Incarnation};
+
+use super::{State, Todo, pull_done};
+use crate::peer::api::MapFailed;
+use crate::peer::calls::{Head, Kind, Place};
+use crate::peer::link::Link;
+use crate::peer::transport::shm::Found;
+
+/// How long no maps are tried of a peer after one could not be had for want of the way.
+const COOLING: Duration = Duration::from_secs(5);
+
+impl State {
+    /// Whether a call is a map.
+    pub(in crate::peer) fn is_map(&self, number: u64) -> bool {
+        self.calls.get(&number).is_some_and(|call| matches!(call.kind, Kind::Map(_)))
+    }
+
+    /// The head of a map came: it says where the bytes are.
+    pub(in crate::peer) fn map_opened(
+        &mut self,
+        number: u64,
+        link: &Arc<Link>,
+        head: Head,
+        place: Option<Place>,
+    ) -> Result<Todo, FrameError> {
+        let malformed = FrameError::Malformed(PeerKind::Pull.into());
+        let Some(call) = self.calls.get_mut(&number) else { return Ok(Todo::default()) };
+        let withdrawn = call.withdrawn;
+        let Kind::Map(map) = &mut call.kind else { return Err(malformed) };
+        let place = place.ok_or(malformed)?;
+        if map.opened || place.bytes != map.bytes || head.descriptor.layout.bytes() != map.bytes {
+            return Err(malformed);
+        }
+        map.opened = true;
+        map.head = Some(head);
+        map.place = Some(place);
+        if withdrawn {
+            // Its Cancel is on the way, and nothing else comes.
+            return Ok(self.over(number, false).1);
+        }
+        let Some(shm) = link.ways.shm() else { return Err(malformed) };
+        if place.bytes == 0 {
+            let (call, mut todo) = self.over(number, true);
+            todo.finish.extend(call.zip(shm.empty()).and_then(|(call, block)| call.mapped(block)));
+            return Ok(todo);
+        }
+        Ok(match shm.find(number, place.segment) {
+            Found::Here(segment) => self.mapped(number, link, &segment),
+            Found::Later => Todo::default(),
+            Found::Never => self.not_mapped(number, link, no_way()),
+        })
+    }
+
+    /// The segment of a map is here.
+    pub(in crate::peer) fn mapped(&mut self, number: u64, link: &Arc<Link>, segment: &Foreign) -> Todo {
+        let Some(call) = self.answered(number, PeerKind::Pull, link.id).filter(|call| !call.withdrawn) else {
+            return Todo::default();
+        };
+        let Kind::Map(map) = &call.kind else { return Todo::default() };
+        let (Some(place), Some(shm)) = (map.place, link.ways.shm()) else { return Todo::default() };
+        let lease = shm.lease(link, number, map.id);
+        match segment.block(place.offset, place.bytes, lease) {
+            Ok(block) => {
+                let (call, mut todo) = self.over(number, false);
+                todo.finish.extend(call.and_then(|call| call.mapped(block)));
+                todo
+            }
+            // Its lease has gone back with the error.
+            Err(error) => {
+                let why = format!("the owner says that the tensor lies outside of its segment: {error}");
+                self.no_map(number, Failure::new(tensorlane_proto::Reason::Internal, why), false)
+            }
+        }
+    }
+
+    /// A map cannot be had this way, though its owner has the tensor. Of a call that is over, or on another connection by now,
+    /// it says nothing.
+    pub(in crate::peer) fn not_mapped(&mut self, number: u64, link: &Link, failure: Failure) -> Todo {
+        let call = self.answered(number, PeerKind::Pull, link.id);
+        if call.is_none_or(|call| call.withdrawn) {
+            return Todo::default();
+        }
+        self.no_map(number, failure, true)
+    }
+
+    fn no_map(&mut self, number: u64, failure: Failure, settle: bool) -> Todo {
+        self.cooling = Some(Instant::now() + COOLING);
+        let (call, mut todo) = self.over(number, settle);
+        todo.finish.extend(call.and_then(|call| call.not_mapped(MapFailed::Way(failure))));
+        todo
+    }
+
+    /// A map that cannot be sent on a connection.
+    pub(super) fn unsendable(&mut self, number: u64, todo: &mut Todo) {
+        self.cooling = Some(Instant::now() + COOLING);
+        let Some(call) = self.calls.remove(&number) else { return };
+        if call.sent_before {
+            // The owner may have leased it on the connection before.
+            self.settle(&call, todo);
+        }
+        todo.over.push((call.deadline, number));
+        todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));
+    }
+
+    /// Nobody here maps a tensor any more: its owner is told, now or when that life of it is back.
+    pub(in crate::peer) fn unmapped(&mut self, incarnation: Incarnation, call: u64, id: u64) -> Todo {
+        let mut todo = Todo::default();
+        match &self.link {
+            Some(link) if link.incarnation == incarnation => todo.frame(link, pull_done(call, id)),
+            None if self.incarnation == Some(incarnation) && self.owed.len() < super::OWED_MAX => {
+                self.owed.push((call, id));
+            }
+            // That life is over, and its leases with it. Or there are too many: the end of its grace ends them.
+            _ => {}
+        }
+        todo
+    }
+
+    /// Whether maps are not to be tried now.
+    pub(in crate::peer) fn is_cooling(&self) -> bool {
+        self.cooling.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+fn no_way() -> Failure {
+    let why = "it is not proven any more that the peer is on this node";
+    Failure::new(tensorlane_proto::Reason::PeerUnreachable, why)
+}

@@ -1,0 +1,289 @@
+//! Memory shared by two peers of one node. The kernel does not know that both are in one process.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tensorlane_memory::Block;
+use tensorlane_proto::Reason;
+use tensorlane_proto::negotiate::SameNode;
+
+use super::world::*;
+use crate::peer::{LanesConfig, MapFailed};
+
+const MIB: u64 = 1 << 20;
+
+/// Two peers of one node that have met; `a` dialed.
+struct Pair {
+    table: Arc<Table>,
+    a: One,
+    b: One,
+    node: tempfile::TempDir,
+}
+
+fn start(name: &str, node: &Path, table: &Arc<Table>) -> One {
+    let listed = (name == "a").then(nowhere);
+    Start { listed, node: Some(node.to_owned()), ..Start::new(name) }.start(table)
+}
+
+fn met(a: &One, b: &One) {
+    until("they have met", || {
+        // A connection that is made anew is dialed where somebody needs it.
+        let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
+        a.shares("b") && b.shares("a")
+    });
+}
+
+fn pair() -> Pair {
+    let (table, node) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
+    let b = start("b", node.path(), &table);
+    let a = start("a", node.path(), &table);
+    met(&a, &b);
+    Pair { table, a, b, node }
+}
+
+fn bytes_of(block: &Block) -> Vec<u8> {
+    block.chunk(0..block.len()).unwrap().to_vec()
+}
+
+fn way_lost(outcome: &Result<Block, MapFailed>) {
+    assert!(matches!(outcome, Err(MapFailed::Way(_))), "{outcome:?}");
+}
+
+/// The file of a peer's socket.
+fn sockets(node: &Path) -> Vec<std::path::PathBuf> {
+    let mut all: Vec<_> = std::fs::read_dir(node).unwrap().map(|file| file.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_map_moves_no_byte_and_takes_no_room_and_holds_the_lease_until_it_is_dropped() {
+    let Pair { a, b, .. } = pair();
+    for (reader, owner, from) in [(&a, &b, "b"), (&b, &a, "a")] {
+        owner.twin.add(7, sealed(&owner.arena, 3 * MIB + 5, 1), 1);
+        let before = reader.arena.usage();
+        let map = reader.mapped(from, 7, 3 * MIB + 5).unwrap();
+        assert!(map.is_foreign() && bytes_of(&map) == owner.own_bytes(7));
+        assert_eq!((reader.arena.usage(), owner.twin.leased()), (before, 1));
+        assert_eq!(reader.peers.counters().bytes_in.load(Ordering::SeqCst), 0);
+        let second = reader.mapped(from, 7, 3 * MIB + 5).unwrap();
+        assert_eq!(second.segment_id(), map.segment_id(), "a segment is mapped once");
+        drop(map);
+        until("one lease is back", || owner.twin.leased() == 1);
+        assert!(bytes_of(&second) == owner.own_bytes(7));
+        drop(second);
+        until("the lease is back", || owner.twin.leased() == 0);
+    }
+    a.assert_free();
+    b.assert_free();
+}
+
+#[test]
+fn many_are_mapped_at_once_both_ways_from_many_segments() {
+    let Pair { a, b, .. } = pair();
+    for id in 0..40 {
+        for (one, seed) in [(&a, 1000), (&b, 2000)] {
+            // Some get a segment of their own.
+            let bytes = if id % 10 == 0 { 3 * MIB } else { id * 1000 };
+            one.twin.add(id, sealed(&one.arena, bytes, seed + id), 1);
+        }
+    }
+    let length = |owner: &One, id| owner.twin.tensors.lock()[&id].0.len();
+    let begun: Vec<_> = (0..40)
+        .flat_map(|id| [(&a, &b, "b", id), (&b, &a, "a", id)])
+        .map(|(reader, owner, from, id)| (owner, id, reader.map(from, id, length(owner, id)).0))
+        .collect();
+    for (owner, id, told) in begun {
+        let mapped = told.recv_timeout(PATIENCE).unwrap().unwrap();
+        assert!(bytes_of(&mapped.block) == owner.own_bytes(id), "tensor {id}");
+    }
+    until("all leases are back", || a.twin.leased() == 0 && b.twin.leased() == 0);
+    a.assert_free();
+    b.assert_free();
+}
+
+#[test]
+fn what_the_owner_refuses_fails_and_the_way_stays() {
+    let Pair { a, b, .. } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    for (id, bytes, reason) in [(8, MIB, Reason::NotFound), (7, MIB + 1, Reason::LayoutMismatch)] {
+        match a.mapped("b", id, bytes) {
+            Err(MapFailed::Owner(failure)) => assert_eq!(failure.reason, reason),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    until("nothing is leased", || b.twin.leased() == 0);
+}
+
+#[test]
+fn a_map_that_is_cancelled_gives_its_lease_back() {
+    let Pair { a, b, .. } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    for _ in 0..50 {
+        let (told, handle) = a.map("b", 7, MIB);
+        handle.cancel();
+        match told.recv_timeout(PATIENCE).unwrap() {
+            Ok(mapped) => assert!(bytes_of(&mapped.block) == b.own_bytes(7)),
+            Err(MapFailed::Owner(failure)) => assert_eq!(failure.reason, Reason::Cancelled),
+            Err(MapFailed::Way(failure)) => panic!("{failure}"),
+        }
+    }
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    until("nothing is leased", || b.twin.leased() == 0);
+    assert_eq!(a.peers.counters().closed.all(), []);
+}
+
+#[test]
+fn bytes_are_not_reused_when_the_connection_ends_before_the_map_does() {
+    let Pair { table: _table, a, b, node: _node } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let map = a.mapped("b", 7, MIB).unwrap();
+    let expected = b.own_bytes(7);
+    let (segment, offset) = {
+        let tensors = b.twin.tensors.lock();
+        (tensors[&7].0.segment_id(), tensors[&7].0.offset())
+    };
+    a.peers.stop();
+    until("the owner has seen the end", || !b.peers.is_connected(&name("a")));
+    // The tensor is gone at its owner, for everyone; its bytes are not.
+    b.twin.tensors.lock().clear();
+    let others: Vec<Block> = (0..8).map(|seed| sealed(&b.arena, MIB, 100 + seed)).collect();
+    assert!(others.iter().all(|other| (other.segment_id(), other.offset()) != (segment, offset)));
+    assert!(bytes_of(&map) == expected);
+    assert_eq!(a.arena.foreign().orphaned, map.segment().unwrap().bytes());
+    drop((others, map));
+    until("nobody maps anything of others", || a.arena.foreign().mapped == 0);
+    b.assert_free();
+}
+
+#[test]
+fn an_owner_that_ends_leaves_what_is_mapped_readable() {
+    let Pair { table, a, b, node } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let expected = b.own_bytes(7);
+    let map = a.mapped("b", 7, MIB).unwrap();
+    b.peers.stop();
+    let One { peers, twin, arena, .. } = b;
+    twin.tensors.lock().clear();
+    drop((peers, twin));
+    arena.stop();
+    drop(arena);
+    assert!(bytes_of(&map) == expected);
+    until("the reader has seen the end", || !a.shares("b"));
+    assert_eq!(a.arena.foreign().orphaned, a.arena.foreign().mapped);
+    // Another life of it is another owner.
+    let b = Start { incarnation: 2, node: Some(node.path().to_owned()), ..Start::new("b") }.start(&table);
+    met(&a, &b);
+    b.twin.add(7, sealed(&b.arena, MIB, 2), 1);
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7) && bytes_of(&map) == expected);
+    drop(map);
+    until("nothing of the dead is left", || a.arena.foreign().orphaned == 0);
+}
+
+#[test]
+fn where_the_directory_goes_nothing_is_shared_until_it_is_back() {
+    let Pair { a, b, node, table: _table } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let map = a.mapped("b", 7, MIB).unwrap();
+    let away = node.path().with_extension("away");
+    std::fs::rename(node.path(), &away).unwrap();
+    until("both have seen it", || !a.shares("b") && !b.shares("a"));
+    way_lost(&a.mapped("b", 7, MIB));
+    assert!(a.get("b", 7, MIB).unwrap() == b.own_bytes(7), "bytes still travel");
+    assert!(bytes_of(&map) == b.own_bytes(7), "what is mapped stays");
+    std::fs::rename(&away, node.path()).unwrap();
+    met(&a, &b);
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    drop(map);
+    until("nothing is leased", || b.twin.leased() == 0);
+    b.assert_free();
+}
+
+#[test]
+fn peers_with_different_directories_are_on_different_nodes() {
+    let (table, here, there) =
+        (Arc::new(Table::default()), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let b = start("b", there.path(), &table);
+    let a = start("a", here.path(), &table);
+    a.connect("b");
+    let same_node = |one: &One, other: &str| one.peers.measured(&name(other), 0, false).same_node;
+    until("both know", || same_node(&a, "b") == SameNode::Refuted && same_node(&b, "a") == SameNode::Refuted);
+    assert!(a.peers.counters().node_refused.count("other_node") > 0);
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    way_lost(&a.mapped("b", 7, MIB));
+    assert!(a.get("b", 7, MIB).unwrap() == b.own_bytes(7));
+}
+
+#[test]
+fn a_peer_without_a_directory_shares_nothing() {
+    let (table, here) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
+    let b = Start::new("b").start(&table);
+    let a = start("a", here.path(), &table);
+    a.connect("b");
+    a.peers.meet(&name("b"), Instant::now() + PATIENCE).unwrap();
+    assert_eq!(a.peers.measured(&name("b"), 0, false).same_node, SameNode::Unknown);
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    way_lost(&a.mapped("b", 7, MIB));
+}
+
+#[test]
+fn who_calls_without_a_proof_is_refused_and_counted() {
+    let Pair { a, b, node, .. } = pair();
+    let refused = || {
+        a.peers.counters().node_refused.count("stranger") + b.peers.counters().node_refused.count("stranger")
+    };
+    let mut hello = b"tl-node1".to_vec();
+    hello.extend([7; 48]);
+    let said: [&[u8]; 2] =
+        [b"GET / HTTP/1.1\r\nHost: a-host-that-is-long-enough-for-a-hello\r\n\r\n", &hello];
+    for said in said {
+        for path in sockets(node.path()) {
+            let before = refused();
+            let mut stranger = UnixStream::connect(path).unwrap();
+            stranger.write_all(said).unwrap();
+            assert_eq!(stranger.read(&mut [0; 64]).unwrap_or(0), 0, "it is told nothing");
+            until("it is counted", || refused() > before);
+        }
+    }
+    // Nobody else notices.
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    assert_eq!(a.peers.counters().closed.all(), []);
+}
+
+#[test]
+fn the_files_go_with_their_sidecars_and_threads_end() {
+    let Pair { a, b, node, .. } = pair();
+    assert_eq!(sockets(node.path()).len(), 2);
+    a.peers.stop();
+    b.peers.stop();
+    assert_eq!((a.peers.threads(), b.peers.threads()), (0, 0));
+    drop((a, b));
+    assert_eq!(sockets(node.path()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn a_link_in_the_place_of_a_socket_is_not_followed() {
+    let (table, node) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
+    let b = start("b", node.path(), &table);
+    let [socket] = &sockets(node.path())[..] else { panic!("one socket") };
+    let aside = node.path().join("aside");
+    // Faster than it looks after its file: both in one go.
+    std::fs::rename(socket, &aside).unwrap();
+    std::os::unix::fs::symlink(&aside, socket).unwrap();
+    let a = Start {
+        lanes: LanesConfig { count: 0, ..LanesConfig::default() },
+        node: Some(node.path().to_owned()),
+        ..Start::new("a")
+    }
+    .start(&table);
+    a.connect("b");
+    // It is refused; and b, who finds that its own file is another one, puts a new one in its place.
+    met(&a, &b);
+    assert!(!std::fs::symlink_metadata(socket).unwrap().is_symlink());
+}

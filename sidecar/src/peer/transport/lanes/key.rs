@@ -1,0 +1,136 @@
+//! The key that binds lanes to their control connection, and what is proven with it.
+//!
+//! ```text
+//!   proof = HMAC-SHA-256(key, role, lane, serves, nonces)
+//! ```
+//! The role says what kind of lane it is and which end proves, so that no proof is good for anything else.
+
+use ring::hmac;
+
+/// Bytes of a key, of a nonce and of a proof.
+pub(in crate::peer) const BYTES: usize = 32;
+/// Bytes of the number by which a plain lane names its connection.
+pub(in crate::peer) const ID_BYTES: usize = 16;
+
+/// Fresh random bytes.
+pub(in crate::peer) type Nonce = [u8; BYTES];
+
+/// Who proves what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::peer) enum Role {
+    /// The end that dials a lane in TLS.
+    Tls,
+    /// The end that accepts a plain lane.
+    PlainAccepts,
+    /// The end that dials one.
+    PlainDials,
+    /// The end that dials a QUIC connection.
+    Quic,
+    /// The end that accepts on the node's socket.
+    NodeAccepts,
+    /// The end that calls there.
+    NodeDials,
+}
+
+impl Role {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Self::Tls => b"tensorlane lane tls dial\0",
+            Self::PlainAccepts => b"tensorlane lane plain accept\0",
+            Self::PlainDials => b"tensorlane lane plain dial\0",
+            Self::Quic => b"tensorlane lane quic dial\0",
+            Self::NodeAccepts => b"tensorlane node accept\0",
+            Self::NodeDials => b"tensorlane node dial\0",
+        }
+    }
+}
+
+/// Which lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::peer) struct LaneName {
+    /// Its number among those of its direction.
+    pub(in crate::peer) number: u8,
+    /// Whether the end that dials serves on it; else it reads.
+    pub(in crate::peer) serves: bool,
+}
+
+/// Known to both ends of one control connection and nobody else.
+#[derive(Clone)]
+pub(in crate::peer) struct LaneKey {
+    bytes: Nonce,
+    hmac: hmac::Key,
+}
+
+impl LaneKey {
+    pub(in crate::peer) fn new(bytes: Nonce) -> Self {
+        Self { bytes, hmac: hmac::Key::new(hmac::HMAC_SHA256, &bytes) }
+    }
+
+    pub(in crate::peer) fn random() -> Self {
+        Self::new(nonce())
+    }
+
+    /// To be told to the other end, on the control connection only.
+    pub(in crate::peer) fn bytes(&self) -> &Nonce {
+        &self.bytes
+    }
+
+    /// A number that says which key it is and nothing about the key.
+    pub(in crate::peer) fn id(&self) -> [u8; ID_BYTES] {
+        let tag = hmac::sign(&self.hmac, b"tensorlane lane id\0");
+        let mut id = [0; ID_BYTES];
+        id.copy_from_slice(&tag.as_ref()[..ID_BYTES]);
+        id
+    }
+
+    pub(in crate::peer) fn prove(&self, role: Role, lane: LaneName, nonces: &[Nonce]) -> Nonce {
+        let tag = hmac::sign(&self.hmac, &message(role, lane, nonces));
+        let mut proof = [0; BYTES];
+        proof.copy_from_slice(tag.as_ref());
+        proof
+    }
+
+    /// Whether the other end has the key. Takes as long for every wrong proof.
+    pub(in crate::peer) fn is_proven(
+        &self,
+        role: Role,
+        lane: LaneName,
+        nonces: &[Nonce],
+        proof: &[u8],
+    ) -> bool {
+        hmac::verify(&self.hmac, &message(role, lane, nonces), proof).is_ok()
+    }
+}
+
+pub(in crate::peer) fn nonce() -> Nonce {
+    rand::random()
+}
+
+fn message(role: Role, lane: LaneName, nonces: &[Nonce]) -> Vec<u8> {
+    let mut message = role.label().to_vec();
+    message.extend([lane.number, u8::from(lane.serves)]);
+    nonces.iter().for_each(|nonce| message.extend(nonce));
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_is_good_for_one_key_role_lane_and_nonce() {
+        let (key, other) = (LaneKey::random(), LaneKey::random());
+        let lane = LaneName { number: 3, serves: true };
+        let (mine, theirs) = (nonce(), nonce());
+        let proof = key.prove(Role::PlainDials, lane, &[mine, theirs]);
+        assert!(key.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof));
+        assert!(!other.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof));
+        assert!(!key.is_proven(Role::PlainAccepts, lane, &[mine, theirs], &proof));
+        assert!(!key.is_proven(Role::PlainDials, lane, &[theirs, mine], &proof));
+        for lane in [LaneName { number: 2, ..lane }, LaneName { serves: false, ..lane }] {
+            assert!(!key.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof));
+        }
+        assert!(!key.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof[..31]));
+        assert!(LaneKey::new(*key.bytes()).id() == key.id() && key.id() != other.id());
+    }
+}

@@ -1,0 +1,361 @@
+//! Ways `lanes` and `quic`: connections, or streams of one, of their own for the bytes of large pulls, bound to a control
+//! connection and ended with it.
+//!
+//! ```text
+//!   pull ── Transfer (pieces, landing of several writers) ──┐
+//!   pull ── Transfer ───────────────────────────────────────┴─ Pool ──┬─ read ── Wire ~~~~ Wire ── serve ──┐
+//!                                                                     └─ read ── Wire ~~~~ Wire ── serve ──┴─ Serving
+//! ```
+//! The reader plans (`pieces`, `schedule`, `opening`: plain data), the owner answers. This module knows pulls by the number
+//! of their call; what is leased and when a call is over is decided on the control connection.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_proto::frame::{self, FrameError, PeerKind};
+use tensorlane_proto::generated as v1;
+
+use super::{Suits, Transport, Way};
+use crate::peer::calls::PullCall;
+use crate::peer::link::Link;
+use crate::peer::outbox::Outbox;
+use crate::peer::paths::FallBack;
+use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::shared::Shared;
+
+pub(in crate::peer) mod bind;
+mod bound;
+pub(in crate::peer) mod key;
+mod opening;
+mod pieces;
+mod plain;
+mod pool;
+pub(in crate::peer) mod quic;
+mod read;
+mod schedule;
+mod serve;
+mod tls;
+mod transfer;
+mod wire;
+
+use bound::{Bound, Up};
+use key::{LaneKey, LaneName};
+use opening::Opening;
+use pool::Pool;
+use quic::Trunk;
+use serve::Serving;
+use transfer::Landed;
+pub(in crate::peer) use transfer::Transfer;
+use wire::{LaneEnd, Wire};
+
+/// What is configured about lanes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LanesConfig {
+    /// How many in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for none. Each costs a thread and up to half a
+    /// MiB at both ends while it is up.
+    pub count: usize,
+    /// The bytes from which on a pull comes on lanes: below, asking for pieces costs more than lanes bring.
+    pub from: u64,
+    /// Whether lanes may be plain. They are where both ends say so.
+    pub plain: bool,
+    /// How many on QUIC in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for no QUIC. Each costs a thread at both
+    /// ends while it is up, and up to 8 MiB where its thread is slower than the link.
+    pub quic: usize,
+    /// How long a lane without work stays. Opening one costs a handshake.
+    pub idle: Duration,
+    /// How long pulls wait where no lane comes, at most; a pull waits for no more than a quarter of the time it has left.
+    /// Then they go on without.
+    pub patience: Duration,
+}
+
+impl Default for LanesConfig {
+    /// Two lanes in TLS and no QUIC, from 8 MiB, for a minute, waited for 2 seconds.
+    fn default() -> Self {
+        let (idle, patience) = (Duration::from_secs(60), Duration::from_secs(2));
+        Self { count: 2, from: 8 << 20, plain: false, quic: 0, idle, patience }
+    }
+}
+
+/// What two ends have agreed on in their Hellos about lanes of one kind.
+pub(in crate::peer) struct Agreed {
+    pub(in crate::peer) key: LaneKey,
+    pub(in crate::peer) count: usize,
+    pub(in crate::peer) carrier: Carrier,
+}
+
+/// What lanes are made of.
+pub(in crate::peer) enum Carrier {
+    /// Connections in TLS.
+    Tls,
+    /// Plain connections.
+    Plain,
+    /// Streams of this one.
+    Quic(Trunk),
+}
+
+/// The lanes of one kind of one control connection.
+pub(in crate::peer) struct Lanes {
+    key: LaneKey,
+    carrier: Carrier,
+    count: usize,
+    config: LanesConfig,
+    shared: Weak<Shared>,
+    link: Weak<Link>,
+    outbox: Arc<Outbox>,
+    pool: Pool,
+    serving: Serving,
+    /// Those that we read on.
+    opening: Mutex<Opening>,
+    up: Mutex<Up>,
+}
+
+impl Lanes {
+    pub(in crate::peer) fn new(
+        agreed: Agreed,
+        shared: &Arc<Shared>,
+        link: &Weak<Link>,
+        outbox: &Arc<Outbox>,
+    ) -> Self {
+        let config = shared.config.lanes;
+        Self {
+            key: agreed.key,
+            carrier: agreed.carrier,
+            count: agreed.count,
+            config,
+            shared: Arc::downgrade(shared),
+            link: Weak::clone(link),
+            outbox: Arc::clone(outbox),
+            pool: Pool::new(config.idle),
+            serving: Serving::default(),
+            opening: Mutex::new(Opening::new(agreed.count, config.patience)),
+            up: Mutex::default(),
+        }
+    }
+
+    /// Whether what they carry can be read on the wire.
+    pub(in crate::peer) fn is_plain(&self) -> bool {
+        matches!(self.carrier, Carrier::Plain)
+    }
+
+    /// The QUIC connection that they are streams of.
+    pub(in crate::peer) fn trunk(&self) -> Option<&Trunk> {
+        match &self.carrier {
+            Carrier::Quic(trunk) => Some(trunk),
+            Carrier::Tls | Carrier::Plain => None,
+        }
+    }
+
+    /// Opens what is missing, if there is work for it.
+    fn open(&self, shared: &Arc<Shared>, link: &Arc<Link>) {
+        let missing = self.opening.lock().missing(Instant::now());
+        if missing.is_empty() {
+            return;
+        }
+        if link.dialed {
+            missing
+                .into_iter()
+                .for_each(|number| self.dial(shared, link, LaneName { number, serves: false }));
+            return;
+        }
+        let missing = missing.into_iter().map(u32::from).collect();
+        // Version 2 before QUIC says nothing of the way, and means the lanes that it knows.
+        let way = if self.way() == Way::Quic { v1::Way::Quic } else { v1::Way::Stream };
+        let lanes = v1::Lanes { missing, way: way.into() };
+        link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &lanes));
+    }
+
+    /// The other end wants to read on lanes that we dial.
+    pub(in crate::peer) fn wanted(
+        &self,
+        shared: &Arc<Shared>,
+        link: &Arc<Link>,
+        lanes: &v1::Lanes,
+    ) -> Result<(), FrameError> {
+        let wrong = FrameError::Malformed(PeerKind::Lanes.into());
+        if !link.dialed || lanes.missing.len() > self.count {
+            return Err(wrong);
+        }
+        if lanes.missing.is_empty() {
+            self.asked_to_be_ready(shared, link);
+        }
+        for number in &lanes.missing {
+            let number = u8::try_from(*number).ok().filter(|number| usize::from(*number) < self.count);
+            self.dial(shared, link, LaneName { number: number.ok_or(wrong)?, serves: true });
+        }
+        Ok(())
+    }
+
+    /// Starts a thread that dials a lane and runs it; none where one is at it.
+    fn dial(&self, shared: &Arc<Shared>, link: &Arc<Link>, name: LaneName) {
+        {
+            let mut up = self.up.lock();
+            if up.ended || up.dialing.contains(&name) {
+                return;
+            }
+            up.dialing.push(name);
+        }
+        let thread = if name.serves { "tl-lane-out" } else { "tl-lane-in" };
+        let (on_thread, dialed, way) = (Arc::clone(shared), Arc::clone(link), self.way());
+        let spawned = shared.spawn(thread, move || {
+            if let Some(lanes) = dialed.ways.lanes_of(way) {
+                bind::dial(&on_thread, &dialed, lanes, name);
+            }
+        });
+        if !spawned {
+            self.missed(name);
+        }
+    }
+
+    fn run(&self, shared: &Arc<Shared>, link: &Arc<Link>, bound: &Bound<'_>, wire: &mut dyn Wire) -> LaneEnd {
+        shared.counters.lanes_opened.add(if bound.reads { "read" } else { "serve" });
+        if bound.reads {
+            read::Reader { shared, link, lanes: self, id: bound.id, number: bound.name.number }.run(wire)
+        } else {
+            serve::run(shared, link, self, bound.name.number, wire)
+        }
+    }
+
+    /// What came of a piece, told to its call.
+    fn settle(&self, shared: &Shared, link: &Link, transfer: &Arc<Transfer>, landed: Landed) {
+        let todo = match landed {
+            Landed::More => return,
+            Landed::Told(finish) => return finish(),
+            Landed::Whole(landing) => link.peer.state.lock().whole(transfer, landing),
+            Landed::Altered(range, lane) => {
+                self.cut(lane, LaneEnd::Altered(range));
+                return read::fail_altered(shared, link, transfer);
+            }
+        };
+        shared.perform(todo);
+    }
+
+    /// The owner says what bytes of a plain lane sum to. Of a pull that is over it may come late.
+    pub(in crate::peer) fn sum(
+        &self,
+        shared: &Shared,
+        link: &Link,
+        call: u64,
+        body: &[u8],
+    ) -> Result<(), FrameError> {
+        if !self.is_plain() {
+            return Err(FrameError::OutOfPlace(PeerKind::Sum.into()));
+        }
+        let (offset, length, crc32c) = serve::sum(body)?;
+        let Some(transfer) = self.pool.find(call) else { return Ok(()) };
+        let landed = transfer.sum(offset, length, crc32c);
+        let landed = landed.ok_or(FrameError::OutOfPlace(PeerKind::Sum.into()))?;
+        self.settle(shared, link, &transfer, landed);
+        Ok(())
+    }
+
+    /// Pulls that have waited too long for a lane come another way.
+    fn give_up(&self, shared: &Shared, link: &Arc<Link>, tired: &[Arc<Transfer>]) {
+        let (from, to) = (self.way(), link.ways.instead_of(self.way()));
+        for transfer in tired {
+            // Before its way is another one, so that no lane of this one asks in between.
+            self.pool.remove(transfer.call);
+            let fallen = link.peer.state.lock().fall_back(link, transfer, to);
+            let Some((why, todo)) = fallen else {
+                self.pool.add(Arc::clone(transfer));
+                continue;
+            };
+            let is_over = self.opening.lock().give_up(Instant::now());
+            if is_over && from == Way::Quic {
+                link.peer.goodput.lock().failed(tensorlane_proto::Transport::Quic, Instant::now());
+            }
+            shared.counters.fallbacks.add(why.as_str());
+            let (call, reason) = (transfer.call, why.as_str());
+            let (from, to) = (from.as_str(), to.as_str());
+            tracing::warn!(peer = %link.peer.name, call, reason, from, to, "a pull goes on another way");
+            shared.perform(todo);
+            if !link.peer.state.lock().wants(call) {
+                // Whoever withdrew it meanwhile may have done so before it was asked for again.
+                link.submit(frame::encode(PeerKind::Cancel.into(), 0, call, &v1::Cancel {}));
+            }
+        }
+    }
+}
+
+impl Transport for Lanes {
+    fn way(&self) -> Way {
+        match self.carrier {
+            Carrier::Tls | Carrier::Plain => Way::Lanes,
+            Carrier::Quic(_) => Way::Quic,
+        }
+    }
+
+    fn suits(&self, bytes: u64) -> Suits {
+        if bytes < self.config.from || bytes == 0 {
+            return Suits::No;
+        }
+        match self.opening.lock().is_hopeful(Instant::now()) {
+            true => Suits::Yes,
+            false => Suits::Missed(FallBack::LanesCooldown),
+        }
+    }
+
+    fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+        self.serving.open(bulk);
+        self.outbox.submit(head)
+    }
+
+    fn close(&self, call: u64, _end: Option<Vec<u8>>) -> Result<(), SendError> {
+        // The head was the only answer on the control connection.
+        self.serving.close(call);
+        Ok(())
+    }
+
+    fn bring(&self, call: u64, deadline: Instant, pull: &mut PullCall) {
+        match &pull.transfer {
+            Some(transfer) => transfer.forget_sums(),
+            None => {
+                let Some(landing) = pull.landing.take() else { return };
+                pull.transfer = Some(Transfer::new(call, landing, pull.landed, deadline));
+            }
+        }
+        if let Some(trunk) = self.trunk() {
+            trunk.widen(true);
+        }
+        if let Some(transfer) = &pull.transfer {
+            self.pool.add(Arc::clone(transfer));
+        }
+    }
+
+    fn tend(&self) -> Option<Instant> {
+        let (shared, link) = (self.shared.upgrade()?, self.link.upgrade()?);
+        if let Some(trunk) = self.trunk() {
+            trunk.look(&shared.counters, bind::progress(&shared), self.is_used());
+        }
+        let (now, mut waiting) = (Instant::now(), self.pool.under_way());
+        if let Some(trunk) = self.trunk() {
+            trunk.widen(!waiting.is_empty());
+        }
+        let without = self.opening.lock().without(now, !waiting.is_empty());
+        if let Some(since) = without {
+            let is_tired =
+                |transfer: &Arc<Transfer>| transfer.waits_until(since, self.config.patience) <= now;
+            let (tired, patient) = waiting.into_iter().partition(is_tired);
+            waiting = patient;
+            self.give_up(&shared, &link, &tired);
+        }
+        if waiting.is_empty() {
+            return None;
+        }
+        // A lane of the connection before may have given something back.
+        self.pool.stir();
+        self.open(&shared, &link);
+        let since = without?;
+        waiting.iter().map(|transfer| transfer.waits_until(since, self.config.patience)).min()
+    }
+
+    fn end(&self) {
+        self.pool.end();
+        // Before the pulls are closed: an ask that finds none is refused, and the other end would take that for an answer.
+        self.cut_all();
+        self.serving.close_all();
+        if let Some(trunk) = self.trunk() {
+            trunk.end();
+        }
+    }
+}

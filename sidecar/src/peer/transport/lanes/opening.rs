@@ -1,0 +1,229 @@
+//! Which lanes are opened, and when they are given up on. Plain data: the time is an argument.
+
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::frame::LANES_MAX;
+
+/// First and longest wait after a lane that could not be opened, or broke.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How long a lane may take to come before it is asked for again.
+const COMING: Duration = Duration::from_secs(1);
+/// After pulls have given up on lanes, how long no pull tries them: at first, and at most. It doubles until one comes.
+const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+enum Lane {
+    #[default]
+    Down,
+    /// Asked for, then.
+    Coming(Instant),
+    Up,
+}
+
+/// The lanes of one direction of one connection.
+#[derive(Debug)]
+pub(super) struct Opening {
+    lanes: Vec<Lane>,
+    /// How long pulls wait for the first lane.
+    patience: Duration,
+    /// Failures since a lane last came.
+    failed: u32,
+    not_before: Option<Instant>,
+    /// Since when pulls wait and no lane is up.
+    without: Option<Instant>,
+    /// How long pulls have waited before, perhaps one after the other, since a lane last brought anything.
+    in_vain: Duration,
+    /// A lane that is up has brought something.
+    proven: bool,
+    cooling: Option<Instant>,
+    /// How often pulls have given up since a lane last came.
+    given_up: u32,
+}
+
+impl Opening {
+    pub(super) fn new(count: usize, patience: Duration) -> Self {
+        let lanes = vec![Lane::Down; count.min(LANES_MAX)];
+        Self {
+            lanes,
+            patience,
+            failed: 0,
+            not_before: None,
+            without: None,
+            in_vain: Duration::ZERO,
+            proven: false,
+            cooling: None,
+            given_up: 0,
+        }
+    }
+
+    /// Whether pulls should come on lanes now.
+    pub(super) fn is_hopeful(&self, now: Instant) -> bool {
+        !self.lanes.is_empty() && self.cooling.is_none_or(|until| now >= until)
+    }
+
+    /// The lanes to be opened now, because there is work for them. They are taken to be coming.
+    pub(super) fn missing(&mut self, now: Instant) -> Vec<u8> {
+        if self.not_before.is_some_and(|time| now < time) {
+            return Vec::new();
+        }
+        let is_missing = |lane: &Lane| match lane {
+            Lane::Down => true,
+            Lane::Coming(since) => now.saturating_duration_since(*since) >= COMING,
+            Lane::Up => false,
+        };
+        let mut missing = Vec::new();
+        for (number, lane) in self.lanes.iter_mut().enumerate().filter(|(_, lane)| is_missing(lane)) {
+            *lane = Lane::Coming(now);
+            missing.push(number as u8);
+        }
+        missing
+    }
+
+    /// A lane is up. What it is good for is not known before it has brought something.
+    pub(super) fn came(&mut self, lane: u8) {
+        self.set(lane, Lane::Up);
+    }
+
+    /// A lane has brought something.
+    pub(super) fn delivered(&mut self) {
+        self.proven = true;
+        self.failed = 0;
+        self.not_before = None;
+        self.without = None;
+        self.in_vain = Duration::ZERO;
+        self.given_up = 0;
+    }
+
+    /// A lane is gone in order, for want of work.
+    pub(super) fn went(&mut self, lane: u8) {
+        self.set(lane, Lane::Down);
+    }
+
+    /// A lane broke, or did not come.
+    pub(super) fn failed(&mut self, lane: u8, now: Instant) {
+        self.set(lane, Lane::Down);
+        let doubled = BACKOFF.0.saturating_mul(1 << self.failed.min(16));
+        self.failed += 1;
+        let time = now + doubled.min(BACKOFF.1);
+        self.not_before = Some(self.not_before.map_or(time, |before| before.max(time)));
+    }
+
+    /// Since when pulls wait and no lane is up that has brought anything. `work`: whether any waits now.
+    pub(super) fn without(&mut self, now: Instant, work: bool) -> Option<Instant> {
+        if !self.lanes.contains(&Lane::Up) {
+            self.proven = false;
+        }
+        if !work || self.proven {
+            self.in_vain += self.waited(now);
+            self.without = None;
+            return None;
+        }
+        Some(*self.without.get_or_insert(now))
+    }
+
+    fn waited(&self, now: Instant) -> Duration {
+        self.without.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
+    }
+
+    /// A pull has waited too long. Where lanes had time enough to come, the next ones do not try for a while: whether that
+    /// begins now.
+    pub(super) fn give_up(&mut self, now: Instant) -> bool {
+        let is_over = self.in_vain + self.waited(now) >= self.patience;
+        if is_over {
+            let doubled = COOLDOWN.0.saturating_mul(1 << self.given_up.min(16));
+            self.cooling = Some(now + doubled.min(COOLDOWN.1));
+            self.given_up += 1;
+            self.without = None;
+            self.in_vain = Duration::ZERO;
+        }
+        is_over
+    }
+
+    fn set(&mut self, lane: u8, to: Lane) {
+        if let Some(lane) = self.lanes.get_mut(usize::from(lane)) {
+            *lane = to;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOPE: Duration = Duration::from_secs(2);
+
+    #[test]
+    fn lanes_are_asked_for_once_and_again_when_they_do_not_come() {
+        let now = Instant::now();
+        let mut opening = Opening::new(3, HOPE);
+        assert_eq!(opening.missing(now), [0, 1, 2]);
+        assert!(opening.missing(now).is_empty());
+        opening.came(1);
+        assert_eq!(opening.missing(now + COMING), [0, 2]);
+        opening.went(1);
+        assert_eq!(opening.missing(now + COMING), [1]);
+    }
+
+    #[test]
+    fn the_wait_after_a_failure_doubles_until_a_lane_comes() {
+        let mut now = Instant::now();
+        let mut opening = Opening::new(1, HOPE);
+        for wait in [100, 200, 400, 800, 1600, 3200, 5000, 5000].map(Duration::from_millis) {
+            assert_eq!(opening.missing(now), [0]);
+            opening.failed(0, now);
+            assert!(opening.missing(now + wait - Duration::from_millis(1)).is_empty(), "{wait:?}");
+            now += wait;
+        }
+        assert_eq!(opening.missing(now), [0]);
+        opening.came(0);
+        opening.failed(0, now);
+        assert!(opening.missing(now + BACKOFF.0).is_empty(), "it brought nothing");
+        now += BACKOFF.1;
+        assert_eq!(opening.missing(now), [0]);
+        opening.came(0);
+        opening.delivered();
+        opening.failed(0, now);
+        assert_eq!(opening.missing(now + BACKOFF.0), [0]);
+    }
+
+    #[test]
+    fn hope_ends_where_no_lane_comes_and_returns_after_a_while() {
+        let now = Instant::now();
+        let mut opening = Opening::new(2, HOPE);
+        assert!(opening.is_hopeful(now));
+        assert_eq!(opening.without(now, true), Some(now));
+        assert_eq!(opening.without(now + HOPE / 2, true), Some(now));
+        assert_eq!(opening.without(now + HOPE / 2, false), None, "nobody waits");
+        let now = now + HOPE * 9;
+        assert_eq!(opening.without(now, true), Some(now), "somebody waits again only now");
+        opening.give_up(now + HOPE / 4);
+        assert!(opening.is_hopeful(now + HOPE / 4), "while nobody waited, nothing was waited for in vain");
+        opening.give_up(now + HOPE / 2);
+        assert!(!opening.is_hopeful(now + HOPE / 2), "one after the other has waited long enough");
+        let now = now + HOPE / 2 + COOLDOWN.0;
+        assert!(opening.is_hopeful(now) && opening.without(now, true) == Some(now));
+        opening.give_up(now + HOPE);
+        assert!(!opening.is_hopeful(now + HOPE + COOLDOWN.0), "it takes longer each time");
+        assert!(opening.is_hopeful(now + HOPE + COOLDOWN.0 * 2));
+        opening.came(0);
+        assert!(opening.without(now + HOPE * 9, true).is_some(), "it is up and has brought nothing");
+        opening.delivered();
+        assert_eq!(opening.without(now + HOPE * 9, true), None);
+        assert!(!Opening::new(0, HOPE).is_hopeful(now));
+    }
+
+    #[test]
+    fn a_pull_in_a_hurry_says_nothing_of_the_lanes() {
+        let now = Instant::now();
+        let mut opening = Opening::new(2, HOPE);
+        assert_eq!(opening.without(now, true), Some(now));
+        opening.give_up(now + HOPE / 4);
+        assert!(opening.is_hopeful(now + HOPE / 4));
+        opening.came(1);
+        opening.delivered();
+        opening.failed(1, now + HOPE);
+        assert_eq!(opening.without(now + HOPE, true), Some(now + HOPE));
+        opening.give_up(now + HOPE * 3 / 2);
+        assert!(opening.is_hopeful(now + HOPE * 3 / 2), "one brought something in between");
+    }
+}

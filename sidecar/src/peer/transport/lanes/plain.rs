@@ -1,0 +1,196 @@
+//! A plain lane: bytes go from the tensor's memory to the socket and from the socket into the part, with no buffer between.
+
+use std::io::{self, IoSlice, Read};
+use std::net::TcpStream;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use tensorlane_proto::Failure;
+use tensorlane_proto::frame::{
+    self, CHUNK_BYTES_MAX, FAILED, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind, REPLY,
+};
+use tensorlane_proto::generated as v1;
+
+use super::wire::{Answer, Ask, LaneEnd, TICK, Wire, chunk_head, leaving};
+use crate::peer::handshake::timed_out;
+use crate::peer::parse::OFFSET_BYTES;
+use crate::peer::pipe::{Bulk, SendError};
+
+/// Tensor bytes of one chunk: summed and sent while they are in the cache of a core.
+const QUANTUM: u64 = 256 << 10;
+/// Longest body of a message on a lane: a failure.
+const MESSAGE_MAX: u32 = 64 << 10;
+/// Slices handed to the kernel in one call.
+const SLICES: usize = 64;
+
+/// One end.
+pub(super) struct PlainWire {
+    pub(super) socket: TcpStream,
+    /// How long no byte may come while some are due.
+    pub(super) progress: Duration,
+    /// Where bytes go that nobody wants.
+    pub(super) nowhere: Vec<u8>,
+}
+
+impl PlainWire {
+    /// Fills `room`, whose bytes are due, with `answer` looked after meanwhile; or those of the next ask, which may take
+    /// their time until the first is here.
+    fn fill(&mut self, room: &mut [u8], mut answer: Option<&mut Answer>) -> Result<(), LaneEnd> {
+        let most = answer.as_ref().map_or(self.progress, |answer| answer.progress(self.progress));
+        let mut have = 0;
+        let mut moved = Instant::now();
+        while have < room.len() {
+            match self.socket.read(&mut room[have..]) {
+                Ok(0) => return Err(LaneEnd::Closed),
+                Ok(bytes) => {
+                    have += bytes;
+                    moved = Instant::now();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if timed_out(&error) => {
+                    if (answer.is_some() || have > 0) && moved.elapsed() >= most {
+                        return Err(LaneEnd::Progress);
+                    }
+                    if let Some(answer) = &mut answer {
+                        answer.look();
+                    }
+                }
+                Err(error) => return Err(LaneEnd::Socket(error)),
+            }
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, limit: u32, answer: Option<&mut Answer>) -> Result<Header, LaneEnd> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.fill(&mut bytes, answer)?;
+        Ok(Header::decode(&bytes, limit)?)
+    }
+
+    /// The bytes of a chunk, into the part while they are wanted.
+    fn chunk(&mut self, answer: &mut Answer, length: usize) -> Result<(), LaneEnd> {
+        let mut left = length;
+        let (mut moved, most) = (Instant::now(), answer.progress(self.progress));
+        let mut looked = moved;
+        while left > 0 {
+            let before = answer.crc32c.unwrap_or(0);
+            let room = match answer.room(left) {
+                Some(room) => room,
+                None => {
+                    self.nowhere.resize(left.min(64 << 10), 0);
+                    &mut self.nowhere[..]
+                }
+            };
+            match self.socket.read(room) {
+                Ok(0) => return Err(LaneEnd::Closed),
+                Ok(bytes) => {
+                    // Now, while they are in the cache of this core.
+                    answer.crc32c = Some(crc32c::crc32c_append(before, &room[..bytes]));
+                    answer.came(bytes);
+                    left -= bytes;
+                    moved = Instant::now();
+                    // Bytes that trickle in never let the socket wait for a whole tick.
+                    if moved.saturating_duration_since(looked) >= TICK {
+                        answer.look();
+                        looked = moved;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if timed_out(&error) && moved.elapsed() >= most => {
+                    return Err(LaneEnd::Progress);
+                }
+                Err(error) if timed_out(&error) => answer.look(),
+                Err(error) => return Err(LaneEnd::Socket(error)),
+            }
+        }
+        answer.look();
+        Ok(())
+    }
+
+    fn send(&self, parts: &[&[u8]]) -> Result<(), SendError> {
+        if parts.len() > SLICES {
+            // Short runs: a copy costs less than a call, and a segment, for a few of them.
+            return self.send(&[&parts.concat()]);
+        }
+        let socket = SockRef::from(&self.socket);
+        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut rest = &mut slices[..];
+        while !rest.is_empty() {
+            let now = rest.len().min(SLICES);
+            match socket.send_vectored_with_flags(&rest[..now], libc::MSG_NOSIGNAL) {
+                Ok(0) => return Err(SendError::Closed),
+                Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Wire for PlainWire {
+    fn ask(&mut self, call: u64, bytes: &Range<u64>) -> Result<(), LaneEnd> {
+        let ask = v1::Ask { offset: bytes.start, length: (bytes.end - bytes.start) as u32 };
+        Ok(self.send(&[&frame::encode(PeerKind::Ask.into(), 0, call, &ask)])?)
+    }
+
+    fn receive(&mut self, answer: &mut Answer) -> Result<(), LaneEnd> {
+        while !answer.is_done() {
+            let header = self.header(PEER_BODY_MAX, Some(&mut *answer))?;
+            let kind = PeerKind::try_from(header.kind)?;
+            if kind != PeerKind::Chunk {
+                if header.length > MESSAGE_MAX {
+                    return Err(FrameError::TooLong { length: header.length, limit: MESSAGE_MAX }.into());
+                }
+                let mut body = vec![0; header.length as usize];
+                self.fill(&mut body, Some(&mut *answer))?;
+                answer.message(kind, header, &body)?;
+                continue;
+            }
+            let length = header.length as usize;
+            if !(OFFSET_BYTES..=OFFSET_BYTES + CHUNK_BYTES_MAX).contains(&length) {
+                return Err(FrameError::Malformed(header.kind).into());
+            }
+            let mut offset = [0; OFFSET_BYTES];
+            self.fill(&mut offset, Some(&mut *answer))?;
+            let length = length - OFFSET_BYTES;
+            answer.chunk(header, u64::from_le_bytes(offset), length)?;
+            self.chunk(answer, length)?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), LaneEnd> {
+        Ok(self.send(&[&leaving()])?)
+    }
+
+    fn next_ask(&mut self) -> Result<Ask, LaneEnd> {
+        // Its control connection sees to it that nobody waits here for a peer that is gone.
+        let header = self.header(MESSAGE_MAX, None)?;
+        let mut body = vec![0; header.length as usize];
+        self.fill(&mut body, None)?;
+        Ask::decode(PeerKind::try_from(header.kind)?, header, &body)
+    }
+
+    fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
+        let (mut left, mut sum) = (length, 0);
+        while left > 0 {
+            let now = left.min(QUANTUM);
+            left -= now;
+            let head = chunk_head(bulk.call, bulk.at, now, left == 0);
+            let sent = bulk.source.take(now as usize, &head, |parts| {
+                sum = parts.iter().skip(1).fold(sum, |sum, part| crc32c::crc32c_append(sum, part));
+                self.send(parts)
+            });
+            sent.map_err(SendError::from)??;
+            bulk.at += now;
+        }
+        Ok(Some(sum))
+    }
+
+    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd> {
+        let message = v1::Failure::from(failure);
+        Ok(self.send(&[&frame::encode(PeerKind::Ask.into(), REPLY | FAILED, call, &message)])?)
+    }
+}

@@ -1,0 +1,230 @@
+//! The pulls that come over the lanes of one connection, and the lanes that bring them: who brings what next.
+//!
+//! Lanes ask ([`Pool::next`]) whenever they have room for another piece. What the pool decides is in `schedule`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::pieces::GRANULE;
+use super::schedule::{Pace, should_take};
+use super::transfer::{Reserved, Transfer};
+
+/// A piece that a lane is to bring.
+pub(super) struct Piece {
+    pub(super) transfer: Arc<Transfer>,
+    pub(super) reserved: Reserved,
+}
+
+/// What a lane does next.
+pub(super) enum Next {
+    /// Ask for this.
+    Ask(Piece),
+    /// Nothing now: wait for what was asked for.
+    Nothing,
+    /// There was no work for a long time.
+    Idle,
+    /// The connection has ended.
+    Ended,
+}
+
+#[derive(Default)]
+struct State {
+    /// The next one to take a piece of comes first.
+    transfers: VecDeque<Arc<Transfer>>,
+    lanes: BTreeMap<u64, Pace>,
+    ended: bool,
+}
+
+/// Pulls and lanes of one connection.
+pub(super) struct Pool {
+    state: Mutex<State>,
+    /// There may be work for a lane that had none.
+    wake: Condvar,
+    idle: Duration,
+}
+
+impl Pool {
+    /// A lane without work for so long ends.
+    pub(super) fn new(idle: Duration) -> Self {
+        Self { state: Mutex::default(), wake: Condvar::new(), idle }
+    }
+
+    /// One more pull.
+    pub(super) fn add(&self, transfer: Arc<Transfer>) {
+        self.state.lock().transfers.push_back(transfer);
+        self.wake.notify_all();
+    }
+
+    /// A lane is there.
+    pub(super) fn enter(&self, lane: u64) {
+        self.state.lock().lanes.insert(lane, Pace::default());
+    }
+
+    /// A lane is gone; what it had was given back.
+    pub(super) fn leave(&self, lane: u64) {
+        self.state.lock().lanes.remove(&lane);
+        self.wake.notify_all();
+    }
+
+    /// What a lane does next. `wait`: it has nothing else to do.
+    pub(super) fn next(&self, lane: u64, wait: bool) -> Next {
+        let until = Instant::now() + self.idle;
+        let mut state = self.state.lock();
+        loop {
+            if state.ended {
+                return Next::Ended;
+            }
+            if let Some(piece) = state.take(lane) {
+                return Next::Ask(piece);
+            }
+            if !wait {
+                return Next::Nothing;
+            }
+            if self.wake.wait_until(&mut state, until).timed_out() {
+                // A lane that others are so far ahead of may be another one when it is opened anew.
+                return match state.take(lane) {
+                    _ if state.ended => Next::Ended,
+                    Some(piece) => Next::Ask(piece),
+                    None => Next::Idle,
+                };
+            }
+        }
+    }
+
+    /// A piece that a lane has asked for is not on its way any more.
+    pub(super) fn dropped(&self, lane: u64, bytes: u64) {
+        if let Some(pace) = self.state.lock().lanes.get_mut(&lane) {
+            pace.dropped(bytes);
+        }
+    }
+
+    /// A piece came to a lane, that long after the one before or after it was asked for.
+    pub(super) fn came(&self, lane: u64, bytes: u64, took: Duration) {
+        if let Some(pace) = self.state.lock().lanes.get_mut(&lane) {
+            pace.came(bytes, took);
+        }
+        self.wake.notify_all();
+    }
+
+    /// Something was given back.
+    pub(super) fn stir(&self) {
+        self.wake.notify_all();
+    }
+
+    /// The pull of a call, while it is not over.
+    pub(super) fn find(&self, call: u64) -> Option<Arc<Transfer>> {
+        self.state.lock().transfers.iter().find(|transfer| transfer.call == call).cloned()
+    }
+
+    /// A pull comes another way.
+    pub(super) fn remove(&self, call: u64) {
+        self.state.lock().transfers.retain(|transfer| transfer.call != call);
+    }
+
+    /// The pulls that are not over.
+    pub(super) fn under_way(&self) -> Vec<Arc<Transfer>> {
+        let mut state = self.state.lock();
+        state.transfers.retain(|transfer| !transfer.is_over());
+        state.transfers.iter().cloned().collect()
+    }
+
+    /// No lane gets work any more.
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        state.transfers.clear();
+        drop(state);
+        self.wake.notify_all();
+    }
+}
+
+impl State {
+    fn take(&mut self, lane: u64) -> Option<Piece> {
+        self.transfers.retain(|transfer| !transfer.is_over());
+        let untaken: u64 = self.transfers.iter().map(|transfer| transfer.untaken()).sum();
+        let pace = *self.lanes.get(&lane)?;
+        let granules = pace.granules();
+        let others = self.lanes.iter().filter(|(other, _)| **other != lane).map(|(_, pace)| pace);
+        if untaken == 0 || !should_take(&pace, others, granules * GRANULE, untaken) {
+            return None;
+        }
+        for _ in 0..self.transfers.len() {
+            let transfer = self.transfers.pop_front()?;
+            let reserved = transfer.reserve(granules);
+            // The others come before it is asked again.
+            self.transfers.push_back(Arc::clone(&transfer));
+            let Some(reserved) = reserved else { continue };
+            let range = reserved.range();
+            self.lanes.get_mut(&lane)?.asked(range.end - range.start);
+            return Some(Piece { transfer, reserved });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::tests::world::{arena, block};
+
+    fn pool(pulls: &[u64]) -> (Arc<tensorlane_memory::Arena>, Pool) {
+        let arena = arena(64 << 20);
+        let pool = Pool::new(Duration::ZERO);
+        for (call, granules) in pulls.iter().enumerate() {
+            let landing = block(&arena, granules * GRANULE).landing().unwrap();
+            pool.add(Transfer::new(call as u64, landing, 0, Instant::now() + Duration::from_secs(60)));
+        }
+        pool.enter(0);
+        (arena, pool)
+    }
+
+    fn ask(pool: &Pool) -> Piece {
+        match pool.next(0, false) {
+            Next::Ask(piece) => piece,
+            _ => panic!("there is work"),
+        }
+    }
+
+    #[test]
+    fn pulls_take_turns() {
+        let (_arena, pool) = pool(&[3, 3]);
+        let pieces: Vec<Piece> = (0..6).map(|_| ask(&pool)).collect();
+        assert_eq!(pieces.iter().map(|piece| piece.transfer.call).collect::<Vec<_>>(), [0, 1, 0, 1, 0, 1]);
+        assert!(matches!(pool.next(0, false), Next::Nothing));
+        for piece in pieces {
+            piece.transfer.release(&piece.reserved);
+        }
+    }
+
+    #[test]
+    fn a_lane_without_work_goes_after_a_while_and_at_the_end_at_once() {
+        let (_arena, pool) = pool(&[]);
+        assert!(matches!(pool.next(0, true), Next::Idle));
+        let (_arena, pool) = self::pool(&[1]);
+        pool.end();
+        assert!(matches!(pool.next(0, true), Next::Ended));
+    }
+
+    #[test]
+    fn a_lane_that_the_others_leave_nothing_for_goes_after_a_while_too() {
+        let (_arena, pool) = pool(&[1]);
+        let piece = ask(&pool);
+        pool.enter(1);
+        assert!(matches!(pool.next(1, true), Next::Idle), "all there is to bring is on its way");
+        piece.transfer.release(&piece.reserved);
+    }
+
+    #[test]
+    fn what_a_lane_gives_back_another_one_takes() {
+        let (_arena, pool) = pool(&[1]);
+        let piece = ask(&pool);
+        piece.transfer.release(&piece.reserved);
+        pool.leave(0);
+        pool.enter(1);
+        let Next::Ask(piece) = pool.next(1, true) else { panic!("it was given back") };
+        piece.transfer.release(&piece.reserved);
+    }
+}

@@ -1,0 +1,91 @@
+//! Way `quic`: lanes that are streams of one QUIC connection. What a lane carries and who takes which piece is as on every
+//! other lane; this module knows the UDP socket (`door`), the connection of a pair (`trunk`) and a stream (`wire`).
+//!
+//! ```text
+//!   Door (one a sidecar: UDP socket, runtime, its threads) ── Trunk (one a control connection) ── QuicWire (one a lane)
+//! ```
+//! quinn is asynchronous and lanes are threads: a lane waits in the runtime's name for its stream, while the door's threads
+//! move datagrams, open and seal them, and find out what was lost. Bytes that come are copied twice, out of quinn's buffer and
+//! into the tensor's memory; bytes that go are copied once, from there into the datagram.
+
+use std::io;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt};
+use socket2::SockRef;
+use tensorlane_proto::frame::{LANES_MAX, PIECE_BYTES_MAX};
+
+mod door;
+pub(super) mod trunk;
+mod warm;
+mod wire;
+
+pub(in crate::peer) use door::Door;
+pub(in crate::peer) use trunk::Trunk;
+pub(super) use wire::{Cut, QuicWire};
+
+/// The protocol that both ends must name in the handshake.
+const ALPN: &[u8] = b"tensorlane/2";
+/// The largest datagram that is probed for: a jumbo frame of 9,000 bytes, less the headers of IPv6 and UDP.
+const DATAGRAM_MAX: u16 = 9000 - 40 - 8;
+/// Bytes of a stream that may wait for its lane: all that a lane asks for at a time, so that an owner never waits for
+/// credit while there is an ask. Costs as much memory where a lane is slower than the link.
+const STREAM_WINDOW: u32 = 2 * PIECE_BYTES_MAX + (64 << 10);
+/// Bytes of all streams of a connection that may wait: of four lanes. At 10 Gb/s that is a round trip of 27 ms. Likewise
+/// of what was sent and is not known to have come; those stay in the tensor's own memory.
+const WINDOW: u32 = 4 * STREAM_WINDOW;
+/// The same of whoever has not bound yet, and while no pull of ours is under way: nobody may fill memory with what was not
+/// asked for.
+const NARROW_WINDOW: u32 = 64 << 10;
+/// How long a connection stays after the last lane on it ended.
+const LINGER: Duration = Duration::from_secs(30);
+/// How long nothing may go out from the side that dialed before it says something, while the connection is up: where its
+/// address has changed on the way, the other end learns the new one by it. Less than the 2 seconds that a lane waits.
+const KEEP_ALIVE: Duration = Duration::from_millis(500);
+
+/// What the kernel is asked to keep of datagrams that nobody has read, and that are not sent: a burst. It gives what its
+/// limits allow (`net.core.rmem_max`, `wmem_max`).
+const SOCKET_BUFFER: usize = 8 << 20;
+
+/// How quinn and its socket are set. `idle`: how long a lane may have nothing to do. What quinn measures by itself (round
+/// trips, losses, the size of datagrams) is left to it.
+///
+/// # Errors
+/// None that is known: the size of datagrams is one that quinn takes.
+pub fn quic_settings(
+    socket: &UdpSocket,
+    idle: Duration,
+) -> io::Result<(EndpointConfig, Arc<TransportConfig>)> {
+    // Smaller buffers cost datagrams that are sent again, not correctness.
+    let _ = SockRef::from(socket).set_recv_buffer_size(SOCKET_BUFFER);
+    let _ = SockRef::from(socket).set_send_buffer_size(SOCKET_BUFFER);
+    let mut endpoint = EndpointConfig::default();
+    endpoint.max_udp_payload_size(DATAGRAM_MAX).map_err(io::Error::other)?;
+    Ok((endpoint, Arc::new(transport(idle, WINDOW))))
+}
+
+/// For connections that we dial: the other end opens no streams on them.
+fn dialed(idle: Duration) -> Arc<TransportConfig> {
+    let mut config = transport(idle, NARROW_WINDOW);
+    config.max_concurrent_bidi_streams(VarInt::from_u32(0)).keep_alive_interval(Some(KEEP_ALIVE));
+    Arc::new(config)
+}
+
+fn transport(idle: Duration, window: u32) -> TransportConfig {
+    let mut probing = MtuDiscoveryConfig::default();
+    probing.upper_bound(DATAGRAM_MAX);
+    let mut config = TransportConfig::default();
+    config
+        // A stream that binds, and the lanes of both directions, each of which may be replaced.
+        .max_concurrent_bidi_streams(VarInt::from_u32(1 + 4 * LANES_MAX as u32))
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .datagram_receive_buffer_size(None)
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(window))
+        .send_window(WINDOW.into())
+        .mtu_discovery_config(Some(probing))
+        .max_idle_timeout(IdleTimeout::try_from(idle + LINGER).ok());
+    config
+}

@@ -1,0 +1,322 @@
+//! The QUIC connection of two peers: made when the first lane wants it, bound to their control connection by what is said on
+//! its first stream, ended with it. A source port that changes on the way is quinn's to survive; it is counted here.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use quinn::{Connection, Incoming, RecvStream, SendStream, VarInt};
+use rustls::pki_types::CertificateDer;
+use tensorlane_proto::frame::{FrameError, PeerKind, REPLY};
+use tensorlane_proto::generated as v1;
+
+use super::super::Lanes;
+use super::super::bind::{self, progress};
+use super::super::key::{LaneName, Nonce, Role, nonce};
+use super::wire::{Cut, QuicWire};
+use super::{Door, LINGER, NARROW_WINDOW, WINDOW};
+use crate::peer::claim::Claim;
+use crate::peer::connect::Refused;
+use crate::peer::counters::Counters;
+use crate::peer::greet::{self, First};
+use crate::peer::link::Link;
+use crate::peer::shared::{Registered, Shared};
+
+/// The name that the first stream proves.
+const FIRST: LaneName = LaneName { number: 0, serves: false };
+/// How often no byte may come for the progress deadline until a connection is taken for dead.
+const SILENCES: u32 = 3;
+/// How long a connection that was asked for, and that nobody waits for, is not asked for again.
+const ASKED: Duration = Duration::from_secs(30);
+
+/// The connection of one control connection, while there is one.
+pub(in crate::peer) struct Trunk {
+    door: Arc<Door>,
+    /// Held by whoever makes a connection.
+    dialing: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Connection>,
+    /// Where its other end was when it was last looked at.
+    seen: Option<SocketAddr>,
+    /// What had come and gone when something last came, or nothing was under way.
+    heard: Option<Heard>,
+    /// When it was last asked for without anybody waiting.
+    asked: Option<Instant>,
+    /// Since when no lane has been on it.
+    unused: Option<Instant>,
+    /// Whether pulls of ours may fill its window.
+    wide: bool,
+    ended: bool,
+}
+
+/// What had come of a connection, and what had gone that is answered, at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Heard {
+    /// Datagrams.
+    received: u64,
+    /// Frames that the other end acknowledges. Acknowledgements are none: nobody answers the last one.
+    asked: u64,
+    at: Instant,
+}
+
+impl Heard {
+    /// What is remembered after another look. None: nothing has come for so long although something was asked.
+    fn next(self, now: Self, patience: Duration) -> Option<Self> {
+        if self.received != now.received || self.asked == now.asked {
+            return Some(now);
+        }
+        (now.at.saturating_duration_since(self.at) < patience).then_some(self)
+    }
+}
+
+/// Closes a connection, unless it was kept.
+struct Closing(Option<Connection>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0.take() {
+            connection.close(0_u32.into(), b"");
+        }
+    }
+}
+
+impl Trunk {
+    pub(in crate::peer) fn new(door: Arc<Door>) -> Self {
+        Self { door, dialing: Mutex::default(), state: Mutex::default() }
+    }
+
+    fn live(&self) -> Option<Connection> {
+        self.state.lock().connection.clone().filter(|connection| connection.close_reason().is_none())
+    }
+
+    /// Whether lanes can be opened without waiting for a connection.
+    pub(in crate::peer) fn is_up(&self) -> bool {
+        self.live().is_some()
+    }
+
+    /// Whether it should be asked for, though nobody waits for it: true once in a while.
+    pub(in crate::peer) fn is_to_be_asked_for(&self, now: Instant) -> bool {
+        let mut state = self.state.lock();
+        let due = state.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASKED);
+        if due {
+            state.asked = Some(now);
+        }
+        due && !state.ended
+    }
+
+    /// Takes a connection that has proven that it belongs here. One before it has lost its other end.
+    fn adopt(&self, connection: &Connection) -> bool {
+        let mut state = self.state.lock();
+        if state.ended {
+            return false;
+        }
+        connection.set_receive_window(window(state.wide));
+        state.seen = Some(connection.remote_address());
+        (state.heard, state.unused) = (None, None);
+        let before = state.connection.replace(connection.clone());
+        drop(state);
+        drop(Closing(before));
+        true
+    }
+
+    /// Nothing came on a connection although something was due: the next lane is to have another one. `id`: which, for it may
+    /// have been replaced already.
+    pub(in crate::peer) fn distrust(&self, id: usize) {
+        let mut state = self.state.lock();
+        let connection = state.connection.take_if(|connection| connection.stable_id() == id);
+        drop(state);
+        drop(Closing(connection));
+    }
+
+    /// Pulls of ours come on it, or none do: the other end may send as much as they ask for, or next to nothing.
+    pub(in crate::peer) fn widen(&self, wide: bool) {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.wide, wide) != wide
+            && let Some(connection) = &state.connection
+        {
+            connection.set_receive_window(window(wide));
+        }
+    }
+
+    pub(in crate::peer) fn end(&self) {
+        let mut state = self.state.lock();
+        state.ended = true;
+        let connection = state.connection.take();
+        drop(state);
+        drop(Closing(connection));
+    }
+
+    /// Looks whether the other end has moved, whether it is still there, and whether anybody needs it. What goes out while
+    /// nothing comes is what QUIC sends again and again, and it would be kept for ever. `used`: a lane is on it.
+    pub(in crate::peer) fn look(&self, counters: &Counters, progress: Duration, used: bool) {
+        let mut state = self.state.lock();
+        let Some(connection) = &state.connection else { return };
+        let (address, stats) = (connection.remote_address(), connection.stats());
+        if state.seen.replace(address).is_some_and(|before| before != address) {
+            counters.quic_migrations.fetch_add(1, Ordering::Relaxed);
+        }
+        let at = Instant::now();
+        let asked = stats.frame_tx.stream + stats.frame_tx.ping;
+        let now = Heard { received: stats.udp_rx.datagrams, asked, at };
+        // Of a link that loses much, a few datagrams in a row are nothing.
+        let heard = state.heard.unwrap_or(now).next(now, SILENCES * progress);
+        let unused = if used { None } else { Some(state.unused.unwrap_or(at)) };
+        (state.heard, state.unused) = (heard, unused);
+        let is_over = unused.is_some_and(|since| at.saturating_duration_since(since) >= LINGER);
+        if heard.is_none() || is_over {
+            let connection = state.connection.take();
+            drop(state);
+            drop(Closing(connection));
+        }
+    }
+
+    /// The connection, made now where there is none. Where we dialed the control connection only.
+    pub(in crate::peer) fn connection(
+        &self,
+        shared: &Arc<Shared>,
+        link: &Link,
+        lanes: &Lanes,
+        until: Instant,
+    ) -> Result<Connection, Refused> {
+        let late = || Refused::Socket(std::io::ErrorKind::TimedOut.into());
+        let _one_at_a_time = self.dialing.try_lock_until(until).ok_or_else(late)?;
+        if let Some(connection) = self.live() {
+            return Ok(connection);
+        }
+        let connecting = self.door.connect(link.other_end()?)?;
+        let connection = self.door.within(until, connecting)??;
+        let mut closing = Closing(Some(connection.clone()));
+        greet::who(shared, &shared.keys(), &certificate(&connection)?, Some(&link.peer.name))?;
+        let (mut wire, _cut) = self.open(shared, &connection, until)?;
+        let nonce = nonce();
+        let hello = v1::LaneHello {
+            lane: FIRST.number.into(),
+            serves: FIRST.serves,
+            nonce: nonce.to_vec().into(),
+            proof: lanes.key.prove(Role::Quic, FIRST, &[nonce]).to_vec().into(),
+        };
+        wire.say(PeerKind::LaneHello, 0, &hello)?;
+        let First::LaneReply = wire.hear(until)? else { return Err(out_of_place()) };
+        if !self.adopt(&connection) {
+            return Err(Refused::Lane("its control connection has ended"));
+        }
+        closing.0 = None;
+        shared.counters.quic_opened.add("us");
+        Ok(connection)
+    }
+
+    /// One more stream of it.
+    pub(in crate::peer) fn open(
+        &self,
+        shared: &Shared,
+        connection: &Connection,
+        until: Instant,
+    ) -> Result<(QuicWire, Cut), Refused> {
+        let streams = self.door.within(until, connection.open_bi())??;
+        Ok(QuicWire::new(Arc::clone(&self.door), streams, progress(shared)))
+    }
+}
+
+fn window(wide: bool) -> VarInt {
+    VarInt::from_u32(if wide { WINDOW } else { NARROW_WINDOW })
+}
+
+/// Runs a connection that came in, until it ends: finds out whose it is, lets it bind, and gives each stream a thread.
+pub(super) fn arrived(
+    shared: &Arc<Shared>,
+    door: &Arc<Door>,
+    incoming: Incoming,
+    guard: Registered,
+    until: Instant,
+) -> Result<(), Refused> {
+    let connection = door.within(until, door.accept(incoming)?)??;
+    let _closing = Closing(Some(connection.clone()));
+    let claim = greet::who(shared, &shared.keys(), &certificate(&connection)?, None)?;
+    let streams = door.within(until, connection.accept_bi())??;
+    let (mut wire, _cut) = QuicWire::new(Arc::clone(door), streams, progress(shared));
+    let First::Lane(hello) = wire.hear(until)? else { return Err(out_of_place()) };
+    let link = link_of(shared, &claim, &hello)?;
+    let lanes = link.ways.quic().ok_or(Refused::Lane("its connection has no QUIC"))?;
+    let trunk = lanes.trunk().ok_or(Refused::Lane("its connection has no QUIC"))?;
+    if !trunk.adopt(&connection) {
+        return Err(Refused::Lane("its control connection has ended"));
+    }
+    shared.counters.quic_opened.add("them");
+    wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default())?;
+    drop(guard);
+    while let Ok(streams) = door.wait(connection.accept_bi()) {
+        lane_arrived(shared, door, &link, connection.stable_id(), streams);
+    }
+    Ok(())
+}
+
+/// The control connection that it belongs to: where several peers claim its key, the proof says whose it is.
+fn link_of(shared: &Shared, claim: &Claim, hello: &v1::LaneHello) -> Result<Arc<Link>, Refused> {
+    let nonce: Nonce = hello.nonce[..].try_into().map_err(|_| Refused::Lane("its nonce is not 32 bytes"))?;
+    let named = u32::from(FIRST.number) == hello.lane && FIRST.serves == hello.serves;
+    let mut refused = Refused::Lane("its connection is not up");
+    for peer in claim.names().iter().filter_map(|peer| shared.known_peer(peer)) {
+        let Some(link) = peer.state.lock().link.clone().filter(|link| !link.dialed) else { continue };
+        refused = match link.ways.quic() {
+            None => Refused::Lane("its connection has no QUIC"),
+            Some(lanes) if named && lanes.key.is_proven(Role::Quic, FIRST, &[nonce], &hello.proof) => {
+                return Ok(link);
+            }
+            Some(_) => Refused::Lane("it does not prove that it belongs to the connection"),
+        };
+    }
+    Err(refused)
+}
+
+/// Gives a stream that came in a thread, which finds out which lane it is and runs it.
+fn lane_arrived(
+    shared: &Arc<Shared>,
+    door: &Arc<Door>,
+    link: &Arc<Link>,
+    id: usize,
+    streams: (SendStream, RecvStream),
+) {
+    let (on_thread, door, link) = (Arc::clone(shared), Arc::clone(door), Arc::clone(link));
+    shared.spawn("tl-quic-lane", move || {
+        let until = Instant::now() + on_thread.config.handshake;
+        let wire = QuicWire::new(door, streams, progress(&on_thread));
+        if let Err(refused) = bind::arrived_stream(&on_thread, &link, id, wire, until) {
+            on_thread.count_refusal(&refused);
+            tracing::debug!(peer = %link.peer.name, %refused, "a stream is no lane");
+        }
+    });
+}
+
+/// What the other end showed, and proved to have the key of.
+fn certificate(connection: &Connection) -> Result<CertificateDer<'static>, Refused> {
+    let shown =
+        connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());
+    shown.and_then(|chain| chain.into_iter().next()).ok_or(Refused::NoKey)
+}
+
+fn out_of_place() -> Refused {
+    FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_dead_that_hears_nothing_for_long_although_it_has_asked() {
+        let (begun, patience) = (Instant::now(), Duration::from_secs(6));
+        let heard =
+            |received, asked, seconds| Heard { received, asked, at: begun + Duration::from_secs(seconds) };
+        let first = heard(5, 7, 0);
+        assert_eq!(first.next(heard(5, 7, 60), patience), Some(heard(5, 7, 60)), "nobody has asked");
+        assert_eq!(first.next(heard(6, 9, 60), patience), Some(heard(6, 9, 60)), "something came");
+        assert_eq!(first.next(heard(5, 8, 5), patience), Some(first), "it may still come");
+        assert_eq!(first.next(heard(5, 9, 6), patience), None);
+    }
+}

@@ -1,0 +1,54 @@
+//! A QUIC connection that is made before anybody waits for it, so that a trial of QUIC does not.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tensorlane_proto::frame::{self, PeerKind};
+use tensorlane_proto::generated as v1;
+
+use super::super::Lanes;
+use crate::peer::link::Link;
+use crate::peer::shared::Shared;
+
+impl Lanes {
+    /// Whether a pull would find lanes without waiting for a connection. Where it would not, it is made now and then, so that
+    /// a later one does.
+    pub(in crate::peer) fn is_ready(&self) -> bool {
+        let Some(trunk) = self.trunk() else { return true };
+        if trunk.is_up() {
+            return true;
+        }
+        let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else { return false };
+        if trunk.is_to_be_asked_for(Instant::now()) {
+            if link.dialed {
+                warm(&shared, &link);
+            } else {
+                let nothing = v1::Lanes { missing: Vec::new(), way: v1::Way::Quic.into() };
+                link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &nothing));
+            }
+        }
+        false
+    }
+
+    /// The other end wants a connection that we dial, and nobody waits for it.
+    pub(in super::super) fn asked_to_be_ready(&self, shared: &Arc<Shared>, link: &Arc<Link>) {
+        let Some(trunk) = self.trunk() else { return };
+        if !trunk.is_up() && trunk.is_to_be_asked_for(Instant::now()) {
+            warm(shared, link);
+        }
+    }
+}
+
+/// Makes the connection on a thread of its own.
+fn warm(shared: &Arc<Shared>, link: &Arc<Link>) {
+    let (on_thread, dialed) = (Arc::clone(shared), Arc::clone(link));
+    // Where there is no thread for it, a later pull asks again.
+    shared.spawn("tl-quic-dial", move || {
+        let Some(lanes) = dialed.ways.quic() else { return };
+        let Some(trunk) = lanes.trunk() else { return };
+        let until = Instant::now() + on_thread.config.handshake;
+        if let Err(refused) = trunk.connection(&on_thread, &dialed, lanes, until) {
+            tracing::debug!(peer = %dialed.peer.name, %refused, "no QUIC connection");
+        }
+    });
+}

@@ -1,0 +1,327 @@
+//! The bytes of one pull on their way over lanes: a landing with several writers, and who gets it back. It belongs to the
+//! call and outlives lanes and connections; it knows neither.
+//!
+//! ```text
+//!            reserve              begin            landed, given back
+//!   (pieces) --------> (reserved) -----> (a part) ------------------> whole:   the landing goes to whoever brought the last piece
+//!                                                                     stopped: to whoever stopped it, when the last part is back
+//! ```
+//! What is reserved was asked for, and holds nobody up: only while a part is out is somebody in the landing.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_memory::{Landing, Part, Spread};
+
+use super::pieces::Pieces;
+use crate::peer::calls::Finish;
+
+/// Takes the landing of a transfer that was stopped.
+type Tell = Box<dyn FnOnce(Landing) + Send>;
+/// The part of the time it has left that a pull waits for a way that does nothing: one of so many.
+const PART_OF_TIME: u32 = 4;
+/// Sums of the owner that may wait for their bytes: more than all lanes have under way.
+const SUMS_MAX: usize = 256;
+
+/// A pull that comes over lanes.
+pub(in crate::peer) struct Transfer {
+    /// The call.
+    pub(in crate::peer) call: u64,
+    begun: Instant,
+    /// When nobody wants it any more.
+    deadline: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    pieces: Pieces,
+    /// None once the landing was given back.
+    spread: Option<Spread>,
+    /// Parts that lanes have.
+    out: usize,
+    /// Bytes that came on lanes, and the numbers of those lanes, a bit each.
+    came: u64,
+    lanes: u32,
+    /// When a byte last came.
+    moved: Option<Instant>,
+    over: bool,
+    tell: Option<Tell>,
+    /// The control connections so far, less one: the sum of a piece comes on the one that it was asked for under, or never.
+    epoch: u64,
+    /// Pieces that are here and have no sum yet, by where they begin.
+    ours: HashMap<u64, Sum>,
+    /// Sums of the owner whose pieces are not here yet, likewise.
+    theirs: HashMap<u64, Sum>,
+}
+
+/// What a piece sums to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Sum {
+    length: u64,
+    crc32c: u32,
+    /// The lane that brought it, where that is known.
+    lane: u64,
+}
+
+/// A piece that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reserved {
+    range: Range<u64>,
+    epoch: u64,
+}
+
+impl Reserved {
+    /// Which bytes.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+}
+
+/// What came on a lane.
+pub(super) struct Brought {
+    pub(super) part: Part,
+    pub(super) reserved: Reserved,
+    /// Of its bytes, where the owner says it, too.
+    pub(super) crc32c: Option<u32>,
+    /// The lane that brought it.
+    pub(super) lane: u64,
+}
+
+/// What came of a piece.
+#[must_use]
+pub(super) enum Landed {
+    /// More is to come.
+    More,
+    /// It was the last one. All bytes are in the landing.
+    Whole(Landing),
+    /// Nobody wants it any more; this is to be told.
+    Told(Finish),
+    /// It is not what the owner sent; the lane that brought it.
+    Altered(Range<u64>, u64),
+}
+
+impl Transfer {
+    /// Of which the first `landed` bytes are here.
+    pub(super) fn new(call: u64, landing: Landing, landed: u64, deadline: Instant) -> Arc<Self> {
+        let state = State {
+            pieces: Pieces::new(landing.len(), landed),
+            spread: Some(landing.spread()),
+            out: 0,
+            came: 0,
+            lanes: 0,
+            moved: None,
+            over: false,
+            tell: None,
+            epoch: 0,
+            ours: HashMap::new(),
+            theirs: HashMap::new(),
+        };
+        Arc::new(Self { call, begun: Instant::now(), deadline, state: Mutex::new(state) })
+    }
+
+    /// A part of the time that is left: nothing may wait longer for one way, so that there is time for another.
+    pub(super) fn allowance(&self, now: Instant) -> Duration {
+        self.deadline.saturating_duration_since(now) / PART_OF_TIME
+    }
+
+    /// Until when it waits for lanes, none of which has brought a piece since then, and for `most` at most. While bytes come it
+    /// goes on waiting.
+    pub(super) fn waits_until(&self, since: Instant, most: Duration) -> Instant {
+        let since = since.max(self.begun);
+        let since = self.state.lock().moved.map_or(since, |moved| since.max(moved));
+        since + most.min(self.allowance(since))
+    }
+
+    /// Bytes are coming.
+    pub(super) fn moves(&self) {
+        self.state.lock().moved = Some(Instant::now());
+    }
+
+    /// Whether a byte ever came.
+    pub(in crate::peer) fn has_moved(&self) -> bool {
+        self.state.lock().moved.is_some()
+    }
+
+    /// Bytes came on a lane, wanted or not.
+    pub(super) fn came(&self, lane: u8, bytes: u64) {
+        let mut state = self.state.lock();
+        state.came += bytes;
+        state.lanes |= 1 << (lane % 32);
+    }
+
+    /// How many bytes came on lanes, and on how many lanes; since the last time that this was asked, for the next ones may come
+    /// on lanes of another kind.
+    pub(in crate::peer) fn travelled(&self) -> (u64, u32) {
+        let mut state = self.state.lock();
+        (std::mem::take(&mut state.came), std::mem::take(&mut state.lanes).count_ones())
+    }
+
+    /// Whether no byte of it is wanted any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.state.lock().over
+    }
+
+    /// Bytes that nobody has asked for.
+    pub(super) fn untaken(&self) -> u64 {
+        let state = self.state.lock();
+        if state.over { 0 } else { state.pieces.untaken() }
+    }
+
+    /// The next piece, of at most so many granules, to be asked for.
+    pub(super) fn reserve(&self, granules: u64) -> Option<Reserved> {
+        let mut state = self.state.lock();
+        if state.over {
+            return None;
+        }
+        let epoch = state.epoch;
+        state.pieces.take(granules).map(|range| Reserved { range, epoch })
+    }
+
+    /// The answer to an ask begins: where its bytes go. None where nobody wants them any more.
+    pub(super) fn begin(&self, reserved: &Reserved) -> Option<Part> {
+        let mut state = self.state.lock();
+        if state.over {
+            return None;
+        }
+        // Nobody else has it: what is reserved is not reserved again before it is released.
+        let part = state.spread.as_ref()?.part(reserved.range()).ok()?;
+        state.out += 1;
+        Some(part)
+    }
+
+    /// A piece will not come the way that it was asked for, and nothing of it was begun.
+    pub(super) fn release(&self, reserved: &Reserved) {
+        self.state.lock().pieces.give_back(&reserved.range);
+    }
+
+    /// The same for one that was begun. What is returned is to be done.
+    pub(super) fn give_back(&self, part: Part) -> Option<Finish> {
+        let piece = part.range();
+        drop(part);
+        let mut state = self.state.lock();
+        state.out -= 1;
+        state.pieces.give_back(&piece);
+        if state.over { state.told() } else { None }
+    }
+
+    /// A piece is here.
+    pub(super) fn landed(&self, brought: Brought) -> Landed {
+        let Brought { part, reserved: Reserved { range: piece, epoch }, crc32c, lane } = brought;
+        drop(part);
+        let mut state = self.state.lock();
+        state.out -= 1;
+        if state.over {
+            return state.told().map_or(Landed::More, Landed::Told);
+        }
+        let Some(crc32c) = crc32c else { return state.land(&piece) };
+        if epoch != state.epoch {
+            // Its sum was said on a connection that is no more.
+            state.pieces.give_back(&piece);
+            return Landed::More;
+        }
+        let ours = Sum { length: piece.end - piece.start, crc32c, lane };
+        match state.theirs.remove(&piece.start).filter(|theirs| theirs.length == ours.length) {
+            Some(theirs) if theirs.crc32c == crc32c => state.land(&piece),
+            Some(_) => Landed::Altered(piece, lane),
+            // None yet, or one of an answer that did not come whole.
+            None => {
+                state.ours.insert(piece.start, ours);
+                Landed::More
+            }
+        }
+    }
+
+    /// The owner says what a piece sums to. None: it says too much.
+    pub(super) fn sum(&self, offset: u64, length: u64, crc32c: u32) -> Option<Landed> {
+        let mut state = self.state.lock();
+        if state.over {
+            return Some(Landed::More);
+        }
+        let piece = offset..offset.checked_add(length)?;
+        if let Some(ours) = state.ours.get(&offset).copied() {
+            if ours.length != length {
+                return Some(Landed::More);
+            }
+            state.ours.remove(&offset);
+            let same = ours.crc32c == crc32c;
+            return Some(if same { state.land(&piece) } else { Landed::Altered(piece, ours.lane) });
+        }
+        if state.theirs.len() >= SUMS_MAX && !state.theirs.contains_key(&offset) {
+            return None;
+        }
+        state.theirs.insert(offset, Sum { length, crc32c, lane: 0 });
+        Some(Landed::More)
+    }
+
+    /// The connection that sums came on is another one now: pieces whose sum is not here are asked for again.
+    pub(super) fn forget_sums(&self) {
+        let mut state = self.state.lock();
+        state.epoch += 1;
+        state.theirs.clear();
+        for (offset, Sum { length, .. }) in std::mem::take(&mut state.ours) {
+            state.pieces.give_back(&(offset..offset + length));
+        }
+    }
+
+    /// Nobody wants it any more. The landing is told as soon as no lane writes it; if that is now, by what is returned.
+    pub(in crate::peer) fn stop(&self, tell: Tell) -> Option<Finish> {
+        let mut state = self.state.lock();
+        state.over = true;
+        state.tell = Some(tell);
+        if state.out == 0 { state.told() } else { None }
+    }
+
+    /// Whoever brought the last piece finds that nobody waits for the landing: it goes to whoever stopped it.
+    pub(in crate::peer) fn unwanted(&self, landing: Landing) -> Option<Finish> {
+        let tell = self.state.lock().tell.take()?;
+        Some(Box::new(move || tell(landing)))
+    }
+
+    /// Takes the landing away from lanes: it, and how many bytes are in it without a gap. None while a lane writes.
+    pub(in crate::peer) fn reclaim(&self) -> Option<(Landing, u64)> {
+        let mut state = self.state.lock();
+        if state.over || state.out > 0 {
+            return None;
+        }
+        state.over = true;
+        let landing = state.join()?;
+        Some((landing, state.pieces.prefix()))
+    }
+}
+
+impl State {
+    fn land(&mut self, piece: &Range<u64>) -> Landed {
+        self.pieces.land(piece);
+        if !self.pieces.is_whole() {
+            return Landed::More;
+        }
+        self.over = true;
+        self.join().map_or(Landed::More, Landed::Whole)
+    }
+
+    fn told(&mut self) -> Option<Finish> {
+        if self.out > 0 || self.tell.is_none() {
+            return None;
+        }
+        let landing = self.join()?;
+        let tell = self.tell.take()?;
+        Some(Box::new(move || tell(landing)))
+    }
+
+    fn join(&mut self) -> Option<Landing> {
+        match self.spread.take()?.join() {
+            Ok(landing) => Some(landing),
+            // Every part is counted, and dropped before it is counted back.
+            Err(spread) => {
+                self.spread = Some(spread);
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,323 @@
+//! What a lane is made of: something that carries asks one way and their answers the other. TCP with TLS, plain TCP and a
+//! stream of QUIC are three of them; the reader and the server above see no difference.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_memory::Part;
+use tensorlane_proto::Failure;
+use tensorlane_proto::frame::{
+    self, FAILED, FrameError, HEADER_BYTES, Header, LAST, PIECE_BYTES_MAX, PeerKind, REPLY,
+};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::wire;
+
+use super::transfer::{Brought, Reserved, Transfer};
+use crate::peer::calls::Finish;
+use crate::peer::parse::{Flow, OFFSET_BYTES, Sink};
+use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::record::RecordError;
+
+/// How long a wire waits for bytes before it looks whether they are still wanted.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// A lane is never taken for failed sooner, however little time a pull has: more than the round trip around the world.
+const PROGRESS_MIN: Duration = Duration::from_millis(500);
+
+/// Why a lane ended.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::peer) enum LaneEnd {
+    /// Something came that may not.
+    #[error("{0}")]
+    Frame(#[from] FrameError),
+    /// A record was altered.
+    #[error("{0}")]
+    Record(#[from] RecordError),
+    /// No byte moved although some were due.
+    #[error("nothing moved for the progress deadline")]
+    Progress,
+    /// The other end closed.
+    #[error("the other end closed")]
+    Closed,
+    /// The socket failed.
+    #[error("{0}")]
+    Socket(io::Error),
+    /// It had nothing to do.
+    #[error("it had nothing to do")]
+    Idle,
+    /// Its connection ended.
+    #[error("its connection ended")]
+    Ended,
+    /// The owner has no bytes of a pull that is not over: its end of the connection knows more than ours.
+    #[error("the owner refused: {0}")]
+    Refused(Failure),
+    /// It brought other bytes than were sent.
+    #[error("bytes {} to {} are not what the owner sent", .0.start, .0.end)]
+    Altered(Range<u64>),
+    /// Something of ours is not as it must be.
+    #[error("a mistake of this sidecar: {0}")]
+    Ours(String),
+}
+
+impl LaneEnd {
+    /// The label in metrics.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Frame(_) => "frame",
+            Self::Record(_) => "record",
+            Self::Progress => "progress",
+            Self::Closed | Self::Socket(_) => "lost",
+            Self::Idle => "idle",
+            Self::Ended => "ended",
+            Self::Refused(_) => "refused",
+            Self::Altered(_) => "altered",
+            Self::Ours(_) => "ours",
+        }
+    }
+
+    /// Whether it should be opened again only after a while.
+    pub(super) fn is_failure(&self) -> bool {
+        !matches!(self, Self::Idle | Self::Ended)
+    }
+}
+
+impl From<SendError> for LaneEnd {
+    fn from(error: SendError) -> Self {
+        match error {
+            SendError::Closed => Self::Closed,
+            SendError::Progress => Self::Progress,
+            SendError::Socket(error) => Self::Socket(error),
+            SendError::Tls(error) => Self::Record(error.into()),
+            SendError::Backlog => Self::Ours("a lane has no backlog".into()),
+            SendError::Source(error) => Self::Ours(error.to_string()),
+        }
+    }
+}
+
+/// One end of a lane. Every method may wait for the socket.
+pub(super) trait Wire: Send {
+    /// Reader: asks for bytes of a pull.
+    fn ask(&mut self, call: u64, bytes: &Range<u64>) -> Result<(), LaneEnd>;
+    /// Reader: takes the answer to the oldest ask that has none.
+    fn receive(&mut self, answer: &mut Answer) -> Result<(), LaneEnd>;
+    /// Reader: says that it has nothing to ask for and closes.
+    fn leave(&mut self) -> Result<(), LaneEnd>;
+    /// Server: the next ask. A reader that leaves is [`LaneEnd::Idle`].
+    fn next_ask(&mut self) -> Result<Ask, LaneEnd>;
+    /// Server: the next `length` bytes of a pull; their CRC-32C where the reader is to be told.
+    fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd>;
+    /// Server: there is no answer.
+    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd>;
+}
+
+/// Bytes of a pull that the other end wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) call: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+}
+
+impl Ask {
+    /// Reads one; nothing else may come to a server.
+    pub(super) fn decode(kind: PeerKind, header: Header, body: &[u8]) -> Result<Self, LaneEnd> {
+        use prost::Message;
+        if kind != PeerKind::Ask || header.flags != 0 {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        let ask = v1::Ask::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+        if header.call == 0 && ask == v1::Ask::default() {
+            return Err(LaneEnd::Idle);
+        }
+        if header.call == 0 {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        if ask.length == 0 || ask.length > PIECE_BYTES_MAX {
+            return Err(FrameError::Malformed(header.kind).into());
+        }
+        Ok(Self { call: header.call, offset: ask.offset, length: ask.length.into() })
+    }
+}
+
+/// The answer to an ask while it comes: where its bytes go, and what may come next.
+pub(super) struct Answer {
+    pub(super) transfer: Arc<Transfer>,
+    pub(super) reserved: Reserved,
+    /// Where the bytes go; none when nobody wants them any more.
+    part: Option<Part>,
+    range: Range<u64>,
+    at: u64,
+    /// Where it was when it was last looked after.
+    seen: u64,
+    /// How long no byte of it may come.
+    progress: Duration,
+    /// CRC-32C of what came, where the wire does not prove its bytes itself.
+    pub(super) crc32c: Option<u32>,
+    /// The owner has no answer, and says why.
+    pub(super) refused: Option<Failure>,
+    done: bool,
+}
+
+impl Answer {
+    pub(super) fn new(transfer: Arc<Transfer>, reserved: Reserved) -> Self {
+        let (range, part) = (reserved.range(), transfer.begin(&reserved));
+        let (at, seen) = (range.start, range.start);
+        let progress = transfer.allowance(Instant::now()).max(PROGRESS_MIN);
+        Self { transfer, reserved, part, range, at, seen, progress, crc32c: None, refused: None, done: false }
+    }
+
+    /// How long no byte may come until the lane has failed: less where the pull is in a hurry, so that it has time for
+    /// another one.
+    pub(super) fn progress(&self, most: Duration) -> Duration {
+        most.min(self.progress)
+    }
+
+    /// Which bytes were asked for.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Whether all of it came.
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    /// What came on a lane, if it is wanted.
+    pub(super) fn into_brought(self, lane: u64) -> Option<Brought> {
+        let Self { part, reserved, crc32c, .. } = self;
+        part.map(|part| Brought { part, reserved, crc32c, lane })
+    }
+
+    /// It does not come whole: whoever wants its bytes asks again. What is returned is to be done.
+    pub(super) fn give_back(self) -> Option<Finish> {
+        match self.part {
+            Some(part) => self.transfer.give_back(part),
+            None => {
+                self.transfer.release(&self.reserved);
+                None
+            }
+        }
+    }
+
+    /// Lets go of the memory if nobody wants the bytes any more. Before every wait for the socket, and once a [`TICK`] where
+    /// there is none.
+    pub(super) fn look(&mut self) {
+        if std::mem::replace(&mut self.seen, self.at) != self.at {
+            self.transfer.moves();
+        }
+        if !self.transfer.is_over() {
+            return;
+        }
+        if let Some(part) = self.part.take()
+            && let Some(finish) = self.transfer.give_back(part)
+        {
+            finish();
+        }
+    }
+
+    /// Checks that the chunk that begins may come here.
+    pub(super) fn chunk(&self, header: Header, offset: u64, length: usize) -> Result<(), FrameError> {
+        let end = offset.checked_add(length as u64).ok_or(FrameError::Malformed(header.kind))?;
+        if header.flags & (REPLY | FAILED) != 0 || header.call != self.transfer.call || self.done {
+            return Err(FrameError::OutOfPlace(header.kind));
+        }
+        let fits = offset == self.at && length > 0 && end <= self.range.end;
+        if !fits || header.is_last() != (end == self.range.end) {
+            return Err(FrameError::Malformed(header.kind));
+        }
+        Ok(())
+    }
+
+    /// Room for the next bytes, at most `most`; `None`: they go nowhere.
+    pub(super) fn room(&mut self, most: usize) -> Option<&mut [u8]> {
+        let from = (self.at - self.range.start) as usize;
+        let room = self.part.as_mut()?.bytes_mut().get_mut(from..)?;
+        let most = most.min(room.len());
+        Some(&mut room[..most])
+    }
+
+    /// So many bytes came.
+    pub(super) fn came(&mut self, bytes: usize) {
+        self.at += bytes as u64;
+        self.done = self.at == self.range.end;
+    }
+
+    /// The owner refuses.
+    pub(super) fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), FrameError> {
+        use prost::Message;
+        let refusal = kind == PeerKind::Ask && header.flags == REPLY | FAILED;
+        if !refusal || header.call != self.transfer.call || self.at != self.range.start || self.done {
+            return Err(FrameError::OutOfPlace(header.kind));
+        }
+        let failure = v1::Failure::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+        self.refused = Some(wire::failure(failure));
+        self.done = true;
+        Ok(())
+    }
+}
+
+/// What a reader says that leaves.
+pub(super) fn leaving() -> Vec<u8> {
+    frame::encode(PeerKind::Ask.into(), 0, 0, &v1::Ask::default())
+}
+
+/// What stands before the bytes of a chunk.
+pub(super) fn chunk_head(call: u64, at: u64, bytes: u64, last: bool) -> [u8; HEADER_BYTES + OFFSET_BYTES] {
+    let length = (OFFSET_BYTES as u64 + bytes) as u32;
+    let header = Header { length, kind: PeerKind::Chunk.into(), flags: if last { LAST } else { 0 }, call };
+    let mut head = [0; HEADER_BYTES + OFFSET_BYTES];
+    head[..HEADER_BYTES].copy_from_slice(&header.encode());
+    head[HEADER_BYTES..].copy_from_slice(&at.to_le_bytes());
+    head
+}
+
+/// Takes one ask.
+pub(super) struct AskSink(pub(super) Option<Ask>);
+
+impl Sink for AskSink {
+    type Error = LaneEnd;
+
+    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, LaneEnd> {
+        self.0 = Some(Ask::decode(kind, header, body)?);
+        Ok(Flow::Stop)
+    }
+
+    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), LaneEnd> {
+        Err(FrameError::OutOfPlace(header.kind).into())
+    }
+
+    fn bytes(&mut self, _: &[u8]) -> Result<(), LaneEnd> {
+        Ok(())
+    }
+
+    fn chunk_end(&mut self) -> Result<Flow, LaneEnd> {
+        Ok(Flow::Stop)
+    }
+}
+
+impl Sink for Answer {
+    type Error = LaneEnd;
+
+    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, LaneEnd> {
+        Answer::message(self, kind, header, body)?;
+        Ok(Flow::Stop)
+    }
+
+    fn chunk(&mut self, header: Header, offset: u64, length: usize) -> Result<(), LaneEnd> {
+        Ok(Answer::chunk(self, header, offset, length)?)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) -> Result<(), LaneEnd> {
+        if let Some(room) = self.room(bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+        self.at += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn chunk_end(&mut self) -> Result<Flow, LaneEnd> {
+        self.came(0);
+        Ok(if self.done { Flow::Stop } else { Flow::Go })
+    }
+}

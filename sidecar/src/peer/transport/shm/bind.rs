@@ -1,0 +1,166 @@
+//! How two ends of a control connection prove to each other that they are on one node: by meeting at a socket of its
+//! directory, and bringing there what only they know.
+//!
+//! ```text
+//!   who dialed control                                       who accepted it
+//!     | magic, number of the connection, nonce                     |
+//!     |----------------------------------------------------------->|
+//!     |                     nonce, HMAC(key, accepts, both nonces) |
+//!     |<-----------------------------------------------------------|
+//!     | HMAC(key, dials, both nonces)                              |
+//!     |----------------------------------------------------------->|
+//!     |                                                     1 byte |
+//!     |<-----------------------------------------------------------|
+//! ```
+//! The key was made for this connection and told on it alone. Host names, boot ids and addresses prove nothing: they are
+//! equal where nodes are not, and they lie.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::directory::NotThere;
+use super::{Shm, directory};
+use crate::peer::link::Link;
+use crate::peer::shared::Shared;
+use crate::peer::transport::lanes::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
+
+/// What a call begins with.
+const MAGIC: [u8; 8] = *b"tl-node1";
+const HELLO: usize = MAGIC.len() + ID_BYTES + BYTES;
+/// That the caller is taken.
+const WELCOME: u8 = 1;
+/// How long a caller may be ahead of its connection.
+const SOON: Duration = Duration::from_millis(500);
+/// The proofs of lanes have a number and a direction; this is neither.
+const NAME: LaneName = LaneName { number: 0, serves: false };
+
+/// Why it was not proven that two peers share a node.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unproven {
+    /// Its socket.
+    #[error(transparent)]
+    NotThere(#[from] NotThere),
+    /// It does not know what the other end of the connection knows.
+    #[error("{0}")]
+    Stranger(&'static str),
+    /// It broke off, or took too long.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+}
+
+impl Unproven {
+    /// Whether it is on another node, as far as this one can see.
+    pub(super) fn is_other_node(&self) -> bool {
+        matches!(self, Self::NotThere(NotThere::OtherNode))
+    }
+
+    /// The label in metrics.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::NotThere(NotThere::OtherNode) => "other_node",
+            Self::NotThere(NotThere::Foreign) => "foreign_socket",
+            Self::Stranger(_) => "stranger",
+            Self::NotThere(NotThere::Socket(_)) | Self::Socket(_) => "socket",
+        }
+    }
+}
+
+/// Calls the peer at its socket.
+pub(super) fn dial(shm: &Shm, until: Instant) -> Result<UnixStream, Unproven> {
+    let stream = directory::connect(shm.node.directory(), &shm.theirs)?;
+    let ours = nonce();
+    let mut hello = MAGIC.to_vec();
+    hello.extend(shm.key.id());
+    hello.extend(ours);
+    send(&stream, &hello, until)?;
+    let answer: [u8; 2 * BYTES] = receive(&stream, until)?;
+    let (theirs, proof) = split(&answer);
+    if !shm.key.is_proven(Role::NodeAccepts, NAME, &[ours, theirs], proof) {
+        return Err(Unproven::Stranger("who answers at its socket is not the peer"));
+    }
+    send(&stream, &shm.key.prove(Role::NodeDials, NAME, &[ours, theirs]), until)?;
+    match receive::<1>(&stream, until)? {
+        [WELCOME] => Ok(stream),
+        _ => Err(Unproven::Stranger("the peer does not take us")),
+    }
+}
+
+/// Somebody called at our socket: the connection that it belongs to.
+pub(super) fn accept(
+    shared: &Arc<Shared>,
+    stream: &UnixStream,
+    until: Instant,
+) -> Result<Arc<Link>, Unproven> {
+    let hello: [u8; HELLO] = receive(stream, until)?;
+    let (magic, rest) = hello.split_at(MAGIC.len());
+    let (id, theirs) = rest.split_at(ID_BYTES);
+    if magic != MAGIC {
+        return Err(Unproven::Stranger("it speaks something else"));
+    }
+    let theirs: Nonce = theirs.try_into().map_err(|_| Unproven::Stranger("its nonce is cut short"))?;
+    let link = connection(shared, id, until).ok_or(Unproven::Stranger("its connection is not up"))?;
+    let shm = link.ways.shm().ok_or(Unproven::Stranger("its connection shares no memory"))?;
+    let ours = nonce();
+    let mut answer = ours.to_vec();
+    answer.extend(shm.key.prove(Role::NodeAccepts, NAME, &[theirs, ours]));
+    send(stream, &answer, until)?;
+    let proof: [u8; BYTES] = receive(stream, until)?;
+    if !shm.key.is_proven(Role::NodeDials, NAME, &[theirs, ours], &proof) {
+        return Err(Unproven::Stranger("it does not prove that it is the other end of the connection"));
+    }
+    Ok(link)
+}
+
+/// The connection of a number. The other end of it may have heard our Hello before we are done with its place.
+fn connection(shared: &Arc<Shared>, id: &[u8], until: Instant) -> Option<Arc<Link>> {
+    let is_its = |link: &Arc<Link>| !link.dialed && link.ways.shm().is_some_and(|shm| shm.key.id() == *id);
+    let until = until.min(Instant::now() + SOON);
+    loop {
+        let mut links = shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
+        if let Some(link) = links.find(is_its) {
+            return Some(link);
+        }
+        if Instant::now() >= until || shared.is_stopping() {
+            return None;
+        }
+        shared.pause(Duration::from_millis(5));
+    }
+}
+
+/// Says to a caller that is taken that it is.
+pub(super) fn welcome(stream: &UnixStream, until: Instant) -> io::Result<()> {
+    send(stream, &[WELCOME], until)
+}
+
+fn split(answer: &[u8; 2 * BYTES]) -> (Nonce, &[u8]) {
+    let (nonce, proof) = answer.split_at(BYTES);
+    let mut theirs = [0; BYTES];
+    theirs.copy_from_slice(nonce);
+    (theirs, proof)
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+fn send(mut stream: &UnixStream, bytes: &[u8], until: Instant) -> io::Result<()> {
+    stream.set_write_timeout(Some(left(until)?))?;
+    stream.write_all(bytes)
+}
+
+fn receive<const N: usize>(mut stream: &UnixStream, until: Instant) -> io::Result<[u8; N]> {
+    let (mut bytes, mut have) = ([0; N], 0);
+    while have < N {
+        stream.set_read_timeout(Some(left(until)?))?;
+        match stream.read(&mut bytes[have..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(more) => have += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,251 @@
+//! The directory that the sidecars of a node share, and our socket in it. Knows file names and inodes, and no peer.
+//!
+//! Anybody who may write there can put a file under any name. So a socket is found by the name *and* the inode that its
+//! owner has told on the control connection, opened without following links, and connected through the descriptor that was
+//! looked at.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tensorlane_proto::Fingerprint;
+
+/// Digits of a name. Two sidecars of one node that have them in common are refused each other: one in 2⁶⁴.
+const DIGITS: usize = 16;
+/// Files that are looked at for sockets that the dead left. More are left to the next sidecar that starts.
+const SWEPT_MAX: usize = 4096;
+
+/// Where a socket is: what is told to peers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::peer) struct SocketName {
+    /// 16 hex digits and `.sock`.
+    pub(in crate::peer) name: String,
+    /// Of the file under that name.
+    pub(in crate::peer) inode: u64,
+}
+
+/// Why a peer's socket was not connected.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotThere {
+    /// It is not in this directory, or nobody listens on it: the peer is on another node.
+    #[error("it has no socket in this node's directory")]
+    OtherNode,
+    /// Something else has its name.
+    #[error("what has its name in the node's directory is not its socket")]
+    Foreign,
+    /// The kernel says no.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+}
+
+/// Our socket in the directory. The file goes with it.
+#[derive(Debug)]
+pub(super) struct Bound {
+    path: PathBuf,
+    pub(super) listener: UnixListener,
+    pub(super) socket: SocketName,
+}
+
+impl SocketName {
+    /// A name as a peer tells it; none where it cannot be one.
+    pub(in crate::peer) fn checked(name: &str, inode: u64) -> Option<Self> {
+        let digits = name.strip_suffix(".sock")?;
+        let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+        (digits.len() == DIGITS && digits.bytes().all(hex)).then(|| Self { name: name.to_owned(), inode })
+    }
+}
+
+/// The name of the socket of whoever has a key.
+pub(super) fn name_of(fingerprint: &Fingerprint) -> String {
+    let digits = fingerprint.to_string();
+    let digits = digits.rsplit(':').next().unwrap_or_default();
+    format!("{}.sock", &digits[..DIGITS])
+}
+
+impl Bound {
+    /// Listens in `directory` under `name`. The file appears there when it is listened on, so that nobody takes it for one
+    /// of the dead.
+    pub(super) fn bind(directory: &Path, name: &str) -> io::Result<Self> {
+        // A name that nobody can take before.
+        let coming = directory.join(format!(".{name}.{:016x}", rand::random::<u64>()));
+        let path = directory.join(name);
+        let listener = UnixListener::bind(&coming)?;
+        let listening = || {
+            let inode = open_to_all(&coming)?;
+            std::fs::rename(&coming, &path)?;
+            Ok(inode)
+        };
+        match listening() {
+            Ok(inode) => {
+                if is_local(directory) {
+                    sweep(directory);
+                }
+                Ok(Self { path, listener, socket: SocketName { name: name.to_owned(), inode } })
+            }
+            Err(error) => {
+                let _ = std::fs::remove_file(&coming);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the file is still there.
+    pub(super) fn is_there(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.socket.inode)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if self.is_there() {
+            // Gone meanwhile is as good.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Lets any sidecar call, whatever its user; it still has to prove who it is. Gives the inode. By the file and not by its name,
+/// which anybody who may write to the directory as this user can give to a link.
+fn open_to_all(path: &Path) -> io::Result<u64> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    let found = rustix::fs::statat(&file, "", AtFlags::EMPTY_PATH)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
+        return Err(io::Error::other("something else has taken the place of our socket"));
+    }
+    let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(by_descriptor, std::fs::Permissions::from_mode(0o666))?;
+    Ok(found.st_ino)
+}
+
+/// Whether a directory is on this machine for certain. In one that machines share, a socket on which nobody listens here may
+/// be that of another kernel.
+fn is_local(directory: &Path) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const EXT: i64 = 0xef53;
+    const XFS: i64 = 0x5846_5342;
+    const BTRFS: i64 = 0x9123_683e;
+    const OVERLAY: i64 = 0x794c_7630;
+    let kind = rustix::fs::statfs(directory).map(|found| found.f_type);
+    kind.is_ok_and(|kind| [TMPFS, EXT, XFS, BTRFS, OVERLAY].contains(&kind))
+}
+
+/// A peer's socket, looked at.
+fn find(directory: &Path, socket: &SocketName) -> Result<OwnedFd, NotThere> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = match rustix::fs::open(directory.join(&socket.name), flags, Mode::empty()) {
+        Err(Errno::NOENT) => return Err(NotThere::OtherNode),
+        found => found.map_err(io::Error::from)?,
+    };
+    let file = rustix::fs::statat(&found, "", AtFlags::EMPTY_PATH).map_err(io::Error::from)?;
+    let is_its = FileType::from_raw_mode(file.st_mode) == FileType::Socket && file.st_ino == socket.inode;
+    if is_its { Ok(found) } else { Err(NotThere::Foreign) }
+}
+
+/// Whether the file of a peer's socket is in the directory. Proves nothing; that it is not is reason enough not to try.
+pub(super) fn is_listed(directory: &Path, socket: &SocketName) -> bool {
+    find(directory, socket).is_ok()
+}
+
+/// Connects to a peer's socket, without waiting for it.
+pub(super) fn connect(directory: &Path, socket: &SocketName) -> Result<UnixStream, NotThere> {
+    let found = find(directory, socket)?;
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()));
+    let address = address.map_err(io::Error::from)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let stream = stream.map_err(io::Error::from)?;
+    match rustix::net::connect(&stream, &address) {
+        Ok(()) => {}
+        // Its file is here and its listener is not: dead, or in the kernel of another node that shares the directory.
+        Err(Errno::CONNREFUSED | Errno::NOENT) => return Err(NotThere::OtherNode),
+        Err(error) => return Err(io::Error::from(error).into()),
+    }
+    let stream = UnixStream::from(stream);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Removes sockets on which nobody listens any more, as far as we may.
+fn sweep(directory: &Path) {
+    let Ok(files) = std::fs::read_dir(directory) else { return };
+    for file in files.take(SWEPT_MAX).flatten() {
+        let named = file.file_name().to_str().is_some_and(|name| SocketName::checked(name, 0).is_some());
+        if !named || !file.file_type().is_ok_and(|kind| kind.is_socket()) {
+            continue;
+        }
+        let Ok(inode) = file.metadata().map(|file| file.ino()) else { continue };
+        let Some(socket) = file.file_name().to_str().and_then(|name| SocketName::checked(name, inode)) else {
+            continue;
+        };
+        if matches!(connect(directory, &socket), Err(NotThere::OtherNode)) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(digit: char) -> String {
+        format!("{}.sock", String::from(digit).repeat(DIGITS))
+    }
+
+    #[test]
+    fn a_socket_is_found_by_name_and_inode_and_by_nothing_less() {
+        let dir = tempfile::tempdir().unwrap();
+        let bound = Bound::bind(dir.path(), &name('a')).unwrap();
+        assert!(connect(dir.path(), &bound.socket).is_ok() && is_listed(dir.path(), &bound.socket));
+        let other = SocketName { inode: bound.socket.inode + 1, ..bound.socket.clone() };
+        assert!(matches!(connect(dir.path(), &other), Err(NotThere::Foreign)));
+        let absent = SocketName { name: name('b'), ..bound.socket.clone() };
+        assert!(matches!(connect(dir.path(), &absent), Err(NotThere::OtherNode)));
+        let link = SocketName { name: name('c'), ..bound.socket.clone() };
+        std::os::unix::fs::symlink(dir.path().join(name('a')), dir.path().join(name('c'))).unwrap();
+        assert!(matches!(connect(dir.path(), &link), Err(NotThere::Foreign)));
+        let inode = std::fs::symlink_metadata(dir.path().join(name('c'))).unwrap().ino();
+        assert!(matches!(connect(dir.path(), &SocketName { inode, ..link }), Err(NotThere::Foreign)));
+    }
+
+    #[test]
+    fn names_with_anything_else_in_them_are_none() {
+        assert!(SocketName::checked(&name('0'), 1).is_some());
+        for wrong in
+            ["", ".sock", "../../../etc/x.sock", "AAAAAAAAAAAAAAAA.sock", "aaaaaaaaaaaaaaaa.sock.sock"]
+        {
+            assert_eq!(SocketName::checked(wrong, 1), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_there_while_it_is_listened_on_and_a_stranger_in_its_place_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let bound = Bound::bind(dir.path(), &name('a')).unwrap();
+        assert!(bound.is_there());
+        std::fs::remove_file(dir.path().join(name('a'))).unwrap();
+        std::fs::write(dir.path().join(name('a')), "mine").unwrap();
+        assert!(!bound.is_there());
+        drop(bound);
+        assert!(dir.path().join(name('a')).exists());
+        drop(Bound::bind(dir.path(), &name('b')).unwrap());
+        assert!(!dir.path().join(name('b')).exists());
+    }
+
+    #[test]
+    fn sockets_of_the_dead_are_removed_and_those_of_the_living_are_not() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(UnixListener::bind(dir.path().join(name('a'))).unwrap());
+        let living = Bound::bind(dir.path(), &name('b')).unwrap();
+        assert!(!dir.path().join(name('a')).exists());
+        let mine = Bound::bind(dir.path(), &name('c')).unwrap();
+        assert!(living.is_there() && mine.is_there());
+        let again = Bound::bind(dir.path(), &name('b')).unwrap();
+        assert!(again.is_there() && !living.is_there(), "a restarted sidecar takes its own name over");
+    }
+}

@@ -1,0 +1,157 @@
+//! What the reader knows of the owner's segments: those that are here, those that calls wait for, and those to be asked for.
+//! Plain data, behind the lock of whoever has it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How long a segment without a tensor in use stays mapped. Mapping it again costs a round trip and, in every client, the
+/// faults of its pages; until it is unmapped everywhere its owner cannot destroy it.
+pub(super) const IDLE: Duration = Duration::from_secs(10);
+
+/// The segments of one owner.
+#[derive(Debug)]
+pub(super) struct Maps<F> {
+    /// Segments can be had: both ends have met.
+    up: bool,
+    here: HashMap<u32, Here<F>>,
+    /// Calls by the segment that they wait for.
+    waiting: HashMap<u32, Vec<u64>>,
+    to_ask: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct Here<F> {
+    segment: F,
+    /// Nothing in it is in use, since then.
+    idle: Option<Instant>,
+}
+
+/// What became of a wish for a segment.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::peer) enum Found<F> {
+    /// It is here.
+    Here(F),
+    /// It will be asked for; the call hears of it.
+    Later,
+    /// None can be had.
+    Never,
+}
+
+impl<F> Default for Maps<F> {
+    fn default() -> Self {
+        Self { up: false, here: HashMap::new(), waiting: HashMap::new(), to_ask: Vec::new() }
+    }
+}
+
+impl<F: Clone> Maps<F> {
+    /// Both ends have met.
+    pub(super) fn open(&mut self) {
+        self.up = true;
+    }
+
+    /// They have parted: what was here, and the calls that wait.
+    pub(super) fn close(&mut self) -> (Vec<F>, Vec<u64>) {
+        self.up = false;
+        self.to_ask.clear();
+        let here = self.here.drain().map(|(_, here)| here.segment).collect();
+        (here, self.waiting.drain().flat_map(|(_, calls)| calls).collect())
+    }
+
+    /// A call needs a segment.
+    pub(super) fn find(&mut self, call: u64, segment: u32) -> Found<F> {
+        if !self.up {
+            return Found::Never;
+        }
+        if let Some(here) = self.here.get_mut(&segment) {
+            here.idle = None;
+            return Found::Here(here.segment.clone());
+        }
+        let waiting = self.waiting.entry(segment).or_default();
+        if waiting.is_empty() {
+            self.to_ask.push(segment);
+        }
+        waiting.push(call);
+        Found::Later
+    }
+
+    /// Segments to be asked for now.
+    pub(super) fn asks(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.to_ask)
+    }
+
+    /// Whether somebody waits for a segment.
+    pub(super) fn is_wanted(&self, segment: u32) -> bool {
+        self.waiting.contains_key(&segment)
+    }
+
+    /// A segment has come: the calls that waited for it.
+    pub(super) fn came(&mut self, segment: u32, mapped: F) -> Vec<u64> {
+        if self.up {
+            self.here.insert(segment, Here { segment: mapped, idle: None });
+        }
+        self.waiting.remove(&segment).unwrap_or_default()
+    }
+
+    /// A segment is not to be had: the calls that waited for it.
+    pub(super) fn gone(&mut self, segment: u32) -> Vec<u64> {
+        self.waiting.remove(&segment).unwrap_or_default()
+    }
+
+    /// Forgets segments of which nothing was in use for a while.
+    pub(super) fn tidy(&mut self, now: Instant, is_idle: impl Fn(&F) -> bool) -> Vec<F> {
+        for here in self.here.values_mut() {
+            here.idle = is_idle(&here.segment).then(|| here.idle.unwrap_or(now));
+        }
+        let over = |_: &u32, here: &mut Here<F>| here.idle.is_some_and(|since| now >= since + IDLE);
+        self.here.extract_if(over).map(|(_, here)| here.segment).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_asked_for_once_and_all_who_wait_hear_of_it() {
+        let mut maps = Maps::default();
+        assert_eq!(maps.find(1, 7), Found::Never);
+        maps.open();
+        assert_eq!(
+            [maps.find(1, 7), maps.find(2, 7), maps.find(3, 8)],
+            [Found::Later, Found::Later, Found::Later]
+        );
+        assert_eq!((maps.asks(), maps.asks()), (vec![7, 8], vec![]));
+        assert!(maps.is_wanted(7) && !maps.is_wanted(9));
+        assert_eq!((maps.came(7, 'a'), maps.find(4, 7)), (vec![1, 2], Found::Here('a')));
+        assert_eq!((maps.gone(8), maps.gone(8)), (vec![3], vec![]));
+        // It may be there the next time.
+        assert_eq!((maps.find(5, 8), maps.asks()), (Found::Later, vec![8]));
+    }
+
+    #[test]
+    fn whoever_waits_hears_of_the_end() {
+        let mut maps = Maps::default();
+        maps.open();
+        maps.find(1, 7);
+        maps.came(7, 'a');
+        maps.find(2, 8);
+        assert_eq!(maps.close(), (vec!['a'], vec![2]));
+        assert_eq!((maps.find(3, 7), maps.asks()), (Found::Never, vec![]));
+        assert!(maps.came(9, 'b').is_empty());
+        maps.open();
+        assert_eq!(maps.find(4, 9), Found::Later, "what came when nobody was there to take it is gone");
+    }
+
+    #[test]
+    fn a_segment_is_forgotten_when_nothing_of_it_was_used_for_a_while() {
+        let (mut maps, now) = (Maps::default(), Instant::now());
+        maps.open();
+        maps.came(7, 'a');
+        assert!(maps.tidy(now, |_| false).is_empty());
+        assert!(maps.tidy(now, |_| true).is_empty());
+        assert_eq!(maps.find(1, 7), Found::Here('a'));
+        assert!(maps.tidy(now + IDLE, |_| true).is_empty());
+        assert_eq!(maps.tidy(now + 2 * IDLE, |_| true), ['a']);
+        assert_eq!(maps.find(2, 7), Found::Later);
+    }
+}

@@ -1,0 +1,160 @@
+//! Whether two ends have met at the node's socket, and when to try again. Plain data.
+
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::negotiate::SameNode;
+
+/// First and longest wait between two calls at a peer's socket. The peer may be on another node for good.
+const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How often at most time is looked at, whoever asks.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long after the connection came up it counts as about to be known: who asks for a tensor meanwhile waits for it.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How things stand between two ends.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    since: Instant,
+    socket: Option<Arc<UnixStream>>,
+    /// A thread calls now.
+    calling: bool,
+    /// Nothing was tried yet.
+    untried: bool,
+    due: Instant,
+    wait: Duration,
+    looked: Option<Instant>,
+    /// The peer has no socket in this node's directory.
+    elsewhere: bool,
+    over: bool,
+}
+
+impl Meeting {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            socket: None,
+            calling: false,
+            untried: true,
+            due: now,
+            wait: WAITS.0,
+            looked: None,
+            elsewhere: false,
+            over: false,
+        }
+    }
+
+    pub(super) fn same_node(&self) -> SameNode {
+        match (&self.socket, self.elsewhere) {
+            (Some(_), _) => SameNode::Proven,
+            (None, true) => SameNode::Refuted,
+            (None, false) => SameNode::Unknown,
+        }
+    }
+
+    /// Whether the first try is not over.
+    pub(super) fn is_pending(&self, now: Instant) -> bool {
+        self.socket.is_none() && self.untried && !self.elsewhere && !self.over && now < self.since + FRESH
+    }
+
+    pub(super) fn socket(&self) -> Option<Arc<UnixStream>> {
+        self.socket.clone()
+    }
+
+    /// Whether time is to be looked at now; counts as done.
+    pub(super) fn is_time(&mut self, now: Instant) -> bool {
+        let is_time = !self.over && self.looked.is_none_or(|looked| now >= looked + LOOK);
+        if is_time {
+            self.looked = Some(now);
+        }
+        is_time
+    }
+
+    /// Whether to call now; counts as begun.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.socket.is_none() && !self.calling && !self.over && now >= self.due;
+        self.calling |= is_due;
+        is_due
+    }
+
+    /// Whether the peer's file is there was looked at.
+    pub(super) fn looked(&mut self, is_listed: bool) {
+        self.elsewhere = !is_listed;
+    }
+
+    /// A call came to nothing.
+    pub(super) fn failed(&mut self, now: Instant, elsewhere: bool) {
+        (self.calling, self.untried, self.elsewhere) = (false, false, elsewhere);
+        self.due = now + self.wait;
+        self.wait = (self.wait * 2).min(WAITS.1);
+    }
+
+    /// They have met; false where there is no place for another meeting.
+    pub(super) fn begin(&mut self, socket: &Arc<UnixStream>) -> bool {
+        self.calling = false;
+        if self.over || self.socket.is_some() {
+            return false;
+        }
+        self.socket = Some(Arc::clone(socket));
+        (self.untried, self.elsewhere, self.wait) = (false, false, WAITS.0);
+        true
+    }
+
+    /// They have parted.
+    pub(super) fn end(&mut self, now: Instant) {
+        self.socket = None;
+        self.due = now + self.wait;
+    }
+
+    /// The connection has ended: they do not meet any more.
+    pub(super) fn over(&mut self) {
+        self.over = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn socket() -> Arc<UnixStream> {
+        Arc::new(UnixStream::pair().unwrap().0)
+    }
+
+    #[test]
+    fn calls_are_repeated_ever_more_rarely_until_one_is_taken() {
+        let now = Instant::now();
+        let mut meeting = Meeting::new(now);
+        assert!(meeting.is_pending(now) && meeting.is_due(now) && !meeting.is_due(now));
+        let mut waits = Vec::new();
+        let mut at = now;
+        for _ in 0..9 {
+            meeting.failed(at, true);
+            waits.push((meeting.due - at).as_secs());
+            at = meeting.due;
+            assert!(meeting.is_due(at));
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!((meeting.same_node(), meeting.is_pending(now)), (SameNode::Refuted, false));
+        assert!(meeting.begin(&socket()));
+        assert_eq!((meeting.same_node(), meeting.is_due(at)), (SameNode::Proven, false));
+        assert!(!meeting.begin(&socket()), "there is one already");
+        meeting.end(at);
+        assert_eq!((meeting.same_node(), meeting.due - at), (SameNode::Unknown, WAITS.0));
+    }
+
+    #[test]
+    fn whoever_does_not_call_says_what_it_sees_and_waits_for_a_moment() {
+        let now = Instant::now();
+        let mut meeting = Meeting::new(now);
+        assert_eq!((meeting.same_node(), meeting.is_pending(now)), (SameNode::Unknown, true));
+        assert!(!meeting.is_pending(now + FRESH));
+        assert!(meeting.is_time(now) && !meeting.is_time(now) && meeting.is_time(now + LOOK));
+        meeting.looked(false);
+        assert_eq!((meeting.same_node(), meeting.is_pending(now)), (SameNode::Refuted, false));
+        meeting.looked(true);
+        assert_eq!(meeting.same_node(), SameNode::Unknown);
+        meeting.over();
+        assert!(!meeting.begin(&socket()) && !meeting.is_due(now) && !meeting.is_time(now + FRESH));
+    }
+}

@@ -1,0 +1,350 @@
+//! Way `shm`: the bytes stay where they are, and the reader maps them. Both ends prove by doing that they are on one node;
+//! then segments pass over the node's socket as sealed, read-only descriptors. See docs/decisions/014-shm.md.
+//!
+//! ```text
+//!   reader                                                          owner
+//!     | Pull { way shm }                                  (control)   |  leased; the block is kept (`lent`)
+//!     | PullHead { place: segment, offset }               (control)   |
+//!     | Want { segment }, once a segment             (node's socket)  |
+//!     | Segment, memory, witness                     (node's socket)  |  only a segment with a block in `lent`
+//!     |   ... mapped, handed on to clients ...                        |
+//!     | PullDone                                          (control)   |  the block is let go
+//! ```
+//! When the connection ends without PullDone the block is kept until the witness ends: until nobody maps it any more.
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_memory::{Block, Foreign, Lease, Owner, Purpose};
+use tensorlane_proto::negotiate::SameNode;
+use tensorlane_proto::{Failure, Reason};
+
+use super::lanes::key::LaneKey;
+use super::{Suits, Transport, Way};
+use crate::peer::calls::PullCall;
+use crate::peer::link::Link;
+use crate::peer::outbox::Outbox;
+use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::shared::Shared;
+
+mod bind;
+mod directory;
+mod maps;
+mod meeting;
+mod node;
+mod wire;
+
+pub(in crate::peer) use directory::SocketName;
+pub(in crate::peer) use maps::Found;
+use maps::Maps;
+use meeting::Meeting;
+pub(in crate::peer) use node::Node;
+pub use node::NodeConfig;
+use wire::{Message, NodeEnd};
+
+/// Maps of one peer at a time. Each costs the owner some hundred bytes, and the tensor.
+pub(in crate::peer) const MAPS_MAX: usize = 1 << 16;
+/// How often one end of a connection is given a segment while it, or a client of it, still maps it: each costs a descriptor
+/// here. It asks again only after it has let go of the map itself. Beyond it tensors come another way.
+const GIVEN_MAX: u32 = 8;
+/// How long an answer on the node's socket may take to be taken.
+const STALL: Duration = Duration::from_secs(2);
+
+/// What two ends have told each other in their Hellos.
+pub(in crate::peer) struct Meets {
+    pub(in crate::peer) node: Arc<Node>,
+    pub(in crate::peer) key: LaneKey,
+    pub(in crate::peer) theirs: SocketName,
+    /// Whether we dialed the control connection, and so call at the node's socket too.
+    pub(in crate::peer) dials: bool,
+}
+
+/// The shared memory of one control connection.
+pub(in crate::peer) struct Shm {
+    node: Arc<Node>,
+    key: LaneKey,
+    theirs: SocketName,
+    dials: bool,
+    shared: Weak<Shared>,
+    link: Weak<Link>,
+    outbox: Arc<Outbox>,
+    /// The other end, as a holder of witnesses of our segments.
+    holder: u64,
+    lent: Mutex<Lent>,
+    maps: Mutex<Maps<Foreign>>,
+    meeting: Mutex<Meeting>,
+}
+
+/// What the other end maps, or is about to, by its call.
+#[derive(Default)]
+struct Lent {
+    blocks: HashMap<u64, Block>,
+    /// How often each segment was given since nobody there mapped it.
+    given: HashMap<u32, u32>,
+    ended: bool,
+}
+
+impl Lent {
+    /// Whether a segment may be given once more.
+    fn may_give(&mut self, segment: u32, is_mapped: bool) -> bool {
+        let given = self.given.entry(segment).or_default();
+        *given = if is_mapped { *given + 1 } else { 1 };
+        *given <= GIVEN_MAX
+    }
+}
+
+impl Shm {
+    pub(in crate::peer) fn new(
+        meets: Meets,
+        shared: &Arc<Shared>,
+        link: &Weak<Link>,
+        outbox: &Arc<Outbox>,
+    ) -> Self {
+        let Meets { node, key, theirs, dials } = meets;
+        Self {
+            holder: node.next_holder(),
+            node,
+            key,
+            theirs,
+            dials,
+            shared: Arc::downgrade(shared),
+            link: Weak::clone(link),
+            outbox: Arc::clone(outbox),
+            lent: Mutex::default(),
+            maps: Mutex::default(),
+            meeting: Mutex::new(Meeting::new(Instant::now())),
+        }
+    }
+
+    /// The other end, as a holder of witnesses of our segments.
+    pub(in crate::peer) fn holder(&self) -> u64 {
+        self.holder
+    }
+
+    /// Whether it is proven that both are on one node.
+    pub(in crate::peer) fn same_node(&self) -> SameNode {
+        self.meeting.lock().same_node()
+    }
+
+    /// Whether it is about to be known.
+    pub(in crate::peer) fn is_pending(&self) -> bool {
+        self.meeting.lock().is_pending(Instant::now())
+    }
+
+    /// A call of ours needs a segment. Called under the lock of the peer's calls.
+    pub(in crate::peer) fn find(&self, call: u64, segment: u32) -> Found<Foreign> {
+        self.maps.lock().find(call, segment)
+    }
+
+    /// What goes with a map of ours, and gives its lease back.
+    pub(in crate::peer) fn lease(&self, link: &Arc<Link>, call: u64, id: u64) -> Lease {
+        self.node.lease(&link.peer, link.incarnation, call, id)
+    }
+
+    /// A block of no bytes, which lies nowhere.
+    pub(in crate::peer) fn empty(&self) -> Option<Block> {
+        let block = self.node.arena().allocate(Owner::Sidecar, Purpose::Pull, 0).ok()?;
+        block.mark_sealed().ok()?;
+        Some(block)
+    }
+
+    /// Nothing is shared on this connection any more, for now.
+    pub(in crate::peer) fn hang_up(&self) {
+        if let Some(socket) = self.meeting.lock().socket() {
+            // Closed already, at worst.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Both ends have met: talks on this thread until one of them ends. `welcome`: it called us, and waits for our word.
+    fn met(&self, shared: &Arc<Shared>, link: &Arc<Link>, stream: UnixStream, welcome: Option<Instant>) {
+        let socket = Arc::new(stream);
+        let prepared = socket.set_read_timeout(None).and_then(|()| socket.set_write_timeout(Some(STALL)));
+        if prepared.is_err() {
+            self.meeting.lock().failed(Instant::now(), false);
+            return;
+        }
+        // Before it is known that they have met: whoever knows asks for maps at once.
+        self.maps.lock().open();
+        if !self.meeting.lock().begin(&socket) {
+            return;
+        }
+        let welcomed = welcome.map_or(Ok(()), |until| bind::welcome(&socket, until));
+        // An answer on the socket may have set another time.
+        let prepared = welcomed.and_then(|()| socket.set_write_timeout(Some(STALL)));
+        shared.counters.node_opened.add(if self.dials { "us" } else { "them" });
+        link.peer.changed.notify_all();
+        tracing::info!(peer = %link.peer.name, "the peer is on this node: memory is shared");
+        let end = prepared.map_err(NodeEnd::from).and_then(|()| self.talk(shared, link, &socket));
+        let end = end.err().unwrap_or(NodeEnd::Closed);
+        self.parted(shared, link, &end);
+    }
+
+    fn talk(&self, shared: &Arc<Shared>, link: &Arc<Link>, socket: &UnixStream) -> Result<(), NodeEnd> {
+        loop {
+            match wire::receive(socket)? {
+                (Message::Want { segment }, _) => self.lend(socket, segment)?,
+                (Message::Segment { segment, bytes }, Some((memory, witness))) => {
+                    if !self.maps.lock().is_wanted(segment) {
+                        return Err(NodeEnd::Wrong("it gave a segment that nobody asked for"));
+                    }
+                    let mapped = self.node.arena().import(memory, witness, bytes)?;
+                    let calls = self.maps.lock().came(segment, mapped.clone());
+                    for call in calls {
+                        let todo = link.peer.state.lock().mapped(call, link, &mapped);
+                        shared.perform(todo);
+                    }
+                }
+                (Message::Gone { segment }, _) => {
+                    let calls = self.maps.lock().gone(segment);
+                    give_up(shared, link, calls, "the owner does not give the segment");
+                }
+                (Message::Segment { .. }, None) => return Err(NodeEnd::Wrong("a segment came alone")),
+            }
+        }
+    }
+
+    /// Gives a segment that a head has named to the other end.
+    fn lend(&self, socket: &UnixStream, segment: u32) -> Result<(), NodeEnd> {
+        let opened = {
+            // Whoever ends the connection sees the witness, and keeps the blocks for it.
+            let mut lent = self.lent.lock();
+            let named =
+                lent.blocks.values().find(|block| block.segment_id() == segment).filter(|_| !lent.ended);
+            let handle = named.and_then(Block::segment);
+            let is_mapped = self.node.arena().is_witnessed(segment, self.holder);
+            let handle = handle.filter(|_| lent.may_give(segment, is_mapped));
+            handle.and_then(|handle| {
+                let witness = self.node.arena().witness(segment, self.holder);
+                let witness = witness.inspect_err(|error| tracing::warn!(%error, "no witness for a segment"));
+                witness.ok().map(|witness| (handle, witness))
+            })
+        };
+        let Some((handle, witness)) = opened else {
+            return Ok(wire::send(socket, Message::Gone { segment })?);
+        };
+        Ok(wire::give(socket, segment, handle.bytes(), handle.reader_fd(), witness.as_fd())?)
+    }
+
+    /// The talk is over.
+    fn parted(&self, shared: &Arc<Shared>, link: &Arc<Link>, end: &NodeEnd) {
+        let (here, calls) = self.maps.lock().close();
+        here.iter().for_each(Foreign::orphan);
+        drop(here);
+        self.meeting.lock().end(Instant::now());
+        shared.counters.node_closed.add(end.label());
+        tracing::info!(peer = %link.peer.name, %end, "memory is not shared with the peer any more");
+        give_up(shared, link, calls, "the node's socket was lost");
+        link.peer.changed.notify_all();
+    }
+
+    /// Calls at the other end's socket, on a thread of its own.
+    fn call(&self, shared: &Arc<Shared>, link: &Arc<Link>) {
+        let (on_thread, called) = (Arc::clone(shared), Arc::clone(link));
+        let spawned = shared.spawn("tl-node", move || {
+            let Some(shm) = called.ways.shm() else { return };
+            let until = Instant::now() + on_thread.config.handshake;
+            match bind::dial(shm, until) {
+                Ok(stream) => shm.met(&on_thread, &called, stream, None),
+                Err(unproven) => {
+                    on_thread.counters.node_refused.add(unproven.label());
+                    tracing::debug!(peer = %called.peer.name, %unproven, "no memory is shared with the peer");
+                    shm.meeting.lock().failed(Instant::now(), unproven.is_other_node());
+                    called.peer.changed.notify_all();
+                }
+            }
+        });
+        if !spawned {
+            self.meeting.lock().failed(Instant::now(), false);
+        }
+    }
+}
+
+impl Transport for Shm {
+    fn way(&self) -> Way {
+        Way::Shm
+    }
+
+    /// Never by itself: a map is ordered as one, by whoever knows what to do with it.
+    fn suits(&self, _bytes: u64) -> Suits {
+        Suits::No
+    }
+
+    fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+        {
+            let mut lent = self.lent.lock();
+            if lent.ended {
+                return Err(SendError::Closed);
+            }
+            lent.blocks.insert(bulk.call, bulk.source.block().clone());
+        }
+        self.outbox.submit(head)
+    }
+
+    fn close(&self, call: u64, _end: Option<Vec<u8>>) -> Result<(), SendError> {
+        let block = self.lent.lock().blocks.remove(&call);
+        drop(block);
+        Ok(())
+    }
+
+    /// A pull into a landing never comes this way; see [`Shm::find`].
+    fn bring(&self, _call: u64, _deadline: Instant, _pull: &mut PullCall) {}
+
+    fn tend(&self) -> Option<Instant> {
+        let asks = self.maps.lock().asks();
+        let socket = self.meeting.lock().socket();
+        if let Some(socket) = &socket {
+            let asked =
+                asks.into_iter().try_for_each(|segment| wire::send(socket, Message::Want { segment }));
+            if asked.is_err() {
+                self.hang_up();
+            }
+        }
+        let now = Instant::now();
+        if !self.meeting.lock().is_time(now) {
+            return None;
+        }
+        let idle = self.maps.lock().tidy(now, |segment| segment.blocks() == 0);
+        drop(idle);
+        let (shared, link) = (self.shared.upgrade()?, self.link.upgrade()?);
+        if socket.is_some() || self.node.socket().is_none() {
+            return None;
+        }
+        if !self.dials {
+            let is_listed = directory::is_listed(self.node.directory(), &self.theirs);
+            self.meeting.lock().looked(is_listed);
+        } else if self.meeting.lock().is_due(now) {
+            self.call(&shared, &link);
+        }
+        // Its time is that of the steward's rounds.
+        None
+    }
+
+    fn end(&self) {
+        self.meeting.lock().over();
+        self.hang_up();
+        let blocks = {
+            let mut lent = self.lent.lock();
+            lent.ended = true;
+            std::mem::take(&mut lent.blocks)
+        };
+        // Whoever read over this connection may still map them, and so may its clients, dead or alive.
+        for (_, block) in blocks {
+            self.node.arena().pin_until_witness_ends(block.segment_id(), self.holder, vec![block]);
+        }
+    }
+}
+
+/// Calls that wait for a segment that does not come.
+fn give_up(shared: &Arc<Shared>, link: &Arc<Link>, calls: Vec<u64>, why: &str) {
+    for call in calls {
+        let failure = Failure::new(Reason::PeerUnreachable, why);
+        let todo = link.peer.state.lock().not_mapped(call, link, failure);
+        shared.perform(todo);
+    }
+}

@@ -1,0 +1,264 @@
+//! This sidecar at its node: its socket in the shared directory, whoever calls there, and the leases of what was mapped on
+//! their way back to their owners. One for all connections; every thread of it is joined by `Peers::stop`.
+
+use std::collections::HashMap;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_memory::{Arena, Lease};
+use tensorlane_proto::Incarnation;
+
+use super::bind::{self, Unproven};
+use super::directory::{Bound, SocketName, name_of};
+use crate::peer::link::Ended;
+use crate::peer::remote::Peer;
+use crate::peer::shared::Shared;
+
+/// Callers of whom nobody knows yet who they are. Each costs a thread, until the deadline of handshakes.
+const STRANGERS_MAX: usize = 32;
+/// Numbers under which the arena knows other sidecars as holders of witnesses: far from those of sessions.
+const FIRST_HOLDER: u64 = 1 << 63;
+
+/// What is configured about memory shared with other pods of the node.
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// The directory that the sidecars of the node share.
+    pub directory: PathBuf,
+    /// The arena whose segments are lent, and that maps those of others.
+    pub arena: Arc<Arena>,
+}
+
+impl std::fmt::Debug for NodeConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeConfig").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+/// A map that nobody needs any more: its owner's lease may end.
+struct Returned {
+    peer: Arc<Peer>,
+    incarnation: Incarnation,
+    call: u64,
+    id: u64,
+}
+
+/// This sidecar at its node.
+pub(in crate::peer) struct Node {
+    config: NodeConfig,
+    name: String,
+    bound: Mutex<Option<Arc<Bound>>>,
+    strangers: Mutex<HashMap<u64, UnixStream>>,
+    numbers: AtomicU64,
+    /// None once we stop.
+    returns: Mutex<Option<Sender<Returned>>>,
+    returned: Mutex<Option<Receiver<Returned>>>,
+}
+
+impl Node {
+    pub(in crate::peer) fn new(config: NodeConfig, fingerprint: &tensorlane_proto::Fingerprint) -> Self {
+        let (returns, returned) = channel();
+        Self {
+            config,
+            name: name_of(fingerprint),
+            bound: Mutex::new(None),
+            strangers: Mutex::default(),
+            numbers: AtomicU64::new(FIRST_HOLDER),
+            returns: Mutex::new(Some(returns)),
+            returned: Mutex::new(Some(returned)),
+        }
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.config.directory
+    }
+
+    pub(in crate::peer) fn arena(&self) -> &Arc<Arena> {
+        &self.config.arena
+    }
+
+    /// A number for the other end of a connection, as a holder of witnesses.
+    pub(super) fn next_holder(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Where our socket is, if it is.
+    pub(in crate::peer) fn socket(&self) -> Option<SocketName> {
+        self.bound.lock().as_ref().map(|bound| bound.socket.clone())
+    }
+
+    /// Listens, as far as that can be had now, and starts the thread that gives leases back.
+    pub(in crate::peer) fn start(self: &Arc<Self>, shared: &Arc<Shared>) {
+        if let Some(returned) = self.returned.lock().take() {
+            let on_thread = Arc::clone(shared);
+            shared.spawn("tl-node-leases", move || give_back(&on_thread, &returned));
+        }
+        self.bind(shared);
+    }
+
+    /// Now and then: whether our socket is still in the directory. Where it is not, nothing is shared any more until it is
+    /// there again: whoever took the directory away has taken back what it stands for.
+    pub(in crate::peer) fn tend(self: &Arc<Self>, shared: &Arc<Shared>) {
+        let bound = self.bound.lock().clone();
+        match bound {
+            Some(bound) if bound.is_there() => {}
+            Some(_) => {
+                tracing::warn!(directory = %self.directory().display(), "our socket is gone from the node's directory");
+                self.close();
+                // They were told of another socket.
+                for link in shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone()) {
+                    if let Some(shm) = link.ways.shm() {
+                        shm.hang_up();
+                    }
+                }
+            }
+            None => {
+                if self.bind(shared) {
+                    // Those that are up were told of no socket, or of the one before.
+                    for link in shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone()) {
+                        link.end_in_order(Ended::Moved);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Listens in the directory. Whether it does now.
+    fn bind(self: &Arc<Self>, shared: &Arc<Shared>) -> bool {
+        let bound = match Bound::bind(self.directory(), &self.name) {
+            Ok(bound) => Arc::new(bound),
+            Err(error) => {
+                tracing::debug!(directory = %self.directory().display(), %error, "no socket in the node's directory");
+                return false;
+            }
+        };
+        let (node, on_thread, listening) = (Arc::clone(self), Arc::clone(shared), Arc::clone(&bound));
+        *self.bound.lock() = Some(bound);
+        let spawned = shared.spawn("tl-node-listen", move || node.listen(&on_thread, &listening));
+        if spawned {
+            tracing::info!(directory = %self.directory().display(), "memory may be shared with peers of this node");
+        } else {
+            self.close();
+        }
+        spawned
+    }
+
+    /// No more callers.
+    fn close(&self) {
+        if let Some(bound) = self.bound.lock().take() {
+            // Its thread returns from accepting, and the file goes with the last one who has it.
+            let _ = rustix::net::shutdown(&bound.listener, rustix::net::Shutdown::Both);
+        }
+    }
+
+    /// We stop: no more callers, and whoever has not said who it is is cut.
+    pub(in crate::peer) fn stop(&self) {
+        self.close();
+        for stream in self.strangers.lock().values() {
+            // Gone already, at worst.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.returns.lock().take();
+    }
+
+    fn listen(self: &Arc<Self>, shared: &Arc<Shared>, bound: &Arc<Bound>) {
+        loop {
+            match bound.listener.accept() {
+                Ok((stream, _)) => self.called(shared, stream),
+                Err(_) if shared.is_stopping() || !self.is_bound_to(bound) => return,
+                // Out of descriptors, most likely: no use in trying again at once.
+                Err(_) => shared.pause(Duration::from_millis(100)),
+            }
+        }
+    }
+
+    fn is_bound_to(&self, bound: &Arc<Bound>) -> bool {
+        self.bound.lock().as_ref().is_some_and(|present| Arc::ptr_eq(present, bound))
+    }
+
+    fn called(self: &Arc<Self>, shared: &Arc<Shared>, stream: UnixStream) {
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        {
+            let mut strangers = self.strangers.lock();
+            let Ok(copy) = stream.try_clone() else { return };
+            if strangers.len() >= STRANGERS_MAX {
+                drop(strangers);
+                return shared.counters.node_refused.add("too_many");
+            }
+            strangers.insert(number, copy);
+        }
+        let (node, on_thread) = (Arc::clone(self), Arc::clone(shared));
+        let spawned = shared.spawn("tl-node", move || node.greet(&on_thread, stream, number));
+        if !spawned {
+            self.strangers.lock().remove(&number);
+        }
+    }
+
+    /// Finds out who calls, and talks with it until one of both ends.
+    fn greet(&self, shared: &Arc<Shared>, stream: UnixStream, number: u64) {
+        let until = Instant::now() + shared.config.handshake;
+        let link = bind::accept(shared, &stream, until);
+        self.strangers.lock().remove(&number);
+        match link {
+            Ok(link) => {
+                if let Some(shm) = link.ways.shm() {
+                    shm.met(shared, &link, stream, Some(until));
+                }
+            }
+            // Somebody looked whether we live.
+            Err(Unproven::Socket(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
+            Err(unproven) => {
+                shared.counters.node_refused.add(unproven.label());
+                tracing::debug!(%unproven, "a call at the node's socket was refused");
+            }
+        }
+    }
+
+    /// What goes with a map: dropped with it, it gives the owner's lease back.
+    pub(in crate::peer) fn lease(
+        &self,
+        peer: &Arc<Peer>,
+        incarnation: Incarnation,
+        call: u64,
+        id: u64,
+    ) -> Lease {
+        let returned = Returned { peer: Arc::clone(peer), incarnation, call, id };
+        Box::new(Map { returns: self.returns.lock().clone(), returned: Some(returned) })
+    }
+}
+
+/// A lease at an owner, for as long as something here maps the tensor. Dropped under whatever locks.
+struct Map {
+    returns: Option<Sender<Returned>>,
+    returned: Option<Returned>,
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        if let (Some(returns), Some(returned)) = (&self.returns, self.returned.take()) {
+            // Nobody takes it once we stop: then the end of the connection ends the lease.
+            let _ = returns.send(returned);
+        }
+    }
+}
+
+/// Tells owners of maps that are not needed any more, until we stop and the last map is gone.
+fn give_back(shared: &Arc<Shared>, returned: &Receiver<Returned>) {
+    loop {
+        let Returned { peer, incarnation, call, id } = match returned.recv_timeout(STOP_LOOK) {
+            Ok(returned) => returned,
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !shared.is_stopping() => continue,
+            Err(_) => return,
+        };
+        let todo = peer.state.lock().unmapped(incarnation, call, id);
+        shared.perform(todo);
+    }
+}
+
+/// How often the thread that gives leases back looks whether we stop: maps may outlive us.
+const STOP_LOOK: Duration = Duration::from_millis(200);

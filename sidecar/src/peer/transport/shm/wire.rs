@@ -1,0 +1,167 @@
+//! What is said on the node's socket once it is bound: 16 bytes a message, and a segment's two descriptors with it.
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use tensorlane_memory::passing;
+
+/// Bytes of a message: kind, three that are 0, segment, bytes; little-endian.
+const BYTES: usize = 16;
+
+/// A message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The reader needs a segment that a head has named.
+    Want { segment: u32 },
+    /// Here it is: its memory, read-only, and a witness.
+    Segment { segment: u32, bytes: u64 },
+    /// It is not to be had.
+    Gone { segment: u32 },
+}
+
+/// Why the talk is over.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NodeEnd {
+    /// The other end closed it, or its process ended.
+    #[error("the other end closed it")]
+    Closed,
+    /// It said what may not be said.
+    #[error("{0}")]
+    Wrong(&'static str),
+    /// What it gave is no segment that can be read safely.
+    #[error("what it gave is no segment: {0}")]
+    Segment(#[from] tensorlane_memory::ImportError),
+    /// The socket.
+    #[error("{0}")]
+    Socket(#[from] io::Error),
+}
+
+impl NodeEnd {
+    /// The label in metrics.
+    pub(super) fn label(&self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Wrong(_) => "protocol",
+            Self::Segment(_) => "segment",
+            Self::Socket(_) => "socket",
+        }
+    }
+}
+
+impl Message {
+    fn encode(self) -> [u8; BYTES] {
+        let (kind, segment, bytes) = match self {
+            Self::Want { segment } => (1, segment, 0),
+            Self::Segment { segment, bytes } => (2, segment, bytes),
+            Self::Gone { segment } => (3, segment, 0),
+        };
+        let mut message = [0; BYTES];
+        message[0] = kind;
+        message[4..8].copy_from_slice(&u32::to_le_bytes(segment));
+        message[8..].copy_from_slice(&u64::to_le_bytes(bytes));
+        message
+    }
+
+    fn decode(message: [u8; BYTES]) -> Option<Self> {
+        let [kind, 0, 0, 0, s0, s1, s2, s3, bytes @ ..] = message else { return None };
+        let segment = u32::from_le_bytes([s0, s1, s2, s3]);
+        match (kind, u64::from_le_bytes(bytes)) {
+            (1, 0) => Some(Self::Want { segment }),
+            (2, bytes) if bytes > 0 => Some(Self::Segment { segment, bytes }),
+            (3, 0) => Some(Self::Gone { segment }),
+            _ => None,
+        }
+    }
+}
+
+/// Sends a message without waiting. One that does not read has answers to take before it gets more.
+pub(super) fn send(socket: &UnixStream, message: Message) -> io::Result<()> {
+    let bytes = message.encode();
+    loop {
+        match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            Ok(BYTES) => return Ok(()),
+            // The kernel takes so few bytes whole, or not at all.
+            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Sends a segment; waits for as long as the socket allows.
+pub(super) fn give(
+    socket: &UnixStream,
+    segment: u32,
+    bytes: u64,
+    memory: BorrowedFd<'_>,
+    witness: BorrowedFd<'_>,
+) -> io::Result<()> {
+    let message = Message::Segment { segment, bytes }.encode();
+    match passing::send(socket.as_fd(), &[IoSlice::new(&message)], &[memory, witness])? {
+        BYTES => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// The next message, with the descriptors of a segment.
+pub(super) fn receive(socket: &UnixStream) -> Result<(Message, Option<(OwnedFd, OwnedFd)>), NodeEnd> {
+    let (mut message, mut have, mut fds) = ([0; BYTES], 0, Vec::new());
+    while have < BYTES {
+        match passing::receive(socket.as_fd(), &mut message[have..], &mut fds)? {
+            0 => return Err(NodeEnd::Closed),
+            bytes => have += bytes,
+        }
+    }
+    let message = Message::decode(message).ok_or(NodeEnd::Wrong("it sent what is no message"))?;
+    let witness = fds.pop();
+    match (message, fds.pop(), witness, fds.is_empty()) {
+        (Message::Segment { .. }, Some(memory), Some(witness), true) => {
+            Ok((message, Some((memory, witness))))
+        }
+        (Message::Want { .. } | Message::Gone { .. }, None, None, true) => Ok((message, None)),
+        _ => Err(NodeEnd::Wrong("a message came with the wrong number of descriptors")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_read_back_and_any_other_byte_makes_it_none() {
+        for message in [
+            Message::Want { segment: 7 },
+            Message::Segment { segment: u32::MAX, bytes: 1 << 40 },
+            Message::Gone { segment: 0 },
+        ] {
+            assert_eq!(Message::decode(message.encode()), Some(message));
+            for at in 0..4 {
+                let mut wrong = message.encode();
+                wrong[at] ^= 0x40;
+                assert_eq!(Message::decode(wrong), None);
+            }
+        }
+        let mut longer = Message::Want { segment: 7 }.encode();
+        longer[9] = 1;
+        assert_eq!(Message::decode(longer), None);
+    }
+
+    #[test]
+    fn a_segment_comes_with_two_descriptors_and_nothing_else_with_any() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (read, write) = passing::pipe().unwrap();
+        give(&a, 3, 4096, read.as_fd(), write.as_fd()).unwrap();
+        let (message, fds) = receive(&b).unwrap();
+        assert_eq!((message, fds.is_some()), (Message::Segment { segment: 3, bytes: 4096 }, true));
+        send(&a, Message::Segment { segment: 3, bytes: 4096 }).unwrap();
+        assert!(matches!(receive(&b), Err(NodeEnd::Wrong(_))));
+        let want = Message::Want { segment: 3 }.encode();
+        passing::send(a.as_fd(), &[IoSlice::new(&want)], &[read.as_fd()]).unwrap();
+        assert!(matches!(receive(&b), Err(NodeEnd::Wrong(_))));
+        drop(a);
+        assert!(matches!(receive(&b), Err(NodeEnd::Closed)));
+    }
+}

@@ -1,0 +1,49 @@
+//! Bad weather on the network between hosts, made with nftables: packets that are lost by chance, datagrams that nobody
+//! carries, a flow that goes on from another port.
+
+use std::process::Command;
+
+use crate::netns::{Network, PORT};
+
+impl Network {
+    /// Of every hundred packets that come to the host, so many are lost by chance. Segments, not what the kernel makes of
+    /// several: everyone sends them one by one.
+    pub fn lossy(&self, host: usize, percent: u32) {
+        self.send_one_by_one();
+        self.nft(host, "add table netdev weather");
+        self.nft(host, "add chain netdev weather in { type filter hook ingress device \"e0\" priority 0; }");
+        self.nft(host, "flush chain netdev weather in");
+        self.nft(host, &format!("add rule netdev weather in numgen random mod 100 < {percent} drop"));
+    }
+
+    /// No datagram from or to the port for peers comes to the host or leaves it.
+    pub fn no_datagrams(&self, host: usize) {
+        self.nft(host, "add table inet weather");
+        for (chain, hook) in [("in", "input"), ("out", "output")] {
+            self.nft(
+                host,
+                &format!("add chain inet weather {chain} {{ type filter hook {hook} priority 0; }}"),
+            );
+            self.nft(host, &format!("add rule inet weather {chain} udp dport {PORT} drop"));
+        }
+    }
+
+    /// From now on what the host sends from the port for peers seems to come from this one, as after a NAT has forgotten
+    /// the flow. Another call takes the place of the one before.
+    pub fn rebind(&self, host: usize, port: u16) {
+        self.nft(host, "add table inet rebind");
+        self.nft(host, "add chain inet rebind out { type filter hook output priority -300; }");
+        self.nft(host, "add chain inet rebind in { type filter hook prerouting priority -300; }");
+        // In this order: an answer to the port before is lost.
+        self.nft(host, "flush table inet rebind");
+        self.nft(host, &format!("add rule inet rebind out udp sport {PORT} udp sport set {port}"));
+        self.nft(host, &format!("add rule inet rebind in udp dport {port} udp dport set {PORT}"));
+    }
+
+    fn nft(&self, host: usize, words: &str) {
+        let inside = ["netns", "exec", self.namespace(host), "nft", words];
+        let output = Command::new("ip").args(inside).output().expect("iproute2 is installed");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "nft {words}: {}", told.trim());
+    }
+}

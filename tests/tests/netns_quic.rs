@@ -1,0 +1,88 @@
+//! QUIC between two processes on two hosts, in weather that it is made for: lost packets, flows that go on from another port,
+//! and networks that carry no datagrams at all. Needs root.
+
+use std::time::Duration;
+
+use tensorlane_client::{AcquireOptions, Tensor};
+use tensorlane_proto::Transport;
+use tensorlane_tests::netns::Peers;
+use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
+use tensorlane_tests::{SidecarOptions, until};
+
+const PULLS: &str = "tensorlane_peer_pulls_total";
+const CONNECTIONS: &str = "tensorlane_peer_quic_connections_total";
+const MIGRATIONS: &str = "tensorlane_peer_quic_migrations_total";
+const FALLBACKS: &str = "tensorlane_peer_fallbacks_total";
+
+/// Two peers that take QUIC for every large tensor, and are patient with a network that loses much.
+fn two() -> Peers {
+    let set = |_, options: SidecarOptions| {
+        options.set("prefer", "quic").set("deadlines.progress", "10s").set("gc.leaseGrace", "20s")
+    };
+    Peers::start(2, set)
+}
+
+fn by_quic(tensor: &Tensor) -> bool {
+    tensor.moved().transport == Some(Transport::Quic)
+}
+
+#[test]
+fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_five() {
+    for percent in [1, 20] {
+        let peers = two();
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 3, 12 * MI);
+        (0..2).for_each(|host| peers.network.lossy(host, percent));
+        let options = AcquireOptions::new().deadline(Duration::from_secs(120));
+        let tensor = reader.acquire(stored.reference(), &options).unwrap();
+        assert!(is(&tensor, 3, 12 * MI), "{percent} %");
+        // Where one of five is lost, QUIC need not be there in time, and the next best way goes on.
+        assert!(by_quic(&tensor) || percent == 20, "{percent} %: {}", tensor.moved());
+        drop((tensor, stored, writer, reader));
+        peers.assert_free(1);
+    }
+}
+
+#[test]
+fn a_flow_goes_on_from_another_port_without_a_new_connection() {
+    let peers = two();
+    let clients = [peers.client(0), peers.client(1)];
+    let warm = put(&clients[0], 1, 9 * MI);
+    assert!(by_quic(&clients[1].acquire(warm.reference(), &seconds(20)).unwrap()));
+    let dialed = |host: usize, by: &str| peers.metric(host, CONNECTIONS, &[&format!("dialed=\"{by}\"")]);
+    // Who dials is decided by the keys.
+    let dials = if dialed(0, "us") > 0.0 { 0 } else { 1 };
+    let stored = put(&clients[0], 2, LARGE);
+    let options = seconds(28);
+    let tensor = std::thread::scope(|scope| {
+        let pulling = in_the_middle(scope, &peers, &clients[1], stored.reference(), &options);
+        peers.network.rebind(dials, 40_001);
+        until("the other one saw it move", || peers.metric(1 - dials, MIGRATIONS, &[]) > 0.0);
+        peers.network.rebind(dials, 40_002);
+        peers.network.fast(0);
+        pulling.join().unwrap().unwrap()
+    });
+    assert!(is(&tensor, 2, LARGE) && by_quic(&tensor), "{}", tensor.moved());
+    assert_eq!((dialed(dials, "us"), dialed(1 - dials, "them")), (1.0, 1.0));
+    assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 0.0);
+}
+
+#[test]
+fn where_datagrams_are_not_carried_large_tensors_come_by_tcp_and_the_reply_says_what_failed() {
+    let peers = two();
+    (0..2).for_each(|host| peers.network.no_datagrams(host));
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    let stored = put(&writer, 4, 9 * MI);
+    let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
+    assert!(is(&tensor, 4, 9 * MI));
+    let told = tensor.moved().to_string();
+    assert!(told.starts_with("tcp") && told.contains("not quic: cooldown"), "{told}");
+    assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 1.0);
+    // The next one is told before it tries.
+    let next = put(&writer, 5, 9 * MI);
+    let tensor = reader.acquire(next.reference(), &seconds(20)).unwrap();
+    let told = tensor.moved().to_string();
+    assert!(told.starts_with("tcp") && told.contains("not quic: cooldown"), "{told}");
+    assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 1.0);
+    assert_eq!(peers.metric(1, PULLS, &["way=\"lanes\""]), 2.0);
+}

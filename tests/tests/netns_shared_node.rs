@@ -1,0 +1,257 @@
+//! Pods of one node that share memory: sidecars in network namespaces of their own, with one directory between them, and
+//! one that has another. Needs root.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+use tensorlane_client::{AcquireOptions, Client, PutOptions, Tensor};
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::selection::Range;
+use tensorlane_proto::{Reason, Selection, Transport};
+use tensorlane_tests::netns::Peers;
+use tensorlane_tests::tensors::{is_intact, put_pattern};
+use tensorlane_tests::transfer::{MI, is, put, seconds};
+use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until};
+
+/// Sidecars of one node, as many as asked for, and the directory between them.
+fn node(count: usize) -> (TempDir, Peers) {
+    let dir = tempfile::Builder::new().prefix("tensorlane-node-").tempdir().unwrap();
+    let peers = Peers::start(count, |_, options| at(dir.path(), options));
+    (dir, peers)
+}
+
+fn at(dir: &Path, options: SidecarOptions) -> SidecarOptions {
+    options.set("node.directory", dir.display()).set("arena.size", "64Mi").set("arena.segment", "16Mi")
+}
+
+fn on_node() -> AcquireOptions {
+    seconds(20).require(Require::SAME_NODE.and(Require::ZERO_COPY).and(Require::ENCRYPTED))
+}
+
+fn route(peers: &Peers, from: usize, to: usize) -> String {
+    let seen = peers.seen(from, to);
+    seen.route.map(|route| tensorlane_client::Moved::from(route).to_string()).unwrap_or_default()
+}
+
+fn foreign(peers: &Peers, host: usize, state: &str) -> u64 {
+    peers.metric(host, "tensorlane_peer_foreign_bytes", &[&format!("state=\"{state}\"")]) as u64
+}
+
+/// The file behind the pages of a tensor in this process.
+fn inode(tensor: &Tensor) -> String {
+    let start = tensor.view().expect("bytes").as_ptr() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps.lines().find(|line| {
+        let (from, to) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).unwrap();
+        let at = |hex| usize::from_str_radix(hex, 16).unwrap();
+        (at(from)..at(to)).contains(&start)
+    });
+    line.expect("it is mapped").split_whitespace().nth(4).unwrap().to_owned()
+}
+
+#[test]
+fn two_pods_of_a_node_map_the_same_pages_and_one_elsewhere_gets_bytes() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let peers =
+        Peers::start(3, |host, options| at(if host < 2 { here.path() } else { there.path() }, options));
+    {
+        let (owner, same, other) = (peers.client(0), peers.client(1), peers.client(2));
+        let stored = put(&owner, 1, 5 * MI + 77);
+        let own = owner.acquire(stored.reference(), &seconds(20)).unwrap();
+        until("they have met", || route(&peers, 1, 0) == "shm");
+        let mapped = same.acquire(stored.reference(), &on_node()).unwrap();
+        assert_eq!((mapped.moved().transport, mapped.moved().bytes), (Some(Transport::Shm), 0));
+        assert!(is(&mapped, 1, 5 * MI + 77) && inode(&mapped) == inode(&own));
+        assert_eq!(peers.seen(1, 0).bytes_in, 0, "nothing travelled");
+        let arena = same.status().unwrap().arena.unwrap_or_default();
+        assert_eq!(
+            (arena.sealed, arena.reserved, arena.retired),
+            (0, 0, 0),
+            "it is no arena of the reader's"
+        );
+        assert_eq!(foreign(&peers, 1, "used"), 5 * MI + 77);
+        let second = peers.client(1);
+        let again = second.acquire(stored.reference(), &on_node()).unwrap();
+        assert!(again.moved().transport == Some(Transport::Shm) && inode(&again) == inode(&own));
+        until("it is known that the other is elsewhere", || {
+            route(&peers, 2, 0) == "tcp, not shm: other_node"
+        });
+        let copied = other.acquire(stored.reference(), &seconds(20)).unwrap();
+        assert!(copied.moved().transport == Some(Transport::Tcp) && inode(&copied) != inode(&own));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn what_must_stay_on_the_node_is_refused_with_the_reason_where_it_cannot() {
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let peers = Peers::start(3, |host, options| match host {
+        0 => at(here.path(), options),
+        1 => at(there.path(), options),
+        _ => options,
+    });
+    {
+        let owner = peers.client(0);
+        let stored = put(&owner, 1, MI);
+        until("it is known that the other is elsewhere", || route(&peers, 1, 0).contains("other_node"));
+        for (host, why) in [(1, "other_node"), (2, "no_socket_dir")] {
+            let refused = failure(peers.client(host).acquire(stored.reference(), &on_node()));
+            assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
+            assert!(format!("{refused:?}").contains(why), "{refused:?}");
+            assert_eq!(peers.seen(host, 0).bytes_in, 0);
+        }
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn parts_of_a_tensor_of_the_node_are_views_and_rows_are_packed_here() {
+    let (_dir, peers) = node(2);
+    {
+        let (owner, reader) = (peers.client(0), peers.client(1));
+        until("they have met", || route(&peers, 1, 0) == "shm");
+        let stored = put(&owner, 3, MI);
+        let whole = owner.acquire(stored.reference(), &seconds(20)).unwrap().to_vec();
+        let part = Selection::Ranges(vec![Range::new(1000, 9000).step_by(3)]);
+        let view = reader.acquire(stored.reference(), &on_node().selection(part)).unwrap();
+        assert!(!view.copied() && view.moved().transport == Some(Transport::Shm));
+        assert!(view.to_vec().iter().eq(whole[1000..9000].iter().step_by(3)));
+        let rows = seconds(20).selection(Selection::rows(vec![9, 2, 2]));
+        let packed = reader.acquire(stored.reference(), &rows).unwrap();
+        assert!(packed.copied() && packed.to_vec() == [whole[9], whole[2], whole[2]]);
+        let mut small = Vec::new();
+        for seed in 0..200 {
+            small.push(put_pattern(&owner, seed, seed * 31, &PutOptions::new()).unwrap());
+        }
+        let targets: Vec<_> = small.iter().map(|stored| stored.reference().clone().into()).collect();
+        for tensor in reader.acquire_many(&targets, &seconds(20)) {
+            assert!(is_intact(&tensor.unwrap()));
+        }
+        assert_eq!(peers.seen(1, 0).bytes_in, 0);
+    }
+    peers.assert_all_free();
+}
+
+/// Fills the arena of a host with other bytes, as far as it goes, and lets go of them.
+fn overwrite(client: &Client) {
+    let mut kept = Vec::new();
+    let brief = PutOptions { deadline: Some(std::time::Duration::from_millis(300)), ..PutOptions::new() };
+    for seed in 1_000.. {
+        match put_pattern(client, seed, 4 * MI, &brief) {
+            Ok(stored) => kept.push(stored),
+            Err(error) => {
+                assert_eq!(error.reason(), Some(Reason::ArenaFull), "{error}");
+                break;
+            }
+        }
+    }
+    assert!(!kept.is_empty());
+}
+
+#[test]
+fn a_readers_sidecar_that_is_killed_costs_its_clients_no_byte_and_the_owner_none_for_good() {
+    let (_dir, mut peers) = node(2);
+    let owner = peers.client(0);
+    let stored = put_pattern(&owner, 7, 6 * MI, &PutOptions::named("kept")).unwrap();
+    let reference = stored.reference().clone();
+    drop(stored);
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    let mut workload = Workload::start(&peers.sidecars[1]);
+    assert_eq!(workload.ask(&format!("acquire {reference}"), "acquired"), "1");
+    assert_eq!(foreign(&peers, 1, "used"), 6 * MI);
+    peers.sidecars[1].kill();
+    owner.unname(&["kept"]).unwrap();
+    until("the grace is over, and the tensor gone for everyone", || owner.describe(&reference).is_err());
+    overwrite(&owner);
+    assert_eq!(workload.ask("verify", "intact"), "1");
+    workload.kill();
+    drop(owner);
+    peers.assert_free(0);
+}
+
+#[test]
+fn a_readers_client_that_dies_and_leaves_a_child_keeps_the_bytes_for_it() {
+    let (_dir, peers) = node(2);
+    let owner = peers.client(0);
+    let stored = put_pattern(&owner, 7, 6 * MI, &PutOptions::new()).unwrap();
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    let mut workload = Workload::start(&peers.sidecars[1]);
+    assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
+    let child = workload.fork_watching();
+    child.wait_until_stopped();
+    workload.kill_alone();
+    drop(stored);
+    owner.flush().unwrap();
+    overwrite(&owner);
+    assert!(foreign(&peers, 1, "used") > 0, "the lease goes on for the child");
+    child.signal(Signal::CONT);
+    assert_eq!(workload.answer(), "intact");
+    child.kill();
+    drop((workload, owner));
+    peers.assert_all_free();
+}
+
+#[test]
+fn an_owner_that_is_killed_leaves_its_pages_to_whoever_maps_them_and_to_nobody_else() {
+    let (_dir, mut peers) = node(2);
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
+    let reference = stored.reference().clone();
+    let mut workload = Workload::start(&peers.sidecars[1]);
+    assert_eq!(workload.ask(&format!("acquire {reference}"), "acquired"), "1");
+    peers.sidecars[0].kill();
+    until("the pages are nobody's", || foreign(&peers, 1, "orphaned") > 0);
+    assert_eq!(workload.ask("verify", "intact"), "1");
+    peers.sidecars[0].start_again();
+    peers.await_connected();
+    until("they have met again", || route(&peers, 1, 0) == "shm");
+    let reader = peers.client(1);
+    assert_eq!(reason(reader.acquire(&reference, &seconds(20))), Reason::OwnerLost);
+    let (owner, seed) = (peers.client(0), 8);
+    let next = put_pattern(&owner, seed, 3 * MI, &PutOptions::new()).unwrap();
+    let mapped = reader.acquire(next.reference(), &on_node()).unwrap();
+    assert!(is_intact(&mapped) && mapped.moved().transport == Some(Transport::Shm));
+    assert_eq!(workload.ask("verify", "intact"), "1");
+    workload.kill();
+    until("they are gone", || foreign(&peers, 1, "orphaned") == 0);
+    drop((mapped, next, owner, reader, stored));
+    peers.assert_free(1);
+}
+
+#[test]
+fn where_the_directory_goes_under_load_bytes_travel_and_it_is_seen() {
+    let (dir, peers) = node(2);
+    {
+        let (owner, reader) = (peers.client(0), peers.client(1));
+        until("they have met", || route(&peers, 1, 0) == "shm");
+        let aside = dir.path().with_extension("aside");
+        let mut ways = BTreeSet::new();
+        for seed in 0..400 {
+            if seed == 100 {
+                std::fs::rename(dir.path(), &aside).unwrap();
+            }
+            let stored = put_pattern(&owner, seed, 100_000 + seed, &PutOptions::new()).unwrap();
+            let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
+            assert!(is_intact(&tensor), "{seed}");
+            ways.extend(tensor.moved().transport.map(Transport::as_str));
+            if seed == 100 {
+                until("both have seen it", || {
+                    route(&peers, 1, 0).starts_with("tcp, not shm")
+                        && route(&peers, 0, 1).starts_with("tcp, not shm")
+                });
+            }
+        }
+        assert_eq!(ways.into_iter().collect::<Vec<_>>(), ["shm", "tcp"]);
+        assert!(peers.metric(1, "tensorlane_route_fallbacks_total", &["from=\"shm\"", "to=\"tcp\""]) >= 1.0);
+        let stored = put_pattern(&owner, 1, 100_000, &PutOptions::new()).unwrap();
+        let refused = failure(reader.acquire(stored.reference(), &on_node()));
+        assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
+        std::fs::rename(&aside, dir.path()).unwrap();
+        until("they have met again", || {
+            reader.acquire(stored.reference(), &on_node()).is_ok_and(|tensor| is_intact(&tensor))
+        });
+    }
+    peers.assert_all_free();
+}

@@ -1,0 +1,202 @@
+//! What every way of bringing bytes must do between two processes on two hosts: the same cases over all of them. A new way
+//! is a line in [`WAYS`]. What it must do within a process, at every byte, is in the sidecar's own tests. Needs root.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tensorlane_client::{AcquireOptions, Cancel, Client, Error, Stored, Target, Tensor};
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::selection::Range;
+use tensorlane_proto::{Reason, Selection, Transport};
+use tensorlane_tests::netns::Peers;
+use tensorlane_tests::process::signal;
+use tensorlane_tests::tensors::pattern;
+use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
+use tensorlane_tests::{SidecarOptions, reason, until};
+
+/// A way, and what makes two sidecars take it.
+struct Way {
+    name: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    /// The label of its pulls in the metrics.
+    counted: &'static str,
+    encrypted: bool,
+    /// What brings large tensors.
+    transport: Transport,
+}
+
+/// All of them.
+const WAYS: [Way; 4] = [
+    Way {
+        name: "stream",
+        settings: &[("peers.lanes", "0"), ("transports", "tcp")],
+        counted: "stream",
+        encrypted: true,
+        transport: Transport::Tcp,
+    },
+    Way {
+        name: "lanes in TLS",
+        settings: &[("peers.lanes", "3"), ("transports", "tcp")],
+        counted: "lanes",
+        encrypted: true,
+        transport: Transport::Tcp,
+    },
+    Way {
+        name: "plain lanes",
+        settings: &[("peers.lanes", "3"), ("encryption", "none"), ("transports", "tcp")],
+        counted: "lanes",
+        encrypted: false,
+        transport: Transport::Tcp,
+    },
+    Way {
+        name: "quic",
+        settings: &[("prefer", "quic")],
+        counted: "quic",
+        encrypted: true,
+        transport: Transport::Quic,
+    },
+];
+
+fn for_all(case: impl Fn(&Way, &mut Peers)) {
+    for way in &WAYS {
+        let set = |_, options: SidecarOptions| {
+            way.settings.iter().fold(options, |options, (path, value)| options.set(path, value))
+        };
+        // So that an owner that is stopped for a moment keeps what it serves.
+        let mut peers = Peers::start(2, |host, options| set(host, options).set("gc.leaseGrace", "20s"));
+        case(way, &mut peers);
+        peers.assert_free(1);
+    }
+}
+
+fn get(reader: &Client, stored: &Stored) -> Tensor {
+    reader.acquire(stored.reference(), &seconds(20)).unwrap()
+}
+
+#[test]
+fn tensors_of_any_size_come_one_by_one_and_many_at_once_in_both_directions() {
+    for_all(|way, peers| {
+        let sizes = [0, 1, MI, 8 * MI - 1, 8 * MI, 8 * MI + 1, 21 * MI + 77];
+        for (owner, other) in [(0, 1), (1, 0)] {
+            let (writer, reader) = (peers.client(owner), peers.client(other));
+            let stored: Vec<Stored> = sizes.iter().map(|size| put(&writer, *size, *size)).collect();
+            for (stored, size) in stored.iter().zip(sizes) {
+                let tensor = get(&reader, stored);
+                assert!(is(&tensor, size, size), "{}: {size} bytes", way.name);
+                // Below 8 MiB everything comes on the control connection.
+                let by = if size >= 8 * MI { way.transport } else { Transport::Tcp };
+                assert_eq!(tensor.moved().transport, Some(by), "{}: {}", way.name, tensor.moved());
+                // Whether a small one shared a frame with others makes no difference: it came, and is told to have come.
+                let [path] = &tensor.moved().paths[..] else { panic!("{}: {}", way.name, tensor.moved()) };
+                let taken = if size < 8 * MI { "stream" } else { way.counted };
+                assert_eq!(path.way.map(tensorlane_client::Way::as_str), Some(taken), "{}", tensor.moved());
+                assert_eq!((path.bytes, &path.left), (size, &None));
+            }
+            let counted = format!("way=\"{}\"", way.counted);
+            assert!(
+                peers.metric(other, "tensorlane_peer_pulls_total", &[counted.as_str()]) >= 3.0,
+                "{}",
+                way.name
+            );
+        }
+        std::thread::scope(|scope| {
+            for (owner, other) in [(0, 1), (1, 0)] {
+                let (writer, reader) = (peers.client(owner), peers.client(other));
+                scope.spawn(move || {
+                    let sizes = [9 * MI, 0, 100, 11 * MI + 5, 0, 8 * MI, 70_000];
+                    let stored: Vec<Stored> =
+                        (sizes.iter().zip(100..)).map(|(size, seed)| put(&writer, seed, *size)).collect();
+                    let targets: Vec<Target> =
+                        stored.iter().map(|stored| stored.reference().into()).collect();
+                    let tensors = reader.acquire_many(&targets, &seconds(20));
+                    for ((tensor, size), seed) in tensors.into_iter().zip(sizes).zip(100..) {
+                        assert!(is(&tensor.unwrap(), seed, size), "{}: {size} bytes", way.name);
+                    }
+                });
+            }
+        });
+    });
+}
+
+#[test]
+fn a_selection_comes_packed() {
+    for_all(|way, peers| {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 5, 24 * MI);
+        let ranges = Selection::Ranges(vec![Range::new(3, 24 * MI).step_by(2)]);
+        let tensor = reader.acquire(stored.reference(), &seconds(20).selection(ranges)).unwrap();
+        let whole = pattern(5, 24 << 20);
+        assert!(tensor.to_vec().iter().eq(whole.iter().skip(3).step_by(2)), "{}", way.name);
+        assert_eq!(tensor.moved().bytes, 12 * MI - 1);
+    });
+}
+
+#[test]
+fn encryption_that_is_required_is_had_or_refused() {
+    for_all(|way, peers| {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 5, 9 * MI);
+        let encrypted = AcquireOptions { require: Require::ENCRYPTED, ..seconds(20) };
+        let outcome = reader.acquire(stored.reference(), &encrypted);
+        if way.encrypted {
+            assert!(is(&outcome.unwrap(), 5, 9 * MI));
+        } else {
+            assert_eq!(reason(outcome), Reason::RequirementNotMet);
+        }
+    });
+}
+
+#[test]
+fn a_reader_that_cancels_in_the_middle_is_answered_and_the_owner_is_told() {
+    for_all(|way, peers| {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 6, LARGE);
+        let cancel = Cancel::new();
+        let cancelling = reader.with_cancel(cancel.clone());
+        let options = seconds(20);
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, peers, &cancelling, stored.reference(), &options);
+            cancel.cancel();
+            pulling.join().unwrap()
+        });
+        assert!(matches!(outcome, Err(Error::Withdrawn)), "{}: {outcome:?}", way.name);
+        peers.network.fast(0);
+        until("the owner keeps it for its writer alone", || peers.client(0).status().unwrap().leases == 1);
+        assert!(is(&get(&reader, &stored), 6, LARGE), "{}", way.name);
+    });
+}
+
+#[test]
+fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
+    for_all(|way, peers| {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 7, LARGE);
+        let options = seconds(28);
+        let tensor = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, peers, &reader, stored.reference(), &options);
+            signal(peers.sidecars[1].pid(), Signal::STOP);
+            peers.network.fast(0);
+            // The owner may think so, but nobody has told the reader.
+            std::thread::park_timeout(Duration::from_millis(500));
+            assert!(!pulling.is_finished(), "{}", way.name);
+            signal(peers.sidecars[1].pid(), Signal::CONT);
+            pulling.join().unwrap().unwrap()
+        });
+        assert!(is(&tensor, 7, LARGE), "{}", way.name);
+    });
+}
+
+#[test]
+fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
+    for_all(|way, peers| {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 8, LARGE);
+        let options = seconds(4);
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, peers, &reader, stored.reference(), &options);
+            peers.sidecars[0].kill();
+            pulling.join().unwrap()
+        });
+        assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
+    });
+}
