@@ -62,7 +62,7 @@ fn sockets(node: &Path) -> Vec<std::path::PathBuf> {
 
 #[test]
 fn a_map_moves_no_byte_and_takes_no_room_and_holds_the_lease_until_it_is_dropped() {
-    let Pair { a, b, .. } = pair();
+    let Pair { a, b, node: _node, .. } = pair();
     for (reader, owner, from) in [(&a, &b, "b"), (&b, &a, "a")] {
         owner.twin.add(7, sealed(&owner.arena, 3 * MIB + 5, 1), 1);
         let before = reader.arena.usage();
@@ -84,7 +84,7 @@ fn a_map_moves_no_byte_and_takes_no_room_and_holds_the_lease_until_it_is_dropped
 
 #[test]
 fn many_are_mapped_at_once_both_ways_from_many_segments() {
-    let Pair { a, b, .. } = pair();
+    let Pair { a, b, node: _node, .. } = pair();
     for id in 0..40 {
         for (one, seed) in [(&a, 1000), (&b, 2000)] {
             // Some get a segment of their own.
@@ -108,7 +108,7 @@ fn many_are_mapped_at_once_both_ways_from_many_segments() {
 
 #[test]
 fn what_the_owner_refuses_fails_and_the_way_stays() {
-    let Pair { a, b, .. } = pair();
+    let Pair { a, b, node: _node, .. } = pair();
     b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
     for (id, bytes, reason) in [(8, MIB, Reason::NotFound), (7, MIB + 1, Reason::LayoutMismatch)] {
         match a.mapped("b", id, bytes) {
@@ -122,7 +122,7 @@ fn what_the_owner_refuses_fails_and_the_way_stays() {
 
 #[test]
 fn a_map_that_is_cancelled_gives_its_lease_back() {
-    let Pair { a, b, .. } = pair();
+    let Pair { a, b, node: _node, .. } = pair();
     b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
     for _ in 0..50 {
         let (told, handle) = a.map("b", 7, MIB);
