@@ -5,6 +5,7 @@
 //! warning, because it may belong to a newer version.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use k8s_openapi::api::core::v1::Pod;
 use tensorlane_proto::crd::{
@@ -182,13 +183,41 @@ pub fn read(annotations: &BTreeMap<String, String>) -> Result<Wishes, Vec<BadVal
     let mut wishes = Wishes::default();
     let mut bad = Vec::new();
     for row in KEYS {
-        let key = format!("{PREFIX}{}", row.name);
-        let Some(value) = annotations.get(&key) else { continue };
-        if let Err(wrong) = (row.set)(&mut wishes, value) {
-            bad.push(BadValue { key, value: value.chars().take(80).collect(), wrong, accepts: row.accepts });
-        }
+        bad.extend(row.read(annotations, &mut wishes).err());
     }
     if bad.is_empty() { Ok(wishes) } else { Err(bad) }
+}
+
+/// What the annotation `require` says by itself, other values being wrong or not; nothing where it is absent.
+///
+/// # Errors
+/// It makes no sense.
+pub fn required(annotations: &BTreeMap<String, String>) -> Result<Vec<Requirement>, BadValue> {
+    let mut wishes = Wishes::default();
+    for row in KEYS.iter().filter(|row| row.name == "require") {
+        row.read(annotations, &mut wishes)?;
+    }
+    Ok(wishes.require.unwrap_or_default())
+}
+
+impl Key {
+    /// Hears what the annotations say of this one.
+    fn read(&self, annotations: &BTreeMap<String, String>, wishes: &mut Wishes) -> Result<(), BadValue> {
+        let key = format!("{PREFIX}{}", self.name);
+        let Some(value) = annotations.get(&key) else { return Ok(()) };
+        (self.set)(wishes, value).map_err(|wrong| {
+            let value = value.chars().take(80).collect();
+            BadValue { key, value, wrong, accepts: self.accepts }
+        })
+    }
+}
+
+/// `tensorlane.dev/inject: "on" is wrong (no such word); say enabled or disabled`.
+impl fmt::Display for BadValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BadValue { key, value, wrong, accepts } = self;
+        write!(f, "{key}: {value:?} is wrong ({wrong}); say {accepts}")
+    }
 }
 
 /// What the annotation `inject` says by itself, other values being wrong or not; none where it is absent or wrong.

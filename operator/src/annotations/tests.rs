@@ -61,6 +61,17 @@ fn every_value_that_makes_no_sense_is_named_at_once() {
 }
 
 #[test]
+fn what_a_pod_requires_is_read_although_something_else_makes_no_sense() {
+    let of = |text| required(&said(&[("require", text), ("arena-size", "2GB")]));
+    assert_eq!(of("none"), Ok(Vec::new()));
+    assert_eq!(of("zero_copy, encrypted"), Ok(vec![Requirement::ZeroCopy, Requirement::Encrypted]));
+    assert_eq!(required(&BTreeMap::new()), Ok(Vec::new()));
+    let wrong = of("speed").unwrap_err().to_string();
+    assert!(wrong.starts_with("tensorlane.dev/require: \"speed\" is wrong ("), "{wrong}");
+    assert!(wrong.contains("say some of zero_copy"), "{wrong}");
+}
+
+#[test]
 fn sizes_that_a_sidecar_would_refuse_are_refused_here() {
     for text in ["15Mi", "17Ti", "16777217", "100.5Mi500", "1.0000001Gi"] {
         assert!(read(&said(&[("arena-size", text)])).is_err(), "{text}");

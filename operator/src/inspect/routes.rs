@@ -16,6 +16,8 @@ use tensorlane_proto::negotiate::{
 };
 use tensorlane_proto::selection::SelectionKind;
 
+use crate::annotations;
+
 /// The way between two peers, in either direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PairRoute {
@@ -35,6 +37,28 @@ struct End {
     offer: Option<Offer>,
     /// What its pod requires of every route besides its exchange.
     require: Require,
+}
+
+/// What pods require of their routes by their own annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requires {
+    /// What each requires, by its name; a pod that requires nothing is not there.
+    pub of: BTreeMap<String, Require>,
+    /// A sentence for each pod whose annotation makes no sense: it was changed after the pod was made.
+    pub wrong: Vec<String>,
+}
+
+/// What pods require, by their names and annotations. They are read as the planner reads them.
+pub fn requires(pods: &BTreeMap<String, BTreeMap<String, String>>) -> Requires {
+    let mut requires = Requires::default();
+    for (name, said) in pods {
+        match annotations::required(said).map(|words| all_of(&words)) {
+            Ok(Require::NONE) => {}
+            Ok(require) => drop(requires.of.insert(name.clone(), require)),
+            Err(bad) => requires.wrong.push(format!("pod {name}: {bad}")),
+        }
+    }
+    requires
 }
 
 /// Every pair of the peers, by name. `requires`: what a pod requires of its routes, by its name.
@@ -82,15 +106,18 @@ fn pair(a: &End, b: &End, spec: &ExchangeSpec) -> PairRoute {
 
 /// A plain transfer of host memory.
 fn what(spec: &ExchangeSpec, of_pods: Require) -> What {
-    let add = |require: Require, word: &Requirement| {
-        require.and(match word {
-            Requirement::ZeroCopy => Require::ZERO_COPY,
-            Requirement::SameNode => Require::SAME_NODE,
-            Requirement::Encrypted => Require::ENCRYPTED,
-        })
-    };
-    let require = spec.require.iter().flatten().fold(of_pods, add);
+    let require = of_pods.and(all_of(spec.require.as_deref().unwrap_or_default()));
     What { bytes: 0, device: Device::Host, selection: SelectionKind::All, require }
+}
+
+/// What these words ask of a route, all together.
+fn all_of(words: &[Requirement]) -> Require {
+    let one = |word: &Requirement| match word {
+        Requirement::ZeroCopy => Require::ZERO_COPY,
+        Requirement::SameNode => Require::SAME_NODE,
+        Requirement::Encrypted => Require::ENCRYPTED,
+    };
+    words.iter().map(one).fold(Require::NONE, Require::and)
 }
 
 fn policy(spec: &ExchangeSpec) -> Policy {
@@ -217,6 +244,23 @@ mod tests {
         let told = shown(&pairs(&peers, &ExchangeSpec::default(), &requires));
         assert!(told[0].starts_with("a-b none") && told[0].contains("not tcp: not_same_node"), "{told:?}");
         assert!(told[1].starts_with("a-c tcp") && told[2].starts_with("b-c none"), "{told:?}");
+    }
+
+    #[test]
+    fn what_pods_require_is_read_as_the_planner_reads_it() {
+        let pod = |name: &str, said: &str| {
+            (name.to_owned(), BTreeMap::from([("tensorlane.dev/require".to_owned(), said.to_owned())]))
+        };
+        let pods = BTreeMap::from([
+            pod("none", "none"),
+            pod("spaced", "zero_copy, encrypted"),
+            pod("wrong", "speed"),
+            ("silent".to_owned(), BTreeMap::new()),
+        ]);
+        let Requires { of, wrong } = requires(&pods);
+        let both = Require::ZERO_COPY.and(Require::ENCRYPTED);
+        assert_eq!(of, BTreeMap::from([("spaced".to_owned(), both)]));
+        assert!(wrong.len() == 1 && wrong[0].starts_with("pod wrong: tensorlane.dev/require: "), "{wrong:?}");
     }
 
     #[test]

@@ -272,10 +272,7 @@ impl Deny {
 }
 
 fn listed(bad: &[BadValue]) -> String {
-    let one = |bad: &BadValue| {
-        format!("{}: {:?} is wrong ({}); say {}", bad.key, bad.value, bad.wrong, bad.accepts)
-    };
-    bad.iter().map(one).collect::<Vec<_>>().join("; ")
+    bad.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 fn said(exchange: &str, of_exchange: &[Lack], of_pod: &[Lack]) -> String {

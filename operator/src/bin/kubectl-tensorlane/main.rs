@@ -18,7 +18,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::json;
 use tensorlane_operator::findings::{self, Finding};
-use tensorlane_operator::inspect::{cluster, explain, peers, routes};
+use tensorlane_operator::inspect::routes::{self, Requires};
+use tensorlane_operator::inspect::{cluster, explain, peers};
+use tensorlane_proto::negotiate::Require;
 
 use crate::args::{Args, Command, Format};
 use crate::read::Reader;
@@ -49,16 +51,21 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
         }
         Command::Routes { exchange } => {
             let (peers, spec) = reader.exchange(exchange).await?;
-            let requires = reader.requires().await.unwrap_or_else(|why| {
-                eprintln!(
-                    "note: what pods require of their routes is not known, for they cannot be read: {why}"
-                );
-                BTreeMap::new()
-            });
-            let pairs = routes::pairs(&peers, &spec, &requires);
+            let pairs = routes::pairs(&peers, &spec, &requires(&reader).await);
             print(args, || json!(pairs), || show::routes(&pairs))
         }
     }
+}
+
+/// What the pods require of their routes by their own annotations; what cannot be known is told, and no error.
+async fn requires(reader: &Reader) -> BTreeMap<String, Require> {
+    let pods = reader.annotations().await.unwrap_or_else(|why| {
+        eprintln!("note: what pods require of their routes is not known, for they cannot be read: {why}");
+        BTreeMap::new()
+    });
+    let Requires { of, wrong } = routes::requires(&pods);
+    wrong.iter().for_each(|wrong| eprintln!("note: {wrong}"));
+    of
 }
 
 async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {

@@ -5,7 +5,7 @@ use std::error::Error;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tensorlane_operator::inspect::Seen;
@@ -16,7 +16,6 @@ use tensorlane_operator::names::INJECTED;
 use tensorlane_operator::plan::Facts;
 use tensorlane_operator::webhook::{FactSource, KubeFacts};
 use tensorlane_proto::crd::{ExchangeSpec, TensorExchange, TensorPeer};
-use tensorlane_proto::negotiate::Require;
 
 use crate::args::Object;
 use crate::settings::Settings;
@@ -176,17 +175,12 @@ impl Reader {
         Ok((listed.into_iter().filter(|peer| peer.spec.exchange == name).collect(), spec))
     }
 
-    /// What the pods of the namespace require of their routes by their own annotations, by their names.
-    pub(crate) async fn requires(&self) -> Result<BTreeMap<String, Require>, kube::Error> {
+    /// The annotations of the pods of the namespace that have a sidecar, by their names.
+    pub(crate) async fn annotations(&self) -> kube::Result<BTreeMap<String, BTreeMap<String, String>>> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let labels = format!("{INJECTED}=true");
         let pods = api.list_metadata(&ListParams::default().labels(&labels).limit(LIST_MAX)).await?;
-        let require = |said: Option<&str>| said.and_then(|said| said.parse().ok());
-        let one = |pod: PartialObjectMeta<Pod>| {
-            let said = pod.annotations().get("tensorlane.dev/require").map(String::as_str);
-            require(said).map(|require| (pod.name_any(), require))
-        };
-        Ok(pods.into_iter().filter_map(one).collect())
+        Ok(pods.into_iter().map(|pod| (pod.name_any(), pod.annotations().clone())).collect())
     }
 
     fn api(&self, version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
