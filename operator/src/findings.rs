@@ -35,6 +35,9 @@ impl Level {
 pub struct Finding {
     /// How it stands.
     pub level: Level,
+    /// The namespace that it is of, where several were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// What was looked at: a stable word, such as `webhook`.
     pub about: &'static str,
     /// What was found.
@@ -47,7 +50,7 @@ pub struct Finding {
 impl Finding {
     /// All is well.
     pub fn ok(about: &'static str, found: impl Into<String>) -> Finding {
-        Finding { level: Level::Ok, about, found: found.into(), remedy: None }
+        Finding { level: Level::Ok, namespace: None, about, found: found.into(), remedy: None }
     }
 
     /// Worth knowing.
@@ -62,7 +65,18 @@ impl Finding {
 
     /// Something does not work, and what to do.
     pub fn problem(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Finding { level: Level::Problem, about, found: found.into(), remedy: Some(remedy.into()) }
+        Finding { level: Level::Problem, remedy: Some(remedy.into()), ..Finding::ok(about, found) }
+    }
+
+    /// The same, of one namespace among several.
+    #[must_use]
+    pub fn of(self, namespace: &str) -> Finding {
+        Finding { namespace: Some(namespace.to_owned()), ..self }
+    }
+
+    /// What was looked at, and where.
+    fn place(&self) -> String {
+        self.namespace.as_ref().map_or(self.about.to_owned(), |of| format!("{of}/{}", self.about))
     }
 }
 
@@ -79,12 +93,13 @@ pub fn exit_code(findings: &[Finding]) -> u8 {
 
 /// For people: a line each, and below it what to do.
 pub fn text(findings: &[Finding]) -> String {
-    let about = findings.iter().map(|finding| finding.about.len()).max().unwrap_or(0);
+    let about = findings.iter().map(|finding| finding.place().len()).max().unwrap_or(0);
     let mut text = String::new();
-    for Finding { level, about: word, found, remedy } in findings {
+    for finding in findings {
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{:<7}  {word:<about$}  {found}", level.as_str());
-        if let Some(remedy) = remedy {
+        let _ =
+            writeln!(text, "{:<7}  {:<about$}  {}", finding.level.as_str(), finding.place(), finding.found);
+        if let Some(remedy) = &finding.remedy {
             let _ = writeln!(text, "{:<7}  {:<about$}  -> {remedy}", "", "");
         }
     }
@@ -121,6 +136,11 @@ mod tests {
         assert_eq!(
             text(&all),
             "ok       sockets  there\nproblem  peers    none\n                  -> look\n"
+        );
+        let [there, none] = all.clone();
+        assert_eq!(
+            text(&[there.of("ml"), none]),
+            "ok       ml/sockets  there\nproblem  peers       none\n                     -> look\n"
         );
         let json = json(&all);
         assert_eq!((&json["problems"], &json["findings"][1]["level"]), (&json!(1), &json!("problem")));

@@ -1,10 +1,10 @@
-//! What is wrong with a cluster, from the objects of the installation and of one namespace.
+//! What is wrong with a cluster, from the objects of the installation and of namespaces.
 
 use serde_json::Value;
 
-use super::{Seen, condition, hidden, list, name, peers, text};
+use super::namespace::{self, Namespace};
+use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
-use crate::names::INJECT;
 
 /// The role and role binding with which the pods of a namespace find each other.
 pub const PEER_ROLE: &str = "tensorlane-peer";
@@ -28,18 +28,21 @@ pub struct Cluster {
     pub webhook: Seen,
     /// The EndpointSlices of the webhook's Service.
     pub endpoints: Seen,
-    /// The namespace that is asked about.
-    pub namespace: Seen,
-    /// Its exchanges.
-    pub exchanges: Seen,
-    /// Its peers.
-    pub peers: Seen,
     /// The role of pods that find their peers.
     pub role: Seen,
-    /// What gives it to the pods of the namespace.
-    pub binding: Seen,
-    /// What the API server says whether the pods of the namespace may do: a word for each, and its SubjectAccessReview.
-    pub access: Vec<(&'static str, Seen)>,
+    /// What is asked about.
+    pub namespaces: Namespaces,
+}
+
+/// The namespaces that are asked about.
+#[derive(Clone, Debug)]
+pub enum Namespaces {
+    /// One that was named, or that of the context.
+    One(Box<Namespace>),
+    /// All that have an exchange, a peer or our label.
+    All(Vec<Namespace>),
+    /// All, and which there are could not be read: what the API server said.
+    Hidden(String),
 }
 
 /// What is found, the installation first.
@@ -54,14 +57,34 @@ pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     all.push(leader(cluster));
     all.extend(webhook(cluster));
     all.push(endpoints(cluster));
-    all.extend(namespace(cluster));
-    if cluster.namespace == Seen::Missing {
-        return all;
+    all.extend(role(cluster));
+    let of = |one: &Namespace| namespace::findings(one, &cluster.operator_namespace, &cluster.role);
+    match &cluster.namespaces {
+        Namespaces::One(one) => all.extend(of(one)),
+        Namespaces::Hidden(why) => all.push(hidden("namespaces", "which of them use Tensorlane", why)),
+        Namespaces::All(none) if none.is_empty() => {
+            let found = "none has an exchange, a peer or the label tensorlane.dev/inject";
+            all.push(Finding::note("namespaces", found));
+        }
+        Namespaces::All(every) => {
+            all.extend(every.iter().flat_map(|one| of(one).into_iter().map(|found| found.of(&one.name))));
+        }
     }
-    all.extend(exchanges(cluster));
-    all.extend(permissions(cluster));
-    all.extend(peers::findings(&cluster.peers));
     all
+}
+
+/// What is wrong with the role; it is the same for every namespace.
+fn role(cluster: &Cluster) -> Option<Finding> {
+    let what = format!("ClusterRole {PEER_ROLE}");
+    match &cluster.role {
+        Seen::There(_) => None,
+        Seen::Hidden(why) => Some(hidden("permissions", &what, why)),
+        Seen::Missing => Some(Finding::problem(
+            "permissions",
+            format!("{what} is missing: sidecars cannot find their peers"),
+            INSTALL,
+        )),
+    }
 }
 
 /// One sentence in place of a line for everything that is missing.
@@ -228,113 +251,6 @@ fn endpoints(cluster: &Cluster) -> Finding {
         return Finding::problem("endpoints", "no ready replica is behind the webhook's Service", remedy);
     }
     Finding::ok("endpoints", format!("{ready} behind the webhook's Service"))
-}
-
-fn namespace(cluster: &Cluster) -> Vec<Finding> {
-    let namespace = match &cluster.namespace {
-        Seen::Hidden(why) => return vec![hidden("namespace", "the namespace", why)],
-        Seen::Missing => {
-            let remedy = "-n NAMESPACE names another one; kubectl get namespaces lists them";
-            return vec![Finding::problem("namespace", "it does not exist", remedy)];
-        }
-        Seen::There(namespace) => namespace,
-    };
-    let own = name(namespace);
-    if own == "kube-system" || own == cluster.operator_namespace {
-        let found = format!("{own} is excluded: its pods get no sidecars");
-        return vec![Finding::note("namespace", found)];
-    }
-    let label =
-        namespace.pointer("/metadata/labels").and_then(|labels| labels.get(INJECT)).and_then(Value::as_str);
-    vec![match label {
-        None => Finding::ok("namespace", format!("{own}: pods that say {INJECT}: enabled get a sidecar")),
-        Some("enabled") => {
-            Finding::ok("namespace", format!("{own}: every pod gets a sidecar that says nothing else"))
-        }
-        Some("disabled") => {
-            Finding::ok("namespace", format!("{own}: pods get a sidecar only if they ask themselves"))
-        }
-        Some(other) => Finding::problem(
-            "namespace",
-            format!("{own} has the label {INJECT}: {other:?}, so its pods are refused"),
-            format!("kubectl label namespace {own} --overwrite {INJECT}=enabled (or {INJECT}-)"),
-        ),
-    }]
-}
-
-fn exchanges(cluster: &Cluster) -> Vec<Finding> {
-    if let Seen::Hidden(why) = &cluster.exchanges {
-        return vec![hidden("exchanges", "the exchanges", why)];
-    }
-    let all = cluster.exchanges.items();
-    if all.is_empty() {
-        return vec![Finding::note(
-            "exchanges",
-            "there is none; default is made with the first pod that belongs to it",
-        )];
-    }
-    all.iter().map(exchange).collect()
-}
-
-fn exchange(exchange: &Value) -> Finding {
-    let own = name(exchange);
-    let generation = exchange.pointer("/metadata/generation");
-    let accepted = condition(exchange, "Accepted");
-    let Some(accepted) = accepted.filter(|_| exchange.pointer("/status/observedGeneration") == generation)
-    else {
-        let found = format!("the operator has not looked at {own} yet");
-        return Finding::problem("exchanges", found, "does a replica lead? see leader above");
-    };
-    if accepted["status"] != "True" {
-        let found = format!("{own} is not accepted: {}", text(accepted, "/reason"));
-        return Finding::problem("exchanges", found, text(accepted, "/message"));
-    }
-    match condition(exchange, "Ready") {
-        Some(ready) if ready["status"] != "True" && ready["reason"] != "NoPeers" => {
-            let found = format!("{own}: {}", text(ready, "/message"));
-            Finding::problem("exchanges", found, "see peers below")
-        }
-        Some(ready) => Finding::ok("exchanges", format!("{own}: {}", text(ready, "/message"))),
-        None => Finding::ok("exchanges", own),
-    }
-}
-
-fn permissions(cluster: &Cluster) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let has_exchange = !cluster.exchanges.items().is_empty();
-    for (what, seen) in [("ClusterRole", &cluster.role), ("RoleBinding", &cluster.binding)] {
-        match seen {
-            Seen::Hidden(why) => findings.push(hidden("permissions", &format!("{what} {PEER_ROLE}"), why)),
-            // The operator makes it with the first exchange or pod, and never without the policy.
-            Seen::Missing if what == "RoleBinding" && !has_exchange => {}
-            Seen::Missing => findings.push(Finding::problem(
-                "permissions",
-                format!("{what} {PEER_ROLE} is missing: sidecars cannot find their peers"),
-                if what == "RoleBinding" {
-                    "the leader makes it where policies are whole: see policies and leader above"
-                } else {
-                    INSTALL
-                },
-            )),
-            Seen::There(_) => {}
-        }
-    }
-    for (what, seen) in cluster.access.iter().filter(|_| has_exchange) {
-        match seen {
-            Seen::There(review) if review.pointer("/status/allowed") == Some(&Value::Bool(true)) => {}
-            Seen::There(_) => findings.push(Finding::problem(
-                "permissions",
-                format!("pods of this namespace may not {what}"),
-                format!("does something else own RoleBinding {PEER_ROLE}? kubectl get rolebinding {PEER_ROLE} -o yaml"),
-            )),
-            Seen::Missing => {}
-            Seen::Hidden(why) => findings.push(hidden("permissions", &format!("whether pods may {what}"), why)),
-        }
-    }
-    if findings.is_empty() {
-        findings.push(Finding::ok("permissions", "pods may find their peers"));
-    }
-    findings
 }
 
 #[cfg(test)]

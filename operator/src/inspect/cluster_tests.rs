@@ -13,7 +13,6 @@ fn well() -> Cluster {
         "spec": {"versions": [{"name": "v1alpha1", "served": true}]},
         "status": {"conditions": [{"type": "Established", "status": "True"}]},
     });
-    let allowed = json!({"status": {"allowed": true}});
     Cluster {
         operator_namespace: "tensorlane-system".to_owned(),
         definitions: vec![("tensorpeers.tensorlane.dev".to_owned(), there(crd))],
@@ -27,7 +26,17 @@ fn well() -> Cluster {
             "clientConfig": {"caBundle": "TFM=", "service": {"namespace": "tensorlane-system"}},
         }]})),
         endpoints: there(json!({"items": [{"endpoints": [{"conditions": {"ready": true}}, {}]}]})),
-        namespace: there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "enabled"}}})),
+        role: there(json!({})),
+        namespaces: Namespaces::One(Box::new(ml())),
+    }
+}
+
+/// A namespace in which all is well.
+fn ml() -> Namespace {
+    let allowed = json!({"status": {"allowed": true}});
+    Namespace {
+        name: "ml".to_owned(),
+        object: there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "enabled"}}})),
         exchanges: there(json!({"items": [{
             "metadata": {"name": "default", "generation": 3},
             "status": {"observedGeneration": 3, "conditions": [
@@ -39,9 +48,16 @@ fn well() -> Cluster {
             "metadata": {"name": "a"},
             "status": {"fingerprints": ["sha256:1"], "conditions": [{"type": "Ready", "status": "True"}]},
         }]})),
-        role: there(json!({})),
         binding: there(json!({})),
         access: vec![("list tensorpeers", there(allowed))],
+    }
+}
+
+/// The one namespace that is asked about.
+fn one(cluster: &mut Cluster) -> &mut Namespace {
+    match &mut cluster.namespaces {
+        Namespaces::One(one) => one,
+        other => unreachable!("{other:?}"),
     }
 }
 
@@ -97,28 +113,30 @@ fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
         ),
         (
             |c| {
-                c.namespace =
+                one(c).object =
                     there(json!({"metadata": {"name": "ml", "labels": {"tensorlane.dev/inject": "true"}}}));
             },
             "its pods are refused -> kubectl label namespace ml",
         ),
         (
-            |c| c.exchanges = there(json!({"items": [{"metadata": {"name": "x", "generation": 1}}]})),
+            |c| one(c).exchanges = there(json!({"items": [{"metadata": {"name": "x", "generation": 1}}]})),
             "has not looked at x",
         ),
         (
             |c| {
-                c.exchanges = there(json!({"items": [{"metadata": {"name": "x"}, "status": {"conditions": [
-                    {"type": "Accepted", "status": "False", "reason": "PolicyMissing", "message": "apply it"},
-                ]}}]}));
+                one(c).exchanges = there(
+                    json!({"items": [{"metadata": {"name": "x"}, "status": {"conditions": [
+                        {"type": "Accepted", "status": "False", "reason": "PolicyMissing", "message": "apply it"},
+                    ]}}]}),
+                );
             },
             "x is not accepted: PolicyMissing -> apply it",
         ),
-        (|c| c.binding = Seen::Missing, "RoleBinding tensorlane-peer is missing"),
-        (|c| c.access[0].1 = there(json!({"status": {"allowed": false}})), "may not list tensorpeers"),
+        (|c| one(c).binding = Seen::Missing, "RoleBinding tensorlane-peer is missing"),
+        (|c| one(c).access[0].1 = there(json!({"status": {"allowed": false}})), "may not list tensorpeers"),
         (
             |c| {
-                c.peers = there(
+                one(c).peers = there(
                     json!({"items": [{"metadata": {"name": "b"}, "spec": {"node": "n1"}, "status": {"conditions": [
                         {"type": "Ready", "status": "False", "reason": "NodeLost", "message": "it does not answer"},
                     ]}}]}),
@@ -139,7 +157,7 @@ fn each_thing_that_is_wrong_is_found_alone_with_what_to_do() {
 fn a_key_of_two_peers_is_told_with_both() {
     let mut cluster = well();
     let peer = |name: &str| json!({"metadata": {"name": name}, "status": {"fingerprints": ["sha256:1"], "conditions": [{"type": "Ready", "status": "True"}]}});
-    cluster.peers = there(json!({"items": [peer("a"), peer("b")]}));
+    one(&mut cluster).peers = there(json!({"items": [peer("a"), peer("b")]}));
     assert!(only_problem(&cluster).contains("a and b claim the same key"));
 }
 
@@ -147,7 +165,7 @@ fn a_key_of_two_peers_is_told_with_both() {
 fn what_may_not_be_read_is_unknown_and_not_wrong() {
     let mut cluster = well();
     cluster.webhook = Seen::Hidden("forbidden".to_owned());
-    cluster.access[0].1 = Seen::Hidden("forbidden".to_owned());
+    one(&mut cluster).access[0].1 = Seen::Hidden("forbidden".to_owned());
     let all = findings(&cluster);
     assert_eq!(all.iter().filter(|one| one.level == Level::Unknown).count(), 2, "{all:#?}");
     assert_eq!(exit_code(&all), 3);
@@ -156,7 +174,36 @@ fn what_may_not_be_read_is_unknown_and_not_wrong() {
 #[test]
 fn a_namespace_without_exchanges_lacks_nothing() {
     let mut cluster = well();
-    (cluster.exchanges, cluster.peers) = (there(json!({"items": []})), there(json!({"items": []})));
-    (cluster.binding, cluster.access) = (Seen::Missing, vec![("x", there(json!({})))]);
+    let empty = || there(json!({"items": []}));
+    let access = vec![("x", there(json!({})))];
+    *one(&mut cluster) =
+        Namespace { exchanges: empty(), peers: empty(), binding: Seen::Missing, access, ..ml() };
     assert_eq!(exit_code(&findings(&cluster)), 0);
+}
+
+#[test]
+fn every_namespace_is_told_apart_and_the_installation_is_told_once() {
+    let mut cluster = well();
+    let broken = Namespace { name: "rl".to_owned(), binding: Seen::Missing, ..ml() };
+    cluster.namespaces = Namespaces::All(vec![ml(), broken]);
+    let all = findings(&cluster);
+    assert_eq!(all.iter().filter(|one| one.about == "operator").count(), 1);
+    let of =
+        |namespace: &'static str| all.iter().filter(move |one| one.namespace.as_deref() == Some(namespace));
+    assert!(of("ml").count() == 4 && of("ml").all(|one| one.level == Level::Ok), "{all:#?}");
+    let wrong: Vec<_> = of("rl").filter(|one| one.level == Level::Problem).map(|one| one.about).collect();
+    assert_eq!(wrong, ["permissions"], "{all:#?}");
+
+    cluster.namespaces = Namespaces::All(Vec::new());
+    assert_eq!(exit_code(&findings(&cluster)), 0);
+    cluster.namespaces = Namespaces::Hidden("forbidden".to_owned());
+    assert_eq!(exit_code(&findings(&cluster)), 3);
+}
+
+#[test]
+fn without_the_role_no_namespace_is_told_that_its_pods_may_find_their_peers() {
+    let mut cluster = well();
+    cluster.role = Seen::Missing;
+    assert!(only_problem(&cluster).contains("permissions: ClusterRole tensorlane-peer is missing"));
+    assert_eq!(findings(&cluster).iter().filter(|one| one.about == "permissions").count(), 1);
 }

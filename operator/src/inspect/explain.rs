@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Seen, condition, list, name, text};
-use crate::findings::{Finding, Level};
+use crate::findings::Finding;
 use crate::names::{EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
 use crate::offline::template;
 use crate::plan::{Decision, Facts, Skip, Status, plan};
@@ -247,7 +247,7 @@ fn skipped(skip: Skip, kind: &str) -> Finding {
         Skip::MirrorPod => None,
         Skip::NotRequested | Skip::Disabled => Some(format!("to ask for one: {INJECT}: enabled in {place}")),
     };
-    Finding { level: Level::Note, about: "plan", found: format!("no sidecar: {skip}"), remedy }
+    Finding { remedy, ..Finding::note("plan", format!("no sidecar: {skip}")) }
 }
 
 /// What the operator has told the owner: the newest of each kind.

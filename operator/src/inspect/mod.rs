@@ -3,6 +3,7 @@
 
 pub mod cluster;
 pub mod explain;
+pub mod namespace;
 pub mod peers;
 pub mod routes;
 

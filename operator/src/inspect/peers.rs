@@ -10,6 +10,8 @@ use crate::findings::Finding;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerRow {
+    /// The namespace of its exchange.
+    pub namespace: String,
     /// Its name, which is that of its pod.
     pub name: String,
     /// Its exchange.
@@ -30,11 +32,12 @@ pub struct PeerRow {
     pub incarnation: String,
 }
 
-/// The rows of a list, by exchange and name; those of one exchange where one is named.
+/// The rows of a list, by namespace, exchange and name; those of one exchange where one is named.
 pub fn rows(peers: &[Value], exchange: Option<&str>) -> Vec<PeerRow> {
     let of_it = |row: &PeerRow| exchange.is_none_or(|exchange| row.exchange == exchange);
     let mut rows: Vec<PeerRow> = peers.iter().map(row).filter(of_it).collect();
-    rows.sort_unstable_by(|a, b| (&a.exchange, &a.name).cmp(&(&b.exchange, &b.name)));
+    let place = |row: &PeerRow| (row.namespace.clone(), row.exchange.clone(), row.name.clone());
+    rows.sort_by_cached_key(place);
     rows
 }
 
@@ -45,6 +48,7 @@ fn row(peer: &Value) -> PeerRow {
     let ready = condition(peer, "Ready");
     let transports = list(peer, "/status/offer/transports").iter();
     PeerRow {
+        namespace: text(peer, "/metadata/namespace").to_owned(),
         name: name(peer).to_owned(),
         exchange: text(peer, "/spec/exchange").to_owned(),
         node: text(peer, "/spec/node").to_owned(),
@@ -135,5 +139,9 @@ mod tests {
         assert_eq!(rows[0].transports, ["tcp"]);
         assert_eq!((rows[1].ready.as_str(), rows[1].reason.as_str()), ("Unknown", "NotPublished"));
         assert!(super::rows(&[new], Some("default")).is_empty());
+        let of = |namespace: &str| json!({"metadata": {"namespace": namespace, "name": "a"}});
+        let namespaces: Vec<_> =
+            super::rows(&[of("rl"), of("ml")], None).into_iter().map(|row| row.namespace).collect();
+        assert_eq!(namespaces, ["ml", "rl"]);
     }
 }

@@ -5,9 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use kube::ResourceExt;
 use serde::Serialize;
+use serde_json::{Value, json};
 use tensorlane_proto::crd::{
-    Encryption as EncryptionWord, ExchangeSpec, Requirement, SameNode, TensorPeer, TransportKind,
+    Encryption as EncryptionWord, ExchangeSpec, Requirement, SameNode, TensorExchange, TensorPeer,
+    TransportKind,
 };
 use tensorlane_proto::device::Device;
 use tensorlane_proto::negotiate::{
@@ -39,38 +42,89 @@ struct End {
     require: Require,
 }
 
+/// A pod, as far as its routes are concerned.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodSaid {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name, which is that of its peer.
+    pub name: String,
+    /// What it says of itself.
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// What pods require of their routes by their own annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requires {
-    /// What each requires, by its name; a pod that requires nothing is not there.
-    pub of: BTreeMap<String, Require>,
+    /// What each requires, by its namespace and name; a pod that requires nothing is not there.
+    pub of: BTreeMap<(String, String), Require>,
     /// A sentence for each pod whose annotation makes no sense: it was changed after the pod was made.
     pub wrong: Vec<String>,
 }
 
-/// What pods require, by their names and annotations. They are read as the planner reads them.
-pub fn requires(pods: &BTreeMap<String, BTreeMap<String, String>>) -> Requires {
+/// What pods require. Their annotations are read as the planner reads them.
+pub fn requires(pods: Vec<PodSaid>) -> Requires {
     let mut requires = Requires::default();
-    for (name, said) in pods {
-        match annotations::required(said).map(|words| all_of(&words)) {
+    for PodSaid { namespace, name, annotations } in pods {
+        match annotations::required(&annotations).map(|words| all_of(&words)) {
             Ok(Require::NONE) => {}
-            Ok(require) => drop(requires.of.insert(name.clone(), require)),
-            Err(bad) => requires.wrong.push(format!("pod {name}: {bad}")),
+            Ok(require) => drop(requires.of.insert((namespace, name), require)),
+            Err(bad) => requires.wrong.push(format!("pod {namespace}/{name}: {bad}")),
         }
     }
     requires
 }
 
-/// Every pair of the peers, by name. `requires`: what a pod requires of its routes, by its name.
-pub fn pairs(
-    peers: &[TensorPeer],
-    spec: &ExchangeSpec,
-    requires: &BTreeMap<String, Require>,
-) -> Vec<PairRoute> {
-    let end = |peer: &TensorPeer| {
-        let name = peer.metadata.name.clone().unwrap_or_default();
-        let require = requires.get(&name).copied().unwrap_or(Require::NONE);
-        End { name, offer: offer(peer), require }
+/// The routes of an exchange.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub exchange: String,
+    /// Every pair of its peers.
+    pub pairs: Vec<PairRoute>,
+}
+
+/// One pair of one exchange, for programs.
+#[derive(Debug, Serialize)]
+struct Row<'a> {
+    namespace: &'a str,
+    exchange: &'a str,
+    #[serde(flatten)]
+    pair: &'a PairRoute,
+}
+
+/// The exchanges, by namespace and name, each with the routes between its peers.
+pub fn matrices(exchanges: &[TensorExchange], peers: &[TensorPeer], requires: &Requires) -> Vec<Matrix> {
+    let of = |exchange: &TensorExchange| {
+        let (namespace, name) = (exchange.namespace().unwrap_or_default(), exchange.name_any());
+        let is_of_it = |peer: &&TensorPeer| {
+            peer.spec.exchange == name && peer.namespace().unwrap_or_default() == namespace
+        };
+        let own: Vec<&TensorPeer> = peers.iter().filter(is_of_it).collect();
+        Matrix { pairs: pairs(&own, &exchange.spec, requires), namespace, exchange: name }
+    };
+    let mut all: Vec<Matrix> = exchanges.iter().map(of).collect();
+    all.sort_unstable_by(|a, b| (&a.namespace, &a.exchange).cmp(&(&b.namespace, &b.exchange)));
+    all
+}
+
+/// A list of all pairs, for programs.
+pub fn json(matrices: &[Matrix]) -> Value {
+    let rows = matrices.iter().flat_map(|matrix| {
+        let Matrix { namespace, exchange, pairs } = matrix;
+        pairs.iter().map(move |pair| Row { namespace, exchange, pair })
+    });
+    json!(rows.collect::<Vec<_>>())
+}
+
+/// Every pair of the peers, by name.
+fn pairs(peers: &[&TensorPeer], spec: &ExchangeSpec, requires: &Requires) -> Vec<PairRoute> {
+    let end = |peer: &&TensorPeer| {
+        let place = (peer.namespace().unwrap_or_default(), peer.name_any());
+        let require = requires.of.get(&place).copied().unwrap_or(Require::NONE);
+        End { name: place.1, offer: offer(peer), require }
     };
     let mut all: Vec<End> = peers.iter().map(end).collect();
     all.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -169,105 +223,5 @@ fn offer(peer: &TensorPeer) -> Option<Offer> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn peer(name: &str, transports: &[&str]) -> TensorPeer {
-        let offered: Vec<_> = transports
-            .iter()
-            .map(|word| json!({"transport": word, "addresses": ["10.0.0.1:9421"]}))
-            .collect();
-        serde_json::from_value(json!({
-            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer", "metadata": {"name": name},
-            "spec": {"exchange": "default", "podUID": "u"},
-            "status": {
-                "incarnation": format!("{:032x}", 7),
-                "offer": {"versionMin": 1, "versionMax": 1, "transports": offered},
-            },
-        }))
-        .unwrap()
-    }
-
-    fn spec(spec: serde_json::Value) -> ExchangeSpec {
-        serde_json::from_value(spec).unwrap()
-    }
-
-    fn shown(pairs: &[PairRoute]) -> Vec<String> {
-        let one = |pair: &PairRoute| {
-            format!(
-                "{}-{} {} ({})",
-                pair.a,
-                pair.b,
-                pair.transport.unwrap_or("none"),
-                pair.refusals.join(", ")
-            )
-        };
-        pairs.iter().map(one).collect()
-    }
-
-    #[test]
-    fn every_pair_has_its_way_and_says_why_not_a_better_one() {
-        let peers = [peer("b", &["tcp"]), peer("a", &["tcp"]), peer("c", &["quic"])];
-        let all = pairs(&peers, &ExchangeSpec::default(), &BTreeMap::new());
-        let told = shown(&all);
-        assert_eq!(told[0], "a-b tcp (not shm: no_socket_dir)");
-        assert!(told[1].starts_with("a-c none") && told[1].contains("not tcp: not_offered"), "{told:?}");
-        assert_eq!(told.len(), 3);
-    }
-
-    #[test]
-    fn an_exchange_that_requires_or_forbids_is_heard() {
-        let peers = [peer("a", &["tcp"]), peer("b", &["tcp"])];
-        let same_node = shown(&pairs(&peers, &spec(json!({"require": ["same_node"]})), &BTreeMap::new()));
-        assert!(
-            same_node[0].contains("none") && same_node[0].contains("not tcp: not_same_node"),
-            "{same_node:?}"
-        );
-        let no_tcp = shown(&pairs(&peers, &spec(json!({"transports": ["quic"]})), &BTreeMap::new()));
-        assert!(no_tcp[0].contains("not tcp: policy"), "{no_tcp:?}");
-        let tcp = shown(&pairs(&peers, &spec(json!({"transports": ["tcp"]})), &BTreeMap::new()));
-        assert_eq!(tcp, ["a-b tcp (not shm: policy)"], "the exchange itself leaves it out");
-        let encrypted = shown(&pairs(
-            &peers,
-            &spec(json!({"require": ["encrypted"], "sameNode": "claim"})),
-            &BTreeMap::new(),
-        ));
-        assert_eq!(encrypted, ["a-b tcp (not shm: not_offered)"]);
-    }
-
-    #[test]
-    fn what_a_pod_requires_holds_for_every_pair_of_it() {
-        let peers = [peer("a", &["tcp"]), peer("b", &["tcp"]), peer("c", &["tcp"])];
-        let requires = BTreeMap::from([("b".to_owned(), Require::SAME_NODE)]);
-        let told = shown(&pairs(&peers, &ExchangeSpec::default(), &requires));
-        assert!(told[0].starts_with("a-b none") && told[0].contains("not tcp: not_same_node"), "{told:?}");
-        assert!(told[1].starts_with("a-c tcp") && told[2].starts_with("b-c none"), "{told:?}");
-    }
-
-    #[test]
-    fn what_pods_require_is_read_as_the_planner_reads_it() {
-        let pod = |name: &str, said: &str| {
-            (name.to_owned(), BTreeMap::from([("tensorlane.dev/require".to_owned(), said.to_owned())]))
-        };
-        let pods = BTreeMap::from([
-            pod("none", "none"),
-            pod("spaced", "zero_copy, encrypted"),
-            pod("wrong", "speed"),
-            ("silent".to_owned(), BTreeMap::new()),
-        ]);
-        let Requires { of, wrong } = requires(&pods);
-        let both = Require::ZERO_COPY.and(Require::ENCRYPTED);
-        assert_eq!(of, BTreeMap::from([("spaced".to_owned(), both)]));
-        assert!(wrong.len() == 1 && wrong[0].starts_with("pod wrong: tensorlane.dev/require: "), "{wrong:?}");
-    }
-
-    #[test]
-    fn a_peer_that_has_not_published_is_named() {
-        let mut silent = peer("b", &["tcp"]);
-        silent.status = None;
-        let told = shown(&pairs(&[peer("a", &["tcp"]), silent], &ExchangeSpec::default(), &BTreeMap::new()));
-        assert_eq!(told, ["a-b none (b has not published what it speaks)"]);
-    }
-}
+#[path = "routes_tests.rs"]
+mod tests;

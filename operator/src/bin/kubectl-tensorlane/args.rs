@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
+use tensorlane_proto::crd::DEFAULT_EXCHANGE;
 
 /// Look at Tensorlane in a cluster. Changes nothing.
 #[derive(Debug, Parser)]
@@ -16,6 +18,9 @@ pub(crate) struct Args {
     /// The namespace that is asked about [default: that of the context].
     #[arg(short, long, global = true, value_name = "NAME")]
     pub(crate) namespace: Option<String>,
+    /// Every namespace that Tensorlane is used in, whatever --namespace says. Not for `explain`.
+    #[arg(short = 'A', long, global = true)]
+    pub(crate) all_namespaces: bool,
     /// The context of the kubeconfig [default: the current one].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) context: Option<String>,
@@ -65,10 +70,27 @@ pub(crate) enum Command {
     },
     /// Which way bytes would go between the peers of an exchange, and why not a better one.
     Routes {
-        /// The exchange.
-        #[arg(long, default_value = "default", value_name = "NAME")]
-        exchange: String,
+        /// The exchange [default: default; with --all-namespaces every one].
+        #[arg(long, value_name = "NAME")]
+        exchange: Option<String>,
     },
+}
+
+impl Args {
+    /// The command line, checked for what one option says of another.
+    pub(crate) fn checked(mut self) -> Result<Self, clap::Error> {
+        match &mut self.command {
+            Command::Explain { .. } if self.all_namespaces => Err(Args::command().error(
+                ErrorKind::ArgumentConflict,
+                "explain is about one object, which has one namespace: say --namespace NAME in place of --all-namespaces",
+            )),
+            Command::Routes { exchange: exchange @ None } if !self.all_namespaces => {
+                *exchange = Some(DEFAULT_EXCHANGE.to_owned());
+                Ok(self)
+            }
+            _ => Ok(self),
+        }
+    }
 }
 
 /// An object that can be explained.
@@ -110,13 +132,28 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn all_namespaces_are_asked_for_as_kubectl_has_it() {
+        let args = |line: &str| Args::try_parse_from(line.split(' ')).and_then(Args::checked);
+        for line in ["x peers -A", "x -A check", "x routes --all-namespaces -n ml"] {
+            assert!(args(line).unwrap().all_namespaces, "{line}");
+        }
+        let refused = args("x explain pod/a -A").unwrap_err();
+        assert_eq!((refused.kind(), refused.exit_code()), (ErrorKind::ArgumentConflict, 2));
+        let exchange = |line: &str| match args(line).unwrap().command {
+            Command::Routes { exchange } => exchange,
+            other => unreachable!("{other:?}"),
+        };
+        assert_eq!(exchange("x routes").as_deref(), Some("default"));
+        assert_eq!(exchange("x routes -A --exchange default").as_deref(), Some("default"));
+        assert_eq!(exchange("x routes -A"), None, "every one");
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod read;
 mod settings;
 mod show;
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,13 +19,13 @@ use serde_json::json;
 use tensorlane_operator::findings::{self, Finding};
 use tensorlane_operator::inspect::routes::{self, Requires};
 use tensorlane_operator::inspect::{cluster, explain, peers};
-use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::crd::TensorPeer;
 
 use crate::args::{Args, Command, Format};
 use crate::read::Reader;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = Args::parse().checked().unwrap_or_else(|error| error.exit());
     // The client of Kubernetes takes the provider of the process; another one could not be set before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -47,25 +46,26 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
         Command::Peers { exchange } => {
             let listed = reader.peers().await?;
             let rows = peers::rows(&listed, exchange.as_deref());
-            print(args, || json!(rows), || show::peers(&rows))
+            print(args, || json!(rows), || show::peers(&rows, args.all_namespaces))
         }
         Command::Routes { exchange } => {
-            let (peers, spec) = reader.exchange(exchange).await?;
-            let pairs = routes::pairs(&peers, &spec, &requires(&reader).await);
-            print(args, || json!(pairs), || show::routes(&pairs))
+            let exchanges = reader.exchanges(exchange.as_deref()).await?;
+            let peers = reader.typed::<TensorPeer>().await?;
+            let matrices = routes::matrices(&exchanges, &peers, &requires(&reader).await);
+            print(args, || routes::json(&matrices), || show::routes(&matrices, args.all_namespaces))
         }
     }
 }
 
 /// What the pods require of their routes by their own annotations; what cannot be known is told, and no error.
-async fn requires(reader: &Reader) -> BTreeMap<String, Require> {
-    let pods = reader.annotations().await.unwrap_or_else(|why| {
+async fn requires(reader: &Reader) -> Requires {
+    let pods = reader.pods().await.unwrap_or_else(|why| {
         eprintln!("note: what pods require of their routes is not known, for they cannot be read: {why}");
-        BTreeMap::new()
+        Vec::new()
     });
-    let Requires { of, wrong } = routes::requires(&pods);
-    wrong.iter().for_each(|wrong| eprintln!("note: {wrong}"));
-    of
+    let requires = routes::requires(pods);
+    requires.wrong.iter().for_each(|wrong| eprintln!("note: {wrong}"));
+    requires
 }
 
 async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
@@ -81,7 +81,12 @@ async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
         config.auth_info.impersonate_groups = Some(args.as_group.clone());
     }
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    Ok(Reader::new(Client::try_from(config)?, namespace, args.operator_namespace.clone()))
+    Ok(Reader::new(
+        Client::try_from(config)?,
+        namespace,
+        args.all_namespaces,
+        args.operator_namespace.clone(),
+    ))
 }
 
 fn found(args: &Args, all: &[Finding]) -> Result<u8, Box<dyn Error>> {

@@ -1,27 +1,32 @@
 //! Reads objects, and tells what is not there from what may not be read.
 
-use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
-use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::{Api, Client, ResourceExt};
+use kube::core::{
+    ApiResource, DynamicObject, GroupVersionKind, NamespaceResourceScope, ObjectList, PartialObjectMeta,
+};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tensorlane_operator::inspect::Seen;
-use tensorlane_operator::inspect::cluster::{Cluster, PEER_ROLE};
+use tensorlane_operator::inspect::cluster::{Cluster, Namespaces, PEER_ROLE};
 use tensorlane_operator::inspect::explain::Subject;
+use tensorlane_operator::inspect::namespace::{self, Namespace};
+use tensorlane_operator::inspect::routes::PodSaid;
 use tensorlane_operator::manifests::{Installation, objects};
-use tensorlane_operator::names::INJECTED;
+use tensorlane_operator::names::{INJECT, INJECTED};
 use tensorlane_operator::plan::Facts;
 use tensorlane_operator::webhook::{FactSource, KubeFacts};
-use tensorlane_proto::crd::{ExchangeSpec, TensorExchange, TensorPeer};
+use tensorlane_proto::crd::TensorExchange;
 
 use crate::args::Object;
 use crate::settings::Settings;
 
-/// The most objects of a kind that are read: an exchange has fewer peers.
-const LIST_MAX: u32 = 10_000;
+/// How many objects are read at a time.
+const PAGE: u32 = 500;
 
 const OURS: &str = "tensorlane.dev/v1alpha1";
 const ADMISSION: &str = "admissionregistration.k8s.io/v1";
@@ -29,13 +34,24 @@ const RBAC: &str = "rbac.authorization.k8s.io/v1";
 
 pub(crate) struct Reader {
     client: Client,
+    /// The namespace that is asked about, unless all are.
     namespace: String,
+    every: bool,
     operator_namespace: String,
 }
 
 impl Reader {
-    pub(crate) fn new(client: Client, namespace: String, operator_namespace: String) -> Reader {
-        Reader { client, namespace, operator_namespace }
+    pub(crate) fn new(client: Client, namespace: String, every: bool, operator_namespace: String) -> Reader {
+        Reader { client, namespace, every, operator_namespace }
+    }
+
+    /// Where lists are read; none for everywhere.
+    fn scope(&self) -> Option<&str> {
+        (!self.every).then_some(self.namespace.as_str())
+    }
+
+    fn place(&self) -> String {
+        self.scope().map_or_else(|| "all namespaces".to_owned(), |name| format!("namespace {name}"))
     }
 
     /// Everything that a check looks at.
@@ -43,7 +59,6 @@ impl Reader {
         // Who is there at all: a wrong address must not read as a cluster in which everything is missing.
         self.client.apiserver_version().await?;
         let system = Some(self.operator_namespace.as_str());
-        let own = Some(self.namespace.as_str());
         let slices = "kubernetes.io/service-name=tensorlane-webhook";
         Ok(Cluster {
             operator_namespace: self.operator_namespace.clone(),
@@ -53,16 +68,45 @@ impl Reader {
             lease: self.get("coordination.k8s.io/v1", "Lease", system, "tensorlane-operator").await,
             webhook: self.get(ADMISSION, "MutatingWebhookConfiguration", None, "tensorlane").await,
             endpoints: self.list("discovery.k8s.io/v1", "EndpointSlice", system, slices).await,
-            namespace: self.get("v1", "Namespace", None, &self.namespace).await,
+            role: self.get(RBAC, "ClusterRole", None, PEER_ROLE).await,
+            namespaces: match self.every {
+                true => self.every_namespace().await,
+                false => Namespaces::One(Box::new(self.of_namespace(&self.namespace).await)),
+            },
+        })
+    }
+
+    /// Every namespace that has something of ours.
+    async fn every_namespace(&self) -> Namespaces {
+        let labelled = self.list("v1", "Namespace", None, INJECT).await;
+        let ours = [
+            self.list(OURS, "TensorExchange", None, "").await,
+            self.list(OURS, "TensorPeer", None, "").await,
+        ];
+        let names = match namespace::names(&labelled, &ours) {
+            Ok(names) => names,
+            Err(why) => return Namespaces::Hidden(why),
+        };
+        let mut all = Vec::with_capacity(names.len());
+        for name in names {
+            all.push(self.of_namespace(&name).await);
+        }
+        Namespaces::All(all)
+    }
+
+    async fn of_namespace(&self, name: &str) -> Namespace {
+        let own = Some(name);
+        Namespace {
+            name: name.to_owned(),
+            object: self.get("v1", "Namespace", None, name).await,
             exchanges: self.list(OURS, "TensorExchange", own, "").await,
             peers: self.list(OURS, "TensorPeer", own, "").await,
-            role: self.get(RBAC, "ClusterRole", None, PEER_ROLE).await,
             binding: self.get(RBAC, "RoleBinding", own, PEER_ROLE).await,
             access: vec![
-                ("list tensorpeers", self.may("list", "").await),
-                ("write the status of tensorpeers", self.may("patch", "status").await),
+                ("list tensorpeers", self.may(name, "list", "").await),
+                ("write the status of tensorpeers", self.may(name, "patch", "status").await),
             ],
-        })
+        }
     }
 
     async fn definitions(&self) -> Vec<(String, Seen)> {
@@ -88,17 +132,17 @@ impl Reader {
     }
 
     /// Whether the pods of the namespace may do something with peers.
-    async fn may(&self, verb: &str, subresource: &str) -> Seen {
+    async fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Seen {
         let attributes = json!({
-            "namespace": self.namespace, "verb": verb, "group": "tensorlane.dev", "resource": "tensorpeers",
+            "namespace": namespace, "verb": verb, "group": "tensorlane.dev", "resource": "tensorpeers",
             "subresource": subresource,
         });
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
             "metadata": {},
             "spec": {
-                "user": format!("system:serviceaccount:{}:default", self.namespace),
-                "groups": [format!("system:serviceaccounts:{}", self.namespace), "system:authenticated"],
+                "user": format!("system:serviceaccount:{namespace}:default"),
+                "groups": [format!("system:serviceaccounts:{namespace}"), "system:authenticated"],
                 "resourceAttributes": attributes,
             },
         });
@@ -153,34 +197,52 @@ impl Reader {
         source.facts(&self.namespace, pod.unwrap_or(&nothing)).await.map_err(|error| error.to_string())
     }
 
-    /// The peers of the namespace.
+    /// The peers.
     pub(crate) async fn peers(&self) -> Result<Vec<Value>, Box<dyn Error>> {
-        match self.list(OURS, "TensorPeer", Some(&self.namespace), "").await {
-            Seen::Hidden(why) => Err(format!("the peers of {} cannot be read: {why}", self.namespace).into()),
+        match self.list(OURS, "TensorPeer", self.scope(), "").await {
+            Seen::Hidden(why) => Err(format!("the peers of {} cannot be read: {why}", self.place()).into()),
             seen => Ok(seen.items().to_vec()),
         }
     }
 
-    /// An exchange and its peers.
-    pub(crate) async fn exchange(
-        &self,
-        name: &str,
-    ) -> Result<(Vec<TensorPeer>, ExchangeSpec), Box<dyn Error>> {
-        let api: Api<TensorExchange> = Api::namespaced(self.client.clone(), &self.namespace);
-        let found = api.get_opt(name).await?;
-        let missing = || format!("there is no TensorExchange {name} in namespace {}", self.namespace);
-        let spec = found.ok_or_else(missing)?.spec;
-        let peers: Api<TensorPeer> = Api::namespaced(self.client.clone(), &self.namespace);
-        let listed = peers.list(&ListParams::default().limit(LIST_MAX)).await?;
-        Ok((listed.into_iter().filter(|peer| peer.spec.exchange == name).collect(), spec))
+    /// The exchanges, or those of a name, of which there must be one.
+    pub(crate) async fn exchanges(&self, name: Option<&str>) -> Result<Vec<TensorExchange>, Box<dyn Error>> {
+        let mut all: Vec<TensorExchange> = self.typed().await?;
+        if let Some(name) = name {
+            all.retain(|exchange| exchange.name_any() == name);
+            if all.is_empty() {
+                return Err(format!("there is no TensorExchange {name} in {}", self.place()).into());
+            }
+        }
+        Ok(all)
     }
 
-    /// The annotations of the pods of the namespace that have a sidecar, by their names.
-    pub(crate) async fn annotations(&self) -> kube::Result<BTreeMap<String, BTreeMap<String, String>>> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
+    /// The peers, or the exchanges, as what they are.
+    pub(crate) async fn typed<K>(&self) -> kube::Result<Vec<K>>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
+    {
+        let api: Api<K> = match self.scope() {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        pages("", async |page| api.list(page).await).await
+    }
+
+    /// What the pods say that have a sidecar.
+    pub(crate) async fn pods(&self) -> kube::Result<Vec<PodSaid>> {
+        let api: Api<Pod> = match self.scope() {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
         let labels = format!("{INJECTED}=true");
-        let pods = api.list_metadata(&ListParams::default().labels(&labels).limit(LIST_MAX)).await?;
-        Ok(pods.into_iter().map(|pod| (pod.name_any(), pod.annotations().clone())).collect())
+        let pods = pages(&labels, async |page| api.list_metadata(page).await).await?;
+        let said = |pod: PartialObjectMeta<Pod>| PodSaid {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            annotations: pod.metadata.annotations.unwrap_or_default(),
+        };
+        Ok(pods.into_iter().map(said).collect())
     }
 
     fn api(&self, version: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
@@ -197,12 +259,29 @@ impl Reader {
     }
 
     async fn list(&self, version: &str, kind: &str, namespace: Option<&str>, labels: &str) -> Seen {
-        let parameters = ListParams::default().labels(labels).limit(LIST_MAX);
-        match self.api(version, kind, namespace).list(&parameters).await {
-            Ok(list) => Seen::There(json!({"items": list.items})),
+        let api = self.api(version, kind, namespace);
+        match pages(labels, async |page| api.list(page).await).await {
+            Ok(items) => Seen::There(json!({"items": items})),
             // The kind is not defined.
             Err(kube::Error::Api(status)) if status.code == 404 => Seen::Missing,
             Err(error) => Seen::Hidden(error.to_string()),
+        }
+    }
+}
+
+/// All pages of a list: whole, or not at all.
+async fn pages<K: Clone>(
+    labels: &str,
+    list: impl AsyncFn(&ListParams) -> kube::Result<ObjectList<K>>,
+) -> kube::Result<Vec<K>> {
+    let mut page = ListParams::default().labels(labels).limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let mut some = list(&page).await?;
+        all.append(&mut some.items);
+        match some.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page.continue_token = Some(token),
+            None => return Ok(all),
         }
     }
 }

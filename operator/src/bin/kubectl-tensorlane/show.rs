@@ -3,16 +3,18 @@
 use std::fmt::Write;
 
 use tensorlane_operator::inspect::peers::PeerRow;
-use tensorlane_operator::inspect::routes::PairRoute;
+use tensorlane_operator::inspect::routes::{Matrix, PairRoute};
 
 /// The letters of an incarnation that tell two lives apart.
 const INCARNATION_LETTERS: usize = 8;
 
-pub(crate) fn peers(rows: &[PeerRow]) -> String {
+/// A line for each peer; with its namespace, where several were asked for.
+pub(crate) fn peers(rows: &[PeerRow], every: bool) -> String {
     let headings =
         ["PEER", "EXCHANGE", "NODE", "READY", "REASON", "SPEAKS", "KEYS", "INCARNATION", "ADDRESSES"];
+    let headings: Vec<&str> = every.then_some("NAMESPACE").into_iter().chain(headings).collect();
     let cells = rows.iter().map(|row| {
-        vec![
+        let own = [
             row.name.clone(),
             row.exchange.clone(),
             row.node.clone(),
@@ -22,13 +24,23 @@ pub(crate) fn peers(rows: &[PeerRow]) -> String {
             row.fingerprints.len().to_string(),
             row.incarnation.chars().take(INCARNATION_LETTERS).collect(),
             row.addresses.join(","),
-        ]
+        ];
+        every.then(|| row.namespace.clone()).into_iter().chain(own).collect()
     });
     table(&headings, &cells.collect::<Vec<_>>())
 }
 
+/// The matrix of an exchange; each below its name, where every one was asked for.
+pub(crate) fn routes(matrices: &[Matrix], every: bool) -> String {
+    let all = matrices.iter().map(|Matrix { namespace, exchange, pairs }| match every {
+        true => format!("exchange {exchange} of namespace {namespace}\n{}", matrix(pairs)),
+        false => matrix(pairs),
+    });
+    all.collect::<Vec<_>>().join("\n")
+}
+
 /// A matrix of peers, and below it the reasons, each once with how many pairs it holds for.
-pub(crate) fn routes(pairs: &[PairRoute]) -> String {
+fn matrix(pairs: &[PairRoute]) -> String {
     let mut names: Vec<&str> = pairs.iter().flat_map(|pair| [pair.a.as_str(), pair.b.as_str()]).collect();
     names.sort_unstable();
     names.dedup();
@@ -90,6 +102,36 @@ mod tests {
         ];
         let expected = "PEER  a      b      c\na     local  tcp    none\nb     tcp    local  none\nc     none   none   local\n\
                         2 x none, c has not published\n1 x tcp, not shm: policy\n";
-        assert_eq!(routes(&pairs), expected);
+        let of = |namespace: &str| {
+            let (namespace, exchange) = (namespace.to_owned(), "default".to_owned());
+            Matrix { namespace, exchange, pairs: pairs.to_vec() }
+        };
+        assert_eq!(routes(&[of("ml")], false), expected);
+        let (ml, rl) = ("exchange default of namespace ml", "exchange default of namespace rl");
+        assert_eq!(routes(&[of("ml"), of("rl")], true), format!("{ml}\n{expected}\n{rl}\n{expected}"));
+        assert_eq!(routes(&[], true), "");
+    }
+
+    #[test]
+    fn peers_of_several_namespaces_say_which() {
+        let row = PeerRow {
+            namespace: "ml".to_owned(),
+            name: "a".to_owned(),
+            exchange: "default".to_owned(),
+            node: "n1".to_owned(),
+            ready: "True".to_owned(),
+            reason: "Published".to_owned(),
+            transports: vec!["tcp".to_owned()],
+            addresses: Vec::new(),
+            fingerprints: vec!["sha256:1".to_owned()],
+            incarnation: "0".repeat(32),
+        };
+        let rows = [row];
+        let every = peers(&rows, true);
+        assert!(
+            every.starts_with("NAMESPACE  PEER  EXCHANGE") && every.contains("\nml         a"),
+            "{every}"
+        );
+        assert!(peers(&rows, false).starts_with("PEER  EXCHANGE"));
     }
 }

@@ -1,0 +1,125 @@
+//! `kubectl tensorlane` as a process, against an API server that has what a test gives it: what is asked where, what is
+//! printed, and with which exit code. What a real API server says is in `apiserver`.
+
+mod served;
+
+use serde_json::{Value, json};
+
+use crate::served::{Served, list};
+
+/// Two namespaces with an exchange of the same name, and one that only has our label.
+fn two_namespaces() -> Served {
+    let peer = |namespace: &str, name: &str| {
+        json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorPeer",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"exchange": "default", "podUID": "u", "node": "n1"},
+            "status": {
+                "incarnation": format!("{:032x}", 7),
+                "offer": {"versionMin": 1, "versionMax": 1, "transports": [
+                    {"transport": "tcp", "addresses": ["10.0.0.1:9421"], "gpuMemory": false},
+                ]},
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Published",
+                    "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            },
+        })
+    };
+    let exchange = |namespace: &str| {
+        json!({
+            "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
+            "metadata": {"namespace": namespace, "name": "default", "generation": 1}, "spec": {},
+        })
+    };
+    let pod = json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata",
+        "metadata": {"namespace": "rl", "name": "a", "annotations": {"tensorlane.dev/require": "same_node, encrypted"}},
+    });
+    let ours = "/apis/tensorlane.dev/v1alpha1";
+    let served = Served::start();
+    let (ml, rl) = (vec![peer("ml", "a"), peer("ml", "b")], vec![peer("rl", "a"), peer("rl", "c")]);
+    served.has(&format!("{ours}/tensorpeers"), list(&[ml.clone(), rl.clone()].concat()));
+    served.has(&format!("{ours}/namespaces/ml/tensorpeers"), list(&ml));
+    served.has(&format!("{ours}/namespaces/rl/tensorpeers"), list(&rl));
+    served.has(&format!("{ours}/tensorexchanges"), list(&[exchange("ml"), exchange("rl")]));
+    served.has(&format!("{ours}/namespaces/ml/tensorexchanges"), list(&[exchange("ml")]));
+    served.has(&format!("{ours}/namespaces/rl/tensorexchanges"), list(&[exchange("rl")]));
+    served.has("/api/v1/pods", list(std::slice::from_ref(&pod)));
+    served.has("/api/v1/namespaces/ml/pods", list(&[]));
+    let labelled = json!({"metadata": {"name": "new", "labels": {"tensorlane.dev/inject": "enabled"}}});
+    served.has("/api/v1/namespaces", list(std::slice::from_ref(&labelled)));
+    served.has("/api/v1/namespaces/new", labelled);
+    for namespace in ["ml", "rl"] {
+        served.has(&format!("/api/v1/namespaces/{namespace}"), json!({"metadata": {"name": namespace}}));
+    }
+    served.has(
+        "/apis/apps/v1/namespaces/tensorlane-system/deployments/tensorlane-operator",
+        json!({"spec": {}}),
+    );
+    served.has(
+        "/version",
+        json!({"major": "1", "minor": "34", "gitVersion": "v1.34.0", "gitCommit": "",
+        "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": ""}),
+    );
+    served
+}
+
+#[test]
+fn peers_of_all_namespaces_say_of_which() {
+    let served = two_namespaces();
+    for line in ["peers -A", "peers --all-namespaces -n nowhere", "-A peers"] {
+        let told = served.says(line, 0);
+        let rows: Vec<Vec<&str>> = told.lines().map(|row| row.split_whitespace().take(2).collect()).collect();
+        assert_eq!(
+            rows,
+            [["NAMESPACE", "PEER"], ["ml", "a"], ["ml", "b"], ["rl", "a"], ["rl", "c"]],
+            "{told}"
+        );
+    }
+    let told = served.says("peers -n ml", 0);
+    assert!(told.starts_with("PEER  EXCHANGE") && told.lines().count() == 3, "{told}");
+    let rows: Value = serde_json::from_str(&served.says("peers -A -o json", 0)).unwrap();
+    assert_eq!((&rows[3]["namespace"], &rows[3]["name"]), (&json!("rl"), &json!("c")));
+}
+
+#[test]
+fn routes_of_all_namespaces_are_one_matrix_for_each_exchange_with_what_its_own_pods_require() {
+    let served = two_namespaces();
+    let told = served.says("routes -A", 0);
+    let (ml, rl) = told.split_once("\n\n").unwrap_or_else(|| panic!("{told}"));
+    assert!(
+        ml.starts_with("exchange default of namespace ml\n") && ml.contains("1 x tcp, not shm: "),
+        "{ml}"
+    );
+    assert!(
+        rl.starts_with("exchange default of namespace rl\n") && rl.contains("not tcp: not_same_node"),
+        "{rl}"
+    );
+    let rows: Value = serde_json::from_str(&served.says("routes -A -o json", 0)).unwrap();
+    let shown: Vec<[&str; 4]> = (rows.as_array().unwrap().iter())
+        .map(|row| ["namespace", "exchange", "a", "b"].map(|key| row[key].as_str().unwrap()))
+        .collect();
+    assert_eq!(shown, [["ml", "default", "a", "b"], ["rl", "default", "a", "c"]]);
+    assert!(
+        served.says("routes -A --exchange x", 1).contains("there is no TensorExchange x in all namespaces")
+    );
+    assert!(served.says("routes -n ml", 0).starts_with("PEER  a"));
+}
+
+#[test]
+fn a_check_of_all_namespaces_looks_at_each_that_uses_tensorlane() {
+    let served = two_namespaces();
+    let told: Value = serde_json::from_str(&served.says("check -A -o json", 1)).unwrap();
+    let of = |namespace: &str, about: &str| {
+        let found = told["findings"].as_array().unwrap().iter();
+        found.filter(|one| one["namespace"] == namespace && one["about"] == about).count()
+    };
+    for namespace in ["ml", "new", "rl"] {
+        assert_eq!(of(namespace, "namespace"), 1, "{told:#}");
+    }
+    let of_none = |one: &&Value| one["namespace"].is_null();
+    let once =
+        told["findings"].as_array().unwrap().iter().filter(of_none).filter(|one| one["about"] == "operator");
+    assert_eq!(once.count(), 1);
+    assert!(served.says("check -A", 1).contains("ml/exchanges"));
+    assert!(served.says("explain pod/a -A", 2).contains("explain is about one object"));
+}

@@ -1,0 +1,112 @@
+//! An API server that answers what it was told, over HTTP on loopback, and nothing else.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+type Answers = Arc<Mutex<BTreeMap<String, Value>>>;
+
+/// It ends when it is dropped.
+pub(crate) struct Served {
+    folder: TempDir,
+    address: SocketAddr,
+    answers: Answers,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A list of objects.
+pub(crate) fn list(items: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
+}
+
+impl Served {
+    pub(crate) fn start() -> Served {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = Answers::default();
+        let folder = tempfile::tempdir().unwrap();
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": [{"name": "x", "cluster": {"server": format!("http://{address}")}}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "users": [{"name": "x", "user": {}}],
+        });
+        std::fs::write(folder.path().join("kubeconfig"), config.to_string()).unwrap();
+        let known = Arc::clone(&answers);
+        let thread = std::thread::spawn(move || serve(&listener, &known));
+        Served { folder, address, answers, thread: Some(thread) }
+    }
+
+    /// From now on this is what is there.
+    pub(crate) fn has(&self, path: &str, object: Value) {
+        self.answers.lock().unwrap().insert(path.to_owned(), object);
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// The command, about this server.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_BIN_EXE_kubectl-tensorlane")));
+        command.args(line.split(' ')).env_clear().env("KUBECONFIG", self.kubeconfig());
+        command
+    }
+
+    /// What one call prints, which must end with this code.
+    pub(crate) fn says(&self, line: &str, code: i32) -> String {
+        let output = self.command(line).output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{line}: {text}");
+        text
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // A call without a request ends it.
+        drop(TcpStream::connect(self.address));
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One request a connection, until one comes without any.
+fn serve(listener: &TcpListener, answers: &Answers) {
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else { return };
+        let Some(first) = request(&mut BufReader::new(&stream)) else { return };
+        let path = first.split(' ').nth(1).unwrap_or_default();
+        let path = path.split('?').next().unwrap_or_default();
+        let found = answers.lock().unwrap().get(path).cloned();
+        let missing = json!({
+            "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+            "message": "not here", "metadata": {},
+        });
+        let (status, body) = found.map_or(("404 Not Found", missing), |object| ("200 OK", object));
+        let body = body.to_string();
+        let head = "Content-Type: application/json\r\nConnection: close";
+        // Whoever asked may have gone.
+        let _ =
+            write!(&stream, "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    }
+}
+
+/// The first line of a request, which is read to the end: a connection that is closed on what nobody read is reset.
+fn request(from: &mut impl BufRead) -> Option<String> {
+    let mut lines = from.by_ref().lines().map_while(Result::ok);
+    let first = lines.next()?;
+    let length = |line: String| line.to_lowercase().strip_prefix("content-length: ")?.parse::<usize>().ok();
+    let bytes = lines.take_while(|line| !line.is_empty()).filter_map(length).sum();
+    let mut body = vec![0; bytes];
+    from.read_exact(&mut body).ok()?;
+    Some(first)
+}
