@@ -83,12 +83,25 @@ pub(crate) enum Command {
     Status,
     /// Show the peers and the route that would be taken to each.
     Peers,
+    /// Show of every peer which transport would be taken, and why each better one is not.
+    Routes(Routes),
     /// Find out what is wrong with this pod: sockets, sidecar, arena, peers. The cluster's side: kubectl tensorlane check.
     #[cfg(feature = "kubernetes")]
     Check,
     /// Print manifests with sidecars injected, as the operator would.
     #[cfg(feature = "kubernetes")]
     Inject(Inject),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Routes {
+    /// Go on, and show what changes: on a terminal in place, into a pipe or file each state below the one before, with -o
+    /// json each in a line of its own. Ends with Ctrl-C, or with whoever reads.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// How often to look, such as 500ms; 100ms at least.
+    #[arg(long, default_value = "1s", value_parser = parse::interval, value_name = "DURATION", requires = "watch")]
+    pub(crate) interval: Duration,
 }
 
 /// Needs no sidecar and no cluster: what only a cluster knows (quotas, limit ranges, claims) may still refuse the result.
@@ -236,6 +249,8 @@ mod tests {
             "tensorlane get a --rows x",
             "tensorlane get a --require speed",
             "tensorlane --deadline 5 status x",
+            "tensorlane routes --interval 1s",
+            "tensorlane routes --watch --interval 99ms",
         ] {
             assert_eq!(Args::try_parse_from(line.split(' ')).unwrap_err().exit_code(), 2, "{line}");
         }

@@ -16,7 +16,9 @@ mod output;
 mod parse;
 mod progress;
 mod put;
+mod routes;
 mod sink;
+mod watch;
 
 use std::io;
 use std::process::ExitCode;
@@ -57,6 +59,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode> {
         Command::Describe(describe) => inquire::describe(&client, output, &describe),
         Command::Status => inquire::status(&client, output),
         Command::Peers => inquire::peers(&client, output),
+        Command::Routes(routes) => routes::run(&client, output, &routes),
         #[cfg(feature = "kubernetes")]
         // They need no sidecar, and are done already.
         Command::Inject(_) | Command::Check => Ok(()),

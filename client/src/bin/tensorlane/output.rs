@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use tensorlane_client::{Description, Error, Moved, Way};
 use tensorlane_proto::{Layout, Reason};
 
+use crate::watch::Flow;
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -28,6 +30,29 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(format: Format) -> Self {
         Self { format, colours: wants_colours(&io::stdout()) }
+    }
+
+    /// What a watch prints of one state: the JSON in one line, or else what `text` prints.
+    pub(crate) fn state(
+        &self,
+        json: impl FnOnce() -> Value,
+        text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match self.format {
+            Format::Json => writeln!(out, "{}", json())?,
+            Format::Text => text(&mut out)?,
+        }
+        Ok(out)
+    }
+
+    /// How the states of a watch follow one another.
+    pub(crate) fn flow(&self) -> Flow {
+        match self.format {
+            Format::Json => Flow::Lines,
+            Format::Text if io::stdout().is_terminal() => Flow::InPlace,
+            Format::Text => Flow::Blocks,
+        }
     }
 
     /// Prints the JSON, or else lets `text` print.

@@ -55,6 +55,18 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
 
+/// The shortest time between two looks: each is a call of the sidecar.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// A duration that is not too short to look so often.
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
+    let interval = duration(text)?;
+    if interval < INTERVAL_MIN {
+        return Err(format!("{text:?} is shorter than {INTERVAL_MIN:?}"));
+    }
+    Ok(interval)
+}
+
 /// A reference or else a name.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
     if !text.starts_with(REFERENCE_BEGINS) {

@@ -1,0 +1,87 @@
+//! One state after the other on standard output, until somebody has seen enough. Knows nothing of what it shows.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How the states follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// Each takes the place of the one before, changed or not: on a terminal.
+    InPlace,
+    /// Each that is another one below the one before, with an empty line between them.
+    Blocks,
+    /// Each that is another one in a line.
+    Lines,
+}
+
+impl Flow {
+    /// What is written of a state after the one before; nothing where it is the same and need not be written again.
+    fn next(self, before: Option<&[u8]>, now: &[u8]) -> Vec<u8> {
+        match self {
+            // From the upper left corner; what was there is taken away.
+            Flow::InPlace => [b"\x1b[H\x1b[2J", now].concat(),
+            _ if before == Some(now) => Vec::new(),
+            Flow::Blocks if before.is_some() => [b"\n", now].concat(),
+            Flow::Blocks | Flow::Lines => now.to_vec(),
+        }
+    }
+}
+
+/// Writes what `look` sees, now and after every interval. Ends when nobody reads any more, which is no failure, or when
+/// looking fails.
+///
+/// # Errors
+/// Those of `look`, and of writing.
+pub(crate) fn watch(flow: Flow, interval: Duration, mut look: impl FnMut() -> Result<Vec<u8>>) -> Result<()> {
+    let mut before: Option<Vec<u8>> = None;
+    loop {
+        let now = look()?;
+        let mut out = io::stdout().lock();
+        out.write_all(&flow.next(before.as_deref(), &now))?;
+        out.flush()?;
+        before = Some(now);
+        if left_within(interval)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits, and says whether whoever reads standard output has gone meanwhile: without a change nothing is written that would
+/// tell.
+fn left_within(interval: Duration) -> io::Result<bool> {
+    let stdout = io::stdout();
+    // The end of a reader is told without being asked for.
+    let mut ends = [PollFd::new(&stdout, PollFlags::empty())];
+    let timeout = Timespec {
+        tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: interval.subsec_nanos().into(),
+    };
+    match poll(&mut ends, Some(&timeout)) {
+        // Whoever stopped us for a while and lets us go on may look a little early.
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        polled => Ok(polled? > 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_that_is_the_same_is_written_again_on_a_terminal_alone() {
+        for (flow, first, same, other) in [
+            (Flow::Blocks, "a\n", "", "\nb\n"),
+            (Flow::Lines, "a\n", "", "b\n"),
+            (Flow::InPlace, "\x1b[H\x1b[2Ja\n", "\x1b[H\x1b[2Ja\n", "\x1b[H\x1b[2Jb\n"),
+        ] {
+            let next = |before: Option<&[u8]>, now: &str| {
+                String::from_utf8(flow.next(before, now.as_bytes())).unwrap()
+            };
+            let told = [next(None, "a\n"), next(Some(b"a\n"), "a\n"), next(Some(b"a\n"), "b\n")];
+            assert_eq!(told, [first, same, other], "{flow:?}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! `tensorlane routes` from outside: one look, and a watch that tells each change and ends with whoever reads it.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tensorlane_tests::process::signal;
+use tensorlane_tests::sidecar::bin_dir;
+use tensorlane_tests::wait::PATIENCE;
+use tensorlane_tests::{Sidecar, SidecarOptions, until};
+
+/// A sidecar whose peers file lists others that are not there.
+struct Alone {
+    sidecar: Sidecar,
+    folder: TempDir,
+}
+
+impl Alone {
+    fn new(others: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write(&folder, others);
+        let options = SidecarOptions::default()
+            .set("peer", "a")
+            .set("transports", "tcp")
+            .set("peers.listen", "127.0.0.1:0")
+            .set("peers.file", folder.path().join("peers.yaml").display());
+        Self { sidecar: Sidecar::with(options), folder }
+    }
+
+    fn lists(&self, others: &[&str]) {
+        write(&self.folder, others);
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(bin_dir().join("tensorlane"));
+        command
+            .args(words)
+            .env_clear()
+            .env("TENSORLANE_SOCKETS", self.sidecar.sockets())
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn says(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().expect("the command's binary");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn watch(&self, words: &[&str]) -> Watch {
+        let words = [&["routes", "--watch", "--interval", "100ms"], words].concat();
+        let mut child = self.command(&words).stdout(Stdio::piped()).spawn().expect("the command's binary");
+        let out = child.stdout.take();
+        Watch { child, out }
+    }
+}
+
+/// Port 9 of loopback refuses.
+fn write(folder: &TempDir, others: &[&str]) {
+    let mut text = String::from("peers:\n");
+    for (number, name) in (1..).zip(others) {
+        let key = format!("{number:064x}");
+        text.push_str(&format!(
+            "  - name: {name}\n    addresses: [\"127.0.0.1:9\"]\n    fingerprints: [\"sha256:{key}\"]\n"
+        ));
+    }
+    let file = |name: &str| -> PathBuf { folder.path().join(name) };
+    std::fs::write(file("new"), text).unwrap();
+    std::fs::rename(file("new"), file("peers.yaml")).unwrap();
+}
+
+/// A command that goes on. It ends with the test.
+struct Watch {
+    child: Child,
+    out: Option<ChildStdout>,
+}
+
+impl Watch {
+    /// Its lines, as they come.
+    fn lines(&mut self) -> Receiver<String> {
+        let out = self.out.take().expect("nobody reads it yet");
+        let (tell, lines) = channel();
+        std::thread::spawn(move || {
+            BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
+        lines
+    }
+
+    fn ended(&mut self) -> std::process::ExitStatus {
+        let mut status = None;
+        until("the watch ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The next line for which something holds, and those before it.
+fn up_to(lines: &Receiver<String>, what: &str, is_it: impl Fn(&str) -> bool) -> Vec<String> {
+    let (deadline, mut seen) = (Instant::now() + PATIENCE, Vec::new());
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let line = lines.recv_timeout(left).unwrap_or_else(|_| panic!("{what} did not come after {seen:?}"));
+        seen.push(line);
+        if seen.last().is_some_and(|line| is_it(line)) {
+            return seen;
+        }
+    }
+}
+
+#[test]
+fn routes_are_a_matrix_of_peers_and_transports_with_the_reason_at_every_refusal() {
+    let alone = Alone::new(&["b"]);
+    until("it is in the table", || alone.says(&["routes"]).lines().count() == 2);
+    let told = alone.says(&["routes"]);
+    let rows: Vec<Vec<&str>> = told.lines().map(|row| row.split_whitespace().collect()).collect();
+    assert_eq!(rows[0], ["PEER", "STATE", "SHM", "CUDA_IPC", "TCP", "QUIC"], "{told}");
+    assert_eq!((rows[1][0], rows[1][2]), ("b", "policy"), "{told}");
+    let json: Value = serde_json::from_str(&alone.says(&["routes", "-o", "json"])).unwrap();
+    assert_eq!(json[0]["peer"], "b");
+    let refused = json[0]["refusals"].as_array().unwrap();
+    assert!(refused.contains(&json!({"transport": "shm", "why": "policy"})), "{json}");
+    alone.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_watch_into_a_pipe_prints_a_block_for_each_change_and_nothing_between() {
+    let alone = Alone::new(&["b"]);
+    until("it is in the table", || alone.says(&["routes"]).lines().count() == 2);
+    let mut watch = alone.watch(&[]);
+    let lines = watch.lines();
+    assert!(up_to(&lines, "the heading", |_| true)[0].starts_with("PEER"));
+    up_to(&lines, "the peer", |line| line.starts_with("b "));
+    alone.lists(&["b", "c"]);
+    let seen = up_to(&lines, "the new peer", |line| line.starts_with("c "));
+    let blocks: Vec<&[String]> = seen.split(String::is_empty).collect();
+    assert!(blocks.len() >= 2, "an empty line stands between two blocks: {seen:?}");
+    for block in blocks.iter().filter(|block| !block.is_empty()) {
+        assert!(block[0].starts_with("PEER"), "{seen:?}");
+    }
+    assert!(blocks.windows(2).all(|two| two[0] != two[1]), "the same was told twice: {seen:?}");
+    assert!(!seen.iter().any(|line| line.contains('\u{1b}')), "{seen:?}");
+    signal(watch.child.id(), Signal::INT);
+    watch.ended();
+    alone.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_watch_in_json_prints_one_document_a_line() {
+    let alone = Alone::new(&["b"]);
+    until("it is in the table", || alone.says(&["routes"]).lines().count() == 2);
+    let mut watch = alone.watch(&["-o", "json"]);
+    let lines = watch.lines();
+    let parsed = |line: &str| serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    up_to(&lines, "the first", |line| parsed(line)[0]["peer"] == "b");
+    alone.lists(&["b", "c"]);
+    up_to(&lines, "the next", |line| parsed(line)[1]["peer"] == "c");
+}
+
+/// Nothing changes any more, so that nothing is written that would tell it.
+#[test]
+fn a_watch_ends_with_whoever_reads_it() {
+    let alone = Alone::new(&[]);
+    let mut watch = alone.watch(&[]);
+    let mut out = BufReader::new(watch.out.take().unwrap());
+    let mut first = String::new();
+    out.read_line(&mut first).unwrap();
+    assert!(first.starts_with("PEER"), "{first}");
+    assert!(watch.child.try_wait().unwrap().is_none(), "it goes on while somebody reads");
+    let began = Instant::now();
+    drop(out);
+    assert!(watch.ended().success());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    alone.sidecar.assert_all_free();
+}
