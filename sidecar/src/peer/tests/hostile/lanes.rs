@@ -26,21 +26,26 @@ const LANES: LanesConfig = LanesConfig {
 };
 
 /// A peer `a` with lanes, a control connection that the evil peer dialed, and the key of its lanes.
-struct Bound {
-    a: One,
-    evil: Identity,
-    control: Raw,
-    key: LaneKey,
+pub(super) struct Bound {
+    pub(super) a: One,
+    pub(super) evil: Identity,
+    pub(super) control: Raw,
+    pub(super) key: LaneKey,
 }
 
 impl Bound {
     fn new() -> Self {
+        Self::with(LANES, false)
+    }
+
+    /// `lanes`: those that `a` takes; `plain_lanes`: whether the evil peer says that it takes plain ones.
+    pub(super) fn with(lanes: LanesConfig, plain_lanes: bool) -> Self {
         let table = std::sync::Arc::default();
-        let a = Start { lanes: LANES, ..Start::new("a") }.start(&table);
+        let a = Start { lanes, ..Start::new("a") }.start(&table);
         let evil = keys::identity();
         table.list("evil", nowhere(), evil.fingerprint);
         let mut control = Raw::connect(&a, keys::client(&evil));
-        let hello = v1::PeerHello { lanes: 2, ..Raw::hello("default", "evil", 2) };
+        let hello = v1::PeerHello { lanes: 2, plain_lanes, ..Raw::hello("default", "evil", 2) };
         control.send(PeerKind::Hello, 0, 0, &hello);
         let (_, body) = control.next_of(PeerKind::Hello).unwrap();
         let theirs = v1::PeerHello::decode(&body[..]).unwrap();

@@ -7,8 +7,8 @@ use prost::Message;
 use tensorlane_proto::frame::{HEADER_BYTES, Header, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
+use super::lanes::Bound;
 use super::{Raw, is_at_its_end};
-use crate::identity::Identity;
 use crate::peer::LanesConfig;
 use crate::peer::tests::keys;
 use crate::peer::tests::transports::NONE;
@@ -20,30 +20,12 @@ const PLAIN: LanesConfig = LanesConfig { count: 2, plain: true, ..NONE };
 const FIRST: LaneName = LaneName { number: 0, serves: false };
 const OURS: Nonce = [7; 32];
 
-/// A peer `a` that takes plain lanes, and a control connection of the evil peer, which takes them too or does not.
-struct World {
-    a: One,
-    evil: Identity,
-    control: Raw,
-    key: LaneKey,
+/// A peer `a` that takes plain lanes, and the evil peer, which takes them too or does not.
+fn world(plain: bool) -> Bound {
+    Bound::with(PLAIN, plain)
 }
 
-impl World {
-    fn new(plain: bool) -> Self {
-        let table = std::sync::Arc::default();
-        let a = Start { lanes: PLAIN, ..Start::new("a") }.start(&table);
-        let evil = keys::identity();
-        table.list("evil", nowhere(), evil.fingerprint);
-        let mut control = Raw::connect(&a, keys::client(&evil));
-        let hello = v1::PeerHello { lanes: 2, plain_lanes: plain, ..Raw::hello("default", "evil", 2) };
-        control.send(PeerKind::Hello, 0, 0, &hello);
-        let (_, body) = control.next_of(PeerKind::Hello).unwrap();
-        let theirs = v1::PeerHello::decode(&body[..]).unwrap();
-        until("it is connected", || a.peers.is_connected(&name("evil")));
-        let key = LaneKey::new(theirs.lane_key[..].try_into().unwrap());
-        Self { a, evil, control, key }
-    }
-
+impl Bound {
     fn refused(&self) -> u64 {
         self.a.peers.counters().auth_refused.count("lane")
     }
@@ -68,7 +50,7 @@ impl World {
 
 #[test]
 fn a_plain_lane_of_no_connection_is_told_nothing() {
-    let world = World::new(true);
+    let world = world(true);
     let other = LaneKey::random();
     let cases: [(&str, &[u8], &LaneKey, u8, u8); 5] = [
         ("another connection", &MAGIC, &other, 0, 0),
@@ -87,7 +69,7 @@ fn a_plain_lane_of_no_connection_is_told_nothing() {
 
 #[test]
 fn a_plain_lane_proves_that_it_has_the_key_for_this_lane_and_this_call() {
-    let world = World::new(true);
+    let world = world(true);
     let (mut first, answer) = world.call(&MAGIC, &world.key, 0, 0);
     let (theirs, proof) = answer.unwrap();
     assert!(world.key.is_proven(Role::PlainAccepts, FIRST, &[OURS, theirs], &proof), "so does the other end");
@@ -111,7 +93,7 @@ fn a_plain_lane_proves_that_it_has_the_key_for_this_lane_and_this_call() {
 
 #[test]
 fn a_lane_is_in_tls_or_plain_as_both_ends_have_agreed() {
-    let World { a, evil, control, key } = World::new(true);
+    let Bound { a, evil, control, key } = world(true);
     let hello = v1::LaneHello {
         lane: 0,
         serves: false,
@@ -123,7 +105,7 @@ fn a_lane_is_in_tls_or_plain_as_both_ends_have_agreed() {
     assert!(lane.is_closed(), "in TLS, where plain was agreed");
     until("it is counted", || a.peers.counters().auth_refused.count("lane") == 1);
     drop((a, control));
-    let world = World::new(false);
+    let world = world(false);
     let (mut socket, answer) = world.call(&MAGIC, &world.key, 0, 0);
     assert!(answer.is_none() && is_at_its_end(&mut socket), "plain, where TLS was agreed");
     until("it is counted", || world.refused() == 1);
@@ -131,7 +113,7 @@ fn a_lane_is_in_tls_or_plain_as_both_ends_have_agreed() {
 
 #[test]
 fn a_plain_lane_that_asks_for_what_it_may_not_ends_and_the_connection_goes_on() {
-    let mut world = World::new(true);
+    let mut world = world(true);
     world.a.twin.add(7, sealed(&world.a.arena, 100, 1), 1);
     world.control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes: 100, way: 1, ..v1::Pull::default() });
     assert_eq!(world.control.next_of(PeerKind::Pull).unwrap().0.flags, REPLY);
