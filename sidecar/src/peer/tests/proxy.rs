@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -13,6 +14,16 @@ use super::datagrams::{Datagrams, Taps};
 /// Carries bytes between whoever connects and `to`; can cut, and flip bits.
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
+    controls: Controls,
+    /// Those of QUIC.
+    pub(crate) datagrams: Arc<Datagrams>,
+    listener: TcpListener,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a test turns and looks at, shared with the threads.
+#[derive(Clone)]
+pub(crate) struct Controls {
     pub(crate) connections: Arc<AtomicUsize>,
     /// Bytes towards the dialing side, over all connections, after which the connection is cut.
     pub(crate) cut_after: Arc<AtomicU64>,
@@ -32,11 +43,7 @@ pub(crate) struct Proxy {
     pub(crate) connections_max: Arc<AtomicUsize>,
     /// So many bytes towards the dialing side are carried on every connection but the first; the rest of it vanishes.
     pub(crate) starve_after: Arc<AtomicUsize>,
-    /// Those of QUIC.
-    pub(crate) datagrams: Arc<Datagrams>,
-    listener: TcpListener,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 /// What is done to the bytes that are carried on at one time.
@@ -63,120 +70,123 @@ impl Hurt {
 
 impl Proxy {
     pub(crate) fn new(to: SocketAddr) -> Self {
-        let connections = Arc::new(AtomicUsize::new(0));
-        let cut_after = Arc::new(AtomicU64::new(u64::MAX));
-        let flip_at = Arc::new(AtomicU64::new(u64::MAX));
-        let sockets = Arc::new(Mutex::new(Vec::new()));
-        let (carried, hold) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (stall, connections_max) =
-            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(usize::MAX)));
-        let hurt_at = Arc::new(Mutex::new(None::<(u64, Hurt)>));
-        let starve_after = Arc::new(AtomicUsize::new(usize::MAX));
-        let taps = Taps {
-            carried: Arc::clone(&carried),
-            cut_after: Arc::clone(&cut_after),
-            flip_at: Arc::clone(&flip_at),
-            hold: Arc::clone(&hold),
-            stall: Arc::clone(&stall),
-            hurt_at: Arc::clone(&hurt_at),
-        };
-        let (listener, datagrams, [out, back]) = listen(to, &taps);
+        let controls = Controls::idle();
+        let (listener, datagrams, [out, back]) = listen(to, &controls.taps());
         let address = listener.local_addr().unwrap();
-        let refuse = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let refusing = Arc::clone(&refuse);
-            let hurting = Arc::clone(&hurt_at);
-            let (carried, hold) = (Arc::clone(&carried), Arc::clone(&hold));
-            let (stall, most) = (Arc::clone(&stall), Arc::clone(&connections_max));
-            let starve_after = Arc::clone(&starve_after);
-            let (listener, connections) = (listener.try_clone().unwrap(), Arc::clone(&connections));
-            let (cut, flip, sockets) = (Arc::clone(&cut_after), Arc::clone(&flip_at), Arc::clone(&sockets));
-            std::thread::spawn(move || {
-                let mut pumps = Vec::new();
-                while let Ok((near, _)) = listener.accept() {
-                    if refusing.load(Ordering::SeqCst) {
-                        continue;
-                    }
-                    let before = connections.fetch_add(1, Ordering::SeqCst);
-                    if before >= most.load(Ordering::SeqCst) {
-                        continue;
-                    }
-                    let Ok(far) = TcpStream::connect(to) else { continue };
-                    let copies = [near.try_clone().unwrap(), far.try_clone().unwrap()];
-                    sockets.lock().extend(copies);
-                    let (near2, far2) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                    let holding = Arc::clone(&hold);
-                    pumps.push(std::thread::spawn(move || {
-                        pump(
-                            near,
-                            far,
-                            |_| if holding.load(Ordering::SeqCst) { Carry::Drop } else { Carry::On },
-                        );
-                    }));
-                    let (cut, flip, total) = (Arc::clone(&cut), Arc::clone(&flip), Arc::clone(&carried));
-                    let holding = Arc::clone(&hold);
-                    let (stalled, hurting) = (Arc::clone(&stall), Arc::clone(&hurting));
-                    let (starve, mut own) = (Arc::clone(&starve_after), 0);
-                    pumps.push(std::thread::spawn(move || {
-                        pump(far2, near2, |bytes| {
-                            own += bytes.len();
-                            if before > 0 && own > starve.load(Ordering::SeqCst) {
-                                return Carry::Drop;
-                            }
-                            while stalled.load(Ordering::SeqCst) {
-                                std::thread::park_timeout(std::time::Duration::from_millis(1));
-                            }
-                            if holding.load(Ordering::SeqCst) {
-                                return Carry::Drop;
-                            }
-                            let before = total.fetch_add(bytes.len() as u64, Ordering::SeqCst);
-                            let at = flip.load(Ordering::SeqCst);
-                            if at >= before && at - before < bytes.len() as u64 {
-                                bytes[(at - before) as usize] ^= 4;
-                            }
-                            let cut_at = cut.load(Ordering::SeqCst);
-                            if before + bytes.len() as u64 > cut_at {
-                                cut.store(u64::MAX, Ordering::SeqCst);
-                                return Carry::Cut;
-                            }
-                            let mut hurting = hurting.lock();
-                            match *hurting {
-                                Some((at, hurt)) if at < before + bytes.len() as u64 => {
-                                    *hurting = None;
-                                    Carry::Instead(hurt.apply(bytes))
-                                }
-                                _ => Carry::On,
-                            }
-                        });
-                    }));
-                }
-                for pump in pumps {
-                    pump.join().unwrap();
-                }
-            })
-        };
-        Self {
-            address,
-            connections,
-            cut_after,
-            carried,
-            hold,
-            refuse,
-            flip_at,
-            hurt_at,
-            stall,
-            connections_max,
-            starve_after,
-            datagrams,
-            listener,
-            sockets,
-            threads: vec![thread, out, back],
-        }
+        let (accepting, shared) = (listener.try_clone().unwrap(), controls.clone());
+        let thread = std::thread::spawn(move || shared.accept(&accepting, to));
+        Self { address, controls, datagrams, listener, threads: vec![thread, out, back] }
     }
 
     pub(crate) fn cut(&self) {
         for socket in self.sockets.lock().drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl Deref for Proxy {
+    type Target = Controls;
+
+    fn deref(&self) -> &Controls {
+        &self.controls
+    }
+}
+
+impl Controls {
+    /// Everything is carried as it comes.
+    fn idle() -> Self {
+        let never = || Arc::new(AtomicU64::new(u64::MAX));
+        let no = || Arc::new(AtomicBool::new(false));
+        let unbounded = || Arc::new(AtomicUsize::new(usize::MAX));
+        Self {
+            connections: Arc::default(),
+            cut_after: never(),
+            carried: Arc::default(),
+            hold: no(),
+            refuse: no(),
+            flip_at: never(),
+            hurt_at: Arc::default(),
+            stall: no(),
+            connections_max: unbounded(),
+            starve_after: unbounded(),
+            sockets: Arc::default(),
+        }
+    }
+
+    /// Those that hold for datagrams, too.
+    fn taps(&self) -> Taps {
+        Taps {
+            carried: Arc::clone(&self.carried),
+            cut_after: Arc::clone(&self.cut_after),
+            flip_at: Arc::clone(&self.flip_at),
+            hold: Arc::clone(&self.hold),
+            stall: Arc::clone(&self.stall),
+            hurt_at: Arc::clone(&self.hurt_at),
+        }
+    }
+
+    /// Until the listener is shut down, and whatever was carried is over.
+    fn accept(&self, listener: &TcpListener, to: SocketAddr) {
+        let mut pumps = Vec::new();
+        while let Ok((near, _)) = listener.accept() {
+            if self.refuse.load(Ordering::SeqCst) {
+                continue;
+            }
+            let before = self.connections.fetch_add(1, Ordering::SeqCst);
+            if before >= self.connections_max.load(Ordering::SeqCst) {
+                continue;
+            }
+            let Ok(far) = TcpStream::connect(to) else { continue };
+            pumps.extend(self.carry(&near, &far, before == 0));
+        }
+        for pump in pumps {
+            pump.join().unwrap();
+        }
+    }
+
+    /// A thread for each direction of a connection. `first`: none came before it.
+    fn carry(&self, near: &TcpStream, far: &TcpStream, first: bool) -> [JoinHandle<()>; 2] {
+        let copy = |socket: &TcpStream| socket.try_clone().unwrap();
+        self.sockets.lock().extend([copy(near), copy(far)]);
+        let (from, to, hold) = (copy(near), copy(far), Arc::clone(&self.hold));
+        let out = std::thread::spawn(move || {
+            pump(from, to, |_| if hold.load(Ordering::SeqCst) { Carry::Drop } else { Carry::On });
+        });
+        let (from, to, controls, mut own) = (copy(far), copy(near), self.clone(), 0);
+        let back = std::thread::spawn(move || {
+            pump(from, to, |bytes| {
+                own += bytes.len();
+                match !first && own > controls.starve_after.load(Ordering::SeqCst) {
+                    true => Carry::Drop,
+                    false => controls.meddle(bytes),
+                }
+            });
+        });
+        [out, back]
+    }
+
+    /// What is done with bytes towards the dialing side.
+    fn meddle(&self, bytes: &mut [u8]) -> Carry {
+        while self.stall.load(Ordering::SeqCst) {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+        }
+        if self.hold.load(Ordering::SeqCst) {
+            return Carry::Drop;
+        }
+        let before = self.carried.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        let after = before + bytes.len() as u64;
+        let at = self.flip_at.load(Ordering::SeqCst);
+        if (before..after).contains(&at) {
+            bytes[(at - before) as usize] ^= 4;
+        }
+        if after > self.cut_after.load(Ordering::SeqCst) {
+            self.cut_after.store(u64::MAX, Ordering::SeqCst);
+            return Carry::Cut;
+        }
+        match self.hurt_at.lock().take_if(|(at, _)| *at < after) {
+            Some((_, hurt)) => Carry::Instead(hurt.apply(bytes)),
+            None => Carry::On,
         }
     }
 }
