@@ -5,6 +5,15 @@ use std::process::Command;
 
 use crate::netns::{Network, PORT};
 
+/// What a firewall does with what it does not let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// It says nothing.
+    Drops,
+    /// It says so.
+    Rejects,
+}
+
 impl Network {
     /// Of every hundred packets that come to the host, so many are lost by chance. Segments, not what the kernel makes of
     /// several: everyone sends them one by one.
@@ -26,6 +35,18 @@ impl Network {
             );
             self.nft(host, &format!("add rule inet weather {chain} udp dport {PORT} drop"));
         }
+    }
+
+    /// No new connection to the port for peers comes to the host; those that are there live on.
+    pub fn no_new_connections(&self, host: usize, closed: Closed) {
+        let verdict = match closed {
+            Closed::Drops => "drop",
+            Closed::Rejects => "reject with tcp reset",
+        };
+        self.nft(host, "add table inet firewall");
+        self.nft(host, "add chain inet firewall in { type filter hook input priority 0; }");
+        let first = "tcp flags & (syn | ack) == syn";
+        self.nft(host, &format!("add rule inet firewall in tcp dport {PORT} {first} {verdict}"));
     }
 
     /// From now on what the host sends from the port for peers seems to come from this one, as after a NAT has forgotten
