@@ -2,6 +2,8 @@
 //! one that has another. Needs root.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use rustix::process::Signal;
@@ -102,6 +104,51 @@ fn what_must_stay_on_the_node_is_refused_with_the_reason_where_it_cannot() {
             assert!(format!("{refused:?}").contains(why), "{refused:?}");
             assert_eq!(peers.seen(host, 0).bytes_in, 0);
         }
+    }
+    peers.assert_all_free();
+}
+
+/// Both advertise memory of the node, and neither can give it: in the directory of each somebody else listens at the name that
+/// the other one's socket has in its own.
+#[test]
+fn a_peer_that_advertises_memory_of_a_node_on_which_it_is_not_gives_bytes_and_strangers_learn_nothing() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let peers = Peers::start(2, |host, options| at(dirs[host].path(), options));
+    let own = dirs.each_ref().map(|dir| {
+        let socket = std::fs::read_dir(dir.path()).unwrap().next().expect("a socket").unwrap();
+        socket.file_name()
+    });
+    let strangers = [0, 1].map(|host: usize| {
+        let stranger = UnixListener::bind(dirs[host].path().join(&own[1 - host])).unwrap();
+        stranger.set_nonblocking(true).unwrap();
+        stranger
+    });
+    // They look for each other's sockets when they connect.
+    peers.network.cut(1);
+    until("the cut is noticed", || (0..2).all(|host| peers.seen(host, 1 - host).state != "connected"));
+    peers.network.mend(1);
+    peers.await_connected();
+    for (host, other) in [(0, 1), (1, 0)] {
+        let (owner, reader) = (peers.client(host), peers.client(other));
+        let stored = put(&owner, 41, 9 * MI);
+        let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
+        assert!(is(&tensor, 41, 9 * MI));
+        let told = tensor.moved().to_string();
+        // Only the end that dialed has looked, and found something at the name.
+        let seen =
+            [", not shm: other_node", ", not shm: node_unproven"].iter().any(|why| told.ends_with(why));
+        assert!(told.starts_with("tcp by ") && seen, "{told}");
+        let next = put(&owner, 42, MI);
+        let refused = failure(reader.acquire(next.reference(), &on_node()));
+        assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
+    }
+    let foreign = ["reason=\"foreign_socket\""];
+    let refused =
+        |host: usize| peers.metric(host, "tensorlane_peer_refused_node_connections_total", &foreign);
+    assert!(refused(0) + refused(1) >= 1.0, "whoever dialed looked at it");
+    for stranger in strangers {
+        let called = stranger.accept().map(|_| ()).unwrap_err();
+        assert_eq!(called.kind(), ErrorKind::WouldBlock, "somebody called the stranger");
     }
     peers.assert_all_free();
 }
