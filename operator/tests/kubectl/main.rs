@@ -1,6 +1,9 @@
 //! `kubectl tensorlane` as a process, against an API server that has what a test gives it: what is asked where, what is
 //! printed, and with which exit code. What a real API server says is in `apiserver`.
 
+// A test may unwrap: the panic is its verdict.
+#![allow(clippy::unwrap_used)]
+
 mod served;
 
 use serde_json::{Value, json};
