@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_proto::Incarnation;
 use tensorlane_proto::frame::{self, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
+use tensorlane_proto::{Incarnation, PeerName};
 use tracing::{debug, error, info};
 
 use super::api::PeerKey;
+use super::calls::Call;
 use super::handshake::timed_out;
 use super::incoming::{Drained, Incoming};
 use super::outbox::Outbox;
@@ -21,7 +22,7 @@ use super::parse::FrameParser;
 use super::pipe::SendError;
 use super::receive::Receiver;
 use super::record::RecordError;
-use super::remote::Peer;
+use super::remote::{Carrier, Peer};
 use super::shared::Shared;
 use super::transport::Ways;
 
@@ -219,6 +220,32 @@ impl Link {
         if self.heard.swap(millis, Ordering::Relaxed) != millis {
             self.sent_when_heard.store(self.outbox.bulk_bytes(), Ordering::Relaxed);
         }
+    }
+}
+
+impl Carrier for Link {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn offer(&self) -> &Arc<Offer> {
+        &self.offer
+    }
+
+    fn peer(&self) -> &PeerName {
+        &self.peer.name
+    }
+
+    fn maps(&self) -> bool {
+        self.ways.maps()
+    }
+
+    fn choose_way(&self, call: &mut Call) {
+        call.choose_way(&self.ways);
     }
 }
 

@@ -35,6 +35,7 @@ use crate::cancel::Cancel;
 
 mod landed;
 mod mapped;
+mod opened;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(super) const CALLS_MAX: usize = 1024;
@@ -53,12 +54,27 @@ pub(super) struct Patience {
     pub(super) grace: Duration,
 }
 
+/// What calls need to know of the connection that they are on: all of it that a simulation has to be.
+pub(super) trait Carrier {
+    /// Unlike any other connection of this process.
+    fn id(&self) -> u64;
+    /// The life of the peer that it leads to.
+    fn incarnation(&self) -> Incarnation;
+    /// What the peer said it can speak.
+    fn offer(&self) -> &Arc<Offer>;
+    /// The peer.
+    fn peer(&self) -> &PeerName;
+    /// Whether tensors of the peer can be mapped now.
+    fn maps(&self) -> bool;
+    /// Chooses the way in which the bytes of a call are to come.
+    fn choose_way(&self, call: &mut Call);
+}
+
 /// What is to be done after the lock was given back.
-#[derive(Default)]
 #[must_use]
-pub(super) struct Todo {
+pub(super) struct Todo<L = Link> {
     /// Frames for a connection, in order.
-    pub(super) send: Option<(Arc<Link>, Vec<Vec<u8>>)>,
+    pub(super) send: Option<(Arc<L>, Vec<Vec<u8>>)>,
     /// Outcomes to tell.
     pub(super) finish: Vec<Finish>,
     /// Calls that are over, with their deadlines.
@@ -67,16 +83,22 @@ pub(super) struct Todo {
     pub(super) gone: Vec<Cancel>,
 }
 
-impl Todo {
+impl<L> Default for Todo<L> {
+    fn default() -> Self {
+        Self { send: None, finish: Vec::new(), over: Vec::new(), gone: Vec::new() }
+    }
+}
+
+impl<L> Todo<L> {
     pub(super) fn one(finish: Option<Finish>) -> Self {
         Self { finish: finish.into_iter().collect(), ..Self::default() }
     }
 
-    fn frame(&mut self, link: &Arc<Link>, frame: Vec<u8>) {
+    fn frame(&mut self, link: &Arc<L>, frame: Vec<u8>) {
         self.send.get_or_insert_with(|| (Arc::clone(link), Vec::new())).1.push(frame);
     }
 
-    pub(super) fn and(mut self, other: Todo) -> Self {
+    pub(super) fn and(mut self, other: Self) -> Self {
         if let Some((link, frames)) = other.send {
             frames.into_iter().for_each(|frame| self.frame(&link, frame));
         }
@@ -100,9 +122,8 @@ pub(super) struct OpenPull {
 }
 
 /// What is known of a peer besides the directory.
-#[derive(Default)]
-pub(super) struct State {
-    pub(super) link: Option<Arc<Link>>,
+pub(super) struct State<L = Link> {
+    pub(super) link: Option<Arc<L>>,
     pub(super) incarnation: Option<Incarnation>,
     pub(super) offer: Option<Arc<Offer>>,
     /// `Serve` was told that it is lost, and when that was.
@@ -126,6 +147,29 @@ pub(super) struct State {
     owed: Vec<(u64, u64)>,
     /// No maps are tried before.
     cooling: Option<Instant>,
+}
+
+impl<L> Default for State<L> {
+    fn default() -> Self {
+        Self {
+            link: None,
+            incarnation: None,
+            offer: None,
+            lost: None,
+            last_error: String::new(),
+            dial: Dial::default(),
+            waiters: 0,
+            calls: HashMap::new(),
+            waiting: VecDeque::new(),
+            on_link: 0,
+            in_doubt: Vec::new(),
+            past: VecDeque::new(),
+            open: HashMap::new(),
+            inquiries: HashMap::new(),
+            owed: Vec::new(),
+            cooling: None,
+        }
+    }
 }
 
 /// One peer.
@@ -170,18 +214,23 @@ fn pull_done(call: u64, id: u64) -> Vec<u8> {
     frame::encode(PeerKind::PullDone.into(), 0, call, &v1::PullDone { id })
 }
 
-impl State {
+impl<L: Carrier> State<L> {
     /// A new call: sent if there is a connection and room on it, else kept.
-    pub(super) fn place(&mut self, mut call: Call) -> Todo {
+    pub(super) fn place(&mut self, mut call: Call) -> Todo<L> {
         call.attempt = self.dial.begun;
         self.waiting.push_back(call.number);
         self.calls.insert(call.number, call);
         self.pump()
     }
 
+    /// How long it has been lost.
+    pub(super) fn away(&self, now: Instant) -> Option<Duration> {
+        self.lost.map(|lost| now.saturating_duration_since(lost))
+    }
+
     /// Their pulls that go on, or will when the connection is back: as long as their leases wait for it.
-    pub(super) fn open_pulls(&self, grace: Duration) -> usize {
-        let may_come_back = self.lost.is_none_or(|lost| lost.elapsed() < grace);
+    pub(super) fn open_pulls(&self, grace: Duration, now: Instant) -> usize {
+        let may_come_back = self.away(now).is_none_or(|away| away < grace);
         if may_come_back { self.open.len() } else { 0 }
     }
 
@@ -191,30 +240,30 @@ impl State {
     }
 
     /// Sends what waits, as far as there is room.
-    fn pump(&mut self) -> Todo {
+    fn pump(&mut self) -> Todo<L> {
         let mut todo = Todo::default();
         let Some(link) = self.link.clone() else { return todo };
         while self.on_link < CALLS_MAX
             && let Some(number) = self.waiting.pop_front()
         {
             let Some(call) = self.calls.get_mut(&number) else { continue };
-            if let Some(expected) = call.expected.filter(|expected| *expected != link.incarnation) {
+            if let Some(expected) = call.expected.filter(|expected| *expected != link.incarnation()) {
                 if !self.past.contains(&expected) {
                     self.in_doubt.push(number);
                     todo.frame(&link, frame::encode(PeerKind::Ping.into(), 0, number, &v1::Ping {}));
                     continue;
                 }
-                todo.finish.extend(call.fail(owner_lost(&link.peer.name)));
+                todo.finish.extend(call.fail(owner_lost(link.peer())));
                 todo.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
             }
             if !matches!(call.kind, Kind::Inquire { .. }) {
-                call.expected = Some(link.incarnation);
+                call.expected = Some(link.incarnation());
             }
             let before = call.way();
-            call.choose_way(&link.ways);
-            if matches!(call.kind, Kind::Map(_)) && !link.ways.maps() {
+            link.choose_way(call);
+            if matches!(call.kind, Kind::Map(_)) && !link.maps() {
                 self.unsendable(number, &mut todo);
                 continue;
             }
@@ -225,7 +274,7 @@ impl State {
                 self.calls.remove(&number);
                 continue;
             }
-            call.sent_on = Some(link.id);
+            call.sent_on = Some(link.id());
             call.sent_before = true;
             self.on_link += 1;
             todo.frame(&link, call.frame());
@@ -234,8 +283,8 @@ impl State {
     }
 
     /// The connected incarnation lives: the one that this call is for does not.
-    pub(super) fn lives(&mut self, number: u64, link: u64) -> Todo {
-        let present = self.link.as_ref().is_some_and(|present| present.id == link);
+    pub(super) fn lives(&mut self, number: u64, link: u64) -> Todo<L> {
+        let present = self.link.as_ref().is_some_and(|present| present.id() == link);
         let Some(place) = self.in_doubt.iter().position(|n| *n == number).filter(|_| present) else {
             return Todo::default();
         };
@@ -282,7 +331,7 @@ impl State {
 
     /// The call has its last frame: it leaves, and the next one in line is sent. For a pull that was served, the owner is
     /// told that its lease may end.
-    pub(super) fn over(&mut self, number: u64, served: bool) -> (Option<Call>, Todo) {
+    pub(super) fn over(&mut self, number: u64, served: bool) -> (Option<Call>, Todo<L>) {
         let Some(call) = self.calls.remove(&number) else { return (None, Todo::default()) };
         let mut todo = Todo::default();
         todo.over.push((call.deadline, number));
@@ -297,14 +346,14 @@ impl State {
     }
 
     /// Tells the owner that the lease of a pull may end: now, or when that life of it is back.
-    fn settle(&mut self, call: &Call, todo: &mut Todo) {
+    fn settle(&mut self, call: &Call, todo: &mut Todo<L>) {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
             Kind::Small { .. } | Kind::Inquire { .. } => return,
         };
         match &self.link {
-            Some(link) if call.expected == Some(link.incarnation) => {
+            Some(link) if call.expected == Some(link.incarnation()) => {
                 todo.frame(link, pull_done(call.number, id));
             }
             Some(_) => {}
@@ -314,7 +363,7 @@ impl State {
     }
 
     /// The caller wants no outcome but this one.
-    pub(super) fn withdraw(&mut self, number: u64, failure: Failure) -> Todo {
+    pub(super) fn withdraw(&mut self, number: u64, failure: Failure) -> Todo<L> {
         let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
         if std::mem::replace(&mut call.withdrawn, true) {
             return Todo::default();
@@ -322,7 +371,7 @@ impl State {
         let mut todo = Todo::one(call.fail(failure));
         todo.over.push((call.deadline, number));
         match (&self.link, call.sent_on) {
-            (Some(link), Some(on)) if on == link.id => {
+            (Some(link), Some(on)) if on == link.id() => {
                 let cancel = frame::encode(PeerKind::Cancel.into(), 0, number, &v1::Cancel {});
                 todo.frame(link, cancel);
                 if call.is_answered() {
@@ -338,7 +387,7 @@ impl State {
     }
 
     /// Removes a call that is on no connection.
-    fn forget(&mut self, number: u64, todo: &mut Todo) {
+    fn forget(&mut self, number: u64, todo: &mut Todo<L>) {
         self.waiting.retain(|waiting| *waiting != number);
         self.in_doubt.retain(|in_doubt| *in_doubt != number);
         if let Some(call) = self.calls.remove(&number)
@@ -349,8 +398,8 @@ impl State {
     }
 
     /// A connection is up. The caller has told `Serve`.
-    pub(super) fn adopt(&mut self, link: &Arc<Link>) -> Todo {
-        if self.incarnation != Some(link.incarnation) {
+    pub(super) fn adopt(&mut self, link: &Arc<L>) -> Todo<L> {
+        if self.incarnation != Some(link.incarnation()) {
             // The leases of the old life end with it.
             self.open.clear();
             self.owed.clear();
@@ -358,10 +407,10 @@ impl State {
                 self.is_over(old);
             }
         }
-        self.past.retain(|past| *past != link.incarnation);
+        self.past.retain(|past| *past != link.incarnation());
         self.doubt_again();
-        self.incarnation = Some(link.incarnation);
-        self.offer = Some(Arc::clone(&link.offer));
+        self.incarnation = Some(link.incarnation());
+        self.offer = Some(Arc::clone(link.offer()));
         self.link = Some(Arc::clone(link));
         self.lost = None;
         self.last_error.clear();
@@ -375,12 +424,12 @@ impl State {
 
     /// A connection has ended: what was on it waits again, or goes to the connection that took its place. Whether it was
     /// the present one.
-    pub(super) fn link_ended(&mut self, link: &Link, error: &str) -> (bool, Todo) {
-        let present = self.link.as_ref().is_some_and(|present| present.id == link.id);
+    pub(super) fn link_ended(&mut self, link: &L, error: &str, now: Instant) -> (bool, Todo<L>) {
+        let present = self.link.as_ref().is_some_and(|present| present.id() == link.id());
         let mut todo = Todo::default();
         if present {
             self.link = None;
-            self.lost = Some(Instant::now());
+            self.lost = Some(now);
             self.last_error = error.to_owned();
             todo.gone = self.take_inquiries();
             self.doubt_again();
@@ -388,7 +437,7 @@ impl State {
         let mut back: Vec<u64> = self
             .calls
             .values()
-            .filter(|call| call.sent_on == Some(link.id))
+            .filter(|call| call.sent_on == Some(link.id()))
             .map(|call| call.number)
             .collect();
         // The order in which they were asked.
@@ -413,10 +462,16 @@ impl State {
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless
     /// the peer was lost only just now. Those that were sent wait as long as the peer keeps their leases.
-    pub(super) fn dial_failed(&mut self, attempt: u64, error: &str, patience: Patience) -> Todo {
+    pub(super) fn dial_failed(
+        &mut self,
+        attempt: u64,
+        error: &str,
+        patience: Patience,
+        now: Instant,
+    ) -> Todo<L> {
         self.last_error = error.to_owned();
         let mut todo = Todo::default();
-        let lost_for = self.lost.map(|lost| lost.elapsed());
+        let lost_for = self.away(now);
         if self.link.is_some() || lost_for.is_some_and(|time| time < patience.progress) {
             return todo;
         }
@@ -437,9 +492,9 @@ impl State {
 
     /// The peer has been away for as long as it keeps our leases: what was under way is over. An attempt to connect that is
     /// still waiting for an answer changes nothing of that.
-    pub(super) fn give_up_lost(&mut self, grace: Duration) -> Todo {
+    pub(super) fn give_up_lost(&mut self, grace: Duration, now: Instant) -> Todo<L> {
         let mut todo = Todo::default();
-        let Some(away) = self.lost.map(|lost| lost.elapsed()) else { return todo };
+        let Some(away) = self.away(now) else { return todo };
         if self.link.is_some() || away < grace {
             return todo;
         }
@@ -457,7 +512,7 @@ impl State {
     }
 
     /// The peer refused us: calls that wait for a connection fail, even if they were on one before.
-    pub(super) fn refused(&mut self, failure: &Failure) -> Todo {
+    pub(super) fn refused(&mut self, failure: &Failure) -> Todo<L> {
         let mut todo = Todo::default();
         if self.link.is_none() {
             for number in self.waiting.clone() {
@@ -468,7 +523,7 @@ impl State {
     }
 
     /// Every call fails: we are going away, or the peer has left the exchange.
-    pub(super) fn fail_all(&mut self, failure: &Failure) -> Todo {
+    pub(super) fn fail_all(&mut self, failure: &Failure) -> Todo<L> {
         let mut todo = Todo::default();
         let numbers: Vec<u64> = self.calls.keys().copied().collect();
         for number in numbers {

@@ -176,13 +176,7 @@ fn open_map(
 
 /// Ends the lease of an open pull. One that is not known was ended before.
 fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>) {
-    let open = {
-        let mut state = link.peer.state.lock();
-        match state.open.get(&call) {
-            Some(open) if id.is_none_or(|id| id == open.id) => state.open.remove(&call),
-            _ => None,
-        }
-    };
+    let open = link.peer.state.lock().close(call, id);
     if let Some(open) = open {
         stop_sending(link, call, open.way, None);
         shared.serve.done(&link.key(), open.id);
@@ -193,21 +187,13 @@ fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>) {
 /// or they would have been asked for again. But for maps: those that are done are not asked for again, and somebody uses them
 /// until the witness of their segment has ended.
 pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
-    let before: Vec<(u64, OpenPull)> = {
-        let state = link.peer.state.lock();
-        let before = state.open.iter().filter(|(_, open)| open.link != link.id);
-        before.map(|(call, open)| (*call, *open)).collect()
-    };
+    let before = link.peer.state.lock().forgotten(link.id);
     let is_mapped = |open: &OpenPull| {
         let arena = shared.node.as_ref().map(|node| node.arena());
         open.mapped.zip(arena).is_some_and(|((segment, holder), arena)| arena.is_witnessed(segment, holder))
     };
     for (call, open) in before.into_iter().filter(|(_, open)| !is_mapped(open)) {
-        let removed = {
-            let mut state = link.peer.state.lock();
-            let is_same = state.open.get(&call).is_some_and(|now| now.link == open.link);
-            if is_same { state.open.remove(&call) } else { None }
-        };
+        let removed = link.peer.state.lock().close_forgotten(call, &open);
         if let Some(open) = removed {
             shared.serve.done(&link.key(), open.id);
         }

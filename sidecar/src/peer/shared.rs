@@ -328,7 +328,7 @@ impl Shared {
     pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str) {
         let peer = &link.peer;
         let handover = peer.handover.lock();
-        let (present, todo) = peer.state.lock().link_ended(link, why);
+        let (present, todo) = peer.state.lock().link_ended(link, why, Instant::now());
         if present {
             self.serve.peer_lost(&link.key());
         }
@@ -366,7 +366,7 @@ impl Shared {
         let todo = {
             let mut state = peer.state.lock();
             state.dial.fail(attempt, Instant::now(), self.config.backoff, rand::random());
-            state.dial_failed(attempt, error, patience)
+            state.dial_failed(attempt, error, patience, Instant::now())
         };
         self.perform(todo);
         peer.changed.notify_all();

@@ -161,7 +161,7 @@ fn round(shared: &Arc<Shared>) -> Instant {
             }
             continue;
         }
-        let over = state.give_up_lost(shared.config.grace);
+        let over = state.give_up_lost(shared.config.grace, now);
         let needed = state.needs_link();
         let eager = listed.is_some() && peer.is_eager();
         match state.dial.due(eager, needed, now, shared.config.backoff.0) {

@@ -110,6 +110,10 @@ impl Peers {
     /// Pulls of others that go on, and those that a lost connection interrupted, for as long as they may be taken up again.
     pub fn open_pulls(&self) -> usize {
         let grace = self.shared.config.grace;
-        self.shared.peers().iter().map(|peer| peer.state.lock().open_pulls(grace)).sum()
+        self.shared
+            .peers()
+            .iter()
+            .map(|peer| peer.state.lock().open_pulls(grace, std::time::Instant::now()))
+            .sum()
     }
 }

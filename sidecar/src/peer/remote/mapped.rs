@@ -8,7 +8,7 @@ use tensorlane_memory::Foreign;
 use tensorlane_proto::frame::{FrameError, PeerKind};
 use tensorlane_proto::{Failure, Incarnation};
 
-use super::{State, Todo, pull_done};
+use super::{Carrier, State, Todo, pull_done};
 use crate::peer::api::MapFailed;
 use crate::peer::calls::{Head, Kind, Place};
 use crate::peer::link::Link;
@@ -98,18 +98,6 @@ impl State {
         todo
     }
 
-    /// A map that cannot be sent on a connection.
-    pub(super) fn unsendable(&mut self, number: u64, todo: &mut Todo) {
-        self.cooling = Some(Instant::now() + COOLING);
-        let Some(call) = self.calls.remove(&number) else { return };
-        if call.sent_before {
-            // The owner may have leased it on the connection before.
-            self.settle(&call, todo);
-        }
-        todo.over.push((call.deadline, number));
-        todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));
-    }
-
     /// Nobody here maps a tensor any more: its owner is told, now or when that life of it is back.
     pub(in crate::peer) fn unmapped(&mut self, incarnation: Incarnation, call: u64, id: u64) -> Todo {
         let mut todo = Todo::default();
@@ -127,6 +115,20 @@ impl State {
     /// Whether maps are not to be tried now.
     pub(in crate::peer) fn is_cooling(&self) -> bool {
         self.cooling.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+impl<L: Carrier> State<L> {
+    /// A map that cannot be sent on a connection.
+    pub(super) fn unsendable(&mut self, number: u64, todo: &mut Todo<L>) {
+        self.cooling = Some(Instant::now() + COOLING);
+        let Some(call) = self.calls.remove(&number) else { return };
+        if call.sent_before {
+            // The owner may have leased it on the connection before.
+            self.settle(&call, todo);
+        }
+        todo.over.push((call.deadline, number));
+        todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));
     }
 }
 
