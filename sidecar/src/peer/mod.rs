@@ -58,4 +58,6 @@ pub use transport::shm::NodeConfig;
 pub use transport::{LanesConfig, Way, quic_settings};
 
 #[cfg(test)]
+mod sim;
+#[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 /// What is counted: small enough that the last lane is not waited for, large enough that two bits each are nothing.
-pub(super) const GRANULE: u64 = 1 << 20;
+pub(in crate::peer) const GRANULE: u64 = 1 << 20;
 
 /// A set of numbers below a bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Bits {
 
 /// How far a pull is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pieces {
+pub(in crate::peer) struct Pieces {
     bytes: u64,
     /// Granules that a lane has asked for, or that have landed.
     taken: Bits,
@@ -45,7 +45,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// A pull of `bytes` bytes, of which the first `landed` are here. Those of a granule that is not whole come again.
-    pub(super) fn new(bytes: u64, landed: u64) -> Self {
+    pub(in crate::peer) fn new(bytes: u64, landed: u64) -> Self {
         let count = bytes.div_ceil(GRANULE);
         let mut pieces = Self {
             bytes,
@@ -63,7 +63,7 @@ impl Pieces {
     }
 
     /// The first piece that nobody has, of at most `granules` granules; it is the asker's now.
-    pub(super) fn take(&mut self, granules: u64) -> Option<Range<u64>> {
+    pub(in crate::peer) fn take(&mut self, granules: u64) -> Option<Range<u64>> {
         let count = self.granules();
         while self.from < count && self.taken.has(self.from) {
             self.from += 1;
@@ -83,30 +83,30 @@ impl Pieces {
     }
 
     /// A piece that was taken is here.
-    pub(super) fn land(&mut self, piece: &Range<u64>) {
+    pub(in crate::peer) fn land(&mut self, piece: &Range<u64>) {
         self.mark(piece, |pieces, granule| pieces.landed.set(granule, true));
         self.missing -= piece.end - piece.start;
     }
 
     /// A piece that was taken will not come the way that it was asked for.
-    pub(super) fn give_back(&mut self, piece: &Range<u64>) {
+    pub(in crate::peer) fn give_back(&mut self, piece: &Range<u64>) {
         self.mark(piece, |pieces, granule| pieces.taken.set(granule, false));
         self.untaken += piece.end - piece.start;
         self.from = self.from.min(piece.start / GRANULE);
     }
 
     /// Bytes that nobody has asked for.
-    pub(super) fn untaken(&self) -> u64 {
+    pub(in crate::peer) fn untaken(&self) -> u64 {
         self.untaken
     }
 
     /// Whether all bytes are here.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(in crate::peer) fn is_whole(&self) -> bool {
         self.missing == 0
     }
 
     /// How many bytes are here without a gap before them.
-    pub(super) fn prefix(&self) -> u64 {
+    pub(in crate::peer) fn prefix(&self) -> u64 {
         let gap = (0..self.granules()).find(|granule| !self.landed.has(*granule));
         gap.map_or(self.bytes, |granule| granule * GRANULE)
     }

@@ -13,7 +13,7 @@ const NEWEST: f64 = 0.25;
 
 /// What is known of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Pace {
+pub(in crate::peer) struct Pace {
     /// Bytes a second; none before the first piece.
     rate: Option<f64>,
     /// Bytes that were asked for and have not come.
@@ -21,17 +21,17 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn asked(&mut self, bytes: u64) {
+    pub(in crate::peer) fn asked(&mut self, bytes: u64) {
         self.flight += bytes;
     }
 
     /// Bytes that were asked for will not come.
-    pub(super) fn dropped(&mut self, bytes: u64) {
+    pub(in crate::peer) fn dropped(&mut self, bytes: u64) {
         self.flight = self.flight.saturating_sub(bytes);
     }
 
     /// Bytes came, and took that long since the ones before, or since they were asked for.
-    pub(super) fn came(&mut self, bytes: u64, took: Duration) {
+    pub(in crate::peer) fn came(&mut self, bytes: u64, took: Duration) {
         self.dropped(bytes);
         if bytes < GRANULE {
             // The end of a pull: it says more of the round trip than of the lane.
@@ -43,7 +43,7 @@ impl Pace {
     }
 
     /// Granules of its next piece.
-    pub(super) fn granules(&self) -> u64 {
+    pub(in crate::peer) fn granules(&self) -> u64 {
         let Some(rate) = self.rate else { return 1 };
         let bytes = rate * PIECE_TIME.as_secs_f64();
         ((bytes / GRANULE as f64) as u64).clamp(1, GRANULES_MAX)
@@ -65,7 +65,7 @@ impl Pace {
 
 /// Whether a lane should take a piece of `piece` bytes when `untaken` bytes, this piece among them, are nobody's. It should
 /// not if the others would have finished all of it before.
-pub(super) fn should_take<'a>(
+pub(in crate::peer) fn should_take<'a>(
     lane: &Pace,
     others: impl Iterator<Item = &'a Pace>,
     piece: u64,
