@@ -40,6 +40,11 @@ impl Dialogue {
         writeln!(input, "{line}").expect("the workload listens");
     }
 
+    /// Tells it something, and does not wait for the answer; whether it still listens.
+    pub(crate) fn try_tell(&mut self, line: &str) -> bool {
+        self.input.as_mut().is_some_and(|input| writeln!(input, "{line}").is_ok())
+    }
+
     /// Tells it nothing more, upon which it ends.
     pub(crate) fn close(&mut self) {
         self.input = None;

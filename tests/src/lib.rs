@@ -20,6 +20,7 @@ pub mod proxy;
 pub mod raw;
 pub mod refused;
 pub mod sidecar;
+pub mod soak;
 pub mod tensors;
 pub mod transfer;
 pub mod wait;

@@ -218,6 +218,23 @@ impl Peers {
     /// # Panics
     /// Where one does not start.
     pub fn unconnected(count: usize, options: impl Fn(usize, SidecarOptions) -> SidecarOptions) -> Self {
+        Self::listing(count, count, options)
+    }
+
+    /// The same, and one more that knows all of them and that none of them knows.
+    ///
+    /// # Panics
+    /// Where one does not start.
+    pub fn with_stranger(members: usize, options: impl Fn(usize, SidecarOptions) -> SidecarOptions) -> Self {
+        Self::listing(members + 1, members, options)
+    }
+
+    /// So many sidecars, of which the first `members` are listed by everyone, and the others by themselves.
+    fn listing(
+        count: usize,
+        members: usize,
+        options: impl Fn(usize, SidecarOptions) -> SidecarOptions,
+    ) -> Self {
         let network = Network::new(count);
         let folder = tempfile::Builder::new().prefix("tensorlane-netns-").tempdir().expect("a folder");
         let key_of = |host: usize| folder.path().join(name(host));
@@ -225,7 +242,8 @@ impl Peers {
             (0..count).map(|host| Identity::load_or_create(&key_of(host)).expect("a key")).collect();
         let mut peers = Self { sidecars: Vec::new(), network, folder, identities };
         for host in 0..count {
-            peers.list(host, &peers.everyone());
+            let listed = (0..count).filter(|other| *other < members || *other == host);
+            peers.list(host, &listed.map(|other| peers.entry(other)).collect::<Vec<_>>());
             let own = SidecarOptions::default()
                 .netns(peers.network.namespace(host))
                 .identity(&peers.folder.path().join(name(host)))
@@ -277,6 +295,17 @@ impl Peers {
         }
         let (file, draft) = (self.file(host), self.folder.path().join(format!("draft-{host}")));
         std::fs::write(&draft, text).and_then(|()| std::fs::rename(&draft, &file)).expect("a peers file");
+    }
+
+    /// The peers file of a host cannot be read any more: what it says is no table.
+    ///
+    /// # Panics
+    /// Where it cannot be written.
+    pub fn garble(&self, host: usize) {
+        let draft = self.folder.path().join(format!("draft-{host}"));
+        std::fs::write(&draft, "peers: [")
+            .and_then(|()| std::fs::rename(&draft, self.file(host)))
+            .expect("a file");
     }
 
     /// Waits until everyone is connected to everyone else.

@@ -1,4 +1,5 @@
 //! Everything at once between three hosts: writers, readers, and faults in a random order that its seed repeats.
+//! As much load as there can be, and nothing written down; `netns_soak` does less at a time and checks a history of it.
 //! Needs root.
 
 mod slow {

@@ -1,0 +1,217 @@
+//! What happened, in the order in which it was written down: plain data, one line of JSON an event.
+//!
+//! A call is written down before it is made and after it was answered, a kill before the signal and after the end. So what
+//! really happened lies between the two, and the order of the lines proves an order of the things.
+
+use std::io::{self, BufRead, Write};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+use super::orders::{Actor, Fault, Outcome, Verb, Who};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Microseconds since the first event.
+    pub at: u64,
+    /// What happened.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What an event says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// The first of a history.
+    World {
+        /// What all steps follow from.
+        seed: u64,
+        /// Hosts that share a directory of their node.
+        node: Vec<usize>,
+        /// The host that nobody lists.
+        stranger: usize,
+        /// How long leases of a lost peer live, in milliseconds.
+        grace_ms: u64,
+    },
+    /// A process runs.
+    Born {
+        /// Which.
+        who: Who,
+        /// Its incarnation, or its process id.
+        life: String,
+    },
+    /// It will be killed now.
+    Killing {
+        /// Which.
+        who: Who,
+    },
+    /// It has ended.
+    Gone {
+        /// Which.
+        who: Who,
+    },
+    /// A fault begins.
+    Hurt {
+        /// Which.
+        fault: Fault,
+    },
+    /// A fault has ended.
+    Mended {
+        /// Which.
+        fault: Fault,
+    },
+    /// Everyone sees everyone else again.
+    Settled,
+    /// That did not come about.
+    Unsettled {
+        /// Who saw whom how.
+        seen: String,
+    },
+    /// A call will be made now.
+    Began {
+        /// The number of its step.
+        call: u64,
+        /// Who makes it.
+        actor: Actor,
+        /// Which.
+        verb: Verb,
+        /// The tensor that it is about, where it has been put.
+        reference: Option<String>,
+    },
+    /// A call has been answered.
+    Ended {
+        /// The number of its step.
+        call: u64,
+        /// How.
+        outcome: Outcome,
+    },
+    /// The owner was asked whether a tensor lives.
+    Probed {
+        /// The tensor.
+        reference: String,
+        /// When it was asked, in microseconds; the answer came at the time of the event.
+        asked: u64,
+        /// Its leases; none where it is gone.
+        leases: Option<u64>,
+    },
+    /// A sidecar told its books.
+    Audited {
+        /// Whose.
+        host: usize,
+        /// What they say.
+        books: Books,
+        /// Everything was dropped, and it had all the time that it needs.
+        last: bool,
+    },
+}
+
+/// The books of a sidecar; bytes of its arena and counts of its ledger.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the words of the protocol")]
+pub struct Books {
+    pub total: u64,
+    pub free: u64,
+    pub reserved: u64,
+    pub sealed: u64,
+    pub held: u64,
+    pub retired: u64,
+    pub tensors: u64,
+    pub leases: u64,
+    pub names: u64,
+    pub tickets: u64,
+    pub waiting: u64,
+}
+
+impl Books {
+    /// Whether nobody has anything.
+    pub fn all_free(&self) -> bool {
+        let lives = [self.tensors, self.leases, self.names, self.tickets, self.waiting];
+        lives == [0; 5] && self.free == self.total
+    }
+}
+
+/// Writes a history; shared by all who see something.
+#[derive(Debug)]
+pub struct Recorder {
+    began: Instant,
+    events: Mutex<Vec<Event>>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { began: Instant::now(), events: Mutex::default() }
+    }
+}
+
+impl Recorder {
+    /// Adds an event, and gives its time in microseconds.
+    ///
+    /// # Panics
+    /// Where another thread panicked while it wrote.
+    pub fn note(&self, what: What) -> u64 {
+        // The time is taken under the lock, so that times never run against the order of the lines.
+        let mut events = self.events.lock().expect("no panic while writing");
+        let at = self.now();
+        events.push(Event { at, what });
+        at
+    }
+
+    /// Microseconds since the beginning.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Everything until now; the next history begins empty.
+    ///
+    /// # Panics
+    /// As [`Recorder::note`].
+    pub fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut *self.events.lock().expect("no panic while writing"))
+    }
+}
+
+/// Writes a history as lines of JSON. Line `n` of the file is event `n`, counted from 1.
+///
+/// # Errors
+/// What the writer refuses.
+pub fn save(events: &[Event], mut to: impl Write) -> io::Result<()> {
+    for event in events {
+        writeln!(to, "{}", serde_json::to_string(event)?)?;
+    }
+    to.flush()
+}
+
+/// Reads what [`save`] wrote.
+///
+/// # Errors
+/// What cannot be read, or is no event.
+pub fn load(from: impl BufRead) -> io::Result<Vec<Event>> {
+    from.lines().map(|line| Ok(serde_json::from_str(&line?)?)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_saved_history_reads_back_as_it_was() {
+        let recorder = Recorder::default();
+        let actor = Actor { host: 1, seat: 0 };
+        recorder.note(What::World { seed: 7, node: vec![0, 1], stranger: 3, grace_ms: 3000 });
+        recorder.note(What::Born { who: Who::Workload(actor), life: "12".into() });
+        recorder.note(What::Hurt { fault: Fault::Lose(0, 1) });
+        let verb = Verb::Get { tensor: 3, part: Some((1, 2)), by_name: false, deadline_ms: 5 };
+        recorder.note(What::Began { call: 4, actor, verb, reference: None });
+        recorder.note(What::Ended { call: 4, outcome: Outcome::Unasked });
+        recorder.note(What::Audited { host: 0, books: Books::default(), last: true });
+        recorder.note(What::Settled);
+        let events = recorder.take();
+        let mut file = Vec::new();
+        save(&events, &mut file).unwrap();
+        assert_eq!(load(&*file).unwrap(), events);
+        assert!(recorder.take().is_empty());
+    }
+}

@@ -1,0 +1,34 @@
+//! Half a minute of random puts, gets, kills and cuts whose history is held against the eight lines. `cargo xtask soak` does
+//! the same for as long as asked. Needs root.
+
+mod slow {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use tensorlane_tests::soak::history::Recorder;
+    use tensorlane_tests::soak::lap;
+    use tensorlane_tests::soak::orders::Outcome;
+    use tensorlane_tests::soak::world::World;
+
+    const SEED: &str = "TENSORLANE_TEST_SEED";
+    const TIME: Duration = Duration::from_secs(25);
+
+    #[test]
+    fn what_holds_at_all_times_holds_under_random_puts_gets_kills_and_cuts() {
+        let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+        let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
+        eprintln!("repeat with {SEED}={seed}");
+        let recorder = Arc::new(Recorder::default());
+        let mut world = World::start(&recorder);
+        let report = lap::run(&mut world, &recorder, seed, TIME, &|| false);
+        eprintln!("{report}");
+        let history = std::env::temp_dir().join(format!("tensorlane-soak-{seed}.jsonl"));
+        if !report.violations.is_empty() {
+            report.save(&history).unwrap();
+        }
+        let told: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+        assert!(told.is_empty(), "seed {seed}, history in {}:\n{}", history.display(), told.join("\n"));
+        let got = report.count(|outcome| matches!(outcome, Outcome::Got { .. }));
+        assert!(got > 50, "{got} gets are too few to say anything: {report}");
+    }
+}
