@@ -4,6 +4,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::images;
 use crate::parts::{PARTS, Part};
+use crate::soak;
 
 /// What the user asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Builds and starts the benchmarks with these arguments.
     Bench(Vec<String>),
+    /// Random puts, gets, kills and cuts.
+    Soak(soak::Options),
     /// Does something with the test cluster.
     Cluster(cluster::Request),
     /// Makes container images.
@@ -71,6 +74,9 @@ pub(crate) fn help() -> String {
                                 runs every part below (with --quick those marked *) and prints one table
   bench local|tcp|paths|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
+  soak [--seconds N | --minutes N] [--seed S]
+                                random puts, gets, kills and cuts between sidecars for that long (10 minutes), checked
+                                against what holds at all times; prints its seed. Needs root
   cluster up|down|status        a real Kubernetes of two nodes on this machine; see docs/cluster.md
   cluster kubectl|helm ARGUMENT...
                                 speaks to it as an administrator
@@ -88,8 +94,8 @@ pub(crate) fn help() -> String {
 
 The parts of test, in their order:
 {parts}
-Logs are kept under target/xtask, tools under target/tools, weights under target/weights, the cluster under
-target/cluster, images under target/images.
+Logs are kept under target/xtask, tools under target/tools, weights under target/weights, histories of the soak under
+target/soak, the cluster under target/cluster, images under target/images.
 NO_COLOR=1 turns colours off.
 "
     )
@@ -108,6 +114,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
         "test" => test_options(rest).map(Command::Test),
         "demo" => demo_options(rest).map(Command::Demo),
         "bench" => bench_arguments(rest).map(Command::Bench),
+        "soak" => soak::parse(rest).map(Command::Soak),
         "cluster" => cluster::parse(rest).map(Command::Cluster),
         "images" => images::parse(rest).map(Command::Images),
         "generate" => nothing_after("generate", rest, Command::Generate),
@@ -194,7 +201,9 @@ mod tests {
     #[test]
     fn help_names_every_command_and_part() {
         let help = help();
-        for word in ["demo", "test", "bench", "cluster", "images", "generate", "setup", "weights", "help"] {
+        for word in
+            ["demo", "test", "bench", "soak", "cluster", "images", "generate", "setup", "weights", "help"]
+        {
             assert!(help.contains(&format!("\n  {word} ")), "{word}");
         }
         for part in PARTS {
@@ -229,6 +238,7 @@ mod tests {
             ("demo --slow", "`--slow`"),
             ("bench", "`paths` or `cluster`"),
             ("bench udp", "`udp`"),
+            ("soak long", "`long`"),
             ("generate now", "`now`"),
         ] {
             let what = parsed(line).unwrap_err();

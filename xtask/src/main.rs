@@ -1,4 +1,4 @@
-//! What a developer of Tensorlane runs: `cargo xtask demo | test | bench | cluster | images | generate |
+//! What a developer of Tensorlane runs: `cargo xtask demo | test | bench | soak | cluster | images | generate |
 //! setup`.
 //!
 //! It needs nothing but the standard library, so that a cold machine has it in seconds. It knows the other crates
@@ -19,6 +19,7 @@ mod place;
 mod room;
 mod run;
 mod setup;
+mod soak;
 mod style;
 mod suites;
 mod table;
@@ -55,6 +56,7 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
         Command::Test(options) => test::test(&options, &place, style),
         Command::Demo(options) => demo::demo(options, &place, style),
         Command::Bench(arguments) => bench::bench(&arguments, &place, style),
+        Command::Soak(options) => soak::soak(options, &place, style),
         Command::Cluster(request) => cluster::perform(&request, &place, style),
         Command::Images(options) => images::images(&options, &place, style),
         Command::Generate => {

@@ -48,6 +48,11 @@ impl Place {
         self.target.join("tools")
     }
 
+    /// Where the soak keeps histories.
+    pub(crate) fn soak(&self) -> PathBuf {
+        self.target.join("soak")
+    }
+
     /// Where downloaded weights are kept.
     pub(crate) fn weights(&self) -> PathBuf {
         self.target.join("weights")

@@ -94,6 +94,12 @@ impl Job {
         self
     }
 
+    /// Lets it run longer than any other, or less long.
+    pub(crate) fn at_most(mut self, limit: Duration) -> Self {
+        self.limit = limit;
+        self
+    }
+
     /// Runs it elsewhere than at the top of the repository.
     pub(crate) fn inside(mut self, directory: PathBuf) -> Self {
         self.directory = Some(directory);
