@@ -11,6 +11,8 @@ use anyhow::{Context, Result, bail};
 
 use crate::undo::Undo;
 
+pub mod star;
+
 /// The first addresses of a network that is set aside for benchmarks (RFC 2544).
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 /// The first port of servers in a namespace, which has all ports for itself.

@@ -180,6 +180,36 @@ pub fn introduce(a: &Sidecar, b: &Sidecar) -> Result<()> {
     Ok(())
 }
 
+/// The same for all of them, and each pair.
+///
+/// # Errors
+/// They do not meet.
+pub fn introduce_all(sidecars: &[Sidecar]) -> Result<()> {
+    let clients = sidecars.iter().map(Sidecar::client).collect::<Result<Vec<_>>>()?;
+    let mut text = String::from("peers:\n");
+    for (sidecar, client) in sidecars.iter().zip(&clients) {
+        let fingerprint = client.status()?.fingerprint;
+        let listens = sidecar.listens.with_context(|| format!("{} listens nowhere", sidecar.name))?;
+        text.push_str(&peer_text(&sidecar.name, listens, &fingerprint));
+    }
+    for sidecar in sidecars {
+        let whole = sidecar.peers_file.with_extension("new");
+        fs::write(&whole, &text)?;
+        fs::rename(&whole, &sidecar.peers_file)?;
+    }
+    for (sidecar, client) in sidecars.iter().zip(&clients) {
+        let connected = || -> Result<bool> {
+            let peers = client.peers()?;
+            Ok(peers.iter().filter(|peer| peer.state == "connected").count() + 1 == sidecars.len())
+        };
+        if !wait::until(MEET_MAX, connected)? {
+            let peers = client.peers()?;
+            bail!("{} does not reach all: {peers:?}; its log:\n{}", sidecar.name, sidecar.end_of_log());
+        }
+    }
+    Ok(())
+}
+
 fn configuration(
     options: &SidecarOptions<'_>,
     home: &Path,
@@ -202,7 +232,11 @@ fn configuration(
 }
 
 fn peers_text(name: &str, address: SocketAddr, fingerprint: &str) -> String {
-    format!("peers:\n  - name: {name}\n    addresses: ['{address}']\n    fingerprints: ['{fingerprint}']\n")
+    format!("peers:\n{}", peer_text(name, address, fingerprint))
+}
+
+fn peer_text(name: &str, address: SocketAddr, fingerprint: &str) -> String {
+    format!("  - name: {name}\n    addresses: ['{address}']\n    fingerprints: ['{fingerprint}']\n")
 }
 
 #[cfg(test)]

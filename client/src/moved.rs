@@ -19,6 +19,9 @@ pub struct Moved {
     pub refusals: Vec<Refused>,
     /// The ways within the transport, in the order in which they were tried; none within a pod.
     pub paths: Vec<Path>,
+    /// Peers whose sidecars sent the bytes, with how many, where others than the owner did; a name that is empty stands for
+    /// those beyond the first 16.
+    pub senders: Vec<(String, u64)>,
 }
 
 /// A way within a transport between two peers.
@@ -86,6 +89,7 @@ impl Moved {
             took: Duration::ZERO,
             refusals: Vec::new(),
             paths: Vec::new(),
+            senders: Vec::new(),
         }
     }
 
@@ -114,17 +118,22 @@ impl From<v1::Moved> for Moved {
             took: Duration::try_from_secs_f64(message.seconds).unwrap_or_default(),
             refusals: message.refusals.into_iter().map(refused).collect(),
             paths: message.paths.into_iter().map(path).collect(),
+            senders: message.senders.into_iter().map(|sender| (sender.peer, sender.bytes)).collect(),
         }
     }
 }
 
-/// `tcp by 2 lanes (lanes_broke), then stream, not shm: other_node`
+/// `tcp by 2 lanes (lanes_broke), then stream from a and b, not shm: other_node`
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_transport(f, self.transport)?;
         for (at, path) in self.paths.iter().enumerate() {
             f.write_str(if at == 0 { " by " } else { ", then " })?;
             path.fmt(f)?;
+        }
+        for (at, (peer, _)) in self.senders.iter().enumerate() {
+            f.write_str(if at == 0 { " from " } else { " and " })?;
+            f.write_str(if peer.is_empty() { "others" } else { peer })?;
         }
         for refused in &self.refusals {
             f.write_str(", not ")?;
@@ -166,7 +175,7 @@ mod tests {
             bytes: 8,
             seconds: 0.5,
             refusals,
-            paths: Vec::new(),
+            ..v1::Moved::default()
         };
         let moved = Moved::from(message);
         assert_eq!(moved.to_string(), "tcp, not shm: other_node");

@@ -46,7 +46,7 @@ pub use arena::{
 pub use block::{Block, BlockError, Chunk, Landing};
 pub use mapping::{MapError, Mapping};
 pub use segment::{Fallocate, Populate, SegmentError};
-pub use spread::{Part, PartError, Spread};
+pub use spread::{Incomplete, Part, PartError, Spread};
 pub use view::{View, WriteView};
 pub use watcher::{Watch, Watcher};
 

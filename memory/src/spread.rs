@@ -2,10 +2,11 @@
 //!
 //! ```text
 //!   Landing --spread--> Spread --part(range)--> Part, one for a range at a time
-//!      ^                  |
+//!      ^                  |  \--complete(range), copy(range)--> bytes that nobody will write again
 //!      '------join--------'   when no part is out
 //! ```
-//! The landing lives inside the spread, so that the block cannot be sealed meanwhile.
+//! The landing lives inside the spread, so that the block cannot be sealed meanwhile. What is complete can be read while the
+//! rest is still being written.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,7 +30,20 @@ pub enum PartError {
         /// Where it ends.
         end: u64,
     },
+    /// Some of it is complete, and not written again.
+    #[error("bytes {start} to {end} are complete")]
+    Complete {
+        /// Where what is complete begins.
+        start: u64,
+        /// Where it ends.
+        end: u64,
+    },
 }
+
+/// Bytes that were to be read are not all complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not all of the bytes are here yet")]
+pub struct Incomplete;
 
 /// A landing for several writers. Dropping it ends the writing when the last part is dropped too.
 #[derive(Debug)]
@@ -39,8 +53,53 @@ pub struct Spread(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     landing: Landing,
-    /// The ranges that are out, by where they begin: no two of them overlap, and none is empty.
-    out: Mutex<BTreeMap<u64, u64>>,
+    ranges: Mutex<Ranges>,
+}
+
+/// What is known of the bytes. No range of either kind is empty, and no two overlap, whatever their kinds.
+#[derive(Debug, Default)]
+struct Ranges {
+    /// Those that are out, by where they begin.
+    out: BTreeMap<u64, u64>,
+    /// Those that are complete, likewise; two that touch are one.
+    complete: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    /// The range of one kind that overlaps with this one.
+    fn overlap(all: &BTreeMap<u64, u64>, range: &Range<u64>) -> Option<(u64, u64)> {
+        let last = all.range(..range.end).next_back();
+        last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end > range.start)
+    }
+
+    /// Whether it can be anybody's.
+    fn is_free(&self, range: &Range<u64>) -> Result<(), PartError> {
+        if let Some((start, end)) = Self::overlap(&self.out, range) {
+            return Err(PartError::Taken { start, end });
+        }
+        match Self::overlap(&self.complete, range) {
+            Some((start, end)) => Err(PartError::Complete { start, end }),
+            None => Ok(()),
+        }
+    }
+
+    fn add_complete(&mut self, range: Range<u64>) {
+        let (mut start, mut end) = (range.start, range.end);
+        if let Some((&before, &until)) = self.complete.range(..start).next_back()
+            && until == start
+        {
+            start = before;
+        }
+        if let Some(after) = self.complete.remove(&end) {
+            end = after;
+        }
+        self.complete.insert(start, end);
+    }
+
+    fn is_complete(&self, range: &Range<u64>) -> bool {
+        let last = self.complete.range(..=range.start).next_back();
+        range.is_empty() || last.is_some_and(|(_, end)| *end >= range.end)
+    }
 }
 
 /// The one writer of a range. Dropping it leaves what was written and gives the range back.
@@ -53,7 +112,7 @@ pub struct Part {
 impl Landing {
     /// The same landing for several writers.
     pub fn spread(self) -> Spread {
-        Spread(Arc::new(Inner { landing: self, out: Mutex::default() }))
+        Spread(Arc::new(Inner { landing: self, ranges: Mutex::default() }))
     }
 }
 
@@ -61,19 +120,48 @@ impl Spread {
     /// The writer of a range that nobody else writes.
     ///
     /// # Errors
-    /// [`PartError::Taken`] where it overlaps with one that is out; where it does not lie inside the block.
+    /// [`PartError::Taken`] where it overlaps with one that is out, [`PartError::Complete`] with what is complete; where it
+    /// does not lie inside the block.
     pub fn part(&self, range: Range<u64>) -> Result<Part, PartError> {
         self.0.landing.check(&range)?;
         if !range.is_empty() {
-            let mut out = self.0.out.lock();
-            if let Some((&start, &end)) = out.range(..range.end).next_back()
-                && end > range.start
-            {
-                return Err(PartError::Taken { start, end });
-            }
-            out.insert(range.start, range.end);
+            let mut ranges = self.0.ranges.lock();
+            ranges.is_free(&range)?;
+            ranges.out.insert(range.start, range.end);
         }
         Ok(Part { inner: Arc::clone(&self.0), range })
+    }
+
+    /// A range has its bytes: from now on it can be read and nobody gets it to write, for as long as this lives.
+    ///
+    /// # Errors
+    /// As [`Self::part`].
+    pub fn complete(&self, range: Range<u64>) -> Result<(), PartError> {
+        self.0.landing.check(&range)?;
+        if !range.is_empty() {
+            let mut ranges = self.0.ranges.lock();
+            ranges.is_free(&range)?;
+            ranges.add_complete(range);
+        }
+        Ok(())
+    }
+
+    /// Copies the bytes from `start` on, as many as fit.
+    ///
+    /// # Errors
+    /// Where not all of them are complete.
+    pub fn copy(&self, start: u64, to: &mut [u8]) -> Result<(), Incomplete> {
+        let range = start..start.checked_add(to.len() as u64).ok_or(Incomplete)?;
+        if !self.0.ranges.lock().is_complete(&range) {
+            return Err(Incomplete);
+        }
+        let Some(from) = self.0.landing.start().filter(|_| !to.is_empty()) else { return Ok(()) };
+        // SAFETY: only ranges that lie inside the block become complete, and its map lives as long as the landing inside
+        // this spread, which is borrowed here. Nobody writes what is complete: a part of it was refused before it became so
+        // (`complete` takes no range that is out) and is refused ever after (`part`), and the landing itself gives no bytes
+        // while it is inside the spread, which `join` takes by value. `to` is memory of its own, borrowed uniquely.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(start as usize), to.as_mut_ptr(), to.len()) };
+        Ok(())
     }
 
     /// The landing again.
@@ -97,8 +185,8 @@ impl Part {
         let len = (self.range.end - self.range.start) as usize;
         let Some(start) = self.inner.landing.start() else { return &mut [] };
         // SAFETY: the range was proven to lie inside the block, whose map lives as long as the landing that this part
-        // keeps. No other part of it is out (`Spread::part` refuses every range that overlaps with this one until this
-        // one is dropped), the landing itself gives no bytes while it is inside the spread, and this part is borrowed
+        // keeps. No other part of it is out and nobody reads it (`Spread::part` and `Spread::complete` refuse every range
+        // that overlaps with this one until this one is dropped), the landing itself gives no bytes while it is inside the spread, and this part is borrowed
         // uniquely. Chunks are refused before the seal, and the seal while the landing lives.
         unsafe { std::slice::from_raw_parts_mut(start.add(self.range.start as usize), len) }
     }
@@ -107,7 +195,7 @@ impl Part {
 impl Drop for Part {
     fn drop(&mut self) {
         if !self.range.is_empty() {
-            self.inner.out.lock().remove(&self.range.start);
+            self.inner.ranges.lock().out.remove(&self.range.start);
         }
     }
 }
@@ -173,9 +261,60 @@ mod tests {
         block.mark_sealed().unwrap();
     }
 
+    #[test]
+    fn what_is_complete_is_read_while_the_rest_is_written_and_never_written_again() {
+        let (_arena, block) = block(100);
+        let spread = block.landing().unwrap().spread();
+        let mut part = spread.part(10..30).unwrap();
+        part.bytes_mut().fill(7);
+        let mut read = [0; 20];
+        assert_eq!(spread.copy(10, &mut read), Err(Incomplete));
+        assert_eq!(spread.complete(0..11), Err(PartError::Taken { start: 10, end: 30 }));
+        drop(part);
+        spread.complete(10..20).unwrap();
+        assert_eq!(spread.copy(10, &mut read), Err(Incomplete), "only a half of it is");
+        spread.complete(20..30).unwrap();
+        let other = spread.part(30..40).unwrap();
+        assert_eq!(spread.copy(10, &mut read), Ok(()));
+        assert_eq!(read, [7; 20]);
+        for range in [0..11, 15..25, 29..30, 10..30] {
+            assert_eq!(spread.part(range).unwrap_err(), PartError::Complete { start: 10, end: 30 });
+        }
+        assert_eq!(spread.copy(u64::MAX, &mut read), Err(Incomplete));
+        assert!(matches!(spread.complete(90..101), Err(PartError::OutOfBounds(_))));
+        drop(other);
+        drop(spread.join().unwrap());
+        block.mark_sealed().unwrap();
+    }
+
     proptest! {
         // Each case starts an arena with its threads.
         #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn what_is_complete_is_exactly_what_was_said_to_be(
+            said in prop::collection::vec((0u64..64, 0u64..20), 1..20),
+            asks in prop::collection::vec((0u64..64, 0u64..20), 1..20),
+        ) {
+            let (_arena, block) = block(64);
+            let spread = block.landing().unwrap().spread();
+            let mut naive = [false; 64];
+            for (start, length) in said {
+                let range = start..(start + length).min(64);
+                let span = range.start as usize..range.end as usize;
+                let is_free = !naive[span.clone()].contains(&true);
+                prop_assert_eq!(spread.complete(range).is_ok(), is_free);
+                if is_free {
+                    naive[span].fill(true);
+                }
+            }
+            for (start, length) in asks {
+                let (start, end) = (start as usize, (start + length).min(64) as usize);
+                let mut read = vec![0; end - start];
+                let all = naive[start..end].iter().all(|is| *is);
+                prop_assert_eq!(spread.copy(start as u64, &mut read).is_ok(), all);
+            }
+        }
+
         #[test]
         fn parts_never_overlap(asks in prop::collection::vec((0u64..64, 0u64..20, any::<bool>()), 1..40)) {
             let (_arena, block) = block(64);

@@ -20,8 +20,12 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol.
 pub const SESSION_VERSION: u32 = 1;
-/// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes.
-pub const PEER_VERSION: u32 = 2;
+/// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner.
+pub const PEER_VERSION: u32 = 3;
+/// Most holders that are told in one frame.
+pub const HOLDERS_MAX: usize = 4;
+/// Most holders that a reader names as lost. Beyond it the owner alone is asked.
+pub const LOST_MAX: usize = 16;
 /// Most lanes of a pair of peers in each direction. Each costs a thread and up to half a MiB at both ends.
 pub const LANES_MAX: usize = 8;
 /// Most bytes of one answer on a lane. A lane that breaks loses at most two of them.
@@ -289,10 +293,12 @@ kinds! {
         Lanes = 10,
         /// `LaneHello`, first frame of each side of a lane.
         LaneHello = 11,
-        /// `Ask`, on lanes only; its answer is chunks, or the same with a `Failure`.
+        /// `Ask`, on lanes only; its answer is chunks, or the same with a `Failure`, or the same and empty.
         Ask = 12,
         /// `Sum`, no reply.
         Sum = 13,
+        /// `Seek` / `Sought`, by the number of an open `Pull`.
+        Seek = 14,
     }
 }
 

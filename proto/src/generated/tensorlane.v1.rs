@@ -127,6 +127,19 @@ pub struct Moved {
     /// The ways within the transport, in the order in which they were tried; empty within a pod.
     #[prost(message, repeated, tag = "5")]
     pub paths: ::prost::alloc::vec::Vec<Path>,
+    /// Whose sidecars sent the bytes, where others than the owner did; at most 16, and the rest in one without a name.
+    #[prost(message, repeated, tag = "6")]
+    pub senders: ::prost::alloc::vec::Vec<Sender>,
+}
+/// A peer that sent a part of the bytes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Sender {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
+    /// Bytes that it sent; those that came again after a loss count again.
+    #[prost(uint64, tag = "2")]
+    pub bytes: u64,
 }
 /// What a route must satisfy; if it cannot, the call fails with REQUIREMENT_NOT_MET and nothing is moved.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2719,6 +2732,29 @@ pub struct Pull {
     /// How the bytes are to come, since version 2.
     #[prost(enumeration = "Way", tag = "5")]
     pub way: i32,
+    /// Since version 3: the tensor is another peer's, of which the asked one has a copy, or a part of one. Its id is the
+    /// owner's. The bytes come on lanes, and what is not there yet is waited for.
+    #[prost(message, optional, tag = "6")]
+    pub owner: ::core::option::Option<Life>,
+    /// To that other peer: the pass that the owner gave to both.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub pass: ::prost::bytes::Bytes,
+    /// To the owner, since version 3: whether the reader takes the bytes from other holders, too.
+    #[prost(bool, tag = "8")]
+    pub spreads: bool,
+    /// To the owner: holders that did not do, at most 16.
+    #[prost(message, repeated, tag = "9")]
+    pub lost: ::prost::alloc::vec::Vec<Life>,
+}
+/// A peer in one of its lives.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Life {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
+    /// Its incarnation, 32 hex digits.
+    #[prost(string, tag = "2")]
+    pub incarnation: ::prost::alloc::string::String,
 }
 /// Answers a Pull, before its bytes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2732,6 +2768,35 @@ pub struct PullHead {
     /// Where the bytes are at the owner, where the way is shm. The descriptor is that of the bytes as they lie.
     #[prost(message, optional, tag = "3")]
     pub place: ::core::option::Option<Place>,
+    /// Since version 3: who else has the bytes, or is getting them, best first, at most 4. Empty: the reader asks the owner.
+    #[prost(message, repeated, tag = "4")]
+    pub holders: ::prost::alloc::vec::Vec<Life>,
+    /// What every reader of the tensor shows to a holder: 16 random bytes. Absent: the tensor is not passed on.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub pass: ::prost::bytes::Bytes,
+}
+/// Since version 3, by the number of an open Pull: the reader wants to know of the owner what has become of the tensor's holders.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Seek {
+    /// The tensor.
+    #[prost(fixed64, tag = "1")]
+    pub id: u64,
+    /// Holders that did not do, at most 16.
+    #[prost(message, repeated, tag = "2")]
+    pub lost: ::prost::alloc::vec::Vec<Life>,
+    /// The reader wants the checksum of all bytes, and no holder.
+    #[prost(bool, tag = "3")]
+    pub proof: bool,
+}
+/// Answers Seek.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Sought {
+    /// Who has the bytes now, best first, at most 4. Empty: the reader asks the owner.
+    #[prost(message, repeated, tag = "1")]
+    pub holders: ::prost::alloc::vec::Vec<Life>,
+    /// CRC-32C of all bytes, where it was asked for.
+    #[prost(fixed32, optional, tag = "2")]
+    pub crc32c: ::core::option::Option<u32>,
 }
 /// Where the bytes of a tensor are at its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2782,6 +2847,9 @@ pub struct PullDone {
     /// The tensor.
     #[prost(fixed64, tag = "1")]
     pub id: u64,
+    /// Since version 3: the reader has all of it, and may have it for others.
+    #[prost(bool, tag = "2")]
+    pub holds: bool,
 }
 /// Asks what is known of tensors, by id or by name.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2842,7 +2910,8 @@ pub struct LaneHello {
     pub proof: ::prost::bytes::Bytes,
 }
 /// On a lane: asks for bytes of a pull whose way is lanes or QUIC. The answer is chunks that follow each other, the last one
-/// flagged; or the same frame flagged REPLY and FAILED with a Failure. With call 0 and nothing in it: the reader leaves the
+/// flagged; or the same frame flagged REPLY and FAILED with a Failure; or, of a holder that is not the owner, the same frame
+/// flagged REPLY and empty: the bytes are not there yet, ask again. With call 0 and nothing in it: the reader leaves the
 /// lane, for it has no work.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ask {

@@ -19,7 +19,7 @@ use super::scrape;
 use crate::clock::Clock;
 use crate::config::abilities::missing_transports;
 use crate::config::{Config, check_abilities, check_memory};
-use crate::exchange::{Exchange, ExchangeSettings, RoutePolicy};
+use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
 use crate::identity::Keyring;
 use crate::metrics::Metrics;
 use crate::session::{SessionServer, SessionSettings};
@@ -82,6 +82,7 @@ impl Parts {
                 prefer: config.routes.prefer,
                 node: config.node.directory.is_some(),
             },
+            fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
         let unread = Unread::new(config.limits.unread_bytes);

@@ -8,8 +8,8 @@ use prometheus::IntCounter;
 
 use crate::exchange::Exchange;
 use crate::metrics::label::{
-    AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, Label, LaneEnd, NodeEvent,
-    NodeRefusal, PeerCut, PeerState, Wait, Way,
+    AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
+    NodeEvent, NodeRefusal, PeerCut, PeerState, Wait, Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::peer::{Counters, Peers};
@@ -136,6 +136,11 @@ fn show_lanes(metrics: &Metrics, counters: &Counters) {
     catch_up(&metrics.peers.quic_migrations, counters.quic_migrations.load(Ordering::Relaxed));
     for reason in FallBack::ALL {
         catch_up(metrics.peers.fallbacks.at((*reason,)), counters.fallbacks.count(reason.as_str()));
+    }
+    catch_up(metrics.peers.relayed.at((Direction::In,)), counters.relayed_in.load(Ordering::Relaxed));
+    catch_up(metrics.peers.relayed.at((Direction::Out,)), counters.relayed_out.load(Ordering::Relaxed));
+    for reason in HolderLost::ALL {
+        catch_up(metrics.peers.lost_holders.at((*reason,)), counters.holders_lost.count(reason.as_str()));
     }
 }
 

@@ -140,6 +140,10 @@ pub struct Peers {
     pub max: usize,
     /// Lanes in each direction of a pair of peers; 0: none.
     pub lanes: usize,
+    /// Readers of a tensor that one peer serves at a time while others can; 0: the owner serves all.
+    pub fan_out: usize,
+    /// The bytes from which on readers get a tensor from each other.
+    pub fan_out_from: u64,
 }
 
 /// Where the peer table comes from.

@@ -216,6 +216,20 @@ pub(super) static SETTINGS: &[Setting] = &[
         peers.lanes = |text| count_or_none(text, LANES_MAX)
     ),
     setting!(
+        "peers.fanOut",
+        Text("1"),
+        "a number from 0 to 8",
+        "Readers of a large tensor that one peer serves at a time, while others that have it or are getting it can: 1 makes chains, more make trees, 0 lets the owner serve all.",
+        peers.fan_out = |text| count_or_none(text, 8)
+    ),
+    setting!(
+        "peers.fanOutFrom",
+        Text("32Mi"),
+        "bytes in multiples of 4Ki, from 8Mi to 1Ti",
+        "Bytes from which on readers get a tensor from each other.",
+        peers.fan_out_from = |text| bytes(text, 8 * MI)
+    ),
+    setting!(
         "identity.rotateEvery",
         Computed(|config, _| (if config.peers.directory == PeersDirectory::Kubernetes {
             "24h"
@@ -434,6 +448,8 @@ pub(super) fn blank() -> Config {
             kubeconfig: None,
             max: 0,
             lanes: 0,
+            fan_out: 0,
+            fan_out_from: 0,
         },
         identity: IdentityConfig { rotate_every: None, overlap: zero },
         gpu: Gpu { mode: GpuMode::Auto },

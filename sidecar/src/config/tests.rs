@@ -66,6 +66,8 @@ fn every_setting_can_be_set_from_either_side() {
         "limits.unreadBytes" => "32Mi",
         // As many as cores by default, and at least two.
         "peers.lanes" => "1",
+        "peers.fanOut" => "3",
+        "peers.fanOutFrom" => "64Mi",
         path if path.starts_with("arena.") => "32Mi",
         path if path.ends_with("directory") || path.ends_with("file") => "/elsewhere",
         path if path.starts_with("peers.") && path != "peers.max" => "a:1",

@@ -42,13 +42,16 @@ pub(super) struct Fetch {
     pub(super) met: bool,
     /// The transport that was chosen.
     pub(super) transport: Transport,
+    /// It comes from its owner alone: what came from others was not what it should be.
+    pub(super) alone: bool,
     /// Better transports than that one, and why they were not.
     refused: Vec<Refusal>,
 }
 
 impl Fetch {
     pub(super) fn new(reference: Reference, selection: Selection, terms: Terms) -> Self {
-        Self { reference, selection, terms, met: false, transport: Transport::Tcp, refused: Vec::new() }
+        let (met, alone, refused) = (false, false, Vec::new());
+        Self { reference, selection, terms, met, transport: Transport::Tcp, alone, refused }
     }
 
     /// What did not bring it, now that it is here.
@@ -281,6 +284,7 @@ impl Exchange {
             let taken = self.store.copy_in(OWN, reference.clone(), descriptor, block, crc32c)?;
             Ok((taken, came))
         });
+        self.grown(reference, copied.is_ok());
         // From here on a newcomer finds the copy.
         let Fetching { waiting, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
         match copied {
@@ -342,6 +346,7 @@ fn moved(refused: &[Refusal], bytes: u64, came: &Came) -> v1::Moved {
         seconds: came.seconds,
         refusals: refusals(refused),
         paths: came.paths.as_slice().iter().map(Into::into).collect(),
+        senders: came.paths.senders().into(),
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod acquire;
 mod describe;
+mod fanout;
 mod fetch;
 mod gather;
 mod keep;
@@ -17,6 +18,7 @@ mod retry;
 mod route;
 mod serve;
 mod small;
+mod sources;
 mod status;
 mod target;
 mod transfer;
@@ -24,7 +26,7 @@ mod transfer;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -40,6 +42,8 @@ use self::fetch::Fetches;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 use self::serve::Slots;
+pub use self::sources::FanoutSettings;
+use self::sources::Sources;
 use crate::cancel::Cancel;
 use crate::gate::{self, Gate};
 use crate::metrics::Metrics;
@@ -63,10 +67,14 @@ pub struct ExchangeSettings {
     pub fingerprint: Fingerprint,
     /// What routes may be, and must be.
     pub routes: RoutePolicy,
+    /// Which tensors readers get from each other.
+    pub fanout: FanoutSettings,
 }
 
 /// The verbs of this sidecar.
 pub struct Exchange {
+    /// Itself, for what goes on after a call.
+    own: Weak<Self>,
     store: Arc<Store>,
     peers: OnceLock<Arc<Peers>>,
     workers: Workers,
@@ -79,6 +87,7 @@ pub struct Exchange {
     fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
     slots: Mutex<Slots>,
+    sources: Sources,
     gate: Gate,
 }
 
@@ -107,13 +116,15 @@ impl Exchange {
         settings: ExchangeSettings,
     ) -> Arc<Self> {
         let offered = route::own_offer(store.me(), &settings.routes, &[]);
-        Arc::new(Self {
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
             store,
             peers: OnceLock::new(),
             workers,
             waits: Workers::with_threads(WAITS_MAX),
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
+            sources: Sources::new(settings.fanout),
             settings,
             offered,
             fetches: Mutex::new(HashMap::new()),

@@ -15,7 +15,7 @@ use super::Exchange;
 use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
-use crate::peer::{Asked, PeerKey, Serve, Served, Source};
+use crate::peer::{Aided, Asked, AskedAid, Found, PeerKey, Serve, Served, Sought, Source};
 use crate::store::Tensor;
 
 /// Bytes of small tensors that are read for one answer: more than one frame can carry would be read for nothing.
@@ -35,7 +35,7 @@ pub(super) struct Slots {
 // === impl Slots ===
 
 impl Slots {
-    fn of(&mut self, peer: &PeerKey) -> PeerSlot {
+    pub(super) fn of(&mut self, peer: &PeerKey) -> PeerSlot {
         if let Some(slot) = self.known.get(peer) {
             return *slot;
         }
@@ -53,9 +53,14 @@ impl Serve for Exchange {
         self.may_leave(from, asked.resumed)?;
         let slot = self.slots.lock().of(from);
         let taken = self.store.lease(Holder::Peer(slot), None, TensorId(asked.id))?;
-        let served = served(&taken.tensor, &asked.selection, asked.bytes);
-        if served.is_err() {
-            self.untake(Holder::Peer(slot), &taken);
+        let mut served = served(&taken.tensor, &asked.selection, asked.bytes);
+        match &mut served {
+            Ok(served) => {
+                let lost = asked.spreads.as_deref();
+                served.holders =
+                    lost.and_then(|lost| self.sources.holders(asked.id, asked.bytes, from, lost));
+            }
+            Err(_) => self.untake(Holder::Peer(slot), &taken),
         }
         served
     }
@@ -74,6 +79,18 @@ impl Serve for Exchange {
     fn done(&self, from: &PeerKey, id: u64) {
         let slot = self.slots.lock().of(from);
         self.store.release(Holder::Peer(slot), &[id], &[]);
+    }
+
+    fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
+        self.pass_on(from, asked)
+    }
+
+    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>) {
+        self.sought(from, id, &sought, reply);
+    }
+
+    fn left(&self, from: &PeerKey, id: u64, holds: bool) {
+        self.sources.left(id, from, holds);
     }
 
     fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
@@ -108,6 +125,7 @@ impl Serve for Exchange {
     }
 
     fn peer_lost(&self, peer: &PeerKey) {
+        self.sources.away(peer, true);
         let slot = self.slots.lock().of(peer);
         if let Err(failure) = self.store.peer_away(slot) {
             // Too many holders to remember one more: better no leases than leases nobody ends.
@@ -117,11 +135,13 @@ impl Serve for Exchange {
     }
 
     fn peer_back(&self, peer: &PeerKey) {
+        self.sources.away(peer, false);
         let slot = self.slots.lock().of(peer);
         self.store.peer_back(slot);
     }
 
     fn peer_replaced(&self, old: &PeerKey) {
+        self.sources.gone(old);
         let slot = self.slots.lock().known.remove(old);
         if let Some(slot) = slot {
             self.store.peer_gone(slot);
@@ -243,7 +263,7 @@ fn packed(tensor: &Tensor, selection: &Selection) -> Result<Packed, Failure> {
     })
 }
 
-fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
+pub(super) fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, Failure> {
     let Packed { descriptor, crc32c, runs } = packed(tensor, selection)?;
     let ours = descriptor.layout.bytes();
     if ours != bytes {
@@ -255,7 +275,20 @@ fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, 
     }
     let source = Source::new(tensor.block.clone(), runs)
         .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
-    Ok(Served { descriptor, crc32c, source })
+    Ok(Served { descriptor, crc32c, source, holders: None })
+}
+
+/// The CRC-32C of all bytes of a tensor, packed.
+pub(super) fn sum(tensor: &Tensor) -> Result<u32, Failure> {
+    let Packed { crc32c, mut runs, .. } = packed(tensor, &Selection::All)?;
+    if let Some(crc32c) = crc32c {
+        return Ok(crc32c);
+    }
+    runs.try_fold(0, |sum, (offset, run)| {
+        let part = tensor.block.chunk(offset..offset + run);
+        let part = part.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        Ok(crc32c::crc32c_append(sum, part))
+    })
 }
 
 /// All of a tensor as it lies, to be mapped.
@@ -272,7 +305,7 @@ fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
     let runs = Selection::All.resolve(&descriptor.layout.packed())?.runs();
     let source = Source::new(tensor.block.clone(), runs)
         .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
-    Ok(Served { descriptor, crc32c: tensor.crc32c, source })
+    Ok(Served { descriptor, crc32c: tensor.crc32c, source, holders: None })
 }
 
 fn name_of(meant: &Meant) -> Option<&TensorName> {

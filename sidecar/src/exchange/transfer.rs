@@ -120,6 +120,8 @@ impl Exchange {
             Ok(begun) => begun,
             Err(failure) => return then(self, Err(failure)),
         };
+        let whole = fetch.selection == Selection::All && !fetch.alone;
+        let growth = whole.then(|| self.grow(&fetch.reference, block.len())).flatten();
         let order = PullOrder {
             id: fetch.reference.id(),
             selection: fetch.selection.clone(),
@@ -127,6 +129,7 @@ impl Exchange {
             landing,
             deadline: fetch.terms.deadline,
             transport: fetch.transport,
+            growth,
         };
         let exchange = Arc::clone(self);
         let wanted = fetch.clone();
@@ -165,7 +168,16 @@ impl Exchange {
         let chosen = self.peers.get().is_some_and(|peers| peers.has_choice(block.len()));
         let instead_of = Some(failed).filter(|_| chosen && transport != fetch.transport);
         let came = Came { transport, seconds, instead_of, paths };
+        let bytes = block.len();
+        let relayed = came.paths.senders().are_others();
         let arrived = Arrived { descriptor, crc32c, block, came };
+        let (wanted, judged) = (fetch.clone(), Arc::clone(self));
+        let then = move |exchange: &Arc<Self>, outcome: Result<Arrived, Failure>| match outcome {
+            Err(failure) if relayed && failure.reason == Reason::ChecksumMismatch => {
+                judged.again_from_owner(&wanted, bytes, &failure, then);
+            }
+            outcome => then(exchange, outcome),
+        };
         if arrived.crc32c.is_none() || arrived.block.len() <= SUM_AT_ONCE {
             let outcome = self.verified(&fetch.reference, &fetch.selection, arrived);
             return then(self, outcome);
@@ -176,6 +188,22 @@ impl Exchange {
         self.on_worker(Box::new(done), move |exchange| {
             exchange.verified(&fetch.reference, &fetch.selection, arrived)
         });
+    }
+
+    /// Others than the owner have sent what is not the tensor. The owner sends it anew, to us alone.
+    fn again_from_owner(
+        self: &Arc<Self>,
+        fetch: &Fetch,
+        bytes: u64,
+        failure: &Failure,
+        then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
+    ) {
+        tracing::warn!(%failure, "a tensor that others passed on is fetched from its owner");
+        // Whoever is served from it meanwhile goes elsewhere.
+        self.grown(&fetch.reference, false);
+        let mut fetch = fetch.clone();
+        fetch.alone = true;
+        self.pull_into_room(&fetch, bytes, then);
     }
 
     /// Proves that what came is what was asked for, and makes it immutable.
@@ -197,6 +225,10 @@ impl Exchange {
             ));
         }
         arrived.block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        if let Some(growth) = self.growing(reference).filter(|_| whole) {
+            // Whoever is served from it proves it, too.
+            growth.whole(arrived.block.clone());
+        }
         if let Some(expected) = arrived.crc32c {
             let bytes = arrived.block.chunk(0..arrived.block.len());
             let found = crc32c::crc32c(bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
@@ -204,12 +236,21 @@ impl Exchange {
                 self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
                 return Err(Failure::new(
                     Reason::ChecksumMismatch,
-                    format!("{reference} came with the CRC-32C {found:08x} instead of {expected:08x}"),
+                    format!(
+                        "{reference} came with the CRC-32C {found:08x} instead of {expected:08x}{}",
+                        sent_by(&arrived.came.paths)
+                    ),
                 ));
             }
         }
         Ok(arrived)
     }
+}
+
+/// Who sent it, where that was not the owner alone.
+fn sent_by(paths: &Paths) -> String {
+    let senders = paths.senders();
+    if senders.are_others() { format!("; its bytes were sent by {}", senders.names()) } else { String::new() }
 }
 
 pub(super) fn landing(block: &Block) -> Result<Landing, Failure> {

@@ -79,8 +79,7 @@ impl Chunks {
                 transport: v1::Transport::Local.into(),
                 bytes: descriptor.layout.bytes(),
                 seconds: self.began.elapsed().as_secs_f64(),
-                refusals: Vec::new(),
-                paths: Vec::new(),
+                ..v1::Moved::default()
             };
             let head = v1::GetHead {
                 descriptor: Some((&descriptor).into()),

@@ -9,8 +9,9 @@ use tensorlane_proto::negotiate::{Transport, Why};
 
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
-    ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault, Kind,
-    Label, LaneEnd, Moved, NodeEvent, NodeRefusal, Outcome, PeerCut, PeerState, SessionCut, Verb, Wait, Way,
+    ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
+    HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, Outcome, PeerCut, PeerState, SessionCut,
+    Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -98,6 +99,10 @@ pub struct Peers {
     pub ended_lanes: Counters<(LaneEnd,)>,
     /// Pulls that did not come in the best way.
     pub fallbacks: Counters<(FallBack,)>,
+    /// Bytes of tensors of third peers, from and to others than their owners.
+    pub relayed: Counters<(Direction,)>,
+    /// Holders that pulls did not go on from.
+    pub lost_holders: Counters<(HolderLost,)>,
     /// QUIC connections that came up, by who dialed.
     pub quic_connections: Counters<(Dialed,)>,
     /// QUIC connections that went on from another address.
@@ -389,6 +394,16 @@ impl Peers {
                 "peer_fallbacks_total",
                 &["reason"],
                 "Pulls that did not come, or did not go on, in the best way. Not counted: lanes that broke while others went on.",
+            )?,
+            relayed: make.all_counters(
+                "peer_relayed_bytes_total",
+                &["direction"],
+                "Bytes of tensors that came from, or went to, others than their owners. Not counted: bytes from owners to readers.",
+            )?,
+            lost_holders: make.all_counters(
+                "peer_lost_holders_total",
+                &["reason"],
+                "Holders, not owners, that a pull did not go on from, by reason. Not counted: owners, and holders that served to the end.",
             )?,
             quic_connections: make.all_counters(
                 "peer_quic_connections_total",

@@ -308,6 +308,20 @@ labels! {
         LanesNotOffered = "lanes_not_offered",
     }
 
+    /// Why a pull does not go on from a holder that is not the owner.
+    HolderLost {
+        /// It was not reached, or its connection ended.
+        Unreachable = "unreachable",
+        /// It does not have the tensor, or does not give it.
+        Refused = "refused",
+        /// No byte came for 2 seconds although some should.
+        Stalled = "stalled",
+        /// It had nothing for 6 seconds.
+        Starved = "starved",
+        /// It sent other bytes than it summed.
+        Altered = "altered",
+    }
+
     /// The way that the bytes of a pull came.
     Way {
         /// On the control connection.

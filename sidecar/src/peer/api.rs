@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, ServerConfig};
 use tensorlane_memory::{Block, Landing};
+use tensorlane_proto::frame::PEER_VERSION;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{
     Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection, Transport,
 };
 
-use super::{LanesConfig, NodeConfig, Paths, Source};
+use super::{Growth, LanesConfig, NodeConfig, Pass, Paths, Source};
 use crate::cancel::Cancel;
 use crate::unread::Unread;
 
@@ -37,6 +38,8 @@ pub struct PeersConfig {
     pub unread: Unread,
     /// First and longest wait between two attempts to reach a peer.
     pub backoff: (Duration, Duration),
+    /// The newest version of the protocol that is spoken; an older one than this release's, to try how that goes.
+    pub version: u32,
     /// The lanes of each pair of peers.
     pub lanes: LanesConfig,
     /// Memory shared with other pods of the node; none without.
@@ -56,6 +59,7 @@ impl PeersConfig {
             strangers_max: 64,
             unread: Unread::new(128 << 20),
             backoff: (Duration::from_millis(100), Duration::from_secs(5)),
+            version: PEER_VERSION,
             lanes: LanesConfig::default(),
             node: None,
         }
@@ -131,6 +135,50 @@ pub struct Served {
     pub crc32c: Option<u32>,
     /// The bytes.
     pub source: Source,
+    /// Who else has them, where the reader asked for that and may know.
+    pub holders: Option<Holders>,
+}
+
+/// Who else has the bytes of a tensor, as its owner knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// What a reader shows to them.
+    pub pass: Pass,
+    /// They, best first. None: the owner itself.
+    pub peers: Vec<PeerKey>,
+}
+
+/// What a reader wants to know of the owner in the middle of a pull.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Sought {
+    /// Another holder than these, which did not do.
+    Holders(Vec<PeerKey>),
+    /// The CRC-32C of all bytes.
+    Proof,
+}
+
+/// The answer: other holders, or the CRC-32C.
+pub type Found = Result<(Vec<PeerKey>, Option<u32>), Failure>;
+
+/// Our copy of another peer's tensor, or a part of it, for a reader that its owner has let in.
+pub struct Aided {
+    /// What is served.
+    pub served: Served,
+    /// The lease that [`Serve::done`] ends; none where the tensor is on its way here itself.
+    pub leased: Option<u64>,
+}
+
+/// What a reader asks of us that is another peer's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedAid {
+    /// Whose tensor it is.
+    pub owner: PeerKey,
+    /// Its id there.
+    pub id: u64,
+    /// How many bytes the reader expects.
+    pub bytes: u64,
+    /// What the reader shows.
+    pub pass: Pass,
 }
 
 /// What a peer asks to pull from us.
@@ -144,6 +192,8 @@ pub struct Asked {
     pub bytes: u64,
     /// It goes on with a pull that a lost connection interrupted, for which it still has its lease.
     pub resumed: bool,
+    /// The reader takes the bytes from others, too, but not from these. None: it does not.
+    pub spreads: Option<Vec<PeerKey>>,
 }
 
 /// What this sidecar does for its peers. Called on reader threads (`small` sometimes on a writer thread): none of it may
@@ -162,6 +212,15 @@ pub trait Serve: Send + Sync {
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure>;
     /// Ends one lease of `open` or `map`. May come after the grace has ended it already; it is nothing then.
     fn done(&self, from: &PeerKey, id: u64);
+    /// Gives what is here of another peer's tensor. A lease that it says is ended by one [`Serve::done`].
+    ///
+    /// # Errors
+    /// What the asker is told.
+    fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure>;
+    /// A reader of a pull that spreads wants to know more; `reply` may be called at any time on any thread.
+    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>);
+    /// A pull that spreads is over; whether the reader has the tensor now. Its lease ends by [`Serve::done`], as always.
+    fn left(&self, from: &PeerKey, id: u64, holds: bool);
     /// Small tensors at once, one answer for each id. They hold no lease.
     fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall>;
     /// Tells what is known of tensors; `reply` may be called at any time on any thread. `gone` is raised when the asker
@@ -196,6 +255,8 @@ pub struct PullOrder {
     pub deadline: Instant,
     /// `tcp` or `quic`, as the route says. The other one brings it where this one cannot.
     pub transport: Transport,
+    /// All of a tensor, which others are served from as it comes. So it may come from others, too.
+    pub growth: Option<Arc<Growth>>,
 }
 
 /// A pull that was made: all bytes are in the landing.

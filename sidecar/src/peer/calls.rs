@@ -9,7 +9,9 @@ use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 
-use super::api::{MapFailed, Mapped, PullFailed, Pulled};
+use super::aid::{self, Aid, AidCall};
+use super::api::{MapFailed, Mapped, PeerKey, PullFailed, Pulled};
+use super::growth::{Growth, Pass};
 use super::paths::{FallBack, Paths};
 use super::transport::lanes::Transfer;
 use super::transport::{Choice, Way, Ways};
@@ -55,6 +57,25 @@ pub(super) struct PullCall {
     /// Why the present way is not the best, while nobody has counted that.
     pub(super) missed: Option<FallBack>,
     pub(super) head: Option<Head>,
+    /// Who is served from it meanwhile.
+    pub(super) growth: Option<Arc<Growth>>,
+    /// The version of the protocol on the present connection.
+    pub(super) version: u32,
+    /// What holders are shown.
+    pub(super) pass: Option<Pass>,
+    /// Holders that the owner has named and that were not asked.
+    pub(super) holders: Vec<PeerKey>,
+    /// The holder that brings it now.
+    pub(super) aid: Option<Aid>,
+    /// Holders that were asked.
+    pub(super) turns: u32,
+    /// Holders that did not do.
+    pub(super) lost: Vec<PeerKey>,
+    /// The owner was asked who else there is.
+    pub(super) seeking: bool,
+    /// What the owner says that the bytes sum to, and the connection on which it was last asked.
+    pub(super) proof: Option<u32>,
+    pub(super) proof_asked: Option<u64>,
     pub(super) done: Option<PullDone>,
     /// It failed while the reader thread had the landing: told as soon as that is back.
     pub(super) failed: Option<Failure>,
@@ -82,9 +103,17 @@ pub(super) struct MapCall {
 /// What was asked.
 pub(super) enum Kind {
     Pull(Box<PullCall>),
+    /// Bytes of a pull, from a holder that is not the owner.
+    Aid(Box<AidCall>),
     Map(Box<MapCall>),
-    Small { ids: Vec<u64>, done: Option<SmallDone> },
-    Inquire { message: v1::Inquire, done: Option<InquireDone> },
+    Small {
+        ids: Vec<u64>,
+        done: Option<SmallDone>,
+    },
+    Inquire {
+        message: v1::Inquire,
+        done: Option<InquireDone>,
+    },
 }
 
 /// A call of ours.
@@ -128,12 +157,19 @@ impl Call {
                 // On lanes the reader says with each ask what it wants.
                 let from = if pull.way == Way::Stream { pull.landed } else { 0 };
                 let way = v1::Way::from(pull.way).into();
-                let message = v1::Pull { id: pull.id, selection, from, bytes: pull.bytes, way };
+                let (spreads, lost) = match pull.spreads() {
+                    true => (true, pull.lost.iter().map(aid::life).collect()),
+                    false => (false, Vec::new()),
+                };
+                let (id, bytes) = (pull.id, pull.bytes);
+                let message =
+                    v1::Pull { id, selection, from, bytes, way, spreads, lost, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
+            Kind::Aid(aid) => frame::encode(PeerKind::Pull.into(), 0, self.number, &aid.message()),
             Kind::Map(map) => {
                 let way = v1::Way::from(Way::Shm).into();
-                let message = v1::Pull { id: map.id, selection: None, from: 0, bytes: map.bytes, way };
+                let message = v1::Pull { id: map.id, bytes: map.bytes, way, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Small { ids, .. } => {
@@ -148,6 +184,7 @@ impl Call {
     pub(super) fn is_answered(&self) -> bool {
         match &self.kind {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
+            Kind::Aid(aid) => aid.opened,
             Kind::Map(map) => map.opened,
             Kind::Small { .. } | Kind::Inquire { .. } => false,
         }
@@ -157,6 +194,7 @@ impl Call {
     pub(super) fn choose_way(&mut self, ways: &Ways) {
         if let Kind::Pull(pull) = &mut self.kind {
             pull.opened = false;
+            pull.seeking = false;
             // What has begun on lanes goes on on lanes: its landing is with them.
             let begun = pull.transfer.is_some().then(|| ways.go_on(pull.way)).flatten();
             let Choice { way, missed } = match begun {
@@ -172,6 +210,24 @@ impl Call {
         if let Kind::Map(map) = &mut self.kind {
             (map.opened, map.place) = (false, None);
         }
+        if let Kind::Aid(aid) = &mut self.kind {
+            aid.way = ways.for_aid(aid.transport(), aid.encrypted()).unwrap_or(Way::Stream);
+        }
+    }
+
+    /// The version of the protocol that is spoken on the connection that it goes to.
+    pub(super) fn speak(&mut self, version: u32) {
+        if let Kind::Pull(pull) = &mut self.kind {
+            pull.version = version;
+        }
+    }
+
+    /// Lets the holder go that brings its bytes, if one does.
+    pub(super) fn end_aid(&mut self) -> Option<Finish> {
+        match &mut self.kind {
+            Kind::Pull(pull) => pull.end_aid(),
+            _ => None,
+        }
     }
 
     /// Whether its landing is with lanes.
@@ -183,6 +239,7 @@ impl Call {
     pub(super) fn way(&self) -> Way {
         match &self.kind {
             Kind::Pull(pull) => pull.way,
+            Kind::Aid(aid) => aid.way,
             Kind::Map(_) => Way::Shm,
             Kind::Small { .. } | Kind::Inquire { .. } => Way::Stream,
         }
@@ -195,6 +252,7 @@ impl Call {
         let Some(transfer) = &pull.transfer else { return false };
         let Some((landing, landed)) = transfer.reclaim() else { return false };
         let (bytes, lanes) = transfer.travelled();
+        pull.paths.sent_by(transfer.senders());
         pull.paths.came(way, bytes, lanes);
         pull.paths.left(way, FallBack::LanesNotOffered);
         (pull.landing, pull.landed, pull.transfer) = (Some(landing), landed, None);
@@ -209,7 +267,7 @@ impl Call {
     /// The kind of frame that answers it.
     pub(super) fn answer(&self) -> PeerKind {
         match self.kind {
-            Kind::Pull(_) | Kind::Map(_) => PeerKind::Pull,
+            Kind::Pull(_) | Kind::Map(_) | Kind::Aid(_) => PeerKind::Pull,
             Kind::Small { .. } => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
         }
@@ -220,10 +278,12 @@ impl Call {
     pub(super) fn fail(&mut self, failure: Failure) -> Option<Finish> {
         match &mut self.kind {
             Kind::Pull(pull) => {
+                let aid = pull.end_aid();
                 if let Some(transfer) = pull.transfer.take() {
-                    let done = pull.done.take()?;
-                    return transfer
-                        .stop(Box::new(move |landing| done(Err(PullFailed { landing, failure }))));
+                    let Some(done) = pull.done.take() else { return aid };
+                    let told =
+                        transfer.stop(Box::new(move |landing| done(Err(PullFailed { landing, failure }))));
+                    return both(told, aid);
                 }
                 let Some(landing) = pull.landing.take() else {
                     if pull.done.is_some() {
@@ -234,6 +294,7 @@ impl Call {
                 let done = pull.done.take()?;
                 Some(Box::new(move || done(Err(PullFailed { landing, failure }))))
             }
+            Kind::Aid(aid) => aid.fail(&failure),
             Kind::Map(map) => {
                 let done = map.done.take()?;
                 Some(Box::new(move || done(Err(MapFailed::Owner(failure)))))
@@ -268,20 +329,89 @@ impl Call {
     /// All bytes are in the landing.
     pub(super) fn pulled(self) -> Option<Finish> {
         let seconds = self.begun.elapsed().as_secs_f64();
-        let Kind::Pull(pull) = self.kind else { return None };
-        let PullCall { landing: Some(landing), head: Some(head), done: Some(done), mut paths, way, .. } =
-            *pull
+        let Kind::Pull(mut pull) = self.kind else { return None };
+        let aid = pull.end_aid();
+        let PullCall {
+            landing: Some(landing),
+            head: Some(head),
+            done: Some(done),
+            mut paths,
+            way,
+            proof,
+            ..
+        } = *pull
         else {
-            return None;
+            return aid;
         };
         // A tensor without bytes came some way, too.
         paths.came(way, 0, 0);
         let (Head { descriptor, crc32c }, transport) = (head, way.transport());
-        Some(Box::new(move || done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths }))))
+        let crc32c = crc32c.or(proof);
+        let told: Finish =
+            Box::new(move || done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths })));
+        both(Some(told), aid)
+    }
+}
+
+/// Both of them, in this order.
+fn both(first: Option<Finish>, second: Option<Finish>) -> Option<Finish> {
+    match (first, second) {
+        (Some(first), Some(second)) => Some(Box::new(move || {
+            first();
+            second();
+        })),
+        (first, second) => first.or(second),
     }
 }
 
 impl PullCall {
+    /// One that nobody was asked for yet. What is wanted: the tensor, which part of it, and how many bytes that is, as many
+    /// as the landing has.
+    pub(super) fn new(
+        (id, selection, bytes): (u64, Selection, u64),
+        transport: Transport,
+        landing: Landing,
+        growth: Option<Arc<Growth>>,
+        done: PullDone,
+    ) -> Self {
+        Self {
+            id,
+            selection,
+            bytes,
+            transport,
+            way: Way::Stream,
+            opened: false,
+            landing: Some(landing),
+            transfer: None,
+            landed: 0,
+            paths: Paths::default(),
+            missed: None,
+            head: None,
+            growth,
+            version: 0,
+            pass: None,
+            holders: Vec::new(),
+            aid: None,
+            turns: 0,
+            lost: Vec::new(),
+            seeking: false,
+            proof: None,
+            proof_asked: None,
+            done: Some(done),
+            failed: None,
+        }
+    }
+
+    /// Where its bytes come together; begun, if it was not yet.
+    pub(super) fn transfer(&mut self, call: u64, deadline: Instant) -> Option<Arc<Transfer>> {
+        if let Some(transfer) = &self.transfer {
+            return Some(Arc::clone(transfer));
+        }
+        let landing = self.landing.take()?;
+        let transfer = Transfer::growing(call, landing, self.landed, deadline, self.growth.clone());
+        Some(Arc::clone(self.transfer.insert(transfer)))
+    }
+
     /// Takes the landing back from the reader thread; tells a failure that came meanwhile.
     pub(super) fn give_back(&mut self, landing: Landing, landed: u64) -> Option<Finish> {
         self.landed = landed;

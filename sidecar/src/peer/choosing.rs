@@ -72,6 +72,8 @@ fn is_ready_for_trial(peer: &Peer, now: Instant) -> bool {
 /// What a pull says of the transport that was chosen for it.
 fn learned(outcome: &Result<Pulled, PullFailed>, bytes: u64, seconds: f64) -> Outcome {
     match outcome {
+        // What others sent says nothing of the way to the owner.
+        Ok(pulled) if pulled.paths.senders().are_others() => Outcome::Unknown,
         // Of one that came in several ways nobody knows which part of the time was whose.
         Ok(pulled) => match pulled.paths.as_slice() {
             [path] if path.left.is_none() => Outcome::Came(bytes, pulled.seconds),

@@ -55,6 +55,12 @@ pub struct Counters {
     pub node_closed: Labelled,
     /// Calls at sockets of the node's directory that were refused, ours or theirs, by reason.
     pub node_refused: Labelled,
+    /// Holders that a pull did not go on from, by reason.
+    pub holders_lost: Labelled,
+    /// Tensor bytes that were received from others than their owners.
+    pub relayed_in: AtomicU64,
+    /// Tensor bytes that were sent of other peers' tensors.
+    pub relayed_out: AtomicU64,
     /// Tensor bytes that were received.
     pub bytes_in: AtomicU64,
     /// Tensor bytes that were sent.

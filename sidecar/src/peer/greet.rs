@@ -11,7 +11,7 @@ use bytes::Bytes;
 use prost::Message;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
-use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LANES_MAX, PEER_VERSION, PeerKind, REPLY};
+use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LANES_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire};
 
@@ -268,6 +268,7 @@ impl Talk {
         };
         let writing = socket.try_clone()?;
         let (lanes, quic) = agreed(shared, &hello, key);
+        let version = hello.version.min(shared.config.version);
         let offer = Arc::new(wire::offer(name, incarnation, &hello.offer.unwrap_or_default()));
         let link = Arc::new_cyclic(|link: &Weak<Link>| {
             let unread = Weak::clone(link);
@@ -286,6 +287,7 @@ impl Talk {
                 id: shared.next_link(),
                 peer,
                 incarnation,
+                version,
                 offer,
                 dialed,
                 fingerprint: claim.fingerprint,
@@ -319,7 +321,7 @@ pub(super) fn who(
 fn hello_of(shared: &Shared) -> v1::PeerHello {
     let socket = shared.node.as_ref().and_then(|node| node.socket());
     v1::PeerHello {
-        version: PEER_VERSION,
+        version: shared.config.version,
         exchange: shared.me.exchange.to_string(),
         peer: shared.me.peer.to_string(),
         incarnation: shared.me.incarnation.to_string(),

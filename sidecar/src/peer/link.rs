@@ -13,6 +13,7 @@ use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Incarnation, PeerName};
 use tracing::{debug, error, info};
 
+use super::aid::HOLDERS_SINCE;
 use super::api::PeerKey;
 use super::calls::Call;
 use super::handshake::timed_out;
@@ -24,7 +25,7 @@ use super::receive::Receiver;
 use super::record::RecordError;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
-use super::transport::Ways;
+use super::transport::{Way, Ways};
 
 /// A peer that takes bulk bytes at less than this is slow, not dead: it is given the time for them to answer a ping.
 const SLOWEST_BYTES_A_SECOND: u64 = 256 << 10;
@@ -116,6 +117,8 @@ pub(super) struct Link {
     pub(super) id: u64,
     pub(super) peer: Arc<Peer>,
     pub(super) incarnation: Incarnation,
+    /// The version of the protocol that both ends speak.
+    pub(super) version: u32,
     /// What it said it can speak.
     pub(super) offer: Arc<Offer>,
     /// Whether we dialed it.
@@ -142,6 +145,7 @@ pub(super) struct LinkParts {
     pub(super) id: u64,
     pub(super) peer: Arc<Peer>,
     pub(super) incarnation: Incarnation,
+    pub(super) version: u32,
     pub(super) offer: Arc<Offer>,
     pub(super) dialed: bool,
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
@@ -153,12 +157,24 @@ pub(super) struct LinkParts {
 
 impl Link {
     pub(super) fn new(parts: LinkParts) -> Self {
-        let LinkParts { id, peer, incarnation, offer, dialed, fingerprint, ours, outbox, ways, socket } =
-            parts;
+        let LinkParts {
+            id,
+            peer,
+            incarnation,
+            version,
+            offer,
+            dialed,
+            fingerprint,
+            ours,
+            outbox,
+            ways,
+            socket,
+        } = parts;
         Self {
             id,
             peer,
             incarnation,
+            version,
             offer,
             dialed,
             fingerprint,
@@ -244,7 +260,18 @@ impl Carrier for Link {
         self.ways.maps()
     }
 
+    fn passes_on(&self) -> bool {
+        self.version >= HOLDERS_SINCE
+    }
+
+    fn want_no_more(&self, way: Way, call: u64) {
+        if let Some(lanes) = self.ways.lanes_of(way) {
+            lanes.want_no_more(call);
+        }
+    }
+
     fn choose_way(&self, call: &mut Call) {
+        call.speak(self.version);
         call.choose_way(&self.ways);
     }
 }

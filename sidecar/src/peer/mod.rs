@@ -19,6 +19,7 @@
 //! - What callers hand in (`done`) and what they implement (`Serve`) runs on reader threads and must not block.
 //! - Every thread is joined by [`Peers::stop`].
 
+mod aid;
 mod api;
 mod calls;
 mod choosing;
@@ -27,6 +28,7 @@ mod connect;
 mod counters;
 mod dial;
 mod greet;
+mod growth;
 mod handshake;
 mod incoming;
 mod link;
@@ -45,13 +47,15 @@ mod steward;
 mod transport;
 mod views;
 
+pub use aid::HolderLost;
 pub use api::{
-    Asked, Keys, Known, KnownPeer, MapFailed, MapOrder, Mapped, Me, PeerKey, PeerState, PeerView,
-    PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served,
+    Aided, Asked, AskedAid, Found, Holders, Keys, Known, KnownPeer, MapFailed, MapOrder, Mapped, Me, PeerKey,
+    PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served, Sought,
 };
 pub use calls::{InquireDone, MapDone, PullDone, SmallDone};
 pub use counters::Counters;
-pub use paths::{FallBack, Path, Paths};
+pub use growth::{Growth, Pass};
+pub use paths::{FallBack, Path, Paths, Senders};
 pub use peers::{CallHandle, Peers};
 pub use source::Source;
 pub use transport::shm::NodeConfig;

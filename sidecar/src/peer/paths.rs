@@ -1,9 +1,13 @@
 //! The ways that the bytes of one pull came, and why a better one was not taken or was left. Plain data, for replies,
 //! metrics and logs.
 
+use tensorlane_proto::PeerName;
 use tensorlane_proto::generated as v1;
 
 use super::transport::Way;
+
+/// Most peers that are named as senders of one pull; what others sent is told together.
+const SENDERS_MAX: usize = 16;
 
 /// Why a better way was not taken, or was left. The words are for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,15 +47,75 @@ pub struct Path {
     pub left: Option<FallBack>,
 }
 
+/// Who sent the bytes of one pull: at most 16 peers, and the rest together.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Senders {
+    sent: Vec<(Option<PeerName>, u64)>,
+    /// Others than the owner are among them.
+    others: bool,
+}
+
+impl Senders {
+    /// A peer sent bytes; whether it is another holder than the owner.
+    pub(super) fn sent(&mut self, peer: &PeerName, bytes: u64, relayed: bool) {
+        self.others |= relayed;
+        let known = self.sent.iter().position(|(name, _)| name.as_ref() == Some(peer));
+        let is_full = self.sent.len() >= SENDERS_MAX;
+        let rest = || self.sent.iter().position(|(name, _)| name.is_none()).filter(|_| is_full);
+        match known.or_else(rest) {
+            Some(at) => self.sent[at].1 += bytes,
+            None => self.sent.push((Some(peer.clone()).filter(|_| !is_full), bytes)),
+        }
+    }
+
+    /// Whether another holder than the owner sent any.
+    pub fn are_others(&self) -> bool {
+        self.others
+    }
+
+    /// Names of those who sent, as far as they are told; for errors.
+    pub fn names(&self) -> String {
+        let names: Vec<&str> =
+            self.sent.iter().filter_map(|(name, _)| name.as_ref().map(PeerName::as_str)).collect();
+        names.join(", ")
+    }
+}
+
+/// What is told of them: nothing where the owner sent all.
+impl From<&Senders> for Vec<v1::Sender> {
+    fn from(senders: &Senders) -> Self {
+        let sender = |(name, bytes): &(Option<PeerName>, u64)| v1::Sender {
+            peer: name.as_ref().map(ToString::to_string).unwrap_or_default(),
+            bytes: *bytes,
+        };
+        if senders.others { senders.sent.iter().map(sender).collect() } else { Vec::new() }
+    }
+}
+
 /// The ways of one pull, in the order in which they were tried. Each is there once, and once more for each reason for
 /// which it was left, so there are never many.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Paths(Vec<Path>);
+pub struct Paths {
+    ways: Vec<Path>,
+    /// Who sent what came on lanes.
+    senders: Senders,
+}
 
 impl Paths {
     /// All bytes came on the control connection.
     pub fn stream(bytes: u64) -> Self {
-        Self(vec![Path { way: Way::Stream, bytes, lanes: 0, left: None }])
+        let ways = vec![Path { way: Way::Stream, bytes, lanes: 0, left: None }];
+        Self { ways, senders: Senders::default() }
+    }
+
+    /// Who sent what came on lanes.
+    pub fn senders(&self) -> &Senders {
+        &self.senders
+    }
+
+    /// Who sent it is known now.
+    pub(super) fn sent_by(&mut self, senders: Senders) {
+        self.senders = senders;
     }
 
     /// Bytes came this way.
@@ -64,28 +128,28 @@ impl Paths {
     /// The rest does not come this way.
     pub(super) fn left(&mut self, way: Way, why: FallBack) {
         let path = *self.open(way);
-        self.0.retain(|other| other.way != way || other.left.is_some());
-        match self.0.iter_mut().find(|before| before.way == way && before.left == Some(why)) {
+        self.ways.retain(|other| other.way != way || other.left.is_some());
+        match self.ways.iter_mut().find(|before| before.way == way && before.left == Some(why)) {
             Some(before) => {
                 before.bytes += path.bytes;
                 before.lanes = before.lanes.max(path.lanes);
             }
-            None => self.0.push(Path { left: Some(why), ..path }),
+            None => self.ways.push(Path { left: Some(why), ..path }),
         }
     }
 
     /// What is to be told.
     pub fn as_slice(&self) -> &[Path] {
-        &self.0
+        &self.ways
     }
 
     fn open(&mut self, way: Way) -> &mut Path {
-        let at = self.0.iter().position(|path| path.way == way && path.left.is_none());
+        let at = self.ways.iter().position(|path| path.way == way && path.left.is_none());
         let at = at.unwrap_or_else(|| {
-            self.0.push(Path { way, bytes: 0, lanes: 0, left: None });
-            self.0.len() - 1
+            self.ways.push(Path { way, bytes: 0, lanes: 0, left: None });
+            self.ways.len() - 1
         });
-        &mut self.0[at]
+        &mut self.ways[at]
     }
 }
 
@@ -118,6 +182,22 @@ mod tests {
         let broke = path(Way::Lanes, 3, 2, Some(FallBack::LanesBroke));
         assert_eq!(paths.as_slice(), [broke, path(Way::Stream, 9, 0, None)]);
         assert_eq!(v1::Path::from(&broke).left, "lanes_broke");
+    }
+
+    #[test]
+    fn who_sent_is_told_where_others_than_the_owner_did_and_the_list_ends() {
+        let name = |number: usize| PeerName::new(&format!("p{number}")).unwrap();
+        let mut senders = Senders::default();
+        senders.sent(&name(0), 5, false);
+        assert!(Vec::<v1::Sender>::from(&senders).is_empty(), "the owner alone");
+        for number in 0..20 {
+            senders.sent(&name(number), 1, number > 0);
+            senders.sent(&name(number), 1, number > 0);
+        }
+        let told = Vec::<v1::Sender>::from(&senders);
+        assert_eq!((told.len(), told[0].peer.as_str(), told[0].bytes), (17, "p0", 7));
+        assert_eq!((told[16].peer.as_str(), told[16].bytes), ("", 8));
+        assert_eq!(told.iter().map(|sender| sender.bytes).sum::<u64>(), 45);
     }
 
     #[test]

@@ -13,14 +13,12 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::api::{Keys, Known, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve};
-use super::calls::{Call, InquireDone, Kind, MapCall, MapDone, PullCall, SmallDone};
+use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
-use super::paths::Paths;
 use super::remote::Peer;
 use super::shared::{Shared, World};
-use super::transport::Way;
 use super::transport::lanes::quic::Door;
 
 /// How long connections may take to say what waits, and Goodbye, when we stop.
@@ -30,7 +28,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct CallHandle {
     /// The peer's calls and the call; none for a call that was over at once.
-    call: Option<(Weak<Shared>, Arc<Peer>, u64)>,
+    pub(super) call: Option<(Weak<Shared>, Arc<Peer>, u64)>,
 }
 
 impl CallHandle {
@@ -67,7 +65,8 @@ impl Peers {
         let (listener, datagrams) = connect::bind(config.listen, config.lanes.quic > 0)?;
         let bound = listener.local_addr()?;
         let idle = config.lanes.idle;
-        let shared = Arc::new(Shared::new(World { config, me, keys, known, serve, counters }));
+        let world = World { config, me, keys, known, serve, counters };
+        let shared = Arc::new_cyclic(|own| Shared::new(world, Weak::clone(own)));
         let peers = Arc::new(Self {
             shared: Arc::clone(&shared),
             listener: listener.try_clone()?,
@@ -160,29 +159,14 @@ impl Peers {
         order: PullOrder,
         done: impl FnOnce(Result<super::Pulled, PullFailed>) + Send + 'static,
     ) -> CallHandle {
-        let PullOrder { id, selection, bytes, landing, deadline, transport } = order;
+        let PullOrder { id, selection, bytes, landing, deadline, transport, growth } = order;
         let done = self.measuring(peer, transport, bytes, Box::new(done));
         if landing.len() != bytes {
             let message = format!("a landing of {} bytes cannot take {bytes}", landing.len());
             done(Err(PullFailed { landing, failure: Failure::new(Reason::InvalidArgument, message) }));
             return CallHandle { call: None };
         }
-        let call = PullCall {
-            id,
-            selection,
-            bytes,
-            transport,
-            way: Way::Stream,
-            opened: false,
-            landing: Some(landing),
-            transfer: None,
-            landed: 0,
-            paths: Paths::default(),
-            missed: None,
-            head: None,
-            done: Some(done),
-            failed: None,
-        };
+        let call = PullCall::new((id, selection, bytes), transport, landing, growth, done);
         self.call(peer, expected, deadline, Kind::Pull(Box::new(call)))
     }
 
@@ -246,45 +230,7 @@ impl Peers {
         deadline: Instant,
         kind: Kind,
     ) -> CallHandle {
-        let shared = &self.shared;
-        let number = shared.next_call();
-        let mut call = Call::new(kind, deadline, number, expected);
-        let refused = match self.peer_of(name) {
-            Ok(_) if shared.is_stopping() => Failure::new(Reason::Draining, "this sidecar is stopping"),
-            Err(failure) => failure,
-            Ok(peer) => {
-                let (todo, needs_link) = {
-                    let mut state = peer.state.lock();
-                    // Under the lock: a deadline that is over already must find its call.
-                    shared.steward.expect(deadline, number, &peer);
-                    let todo = state.place(call);
-                    (todo, state.needs_link())
-                };
-                shared.perform(todo);
-                if needs_link {
-                    shared.steward.wake();
-                }
-                return CallHandle { call: Some((Arc::downgrade(shared), peer, number)) };
-            }
-        };
-        if let Some(finish) = call.fail(refused) {
-            finish();
-        }
-        CallHandle { call: None }
-    }
-
-    /// The peer of a name, if the directory lists it or it is connected.
-    fn peer_of(&self, name: &PeerName) -> Result<Arc<Peer>, Failure> {
-        if let Some(peer) = self.shared.known_peer(name)
-            && peer.state.lock().link.is_some()
-        {
-            return Ok(peer);
-        }
-        if *name == self.shared.me.peer || self.shared.known.peer(name).is_none() {
-            let message = format!("the directory of {} lists no other peer {name}", self.shared.me.exchange);
-            return Err(Failure::new(Reason::PeerUnknown, message));
-        }
-        Ok(self.shared.peer(name))
+        self.shared.call(name, expected, deadline, kind)
     }
 
     /// Waits for a connection to a peer; its incarnation. Asks the directory again where it does not list the peer.
@@ -292,9 +238,9 @@ impl Peers {
     /// # Errors
     /// PEER_UNKNOWN; PEER_UNREACHABLE with the last error, after one failed attempt or at the deadline.
     pub fn ensure(&self, name: &PeerName, deadline: Instant) -> Result<Incarnation, Failure> {
-        let peer = self.peer_of(name).or_else(|_| {
+        let peer = self.shared.peer_of(name).or_else(|_| {
             self.shared.known.refresh();
-            self.peer_of(name)
+            self.shared.peer_of(name)
         })?;
         let mut state = peer.state.lock();
         if let Some(link) = &state.link {

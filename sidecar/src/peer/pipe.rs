@@ -57,6 +57,8 @@ pub(super) struct Bulk {
     pub(super) at: u64,
     /// How many there are.
     pub(super) end: u64,
+    /// They are another peer's, of whose tensor we have a copy or get one.
+    pub(super) relayed: bool,
 }
 
 /// The sealing end of a connection, and what the socket has not taken yet.

@@ -13,6 +13,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
 use super::calls::{Finish, Head, Kind, Place};
+use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::parse::{Flow, Sink};
 use super::remote::Todo;
@@ -97,6 +98,9 @@ impl<'a> Receiver<'a> {
             self.shared.perform(todo);
             return Ok(());
         }
+        if kind == PeerKind::Seek {
+            return self.sought(header, body);
+        }
         if self.link.peer.state.lock().answered(header.call, kind, self.link.id).is_none() {
             return Err(out_of_place(kind));
         }
@@ -117,6 +121,17 @@ impl<'a> Receiver<'a> {
         }
     }
 
+    /// The owner says more of a pull. Of one that is over it may come late.
+    fn sought(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let sought = match header.is_failed() {
+            true => Err(wire::failure(decode(header, body)?)),
+            false => Ok(decode(header, body)?),
+        };
+        let todo = self.link.peer.state.lock().sought(header.call, self.link, sought);
+        self.shared.perform(todo);
+        Ok(())
+    }
+
     fn pull_head(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
         let message: v1::PullHead = decode(header, body)?;
         let descriptor =
@@ -130,6 +145,11 @@ impl<'a> Receiver<'a> {
             drop(state);
             self.shared.perform(todo);
             self.link.ways.tend();
+            return Ok(());
+        }
+        if let Some(todo) = state.aid_opened(header.call, self.link, &head)? {
+            drop(state);
+            self.shared.perform(todo);
             return Ok(());
         }
         let call = state.answered(header.call, PeerKind::Pull, self.link.id);
@@ -147,6 +167,16 @@ impl<'a> Receiver<'a> {
         }
         pull.head = Some(head);
         pull.opened = true;
+        // Who did not ask for holders has its reasons.
+        if let Ok(pass) = Pass::try_from(&message.pass[..])
+            && pull.spreads()
+        {
+            pull.pass = Some(pass);
+            pull.hold(&message.holders);
+            if let Some(growth) = &pull.growth {
+                growth.admit(pass);
+            }
+        }
         let way = pull.way;
         if let Some(missed) = pull.missed.take() {
             self.shared.counters.fallbacks.add(missed.as_str());
@@ -310,7 +340,9 @@ impl Sink for Receiver<'_> {
                 None => pull.landed = chunk.at,
             }
         }
-        if chunk.last {
+        if chunk.last && state.is_unproven(chunk.call) {
+            todo = todo.and(state.finish_whole(chunk.call));
+        } else if chunk.last {
             let (call, more) = state.over(chunk.call, true);
             todo = todo.and(more);
             todo.finish.extend(call.and_then(super::calls::Call::pulled));

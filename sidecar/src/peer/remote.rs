@@ -26,6 +26,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
+use super::aid::Wish;
 use super::calls::{Call, Finish, Kind};
 use super::dial::Dial;
 use super::link::Link;
@@ -33,6 +34,7 @@ use super::transport::Way;
 use super::transport::measure::Goodput;
 use crate::cancel::Cancel;
 
+mod holders;
 mod landed;
 mod mapped;
 mod opened;
@@ -66,6 +68,10 @@ pub(super) trait Carrier {
     fn peer(&self) -> &PeerName;
     /// Whether tensors of the peer can be mapped now.
     fn maps(&self) -> bool;
+    /// Whether the peer passes on tensors of others.
+    fn passes_on(&self) -> bool;
+    /// Lanes of a way bring no more of what a holder was asked for.
+    fn want_no_more(&self, way: Way, call: u64);
     /// Chooses the way in which the bytes of a call are to come.
     fn choose_way(&self, call: &mut Call);
 }
@@ -81,11 +87,25 @@ pub(super) struct Todo<L = Link> {
     pub(super) over: Vec<(Instant, u64)>,
     /// Inquiries of theirs that nobody waits for any more.
     pub(super) gone: Vec<Cancel>,
+    /// Holders to be asked for bytes.
+    pub(super) aids: Vec<Wish>,
+    /// Calls whose deadline is another one now.
+    pub(super) expected: Vec<(Instant, u64, Arc<Peer>)>,
+    /// There is something to be tended.
+    pub(super) wake: bool,
 }
 
 impl<L> Default for Todo<L> {
     fn default() -> Self {
-        Self { send: None, finish: Vec::new(), over: Vec::new(), gone: Vec::new() }
+        Self {
+            send: None,
+            finish: Vec::new(),
+            over: Vec::new(),
+            gone: Vec::new(),
+            aids: Vec::new(),
+            expected: Vec::new(),
+            wake: false,
+        }
     }
 }
 
@@ -105,6 +125,9 @@ impl<L> Todo<L> {
         self.finish.extend(other.finish);
         self.over.extend(other.over);
         self.gone.extend(other.gone);
+        self.aids.extend(other.aids);
+        self.expected.extend(other.expected);
+        self.wake |= other.wake;
         self
     }
 }
@@ -119,6 +142,10 @@ pub(super) struct OpenPull {
     pub(super) way: Way,
     /// The segment that its bytes are mapped in, and the holder of its witness.
     pub(super) mapped: Option<(u32, u64)>,
+    /// What is leased for it here: the tensor, or our copy of another peer's; nothing where it is on its way here itself.
+    pub(super) leased: Option<u64>,
+    /// The reader may get it from others, and have it for others.
+    pub(super) spreads: bool,
 }
 
 /// What is known of a peer besides the directory.
@@ -210,8 +237,8 @@ impl Peer {
     }
 }
 
-fn pull_done(call: u64, id: u64) -> Vec<u8> {
-    frame::encode(PeerKind::PullDone.into(), 0, call, &v1::PullDone { id })
+fn pull_done(call: u64, id: u64, holds: bool) -> Vec<u8> {
+    frame::encode(PeerKind::PullDone.into(), 0, call, &v1::PullDone { id, holds })
 }
 
 impl<L: Carrier> State<L> {
@@ -263,6 +290,13 @@ impl<L: Carrier> State<L> {
             }
             let before = call.way();
             link.choose_way(call);
+            if matches!(call.kind, Kind::Aid(_)) && (call.way() == Way::Stream || !link.passes_on()) {
+                let message = format!("{} passes no tensors on", link.peer());
+                todo.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+                continue;
+            }
             if matches!(call.kind, Kind::Map(_)) && !link.maps() {
                 self.unsendable(number, &mut todo);
                 continue;
@@ -273,6 +307,9 @@ impl<L: Carrier> State<L> {
                 todo.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
+            }
+            if !call.has_lanes() {
+                todo.finish.extend(call.end_aid());
             }
             call.sent_on = Some(link.id());
             call.sent_before = true;
@@ -338,23 +375,26 @@ impl<L: Carrier> State<L> {
         if call.sent_on.is_some() {
             self.on_link -= 1;
         }
+        if let (Kind::Aid(aid), Some(link)) = (&call.kind, &self.link) {
+            link.want_no_more(aid.way, number);
+        }
         if served {
-            self.settle(&call, &mut todo);
+            self.settle(&call, true, &mut todo);
         }
         let todo = todo.and(self.pump());
         (Some(call), todo)
     }
 
     /// Tells the owner that the lease of a pull may end: now, or when that life of it is back.
-    fn settle(&mut self, call: &Call, todo: &mut Todo<L>) {
-        let id = match &call.kind {
-            Kind::Pull(pull) => pull.id,
-            Kind::Map(map) => map.id,
-            Kind::Small { .. } | Kind::Inquire { .. } => return,
+    fn settle(&mut self, call: &Call, served: bool, todo: &mut Todo<L>) {
+        let (id, holds) = match &call.kind {
+            Kind::Pull(pull) => (pull.id, served && pull.growth.is_some()),
+            Kind::Map(map) => (map.id, false),
+            Kind::Small { .. } | Kind::Inquire { .. } | Kind::Aid(_) => return,
         };
         match &self.link {
             Some(link) if call.expected == Some(link.incarnation()) => {
-                todo.frame(link, pull_done(call.number, id));
+                todo.frame(link, pull_done(call.number, id, holds));
             }
             Some(_) => {}
             None if self.owed.len() < OWED_MAX => self.owed.push((call.number, id)),
@@ -393,7 +433,7 @@ impl<L: Carrier> State<L> {
         if let Some(call) = self.calls.remove(&number)
             && call.sent_before
         {
-            self.settle(&call, todo);
+            self.settle(&call, false, todo);
         }
     }
 
@@ -417,7 +457,7 @@ impl<L: Carrier> State<L> {
         self.dial.connected();
         let mut todo = Todo { gone: self.take_inquiries(), ..Todo::default() };
         for (call, id) in std::mem::take(&mut self.owed) {
-            todo.frame(link, pull_done(call, id));
+            todo.frame(link, pull_done(call, id, false));
         }
         todo.and(self.pump())
     }
@@ -446,7 +486,12 @@ impl<L: Carrier> State<L> {
         for number in back.into_iter().rev() {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             call.sent_on = None;
-            if call.withdrawn {
+            if matches!(call.kind, Kind::Aid(_)) {
+                // The pull goes on from elsewhere at once.
+                todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+            } else if call.withdrawn {
                 self.forget(number, &mut todo);
             } else {
                 self.waiting.push_front(number);

@@ -9,16 +9,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
-use tensorlane_proto::frame::{self, FAILED, FrameError, Header, ITEMS_MAX, PEER_BODY_MAX, PeerKind, REPLY};
+use tensorlane_proto::frame::{
+    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason, wire};
 
-use super::api::Asked;
+use super::aid::{self, HOLDERS_SINCE};
+use super::api::{Aided, Asked, AskedAid, Holders, PeerKey, Served, Sought};
+use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::pipe::{Bulk, SendError};
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
 use super::shared::{Shared, count_out};
+use super::source::Source;
 use super::transport::Way;
 use super::transport::shm::MAPS_MAX;
 use crate::cancel::Cancel;
@@ -46,9 +51,10 @@ pub(super) fn question(
         PeerKind::Pull => pull(shared, link, header, decode(header, body)?),
         PeerKind::PullDone => {
             let done: v1::PullDone = decode(header, body)?;
-            close(shared, link, header.call, Some(done.id));
+            close(shared, link, header.call, Some(done.id), done.holds);
             Ok(())
         }
+        PeerKind::Seek => seek(shared, link, header, &decode(header, body)?),
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
         PeerKind::Cancel => {
@@ -64,6 +70,8 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
     let call = header.call;
     let way = Way::try_from(asked.way).map_err(|_| FrameError::Malformed(header.kind))?;
     let transport = link.ways.of(way).ok_or(FrameError::OutOfPlace(header.kind))?;
+    let on_lanes = matches!(way, Way::Lanes | Way::Quic);
+    let spreads = asked.spreads && on_lanes && asked.selection.is_none() && link.version >= HOLDERS_SINCE;
     let resumed = {
         let state = link.peer.state.lock();
         // A second time on one connection only to give up another way.
@@ -82,23 +90,29 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
     };
     let opened = match way {
         Way::Shm => open_map(shared, link, &asked),
-        Way::Stream | Way::Lanes | Way::Quic => open(shared, link, asked, resumed),
+        Way::Stream | Way::Lanes | Way::Quic if asked.owner.is_some() => {
+            if !on_lanes || link.version < HOLDERS_SINCE {
+                return Err(FrameError::Malformed(header.kind).into());
+            }
+            open_aid(shared, link, &asked)
+        }
+        Way::Stream | Way::Lanes | Way::Quic => open(shared, link, asked, resumed, spreads),
     };
     match opened {
         Err(failure) => {
             // A continued pull that cannot go on gives its first lease back.
-            close(shared, link, call, None);
+            close(shared, link, call, None, false);
             link.submit(failed(PeerKind::Pull, call, &failure));
         }
-        Ok((id, head, bulk)) => {
+        Ok(Opened { id, leased, head, bulk }) => {
             let bulk = Bulk { call, ..bulk };
             let shm = link.ways.shm().filter(|_| way == Way::Shm);
-            let mapped = shm.map(|shm| (bulk.source.block().segment_id(), shm.holder()));
-            let before =
-                link.peer.state.lock().open.insert(call, OpenPull { id, link: link.id, way, mapped });
+            let mapped = shm.zip(bulk.source.block()).map(|(shm, block)| (block.segment_id(), shm.holder()));
+            let pull = OpenPull { id, link: link.id, way, mapped, leased, spreads };
+            let before = link.peer.state.lock().open.insert(call, pull);
             if let Some(before) = before {
                 stop_sending(link, call, before.way, None);
-                shared.serve.done(&link.key(), before.id);
+                release(shared, link, &before);
             }
             let head = frame::encode(PeerKind::Pull.into(), REPLY, call, &head);
             match transport.serve(head, bulk) {
@@ -126,13 +140,29 @@ fn stop_sending(link: &Arc<Link>, call: u64, way: Way, end: Option<Vec<u8>>) {
     }
 }
 
+/// A pull that can be served.
+struct Opened {
+    /// The tensor, as the reader calls it.
+    id: u64,
+    leased: Option<u64>,
+    head: v1::PullHead,
+    bulk: Bulk,
+}
+
+/// The lives that a reader names, as many as may be named.
+fn lives(lives: &[v1::Life]) -> Vec<PeerKey> {
+    lives.iter().take(LOST_MAX).filter_map(aid::key).collect()
+}
+
 /// Leases the tensor and finds its bytes.
 fn open(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     asked: v1::Pull,
     resumed: bool,
-) -> Result<(u64, v1::PullHead, Bulk), Failure> {
+    spreads: bool,
+) -> Result<Opened, Failure> {
+    let lost = spreads.then(|| lives(&asked.lost));
     let v1::Pull { id, selection, from, bytes, .. } = asked;
     let selection = wire::selection(selection)?;
     if from > bytes {
@@ -140,7 +170,7 @@ fn open(
         return Err(Failure::new(Reason::InvalidArgument, message));
     }
     let key = link.key();
-    let mut served = shared.serve.open(&key, &Asked { id, selection, bytes, resumed })?;
+    let mut served = shared.serve.open(&key, &Asked { id, selection, bytes, resumed, spreads: lost })?;
     let ours = served.descriptor.layout.bytes();
     if ours != bytes {
         shared.serve.done(&key, id);
@@ -148,38 +178,96 @@ fn open(
         return Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours));
     }
     served.source.skip(from);
-    let head =
-        v1::PullHead { descriptor: Some((&served.descriptor).into()), crc32c: served.crc32c, place: None };
-    Ok((id, head, Bulk { call: 0, source: served.source, at: from, end: bytes }))
+    let (head, source) = headed(served);
+    let bulk = Bulk { call: 0, source, at: from, end: bytes, relayed: false };
+    Ok(Opened { id, leased: Some(id), head, bulk })
+}
+
+/// What is said first of what is served.
+fn headed(served: Served) -> (v1::PullHead, Source) {
+    let Served { descriptor, crc32c, source, holders } = served;
+    let holders = holders.map(|Holders { pass, peers }| (pass, peers.iter().map(aid::life).collect()));
+    let (pass, holders) = holders.map_or_else(Default::default, |(pass, peers)| (pass.to_vec(), peers));
+    let descriptor = Some((&descriptor).into());
+    (v1::PullHead { descriptor, crc32c, place: None, holders, pass: pass.into() }, source)
+}
+
+/// Finds what is here of another peer's tensor.
+fn open_aid(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<Opened, Failure> {
+    let v1::Pull { id, from, bytes, .. } = *asked;
+    let invalid = |what: &str| Failure::new(Reason::InvalidArgument, what.to_owned());
+    let owner = asked.owner.as_ref().and_then(aid::key);
+    let owner = owner.ok_or_else(|| invalid("the owner of the tensor is not the name and life of a peer"))?;
+    let pass = Pass::try_from(&asked.pass[..]).map_err(|_| invalid("a pass has 16 bytes"))?;
+    if asked.selection.is_some() || from != 0 {
+        return Err(invalid("a tensor is passed on as a whole"));
+    }
+    let Aided { served, leased } = shared.serve.aid(&link.key(), &AskedAid { owner, id, bytes, pass })?;
+    let (head, source) = headed(served);
+    Ok(Opened { id, leased, head, bulk: Bulk { call: 0, source, at: 0, end: bytes, relayed: true } })
+}
+
+/// A reader wants to know more of the owner. One whose pull is not open has ended it.
+fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek) -> Result<(), Ended> {
+    let call = header.call;
+    let open = link.peer.state.lock().open.get(&call).filter(|open| open.id == asked.id).copied();
+    let Some(open) = open.filter(|open| open.spreads && open.link == link.id) else {
+        link.submit(frame::encode(PeerKind::Seek.into(), REPLY, call, &v1::Sought::default()));
+        return Ok(());
+    };
+    let sought = if asked.proof { Sought::Proof } else { Sought::Holders(lives(&asked.lost)) };
+    let answering = Arc::downgrade(link);
+    shared.serve.seek(
+        &link.key(),
+        open.id,
+        sought,
+        Box::new(move |found| {
+            let Some(link) = answering.upgrade() else { return };
+            link.submit(match found {
+                Ok((holders, crc32c)) => {
+                    let sought = v1::Sought { holders: holders.iter().map(aid::life).collect(), crc32c };
+                    frame::encode(PeerKind::Seek.into(), REPLY, call, &sought)
+                }
+                Err(failure) => failed(PeerKind::Seek, call, &failure),
+            });
+        }),
+    );
+    Ok(())
+}
+
+/// Ends the lease of a pull, if it has one.
+fn release(shared: &Shared, link: &Link, open: &OpenPull) {
+    if let Some(leased) = open.leased {
+        shared.serve.done(&link.key(), leased);
+    }
 }
 
 /// Leases the tensor and says where it lies.
-fn open_map(
-    shared: &Arc<Shared>,
-    link: &Arc<Link>,
-    asked: &v1::Pull,
-) -> Result<(u64, v1::PullHead, Bulk), Failure> {
+fn open_map(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<Opened, Failure> {
     let v1::Pull { id, bytes, .. } = *asked;
     if asked.selection.is_some() || asked.from != 0 {
         return Err(Failure::new(Reason::InvalidArgument, "a tensor is mapped as a whole"));
     }
     let served = shared.serve.map(&link.key(), id, bytes)?;
-    let block = served.source.block();
-    let place = v1::Place { segment: block.segment_id(), offset: block.offset(), bytes: block.len() };
-    let head = v1::PullHead {
-        descriptor: Some((&served.descriptor).into()),
-        crc32c: served.crc32c,
-        place: Some(place),
-    };
-    Ok((id, head, Bulk { call: 0, source: served.source, at: 0, end: bytes }))
+    let (head, source) = headed(served);
+    let place = source.block().map(|block| v1::Place {
+        segment: block.segment_id(),
+        offset: block.offset(),
+        bytes: block.len(),
+    });
+    let bulk = Bulk { call: 0, source, at: 0, end: bytes, relayed: false };
+    Ok(Opened { id, leased: Some(id), head: v1::PullHead { place, ..head }, bulk })
 }
 
 /// Ends the lease of an open pull. One that is not known was ended before.
-fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>) {
+fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>, holds: bool) {
     let open = link.peer.state.lock().close(call, id);
     if let Some(open) = open {
         stop_sending(link, call, open.way, None);
-        shared.serve.done(&link.key(), open.id);
+        if open.spreads {
+            shared.serve.left(&link.key(), open.id, holds);
+        }
+        release(shared, link, &open);
     }
 }
 
@@ -195,7 +283,10 @@ pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
     for (call, open) in before.into_iter().filter(|(_, open)| !is_mapped(open)) {
         let removed = link.peer.state.lock().close_forgotten(call, &open);
         if let Some(open) = removed {
-            shared.serve.done(&link.key(), open.id);
+            if open.spreads {
+                shared.serve.left(&link.key(), open.id, false);
+            }
+            release(shared, link, &open);
         }
     }
 }
@@ -210,7 +301,7 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     }
     let way = link.peer.state.lock().open.get(&call).map_or(Way::Stream, |open| open.way);
     stop_sending(link, call, way, Some(failed(PeerKind::Pull, call, &cancelled)));
-    close(shared, link, call, None);
+    close(shared, link, call, None, false);
 }
 
 fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {

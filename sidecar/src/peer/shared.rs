@@ -4,19 +4,22 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use tensorlane_proto::{Failure, Fingerprint, PeerName, Reason};
+use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
+use super::aid;
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
+use super::calls::{Call, Kind};
 use super::claim::Proven;
 use super::connect::Refused;
 use super::counters::Counters;
 use super::dial::{self, Candidate};
 use super::link::{Ended, Link};
+use super::peers::CallHandle;
 use super::remote::{Patience, Peer, Todo};
 use super::serving;
 use super::steward::Steward;
@@ -26,6 +29,8 @@ use crate::cancel::Cancel;
 
 /// What all threads share.
 pub(super) struct Shared {
+    /// Itself, for what goes on after a call.
+    own: Weak<Self>,
     pub(super) config: PeersConfig,
     pub(super) me: Me,
     keys: RwLock<Arc<Keys>>,
@@ -80,10 +85,11 @@ impl Drop for Registered {
 }
 
 impl Shared {
-    pub(super) fn new(world: World) -> Self {
+    pub(super) fn new(world: World, own: Weak<Self>) -> Self {
         let World { config, me, keys, known, serve, counters } = world;
         let node = config.node.clone().map(|node| Arc::new(Node::new(node, &keys.fingerprint)));
         Self {
+            own,
             config,
             me,
             keys: RwLock::new(Arc::new(prepare(&keys))),
@@ -185,16 +191,74 @@ impl Shared {
 
     /// Does what a state change asked for. Called without locks.
     pub(super) fn perform(&self, todo: Todo) {
-        let Todo { send, finish, over, gone } = todo;
+        let Todo { send, finish, over, gone, aids, expected, wake } = todo;
         if let Some((link, mut frames)) = send {
             let together = if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat() };
             link.submit(together);
         }
         self.steward.forget(&over);
         gone.iter().for_each(Cancel::cancel);
+        for (deadline, call, peer) in expected {
+            self.steward.expect(deadline, call, &peer);
+        }
         for finish in finish {
             finish();
         }
+        if let Some(own) = self.own.upgrade().filter(|_| !aids.is_empty()) {
+            aids.into_iter().for_each(|wish| aid::begin(&own, wish));
+        }
+        if wake {
+            self.steward.wake();
+        }
+    }
+
+    /// Begins a call to a peer.
+    pub(super) fn call(
+        self: &Arc<Self>,
+        name: &PeerName,
+        expected: Option<Incarnation>,
+        deadline: Instant,
+        kind: Kind,
+    ) -> CallHandle {
+        let shared = self;
+        let number = shared.next_call();
+        let mut call = Call::new(kind, deadline, number, expected);
+        let refused = match self.peer_of(name) {
+            Ok(_) if shared.is_stopping() => Failure::new(Reason::Draining, "this sidecar is stopping"),
+            Err(failure) => failure,
+            Ok(peer) => {
+                let (todo, needs_link) = {
+                    let mut state = peer.state.lock();
+                    // Under the lock: a deadline that is over already must find its call.
+                    shared.steward.expect(deadline, number, &peer);
+                    let todo = state.place(call);
+                    (todo, state.needs_link())
+                };
+                shared.perform(todo);
+                if needs_link {
+                    shared.steward.wake();
+                }
+                return CallHandle { call: Some((Arc::downgrade(shared), peer, number)) };
+            }
+        };
+        if let Some(finish) = call.fail(refused) {
+            finish();
+        }
+        CallHandle { call: None }
+    }
+
+    /// The peer of a name, if the directory lists it or it is connected.
+    pub(super) fn peer_of(&self, name: &PeerName) -> Result<Arc<Peer>, Failure> {
+        if let Some(peer) = self.known_peer(name)
+            && peer.state.lock().link.is_some()
+        {
+            return Ok(peer);
+        }
+        if *name == self.me.peer || self.known.peer(name).is_none() {
+            let message = format!("the directory of {} lists no other peer {name}", self.me.exchange);
+            return Err(Failure::new(Reason::PeerUnknown, message));
+        }
+        Ok(self.peer(name))
     }
 
     /// Starts a thread that [`Peers::stop`] joins. False where there can be no more.

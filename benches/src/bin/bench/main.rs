@@ -40,6 +40,8 @@ enum What {
     Tcp(Options),
     /// Every path between two sidecars, beside the best that plain sockets do.
     Paths(Options),
+    /// The rows of `paths` about one tensor that eight hosts want at the same time, alone.
+    Fanout(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
     /// The other end of a limit.
@@ -66,6 +68,7 @@ fn main() -> ExitCode {
         What::Local(options) => measure(&options, style, local::run),
         What::Tcp(options) => measure(&options, style, tcp::run),
         What::Paths(options) => measure(&options, style, paths::run),
+        What::Fanout(options) => measure(&options, style, paths::fanout::run),
         What::Cluster(options) => measure(&options, style, cluster::run),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),

@@ -1,6 +1,7 @@
 //! The rows of `bench paths`: tensors between two sidecars, beside the best that sockets do with the same bytes.
 
 mod choice;
+pub(crate) mod fanout;
 mod far;
 
 use anyhow::Result;
@@ -44,6 +45,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     measured.push(overhead(bench, &hosts)?);
     hosts.shape(MBIT)?;
     measured.push(beside_sockets(bench, &hosts, &rows::GET_SHAPED, (16 * MI, TLS), &[How::Write])?);
+    measured.extend(fanout::run(bench)?);
     measured.push(choice::run(bench)?);
     Ok(measured)
 }

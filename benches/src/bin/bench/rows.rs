@@ -123,6 +123,20 @@ pub(crate) static OVERHEAD: Row = row(
     "none; what sockets carry both ways for a tensor of 64 MiB on plain lanes, by what it has",
     Bound::ValueAtMost(1.01),
 );
+pub(crate) static FANOUT: Row = row(
+    "fanout.8",
+    "s",
+    "256 MiB along a chain of plain sockets over the same cables of 1 Gb/s, in chunks of 1 MiB",
+    Bound::RatioAtMost(1.3),
+);
+pub(crate) static FANOUT_TLS: Row =
+    row("fanout.8_tls", "s", "the same chain of plain sockets, which encrypts nothing", Bound::Reported);
+pub(crate) static FANOUT_SOURCE: Row = row(
+    "fanout.8_source",
+    "x",
+    "none; bytes that the owner sends to 8 readers, by the bytes of the tensor",
+    Bound::ValueAtMost(1.2),
+);
 pub(crate) static SMALL_REMOTE: Row = row(
     "small.remote",
     "tensors/s",

@@ -251,6 +251,7 @@ pub(crate) fn moved(moved: &Moved) -> Value {
         "seconds": moved.took.as_secs_f64(),
         "refusals": refusals,
         "paths": paths,
+        "senders": moved.senders.iter().map(|(peer, bytes)| json!({ "peer": peer, "bytes": bytes })).collect::<Vec<_>>(),
     })
 }
 

@@ -76,6 +76,7 @@ impl World {
             deadline_max: Duration::from_secs(60),
             fingerprint: Fingerprint([7; 32]),
             routes: crate::exchange::RoutePolicy::default(),
+            fanout: crate::exchange::FanoutSettings::default(),
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
         let socket = directory.path().join("grpc.sock");

@@ -22,6 +22,7 @@ impl State {
                 pull.landed = pull.bytes;
                 pull.transfer = None;
                 let (bytes, lanes) = transfer.travelled();
+                pull.paths.sent_by(transfer.senders());
                 pull.paths.came(pull.way, bytes, lanes);
                 self.finish_whole(transfer.call)
             }
@@ -31,11 +32,22 @@ impl State {
     }
 
     /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.
-    fn finish_whole(&mut self, number: u64) -> Todo {
-        let Some(call) = self.calls.get(&number) else { return Todo::default() };
-        let Kind::Pull(pull) = &call.kind else { return Todo::default() };
-        if call.sent_on.is_some() && !pull.opened {
+    pub(in crate::peer) fn finish_whole(&mut self, number: u64) -> Todo {
+        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+        let sent_on = call.sent_on;
+        let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
+        if sent_on.is_some() && !pull.opened {
             return Todo::default();
+        }
+        if pull.is_unproven() {
+            // Asked for long ago, or now; or on the next connection.
+            let mut todo = Todo::default();
+            if let Some(link) = self.link.as_ref().filter(|link| sent_on == Some(link.id))
+                && let Some(frame) = pull.ask_proof(number, link.id)
+            {
+                todo.frame(link, frame);
+            }
+            return todo;
         }
         self.waiting.retain(|waiting| *waiting != number);
         let (call, mut todo) = self.over(number, true);
@@ -46,19 +58,15 @@ impl State {
     /// The head of a pull came, whose bytes do not come on the control connection: has them brought by whoever brings them.
     pub(in crate::peer) fn opened(&mut self, number: u64, link: &Link) -> Todo {
         let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
-        let deadline = call.deadline;
         if call.withdrawn {
             // Its Cancel is on the way, and nothing else comes.
             return self.over(number, false).1;
         }
         let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
-        if pull.landing.is_some() && pull.landed == pull.bytes {
+        if pull.is_whole() {
             return self.finish_whole(number);
         }
-        if let Some(way) = link.ways.of(pull.way) {
-            way.bring(number, deadline, pull);
-        }
-        Todo::default()
+        self.bring(number, link)
     }
 
     /// A pull on lanes goes on another way: on other lanes with what is missing, on the control connection from the bytes that
@@ -81,6 +89,7 @@ impl State {
             pull.landed = landed;
         }
         let (bytes, lanes) = transfer.travelled();
+        pull.paths.sent_by(transfer.senders());
         let why = if transfer.has_moved() { FallBack::LanesBroke } else { FallBack::NoLane };
         pull.paths.came(pull.way, bytes, lanes);
         pull.paths.left(pull.way, why);

@@ -102,7 +102,7 @@ impl State {
     pub(in crate::peer) fn unmapped(&mut self, incarnation: Incarnation, call: u64, id: u64) -> Todo {
         let mut todo = Todo::default();
         match &self.link {
-            Some(link) if link.incarnation == incarnation => todo.frame(link, pull_done(call, id)),
+            Some(link) if link.incarnation == incarnation => todo.frame(link, pull_done(call, id, false)),
             None if self.incarnation == Some(incarnation) && self.owed.len() < super::OWED_MAX => {
                 self.owed.push((call, id));
             }
@@ -125,7 +125,7 @@ impl<L: Carrier> State<L> {
         let Some(call) = self.calls.remove(&number) else { return };
         if call.sent_before {
             // The owner may have leased it on the connection before.
-            self.settle(&call, todo);
+            self.settle(&call, false, todo);
         }
         todo.over.push((call.deadline, number));
         todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));

@@ -77,7 +77,14 @@ impl Node {
             let failure = Failure::new(Reason::NotFound, refusal.to_string());
             return Served { frames: vec![failed(call, &failure)], ..Served::default() };
         }
-        let open = OpenPull { id: asked.id, link: wire, way: Way::Stream, mapped: None };
+        let open = OpenPull {
+            id: asked.id,
+            link: wire,
+            way: Way::Stream,
+            mapped: None,
+            leased: Some(asked.id),
+            spreads: false,
+        };
         if let Some(before) = self.other(peer).state.open.insert(call, open) {
             self.ends(now, by, before.id);
         }
@@ -86,7 +93,7 @@ impl Node {
         assert!(asked.from <= asked.bytes, "a pull goes on behind its end");
         let shape = Shape::new(&[asked.bytes]).expect("one dimension");
         let descriptor = Descriptor::host(Layout::contiguous(DType::U8, shape).expect("a row of bytes"));
-        let head = v1::PullHead { descriptor: Some((&descriptor).into()), crc32c: None, place: None };
+        let head = v1::PullHead { descriptor: Some((&descriptor).into()), ..v1::PullHead::default() };
         let head = frame::encode(PeerKind::Pull.into(), REPLY, call, &head);
         Served { frames: vec![head], sending: Some(Sending { call, at: asked.from, bytes }), cancelled: None }
     }

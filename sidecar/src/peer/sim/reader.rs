@@ -13,10 +13,8 @@ use super::node::{Get, Node};
 use super::wire::End;
 use super::{Dice, Seen};
 use crate::peer::calls::{Call, Head, Kind, PullCall};
-use crate::peer::paths::Paths;
 use crate::peer::remote::Todo;
 use crate::peer::tests::world::block;
-use crate::peer::transport::Way;
 
 impl Node {
     /// Pulls a tensor of another peer; its number as a call.
@@ -32,22 +30,8 @@ impl Node {
             };
             outcomes.lock().push((number, told));
         });
-        let pull = PullCall {
-            id: get.put.id.0,
-            selection: Selection::All,
-            bytes,
-            transport,
-            way: Way::Stream,
-            opened: false,
-            landing: Some(landing),
-            transfer: None,
-            landed: 0,
-            paths: Paths::default(),
-            missed: None,
-            head: None,
-            done: Some(done),
-            failed: None,
-        };
+        let wanted = (get.put.id.0, Selection::All, bytes);
+        let pull = PullCall::new(wanted, transport, landing, None, done);
         let (owner, life) = (get.put.owner, get.put.life);
         self.gets.insert(number, get);
         let call = Call::new(Kind::Pull(Box::new(pull)), deadline, number, Some(life));

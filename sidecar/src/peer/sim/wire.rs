@@ -40,6 +40,12 @@ impl Carrier for End {
         false
     }
 
+    fn passes_on(&self) -> bool {
+        false
+    }
+
+    fn want_no_more(&self, _way: Way, _call: u64) {}
+
     fn choose_way(&self, call: &mut Call) {
         if let Kind::Pull(pull) = &mut call.kind {
             (pull.opened, pull.way) = (false, Way::Stream);

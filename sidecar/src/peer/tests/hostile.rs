@@ -273,7 +273,7 @@ fn the_same_call_twice_on_one_connection_is_refused_and_its_lease_kept_for_the_g
     let (_table, a, evil) = victim();
     a.twin.add(7, sealed(&a.arena, 1000, 1), 1);
     let mut raw = greeted(&a, &evil);
-    let pull = v1::Pull { id: 7, selection: None, from: 0, bytes: 1000, way: 0 };
+    let pull = v1::Pull { id: 7, bytes: 1000, ..Default::default() };
     raw.send(PeerKind::Pull, 0, 5, &pull);
     assert!(raw.next_of(PeerKind::Chunk).is_some());
     raw.send(PeerKind::Pull, 0, 5, &pull);
@@ -299,7 +299,7 @@ fn answered(answer: impl FnOnce(&mut Raw, u64)) -> (One, crate::peer::PullFailed
 fn head(bytes: u64) -> v1::PullHead {
     let descriptor =
         v1::Descriptor { dtype: u8_code(), shape: vec![bytes], byte_length: bytes, ..Default::default() };
-    v1::PullHead { descriptor: Some(descriptor), crc32c: None, place: None }
+    v1::PullHead { descriptor: Some(descriptor), ..Default::default() }
 }
 
 fn u8_code() -> u32 {

@@ -2,6 +2,7 @@
 
 mod copied;
 mod datagrams;
+mod fanout;
 mod faults;
 mod hostile;
 mod keys;

@@ -131,6 +131,7 @@ fn a_landing_of_another_length_is_refused_before_anything_is_asked() {
         landing,
         deadline: Instant::now() + PATIENCE,
         transport: Transport::Tcp,
+        growth: None,
     };
     a.peers.pull(&name("b"), None, order, move |outcome| tell.send(outcome).unwrap());
     assert_eq!(told.recv().unwrap().unwrap_err().failure.reason, Reason::InvalidArgument);

@@ -19,8 +19,9 @@ use super::keys;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::peer::{
-    Asked, Counters, Known, KnownPeer, LanesConfig, MapFailed, MapOrder, Mapped, Me, NodeConfig, PeerKey,
-    Peers, PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served, Source,
+    Aided, Asked, AskedAid, Counters, Found, Growth, Holders, Known, KnownPeer, LanesConfig, MapFailed,
+    MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers, PeersConfig, PullFailed, PullOrder,
+    Pulled, Serve, Served, Sought, Source,
 };
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -131,7 +132,18 @@ pub(crate) struct Twin {
     pub(crate) held: Mutex<Vec<Reply>>,
     /// Raised when the asker of a held one is gone.
     pub(crate) asking: Mutex<Vec<Cancel>>,
+    /// Whom a reader is given to, best first.
+    pub(crate) holders: Mutex<HashMap<PeerName, Vec<PeerKey>>>,
+    /// Tensors of others on their way here, by their ids.
+    pub(crate) growths: Mutex<HashMap<u64, Arc<Growth>>>,
+    /// Heads say no checksum; it is made when it is asked for.
+    pub(crate) unsummed: AtomicBool,
+    /// Readers that are done, and whether they have the tensor.
+    pub(crate) left: Mutex<Vec<(PeerName, bool)>>,
 }
+
+/// What readers of every tensor show.
+pub(crate) const PASS: Pass = [9; 16];
 
 impl Twin {
     pub(crate) fn new() -> Arc<Self> {
@@ -144,6 +156,10 @@ impl Twin {
             hold_inquiries: AtomicBool::new(false),
             held: Mutex::default(),
             asking: Mutex::default(),
+            holders: Mutex::default(),
+            growths: Mutex::default(),
+            unsummed: AtomicBool::new(false),
+            left: Mutex::default(),
         })
     }
 
@@ -154,8 +170,20 @@ impl Twin {
         self.tensors.lock().insert(id, (block, layout));
     }
 
+    fn bytes(&self, id: u64) -> Vec<u8> {
+        let block = self.tensors.lock()[&id].0.clone();
+        block.chunk(0..block.len()).unwrap().to_vec()
+    }
+
     pub(crate) fn leased(&self) -> i64 {
         self.leases.lock().values().sum()
+    }
+
+    /// The first holder of a reader that is not lost.
+    fn holder(&self, reader: &PeerKey, lost: &[PeerKey]) -> Vec<PeerKey> {
+        let holders = self.holders.lock();
+        let all = holders.get(&reader.name).into_iter().flatten();
+        all.filter(|holder| !lost.contains(holder)).take(1).cloned().collect()
     }
 
     fn event(&self, what: &str, peer: &PeerKey) {
@@ -164,8 +192,8 @@ impl Twin {
 }
 
 impl Serve for Twin {
-    fn open(&self, _: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
-        let Asked { id, ref selection, resumed, .. } = *asked;
+    fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
+        let Asked { id, ref selection, resumed, ref spreads, .. } = *asked;
         if self.draining.load(Ordering::SeqCst) && !resumed {
             return Err(Failure::new(Reason::Draining, "nothing new"));
         }
@@ -176,15 +204,17 @@ impl Serve for Twin {
             .cloned()
             .ok_or_else(|| Failure::new(Reason::NotFound, format!("no tensor {id}")))?;
         let resolved = selection.resolve(&layout)?;
-        let whole = *selection == Selection::All;
+        let whole = *selection == Selection::All && !self.unsummed.load(Ordering::SeqCst);
+        let peers = spreads.as_ref().map(|lost| self.holder(from, lost));
+        let holders = peers.map(|peers| Holders { pass: PASS, peers });
         let crc32c = whole.then(|| crc32c::crc32c(block.chunk(0..block.len()).unwrap()));
         let source = Source::new(block, resolved.runs()).unwrap();
         *self.leases.lock().entry(id).or_default() += 1;
         self.opens.fetch_add(1, Ordering::SeqCst);
-        Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source })
+        Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source, holders })
     }
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
-        let asked = Asked { id, selection: Selection::All, bytes, resumed: false };
+        let asked = Asked { id, selection: Selection::All, bytes, resumed: false, spreads: None };
         let served = self.open(from, &asked)?;
         match served.descriptor.layout.bytes() == bytes {
             true => Ok(served),
@@ -193,6 +223,34 @@ impl Serve for Twin {
                 Err(Failure::new(Reason::LayoutMismatch, "it has other bytes"))
             }
         }
+    }
+    fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
+        let AskedAid { id, bytes, pass, .. } = *asked;
+        if let Some(growth) = self.growths.lock().get(&id).cloned() {
+            let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
+            let (descriptor, source) = (Descriptor::host(layout), Source::growing(growth, pass));
+            return Ok(Aided {
+                served: Served { descriptor, crc32c: None, source, holders: None },
+                leased: None,
+            });
+        }
+        if pass != PASS {
+            return Err(Failure::new(Reason::NotFound, "another pass"));
+        }
+        let asked = Asked { id, selection: Selection::All, bytes, resumed: false, spreads: None };
+        Ok(Aided { served: self.open(from, &asked)?, leased: Some(id) })
+    }
+    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>) {
+        match sought {
+            Sought::Holders(lost) => reply(Ok((self.holder(from, &lost), None))),
+            Sought::Proof => {
+                let sum = crc32c::crc32c(&self.bytes(id));
+                reply(Ok((Vec::new(), Some(sum))));
+            }
+        }
+    }
+    fn left(&self, from: &PeerKey, _: u64, holds: bool) {
+        self.left.lock().push((from.name.clone(), holds));
     }
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;
@@ -248,10 +306,14 @@ pub(crate) struct One {
     pub(crate) identity: Identity,
     /// What its pulls are ordered by.
     pub(crate) transport: Transport,
+    key: PeerKey,
 }
 
 /// What a pull tells when it is over.
 type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
+
+/// What one tells from which others are served: the checksum that the owner says, and who sent what.
+type ToldOn = mpsc::Receiver<Result<(Option<u32>, Paths), Failure>>;
 
 pub(crate) struct Start<'a> {
     pub(crate) name: &'a str,
@@ -268,6 +330,8 @@ pub(crate) struct Start<'a> {
     pub(crate) lanes: LanesConfig,
     /// The directory that the sidecars of its node share, if any.
     pub(crate) node: Option<std::path::PathBuf>,
+    /// The newest version of the protocol that it speaks.
+    pub(crate) version: u32,
 }
 
 impl<'a> Start<'a> {
@@ -284,6 +348,7 @@ impl<'a> Start<'a> {
             listed: None,
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },
             node: None,
+            version: tensorlane_proto::frame::PEER_VERSION,
         }
     }
 
@@ -299,6 +364,7 @@ impl<'a> Start<'a> {
             handshake: self.handshake,
             backoff: (Duration::from_millis(5), Duration::from_millis(50)),
             lanes: self.lanes,
+            version: self.version,
             node,
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
         };
@@ -314,7 +380,8 @@ impl<'a> Start<'a> {
                 .unwrap();
         table.list(self.name, self.listed.unwrap_or(peers.bound_address()), fingerprint);
         let transport = if self.lanes.quic > 0 { Transport::Quic } else { Transport::Tcp };
-        One { peers, twin, arena, fingerprint, identity: self.identity, transport }
+        let key = PeerKey { name: name(self.name), incarnation: Incarnation(self.incarnation) };
+        One { peers, twin, arena, fingerprint, identity: self.identity, transport, key }
     }
 }
 
@@ -348,7 +415,8 @@ impl One {
     ) -> (Told, crate::peer::CallHandle, Block) {
         let (block, landing) = self.landing(bytes);
         let (tell, told) = mpsc::channel();
-        let order = PullOrder { id, selection, bytes, landing, deadline, transport: self.transport };
+        let order =
+            PullOrder { id, selection, bytes, landing, deadline, transport: self.transport, growth: None };
         let expected = expected.map(Incarnation);
         let handle = self.peers.pull(&name(from), expected, order, move |outcome| {
             let _ = tell.send(outcome);
@@ -367,11 +435,55 @@ impl One {
         let (block, landing) = self.landing(bytes);
         let (tell, told) = mpsc::channel();
         let deadline = Instant::now() + PATIENCE;
-        let order = PullOrder { id, selection: Selection::All, bytes, landing, deadline, transport };
+        let order =
+            PullOrder { id, selection: Selection::All, bytes, landing, deadline, transport, growth: None };
         let handle = self.peers.pull(&name(from), None, order, move |outcome| {
             let _ = tell.send(outcome);
         });
         (told, handle, block)
+    }
+
+    /// Begins a pull of all of a tensor, from which others are served meanwhile.
+    pub(crate) fn pull_on(
+        &self,
+        from: &str,
+        id: u64,
+        bytes: u64,
+    ) -> (ToldOn, crate::peer::CallHandle, Block) {
+        let (block, landing) = self.landing(bytes);
+        let (tell, told) = mpsc::channel();
+        let (deadline, transport, growth) = (Instant::now() + PATIENCE, self.transport, Growth::new());
+        self.twin.growths.lock().insert(id, Arc::clone(&growth));
+        let selection = Selection::All;
+        let order = PullOrder {
+            id,
+            selection,
+            bytes,
+            landing,
+            deadline,
+            transport,
+            growth: Some(Arc::clone(&growth)),
+        };
+        let sealed = block.clone();
+        let handle = self.peers.pull(&name(from), None, order, move |outcome| match outcome {
+            Ok(Pulled { landing, crc32c, paths, .. }) => {
+                drop(landing);
+                sealed.mark_sealed().unwrap();
+                growth.whole(sealed);
+                let _ = tell.send(Ok((crc32c, paths)));
+            }
+            Err(failed) => {
+                growth.gone();
+                drop((failed.landing, sealed));
+                let _ = tell.send(Err(failed.failure));
+            }
+        });
+        (told, handle, block)
+    }
+
+    /// Itself in its life.
+    pub(crate) fn key(&self) -> PeerKey {
+        self.key.clone()
     }
 
     /// Begins a map; its outcome comes through the channel.

@@ -196,6 +196,23 @@ impl Ways {
         self.lanes_of(way).or(other).map(Transport::way)
     }
 
+    /// Whether what comes this way can be read on the wire.
+    pub(super) fn is_plain(&self, way: Way) -> bool {
+        self.lanes_of(way).is_some_and(Lanes::is_plain)
+    }
+
+    /// The way in which another peer's tensor comes, by the transport that was chosen for it at its owner; none where there is
+    /// none that is good enough.
+    pub(super) fn for_aid(&self, chosen: negotiate::Transport, encrypted: bool) -> Option<Way> {
+        let lanes = self.lanes.as_ref().filter(|lanes| !encrypted || !lanes.is_plain());
+        let (first, second) = match chosen {
+            negotiate::Transport::Quic => (self.quic.as_ref(), lanes),
+            _ => (lanes, self.quic.as_ref()),
+        };
+        let hopeful = |lanes: &&Lanes| lanes.suits(u64::MAX) == Suits::Yes;
+        first.into_iter().chain(second).find(hopeful).map(Transport::way)
+    }
+
     /// Lanes that are connections, which have more to do than other ways: they are bound from outside.
     pub(super) fn lanes(&self) -> Option<&Lanes> {
         self.lanes.as_ref()

@@ -58,6 +58,7 @@ impl Scene {
             deadline_max: second,
             fingerprint: Fingerprint([7; 32]),
             routes: RoutePolicy::default(),
+            fanout: crate::exchange::FanoutSettings::default(),
         };
         let workers = Workers::default();
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);

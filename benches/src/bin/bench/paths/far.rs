@@ -131,7 +131,7 @@ impl Pages {
 }
 
 /// Waits until the sidecar has no copy of another peer's tensor.
-fn without_copies(client: &Client) -> Result<()> {
+pub(crate) fn without_copies(client: &Client) -> Result<()> {
     client.flush()?;
     if !wait::until(COPY_MAX, || Ok(client.status()?.copies == 0))? {
         bail!("copies stay although nobody holds them: {:?}", client.status()?);

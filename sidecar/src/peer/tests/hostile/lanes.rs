@@ -81,7 +81,7 @@ impl Bound {
     /// The evil peer has pulled tensor 7 of `a`, whose bytes are to be asked for.
     fn pulled(&mut self, bytes: u64) {
         self.a.twin.add(7, sealed(&self.a.arena, bytes, 1), 1);
-        self.control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, selection: None, from: 0, bytes, way: 1 });
+        self.control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes, way: 1, ..Default::default() });
         let (header, _) = self.control.next_of(PeerKind::Pull).unwrap();
         assert_eq!(header.flags, REPLY);
     }
@@ -152,8 +152,7 @@ fn lanes_that_are_gone_before_they_are_answered_leave_no_place_taken() {
     let (told, _, block) = bound.a.pull("evil", None, 7, Selection::All, bytes);
     let (pull, _) = bound.control.next_of(PeerKind::Pull).unwrap();
     let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
-    let head =
-        v1::PullHead { descriptor: Some((&Descriptor::host(layout)).into()), crc32c: None, place: None };
+    let head = v1::PullHead { descriptor: Some((&Descriptor::host(layout)).into()), ..Default::default() };
     bound.control.send(PeerKind::Pull, REPLY, pull.call, &head);
     for _ in 0..20 {
         let lane = bound.say(&bound.hello(LaneName { number: 0, serves: true }));
@@ -207,7 +206,7 @@ fn bytes_are_answered_as_they_are_asked_for_and_nothing_beyond_the_pull() {
         until(what, || bound.ended("frame") == count as u64 + 1);
     }
     // What is asked for after the end of the pull is refused, and its memory free.
-    bound.control.send(PeerKind::PullDone, 0, 5, &v1::PullDone { id: 7 });
+    bound.control.send(PeerKind::PullDone, 0, 5, &v1::PullDone { id: 7, holds: false });
     until("the lease has ended", || bound.a.twin.leased() == 0);
     ask(&mut lane, 5, 0, 100);
     assert_eq!(lane.next().unwrap().0.flags, REPLY | FAILED);
@@ -244,8 +243,7 @@ fn answers_that_were_not_asked_for_end_their_lane_and_the_pull_goes_on_with_the_
     let (pull, _) = bound.control.next_of(PeerKind::Pull).unwrap();
     let call = pull.call;
     let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
-    let head =
-        v1::PullHead { descriptor: Some((&Descriptor::host(layout)).into()), crc32c: None, place: None };
+    let head = v1::PullHead { descriptor: Some((&Descriptor::host(layout)).into()), ..Default::default() };
     bound.control.send(PeerKind::Pull, REPLY, call, &head);
     let piece = |lane: &mut Raw| {
         let (header, body) = lane.next_of(PeerKind::Ask).unwrap();

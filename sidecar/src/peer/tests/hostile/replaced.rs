@@ -52,7 +52,7 @@ fn a_pull_whose_end_was_lost_with_its_connection_is_ended_a_grace_after_the_next
     for id in [7, 8] {
         a.twin.add(id, sealed(&a.arena, 1000, id), 1);
     }
-    let pull = |id| v1::Pull { id, selection: None, from: 0, bytes: 1000, way: 0 };
+    let pull = |id| v1::Pull { id, bytes: 1000, ..Default::default() };
     let mut raw = greeted(&a, &evil);
     for (call, id) in [(5, 7), (6, 8)] {
         raw.send(PeerKind::Pull, 0, call, &pull(id));
@@ -64,7 +64,7 @@ fn a_pull_whose_end_was_lost_with_its_connection_is_ended_a_grace_after_the_next
     assert!(raw.next_of(PeerKind::Chunk).is_some());
     until("only the one that was asked for again is leased", || a.twin.leased() == 1);
     assert_eq!(a.twin.leases.lock()[&8], 1);
-    raw.send(PeerKind::PullDone, 0, 6, &v1::PullDone { id: 8 });
+    raw.send(PeerKind::PullDone, 0, 6, &v1::PullDone { id: 8, holds: false });
     until("and not for ever", || a.twin.leased() == 0);
 }
 

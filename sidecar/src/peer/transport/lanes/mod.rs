@@ -17,6 +17,7 @@ use tensorlane_proto::frame::{self, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::{Suits, Transport, Way};
+use crate::peer::aid::{self, HolderLost};
 use crate::peer::calls::PullCall;
 use crate::peer::link::Link;
 use crate::peer::outbox::Outbox;
@@ -42,7 +43,10 @@ mod wire;
 use bound::{Bound, Up};
 use key::{LaneKey, LaneName};
 use opening::Opening;
+#[cfg(test)]
+pub(in crate::peer) use pieces::GRANULE;
 use pool::Pool;
+pub(in crate::peer) use pool::Wanted;
 use quic::Trunk;
 use serve::Serving;
 use transfer::Landed;
@@ -217,17 +221,31 @@ impl Lanes {
     }
 
     /// What came of a piece, told to its call.
-    fn settle(&self, shared: &Shared, link: &Link, transfer: &Arc<Transfer>, landed: Landed) {
+    fn settle(&self, shared: &Shared, link: &Link, wanted: &Wanted, landed: Landed) {
+        let owner = wanted.asker.as_ref().map_or(&link.peer, |asker| &asker.owner);
         let todo = match landed {
             Landed::More => return,
             Landed::Told(finish) => return finish(),
-            Landed::Whole(landing) => link.peer.state.lock().whole(transfer, landing),
+            Landed::Whole(landing) => owner.state.lock().whole(&wanted.transfer, landing),
             Landed::Altered(range, lane) => {
-                self.cut(lane, LaneEnd::Altered(range));
-                return read::fail_altered(shared, link, transfer);
+                self.cut(lane, LaneEnd::Altered(range.clone()));
+                return read::altered(shared, link, wanted, &range);
             }
         };
         shared.perform(todo);
+    }
+
+    /// Brings bytes of a pull whose owner is not the other end.
+    pub(in crate::peer) fn want(&self, wanted: Wanted) {
+        if let Some(trunk) = self.trunk() {
+            trunk.widen(true);
+        }
+        self.pool.add(wanted);
+    }
+
+    /// Brings no more bytes for a call; those that were asked for may still come.
+    pub(in crate::peer) fn want_no_more(&self, call: u64) {
+        self.pool.remove(call);
     }
 
     /// The owner says what bytes of a plain lane sum to. Of a pull that is over it may come late.
@@ -242,24 +260,33 @@ impl Lanes {
             return Err(FrameError::OutOfPlace(PeerKind::Sum.into()));
         }
         let (offset, length, crc32c) = serve::sum(body)?;
-        let Some(transfer) = self.pool.find(call) else { return Ok(()) };
-        let landed = transfer.sum(offset, length, crc32c);
+        let Some(wanted) = self.pool.find(call) else { return Ok(()) };
+        let landed = wanted.transfer.sum(offset, length, crc32c);
         let landed = landed.ok_or(FrameError::OutOfPlace(PeerKind::Sum.into()))?;
-        self.settle(shared, link, &transfer, landed);
+        self.settle(shared, link, &wanted, landed);
         Ok(())
     }
 
     /// Pulls that have waited too long for a lane come another way.
-    fn give_up(&self, shared: &Shared, link: &Arc<Link>, tired: &[Arc<Transfer>]) {
+    fn give_up(&self, shared: &Shared, link: &Arc<Link>, tired: &[Wanted]) {
         let (from, to) = (self.way(), link.ways.instead_of(self.way()));
-        for transfer in tired {
+        for wanted in tired {
+            if let Some(asker) = &wanted.asker {
+                self.pool.remove(wanted.call);
+                aid::lose(shared, asker, HolderLost::Stalled);
+                continue;
+            }
+            let transfer = &wanted.transfer;
             // Before its way is another one, so that no lane of this one asks in between.
             self.pool.remove(transfer.call);
             let fallen = link.peer.state.lock().fall_back(link, transfer, to);
             let Some((why, todo)) = fallen else {
-                self.pool.add(Arc::clone(transfer));
+                // A lane still writes: as soon as none does, and none begins meanwhile, it is tried again.
+                transfer.leave(true);
+                self.pool.add(wanted.clone());
                 continue;
             };
+            transfer.leave(false);
             let is_over = self.opening.lock().give_up(Instant::now());
             if is_over && from == Way::Quic {
                 link.peer.goodput.lock().failed(tensorlane_proto::Transport::Quic, Instant::now());
@@ -307,19 +334,15 @@ impl Transport for Lanes {
     }
 
     fn bring(&self, call: u64, deadline: Instant, pull: &mut PullCall) {
-        match &pull.transfer {
-            Some(transfer) => transfer.forget_sums(),
-            None => {
-                let Some(landing) = pull.landing.take() else { return };
-                pull.transfer = Some(Transfer::new(call, landing, pull.landed, deadline));
-            }
+        if let Some(transfer) = &pull.transfer {
+            transfer.forget_sums();
         }
+        let Some(transfer) = pull.transfer(call, deadline) else { return };
+        transfer.leave(false);
         if let Some(trunk) = self.trunk() {
             trunk.widen(true);
         }
-        if let Some(transfer) = &pull.transfer {
-            self.pool.add(Arc::clone(transfer));
-        }
+        self.pool.add(Wanted::of(&transfer));
     }
 
     fn tend(&self) -> Option<Instant> {
@@ -333,11 +356,14 @@ impl Transport for Lanes {
         }
         let without = self.opening.lock().without(now, !waiting.is_empty());
         if let Some(since) = without {
-            let is_tired =
-                |transfer: &Arc<Transfer>| transfer.waits_until(since, self.config.patience) <= now;
-            let (tired, patient) = waiting.into_iter().partition(is_tired);
+            let is_tired = |wanted: &Wanted| wanted.transfer.waits_until(since, self.config.patience) <= now;
+            let (tired, patient): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_tired);
             waiting = patient;
+            waiting.iter().for_each(|wanted| wanted.transfer.leave(false));
             self.give_up(&shared, &link, &tired);
+        } else {
+            // Lanes bring something again.
+            waiting.iter().for_each(|wanted| wanted.transfer.leave(false));
         }
         if waiting.is_empty() {
             return None;
@@ -346,7 +372,7 @@ impl Transport for Lanes {
         self.pool.stir();
         self.open(&shared, &link);
         let since = without?;
-        waiting.iter().map(|transfer| transfer.waits_until(since, self.config.patience)).min()
+        waiting.iter().map(|wanted| wanted.transfer.waits_until(since, self.config.patience)).min()
     }
 
     fn end(&self) {

@@ -105,6 +105,12 @@ impl Pieces {
         self.missing == 0
     }
 
+    /// Whether these bytes are here.
+    pub(super) fn has(&self, range: &Range<u64>) -> bool {
+        range.end <= self.bytes
+            && (range.start / GRANULE..range.end.div_ceil(GRANULE)).all(|granule| self.landed.has(granule))
+    }
+
     /// How many bytes are here without a gap before them.
     pub(in crate::peer) fn prefix(&self) -> u64 {
         let gap = (0..self.granules()).find(|granule| !self.landed.has(*granule));
@@ -213,6 +219,9 @@ mod tests {
                 prop_assert_eq!(pieces.is_whole(), sum(Naive::Here) == bytes);
                 let gap = naive.iter().position(|n| *n != Naive::Here);
                 prop_assert_eq!(pieces.prefix(), gap.map_or(bytes, |g| g as u64 * GRANULE));
+                let asked = bytes / 3..bytes - bytes / 5;
+                let all = naive[span(&asked)].iter().all(|n| *n == Naive::Here);
+                prop_assert_eq!(pieces.has(&asked), all);
             }
         }
     }

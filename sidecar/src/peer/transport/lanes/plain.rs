@@ -6,9 +6,8 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use tensorlane_proto::Failure;
 use tensorlane_proto::frame::{
-    self, CHUNK_BYTES_MAX, FAILED, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind, REPLY,
+    self, CHUNK_BYTES_MAX, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind,
 };
 use tensorlane_proto::generated as v1;
 
@@ -189,8 +188,7 @@ impl Wire for PlainWire {
         Ok(Some(sum))
     }
 
-    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd> {
-        let message = v1::Failure::from(failure);
-        Ok(self.send(&[&frame::encode(PeerKind::Ask.into(), REPLY | FAILED, call, &message)])?)
+    fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {
+        Ok(self.send(&[frame])?)
     }
 }

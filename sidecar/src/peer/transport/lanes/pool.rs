@@ -11,11 +11,36 @@ use parking_lot::{Condvar, Mutex};
 use super::pieces::GRANULE;
 use super::schedule::{Pace, should_take};
 use super::transfer::{Reserved, Transfer};
+use crate::peer::aid::Asker;
+
+/// A pull that comes over the lanes of a connection.
+#[derive(Clone)]
+pub(in crate::peer) struct Wanted {
+    /// Its number on this connection.
+    pub(in crate::peer) call: u64,
+    pub(in crate::peer) transfer: Arc<Transfer>,
+    /// Whose pull it is, where the other end is not the owner.
+    pub(in crate::peer) asker: Option<Arc<Asker>>,
+}
+
+impl Wanted {
+    /// A pull from the owner.
+    pub(in crate::peer) fn of(transfer: &Arc<Transfer>) -> Self {
+        Self { call: transfer.call, transfer: Arc::clone(transfer), asker: None }
+    }
+}
 
 /// A piece that a lane is to bring.
 pub(super) struct Piece {
-    pub(super) transfer: Arc<Transfer>,
+    pub(super) wanted: Wanted,
     pub(super) reserved: Reserved,
+}
+
+impl Piece {
+    /// It will not come, and was not begun.
+    pub(super) fn release(&self) {
+        self.wanted.transfer.release(&self.reserved);
+    }
 }
 
 /// What a lane does next.
@@ -33,7 +58,7 @@ pub(super) enum Next {
 #[derive(Default)]
 struct State {
     /// The next one to take a piece of comes first.
-    transfers: VecDeque<Arc<Transfer>>,
+    transfers: VecDeque<Wanted>,
     lanes: BTreeMap<u64, Pace>,
     ended: bool,
 }
@@ -53,8 +78,8 @@ impl Pool {
     }
 
     /// One more pull.
-    pub(super) fn add(&self, transfer: Arc<Transfer>) {
-        self.state.lock().transfers.push_back(transfer);
+    pub(super) fn add(&self, wanted: Wanted) {
+        self.state.lock().transfers.push_back(wanted);
         self.wake.notify_all();
     }
 
@@ -115,19 +140,19 @@ impl Pool {
     }
 
     /// The pull of a call, while it is not over.
-    pub(super) fn find(&self, call: u64) -> Option<Arc<Transfer>> {
-        self.state.lock().transfers.iter().find(|transfer| transfer.call == call).cloned()
+    pub(super) fn find(&self, call: u64) -> Option<Wanted> {
+        self.state.lock().transfers.iter().find(|wanted| wanted.call == call).cloned()
     }
 
     /// A pull comes another way.
     pub(super) fn remove(&self, call: u64) {
-        self.state.lock().transfers.retain(|transfer| transfer.call != call);
+        self.state.lock().transfers.retain(|wanted| wanted.call != call);
     }
 
     /// The pulls that are not over.
-    pub(super) fn under_way(&self) -> Vec<Arc<Transfer>> {
+    pub(super) fn under_way(&self) -> Vec<Wanted> {
         let mut state = self.state.lock();
-        state.transfers.retain(|transfer| !transfer.is_over());
+        state.transfers.retain(|wanted| !wanted.transfer.is_over());
         state.transfers.iter().cloned().collect()
     }
 
@@ -143,8 +168,8 @@ impl Pool {
 
 impl State {
     fn take(&mut self, lane: u64) -> Option<Piece> {
-        self.transfers.retain(|transfer| !transfer.is_over());
-        let untaken: u64 = self.transfers.iter().map(|transfer| transfer.untaken()).sum();
+        self.transfers.retain(|wanted| !wanted.transfer.is_over());
+        let untaken: u64 = self.transfers.iter().map(|wanted| wanted.transfer.untaken()).sum();
         let pace = *self.lanes.get(&lane)?;
         let granules = pace.granules();
         let others = self.lanes.iter().filter(|(other, _)| **other != lane).map(|(_, pace)| pace);
@@ -152,14 +177,15 @@ impl State {
             return None;
         }
         for _ in 0..self.transfers.len() {
-            let transfer = self.transfers.pop_front()?;
-            let reserved = transfer.reserve(granules);
+            let wanted = self.transfers.pop_front()?;
+            let is_behind = wanted.asker.as_ref().is_some_and(|asker| asker.is_behind());
+            let reserved = wanted.transfer.reserve(if is_behind { 1 } else { granules });
             // The others come before it is asked again.
-            self.transfers.push_back(Arc::clone(&transfer));
+            self.transfers.push_back(wanted.clone());
             let Some(reserved) = reserved else { continue };
             let range = reserved.range();
             self.lanes.get_mut(&lane)?.asked(range.end - range.start);
-            return Some(Piece { transfer, reserved });
+            return Some(Piece { wanted, reserved });
         }
         None
     }
@@ -175,7 +201,8 @@ mod tests {
         let pool = Pool::new(Duration::ZERO);
         for (call, granules) in pulls.iter().enumerate() {
             let landing = block(&arena, granules * GRANULE).landing().unwrap();
-            pool.add(Transfer::new(call as u64, landing, 0, Instant::now() + Duration::from_secs(60)));
+            let until = Instant::now() + Duration::from_secs(60);
+            pool.add(Wanted::of(&Transfer::new(call as u64, landing, 0, until)));
         }
         pool.enter(0);
         (arena, pool)
@@ -192,10 +219,10 @@ mod tests {
     fn pulls_take_turns() {
         let (_arena, pool) = pool(&[3, 3]);
         let pieces: Vec<Piece> = (0..6).map(|_| ask(&pool)).collect();
-        assert_eq!(pieces.iter().map(|piece| piece.transfer.call).collect::<Vec<_>>(), [0, 1, 0, 1, 0, 1]);
+        assert_eq!(pieces.iter().map(|piece| piece.wanted.call).collect::<Vec<_>>(), [0, 1, 0, 1, 0, 1]);
         assert!(matches!(pool.next(0, false), Next::Nothing));
         for piece in pieces {
-            piece.transfer.release(&piece.reserved);
+            piece.release();
         }
     }
 
@@ -214,17 +241,33 @@ mod tests {
         let piece = ask(&pool);
         pool.enter(1);
         assert!(matches!(pool.next(1, true), Next::Idle), "all there is to bring is on its way");
-        piece.transfer.release(&piece.reserved);
+        piece.release();
+    }
+
+    #[test]
+    fn a_pull_that_is_to_leave_is_not_asked_for_while_a_lane_still_writes_it() {
+        let (_arena, pool) = pool(&[2]);
+        let piece = ask(&pool);
+        let transfer = Arc::clone(&piece.wanted.transfer);
+        let part = transfer.begin(&piece.reserved).unwrap();
+        transfer.leave(true);
+        assert!(transfer.reclaim().is_none() && matches!(pool.next(0, false), Next::Nothing));
+        assert!(transfer.give_back(part).is_none());
+        transfer.leave(false);
+        let piece = ask(&pool);
+        piece.release();
+        transfer.leave(true);
+        assert!(transfer.reclaim().is_some());
     }
 
     #[test]
     fn what_a_lane_gives_back_another_one_takes() {
         let (_arena, pool) = pool(&[1]);
         let piece = ask(&pool);
-        piece.transfer.release(&piece.reserved);
+        piece.release();
         pool.leave(0);
         pool.enter(1);
         let Next::Ask(piece) = pool.next(1, true) else { panic!("it was given back") };
-        piece.transfer.release(&piece.reserved);
+        piece.release();
     }
 }

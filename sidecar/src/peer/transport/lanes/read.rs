@@ -1,15 +1,18 @@
 //! The reader's end of a lane: takes pieces from the pool, asks for them, and puts what comes where it belongs.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::{Failure, Reason};
 
 use super::Lanes;
-use super::pool::{Next, Piece};
-use super::transfer::{Landed, Transfer};
+use super::pool::{Next, Piece, Wanted};
+use super::transfer::Landed;
 use super::wire::{Answer, LaneEnd, Wire};
+use crate::peer::aid::{self, HolderLost};
 use crate::peer::link::Link;
 use crate::peer::remote::Todo;
 use crate::peer::shared::{Shared, count_in};
@@ -40,8 +43,14 @@ impl Reader<'_> {
         let mut asked = VecDeque::with_capacity(DEPTH);
         self.lanes.pool.enter(self.id);
         let end = self.rounds(wire, &mut asked);
+        let mut stalled = Vec::new();
         for Asked { piece, .. } in asked {
-            piece.transfer.release(&piece.reserved);
+            piece.release();
+            stalled.push(piece.wanted);
+        }
+        if let LaneEnd::Progress = end {
+            // Another holder may be well.
+            stalled.iter().for_each(|wanted| self.lose(wanted, HolderLost::Stalled));
         }
         self.lanes.pool.leave(self.id);
         if let LaneEnd::Idle = end {
@@ -57,7 +66,7 @@ impl Reader<'_> {
             while asked.len() < DEPTH {
                 match self.lanes.pool.next(self.id, asked.is_empty()) {
                     Next::Ask(piece) => {
-                        let sent = wire.ask(piece.transfer.call, &piece.reserved.range());
+                        let sent = wire.ask(piece.wanted.call, &piece.reserved.range());
                         asked.push_back(Asked { piece, at: Instant::now() });
                         if let Err(end) = sent {
                             return end;
@@ -69,10 +78,14 @@ impl Reader<'_> {
                 }
             }
             let Some(Asked { piece, at }) = asked.pop_front() else { continue };
-            let mut answer = Answer::new(piece.transfer, piece.reserved);
+            let mut answer = Answer::new(piece);
             let begun = at.max(last);
             if let Err(end) = wire.receive(&mut answer) {
+                let wanted = answer.wanted.clone();
                 self.give_back(answer);
+                if let LaneEnd::Progress = end {
+                    self.lose(&wanted, HolderLost::Stalled);
+                }
                 return end;
             }
             last = Instant::now();
@@ -87,22 +100,31 @@ impl Reader<'_> {
         if let Some(failure) = answer.refused.take() {
             return self.refused(answer, failure);
         }
-        let (range, transfer) = (answer.range(), Arc::clone(&answer.transfer));
+        if answer.later {
+            self.later(answer);
+            return Ok(());
+        }
+        let (range, wanted) = (answer.range(), answer.wanted.clone());
+        let transfer = &wanted.transfer;
         let bytes = range.end - range.start;
         // Pings may stand behind what lanes carry; whoever sends this lives.
         self.link.hear();
         count_in(self.shared, self.link, bytes);
         self.lanes.pool.came(self.id, bytes, took);
         self.lanes.delivered();
-        transfer.came(self.number, bytes);
+        transfer.came(self.number, bytes, &self.link.peer.name, wanted.asker.is_some());
+        if let Some(asker) = &wanted.asker {
+            asker.fed();
+            self.shared.counters.relayed_in.fetch_add(bytes, Ordering::Relaxed);
+        }
         let brought = answer.into_brought(self.id);
         match brought.map_or(Landed::More, |brought| transfer.landed(brought)) {
             Landed::Altered(range, _) => {
-                fail_altered(self.shared, self.link, &transfer);
+                altered(self.shared, self.link, &wanted, &range);
                 Err(LaneEnd::Altered(range))
             }
             landed => {
-                self.lanes.settle(self.shared, self.link, &transfer, landed);
+                self.lanes.settle(self.shared, self.link, &wanted, landed);
                 Ok(())
             }
         }
@@ -111,10 +133,38 @@ impl Reader<'_> {
     /// The owner has no such pull on this connection. Where we still have it, its end of the connection knows more than ours:
     /// whether the call fails is said on the control connection, this one or the next.
     fn refused(&self, answer: Answer, failure: Failure) -> Result<(), LaneEnd> {
-        let (range, is_over) = (answer.range(), answer.transfer.is_over());
+        let (range, wanted) = (answer.range(), answer.wanted.clone());
         self.lanes.pool.dropped(self.id, range.end - range.start);
         self.give_back(answer);
-        if is_over { Ok(()) } else { Err(LaneEnd::Refused(failure)) }
+        if wanted.asker.is_some() {
+            // It has nothing for us any more; its connection is well.
+            self.lose(&wanted, HolderLost::Refused);
+            return Ok(());
+        }
+        if wanted.transfer.is_over() { Ok(()) } else { Err(LaneEnd::Refused(failure)) }
+    }
+
+    /// A holder has not got that far itself. It lives, so it is asked again; but not for ever.
+    fn later(&self, answer: Answer) {
+        let (range, wanted) = (answer.range(), answer.wanted.clone());
+        self.link.hear();
+        self.lanes.pool.dropped(self.id, range.end - range.start);
+        wanted.transfer.moves();
+        if let Some(asker) = &wanted.asker {
+            asker.falls_behind();
+        }
+        self.give_back(answer);
+        if wanted.asker.as_ref().is_some_and(|asker| asker.is_starved()) {
+            self.lose(&wanted, HolderLost::Starved);
+        }
+    }
+
+    /// A pull is not brought by this holder any more.
+    fn lose(&self, wanted: &Wanted, why: HolderLost) {
+        if let Some(asker) = &wanted.asker {
+            self.lanes.pool.remove(wanted.call);
+            aid::lose(self.shared, asker, why);
+        }
     }
 
     fn give_back(&self, answer: Answer) {
@@ -123,8 +173,13 @@ impl Reader<'_> {
     }
 }
 
-/// A call whose bytes are not what the owner sent fails.
-pub(super) fn fail_altered(shared: &Shared, link: &Link, transfer: &Transfer) {
+/// A call whose bytes are not what the owner sent fails. Those of another holder are asked for again, elsewhere.
+pub(super) fn altered(shared: &Shared, link: &Link, wanted: &Wanted, range: &Range<u64>) {
+    let transfer = &wanted.transfer;
+    if let Some(asker) = &wanted.asker {
+        transfer.discard(range);
+        return aid::lose(shared, asker, HolderLost::Altered);
+    }
     let message = format!("{} sent other bytes than came over a plain lane", link.peer.name);
     let todo = {
         let mut state = link.peer.state.lock();

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use prost::Message;
@@ -10,7 +12,8 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
 use super::Lanes;
-use super::wire::{Ask, LaneEnd, Wire};
+use super::wire::{Ask, LaneEnd, TICK, Wire};
+use crate::peer::growth::Ready;
 use crate::peer::link::Link;
 use crate::peer::pipe::Bulk;
 use crate::peer::shared::{Shared, count_out};
@@ -96,9 +99,25 @@ fn answer(
         let gone = Failure::new(Reason::Cancelled, "no pull of this number is open");
         return wire.refuse(ask.call, &gone);
     };
+    // What is on its way here itself is waited for, but not for long: others may stand behind it on this lane.
+    match bulk.source.wait(ask.length, Instant::now() + TICK) {
+        Ready::Now => {}
+        Ready::Later => {
+            lanes.serving.keep(bulk, number);
+            return wire.later(ask.call);
+        }
+        Ready::Gone => {
+            let gone = Failure::new(Reason::NotFound, "the tensor does not come here any more");
+            return wire.refuse(ask.call, &gone);
+        }
+    }
+    let relayed = bulk.relayed;
     let crc32c = wire.answer(&mut bulk, ask.length)?;
     lanes.serving.keep(bulk, number);
     count_out(&shared.counters, &link.peer, ask.length);
+    if relayed {
+        shared.counters.relayed_out.fetch_add(ask.length, Ordering::Relaxed);
+    }
     if let Some(crc32c) = crc32c {
         let sum = v1::Sum { offset: ask.offset, length: ask.length as u32, crc32c };
         link.submit(frame::encode(PeerKind::Sum.into(), 0, ask.call, &sum));

@@ -4,8 +4,7 @@ use std::net::TcpStream;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use tensorlane_proto::Failure;
-use tensorlane_proto::frame::{self, FAILED, PeerKind, REPLY};
+use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::wire::{Answer, Ask, AskSink, LaneEnd, Wire, leaving};
@@ -112,7 +111,7 @@ impl Wire for TlsWire {
         Ok(None)
     }
 
-    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd> {
-        self.send(&frame::encode(PeerKind::Ask.into(), REPLY | FAILED, call, &v1::Failure::from(failure)))
+    fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {
+        self.send(frame)
     }
 }

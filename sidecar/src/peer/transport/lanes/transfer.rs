@@ -13,11 +13,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tensorlane_memory::{Landing, Part, Spread};
+use tensorlane_proto::PeerName;
 
 use super::pieces::Pieces;
 use crate::peer::calls::Finish;
+use crate::peer::growth::Growth;
+use crate::peer::paths::Senders;
 
 /// Takes the landing of a transfer that was stopped.
 type Tell = Box<dyn FnOnce(Landing) + Send>;
@@ -34,19 +37,25 @@ pub(in crate::peer) struct Transfer {
     /// When nobody wants it any more.
     deadline: Instant,
     state: Mutex<State>,
+    /// None once the landing was given back. Locked after the state; read without it, for a copy takes its time.
+    spread: RwLock<Option<Spread>>,
+    /// Those who are served from it meanwhile.
+    growth: Option<Arc<Growth>>,
 }
 
 struct State {
     pieces: Pieces,
-    /// None once the landing was given back.
-    spread: Option<Spread>,
     /// Parts that lanes have.
     out: usize,
     /// Bytes that came on lanes, and the numbers of those lanes, a bit each.
     came: u64,
     lanes: u32,
+    /// Who sent them.
+    senders: Senders,
     /// When a byte last came.
     moved: Option<Instant>,
+    /// It is to leave its lanes: nothing more is asked for until then.
+    leaving: bool,
     over: bool,
     tell: Option<Tell>,
     /// The control connections so far, less one: the sum of a piece comes on the one that it was asked for under, or never.
@@ -105,21 +114,67 @@ pub(super) enum Landed {
 
 impl Transfer {
     /// Of which the first `landed` bytes are here.
+    #[cfg(test)]
     pub(super) fn new(call: u64, landing: Landing, landed: u64, deadline: Instant) -> Arc<Self> {
+        Self::growing(call, landing, landed, deadline, None)
+    }
+
+    /// The same, and others are served from it meanwhile.
+    pub(in crate::peer) fn growing(
+        call: u64,
+        landing: Landing,
+        landed: u64,
+        deadline: Instant,
+        growth: Option<Arc<Growth>>,
+    ) -> Arc<Self> {
+        let pieces = Pieces::new(landing.len(), landed);
+        let spread = landing.spread();
+        // No part of it is out yet, and it lies inside: nothing refuses it.
+        let _ = spread.complete(0..pieces.prefix());
         let state = State {
-            pieces: Pieces::new(landing.len(), landed),
-            spread: Some(landing.spread()),
+            pieces,
             out: 0,
             came: 0,
             lanes: 0,
+            senders: Senders::default(),
             moved: None,
+            leaving: false,
             over: false,
             tell: None,
             epoch: 0,
             ours: HashMap::new(),
             theirs: HashMap::new(),
         };
-        Arc::new(Self { call, begun: Instant::now(), deadline, state: Mutex::new(state) })
+        let spread = RwLock::new(Some(spread));
+        let transfer = Arc::new(Self {
+            call,
+            begun: Instant::now(),
+            deadline,
+            state: Mutex::new(state),
+            spread,
+            growth,
+        });
+        if let Some(growth) = &transfer.growth {
+            growth.begins(&transfer);
+        }
+        transfer
+    }
+
+    /// Whether these bytes are here, to be read by [`Self::copy`].
+    pub(in crate::peer) fn has(&self, range: &Range<u64>) -> bool {
+        let state = self.state.lock();
+        !state.over && state.pieces.has(range)
+    }
+
+    /// Copies bytes that are here. False where the landing was given back, or they are not.
+    pub(in crate::peer) fn copy(&self, at: u64, to: &mut [u8]) -> bool {
+        self.spread.read().as_ref().is_some_and(|spread| spread.copy(at, to).is_ok())
+    }
+
+    fn stir(&self) {
+        if let Some(growth) = &self.growth {
+            growth.stir();
+        }
     }
 
     /// A part of the time that is left: nothing may wait longer for one way, so that there is time for another.
@@ -145,11 +200,23 @@ impl Transfer {
         self.state.lock().moved.is_some()
     }
 
-    /// Bytes came on a lane, wanted or not.
-    pub(super) fn came(&self, lane: u8, bytes: u64) {
+    /// Bytes came from a peer on a lane, wanted or not; whether that is another holder than the owner.
+    pub(super) fn came(&self, lane: u8, bytes: u64, peer: &PeerName, relayed: bool) {
         let mut state = self.state.lock();
         state.came += bytes;
         state.lanes |= 1 << (lane % 32);
+        state.senders.sent(peer, bytes, relayed);
+    }
+
+    /// Who sent what has come.
+    pub(in crate::peer) fn senders(&self) -> Senders {
+        self.state.lock().senders.clone()
+    }
+
+    /// It is to leave its lanes, which happens as soon as none of them writes: nothing more is asked for, or they would go on
+    /// for ever. Or it stays after all.
+    pub(super) fn leave(&self, leaves: bool) {
+        self.state.lock().leaving = leaves;
     }
 
     /// How many bytes came on lanes, and on how many lanes; since the last time that this was asked, for the next ones may come
@@ -167,13 +234,13 @@ impl Transfer {
     /// Bytes that nobody has asked for.
     pub(super) fn untaken(&self) -> u64 {
         let state = self.state.lock();
-        if state.over { 0 } else { state.pieces.untaken() }
+        if state.over || state.leaving { 0 } else { state.pieces.untaken() }
     }
 
     /// The next piece, of at most so many granules, to be asked for.
     pub(super) fn reserve(&self, granules: u64) -> Option<Reserved> {
         let mut state = self.state.lock();
-        if state.over {
+        if state.over || state.leaving {
             return None;
         }
         let epoch = state.epoch;
@@ -187,7 +254,7 @@ impl Transfer {
             return None;
         }
         // Nobody else has it: what is reserved is not reserved again before it is released.
-        let part = state.spread.as_ref()?.part(reserved.range()).ok()?;
+        let part = self.spread.read().as_ref()?.part(reserved.range()).ok()?;
         state.out += 1;
         Some(part)
     }
@@ -204,19 +271,30 @@ impl Transfer {
         let mut state = self.state.lock();
         state.out -= 1;
         state.pieces.give_back(&piece);
-        if state.over { state.told() } else { None }
+        if state.over { self.told(&mut state) } else { None }
+    }
+
+    /// A piece that came is not what was sent: it is asked for again.
+    pub(super) fn discard(&self, piece: &Range<u64>) {
+        self.state.lock().pieces.give_back(piece);
     }
 
     /// A piece is here.
     pub(super) fn landed(&self, brought: Brought) -> Landed {
+        let landed = self.take(brought);
+        self.stir();
+        landed
+    }
+
+    fn take(&self, brought: Brought) -> Landed {
         let Brought { part, reserved: Reserved { range: piece, epoch }, crc32c, lane } = brought;
         drop(part);
         let mut state = self.state.lock();
         state.out -= 1;
         if state.over {
-            return state.told().map_or(Landed::More, Landed::Told);
+            return self.told(&mut state).map_or(Landed::More, Landed::Told);
         }
-        let Some(crc32c) = crc32c else { return state.land(&piece) };
+        let Some(crc32c) = crc32c else { return self.land(&mut state, &piece) };
         if epoch != state.epoch {
             // Its sum was said on a connection that is no more.
             state.pieces.give_back(&piece);
@@ -224,7 +302,7 @@ impl Transfer {
         }
         let ours = Sum { length: piece.end - piece.start, crc32c, lane };
         match state.theirs.remove(&piece.start).filter(|theirs| theirs.length == ours.length) {
-            Some(theirs) if theirs.crc32c == crc32c => state.land(&piece),
+            Some(theirs) if theirs.crc32c == crc32c => self.land(&mut state, &piece),
             Some(_) => Landed::Altered(piece, lane),
             // None yet, or one of an answer that did not come whole.
             None => {
@@ -234,8 +312,14 @@ impl Transfer {
         }
     }
 
-    /// The owner says what a piece sums to. None: it says too much.
+    /// Whoever sent a piece says what it sums to. None: it says too much.
     pub(super) fn sum(&self, offset: u64, length: u64, crc32c: u32) -> Option<Landed> {
+        let landed = self.take_sum(offset, length, crc32c);
+        self.stir();
+        landed
+    }
+
+    fn take_sum(&self, offset: u64, length: u64, crc32c: u32) -> Option<Landed> {
         let mut state = self.state.lock();
         if state.over {
             return Some(Landed::More);
@@ -247,7 +331,11 @@ impl Transfer {
             }
             state.ours.remove(&offset);
             let same = ours.crc32c == crc32c;
-            return Some(if same { state.land(&piece) } else { Landed::Altered(piece, ours.lane) });
+            return Some(if same {
+                self.land(&mut state, &piece)
+            } else {
+                Landed::Altered(piece, ours.lane)
+            });
         }
         if state.theirs.len() >= SUMS_MAX && !state.theirs.contains_key(&offset) {
             return None;
@@ -257,7 +345,7 @@ impl Transfer {
     }
 
     /// The connection that sums came on is another one now: pieces whose sum is not here are asked for again.
-    pub(super) fn forget_sums(&self) {
+    pub(in crate::peer) fn forget_sums(&self) {
         let mut state = self.state.lock();
         state.epoch += 1;
         state.theirs.clear();
@@ -271,7 +359,7 @@ impl Transfer {
         let mut state = self.state.lock();
         state.over = true;
         state.tell = Some(tell);
-        if state.out == 0 { state.told() } else { None }
+        if state.out == 0 { self.told(&mut state) } else { None }
     }
 
     /// Whoever brought the last piece finds that nobody waits for the landing: it goes to whoever stopped it.
@@ -287,38 +375,64 @@ impl Transfer {
             return None;
         }
         state.over = true;
-        let landing = state.join()?;
+        let landing = self.join()?;
         Some((landing, state.pieces.prefix()))
     }
-}
 
-impl State {
-    fn land(&mut self, piece: &Range<u64>) -> Landed {
-        self.pieces.land(piece);
-        if !self.pieces.is_whole() {
+    fn land(&self, state: &mut State, piece: &Range<u64>) -> Landed {
+        if let Some(spread) = self.spread.read().as_ref() {
+            // Its part was given back, and it is nobody's before it is released.
+            let _ = spread.complete(piece.clone());
+        }
+        state.pieces.land(piece);
+        if !state.pieces.is_whole() {
             return Landed::More;
         }
-        self.over = true;
+        state.over = true;
         self.join().map_or(Landed::More, Landed::Whole)
     }
 
-    fn told(&mut self) -> Option<Finish> {
-        if self.out > 0 || self.tell.is_none() {
+    fn told(&self, state: &mut State) -> Option<Finish> {
+        if state.out > 0 || state.tell.is_none() {
             return None;
         }
         let landing = self.join()?;
-        let tell = self.tell.take()?;
+        let tell = state.tell.take()?;
         Some(Box::new(move || tell(landing)))
     }
 
-    fn join(&mut self) -> Option<Landing> {
-        match self.spread.take()?.join() {
+    /// Waits for those who copy, which they do in a moment.
+    fn join(&self) -> Option<Landing> {
+        let mut spread = self.spread.write();
+        match spread.take()?.join() {
             Ok(landing) => Some(landing),
             // Every part is counted, and dropped before it is counted back.
-            Err(spread) => {
-                self.spread = Some(spread);
+            Err(left) => {
+                *spread = Some(left);
                 None
             }
+        }
+    }
+
+    /// Brings the next granule of a tensor, as a lane would; whether it was the last one.
+    #[cfg(test)]
+    pub(in crate::peer) fn write_bytes_for_test(&self, tensor: &[u8]) -> bool {
+        let reserved = self.reserve(1).unwrap();
+        let range = reserved.range();
+        let mut part = self.begin(&reserved).unwrap();
+        part.bytes_mut().copy_from_slice(&tensor[range.start as usize..range.end as usize]);
+        matches!(self.landed(Brought { part, reserved, crc32c: None, lane: 0 }), Landed::Whole(_))
+    }
+
+    /// Brings so many granules of one byte, as a lane would.
+    #[cfg(test)]
+    pub(in crate::peer) fn write_for_test(&self, granules: u64, byte: u8) -> Option<Landing> {
+        let reserved = self.reserve(granules).unwrap();
+        let mut part = self.begin(&reserved).unwrap();
+        part.bytes_mut().fill(byte);
+        match self.landed(Brought { part, reserved, crc32c: None, lane: 0 }) {
+            Landed::Whole(landing) => Some(landing),
+            _ => None,
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::Part;
@@ -14,11 +13,13 @@ use tensorlane_proto::frame::{
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
-use super::transfer::{Brought, Reserved, Transfer};
+use super::pool::{Piece, Wanted};
+use super::transfer::{Brought, Reserved};
 use crate::peer::calls::Finish;
 use crate::peer::parse::{Flow, OFFSET_BYTES, Sink};
 use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::record::RecordError;
+use crate::peer::source::SourceError;
 
 /// How long a wire waits for bytes before it looks whether they are still wanted.
 pub(super) const TICK: Duration = Duration::from_millis(100);
@@ -55,6 +56,9 @@ pub(in crate::peer) enum LaneEnd {
     /// It brought other bytes than were sent.
     #[error("bytes {} to {} are not what the owner sent", .0.start, .0.end)]
     Altered(Range<u64>),
+    /// What was being passed on on it does not come any more.
+    #[error("the tensor that it passed on does not come any more")]
+    Gone,
     /// Something of ours is not as it must be.
     #[error("a mistake of this sidecar: {0}")]
     Ours(String),
@@ -72,6 +76,8 @@ impl LaneEnd {
             Self::Ended => "ended",
             Self::Refused(_) => "refused",
             Self::Altered(_) => "altered",
+            // Of what it had said that it has.
+            Self::Gone => "refused",
             Self::Ours(_) => "ours",
         }
     }
@@ -90,6 +96,7 @@ impl From<SendError> for LaneEnd {
             SendError::Socket(error) => Self::Socket(error),
             SendError::Tls(error) => Self::Record(error.into()),
             SendError::Backlog => Self::Ours("a lane has no backlog".into()),
+            SendError::Source(SourceError::Gone) => Self::Gone,
             SendError::Source(error) => Self::Ours(error.to_string()),
         }
     }
@@ -107,8 +114,16 @@ pub(super) trait Wire: Send {
     fn next_ask(&mut self) -> Result<Ask, LaneEnd>;
     /// Server: the next `length` bytes of a pull; their CRC-32C where the reader is to be told.
     fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd>;
+    /// Server: a frame that is a whole answer.
+    fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd>;
     /// Server: there is no answer.
-    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd>;
+    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd> {
+        self.say(&frame::encode(PeerKind::Ask.into(), REPLY | FAILED, call, &v1::Failure::from(failure)))
+    }
+    /// Server: there is none yet.
+    fn later(&mut self, call: u64) -> Result<(), LaneEnd> {
+        self.say(&frame::encode(PeerKind::Ask.into(), REPLY, call, &v1::Ask::default()))
+    }
 }
 
 /// Bytes of a pull that the other end wants.
@@ -142,7 +157,7 @@ impl Ask {
 
 /// The answer to an ask while it comes: where its bytes go, and what may come next.
 pub(super) struct Answer {
-    pub(super) transfer: Arc<Transfer>,
+    pub(super) wanted: Wanted,
     pub(super) reserved: Reserved,
     /// Where the bytes go; none when nobody wants them any more.
     part: Option<Part>,
@@ -156,15 +171,31 @@ pub(super) struct Answer {
     pub(super) crc32c: Option<u32>,
     /// The owner has no answer, and says why.
     pub(super) refused: Option<Failure>,
+    /// Whoever was asked does not have the bytes yet.
+    pub(super) later: bool,
     done: bool,
 }
 
 impl Answer {
-    pub(super) fn new(transfer: Arc<Transfer>, reserved: Reserved) -> Self {
+    pub(super) fn new(piece: Piece) -> Self {
+        let Piece { wanted, reserved } = piece;
+        let transfer = &wanted.transfer;
         let (range, part) = (reserved.range(), transfer.begin(&reserved));
         let (at, seen) = (range.start, range.start);
         let progress = transfer.allowance(Instant::now()).max(PROGRESS_MIN);
-        Self { transfer, reserved, part, range, at, seen, progress, crc32c: None, refused: None, done: false }
+        Self {
+            wanted,
+            reserved,
+            part,
+            range,
+            at,
+            seen,
+            progress,
+            crc32c: None,
+            refused: None,
+            later: false,
+            done: false,
+        }
     }
 
     /// How long no byte may come until the lane has failed: less where the pull is in a hurry, so that it has time for
@@ -192,9 +223,9 @@ impl Answer {
     /// It does not come whole: whoever wants its bytes asks again. What is returned is to be done.
     pub(super) fn give_back(self) -> Option<Finish> {
         match self.part {
-            Some(part) => self.transfer.give_back(part),
+            Some(part) => self.wanted.transfer.give_back(part),
             None => {
-                self.transfer.release(&self.reserved);
+                self.wanted.transfer.release(&self.reserved);
                 None
             }
         }
@@ -204,13 +235,13 @@ impl Answer {
     /// there is none.
     pub(super) fn look(&mut self) {
         if std::mem::replace(&mut self.seen, self.at) != self.at {
-            self.transfer.moves();
+            self.wanted.transfer.moves();
         }
-        if !self.transfer.is_over() {
+        if !self.wanted.transfer.is_over() {
             return;
         }
         if let Some(part) = self.part.take()
-            && let Some(finish) = self.transfer.give_back(part)
+            && let Some(finish) = self.wanted.transfer.give_back(part)
         {
             finish();
         }
@@ -219,7 +250,7 @@ impl Answer {
     /// Checks that the chunk that begins may come here.
     pub(super) fn chunk(&self, header: Header, offset: u64, length: usize) -> Result<(), FrameError> {
         let end = offset.checked_add(length as u64).ok_or(FrameError::Malformed(header.kind))?;
-        if header.flags & (REPLY | FAILED) != 0 || header.call != self.transfer.call || self.done {
+        if header.flags & (REPLY | FAILED) != 0 || header.call != self.wanted.call || self.done {
             return Err(FrameError::OutOfPlace(header.kind));
         }
         let fits = offset == self.at && length > 0 && end <= self.range.end;
@@ -247,11 +278,19 @@ impl Answer {
     pub(super) fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), FrameError> {
         use prost::Message;
         let refusal = kind == PeerKind::Ask && header.flags == REPLY | FAILED;
-        if !refusal || header.call != self.transfer.call || self.at != self.range.start || self.done {
+        // The owner has all bytes, always.
+        let later = kind == PeerKind::Ask && header.flags == REPLY && self.wanted.asker.is_some();
+        if !(refusal || later) || header.call != self.wanted.call || self.at != self.range.start || self.done
+        {
             return Err(FrameError::OutOfPlace(header.kind));
         }
-        let failure = v1::Failure::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
-        self.refused = Some(wire::failure(failure));
+        if later {
+            v1::Ask::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+            self.later = true;
+        } else {
+            let failure = v1::Failure::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+            self.refused = Some(wire::failure(failure));
+        }
         self.done = true;
         Ok(())
     }

@@ -281,7 +281,7 @@ impl Transport for Shm {
             if lent.ended {
                 return Err(SendError::Closed);
             }
-            lent.blocks.insert(bulk.call, bulk.source.block().clone());
+            lent.blocks.extend(bulk.source.block().map(|block| (bulk.call, block.clone())));
         }
         self.outbox.submit(head)
     }

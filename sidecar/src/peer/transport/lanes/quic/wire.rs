@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use prost::Message;
 use quinn::{ReadError, RecvStream, SendStream, WriteError};
-use tensorlane_proto::Failure;
-use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, FAILED, PeerKind, REPLY};
+use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, PeerKind};
 use tensorlane_proto::generated as v1;
 use tokio::sync::watch;
 
@@ -226,8 +225,8 @@ impl Wire for QuicWire {
         Ok(None)
     }
 
-    fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd> {
-        self.send(frame::encode(PeerKind::Ask.into(), REPLY | FAILED, call, &v1::Failure::from(failure)))
+    fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {
+        self.send(frame.to_vec())
     }
 }
 

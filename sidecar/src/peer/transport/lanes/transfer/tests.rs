@@ -63,7 +63,7 @@ fn it_waits_for_a_lane_as_long_as_there_is_time_for_another_way() {
 fn what_came_is_counted_with_the_lanes_that_brought_it() {
     let (_arena, _block, transfer) = transfer(GRANULE);
     for (lane, bytes) in [(0, 5), (7, 6), (0, 7)] {
-        transfer.came(lane, bytes);
+        transfer.came(lane, bytes, &crate::peer::tests::world::name("b"), false);
     }
     assert_eq!(transfer.travelled(), (18, 2));
 }

@@ -1,0 +1,248 @@
+//! Tensors that are passed on: ours, of which readers get bytes from each other, and other peers', of which we are such a
+//! reader. Who gets what from whom is decided in `fanout`; bytes and connections are `peer`'s.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::dtype::DType;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::layout::{Layout, Shape};
+use tensorlane_proto::ledger::{Holder, TensorId};
+use tensorlane_proto::reference::Reference;
+use tensorlane_proto::selection::Selection;
+
+use super::Exchange;
+use super::fanout::Fanout;
+use super::serve;
+use crate::peer::{Aided, AskedAid, Found, Growth, Holders, Pass, PeerKey, Served, Sought, Source};
+
+/// Most tensors of other peers that are on their way here or here and known to be passed on. Each costs some 200 bytes.
+const KNOWN_MAX: usize = 4_096;
+/// Most checksums of our tensors that were made for readers and are kept. Each costs 16 bytes, or a read of a tensor.
+const PROOFS_MAX: usize = 4_096;
+
+/// Which tensors are passed on, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FanoutSettings {
+    /// Readers of a tensor that one peer serves at a time while others can; 0: the owner serves all.
+    pub degree: usize,
+    /// The bytes from which on a tensor is passed on: below, a connection more costs more than the owner's link.
+    pub from: u64,
+}
+
+impl Default for FanoutSettings {
+    /// Chains, from 32 MiB.
+    fn default() -> Self {
+        Self { degree: 1, from: 32 << 20 }
+    }
+}
+
+/// A tensor of another peer, as others may get it here.
+enum Passed {
+    /// It is on its way.
+    Growing(Arc<Growth>),
+    /// It is a copy in the ledger, as long as that is there, for whoever shows this.
+    Held(Pass),
+}
+
+/// Told when a checksum is made.
+type Prove = Box<dyn FnOnce(Found) + Send>;
+
+/// The checksum of a tensor of ours that was put without one.
+enum Proof {
+    /// Being made, and who waits for it.
+    Making(Vec<Prove>),
+    Made(u32),
+}
+
+/// What is known of tensors that are passed on.
+pub(super) struct Sources {
+    settings: FanoutSettings,
+    fanout: Mutex<Fanout>,
+    proofs: Mutex<HashMap<u64, Proof>>,
+    passed: Mutex<HashMap<Reference, Passed>>,
+}
+
+impl Sources {
+    pub(super) fn new(settings: FanoutSettings) -> Self {
+        Self {
+            settings,
+            fanout: Mutex::new(Fanout::new(settings.degree)),
+            proofs: Mutex::default(),
+            passed: Mutex::default(),
+        }
+    }
+
+    fn is_large_enough(&self, bytes: u64) -> bool {
+        self.settings.degree > 0 && bytes >= self.settings.from
+    }
+
+    /// A reader of a tensor of ours takes its bytes from others, too: who they are.
+    pub(super) fn holders(&self, id: u64, bytes: u64, reader: &PeerKey, lost: &[PeerKey]) -> Option<Holders> {
+        if !self.is_large_enough(bytes) {
+            return None;
+        }
+        self.fanout.lock().enter(id, reader, lost, rand::random())
+    }
+
+    /// That reader is done.
+    pub(super) fn left(&self, id: u64, reader: &PeerKey, holds: bool) {
+        self.fanout.lock().left(id, reader, holds);
+    }
+
+    /// How things stand with a peer: lost, back, or another one now.
+    pub(super) fn away(&self, peer: &PeerKey, away: bool) {
+        self.fanout.lock().away(peer, away);
+    }
+
+    pub(super) fn gone(&self, peer: &PeerKey) {
+        self.fanout.lock().gone(peer);
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// A tensor of another peer is about to come here as a whole: others may be served from it. None where it is too small,
+    /// or too much is known already.
+    pub(super) fn grow(&self, reference: &Reference, bytes: u64) -> Option<Arc<Growth>> {
+        if !self.sources.is_large_enough(bytes) {
+            return None;
+        }
+        let mut passed = self.sources.passed.lock();
+        // What was dropped under pressure or for want of use is not here any more.
+        passed.retain(|known, how| matches!(how, Passed::Growing(_)) || self.store.copy_of(known).is_some());
+        if passed.len() >= KNOWN_MAX {
+            return None;
+        }
+        let growth = Growth::new();
+        passed.insert(reference.clone(), Passed::Growing(Arc::clone(&growth)));
+        Some(growth)
+    }
+
+    /// What is on its way here.
+    pub(super) fn growing(&self, reference: &Reference) -> Option<Arc<Growth>> {
+        match self.sources.passed.lock().get(reference) {
+            Some(Passed::Growing(growth)) => Some(Arc::clone(growth)),
+            Some(Passed::Held(_)) | None => None,
+        }
+    }
+
+    /// A tensor that others may be served from is a copy now, or does not come.
+    pub(super) fn grown(&self, reference: &Reference, is_copy: bool) {
+        let Some(growth) = self.growing(reference) else { return };
+        match growth.pass().filter(|_| is_copy) {
+            Some(pass) => drop(self.sources.passed.lock().insert(reference.clone(), Passed::Held(pass))),
+            None => drop(self.sources.passed.lock().remove(reference)),
+        }
+        if !is_copy {
+            growth.gone();
+        }
+    }
+
+    /// Gives what is here of another peer's tensor to a reader whom its owner has let in.
+    pub(super) fn pass_on(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
+        self.may_leave(from, false)?;
+        let AskedAid { owner, id, bytes, pass } = asked;
+        let not_here = || {
+            let message = format!("tensor {id} of {} is not here; ask its owner", owner.name);
+            Failure::new(Reason::NotFound, message).with("peer", &owner.name)
+        };
+        let (reference, growth) = {
+            let passed = self.sources.passed.lock();
+            let is_it = |reference: &&Reference| {
+                reference.id() == *id
+                    && *reference.peer() == owner.name
+                    && reference.incarnation() == owner.incarnation
+            };
+            let reference = passed.keys().find(is_it).ok_or_else(not_here)?;
+            match &passed[reference] {
+                Passed::Growing(growth) => (reference.clone(), Some(Arc::clone(growth))),
+                Passed::Held(theirs) if theirs == pass => (reference.clone(), None),
+                Passed::Held(_) => return Err(not_here()),
+            }
+        };
+        if let Some(growth) = growth {
+            let source = Source::growing(growth, *pass);
+            return Ok(Aided { served: as_bytes(*bytes, source)?, leased: None });
+        }
+        let holder = self.holder_of(from);
+        let taken = self.store.lease_copy(holder, &reference).ok_or_else(not_here)??;
+        let served = match taken.block().is_foreign() {
+            // Another pod's memory is not ours to pass on.
+            true => Err(not_here()),
+            false => serve::served(&taken.tensor, &Selection::All, *bytes),
+        };
+        if served.is_err() {
+            self.untake(holder, &taken);
+        }
+        Ok(Aided { served: served?, leased: Some(taken.id.0) })
+    }
+
+    /// A reader of ours lost its holder.
+    pub(super) fn other_holders(&self, from: &PeerKey, id: u64, lost: &[PeerKey]) -> Vec<PeerKey> {
+        self.sources.fanout.lock().seek(id, from, lost)
+    }
+
+    /// The checksum of all bytes of a tensor of ours, made once however many ask.
+    pub(super) fn prove(&self, id: u64, reply: Prove) {
+        let tensor = match self.store.sealed(None, TensorId(id)) {
+            Ok(tensor) => tensor,
+            Err(failure) => return reply(Err(failure)),
+        };
+        {
+            let mut proofs = self.sources.proofs.lock();
+            if proofs.len() >= PROOFS_MAX {
+                proofs.retain(|_, proof| matches!(proof, Proof::Making(_)));
+            }
+            match proofs.get_mut(&id) {
+                Some(Proof::Made(crc32c)) => {
+                    let crc32c = *crc32c;
+                    drop(proofs);
+                    return reply(Ok((Vec::new(), Some(crc32c))));
+                }
+                Some(Proof::Making(waiting)) => return waiting.push(reply),
+                None => drop(proofs.insert(id, Proof::Making(vec![reply]))),
+            }
+        }
+        let Some(exchange) = self.own.upgrade() else { return };
+        let told = Arc::clone(&exchange);
+        let done = move |outcome: Result<u32, Failure>| told.proven(id, &outcome);
+        exchange.on_worker(Box::new(done), move |_| serve::sum(&tensor));
+    }
+
+    fn proven(&self, id: u64, outcome: &Result<u32, Failure>) {
+        let before = {
+            let mut proofs = self.sources.proofs.lock();
+            match outcome {
+                Ok(crc32c) => proofs.insert(id, Proof::Made(*crc32c)),
+                Err(_) => proofs.remove(&id),
+            }
+        };
+        let Some(Proof::Making(waiting)) = before else { return };
+        for reply in waiting {
+            reply(outcome.clone().map(|crc32c| (Vec::new(), Some(crc32c))));
+        }
+    }
+
+    /// What a reader of ours asks in the middle of a pull.
+    pub(super) fn sought(&self, from: &PeerKey, id: u64, sought: &Sought, reply: Prove) {
+        match sought {
+            Sought::Holders(lost) => reply(Ok((self.other_holders(from, id, lost), None))),
+            Sought::Proof => self.prove(id, reply),
+        }
+    }
+
+    pub(super) fn holder_of(&self, peer: &PeerKey) -> Holder {
+        Holder::Peer(self.slots.lock().of(peer))
+    }
+}
+
+/// Bytes of which only their owner says what they mean.
+fn as_bytes(bytes: u64, source: Source) -> Result<Served, Failure> {
+    let shape = Shape::new(&[bytes])?;
+    let descriptor = Descriptor::host(Layout::contiguous(DType::U8, shape)?);
+    Ok(Served { descriptor, crc32c: None, source, holders: None })
+}

@@ -1,0 +1,183 @@
+//! Many hosts that want one tensor: what its owner sends, what a reader that dies costs the others, and what comes of one that
+//! has other bytes. What happens at every granule is in the sidecar's own tests. Needs root.
+
+use std::fs::{File, read_to_string};
+use std::os::unix::fs::FileExt;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use rustix::process::Signal;
+use tensorlane_client::{Client, Result, Tensor};
+use tensorlane_proto::Reference;
+use tensorlane_tests::netns::Peers;
+use tensorlane_tests::process::signal;
+use tensorlane_tests::tensors::pattern;
+use tensorlane_tests::transfer::{LARGE, MI, is, put, seconds};
+use tensorlane_tests::until;
+
+/// Slow enough to be in the middle for two seconds.
+const MBIT: u32 = 200;
+/// What may be under way when a holder dies, on both lanes, and what a cable carries besides tensors, of a thousand.
+const UNDER_WAY: u64 = 8 * MI;
+const HEADERS: u64 = 1_080;
+
+/// Hosts that pass tensors on, over slow cables.
+fn start(hosts: usize) -> Peers {
+    let peers = Peers::start(hosts, |_, options| {
+        options.set("peers.fanOutFrom", "8Mi").set("peers.lanes", "2").set("transports", "tcp")
+    });
+    (0..hosts).for_each(|host| peers.network.slow(host, MBIT));
+    peers
+}
+
+/// Bytes of tensors that a host has sent.
+fn sent(peers: &Peers, host: usize) -> u64 {
+    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"out\""]) as u64
+}
+
+/// Bytes of tensors that have come to a host, from whomever.
+fn came(peers: &Peers, host: usize) -> u64 {
+    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64
+}
+
+type Getting<'scope> = ScopedJoinHandle<'scope, Result<Tensor>>;
+
+/// Hosts 1, 2, ... get a tensor of host 0, each as soon as some of it is at the one before: so they are a chain.
+fn chain<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    peers: &Peers,
+    readers: &'scope [Client],
+    reference: &'scope Reference,
+) -> Vec<Getting<'scope>> {
+    let one = |(at, reader): (usize, &'scope Client)| {
+        let getting = scope.spawn(move || reader.acquire(reference, &seconds(60)));
+        until("some of it is there", || came(peers, at + 1) > 0);
+        getting
+    };
+    readers.iter().enumerate().map(one).collect()
+}
+
+fn senders(tensor: &Tensor) -> Vec<&str> {
+    tensor.moved().senders.iter().map(|(peer, _)| peer.as_str()).collect()
+}
+
+#[test]
+fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_one_not_at_all() {
+    let peers = start(10);
+    let writer = peers.client(0);
+    let stored = put(&writer, 3, LARGE);
+    let readers: Vec<Client> = (1..10).map(|host| peers.client(host)).collect();
+    let (late, together) = readers.split_last().unwrap();
+    let tensors: Vec<Tensor> = std::thread::scope(|scope| {
+        let get = |reader| {
+            let reference = stored.reference();
+            scope.spawn(move || Client::acquire(reader, reference, &seconds(120)))
+        };
+        let getting: Vec<Getting<'_>> = together.iter().map(get).collect();
+        getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect()
+    });
+    assert!(tensors.iter().all(|tensor| is(tensor, 3, LARGE)));
+    assert_eq!(
+        tensors.iter().filter(|tensor| senders(tensor).is_empty()).count(),
+        1,
+        "one had it of the owner"
+    );
+    let by_owner = sent(&peers, 0);
+    assert!(by_owner <= LARGE + LARGE / 5, "the owner sent {by_owner} bytes of a tensor of {LARGE}");
+    for host in 1..9 {
+        assert_eq!(came(&peers, host), LARGE, "host {host} got every byte once");
+    }
+
+    let tensor = late.acquire(stored.reference(), &seconds(60)).unwrap();
+    assert!(is(&tensor, 3, LARGE));
+    assert_eq!(sent(&peers, 0), by_owner, "{}", tensor.moved());
+    assert_eq!(senders(&tensor).len(), 1, "{}", tensor.moved());
+    drop((tensor, tensors, stored, readers, writer));
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reader_that_is_killed_at_any_tenth_costs_its_readers_what_was_under_way() {
+    for tenth in 1..10 {
+        let mut peers = start(4);
+        let writer = peers.client(0);
+        let stored = put(&writer, tenth, LARGE);
+        let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
+        let tensors: Vec<Tensor> = std::thread::scope(|scope| {
+            let mut getting = chain(scope, &peers, &readers, stored.reference());
+            until("it is in the middle", || came(&peers, 2) >= LARGE / 10 * tenth);
+            peers.sidecars[1].kill();
+            let killed = getting.remove(0).join().unwrap();
+            assert!(killed.is_err(), "it was in the middle at {tenth} tenths");
+            getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect()
+        });
+        assert!(tensors.iter().all(|tensor| is(tensor, tenth, LARGE)), "killed at {tenth} tenths");
+        assert_eq!(senders(&tensors[0]), ["b", "a"], "{}", tensors[0].moved());
+        assert_eq!(senders(&tensors[1]), ["c"], "further down nobody noticed: {}", tensors[1].moved());
+        for host in [2, 3] {
+            let cable = peers.network.received(host);
+            let most = (LARGE + UNDER_WAY) / 1_000 * HEADERS;
+            assert!(cable <= most, "host {host} received {cable} bytes, {most} at most, at {tenth} tenths");
+        }
+        let by_owner = sent(&peers, 0);
+        assert!(by_owner <= LARGE + 2 * UNDER_WAY, "the owner sent {by_owner} at {tenth} tenths");
+    }
+}
+
+#[test]
+fn a_reader_that_stands_still_is_left_by_its_reader() {
+    let peers = start(3);
+    let writer = peers.client(0);
+    let stored = put(&writer, 5, LARGE);
+    let readers: Vec<Client> = (1..3).map(|host| peers.client(host)).collect();
+    std::thread::scope(|scope| {
+        let mut getting = chain(scope, &peers, &readers, stored.reference());
+        until("it is in the middle", || came(&peers, 2) >= LARGE / 2);
+        signal(peers.sidecars[1].pid(), Signal::STOP);
+        let tensor = getting.pop().unwrap().join().unwrap().unwrap();
+        assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
+        assert_eq!(senders(&tensor), ["b", "a"]);
+        signal(peers.sidecars[1].pid(), Signal::CONT);
+        let tensor = getting.pop().unwrap().join().unwrap().unwrap();
+        assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
+    });
+}
+
+/// Changes one byte of what follows from `seed` in the memory of a process, as nobody but root can.
+fn spoil(pid: u32, seed: u64) {
+    let wanted = pattern(seed, 64);
+    let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem")).unwrap();
+    let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let mut spoiled = 0;
+    for line in maps.lines().filter(|line| line.contains("memfd:") && line.contains(" rw-s ")) {
+        let (start, end) = line.split_once(' ').unwrap().0.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|number| u64::from_str_radix(number, 16).unwrap());
+        let mut bytes = vec![0; (end - start) as usize];
+        if memory.read_exact_at(&mut bytes, start).is_err() {
+            continue;
+        }
+        // Blocks begin where pages do.
+        for at in (0..bytes.len()).step_by(4096).filter(|at| bytes[*at..].starts_with(&wanted)) {
+            memory.write_all_at(&[bytes[at + 77] ^ 1], start + at as u64 + 77).unwrap();
+            spoiled += 1;
+        }
+    }
+    assert_eq!(spoiled, 1, "the copy was found");
+}
+
+#[test]
+fn what_a_holder_changed_is_found_and_the_tensor_comes_from_its_owner() {
+    let peers = start(3);
+    let writer = peers.client(0);
+    let stored = put(&writer, 6, LARGE);
+    let readers: Vec<Client> = (1..3).map(|host| peers.client(host)).collect();
+    let copy = readers[0].acquire(stored.reference(), &seconds(60)).unwrap();
+    spoil(peers.sidecars[1].pid(), 6);
+    let tensor = readers[1].acquire(stored.reference(), &seconds(60)).unwrap();
+    assert!(is(&tensor, 6, LARGE));
+    assert!(senders(&tensor).is_empty(), "the owner alone sent it: {}", tensor.moved());
+    assert_eq!(sent(&peers, 1), LARGE, "it was tried");
+    assert_eq!(sent(&peers, 0), 2 * LARGE);
+    assert_eq!(peers.metric(2, "tensorlane_transfer_checksum_mismatches_total", &["place=\"pull\""]), 1.0);
+    drop((tensor, copy, stored, readers, writer));
+    peers.assert_all_free();
+}
