@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use tensorlane_benches::cores::Cores;
 use tensorlane_benches::limits::End;
@@ -39,9 +40,7 @@ enum What {
     /// Between two sidecars, in two network namespaces where root allows it.
     Tcp(Options),
     /// Every path between two sidecars, beside the best that plain sockets do.
-    Paths(Options),
-    /// The rows of `paths` about one tensor that eight hosts want at the same time, alone.
-    Fanout(Options),
+    Paths(PathsOptions),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
     /// The other end of a limit.
@@ -62,14 +61,27 @@ struct Options {
     runs: u32,
 }
 
+#[derive(Debug, clap::Args)]
+struct PathsOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Measures these rows alone; again for each.
+    #[arg(long, value_name = "ROW", value_parser = row_names())]
+    only: Vec<String>,
+}
+
+/// The rows that can be asked for.
+fn row_names() -> PossibleValuesParser {
+    PossibleValuesParser::new(paths::rows().map(|row| row.name))
+}
+
 fn main() -> ExitCode {
     let style = Style::of_this_terminal();
     let done = match Arguments::parse().what {
-        What::Local(options) => measure(&options, style, local::run),
-        What::Tcp(options) => measure(&options, style, tcp::run),
-        What::Paths(options) => measure(&options, style, paths::run),
-        What::Fanout(options) => measure(&options, style, paths::fanout::run),
-        What::Cluster(options) => measure(&options, style, cluster::run),
+        What::Local(options) => measure(&options, Vec::new(), style, local::run),
+        What::Tcp(options) => measure(&options, Vec::new(), style, tcp::run),
+        What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
+        What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
     };
@@ -81,9 +93,14 @@ fn main() -> ExitCode {
 }
 
 /// Everything several times, the table of the runs in the middle, the file, and what was missed.
-fn measure(options: &Options, style: Style, run: fn(&Bench) -> Result<Vec<Measured>>) -> Result<ExitCode> {
+fn measure(
+    options: &Options,
+    only: Vec<String>,
+    style: Style,
+    run: fn(&Bench) -> Result<Vec<Measured>>,
+) -> Result<ExitCode> {
     undo::on_signals().context("cannot wait for signals")?;
-    let bench = Bench { cores: Cores::here()?, programs: sidecar::programs()?, style };
+    let bench = Bench { cores: Cores::here()?, programs: sidecar::programs()?, style, only };
     println!("{}", machine::description(bench.cores));
     if bench.cores.count < 2 {
         println!("one core alone: both ends of a round trip share it, and the bounds are not meant for that");
@@ -116,9 +133,16 @@ struct Bench {
     cores: Cores,
     programs: PathBuf,
     style: Style,
+    /// The rows that are measured; none: all.
+    only: Vec<String>,
 }
 
 impl Bench {
+    /// Whether any of these rows is asked for.
+    fn wants(&self, rows: &[&rows::Row]) -> bool {
+        self.only.is_empty() || rows.iter().any(|row| self.only.iter().any(|only| only == row.name))
+    }
+
     /// Says what is being measured.
     fn progress(&self, what: &str) {
         println!("{}", self.style.faint(&format!("  {what}")));

@@ -1,7 +1,7 @@
 //! The rows of `bench paths`: tensors between two sidecars, beside the best that sockets do with the same bytes.
 
 mod choice;
-pub(crate) mod fanout;
+mod fanout;
 mod far;
 
 use anyhow::Result;
@@ -22,31 +22,57 @@ const MI: u64 = 1 << 20;
 /// A common link.
 const MBIT: u32 = 1000;
 
+/// What one host alone, or a pair of them, is enough for.
+const UNSHAPED: [(&[&Row], Rows); 6] = [
+    (&[&rows::GET_1G_PLAIN], |bench, hosts| {
+        Ok(vec![beside_sockets(
+            bench,
+            hosts,
+            &rows::GET_1G_PLAIN,
+            (GI, PLAIN),
+            &[How::Write, How::Sendfile],
+        )?])
+    }),
+    (&[&rows::GET_1G_TLS], |bench, hosts| {
+        Ok(vec![beside_sockets(bench, hosts, &rows::GET_1G_TLS, (GI, TLS), &[How::Tls])?])
+    }),
+    (&[&rows::QUIC_GET_1G], |bench, hosts| Ok(vec![beside_quinn(bench, hosts)?])),
+    (&[&rows::SMALL_REMOTE], |bench, hosts| Ok(vec![small(bench, hosts)?])),
+    (&[&rows::SHM_GET_1G, &rows::SHM_READERS], shm::run),
+    (&[&rows::VS_GLOO_1G, &rows::VS_GLOO_64M, &rows::VS_GLOO_1M], beside_gloo),
+];
+/// What needs two hosts with a link between them. The link is shaped from `tcp.get_shaped` on.
+const BETWEEN_HOSTS: [(&[&Row], Rows); 4] = [
+    (&[&rows::OVERHEAD], |bench, hosts| Ok(vec![overhead(bench, hosts)?])),
+    (&[&rows::GET_SHAPED], |bench, hosts| {
+        hosts.shape(MBIT)?;
+        Ok(vec![beside_sockets(bench, hosts, &rows::GET_SHAPED, (16 * MI, TLS), &[How::Write])?])
+    }),
+    (&[&rows::FANOUT, &rows::FANOUT_TLS, &rows::FANOUT_SOURCE], |bench, _| fanout::run(bench)),
+    (&[&rows::CHOICE], |bench, _| Ok(vec![choice::run(bench)?])),
+];
+
+/// Measures some rows that belong together.
+type Rows = fn(&Bench, &TwoHosts) -> Result<Vec<Measured>>;
+
+/// All rows, in their order.
+pub(crate) fn rows() -> impl Iterator<Item = &'static Row> {
+    UNSHAPED.iter().chain(&BETWEEN_HOSTS).flat_map(|(rows, _)| rows.iter().copied())
+}
+
 pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let hosts = TwoHosts::make();
     bench.progress(&format!("{hosts}; congestion control {}", machine::congestion_control()));
-    let mut measured = vec![
-        beside_sockets(bench, &hosts, &rows::GET_1G_PLAIN, (GI, PLAIN), &[How::Write, How::Sendfile])?,
-        beside_sockets(bench, &hosts, &rows::GET_1G_TLS, (GI, TLS), &[How::Tls])?,
-        beside_quinn(bench, &hosts)?,
-        small(bench, &hosts)?,
-    ];
-    measured.extend(shm::run(bench, &hosts)?);
-    measured.extend(beside_gloo(bench, &hosts)?);
-    if let Some(why) = &hosts.why_loopback {
-        bench.progress(&format!(
-            "no {}, {} and {}: loopback, because {why}",
-            rows::GET_SHAPED.name,
-            rows::OVERHEAD.name,
-            rows::CHOICE.name
-        ));
-        return Ok(measured);
+    let mut measured = Vec::new();
+    for (_, measure) in UNSHAPED.iter().filter(|(rows, _)| bench.wants(rows)) {
+        measured.extend(measure(bench, &hosts)?);
     }
-    measured.push(overhead(bench, &hosts)?);
-    hosts.shape(MBIT)?;
-    measured.push(beside_sockets(bench, &hosts, &rows::GET_SHAPED, (16 * MI, TLS), &[How::Write])?);
-    measured.extend(fanout::run(bench)?);
-    measured.push(choice::run(bench)?);
+    for (rows, measure) in BETWEEN_HOSTS.iter().filter(|(rows, _)| bench.wants(rows)) {
+        match &hosts.why_loopback {
+            Some(why) => bench.progress(&format!("no {}: loopback, because {why}", rows[0].name)),
+            None => measured.extend(measure(bench, &hosts)?),
+        }
+    }
     Ok(measured)
 }
 
