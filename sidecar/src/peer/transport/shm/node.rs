@@ -17,7 +17,7 @@ use tensorlane_proto::Incarnation;
 use super::bind::{self, Unproven};
 use super::directory::{Bound, SocketName, name_of};
 use crate::peer::link::Ended;
-use crate::peer::remote::Peer;
+use crate::peer::remote::{Peer, Todo};
 use crate::peer::shared::Shared;
 
 /// Callers of whom nobody knows yet who they are. Each costs a thread, until the deadline of handshakes.
@@ -247,18 +247,43 @@ impl Drop for Map {
     }
 }
 
-/// Tells owners of maps that are not needed any more, until we stop and the last map is gone.
+/// Tells owners of maps that are not needed any more, until we stop and the last map is gone. Those of a moment are told
+/// together: each word wakes a thread here and one there, beside whoever maps the next tensor meanwhile.
 fn give_back(shared: &Arc<Shared>, returned: &Receiver<Returned>) {
     loop {
-        let Returned { peer, incarnation, call, id } = match returned.recv_timeout(STOP_LOOK) {
-            Ok(returned) => returned,
+        let first = match returned.recv_timeout(STOP_LOOK) {
+            Ok(first) => first,
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !shared.is_stopping() => continue,
             Err(_) => return,
         };
-        let todo = peer.state.lock().unmapped(incarnation, call, id);
-        shared.perform(todo);
+        shared.pause(GATHER);
+        for (peer, maps) in by_peer(std::iter::once(first).chain(returned.try_iter().take(TOGETHER_MAX))) {
+            let todo = {
+                let mut state = peer.state.lock();
+                let told =
+                    |todo: Todo, map: Returned| todo.and(state.unmapped(map.incarnation, map.call, map.id));
+                maps.into_iter().fold(Todo::default(), told)
+            };
+            shared.perform(todo);
+        }
     }
 }
 
+/// What there is to tell each peer.
+fn by_peer(all: impl Iterator<Item = Returned>) -> Vec<(Arc<Peer>, Vec<Returned>)> {
+    let mut peers: Vec<(Arc<Peer>, Vec<Returned>)> = Vec::new();
+    for map in all {
+        match peers.iter_mut().find(|(peer, _)| Arc::ptr_eq(peer, &map.peer)) {
+            Some((_, maps)) => maps.push(map),
+            None => peers.push((Arc::clone(&map.peer), vec![map])),
+        }
+    }
+    peers
+}
+
+/// How long a map that is given back waits for others. Its owner has its room back that much later.
+const GATHER: Duration = Duration::from_millis(1);
+/// Most that are told together: each is some 30 bytes of a frame.
+const TOGETHER_MAX: usize = 4096;
 /// How often the thread that gives leases back looks whether we stop: maps may outlive us.
 const STOP_LOOK: Duration = Duration::from_millis(200);
