@@ -87,8 +87,9 @@ impl Exchange {
         for (index, fetch) in fetches {
             let place = Arc::clone(gather);
             let done = Box::new(move |outcome| place.put(index, outcome));
-            if let Some(one) = self.begin(fetch, done) {
-                add_small(&mut small, one);
+            if let Some(full) = self.begin(fetch, done).and_then(|one| add_small(&mut small, one)) {
+                // Its owner is at work while the others are begun.
+                self.pull_small(full);
             }
         }
         for many in small {

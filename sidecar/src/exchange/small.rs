@@ -19,8 +19,9 @@ use super::transfer::{Arrived, Came, landing};
 use crate::peer::Paths;
 use crate::store::Wish;
 
-/// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors.
-const MANY_BYTES: u64 = 2 << 20;
+/// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors, and few enough
+/// that the owner reads one while another is sealed, opened or landed. Each costs a call.
+const MANY_BYTES: u64 = 256 << 10;
 
 /// A small tensor that is to be fetched with others.
 pub(super) struct Small {
@@ -141,15 +142,18 @@ impl Exchange {
     }
 }
 
-/// Puts a small tensor into a frame that goes the same way, or a new one.
-pub(super) fn add_small(small: &mut Vec<Many>, one: Small) {
-    match small.iter_mut().rev().find(|many| many.takes(&one)) {
-        Some(many) => {
-            many.bytes += one.bytes;
-            many.references.push(one.reference);
-        }
-        None => small.push(Many::of(one)),
+/// Puts a small tensor into the frame that goes the same way; one that it finds full is given back, and a new one begun.
+pub(super) fn add_small(small: &mut Vec<Many>, one: Small) -> Option<Many> {
+    let Some(many) = small.iter_mut().find(|many| many.is_for(&one)) else {
+        small.push(Many::of(one));
+        return None;
+    };
+    if many.has_room(&one) {
+        many.bytes += one.bytes;
+        many.references.push(one.reference);
+        return None;
     }
+    Some(std::mem::replace(many, Many::of(one)))
 }
 
 // === impl Many ===
@@ -161,11 +165,13 @@ impl Many {
         Self { peer, incarnation, deadline, bytes, references: vec![reference] }
     }
 
-    fn takes(&self, one: &Small) -> bool {
-        self.peer == *one.reference.peer()
-            && self.incarnation == one.reference.incarnation()
-            && self.references.len() < ITEMS_MAX
-            && self.bytes + one.bytes <= MANY_BYTES
+    /// Whether it goes where a small tensor comes from.
+    fn is_for(&self, one: &Small) -> bool {
+        self.peer == *one.reference.peer() && self.incarnation == one.reference.incarnation()
+    }
+
+    fn has_room(&self, one: &Small) -> bool {
+        self.references.len() < ITEMS_MAX && self.bytes + one.bytes <= MANY_BYTES
     }
 }
 
