@@ -34,6 +34,8 @@ pub struct SidecarOptions<'a> {
     pub arena: u64,
     /// The one core that it may use; any if none.
     pub core: Option<usize>,
+    /// The setting `peers.fanOut`: readers of a large tensor that one peer serves at a time.
+    pub fan_out: u8,
     /// More of the configuration, as lines of YAML.
     pub settings: &'a str,
 }
@@ -41,7 +43,7 @@ pub struct SidecarOptions<'a> {
 impl<'a> SidecarOptions<'a> {
     /// A sidecar without peers, on any core.
     pub const fn new(name: &'a str, arena: u64) -> Self {
-        Self { name, host: None, arena, core: None, settings: "" }
+        Self { name, host: None, arena, core: None, fan_out: 0, settings: "" }
     }
 }
 
@@ -226,7 +228,8 @@ fn configuration(
     if let Some(address) = listens {
         let file = home.join("peers.yaml");
         // Writing to a String does not fail.
-        let _ = write!(text, "peers:\n  listen: '{address}'\n  file: {}\n", file.display());
+        let (file, fan_out) = (file.display(), options.fan_out);
+        let _ = write!(text, "peers:\n  listen: '{address}'\n  file: {file}\n  fanOut: {fan_out}\n");
     }
     text + options.settings
 }

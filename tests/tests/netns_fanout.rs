@@ -23,7 +23,11 @@ const HEADERS: u64 = 1_080;
 /// Hosts that pass tensors on, over slow cables.
 fn start(hosts: usize) -> Peers {
     let peers = Peers::start(hosts, |_, options| {
-        options.set("peers.fanOutFrom", "8Mi").set("peers.lanes", "2").set("transports", "tcp")
+        options
+            .set("peers.fanOut", "1")
+            .set("peers.fanOutFrom", "8Mi")
+            .set("peers.lanes", "2")
+            .set("transports", "tcp")
     });
     (0..hosts).for_each(|host| peers.network.slow(host, MBIT));
     peers

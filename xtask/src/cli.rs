@@ -72,7 +72,7 @@ pub(crate) fn help() -> String {
   demo [--fast]                 builds everything, fetches real weights, and shows two sidecars at work
   test [--quick] [--fail-fast] [--only PART]...
                                 runs every part below (with --quick those marked *) and prints one table
-  bench local|tcp|paths|fanout|cluster [--json FILE] [--runs N]
+  bench local|tcp|paths|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
   soak [--seconds N | --minutes N] [--seed S]
                                 random puts, gets, kills and cuts between sidecars for that long (10 minutes), checked
@@ -161,13 +161,13 @@ fn demo_options(words: &[String]) -> Result<DemoOptions, Failure> {
 /// The benchmark program knows its own options; only what is measured is checked here.
 fn bench_arguments(words: &[String]) -> Result<Vec<String>, Failure> {
     match words.first().map(String::as_str) {
-        Some("local" | "tcp" | "paths" | "fanout" | "cluster") => Ok(words.to_vec()),
+        Some("local" | "tcp" | "paths" | "cluster") => Ok(words.to_vec()),
         Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths`, `fanout` or `cluster`, not `{other}`"
+            "`bench` measures `local`, `tcp`, `paths` or `cluster`, not `{other}`"
         ))),
-        None => Err(Failure::usage(
-            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `fanout` or `cluster`",
-        )),
+        None => {
+            Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp`, `paths` or `cluster`"))
+        }
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`fanout` or `cluster`"),
+            ("bench", "`paths` or `cluster`"),
             ("bench udp", "`udp`"),
             ("soak long", "`long`"),
             ("generate now", "`now`"),

@@ -217,7 +217,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "peers.fanOut",
-        Text("1"),
+        Text("0"),
         "a number from 0 to 8",
         "Readers of a large tensor that one peer serves at a time, while others that have it or are getting it can: 1 makes chains, more make trees, 0 lets the owner serve all.",
         peers.fan_out = |text| count_or_none(text, 8)

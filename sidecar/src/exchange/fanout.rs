@@ -141,7 +141,9 @@ impl Fanout {
         if self.tensors.contains_key(&id) || self.tensors.len() < TENSORS_MAX {
             return true;
         }
-        let idle = self.tensors.iter().filter(|(_, readers)| readers.all.iter().all(Reader::has_all));
+        // Whoever is away may never come back.
+        let is_idle = |readers: &Readers| readers.all.iter().all(|reader| reader.has_all() || reader.away);
+        let idle = self.tensors.iter().filter(|(_, readers)| is_idle(readers));
         let oldest = idle.min_by_key(|(_, readers)| readers.touched).map(|(id, _)| *id);
         oldest.is_some_and(|oldest| self.tensors.remove(&oldest).is_some())
     }

@@ -33,9 +33,9 @@ pub struct FanoutSettings {
 }
 
 impl Default for FanoutSettings {
-    /// Chains, from 32 MiB.
+    /// Off; from 32 MiB where it is on.
     fn default() -> Self {
-        Self { degree: 1, from: 32 << 20 }
+        Self { degree: 0, from: 32 << 20 }
     }
 }
 

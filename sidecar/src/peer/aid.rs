@@ -97,9 +97,9 @@ impl Asker {
         *self.fed.lock() = Instant::now();
     }
 
-    /// Whether it has had nothing for too long.
-    pub(super) fn is_starved(&self) -> bool {
-        self.fed.lock().elapsed() >= STARVED
+    /// Whether it has had nothing for too long, for somebody who can wait for `most`.
+    pub(super) fn is_starved(&self, most: Duration) -> bool {
+        self.fed.lock().elapsed() >= STARVED.min(most)
     }
 }
 
@@ -182,7 +182,8 @@ pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
             lose(&shared, &told, why);
         }
     });
-    let deadline = wish.deadline.min(Instant::now() + OPENING);
+    let now = Instant::now();
+    let deadline = now + OPENING.min(wish.transfer.allowance(now));
     let PeerKey { name, incarnation } = asker.holder.clone();
     let call = AidCall { wish, way: Way::Lanes, opened: false, lost: Some(lost) };
     let handle = shared.call(&name, Some(incarnation), deadline, Kind::Aid(Box::new(call)));

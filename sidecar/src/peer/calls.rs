@@ -289,10 +289,10 @@ impl Call {
                     if pull.done.is_some() {
                         pull.failed.get_or_insert(failure);
                     }
-                    return None;
+                    return aid;
                 };
-                let done = pull.done.take()?;
-                Some(Box::new(move || done(Err(PullFailed { landing, failure }))))
+                let Some(done) = pull.done.take() else { return aid };
+                both(Some(Box::new(move || done(Err(PullFailed { landing, failure })))), aid)
             }
             Kind::Aid(aid) => aid.fail(&failure),
             Kind::Map(map) => {

@@ -59,12 +59,17 @@ impl Senders {
     /// A peer sent bytes; whether it is another holder than the owner.
     pub(super) fn sent(&mut self, peer: &PeerName, bytes: u64, relayed: bool) {
         self.others |= relayed;
-        let known = self.sent.iter().position(|(name, _)| name.as_ref() == Some(peer));
+        self.add(Some(peer), bytes);
+    }
+
+    /// No name: those that are not told one by one.
+    fn add(&mut self, peer: Option<&PeerName>, bytes: u64) {
+        let known = self.sent.iter().position(|(name, _)| name.as_ref() == peer);
         let is_full = self.sent.len() >= SENDERS_MAX;
         let rest = || self.sent.iter().position(|(name, _)| name.is_none()).filter(|_| is_full);
         match known.or_else(rest) {
             Some(at) => self.sent[at].1 += bytes,
-            None => self.sent.push((Some(peer.clone()).filter(|_| !is_full), bytes)),
+            None => self.sent.push((peer.cloned().filter(|_| !is_full), bytes)),
         }
     }
 
@@ -113,9 +118,12 @@ impl Paths {
         &self.senders
     }
 
-    /// Who sent it is known now.
+    /// Who sent some of it is known now. What others have sent stays theirs, whoever sends the rest.
     pub(super) fn sent_by(&mut self, senders: Senders) {
-        self.senders = senders;
+        self.senders.others |= senders.others;
+        for (name, bytes) in senders.sent {
+            self.senders.add(name.as_ref(), bytes);
+        }
     }
 
     /// Bytes came this way.

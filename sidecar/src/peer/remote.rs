@@ -146,6 +146,8 @@ pub(super) struct OpenPull {
     pub(super) leased: Option<u64>,
     /// The reader may get it from others, and have it for others.
     pub(super) spreads: bool,
+    /// The owner was asked for the checksum of all bytes: once is enough.
+    pub(super) proven: bool,
 }
 
 /// What is known of a peer besides the directory.

@@ -108,10 +108,13 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
             let bulk = Bulk { call, ..bulk };
             let shm = link.ways.shm().filter(|_| way == Way::Shm);
             let mapped = shm.zip(bulk.source.block()).map(|(shm, block)| (block.segment_id(), shm.holder()));
-            let pull = OpenPull { id, link: link.id, way, mapped, leased, spreads };
+            let pull = OpenPull { id, link: link.id, way, mapped, leased, spreads, proven: false };
             let before = link.peer.state.lock().open.insert(call, pull);
             if let Some(before) = before {
                 stop_sending(link, call, before.way, None);
+                if before.spreads && !spreads {
+                    shared.serve.left(&link.key(), before.id, false);
+                }
                 release(shared, link, &before);
             }
             let head = frame::encode(PeerKind::Pull.into(), REPLY, call, &head);
@@ -210,8 +213,21 @@ fn open_aid(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
 /// A reader wants to know more of the owner. One whose pull is not open has ended it.
 fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek) -> Result<(), Ended> {
     let call = header.call;
-    let open = link.peer.state.lock().open.get(&call).filter(|open| open.id == asked.id).copied();
-    let Some(open) = open.filter(|open| open.spreads && open.link == link.id) else {
+    let open = {
+        let mut state = link.peer.state.lock();
+        let open = state.open.get_mut(&call).filter(|open| open.id == asked.id && open.link == link.id);
+        // Who fell back to the control connection may still have bytes of others to be proven.
+        let open = open.filter(|open| open.spreads || asked.proof);
+        if let Some(open) = open.as_ref().filter(|open| open.proven && asked.proof) {
+            tracing::debug!(peer = %link.peer.name, id = open.id, "a checksum is asked for twice");
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        open.map(|open| {
+            open.proven |= asked.proof;
+            *open
+        })
+    };
+    let Some(open) = open else {
         link.submit(frame::encode(PeerKind::Seek.into(), REPLY, call, &v1::Sought::default()));
         return Ok(());
     };

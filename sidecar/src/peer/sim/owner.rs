@@ -84,6 +84,7 @@ impl Node {
             mapped: None,
             leased: Some(asked.id),
             spreads: false,
+            proven: false,
         };
         if let Some(before) = self.other(peer).state.open.insert(call, open) {
             self.ends(now, by, before.id);

@@ -273,6 +273,8 @@ impl Lanes {
         for wanted in tired {
             if let Some(asker) = &wanted.asker {
                 self.pool.remove(wanted.call);
+                // Whoever comes next does not wait for lanes that do not come.
+                self.opening.lock().give_up(Instant::now());
                 aid::lose(shared, asker, HolderLost::Stalled);
                 continue;
             }

@@ -154,7 +154,11 @@ impl Reader<'_> {
             asker.falls_behind();
         }
         self.give_back(answer);
-        if wanted.asker.as_ref().is_some_and(|asker| asker.is_starved()) {
+        if wanted
+            .asker
+            .as_ref()
+            .is_some_and(|asker| asker.is_starved(wanted.transfer.allowance(Instant::now())))
+        {
             self.lose(&wanted, HolderLost::Starved);
         }
     }

@@ -52,7 +52,8 @@ impl Serving {
         end.ok_or(FrameError::Malformed(PeerKind::Ask.into()))?;
         let walk = open.walks.remove(&lane).filter(|walk| walk.at <= ask.offset);
         let mut bulk = walk.unwrap_or_else(|| open.fresh.clone());
-        bulk.source.skip(ask.offset - bulk.at);
+        let ahead = ask.offset.checked_sub(bulk.at).ok_or(FrameError::Malformed(PeerKind::Ask.into()))?;
+        bulk.source.skip(ahead);
         bulk.at = ask.offset;
         Ok(Some(bulk))
     }

@@ -178,7 +178,7 @@ impl Transfer {
     }
 
     /// A part of the time that is left: nothing may wait longer for one way, so that there is time for another.
-    pub(super) fn allowance(&self, now: Instant) -> Duration {
+    pub(in crate::peer) fn allowance(&self, now: Instant) -> Duration {
         self.deadline.saturating_duration_since(now) / PART_OF_TIME
     }
 

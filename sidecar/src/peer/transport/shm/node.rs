@@ -257,7 +257,8 @@ fn give_back(shared: &Arc<Shared>, returned: &Receiver<Returned>) {
             Err(_) => return,
         };
         shared.pause(GATHER);
-        for (peer, maps) in by_peer(std::iter::once(first).chain(returned.try_iter().take(TOGETHER_MAX))) {
+        for (peer, maps) in by_peer(std::iter::once(first).chain(returned.try_iter().take(TOGETHER_MAX - 1)))
+        {
             let todo = {
                 let mut state = peer.state.lock();
                 let told =
