@@ -14,6 +14,9 @@ use tensorlane_tests::wait::PATIENCE;
 use tensorlane_tests::weather::Closed;
 use tensorlane_tests::{SidecarOptions, reason, until};
 
+/// What takes some eight seconds on the links of these tests.
+const FLAPPING: u64 = 2 * LARGE;
+
 /// Two peers that only speak TCP, by two lanes where they can.
 fn by_tcp(_: usize, options: SidecarOptions) -> SidecarOptions {
     options.set("transports", "tcp").set("peers.lanes", "2").set("gc.leaseGrace", "20s")
@@ -25,11 +28,12 @@ fn a_link_that_flaps_in_one_direction_costs_time_and_no_byte() {
     let peers = Peers::start(2, by_tcp);
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
-        let stored = put(&writer, 31, LARGE);
+        let stored = put(&writer, 31, FLAPPING);
         let (reference, options) = (stored.reference().clone(), seconds(100));
         let came = || peers.seen(1, 0).bytes_in;
         let tensor = std::thread::scope(|scope| {
             let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+            until("enough of it has come to be missed", || came() > FLAPPING / 3);
             for (from, to) in [(0, 1), (1, 0), (0, 1), (1, 0)] {
                 let before = came();
                 peers.network.lose(from, to);
@@ -43,9 +47,9 @@ fn a_link_that_flaps_in_one_direction_costs_time_and_no_byte() {
             peers.network.fast(0);
             pulling.join().unwrap().unwrap()
         });
-        assert!(is(&tensor, 31, LARGE));
-        // What was under way when the link went comes twice, at most what the lanes had asked for.
-        assert!(came() < LARGE + 4 * 8 * MI, "{} bytes came: it began anew", came());
+        assert!(is(&tensor, 31, FLAPPING));
+        // Of what was under way when the link went, some comes twice. To begin anew would bring a third twice, at least.
+        assert!(came() < FLAPPING + FLAPPING / 4, "{} bytes came: it began anew", came());
     }
     peers.assert_all_free();
 }
@@ -72,10 +76,13 @@ fn both_ends_that_restart_in_turn_lose_what_they_owned_and_nothing_else() {
     let mut peers = Peers::pair();
     for turn in 0..4 {
         let (host, other) = (turn % 2, 1 - turn % 2);
-        let lost = put(&peers.client(host), 33, MI).reference().clone();
+        let gone = peers.client(host);
+        let mourned = put(&gone, 33, MI);
+        let lost = mourned.reference().clone();
         let kept = peers.client(other);
         let stored = put(&kept, 34, MI);
         peers.sidecars[host].kill();
+        drop((mourned, gone));
         peers.sidecars[host].start_again();
         until("they are connected", || {
             peers.seen(0, 1).state == "connected" && peers.seen(1, 0).state == "connected"
@@ -146,8 +153,11 @@ fn where_a_firewall_allows_one_connection_large_tensors_come_on_it_and_the_reply
         let peers = Peers::start(2, by_tcp);
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 38, 20 * MI);
+        let next = put(&writer, 39, 9 * MI);
         (0..2).for_each(|host| peers.network.no_new_connections(host, closed));
         let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
+        // Whoever comes next need not find out again; that is forgotten after 5 s.
+        let second = reader.acquire(next.reference(), &seconds(20)).unwrap();
         assert!(is(&tensor, 38, 20 * MI), "{closed:?}");
         assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
         let told = tensor.moved().to_string();
@@ -155,11 +165,7 @@ fn where_a_firewall_allows_one_connection_large_tensors_come_on_it_and_the_reply
         assert_eq!(ways(&tensor), expected, "{closed:?}: {told}");
         assert!(told.contains("no_lane"), "{closed:?}: {told}");
         assert_eq!(peers.metric(1, "tensorlane_peer_fallbacks_total", &["reason=\"no_lane\""]), 1.0);
-        // Whoever comes next need not find out again.
-        let next = put(&writer, 39, 9 * MI);
-        let began = Instant::now();
-        let second = reader.acquire(next.reference(), &seconds(20)).unwrap();
-        assert!(is(&second, 39, 9 * MI) && began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert!(is(&second, 39, 9 * MI));
         assert_eq!(ways(&second)[0].1, Some("lanes_cooldown"), "{closed:?}: {}", second.moved());
         drop((tensor, second, next, stored, writer, reader));
         peers.assert_all_free();
@@ -197,8 +203,10 @@ const LEFT: usize = 24;
 
 #[test]
 fn ten_thousand_connections_from_one_address_cost_what_sixty_four_do_and_keep_no_peer_from_its_bytes() {
-    let most = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).expect("as many as are allowed");
+    let needed = STRANGERS as u64 + 2_000;
+    let most = getrlimit(Resource::Nofile).maximum.map(|most| most.max(needed));
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })
+        .expect("12,000 descriptors, which root may have");
     // The third host is the stranger.
     let mut peers = Peers::start(3, |_, options| options);
     peers.sidecars[2].kill();
@@ -236,6 +244,7 @@ fn ten_thousand_connections_from_one_address_cost_what_sixty_four_do_and_keep_no
         };
         let deadline = Instant::now() + PATIENCE;
         while !given_back(&now) && Instant::now() < deadline {
+            std::thread::park_timeout(Duration::from_millis(10));
             now = Costs::of(pid);
         }
         assert!(given_back(&now), "{before:?}, and when all had ended {now:?}");

@@ -1,7 +1,7 @@
 //! The workloads: each a process of its own behind a thread that gives it its orders one by one and writes down what became
 //! of them.
 //!
-//! A workload that was killed is started anew by its next order. It does not know what the orders mean.
+//! A workload that was killed is started anew by the order after the one that finds it dead. It does not know what the orders mean.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

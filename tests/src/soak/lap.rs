@@ -129,7 +129,7 @@ impl Report {
     }
 }
 
-/// `seed 7: 812 steps, 310 gets, 190 puts, 44 refused, 6 faults, 5 workloads killed, 203 MiB resident`
+/// `seed 7: 812 steps, 310 gets, 190 puts, 44 refused, 6 faults, 5 cut short, 203 MiB resident, 0 lines broken`
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gets = self.count(|outcome| matches!(outcome, Outcome::Got { .. }));

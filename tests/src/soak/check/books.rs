@@ -15,7 +15,9 @@ pub(super) fn check(timeline: &Timeline<'_>) -> Vec<Violation> {
 fn wrong(index: usize, host: usize, books: Books, last: bool) -> Option<Violation> {
     let Books { total, free, reserved, sealed, held, retired, .. } = books;
     let sum = free + reserved + sealed + held + retired;
-    let what = if sum != total {
+    let what = if total == 0 {
+        format!("host {host} does not say what its arena has")
+    } else if sum != total {
         format!("host {host} has an arena of {total} bytes and accounts for {sum}: {books:?}")
     } else if last && !books.all_free() {
         format!("something is left at host {host} after all holders are gone: {books:?}")

@@ -40,7 +40,7 @@ fn before(timeline: &Timeline<'_>, call: &Call) -> usize {
         return timeline.calls.iter().find(reserved).map_or(0, |reserve| reserve.began);
     }
     let earlier = |other: &&Call| other.actor == call.actor && other.began < call.began;
-    // Two back: a loss that was noticed between two calls may be told by the second one after it.
+    // Four back: a loss that was noticed between two calls may be told by the second one after it.
     timeline.calls.iter().filter(earlier).map(|other| other.began).rev().nth(3).unwrap_or(0)
 }
 

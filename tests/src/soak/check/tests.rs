@@ -212,6 +212,16 @@ fn line_3_a_leased_tensor_that_is_gone() {
 }
 
 #[test]
+fn what_the_dead_have_said_is_no_claim_though_it_is_written_down_later() {
+    let mut story = Story::new();
+    story.note(What::Began { call: 50, actor: at(0), verb: put(1), reference: None });
+    story.kill(Who::Workload(at(0)));
+    story.note(What::Ended { call: 50, outcome: stored(0, 1) });
+    story.call(2, get(1), of(1).as_deref(), failed("NOT_FOUND")).is_right();
+    story.later(5_000).probed(&reference(0, 1, 1), Some(1)).breaks(3);
+}
+
+#[test]
 fn line_3_a_block_that_is_used_again_while_it_is_mapped() {
     let mut story = Story::with_tensor(1);
     story.call(0, Verb::Hold { tensor: 1, slot: 0, deadline_ms: 9 }, of(1).as_deref(), got(1));

@@ -128,7 +128,10 @@ impl<'a> Timeline<'a> {
                 self.calls[index].outcome = Some(outcome.clone());
                 let (actor, verb) = (self.calls[index].actor, self.calls[index].verb);
                 self.let_go(actor, verb, at, true);
-                self.take(&self.calls[index].clone());
+                let first = self.claims.len();
+                let call = self.calls[index].clone();
+                self.take(&call);
+                self.taken_by_the_dead(first, &call);
             }
             What::Killing { who } => {
                 self.kills.push((*who, at, self.events.len()));
@@ -176,6 +179,26 @@ impl<'a> Timeline<'a> {
             Who::Workload(actor) => claim.actor == actor && claim.by != By::Name,
             Who::Sidecar(host) => claim.actor.host == host,
         });
+    }
+
+    /// An answer may be written down after the kill of whoever gave it: what it took, from `first` on, was never certain, and
+    /// went with a workload.
+    fn taken_by_the_dead(&mut self, first: usize, call: &Call) {
+        let end = self.events.len();
+        for &(who, about_to, done) in self.kills.iter().filter(|kill| kill.1 > call.began) {
+            for claim in &mut self.claims[first..] {
+                match who {
+                    Who::Workload(actor) if actor == call.actor && claim.by != By::Name => {
+                        claim.to = claim.to.min(about_to);
+                        if done < end {
+                            claim.gone = claim.gone.min(call.ended);
+                        }
+                    }
+                    Who::Sidecar(host) if host == call.actor.host => claim.to = claim.to.min(about_to),
+                    Who::Workload(_) | Who::Sidecar(_) => {}
+                }
+            }
+        }
     }
 
     fn end(&mut self, at: usize, done: bool, goes: impl Fn(&Claim) -> bool) {
