@@ -102,29 +102,39 @@ fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_o
 #[test]
 fn a_reader_that_is_killed_at_any_tenth_costs_its_readers_what_was_under_way() {
     for tenth in 1..10 {
-        let mut peers = start(4);
-        let writer = peers.client(0);
-        let stored = put(&writer, tenth, LARGE);
-        let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
-        let tensors: Vec<Tensor> = std::thread::scope(|scope| {
-            let mut getting = chain(scope, &peers, &readers, stored.reference());
-            until("it is in the middle", || came(&peers, 2) >= LARGE / 10 * tenth);
-            peers.sidecars[1].kill();
-            let killed = getting.remove(0).join().unwrap();
-            assert!(killed.is_err(), "it was in the middle at {tenth} tenths");
-            getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect()
-        });
-        assert!(tensors.iter().all(|tensor| is(tensor, tenth, LARGE)), "killed at {tenth} tenths");
-        assert_eq!(senders(&tensors[0]), ["b", "a"], "{}", tensors[0].moved());
-        assert_eq!(senders(&tensors[1]), ["c"], "further down nobody noticed: {}", tensors[1].moved());
-        for host in [2, 3] {
-            let cable = peers.network.received(host);
-            let most = (LARGE + UNDER_WAY) / 1_000 * HEADERS;
-            assert!(cable <= most, "host {host} received {cable} bytes, {most} at most, at {tenth} tenths");
-        }
-        let by_owner = sent(&peers, 0);
-        assert!(by_owner <= LARGE + 2 * UNDER_WAY, "the owner sent {by_owner} at {tenth} tenths");
+        // Near the end it may be over before the kill; then nothing was shown, and it is done again.
+        assert!((0..5).any(|_| is_killed_at(tenth)), "it was never in the middle at {tenth} tenths");
     }
+}
+
+/// Whether the first reader of a chain was killed in the middle, before it had passed on everything; then all that follows
+/// from it holds.
+fn is_killed_at(tenth: u64) -> bool {
+    let mut peers = start(4);
+    let writer = peers.client(0);
+    let stored = put(&writer, tenth, LARGE);
+    let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
+    let (killed, tensors): (bool, Vec<Tensor>) = std::thread::scope(|scope| {
+        let mut getting = chain(scope, &peers, &readers, stored.reference());
+        until("it is in the middle", || came(&peers, 2) >= LARGE / 10 * tenth);
+        peers.sidecars[1].kill();
+        let killed = getting.remove(0).join().unwrap().is_err();
+        (killed, getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect())
+    });
+    assert!(tensors.iter().all(|tensor| is(tensor, tenth, LARGE)), "killed at {tenth} tenths");
+    if !killed || senders(&tensors[0]) == ["b"] {
+        return false;
+    }
+    assert_eq!(senders(&tensors[0]), ["b", "a"], "{}", tensors[0].moved());
+    assert_eq!(senders(&tensors[1]), ["c"], "further down nobody noticed: {}", tensors[1].moved());
+    for host in [2, 3] {
+        let cable = peers.network.received(host);
+        let most = (LARGE + UNDER_WAY) / 1_000 * HEADERS;
+        assert!(cable <= most, "host {host} received {cable} bytes, {most} at most, at {tenth} tenths");
+    }
+    let by_owner = sent(&peers, 0);
+    assert!(by_owner <= LARGE + 2 * UNDER_WAY, "the owner sent {by_owner} at {tenth} tenths");
+    true
 }
 
 #[test]
