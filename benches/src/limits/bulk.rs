@@ -15,15 +15,13 @@ use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
-use super::{ends, tls, warm};
+use super::fetch::Fetch;
+use super::{tls, warm};
 use crate::hosts::TwoHosts;
-use crate::worker::{self, At, Worker};
-use crate::{pairs, stats};
+use crate::{pairs, worker};
 
 /// Connections that are tried.
 const CONNECTIONS: [usize; 3] = [1, 2, 4];
-/// Fetches that decide which way is the best.
-const TRIES: usize = 3;
 /// Bytes that one call hands to the kernel.
 const CALL: usize = 1 << 20;
 
@@ -40,12 +38,7 @@ pub enum How {
 
 /// Several connections between two hosts that together fetch the same number of bytes again and again.
 #[derive(Debug)]
-pub struct BulkFetch {
-    fetch: Worker,
-    _send: Worker,
-    how: How,
-    connections: usize,
-}
+pub struct BulkFetch(Fetch<How>);
 
 impl BulkFetch {
     /// The best of these ways and of one, two and four connections, by trying. Host A sends, host B fetches.
@@ -53,31 +46,8 @@ impl BulkFetch {
     /// # Errors
     /// They do not start.
     pub fn best(hosts: &TwoHosts, bytes: u64, ways: &[How]) -> Result<Self> {
-        let mut best: Option<(f64, Self)> = None;
-        for (how, connections) in ways.iter().flat_map(|how| CONNECTIONS.map(|count| (*how, count))) {
-            let mut way = Self::start(hosts, bytes, how, connections)?;
-            way.seconds()?;
-            let took = (0..TRIES).map(|_| way.seconds()).collect::<Result<Vec<_>>>()?;
-            let took = stats::median(&took).context("no fetch was tried")?;
-            if best.as_ref().is_none_or(|(least, _)| took < *least) {
-                best = Some((took, way));
-            }
-        }
-        Ok(best.context("no way to fetch")?.1)
-    }
-
-    fn start(hosts: &TwoHosts, bytes: u64, how: How, connections: usize) -> Result<Self> {
-        let word = how.to_possible_value().context("every way has a word")?.get_name().to_owned();
-        let words = [hosts.a.free_address()?.to_string(), bytes.to_string(), word, connections.to_string()];
-        let start = |host, end: &str| {
-            let at = At { host: Some(host), core: None };
-            let words: Vec<_> =
-                [end].into_iter().chain(words.iter().map(String::as_str)).map(AsRef::as_ref).collect();
-            ends::start(at, &words)
-        };
-        let send = start(&hosts.a, "bulk-send")?;
-        let fetch = start(&hosts.b, "bulk-fetch")?;
-        Ok(Self { fetch, _send: send, how, connections })
+        let ways = ways.iter().flat_map(|how| CONNECTIONS.map(|count| (*how, count)));
+        Ok(Self(Fetch::best(hosts, bytes, ["bulk-send", "bulk-fetch"], ways)?))
     }
 
     /// The seconds of one fetch.
@@ -85,19 +55,19 @@ impl BulkFetch {
     /// # Errors
     /// An end is gone.
     pub fn seconds(&mut self) -> Result<f64> {
-        self.fetch.ask(&())
+        self.0.seconds()
     }
 }
 
 /// `write, 2 connections`
 impl fmt::Display for BulkFetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let how = match self.how {
+        let how = match self.0.way {
             How::Write => "write",
             How::Sendfile => "sendfile",
             How::Tls => "rustls",
         };
-        write!(f, "{how}, {} connection{}", self.connections, if self.connections == 1 { "" } else { "s" })
+        write!(f, "{how}, {} connection{}", self.0.count, if self.0.count == 1 { "" } else { "s" })
     }
 }
 

@@ -5,6 +5,7 @@
 pub mod bulk;
 pub mod chain;
 pub mod ends;
+mod fetch;
 pub mod gloo;
 pub mod memory;
 pub mod quic;

@@ -18,15 +18,13 @@ use tensorlane_memory::Landing;
 use tensorlane_sidecar::peer::quic_settings;
 use tokio::runtime::Runtime;
 
-use super::{ends, tls, warm};
+use super::fetch::Fetch;
+use super::{tls, warm};
 use crate::hosts::TwoHosts;
-use crate::worker::{self, At, Worker};
-use crate::{pairs, stats};
+use crate::{pairs, worker};
 
 /// Streams that are tried.
 const STREAMS: [usize; 2] = [1, 2];
-/// Fetches that decide which way is the best.
-const TRIES: usize = 3;
 /// How long a connection without a word stays: longer than the sidecars' turn takes.
 const IDLE: Duration = Duration::from_secs(600);
 
@@ -41,12 +39,7 @@ pub enum Set {
 
 /// A QUIC connection between two hosts that fetches the same number of bytes again and again.
 #[derive(Debug)]
-pub struct QuicFetch {
-    fetch: Worker,
-    _send: Worker,
-    set: Set,
-    streams: usize,
-}
+pub struct QuicFetch(Fetch<Set>);
 
 impl QuicFetch {
     /// The best of both settings and of one and two streams, by trying. Host A sends, host B fetches.
@@ -54,33 +47,9 @@ impl QuicFetch {
     /// # Errors
     /// They do not start.
     pub fn best(hosts: &TwoHosts, bytes: u64) -> Result<Self> {
-        let mut best: Option<(f64, Self)> = None;
-        for (set, streams) in
-            [Set::Defaults, Set::Sidecars].into_iter().flat_map(|set| STREAMS.map(|count| (set, count)))
-        {
-            let mut way = Self::start(hosts, bytes, set, streams)?;
-            way.seconds()?;
-            let took = (0..TRIES).map(|_| way.seconds()).collect::<Result<Vec<_>>>()?;
-            let took = stats::median(&took).context("no fetch was tried")?;
-            if best.as_ref().is_none_or(|(least, _)| took < *least) {
-                best = Some((took, way));
-            }
-        }
-        Ok(best.context("no way to fetch")?.1)
-    }
-
-    fn start(hosts: &TwoHosts, bytes: u64, set: Set, streams: usize) -> Result<Self> {
-        let word = set.to_possible_value().context("every way has a word")?.get_name().to_owned();
-        let words = [hosts.a.free_address()?.to_string(), bytes.to_string(), word, streams.to_string()];
-        let start = |host, end: &str| {
-            let at = At { host: Some(host), core: None };
-            let words: Vec<_> =
-                [end].into_iter().chain(words.iter().map(String::as_str)).map(AsRef::as_ref).collect();
-            ends::start(at, &words)
-        };
-        let send = start(&hosts.a, "quic-send")?;
-        let fetch = start(&hosts.b, "quic-fetch")?;
-        Ok(Self { fetch, _send: send, set, streams })
+        let ways =
+            [Set::Defaults, Set::Sidecars].into_iter().flat_map(|set| STREAMS.map(|count| (set, count)));
+        Ok(Self(Fetch::best(hosts, bytes, ["quic-send", "quic-fetch"], ways)?))
     }
 
     /// The seconds of one fetch.
@@ -88,18 +57,18 @@ impl QuicFetch {
     /// # Errors
     /// An end is gone.
     pub fn seconds(&mut self) -> Result<f64> {
-        self.fetch.ask(&())
+        self.0.seconds()
     }
 }
 
 /// `quinn with its defaults, 2 streams`
 impl fmt::Display for QuicFetch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let set = match self.set {
+        let set = match self.0.way {
             Set::Defaults => "its defaults",
             Set::Sidecars => "the settings of sidecars",
         };
-        write!(f, "quinn with {set}, {} stream{}", self.streams, if self.streams == 1 { "" } else { "s" })
+        write!(f, "quinn with {set}, {} stream{}", self.0.count, if self.0.count == 1 { "" } else { "s" })
     }
 }
 
