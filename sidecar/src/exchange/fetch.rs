@@ -30,7 +30,7 @@ use super::route::refusals;
 use super::small::{Many, Small, add_small};
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::peer::{CallHandle, Paths};
+use crate::peer::CallHandle;
 
 /// One tensor of another peer that somebody wants.
 #[derive(Clone)]
@@ -112,8 +112,7 @@ impl Exchange {
                 Ok(taken) => {
                     // A copy is as local as any tensor; another pod's memory is not.
                     let moved = taken.block().is_foreign().then(|| {
-                        let (transport, paths) = (Transport::Shm, Paths::default());
-                        let came = Came { transport, seconds: 0.0, instead_of: None, paths };
+                        let came = Came::mapped(0.0);
                         moved(&fetch.refused_for(&came), 0, &came)
                     });
                     self.select(&fetch.terms, Taken { moved, ..taken }, &fetch.selection, done);

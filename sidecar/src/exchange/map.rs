@@ -4,13 +4,12 @@
 use std::sync::Arc;
 
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::negotiate::Transport;
 use tensorlane_proto::reference::Reference;
 
 use super::fetch::{Fetch, Fetching};
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::peer::{MapFailed, MapOrder, Mapped, Paths};
+use crate::peer::{MapFailed, MapOrder, Mapped};
 
 // === impl Exchange ===
 
@@ -66,6 +65,5 @@ fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
         let message = format!("{} shows {} for {reference}", reference.peer(), descriptor.layout);
         return Err(Failure::new(Reason::LayoutMismatch, message));
     }
-    let came = Came { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default() };
-    Ok(Arrived { descriptor, crc32c, block, came })
+    Ok(Arrived { descriptor, crc32c, block, came: Came::mapped(seconds) })
 }

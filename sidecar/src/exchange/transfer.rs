@@ -46,6 +46,15 @@ pub(super) struct Came {
     pub(super) paths: Paths,
 }
 
+// === impl Came ===
+
+impl Came {
+    /// It was mapped where it is: nothing has moved.
+    pub(super) fn mapped(seconds: f64) -> Self {
+        Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default() }
+    }
+}
+
 // === impl Exchange ===
 
 impl Exchange {
