@@ -21,11 +21,14 @@ pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol.
 pub const SESSION_VERSION: u32 = 1;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner.
-pub const PEER_VERSION: u32 = 3;
+pub const PEER_VERSION: u32 = 4;
 /// Most holders that are told in one frame.
 pub const HOLDERS_MAX: usize = 4;
-/// Most holders that a reader names as lost. Beyond it the owner alone is asked.
+/// Most holders that a reader names as lost.
 pub const LOST_MAX: usize = 16;
+/// Holders that a pull may lose, those that only refused apart. Then the owner sends the rest: a reader that others do not do
+/// for costs itself more by trying than it spares the owner.
+pub const HOLDERS_TRIED: usize = 2;
 /// Most lanes of a pair of peers in each direction. Each costs a thread and up to half a MiB at both ends.
 pub const LANES_MAX: usize = 8;
 /// Most bytes of one answer on a lane. A lane that breaks loses at most two of them.

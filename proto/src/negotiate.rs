@@ -17,13 +17,15 @@ mod offer;
 mod policy;
 mod release;
 mod require;
+mod standing;
 
 pub use choose::{GOODPUT_ADVANTAGE_PERCENT, negotiate};
 pub use measured::{Measured, SameNode};
 pub use offer::{NodeToken, Offer, Transport, TransportOffer, TransportSet, VersionRange};
 pub use policy::{Encryption, Policy};
-pub use release::{SPOKEN, own_up};
+pub use release::{SPOKEN, own_up, owned_up};
 pub use require::Require;
+pub use standing::{Candidate, Passed, Standing, candidates};
 
 use crate::device::Device;
 use crate::selection::SelectionKind;

@@ -22,6 +22,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::checksum;
 use crate::dtype::DType;
 use crate::identity::{ExchangeName, Incarnation, PeerName};
 use crate::layout::{Layout, MAX_TENSOR_BYTES, Shape};
@@ -198,7 +199,7 @@ impl Reference {
         self.shape.push(&mut text);
         text.push('/');
         push_decimal(&mut text, self.bytes);
-        let checksum = crc32c::crc32c(text.as_bytes());
+        let checksum = checksum::crc32c(text.as_bytes());
         text.push('/');
         push_hex::<8>(&mut text, u128::from(checksum));
         text

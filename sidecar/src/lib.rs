@@ -25,5 +25,6 @@ mod results;
 pub mod session;
 mod socket;
 pub mod store;
+pub mod sums;
 pub mod unread;
 pub mod workers;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tensorlane_proto::checksum;
 use tensorlane_proto::frame::{INLINE_BYTES_MAX, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::RetryId;
@@ -179,7 +180,7 @@ impl Client {
             descriptor: Some(descriptor.into()),
             data: Bytes::copy_from_slice(bytes),
             keep: Some(options.keep()),
-            crc32c: options.checksum.then(|| crc32c::crc32c(bytes)),
+            crc32c: options.checksum.then(|| checksum::crc32c(bytes)),
         }
     }
 
@@ -201,7 +202,7 @@ impl Client {
     fn put_in_place(&self, descriptor: &Descriptor, bytes: &[u8], options: &PutOptions) -> Result<Stored> {
         let mut reservation = self.reserve_within(descriptor, options.deadline)?;
         reservation.copy_from(0, bytes)?;
-        let crc32c = options.checksum.then(|| crc32c::crc32c(bytes));
+        let crc32c = options.checksum.then(|| checksum::crc32c(bytes));
         reservation.seal_as(options, crc32c)
     }
 }

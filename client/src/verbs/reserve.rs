@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tensorlane_memory::WriteView;
 use tensorlane_proto::Descriptor;
+use tensorlane_proto::checksum;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 
@@ -132,7 +133,7 @@ impl Reservation {
     pub fn seal(self, options: &PutOptions) -> Result<Stored> {
         let crc32c = match &self.write {
             Some(write) if options.checksum => Some(checksum(write)),
-            None if options.checksum => Some(crc32c::crc32c(&[])),
+            None if options.checksum => Some(checksum::crc32c(&[])),
             _ => None,
         };
         self.seal_as(options, crc32c)
@@ -190,7 +191,7 @@ fn checksum(write: &WriteView) -> u32 {
     while at < view.len() {
         let len = part.len().min(view.len() - at);
         view.copy_range_to(at as u64, &mut part[..len]).expect("the range lies inside the view");
-        crc = crc32c::crc32c_append(crc, &part[..len]);
+        crc = checksum::crc32c_append(crc, &part[..len]);
         at += len;
     }
     crc

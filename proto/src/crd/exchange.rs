@@ -54,6 +54,11 @@ pub struct ExchangeSpec {
     /// Whether pods of one node share memory: `off` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_node: Option<SameNode>,
+    /// Readers of a large tensor that one peer serves at a time while others that have it, or are getting it, can: 1 unless
+    /// given, which makes chains. 0 lets the owner of a tensor serve all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 8))]
+    pub fan_out: Option<i32>,
     /// Tensors on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,

@@ -1028,6 +1028,26 @@ pub struct PeerStatus {
     /// The node that it runs on, where known.
     #[prost(string, tag = "9")]
     pub node: ::prost::alloc::string::String,
+    /// How every transport towards it stands for a large tensor, best first; at most 5. `self` has none.
+    #[prost(message, repeated, tag = "10")]
+    pub candidates: ::prost::alloc::vec::Vec<Candidate>,
+}
+/// A transport towards a peer.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Candidate {
+    /// Which one.
+    #[prost(enumeration = "Transport", tag = "1")]
+    pub transport: i32,
+    /// `taken`, `fits` (it would do, and another one is taken) or `refused`.
+    #[prost(string, tag = "2")]
+    pub standing: ::prost::alloc::string::String,
+    /// Why it is not taken, a stable label: of one that fits better_taken, not_preferred, slower, not_faster or not_compared, of one
+    /// that is refused what a Refusal says. Empty where it is taken.
+    #[prost(string, tag = "3")]
+    pub why: ::prost::alloc::string::String,
+    /// Bytes a second that it was measured to bring; 0 where it was not measured.
+    #[prost(double, tag = "4")]
+    pub goodput: f64,
 }
 /// The peers.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2733,7 +2753,7 @@ pub struct Pull {
     #[prost(enumeration = "Way", tag = "5")]
     pub way: i32,
     /// Since version 3: the tensor is another peer's, of which the asked one has a copy, or a part of one. Its id is the
-    /// owner's. The bytes come on lanes, and what is not there yet is waited for.
+    /// owner's. The bytes come on lanes, and what is not there yet is waited for. Since version 4 a copy can also be mapped.
     #[prost(message, optional, tag = "6")]
     pub owner: ::core::option::Option<Life>,
     /// To that other peer: the pass that the owner gave to both.
@@ -2742,9 +2762,22 @@ pub struct Pull {
     /// To the owner, since version 3: whether the reader takes the bytes from other holders, too.
     #[prost(bool, tag = "8")]
     pub spreads: bool,
-    /// To the owner: holders that did not do, at most 16.
+    /// To the owner: holders that did not do, at most 16. Also without `spreads`, of a tensor that is asked for again because
+    /// others altered it.
     #[prost(message, repeated, tag = "9")]
     pub lost: ::prost::alloc::vec::Vec<Life>,
+    /// Since version 4, where the way is STREAM: bytes behind `from` that have landed and are not sent, in order, none touching
+    /// another, at most 1,024. The chunks skip them.
+    #[prost(message, repeated, tag = "10")]
+    pub ahead: ::prost::alloc::vec::Vec<Span>,
+}
+/// Packed bytes that lie together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Span {
+    #[prost(uint64, tag = "1")]
+    pub offset: u64,
+    #[prost(uint64, tag = "2")]
+    pub length: u64,
 }
 /// A peer in one of its lives.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2755,6 +2788,9 @@ pub struct Life {
     /// Its incarnation, 32 hex digits.
     #[prost(string, tag = "2")]
     pub incarnation: ::prost::alloc::string::String,
+    /// Of a holder that is named as lost: why.
+    #[prost(enumeration = "LostReason", tag = "3")]
+    pub lost: i32,
 }
 /// Answers a Pull, before its bytes.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2781,7 +2817,7 @@ pub struct Seek {
     /// The tensor.
     #[prost(fixed64, tag = "1")]
     pub id: u64,
-    /// Holders that did not do, at most 16.
+    /// Holders that did not do, at most 16. A reader that has lost 2 takes the rest from the owner.
     #[prost(message, repeated, tag = "2")]
     pub lost: ::prost::alloc::vec::Vec<Life>,
     /// The reader wants the checksum of all bytes, and no holder.
@@ -2860,6 +2896,11 @@ pub struct Inquire {
     /// For names: how long to wait for those that do not exist yet, in milliseconds.
     #[prost(uint64, tag = "2")]
     pub wait_ms: u64,
+    /// Between peers of a node, since version 4: the targets are references of tensors of other peers, and asked is whether the
+    /// asker can map a copy here. `here` in the answer: it can; else the copy is on its way. With one target, `wait_ms` waits for
+    /// that.
+    #[prost(bool, tag = "3")]
+    pub copies: bool,
 }
 /// Answers Inquire, in the order of the targets.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2934,4 +2975,53 @@ pub struct Sum {
     /// Their CRC-32C.
     #[prost(fixed32, tag = "3")]
     pub crc32c: u32,
+}
+/// Why a reader does not go on from a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum LostReason {
+    /// It is not said.
+    Unspecified = 0,
+    /// It was not reached, or its connection ended; or that was so a moment ago, and it was not asked.
+    Unreachable = 1,
+    /// It has no such tensor, or does not give it.
+    Refused = 2,
+    /// No byte came though some were due.
+    Stalled = 3,
+    /// It lives, and had nothing for too long.
+    Starved = 4,
+    /// What it sent is not the tensor.
+    Altered = 5,
+    /// It is so slow that the reader would miss its deadline.
+    Slow = 6,
+}
+impl LostReason {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "LOST_REASON_UNSPECIFIED",
+            Self::Unreachable => "LOST_REASON_UNREACHABLE",
+            Self::Refused => "LOST_REASON_REFUSED",
+            Self::Stalled => "LOST_REASON_STALLED",
+            Self::Starved => "LOST_REASON_STARVED",
+            Self::Altered => "LOST_REASON_ALTERED",
+            Self::Slow => "LOST_REASON_SLOW",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "LOST_REASON_UNSPECIFIED" => Some(Self::Unspecified),
+            "LOST_REASON_UNREACHABLE" => Some(Self::Unreachable),
+            "LOST_REASON_REFUSED" => Some(Self::Refused),
+            "LOST_REASON_STALLED" => Some(Self::Stalled),
+            "LOST_REASON_STARVED" => Some(Self::Starved),
+            "LOST_REASON_ALTERED" => Some(Self::Altered),
+            "LOST_REASON_SLOW" => Some(Self::Slow),
+            _ => None,
+        }
+    }
 }

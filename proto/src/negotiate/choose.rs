@@ -7,12 +7,12 @@ use super::*;
 pub const GOODPUT_ADVANTAGE_PERCENT: u32 = 20;
 
 /// Everything that the choice depends on.
-struct Pair<'a> {
-    ours: &'a Offer,
-    theirs: &'a Offer,
-    what: &'a What,
-    policy: &'a Policy,
-    measured: &'a Measured,
+pub(super) struct Pair<'a> {
+    pub(super) ours: &'a Offer,
+    pub(super) theirs: &'a Offer,
+    pub(super) what: &'a What,
+    pub(super) policy: &'a Policy,
+    pub(super) measured: &'a Measured,
 }
 
 /// Chooses the transport for one transfer between two peers, or says why there is none. Swapping the offers does
@@ -49,7 +49,7 @@ pub fn negotiate(
 impl Pair<'_> {
     /// The transports that come into question at all, the best first. What could not matter (shared memory for a
     /// tensor on a GPU, a network inside one sidecar) is left out, so that no reply explains the obvious.
-    fn candidates(&self) -> Vec<Transport> {
+    pub(super) fn candidates(&self) -> Vec<Transport> {
         let host = self.what.device.is_host();
         match (self.ours.is_same_peer(self.theirs), host) {
             (true, true) => vec![Transport::Local],
@@ -73,13 +73,13 @@ impl Pair<'_> {
         self.unfit(transport).or_else(|| self.is_slower(transport).then_some(Why::Slower))
     }
 
-    fn unfit(&self, transport: Transport) -> Option<Why> {
+    pub(super) fn unfit(&self, transport: Transport) -> Option<Why> {
         self.unavailable(transport).or_else(|| self.unwanted(transport))
     }
 
     /// Another node comes first: to say that the policy forbids what could not be had anyway would send people
     /// to the wrong knob.
-    fn unavailable(&self, transport: Transport) -> Option<Why> {
+    pub(super) fn unavailable(&self, transport: Transport) -> Option<Why> {
         let node = match transport {
             Transport::Shm | Transport::CudaIpc => self.other_node(),
             Transport::Local | Transport::Tcp | Transport::Quic => None,

@@ -14,18 +14,27 @@ pub const SPOKEN: TransportSet = TransportSet::EMPTY
 /// `listed`: the transports that somebody named as those that may be used; absent: nobody did.
 pub fn own_up(refusals: &mut [Refusal], listed: Option<TransportSet>) {
     for refusal in refusals {
-        let forbidden = listed.is_some_and(|listed| !listed.contains(refusal.transport));
-        let ours = match refusal.why {
-            Why::NotOffered => true,
-            Why::Policy => !forbidden,
-            _ => false,
-        };
-        if ours && !SPOKEN.contains(refusal.transport) {
-            refusal.why = Why::NotInThisRelease;
-        } else if ours && refusal.why == Why::Policy && refusal.transport == Transport::Shm {
-            // Nobody forbids it: there is no directory for it.
-            refusal.why = Why::NoSocketDir;
-        }
+        refusal.why = owned_up(refusal.transport, refusal.why, listed);
+    }
+}
+
+/// The same for one transport: the reason by its own name.
+pub fn owned_up(transport: Transport, why: Why, listed: Option<TransportSet>) -> Why {
+    let forbidden = listed.is_some_and(|listed| !listed.contains(transport));
+    let ours = match why {
+        Why::NotOffered => true,
+        Why::Policy => !forbidden,
+        // Nobody should move pods onto one node for what would not be spoken there either.
+        Why::OtherNode | Why::NodeUnproven => !forbidden && !SPOKEN.contains(transport),
+        _ => false,
+    };
+    if ours && !SPOKEN.contains(transport) {
+        Why::NotInThisRelease
+    } else if ours && why == Why::Policy && transport == Transport::Shm {
+        // Nobody forbids it: there is no directory for it.
+        Why::NoSocketDir
+    } else {
+        why
     }
 }
 
@@ -45,6 +54,8 @@ mod tests {
             (Transport::Shm, Why::NotOffered, Some(with_shm), Why::NotOffered),
             (Transport::CudaIpc, Why::NotOffered, None, Why::NotInThisRelease),
             (Transport::Shm, Why::OtherNode, None, Why::OtherNode),
+            (Transport::CudaIpc, Why::OtherNode, None, Why::NotInThisRelease),
+            (Transport::CudaIpc, Why::OtherNode, Some(only_tcp), Why::OtherNode),
             (Transport::Tcp, Why::NotOffered, None, Why::NotOffered),
         ] {
             let mut refusals = [Refusal { transport, why }];

@@ -234,6 +234,64 @@ fn words_are_read_back() {
     assert_eq!(Transport::ALL.into_iter().collect::<TransportSet>(), TransportSet::ALL);
 }
 
+/// How every transport between two peers stands, as text.
+fn standings(a: &Offer, b: &Offer, what: &What, policy: &Policy, measured: &Measured) -> Vec<String> {
+    candidates(a, b, what, policy, measured).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn every_transport_says_why_it_is_not_the_one_that_is_taken() {
+    let (a, b, host) = (offer("a", "n1"), offer("b", "n1"), What::default());
+    let all = |policy: &Policy, measured: &Measured| standings(&a, &b, &host, policy, measured);
+    let cuda = "cuda_ipc: refused, not_supported";
+    assert_eq!(
+        all(&open(), &proven()),
+        ["shm: taken", cuda, "tcp: fits, better_taken", "quic: fits, better_taken"]
+    );
+    let networks = |policy: &Policy, measured: Measured| all(policy, &measured)[2..].join("; ");
+    assert_eq!(networks(&open(), Measured::default()), "tcp: taken; quic: fits, not_compared");
+    let half = Measured { tcp_goodput: Some(9.0), current: Some(Transport::Tcp), ..Measured::default() };
+    assert_eq!(networks(&open(), half), "tcp: taken; quic: fits, not_compared");
+    assert_eq!(networks(&open(), speeds(2.0, 1.0, None)), "tcp: taken; quic: fits, slower");
+    assert_eq!(networks(&open(), speeds(1.0, 1.1, None)), "tcp: taken; quic: fits, not_faster");
+    assert_eq!(networks(&open(), speeds(1.0, 2.0, None)), "tcp: fits, slower; quic: taken");
+    let prefer = |transport| Policy { prefer: Some(transport), ..open() };
+    let faster = speeds(1.0, 2.0, None);
+    assert_eq!(networks(&prefer(Transport::Tcp), faster), "tcp: taken; quic: fits, not_preferred");
+    let plain = Policy { encryption: Encryption::None, ..prefer(Transport::Tcp) };
+    let secret = What { require: Require::ENCRYPTED, ..host };
+    assert_eq!(
+        standings(&a, &b, &secret, &plain, &Measured::default())[2..],
+        ["tcp: refused, not_encrypted", "quic: taken"]
+    );
+    let cooling = Measured { cooling: TransportSet::EMPTY.with(Transport::Quic), ..Measured::default() };
+    assert_eq!(networks(&open(), cooling), "tcp: taken; quic: refused, cooldown");
+}
+
+#[test]
+fn a_transport_for_memory_of_another_kind_says_what_it_lacks() {
+    let (a, b, c) = (offer("a", "n1"), offer("b", "n1"), offer("c", "n2"));
+    let (host, usual, unknown) = (What::default(), Policy::default(), Measured::default());
+    assert_eq!(standings(&a, &c, &host, &open(), &unknown)[1], "cuda_ipc: refused, other_node");
+    assert_eq!(standings(&a, &b, &host, &usual, &unknown)[1], "cuda_ipc: refused, policy");
+    assert_eq!(
+        standings(&a, &b, &gpu(), &open(), &proven())[..2],
+        ["shm: refused, not_supported", "cuda_ipc: taken"]
+    );
+    assert_eq!(
+        standings(&a, &a, &host, &open(), &unknown),
+        ["local: taken", "cuda_ipc: refused, not_supported"]
+    );
+}
+
+#[test]
+fn what_was_measured_stands_beside_its_transport() {
+    let (a, b) = (offer("a", "n1"), offer("b", "n2"));
+    let all = candidates(&a, &b, &What::default(), &open(), &speeds(2.0, 1.0, None));
+    let goodputs: Vec<_> = all.iter().map(|one| one.goodput).collect();
+    assert_eq!(goodputs, [None, None, Some(2.0), Some(1.0)]);
+}
+
 fn arbitrary_offer() -> impl Strategy<Value = Offer> {
     let transports = prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 5);
     let node = prop::option::of(prop::sample::select(vec!["n1", "n2"]));
@@ -347,6 +405,37 @@ proptest! {
                 prop_assert!(!none.refusals.is_empty());
                 prop_assert!(none.refusals.iter().all(|refusal| refusal.why != Why::Slower));
             }
+        }
+    }
+
+    #[test]
+    fn how_every_transport_stands_agrees_with_the_choice(
+        ours in arbitrary_offer(), theirs in arbitrary_offer(), what in arbitrary_what(),
+        policy in arbitrary_policy(), measured in arbitrary_measured(),
+    ) {
+        let route = negotiate(&ours, &theirs, &what, &policy, &measured);
+        let all = candidates(&ours, &theirs, &what, &policy, &measured);
+        let shown = |all: &[Candidate]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        prop_assert_eq!(shown(&all), shown(&candidates(&theirs, &ours, &what, &policy, &measured)));
+        prop_assert_eq!(all.len(), if ours.is_same_peer(&theirs) { 2 } else { 4 });
+        let taken: Vec<_> = all.iter().filter(|one| one.standing == Standing::Taken).collect();
+        prop_assert_eq!(taken.len(), usize::from(route.is_ok()));
+        prop_assert_eq!(taken.first().map(|one| one.transport), route.as_ref().ok().map(|r| r.transport));
+        let refusals = route.map_or_else(|none| none.refusals, |route| route.refusals);
+        for refusal in refusals {
+            let one = all.iter().find(|one| one.transport == refusal.transport).unwrap();
+            match refusal.why {
+                Why::Slower => prop_assert!(matches!(one.standing, Standing::Fits(_)), "{}", one),
+                why => prop_assert_eq!(one.standing, Standing::Refused(why)),
+            }
+        }
+        // What fits would be taken if nothing else were allowed, and what is refused would not be.
+        for one in all {
+            let alone = TransportSet::EMPTY.with(one.transport);
+            let allow = policy.allow.iter().filter(|&allowed| alone.contains(allowed)).collect();
+            let alone = negotiate(&ours, &theirs, &what, &Policy { allow, prefer: None, ..policy }, &measured);
+            let refused = matches!(one.standing, Standing::Refused(_));
+            prop_assert_eq!(alone.ok().map(|route| route.transport), (!refused).then_some(one.transport));
         }
     }
 }

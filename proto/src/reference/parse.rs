@@ -26,7 +26,7 @@ fn checked<'a>(whole: &[u8], rest: &'a [u8]) -> Result<&'a str, ReferenceError> 
     let digits = &rest[slash + 1..];
     let given = hex_u128(digits).filter(|_| digits.len() == 8).ok_or(ReferenceError::ChecksumMissing)?;
     let covered = &whole[..whole.len() - digits.len() - 1];
-    if u128::from(crc32c::crc32c(covered)) != given {
+    if u128::from(checksum::crc32c(covered)) != given {
         return Err(ReferenceError::ChecksumWrong);
     }
     // Nobody of ours writes anything but ASCII; what is not text has no right checksum of ours.

@@ -1,6 +1,7 @@
 //! The shape inside a reference.
 
 use super::{push_decimal, push_hex};
+use crate::checksum;
 use crate::layout::Shape;
 
 /// The most dimensions that a reference spells out. More would make it long; almost no tensor has more.
@@ -26,7 +27,7 @@ impl RefShape {
         if shape.rank() <= MAX_REFERENCE_DIMS {
             return RefShape::Dims(shape.clone());
         }
-        let crc32c = shape.iter().fold(0, |crc, size| crc32c::crc32c_append(crc, &size.to_le_bytes()));
+        let crc32c = shape.iter().fold(0, |crc, size| checksum::crc32c_append(crc, &size.to_le_bytes()));
         let rank = u8::try_from(shape.rank()).expect("a shape has at most 32 dimensions");
         RefShape::Digest { rank, crc32c }
     }

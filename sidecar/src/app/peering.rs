@@ -114,6 +114,7 @@ pub(super) fn start(
                 count: config.peers.lanes,
                 // Whatever may be plain is not where every route must be encrypted: those that others ask for, too.
                 plain: config.routes.encryption == Encryption::None && !config.routes.require.encrypted,
+                most: config.limits.lanes,
                 quic: quic_lanes(config),
                 ..LanesConfig::default()
             },

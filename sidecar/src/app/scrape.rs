@@ -126,6 +126,7 @@ fn show_lanes(metrics: &Metrics, counters: &Counters) {
     }
     for (direction, word) in [(Direction::In, "read"), (Direction::Out, "serve")] {
         catch_up(metrics.peers.opened_lanes.at((direction,)), counters.lanes_opened.count(word));
+        catch_up(metrics.peers.refused_lanes.at((direction,)), counters.lanes_refused.count(word));
     }
     for end in LaneEnd::ALL {
         catch_up(metrics.peers.ended_lanes.at((*end,)), counters.lanes_closed.count(end.as_str()));

@@ -204,6 +204,8 @@ pub struct Limits {
     pub pending_requests: usize,
     /// Connections that have not said who they are, at each door.
     pub strangers: usize,
+    /// Lanes of all peers together.
+    pub lanes: usize,
     /// Bytes of answers that wait to be read, of all connections together.
     pub unread_bytes: u64,
 }

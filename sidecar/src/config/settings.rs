@@ -217,7 +217,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "peers.fanOut",
-        Text("0"),
+        Text("1"),
         "a number from 0 to 8",
         "Readers of a large tensor that one peer serves at a time, while others that have it or are getting it can: 1 makes chains, more make trees, 0 lets the owner serve all.",
         peers.fan_out = |text| count_or_none(text, 8)
@@ -315,8 +315,15 @@ pub(super) static SETTINGS: &[Setting] = &[
         "limits.strangers",
         Text("64"),
         "a number from 1 to 4096",
-        "Connections that have not said who they are, on the session socket and from peers each; each costs a thread and up to 1Mi of arena.base.",
+        "Connections that have not said who they are, on the session socket and from peers each; one address has a quarter of the latter. Each costs a thread and up to 1Mi of arena.base.",
         limits.strangers = |text| count(text, 4_096)
+    ),
+    setting!(
+        "limits.lanes",
+        Text("256"),
+        "a number from 1 to 65536",
+        "Lanes of all peers together, both directions and those on QUIC included; each costs a thread, two descriptors and up to half a Mi of arena.base while it is up. Beyond it bytes come on the lanes that are up, or on the control connection.",
+        limits.lanes = |text| count(text, 65_536)
     ),
     setting!(
         "limits.unreadBytes",
@@ -362,7 +369,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "deadlines.progress",
-        Text("5s"),
+        Text("2s"),
         DURATION,
         "How long a peer connection may move no byte while some are due; then it is closed.",
         deadlines.progress = duration
@@ -463,6 +470,7 @@ pub(super) fn blank() -> Config {
             tickets: 0,
             pending_requests: 0,
             strangers: 0,
+            lanes: 0,
             unread_bytes: 0,
         },
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },

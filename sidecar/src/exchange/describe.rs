@@ -12,7 +12,7 @@ use tensorlane_proto::reference::Reference;
 
 use super::gather::Gather;
 use super::lookup::{Found, there};
-use super::target::Meant;
+use super::target::{Meant, target_of};
 use super::{Caller, Exchange};
 
 /// Names a page has where nobody says how many.
@@ -73,11 +73,8 @@ impl Exchange {
             Ok(peers) => peers,
             Err(failure) => return wanted.iter().for_each(|(i, _)| gather.put(*i, Err(failure.clone()))),
         };
-        let target = |(_, reference): &(usize, Reference)| v1::Target {
-            kind: Some(v1::target::Kind::Reference(reference.encode())),
-            peer: String::new(),
-        };
-        let inquire = v1::Inquire { targets: wanted.iter().map(target).collect(), wait_ms: 0 };
+        let target = |(_, reference): &(usize, Reference)| target_of(reference);
+        let inquire = v1::Inquire { targets: wanted.iter().map(target).collect(), wait_ms: 0, copies: false };
         let (exchange, gather) = (Arc::clone(self), Arc::clone(gather));
         // It ends by itself at the deadline.
         peers.inquire(peer, None, inquire, deadline, move |outcome| match outcome {

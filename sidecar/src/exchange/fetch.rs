@@ -4,6 +4,7 @@
 //!   a copy is here? ------------------------------> lease it
 //!   somebody fetches it already? -----------------> wait with them
 //!   on this node ---------------------------------> map it, lease (`map`)
+//!   another pod of this node has it, or gets it ---> map its copy, lease (`neighbours`)
 //!   small (<= 64 KiB) ----> many in one frame ----> copy in, lease
 //!   else: room first, then pull into it ----------> checksum, seal, copy in, lease
 //! ```
@@ -18,19 +19,21 @@ use std::time::Instant;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::layout::{Layout, Shape};
-use tensorlane_proto::negotiate::{Refusal, Transport};
+use tensorlane_proto::negotiate::{Refusal, Route, Transport};
 use tensorlane_proto::reference::{RefShape, Reference};
 use tensorlane_proto::selection::Selection;
 
 use super::acquire::{OWN, Terms};
 use super::gather::Gather;
 use super::keep::owner_lost;
+use super::lend::{Borrower, Stage};
 use super::route::refusals;
 use super::small::{Many, Small, add_small};
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::peer::CallHandle;
+use crate::peer::{CallHandle, PeerKey};
 
 /// One tensor of another peer that somebody wants.
 #[derive(Clone)]
@@ -44,14 +47,21 @@ pub(super) struct Fetch {
     pub(super) transport: Transport,
     /// It comes from its owner alone: what came from others was not what it should be.
     pub(super) alone: bool,
+    /// Who sent that.
+    pub(super) blamed: Vec<PeerKey>,
+    /// Why its owner may not bring it: only what is on this node will do.
+    pub(super) only_here: Option<Failure>,
+    /// How often it has gone on in another way.
+    pub(super) turn: u32,
     /// Better transports than that one, and why they were not.
     refused: Vec<Refusal>,
 }
 
 impl Fetch {
     pub(super) fn new(reference: Reference, selection: Selection, terms: Terms) -> Self {
-        let (met, alone, refused) = (false, false, Vec::new());
-        Self { reference, selection, terms, met, transport: Transport::Tcp, alone, refused }
+        let (met, alone, transport) = (false, false, Transport::Tcp);
+        let (blamed, only_here, refused) = (Vec::new(), None, Vec::new());
+        Self { reference, selection, terms, met, transport, alone, blamed, only_here, turn: 0, refused }
     }
 
     /// What did not bring it, now that it is here.
@@ -68,9 +78,20 @@ pub(super) type Fetches = HashMap<Reference, Fetching>;
 #[derive(Default)]
 pub(super) struct Fetching {
     pub(super) waiting: Vec<Waiting>,
-    /// The pull that is under way.
+    /// What it is to the sidecars of this node.
+    pub(super) stage: Stage,
+    /// Those of them that wait for it.
+    pub(super) borrowers: Vec<Borrower>,
+    /// Which turn of its first caller's fetch is under way.
+    pub(super) turn: u32,
+    /// The call that brings it.
     pull: Option<CallHandle>,
 }
+
+/// The way that the small tensor before went, within one call: a thousand of one owner go it without asking for each whether the
+/// owner lives, whether it is met and what the two can speak.
+#[derive(Default)]
+pub(super) struct Trodden(Option<(PeerName, Incarnation, Route)>);
 
 /// Somebody who waits for a tensor that is being fetched.
 pub(super) struct Waiting {
@@ -84,10 +105,13 @@ impl Exchange {
     /// Fetches all of them; each result goes to its place.
     pub(super) fn fetch_all(self: &Arc<Self>, fetches: Vec<(usize, Fetch)>, gather: &Arc<Gather<Taken>>) {
         let mut small: Vec<Many> = Vec::new();
+        let mut trodden = Trodden::default();
         for (index, fetch) in fetches {
             let place = Arc::clone(gather);
             let done = Box::new(move |outcome| place.put(index, outcome));
-            if let Some(full) = self.begin(fetch, done).and_then(|one| add_small(&mut small, one)) {
+            if let Some(full) =
+                self.begin(fetch, done, &mut trodden).and_then(|one| add_small(&mut small, one))
+            {
                 // Its owner is at work while the others are begun.
                 self.pull_small(full);
             }
@@ -102,8 +126,10 @@ impl Exchange {
         self: &Arc<Self>,
         mut fetch: Fetch,
         done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+        trodden: &mut Trodden,
     ) -> Option<Small> {
-        if let Err(failure) = self.check_owner(&fetch.reference) {
+        let known = trodden.route(&fetch);
+        if let Some(Err(failure)) = known.is_none().then(|| self.check_owner(&fetch.reference)) {
             done(Err(failure));
             return None;
         }
@@ -121,12 +147,20 @@ impl Exchange {
             }
             return None;
         }
-        if !fetch.met && self.is_meeting(fetch.reference.peer()) {
+        if known.is_none() && !fetch.met && self.is_meeting(fetch.reference.peer()) {
             self.meet(fetch, done);
             return None;
         }
-        match self.route(&fetch.reference, &fetch.selection, fetch.terms.require) {
-            Ok(route) => (fetch.transport, fetch.refused) = (route.transport, route.refusals),
+        let route = known.map_or_else(
+            || self.route(&fetch.reference, &fetch.selection, fetch.terms.require),
+            |route| Ok(route.clone()),
+        );
+        match route {
+            Ok(route) => {
+                trodden.remember(&fetch, &route);
+                (fetch.transport, fetch.refused, fetch.only_here) = (route.transport, route.refusals, None);
+            }
+            Err(failure) if self.may_be_lent(&fetch, &failure) => fetch.only_here = Some(failure),
             Err(failure) => {
                 done(Err(failure));
                 return None;
@@ -159,7 +193,7 @@ impl Exchange {
                 if maps {
                     self.map(&fetch);
                 } else {
-                    self.fetch_whole(fetch);
+                    self.bring(fetch);
                 }
                 None
             }
@@ -194,8 +228,12 @@ impl Exchange {
 
     /// A pull of all of it is under way. It goes on for whoever has come to wait for it, if the first one gives up; it may
     /// be over already.
-    pub(super) fn pulling(&self, reference: &Reference, pull: CallHandle) {
-        let unwanted = self.fetches.lock().get_mut(reference).and_then(|fetching| {
+    pub(super) fn pulling(&self, fetch: &Fetch, pull: CallHandle) {
+        let unwanted = self.fetches.lock().get_mut(&fetch.reference).and_then(|fetching| {
+            if fetching.turn != fetch.turn {
+                // It failed at once, and goes on in another way.
+                return None;
+            }
             fetching.pull = Some(pull);
             fetching.unwanted()
         });
@@ -213,7 +251,7 @@ impl Exchange {
         }
     }
 
-    fn fetch_whole(self: &Arc<Self>, fetch: Fetch) {
+    pub(super) fn fetch_whole(self: &Arc<Self>, fetch: Fetch) {
         let Some(layout) = expected_layout(&fetch.reference) else {
             return self.fetch_described(fetch);
         };
@@ -280,19 +318,29 @@ impl Exchange {
     /// A whole tensor has come, or will not: everyone who waits gets theirs.
     pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
         let copied = outcome.and_then(|arrived| {
-            let Arrived { descriptor, crc32c, block, came } = arrived;
+            let Arrived { descriptor, crc32c, block, came, receipt } = arrived;
             let taken = self.store.copy_in(OWN, reference.clone(), descriptor, block, crc32c)?;
-            Ok((taken, came))
+            Ok((taken, came, receipt))
         });
         self.grown(reference, copied.is_ok());
+        let copied = copied.map(|(taken, came, receipt)| {
+            // Proven, and here for whomever the owner sends.
+            if let Some(receipt) = receipt {
+                receipt.holds();
+            }
+            (taken, came)
+        });
         // From here on a newcomer finds the copy.
-        let Fetching { waiting, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
+        // Another pod's memory is not ours to lend.
+        let is_ours = copied.as_ref().is_ok_and(|(taken, _)| !taken.block().is_foreign());
+        let waiting = self.end_fetch(reference, is_ours);
         match copied {
             Ok((taken, came)) => {
                 let refused = waiting.first().map(|w| w.fetch.refused_for(&came)).unwrap_or_default();
                 self.count_moved(taken.block().len(), &refused, &came);
                 for Waiting { fetch, done } in waiting {
-                    if fetch.transport == Transport::Shm && came.transport != Transport::Shm {
+                    let must_be_here = fetch.transport == Transport::Shm || fetch.only_here.is_some();
+                    if must_be_here && came.transport != Transport::Shm {
                         // It joined another's pull and may require better: now there is a copy here, which is as local as any.
                         self.begin_again(fetch, done);
                         continue;
@@ -306,6 +354,7 @@ impl Exchange {
                         Err(failure) => done(Err(failure)),
                     }
                 }
+                // Not before all have theirs: it is what keeps the copy.
                 self.untake(OWN, &taken);
             }
             Err(failure) => self.whole_failed(waiting, &failure),
@@ -318,7 +367,7 @@ impl Exchange {
         fetch: Fetch,
         done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
     ) {
-        if let Some(one) = self.begin(fetch, done) {
+        if let Some(one) = self.begin(fetch, done, &mut Trodden::default()) {
             self.pull_small(Many::of(one));
         }
     }
@@ -356,6 +405,28 @@ pub(super) fn expected_layout(reference: &Reference) -> Option<Layout> {
         RefShape::Dims(dims) => Layout::contiguous(reference.dtype(), Shape::new(dims).ok()?).ok(),
         RefShape::Digest { .. } => None,
     }
+}
+
+// === impl Trodden ===
+
+impl Trodden {
+    /// The route of a tensor, where it is the one before's.
+    fn route(&self, fetch: &Fetch) -> Option<&Route> {
+        let (peer, incarnation, route) = self.0.as_ref()?;
+        let is_same = *incarnation == fetch.reference.incarnation() && peer == fetch.reference.peer();
+        (is_same && is_small(fetch)).then_some(route)
+    }
+
+    /// Of a large one the route depends on its size, and on what was measured.
+    fn remember(&mut self, fetch: &Fetch, route: &Route) {
+        if is_small(fetch) && self.route(fetch).is_none() {
+            self.0 = Some((fetch.reference.peer().clone(), fetch.reference.incarnation(), route.clone()));
+        }
+    }
+}
+
+fn is_small(fetch: &Fetch) -> bool {
+    fetch.selection == Selection::All && fetch.reference.bytes() <= INLINE_BYTES_MAX as u64
 }
 
 // === impl Fetching ===

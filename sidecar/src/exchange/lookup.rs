@@ -174,11 +174,16 @@ impl Exchange {
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             let (news, who) = (news.clone(), peer.clone());
             let asked = peer.clone();
-            let call =
-                peers.inquire(&peer, None, v1::Inquire { targets, wait_ms }, deadline, move |outcome| {
+            let call = peers.inquire(
+                &peer,
+                None,
+                v1::Inquire { targets, wait_ms, copies: false },
+                deadline,
+                move |outcome| {
                     // A lookup that has ended does not listen any more.
                     let _ = news.send(News::Answer { peer: who, names, outcome });
-                });
+                },
+            );
             search.asked.insert(asked, call);
         }
     }

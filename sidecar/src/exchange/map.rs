@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::reference::Reference;
 
-use super::fetch::{Fetch, Fetching};
+use super::fetch::Fetch;
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
 use crate::peer::{MapFailed, MapOrder, Mapped};
@@ -36,7 +36,8 @@ impl Exchange {
             Ok(peers) => peers,
             Err(failure) => return self.whole_arrived(&reference, Err(failure)),
         };
-        let order = MapOrder { id: reference.id(), bytes: reference.bytes(), deadline: fetch.terms.deadline };
+        let (bytes, deadline) = (reference.bytes(), fetch.terms.deadline);
+        let order = MapOrder { id: reference.id(), owner: None, bytes, deadline };
         let exchange = Arc::clone(self);
         let (owner, life) = (reference.peer().clone(), reference.incarnation());
         let wanted = reference.clone();
@@ -45,14 +46,13 @@ impl Exchange {
             Err(MapFailed::Owner(failure)) => exchange.whole_arrived(&wanted, Err(failure)),
             Err(MapFailed::Way(failure)) => exchange.map_lost(&wanted, &failure),
         });
-        self.pulling(&reference, handle);
+        self.pulling(fetch, handle);
     }
 
     /// The way is not there any more: whoever waits takes the next best, if that will do.
     fn map_lost(self: &Arc<Self>, reference: &Reference, failure: &Failure) {
         tracing::warn!(peer = %reference.peer(), %failure, "a tensor was not mapped: the next best way is taken");
-        let Fetching { waiting, .. } = self.fetches.lock().remove(reference).unwrap_or_default();
-        for waiting in waiting {
+        for waiting in self.end_fetch(reference, false) {
             self.begin_again(waiting.fetch, waiting.done);
         }
     }
@@ -65,5 +65,5 @@ fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
         let message = format!("{} shows {} for {reference}", reference.peer(), descriptor.layout);
         return Err(Failure::new(Reason::LayoutMismatch, message));
     }
-    Ok(Arrived { descriptor, crc32c, block, came: Came::mapped(seconds) })
+    Ok(Arrived { descriptor, crc32c, block, came: Came::mapped(seconds), receipt: None })
 }

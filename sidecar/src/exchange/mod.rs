@@ -6,13 +6,16 @@
 
 mod acquire;
 mod describe;
+mod evidence;
 mod fanout;
 mod fetch;
 mod gather;
 mod keep;
+mod lend;
 mod lookup;
 mod map;
 mod names;
+mod neighbours;
 mod put;
 mod retry;
 mod route;
@@ -88,6 +91,7 @@ pub struct Exchange {
     fetches: Mutex<Fetches>,
     slots: Mutex<Slots>,
     sources: Sources,
+    waits_at_neighbours: lend::Waits,
     gate: Gate,
 }
 
@@ -129,6 +133,7 @@ impl Exchange {
             offered,
             fetches: Mutex::new(HashMap::new()),
             slots: Mutex::default(),
+            waits_at_neighbours: lend::Waits::default(),
             gate: Gate::default(),
         })
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorlane_memory::{Block, Landing, Owner, Purpose};
+use tensorlane_proto::checksum;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
@@ -339,7 +340,7 @@ impl OpenPut {
         let landing = self.landing.as_mut().filter(|_| end <= expected).ok_or(wrong_length(expected, end))?;
         landing.write(self.written, data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         if self.crc32c.is_some() {
-            self.sum = crc32c::crc32c_append(self.sum, data);
+            self.sum = checksum::crc32c_append(self.sum, data);
         }
         self.written = end;
         Ok(())
@@ -415,5 +416,5 @@ fn sum(block: &Block) -> Result<u32, Failure> {
         block.mark_sealed().map_err(|e| Failure::new(Reason::NotSealed, e.to_string()))?;
     }
     let bytes = block.chunk(0..block.len()).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
-    Ok(crc32c::crc32c(bytes))
+    Ok(checksum::crc32c(bytes))
 }

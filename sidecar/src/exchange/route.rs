@@ -8,14 +8,15 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
-    Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Transport, TransportSet, What,
-    negotiate, own_up,
+    Candidate, Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Transport, TransportSet,
+    What,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
 use tensorlane_proto::wire;
 
 use super::Exchange;
+use super::evidence::Evidence;
 use super::fetch::expected_layout;
 use super::transfer::Came;
 use crate::metrics::label::{Moved, Verb};
@@ -55,6 +56,11 @@ impl RoutePolicy {
         Policy { allow, encryption: self.encryption, prefer: self.prefer }
     }
 
+    /// Whether memory may be shared with other pods.
+    pub(super) fn may_share(&self) -> bool {
+        self.policy().allow.contains(Transport::Shm)
+    }
+
     /// The transports that are offered to others.
     fn offered(&self) -> impl Iterator<Item = Transport> {
         let allow = self.policy().allow;
@@ -75,20 +81,32 @@ impl Exchange {
         let (bytes, selection) = (selected_bytes(reference, selection), selection.kind());
         let require = require.and(self.settings.routes.require);
         let what = What { bytes, device: Device::Host, selection, require };
-        self.negotiated(reference.peer(), reference.incarnation(), &what, true)
+        self.evidence(reference.peer(), reference.incarnation(), &what, true)
+            .route(&what)
             .map_err(|none| self.no_route(none))
     }
 
     /// The route that a plain transfer of something large from a peer would take now.
-    pub(super) fn plain_route(
+    fn plain_route(&self, peer: &PeerName, incarnation: Option<Incarnation>) -> Result<Route, NoRoute> {
+        let (evidence, what) = self.plain(peer, incarnation);
+        evidence.route(&what)
+    }
+
+    /// The same, and how every transport stands for it.
+    pub(super) fn plain_routes(
         &self,
         peer: &PeerName,
         incarnation: Option<Incarnation>,
-    ) -> Result<Route, NoRoute> {
+    ) -> (Result<Route, NoRoute>, Vec<Candidate>) {
+        let (evidence, what) = self.plain(peer, incarnation);
+        (evidence.route(&what), evidence.candidates(&what))
+    }
+
+    fn plain(&self, peer: &PeerName, incarnation: Option<Incarnation>) -> (Evidence<'_>, What) {
         let (selection, require) = (SelectionKind::All, self.settings.routes.require);
         let bytes = self.peers.get().map_or(0, |peers| peers.choice_from());
         let what = What { bytes, device: Device::Host, selection, require };
-        self.negotiated(peer, incarnation.unwrap_or(Incarnation(0)), &what, false)
+        (self.evidence(peer, incarnation.unwrap_or(Incarnation(0)), &what, false), what)
     }
 
     /// Counts bytes that came, and what they came instead of.
@@ -101,13 +119,7 @@ impl Exchange {
     }
 
     /// `pulls`: a pull follows, which may be used to find out more about the transports.
-    fn negotiated(
-        &self,
-        peer: &PeerName,
-        incarnation: Incarnation,
-        what: &What,
-        pulls: bool,
-    ) -> Result<Route, NoRoute> {
+    fn evidence(&self, peer: &PeerName, incarnation: Incarnation, what: &What, pulls: bool) -> Evidence<'_> {
         let theirs = self.peers.get().and_then(|p| p.offer(peer));
         // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
         let theirs = theirs.unwrap_or_else(|| {
@@ -121,17 +133,12 @@ impl Exchange {
         if !self.peers.get().is_some_and(|peers| peers.has_choice(what.bytes)) {
             policy.prefer = Some(Transport::Tcp);
         }
-        let mut route = negotiate(&self.offered, &theirs, what, &policy, &measured);
-        match &mut route {
-            Ok(route) => own_up(&mut route.refusals, routes.transports),
-            Err(none) => own_up(&mut none.refusals, routes.transports),
-        }
-        route
+        Evidence { ours: &self.offered, theirs, policy, measured, listed: routes.transports }
     }
 
     /// Whether it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
     pub(super) fn is_meeting(&self, peer: &PeerName) -> bool {
-        let shares = self.settings.routes.policy().allow.contains(Transport::Shm);
+        let shares = self.settings.routes.may_share();
         shares && self.peers.get().is_some_and(|peers| peers.is_meeting(peer))
     }
 
@@ -202,6 +209,16 @@ fn selected_bytes(reference: &Reference, selection: &Selection) -> u64 {
     layout.and_then(|layout| selection.resolve(&layout).ok()).map_or(all, |resolved| resolved.bytes())
 }
 
+pub(super) fn shown_candidates(all: &[Candidate]) -> Vec<v1::Candidate> {
+    let one = |one: &Candidate| v1::Candidate {
+        transport: v1::Transport::from(one.transport).into(),
+        standing: one.standing.as_str().to_owned(),
+        why: one.standing.why().to_owned(),
+        goodput: one.goodput.unwrap_or_default(),
+    };
+    all.iter().map(one).collect()
+}
+
 pub(super) fn refusals(all: &[Refusal]) -> Vec<v1::Refusal> {
     let refusal = |r: &Refusal| v1::Refusal {
         transport: v1::Transport::from(r.transport).into(),
@@ -216,19 +233,47 @@ mod tests {
 
     use super::*;
 
-    /// The route between two peers of one policy, as it is shown.
-    fn route(routes: RoutePolicy, require: Require) -> Result<String, String> {
+    /// What two peers of one policy go by.
+    fn between<T>(routes: RoutePolicy, measured: Measured, then: impl Fn(Evidence<'_>) -> T) -> T {
         let one = |name: &str| {
             let peer: PeerName = name.parse().unwrap();
             wire::offer(peer, Incarnation(1), &offer(&routes, &["h:1".into()]))
         };
+        let (ours, theirs) = (one("a"), Arc::new(one("b")));
+        let listed = routes.transports;
+        then(Evidence { ours: &ours, theirs, policy: routes.policy(), measured, listed })
+    }
+
+    /// The route between two peers of one policy, as it is shown.
+    fn route(routes: RoutePolicy, require: Require) -> Result<String, String> {
         let what = What { require, ..What::default() };
-        let mut route = negotiate(&one("a"), &one("b"), &what, &routes.policy(), &Measured::default());
-        match &mut route {
-            Ok(route) => own_up(&mut route.refusals, routes.transports),
-            Err(none) => own_up(&mut none.refusals, routes.transports),
-        }
+        let route = between(routes, Measured::default(), |evidence| evidence.route(&what));
         route.map(|route| route.to_string()).map_err(|none| none.to_string())
+    }
+
+    /// How every transport stands between them.
+    fn standings(routes: RoutePolicy, measured: Measured) -> Vec<String> {
+        let all = between(routes, measured, |evidence| evidence.candidates(&What::default()));
+        all.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn every_transport_has_a_reason_and_what_the_release_lacks_is_called_so() {
+        let cuda = "cuda_ipc: refused, not_in_this_release";
+        let (any, unknown) = (RoutePolicy::default(), Measured::default());
+        let expected = ["shm: refused, no_socket_dir", cuda, "tcp: taken", "quic: fits, not_compared"];
+        assert_eq!(standings(any, unknown), expected);
+        let apart = Measured { same_node: SameNode::Refuted, ..unknown };
+        assert_eq!(
+            standings(RoutePolicy { node: true, ..any }, apart)[..2],
+            ["shm: refused, other_node", cuda]
+        );
+        let only = standings(listed(&[Transport::Tcp]), unknown);
+        let expected =
+            ["shm: refused, policy", "cuda_ipc: refused, policy", "tcp: taken", "quic: refused, policy"];
+        assert_eq!(only, expected);
+        let with_cuda = standings(listed(&[Transport::CudaIpc, Transport::Tcp]), unknown);
+        assert_eq!(with_cuda[1], cuda);
     }
 
     fn listed(transports: &[Transport]) -> RoutePolicy {
@@ -285,9 +330,8 @@ mod tests {
         let has_address: Vec<_> = offered.iter().map(|offer| !offer.addresses.is_empty()).collect();
         assert_eq!(has_address, [false, true, true], "shared memory needs none");
         let proven = Measured { same_node: SameNode::Proven, ..Measured::default() };
-        let one = |name: &str| wire::offer(name.parse().unwrap(), Incarnation(1), &offer(&there, &[]));
         let what = What { require: Require::ZERO_COPY.and(Require::SAME_NODE), ..What::default() };
-        let route = negotiate(&one("a"), &one("b"), &what, &there.policy(), &proven).unwrap();
+        let route = between(there, proven, |evidence| evidence.route(&what)).unwrap();
         assert_eq!((route.transport, route.zero_copy), (Transport::Shm, true));
     }
 

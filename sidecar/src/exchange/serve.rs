@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tensorlane_proto::checksum;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{INLINE_BYTES_MAX, PEER_BODY_MAX};
@@ -15,7 +16,7 @@ use super::Exchange;
 use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
-use crate::peer::{Aided, Asked, AskedAid, Found, PeerKey, Serve, Served, Sought, Source};
+use crate::peer::{Aided, Asked, AskedAid, AskedLoan, Found, PeerKey, Serve, Served, Sought, Source};
 use crate::store::Tensor;
 
 /// Bytes of small tensors that are read for one answer: more than one frame can carry would be read for nothing.
@@ -56,9 +57,12 @@ impl Serve for Exchange {
         let mut served = served(&taken.tensor, &asked.selection, asked.bytes);
         match &mut served {
             Ok(served) => {
-                let lost = asked.spreads.as_deref();
-                served.holders =
-                    lost.and_then(|lost| self.sources.holders(asked.id, asked.bytes, from, lost));
+                let Asked { id, bytes, lost, .. } = asked;
+                if asked.spreads {
+                    served.holders = self.sources.holders(*id, *bytes, from, lost);
+                } else {
+                    self.sources.blame(*id, *bytes, lost);
+                }
             }
             Err(_) => self.untake(Holder::Peer(slot), &taken),
         }
@@ -85,6 +89,10 @@ impl Serve for Exchange {
         self.pass_on(from, asked)
     }
 
+    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
+        self.lent_to(from, asked)
+    }
+
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>) {
         self.sought(from, id, &sought, reply);
     }
@@ -108,11 +116,14 @@ impl Serve for Exchange {
 
     fn inquire(
         &self,
-        _from: &PeerKey,
+        from: &PeerKey,
         inquire: v1::Inquire,
         gone: Cancel,
         reply: Box<dyn FnOnce(v1::Inquired) + Send>,
     ) {
+        if inquire.copies {
+            return self.copies(from, inquire, gone, reply);
+        }
         let targets: Vec<_> = inquire.targets.into_iter().map(|t| self.meant(t)).collect();
         let now: Vec<_> = targets.iter().map(|t| self.known_now(t.as_ref())).collect();
         let waits = inquire.wait_ms > 0 && targets.iter().zip(&now).any(|(t, n)| awaited(t.as_ref(), n));
@@ -275,6 +286,7 @@ pub(super) fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Resu
     }
     let source = Source::new(tensor.block.clone(), runs)
         .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
+    let source = if *selection == Selection::All { source.summed(tensor.sums(bytes)) } else { source };
     Ok(Served { descriptor, crc32c, source, holders: None })
 }
 
@@ -287,12 +299,12 @@ pub(super) fn sum(tensor: &Tensor) -> Result<u32, Failure> {
     runs.try_fold(0, |sum, (offset, run)| {
         let part = tensor.block.chunk(offset..offset + run);
         let part = part.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
-        Ok(crc32c::crc32c_append(sum, part))
+        Ok(checksum::crc32c_append(sum, part))
     })
 }
 
 /// All of a tensor as it lies, to be mapped.
-fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
+pub(super) fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
     let ours = tensor.block.len();
     if ours != bytes {
         let message = format!("the tensor has {ours} bytes here, and the reader expects {bytes}");

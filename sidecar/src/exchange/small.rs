@@ -105,7 +105,10 @@ impl Exchange {
             .lock()
             .get(&reference)
             .and_then(|f| f.waiting.first().map(|w| w.fetch.terms.clone()));
-        let Some(terms) = terms else { return };
+        let Some(terms) = terms else {
+            let gone = Failure::new(Reason::Cancelled, "nobody waits for it any more");
+            return self.whole_arrived(&reference, Err(gone));
+        };
         let (after, arrived) = (Arc::clone(self), reference.clone());
         let done = move |outcome| after.whole_arrived(&arrived, outcome);
         self.on_worker(Box::new(done), move |exchange| {
@@ -137,7 +140,7 @@ impl Exchange {
         landing(&block)?.write(0, &small.data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         let paths = Paths::stream(block.len());
         let came = Came { transport: Transport::Tcp, seconds, instead_of: None, paths };
-        let arrived = Arrived { descriptor, crc32c: small.crc32c, block, came };
+        let arrived = Arrived { descriptor, crc32c: small.crc32c, block, came, receipt: None };
         self.verified(reference, &Selection::All, arrived)
     }
 }

@@ -16,7 +16,9 @@ use tensorlane_proto::selection::Selection;
 use super::Exchange;
 use super::fanout::Fanout;
 use super::serve;
-use crate::peer::{Aided, AskedAid, Found, Growth, Holders, Pass, PeerKey, Served, Sought, Source};
+use crate::peer::{
+    Aided, AskedAid, Found, Growth, Holders, LostHolder, Pass, PeerKey, Served, Sought, Source,
+};
 
 /// Most tensors of other peers that are on their way here or here and known to be passed on. Each costs some 200 bytes.
 const KNOWN_MAX: usize = 4_096;
@@ -33,9 +35,9 @@ pub struct FanoutSettings {
 }
 
 impl Default for FanoutSettings {
-    /// Off; from 32 MiB where it is on.
+    /// Chains, from 32 MiB.
     fn default() -> Self {
-        Self { degree: 0, from: 32 << 20 }
+        Self { degree: 1, from: 32 << 20 }
     }
 }
 
@@ -80,11 +82,24 @@ impl Sources {
     }
 
     /// A reader of a tensor of ours takes its bytes from others, too: who they are.
-    pub(super) fn holders(&self, id: u64, bytes: u64, reader: &PeerKey, lost: &[PeerKey]) -> Option<Holders> {
+    pub(super) fn holders(
+        &self,
+        id: u64,
+        bytes: u64,
+        reader: &PeerKey,
+        lost: &[LostHolder],
+    ) -> Option<Holders> {
         if !self.is_large_enough(bytes) {
             return None;
         }
         self.fanout.lock().enter(id, reader, lost, rand::random())
+    }
+
+    /// A reader takes a tensor of ours from nobody else any more: what others sent of it was not what we have.
+    pub(super) fn blame(&self, id: u64, bytes: u64, lost: &[LostHolder]) {
+        if !lost.is_empty() && self.is_large_enough(bytes) {
+            self.fanout.lock().blame(id, lost, rand::random());
+        }
     }
 
     /// That reader is done.
@@ -182,7 +197,7 @@ impl Exchange {
     }
 
     /// A reader of ours lost its holder.
-    pub(super) fn other_holders(&self, from: &PeerKey, id: u64, lost: &[PeerKey]) -> Vec<PeerKey> {
+    pub(super) fn other_holders(&self, from: &PeerKey, id: u64, lost: &[LostHolder]) -> Vec<PeerKey> {
         self.sources.fanout.lock().seek(id, from, lost)
     }
 

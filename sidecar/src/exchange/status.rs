@@ -6,7 +6,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::{NoRoute, Route};
 
 use super::Exchange;
-use super::route::refusals;
+use super::route::{refusals, shown_candidates};
 use crate::peer::PeerView;
 
 // === impl Exchange ===
@@ -70,7 +70,7 @@ impl Exchange {
     }
 
     fn peer_status(&self, peer: PeerView) -> v1::PeerStatus {
-        let route = self.plain_route(&peer.name, peer.incarnation);
+        let (route, candidates) = self.plain_routes(&peer.name, peer.incarnation);
         v1::PeerStatus {
             name: peer.name.to_string(),
             state: peer.state.as_str().to_owned(),
@@ -81,6 +81,7 @@ impl Exchange {
             last_error: peer.last_error,
             route: Some(shown(&route)),
             node: peer.node.unwrap_or_default(),
+            candidates: shown_candidates(&candidates),
         }
     }
 

@@ -21,6 +21,11 @@ pub(super) enum Meant {
     Named(Option<PeerName>, TensorName),
 }
 
+/// The target that a reference is.
+pub(super) fn target_of(reference: &Reference) -> v1::Target {
+    v1::Target { kind: Some(v1::target::Kind::Reference(reference.encode())), peer: String::new() }
+}
+
 impl Exchange {
     /// Reads a target. A reference of this peer's earlier life is OWNER_LOST at once.
     pub(super) fn meant(&self, target: v1::Target) -> Result<Meant, Failure> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use tensorlane_memory::{Block, Landing, Owner, Purpose};
+use tensorlane_proto::checksum;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
@@ -18,8 +19,10 @@ use tensorlane_proto::wire;
 use super::Exchange;
 use super::acquire::Terms;
 use super::fetch::Fetch;
+use super::lend::Stage;
+use super::target::target_of;
 use crate::metrics::label::ChecksumPlace;
-use crate::peer::{Paths, PullOrder, Pulled};
+use crate::peer::{Paths, PeerKey, PullOrder, Pulled, Receipt};
 use crate::store::Wish;
 
 /// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
@@ -31,6 +34,8 @@ pub(super) struct Arrived {
     pub(super) crc32c: Option<u32>,
     pub(super) block: Block,
     pub(super) came: Came,
+    /// Of one that others may be served from, until it is proven.
+    pub(super) receipt: Option<Receipt>,
 }
 
 /// How it has come.
@@ -53,6 +58,11 @@ impl Came {
     pub(super) fn mapped(seconds: f64) -> Self {
         Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default() }
     }
+
+    /// It was mapped where another peer than the owner has a copy.
+    pub(super) fn lent(seconds: f64, by: &PeerKey) -> Self {
+        Self { paths: Paths::lent(by), ..Self::mapped(seconds) }
+    }
 }
 
 // === impl Exchange ===
@@ -65,13 +75,7 @@ impl Exchange {
         then: impl FnOnce(&Arc<Self>, Result<Layout, Failure>) + Send + 'static,
     ) {
         let exchange = Arc::clone(self);
-        let request = v1::DescribeRequest {
-            targets: vec![v1::Target {
-                kind: Some(v1::target::Kind::Reference(fetch.reference.encode())),
-                peer: String::new(),
-            }],
-            deadline_ms: 0,
-        };
+        let request = v1::DescribeRequest { targets: vec![target_of(&fetch.reference)], deadline_ms: 0 };
         self.describe(fetch.terms.caller.clone(), request, move |outcome| {
             let first =
                 outcome.and_then(|r| super::lookup::there(r.results.into_iter().next().unwrap_or_default()));
@@ -93,6 +97,11 @@ impl Exchange {
             return self.pull(fetch, block, then);
         }
         let fetch = fetch.clone();
+        let whole = fetch.selection == Selection::All;
+        if whole {
+            // It may be long until there is room: the pods of this node need not wait for that.
+            self.stage(&fetch.reference, |_| ((), Stage::Alone));
+        }
         let after = Arc::clone(self);
         let then = Arc::new(parking_lot::Mutex::new(Some(then)));
         let late = Arc::clone(&then);
@@ -111,6 +120,9 @@ impl Exchange {
                 cancel: &caller.cancel,
             };
             let block = exchange.store.room(&wish)?;
+            if whole {
+                exchange.stage(&fetch.reference, |_| ((), Stage::Coming));
+            }
             if let Some(then) = then.lock().take() {
                 exchange.pull(&fetch, block, then);
             }
@@ -131,14 +143,16 @@ impl Exchange {
         };
         let whole = fetch.selection == Selection::All && !fetch.alone;
         let growth = whole.then(|| self.grow(&fetch.reference, block.len())).flatten();
+        let bytes = block.len();
         let order = PullOrder {
             id: fetch.reference.id(),
             selection: fetch.selection.clone(),
-            bytes: block.len(),
+            bytes,
             landing,
             deadline: fetch.terms.deadline,
             transport: fetch.transport,
             growth,
+            blamed: fetch.blamed.clone(),
         };
         let exchange = Arc::clone(self);
         let wanted = fetch.clone();
@@ -147,7 +161,12 @@ impl Exchange {
                 match outcome {
                     Ok(pulled) => exchange.pulled(&wanted, pulled, block, then),
                     Err(failed) => {
-                        drop(failed.landing);
+                        drop((failed.landing, block));
+                        if failed.unproven && !wanted.alone {
+                            // That is nobody's fault.
+                            let failure = failed.failure;
+                            return exchange.again_from_owner(&wanted, bytes, &failure, Vec::new(), then);
+                        }
                         if failed.failure.reason == Reason::ChecksumMismatch {
                             // Found by a plain lane, piece by piece.
                             exchange.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
@@ -159,7 +178,7 @@ impl Exchange {
         if fetch.selection != Selection::All {
             return fetch.terms.caller.cancel.on_cancel(Arc::new(move || handle.cancel()));
         }
-        self.pulling(&fetch.reference, handle);
+        self.pulling(fetch, handle);
     }
 
     /// The bytes are there. On the thread that read them: a large checksum goes to a worker.
@@ -170,7 +189,7 @@ impl Exchange {
         block: Block,
         then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
     ) {
-        let Pulled { landing, descriptor, crc32c, seconds, transport, paths } = pulled;
+        let Pulled { landing, descriptor, crc32c, seconds, transport, paths, receipt } = pulled;
         drop(landing);
         let failed = Refusal { transport: fetch.transport, why: Why::Cooldown };
         // Few bytes come on the control connection, whatever brings many.
@@ -178,12 +197,12 @@ impl Exchange {
         let instead_of = Some(failed).filter(|_| chosen && transport != fetch.transport);
         let came = Came { transport, seconds, instead_of, paths };
         let bytes = block.len();
-        let relayed = came.paths.senders().are_others();
-        let arrived = Arrived { descriptor, crc32c, block, came };
+        let others = came.paths.senders().others().to_vec();
+        let arrived = Arrived { descriptor, crc32c, block, came, receipt };
         let (wanted, judged) = (fetch.clone(), Arc::clone(self));
         let then = move |exchange: &Arc<Self>, outcome: Result<Arrived, Failure>| match outcome {
-            Err(failure) if relayed && failure.reason == Reason::ChecksumMismatch => {
-                judged.again_from_owner(&wanted, bytes, &failure, then);
+            Err(failure) if !others.is_empty() && failure.reason == Reason::ChecksumMismatch => {
+                judged.again_from_owner(&wanted, bytes, &failure, others, then);
             }
             outcome => then(exchange, outcome),
         };
@@ -199,19 +218,21 @@ impl Exchange {
         });
     }
 
-    /// Others than the owner have sent what is not the tensor. The owner sends it anew, to us alone.
+    /// Others than the owner have sent what is not the tensor, or what nobody can prove. The owner sends it anew, to us alone, and
+    /// is told whom we blame.
     fn again_from_owner(
         self: &Arc<Self>,
         fetch: &Fetch,
         bytes: u64,
         failure: &Failure,
+        blamed: Vec<PeerKey>,
         then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
     ) {
         tracing::warn!(%failure, "a tensor that others passed on is fetched from its owner");
         // Whoever is served from it meanwhile goes elsewhere.
         self.grown(&fetch.reference, false);
         let mut fetch = fetch.clone();
-        fetch.alone = true;
+        (fetch.alone, fetch.blamed) = (true, blamed);
         self.pull_into_room(&fetch, bytes, then);
     }
 
@@ -240,7 +261,7 @@ impl Exchange {
         }
         if let Some(expected) = arrived.crc32c {
             let bytes = arrived.block.chunk(0..arrived.block.len());
-            let found = crc32c::crc32c(bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
+            let found = checksum::crc32c(bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
             if found != expected {
                 self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
                 return Err(Failure::new(

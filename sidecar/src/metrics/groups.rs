@@ -36,6 +36,8 @@ pub struct Moves {
     pub fallbacks: Counters<(Transport, Transport, Why)>,
     /// Bytes that were not what they were.
     pub checksum_mismatches: Counters<(ChecksumPlace,)>,
+    /// Tensors of peers elsewhere that were mapped from a copy of this node.
+    pub neighbours: IntCounter,
 }
 
 /// The memory.
@@ -95,6 +97,8 @@ pub struct Peers {
     pub pulls: Counters<(Way,)>,
     /// Lanes that came up, by the direction of their bytes.
     pub opened_lanes: Counters<(Direction,)>,
+    /// Lanes that there was no room for, by the direction of their bytes.
+    pub refused_lanes: Counters<(Direction,)>,
     /// Lanes that ended.
     pub ended_lanes: Counters<(LaneEnd,)>,
     /// Pulls that did not come in the best way.
@@ -207,6 +211,11 @@ impl Moves {
                 "transfer_checksum_mismatches_total",
                 &["place"],
                 "Tensors whose bytes did not match their checksum. Not counted: tensors without one.",
+            )?,
+            neighbours: make.counter(
+                "transfer_neighbour_tensors_total",
+                "Tensors of peers elsewhere that were mapped from the copy of another pod of the node. Not counted: tensors that \
+                 such a pod owns.",
             )?,
         })
     }
@@ -384,6 +393,11 @@ impl Peers {
                 "peer_opened_lanes_total",
                 &["direction"],
                 "Lanes that came up, by the direction of their bytes. Not counted: those that were refused.",
+            )?,
+            refused_lanes: make.all_counters(
+                "peer_refused_lanes_total",
+                &["direction"],
+                "Lanes that were not opened, or not let in, because there were limits.lanes already. Not counted: those that did not prove whose they are.",
             )?,
             ended_lanes: make.all_counters(
                 "peer_ended_lanes_total",

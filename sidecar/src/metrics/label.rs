@@ -270,6 +270,8 @@ labels! {
         Timeout = "timeout",
         /// There are `peers.max` or `limits.strangers` already.
         TooMany = "too_many",
+        /// Its address has its part of `limits.strangers` already.
+        TooManyFromAddress = "too_many_from_address",
         /// It wanted to be a lane and did not prove to be one of a connection that is up.
         Lane = "lane",
     }
@@ -304,6 +306,8 @@ labels! {
         LanesBroke = "lanes_broke",
         /// No lane came lately, so it did not wait for one.
         LanesCooldown = "lanes_cooldown",
+        /// There are `limits.lanes` already, and none of them is of the two.
+        LanesFull = "lanes_full",
         /// The other peer takes no lanes.
         LanesNotOffered = "lanes_not_offered",
     }
@@ -320,6 +324,12 @@ labels! {
         Starved = "starved",
         /// It sent other bytes than it summed.
         Altered = "altered",
+        /// At its rate the rest would have come after the deadline.
+        Slow = "slow",
+        /// It was unreachable or stalled a moment ago, or there was no lane to it, and it was not asked.
+        Cooldown = "cooldown",
+        /// Another connection took the place of the one that it was asked on.
+        Replaced = "replaced",
     }
 
     /// The way that the bytes of a pull came.

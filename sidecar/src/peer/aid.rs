@@ -19,7 +19,9 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Transport};
 
 use super::api::PeerKey;
 use super::calls::{Finish, Kind};
+use super::floor::Floor;
 use super::growth::Pass;
+use super::lost::HolderLost;
 use super::peers::CallHandle;
 use super::remote::Peer;
 use super::shared::Shared;
@@ -32,34 +34,9 @@ pub(super) const HOLDERS_SINCE: u32 = 3;
 const OPENING: Duration = Duration::from_secs(2);
 /// How long a holder may say that it has nothing yet.
 const STARVED: Duration = Duration::from_secs(6);
-
-/// Why a pull does not go on from a holder. The words are for good.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HolderLost {
-    /// It was not reached, or its connection ended.
-    Unreachable,
-    /// It has no such tensor, or does not give it to us.
-    Refused,
-    /// No byte came though some were due.
-    Stalled,
-    /// It lives, and had nothing for too long.
-    Starved,
-    /// It sent other bytes than it summed.
-    Altered,
-}
-
-impl HolderLost {
-    /// The word in metrics and logs.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Refused => "refused",
-            Self::Stalled => "stalled",
-            Self::Starved => "starved",
-            Self::Altered => "altered",
-        }
-    }
-}
+/// How long one that had nothing is not asked again while there are other pieces to be asked for: as long as the question
+/// would hold up its lane.
+const REST: Duration = Duration::from_millis(100);
 
 /// A pull of ours that a holder brings bytes for.
 pub(super) struct Asker {
@@ -70,21 +47,40 @@ pub(super) struct Asker {
     /// Which of the holders of that pull this is.
     pub(super) turn: u32,
     pub(super) holder: PeerKey,
-    /// When the holder last had something.
-    fed: Mutex<Instant>,
+    state: Mutex<Bringing>,
     /// It did not have something that it was asked for.
     behind: AtomicBool,
+    /// It had less time than others get: that it did not do says nothing for them.
+    hurried: AtomicBool,
+}
+
+/// What a holder has brought, and when.
+struct Bringing {
+    /// When it last had something.
+    fed: Instant,
+    /// When it last had nothing, if it has had nothing since.
+    hungry: Option<Instant>,
+    floor: Floor,
 }
 
 impl Asker {
     pub(super) fn new(owner: &Arc<Peer>, call: u64, turn: u32, holder: PeerKey) -> Arc<Self> {
-        let (owner, fed) = (Arc::clone(owner), Mutex::new(Instant::now()));
-        Arc::new(Self { owner, call, turn, holder, fed, behind: AtomicBool::new(false) })
+        let (owner, now) = (Arc::clone(owner), Instant::now());
+        let state = Mutex::new(Bringing { fed: now, hungry: None, floor: Floor::new(now) });
+        let (behind, hurried) = (AtomicBool::new(false), AtomicBool::new(false));
+        Arc::new(Self { owner, call, turn, holder, state, behind, hurried })
     }
 
     /// The holder is getting it itself, and we are as far as it is.
-    pub(super) fn falls_behind(&self) {
+    pub(super) fn falls_behind(&self, now: Instant) {
         self.behind.store(true, Ordering::Relaxed);
+        self.state.lock().hungry = Some(now);
+    }
+
+    /// Whether it had nothing just now, so that it is asked again only if there is nothing else to ask for.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        let hungry = self.state.lock().hungry;
+        hungry.is_some_and(|since| now.saturating_duration_since(since) < REST)
     }
 
     /// Whether pieces are to be as small as they can, so that each is there soon.
@@ -93,13 +89,21 @@ impl Asker {
     }
 
     /// The holder sent something.
-    pub(super) fn fed(&self) {
-        *self.fed.lock() = Instant::now();
+    pub(super) fn fed(&self, bytes: u64) {
+        let now = Instant::now();
+        let mut state = self.state.lock();
+        (state.fed, state.hungry) = (now, None);
+        state.floor.came(bytes, now);
+    }
+
+    /// Whether at its rate so many bytes come too late for the deadline.
+    pub(super) fn is_too_slow(&self, left: u64, deadline: Instant) -> bool {
+        left > 0 && self.state.lock().floor.is_too_slow(left, Instant::now(), deadline)
     }
 
     /// Whether it has had nothing for too long, for somebody who can wait for `most`.
     pub(super) fn is_starved(&self, most: Duration) -> bool {
-        self.fed.lock().elapsed() >= STARVED.min(most)
+        self.state.lock().fed.elapsed() >= STARVED.min(most)
     }
 }
 
@@ -133,6 +137,11 @@ pub(super) struct AidCall {
 }
 
 impl AidCall {
+    #[cfg(test)]
+    pub(super) fn for_test(wish: Wish, lost: Box<dyn FnOnce(HolderLost) + Send>) -> Self {
+        Self { wish, way: Way::Lanes, opened: true, lost: Some(lost) }
+    }
+
     pub(super) fn message(&self) -> v1::Pull {
         let Wish { owner, id, bytes, pass, .. } = &self.wish;
         let owner = Some(life(owner));
@@ -168,13 +177,25 @@ impl AidCall {
         let lost = self.lost.take()?;
         let away =
             [Reason::PeerUnreachable, Reason::PeerUnknown, Reason::DeadlineExceeded, Reason::OwnerLost];
-        let why = if away.contains(&failure.reason) { HolderLost::Unreachable } else { HolderLost::Refused };
+        let why = match failure.reason {
+            // There are no lanes to it now: ours may be too many.
+            Reason::Unsupported => HolderLost::Cooldown,
+            // Its connection is another one.
+            Reason::Cancelled => HolderLost::Replaced,
+            reason if away.contains(&reason) => HolderLost::Unreachable,
+            _ => HolderLost::Refused,
+        };
         Some(Box::new(move || lost(why)))
     }
 }
 
 /// Asks a holder. Called without locks.
 pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
+    let PeerKey { name, incarnation } = &wish.asker.holder;
+    let peer = shared.known_peer(name);
+    if peer.is_some_and(|peer| peer.shunned.lock().is(*incarnation, Instant::now())) {
+        return lose(shared, &wish.asker, HolderLost::Cooldown);
+    }
     let (asker, again) = (Arc::clone(&wish.asker), Arc::downgrade(shared));
     let told = Arc::clone(&asker);
     let lost: Box<dyn FnOnce(HolderLost) + Send> = Box::new(move |why| {
@@ -183,7 +204,9 @@ pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
         }
     });
     let now = Instant::now();
-    let deadline = now + OPENING.min(wish.transfer.allowance(now));
+    let allowance = wish.transfer.allowance(now);
+    asker.hurried.store(allowance < OPENING, Ordering::Relaxed);
+    let deadline = now + OPENING.min(allowance);
     let PeerKey { name, incarnation } = asker.holder.clone();
     let call = AidCall { wish, way: Way::Lanes, opened: false, lost: Some(lost) };
     let handle = shared.call(&name, Some(incarnation), deadline, Kind::Aid(Box::new(call)));
@@ -197,8 +220,12 @@ pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
 /// A holder does not do: its pull goes on with another one, or with the owner. Nothing where it was let go before. Called
 /// without locks.
 pub(super) fn lose(shared: &Shared, asker: &Asker, why: HolderLost) {
-    let todo = asker.owner.state.lock().aid_lost(asker);
+    let todo = asker.owner.state.lock().aid_lost(asker, why);
     let Some(todo) = todo else { return };
+    let shuns = why.is_for_a_while() && !asker.hurried.load(Ordering::Relaxed);
+    if let Some(peer) = shared.known_peer(&asker.holder.name).filter(|_| shuns) {
+        peer.shunned.lock().lost(asker.holder.incarnation, Instant::now());
+    }
     shared.counters.holders_lost.add(why.as_str());
     let (owner, holder, reason) = (&asker.owner.name, &asker.holder.name, why.as_str());
     tracing::info!(%owner, %holder, reason, "a pull goes on from elsewhere");
@@ -207,7 +234,8 @@ pub(super) fn lose(shared: &Shared, asker: &Asker, why: HolderLost) {
 
 /// As the wire has it.
 pub(super) fn life(key: &PeerKey) -> v1::Life {
-    v1::Life { peer: key.name.to_string(), incarnation: key.incarnation.to_string() }
+    let (peer, incarnation) = (key.name.to_string(), key.incarnation.to_string());
+    v1::Life { peer, incarnation, ..v1::Life::default() }
 }
 
 /// As we have it.

@@ -13,7 +13,7 @@ use tensorlane_proto::{
     Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection, Transport,
 };
 
-use super::{Growth, LanesConfig, NodeConfig, Pass, Paths, Source};
+use super::{Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, Source};
 use crate::cancel::Cancel;
 use crate::unread::Unread;
 
@@ -148,11 +148,20 @@ pub struct Holders {
     pub peers: Vec<PeerKey>,
 }
 
+/// A holder that did not do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostHolder {
+    /// Which one.
+    pub peer: PeerKey,
+    /// Why; none where a reader of an earlier release does not say.
+    pub why: Option<HolderLost>,
+}
+
 /// What a reader wants to know of the owner in the middle of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sought {
     /// Another holder than these, which did not do.
-    Holders(Vec<PeerKey>),
+    Holders(Vec<LostHolder>),
     /// The CRC-32C of all bytes.
     Proof,
 }
@@ -181,6 +190,17 @@ pub struct AskedAid {
     pub pass: Pass,
 }
 
+/// What a peer of this node asks to map here that is another peer's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedLoan {
+    /// Whose tensor it is.
+    pub owner: PeerKey,
+    /// Its id there.
+    pub id: u64,
+    /// How many bytes the reader expects our copy to have.
+    pub bytes: u64,
+}
+
 /// What a peer asks to pull from us.
 #[derive(Debug, Clone)]
 pub struct Asked {
@@ -192,8 +212,10 @@ pub struct Asked {
     pub bytes: u64,
     /// It goes on with a pull that a lost connection interrupted, for which it still has its lease.
     pub resumed: bool,
-    /// The reader takes the bytes from others, too, but not from these. None: it does not.
-    pub spreads: Option<Vec<PeerKey>>,
+    /// The reader takes the bytes from others, too.
+    pub spreads: bool,
+    /// Others that did not do.
+    pub lost: Vec<LostHolder>,
 }
 
 /// What this sidecar does for its peers. Called on reader threads (`small` sometimes on a writer thread): none of it may
@@ -223,6 +245,12 @@ pub trait Serve: Send + Sync {
     fn left(&self, from: &PeerKey, id: u64, holds: bool);
     /// Small tensors at once, one answer for each id. They hold no lease.
     fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall>;
+    /// Gives our copy of another peer's tensor, as it lies, to a peer of this node, which then maps it. A lease that it says is
+    /// ended by one [`Serve::done`].
+    ///
+    /// # Errors
+    /// What the asker is told.
+    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure>;
     /// Tells what is known of tensors; `reply` may be called at any time on any thread. `gone` is raised when the asker
     /// does not want to know any more, or its connection has ended: then nothing should wait for it.
     fn inquire(
@@ -257,6 +285,8 @@ pub struct PullOrder {
     pub transport: Transport,
     /// All of a tensor, which others are served from as it comes. So it may come from others, too.
     pub growth: Option<Arc<Growth>>,
+    /// Peers that have sent it before, and what they sent was not the tensor.
+    pub blamed: Vec<PeerKey>,
 }
 
 /// A pull that was made: all bytes are in the landing.
@@ -274,6 +304,8 @@ pub struct Pulled {
     pub transport: Transport,
     /// The ways that they came.
     pub paths: Paths,
+    /// Of one that others are served from: the lease at the owner ends with it, and it says whether the tensor is here now.
+    pub receipt: Option<Receipt>,
 }
 
 /// A pull that was not made. The bytes in the landing mean nothing.
@@ -283,13 +315,17 @@ pub struct PullFailed {
     pub landing: Landing,
     /// Why.
     pub failure: Failure,
+    /// Others than the owner have sent some of it, and the owner could not say what it sums to. From the owner alone it may come.
+    pub unproven: bool,
 }
 
-/// A tensor of a peer of this node to be mapped.
-#[derive(Debug, Clone, Copy)]
+/// A tensor of a peer of this node to be mapped, or its copy of another peer's.
+#[derive(Debug, Clone)]
 pub struct MapOrder {
     /// Its id at its owner.
     pub id: u64,
+    /// The owner, where that is not the peer that is asked.
+    pub owner: Option<PeerKey>,
     /// How many bytes it has as it lies.
     pub bytes: u64,
     /// When to give up.
@@ -299,7 +335,7 @@ pub struct MapOrder {
 /// A tensor that is mapped.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Its bytes, in the owner's memory. Gives the owner's lease back when its last handle is dropped.
+    /// Its bytes, in the memory of the peer that was asked. Gives the lease there back when its last handle is dropped.
     pub block: Block,
     /// What they mean as they lie, as the owner says.
     pub descriptor: Descriptor,

@@ -1,7 +1,7 @@
 //! Calls that we made and that are not over. A call knows how it is written, and what it becomes when it ends; on which
 //! connection it is, is for `remote`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tensorlane_memory::{Block, Landing};
@@ -9,11 +9,16 @@ use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 
+use super::ahead::{AHEAD_SINCE, Ahead};
 use super::aid::{self, Aid, AidCall};
-use super::api::{MapFailed, Mapped, PeerKey, PullFailed, Pulled};
+use super::api::{LostHolder, MapFailed, Mapped, PeerKey, PullFailed, Pulled};
 use super::growth::{Growth, Pass};
+use super::lost;
 use super::paths::{FallBack, Paths};
-use super::transport::lanes::Transfer;
+use super::receipt::Receipt;
+use super::remote::Peer;
+use super::shared::Shared;
+use super::transport::lanes::{Reclaimed, Transfer};
 use super::transport::{Choice, Way, Ways};
 
 /// Takes the outcome of a pull. Runs on a reader thread: must not block.
@@ -50,8 +55,10 @@ pub(super) struct PullCall {
     pub(super) landing: Option<Landing>,
     /// Where the landing is while its bytes come from several sides. Outlives connections.
     pub(super) transfer: Option<Arc<Transfer>>,
-    /// Packed bytes that are in the landing.
+    /// Packed bytes that are in the landing without a gap.
     pub(super) landed: u64,
+    /// Those behind a gap that are there too, and are not sent on the control connection.
+    pub(super) ahead: Ahead,
     /// How what is there came.
     pub(super) paths: Paths,
     /// Why the present way is not the best, while nobody has counted that.
@@ -70,12 +77,18 @@ pub(super) struct PullCall {
     /// Holders that were asked.
     pub(super) turns: u32,
     /// Holders that did not do.
-    pub(super) lost: Vec<PeerKey>,
+    pub(super) lost: Vec<LostHolder>,
+    /// A holder was asked once more since its connection was replaced: once is enough.
+    pub(super) asked_again: bool,
     /// The owner was asked who else there is.
     pub(super) seeking: bool,
     /// What the owner says that the bytes sum to, and the connection on which it was last asked.
     pub(super) proof: Option<u32>,
     pub(super) proof_asked: Option<u64>,
+    /// The owner cannot say it, so what others sent is worth nothing.
+    pub(super) unproven: bool,
+    /// Whose call it is, for the receipt.
+    pub(super) home: Option<(Weak<Shared>, Arc<Peer>)>,
     pub(super) done: Option<PullDone>,
     /// It failed while the reader thread had the landing: told as soon as that is back.
     pub(super) failed: Option<Failure>,
@@ -92,6 +105,8 @@ pub(super) struct Place {
 /// A map and how far it is.
 pub(super) struct MapCall {
     pub(super) id: u64,
+    /// Whose it is, where it is a copy.
+    pub(super) owner: Option<PeerKey>,
     pub(super) bytes: u64,
     /// The head came on the present connection.
     pub(super) opened: bool,
@@ -157,19 +172,17 @@ impl Call {
                 // On lanes the reader says with each ask what it wants.
                 let from = if pull.way == Way::Stream { pull.landed } else { 0 };
                 let way = v1::Way::from(pull.way).into();
-                let (spreads, lost) = match pull.spreads() {
-                    true => (true, pull.lost.iter().map(aid::life).collect()),
-                    false => (false, Vec::new()),
-                };
-                let (id, bytes) = (pull.id, pull.bytes);
+                let (spreads, lost) = (pull.spreads(), pull.lost.iter().map(lost::life).collect());
+                let (id, bytes, ahead) = (pull.id, pull.bytes, pull.ahead.spans());
                 let message =
-                    v1::Pull { id, selection, from, bytes, way, spreads, lost, ..v1::Pull::default() };
+                    v1::Pull { id, selection, from, bytes, way, spreads, lost, ahead, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Aid(aid) => frame::encode(PeerKind::Pull.into(), 0, self.number, &aid.message()),
             Kind::Map(map) => {
                 let way = v1::Way::from(Way::Shm).into();
-                let message = v1::Pull { id: map.id, bytes: map.bytes, way, ..v1::Pull::default() };
+                let owner = map.owner.as_ref().map(aid::life);
+                let message = v1::Pull { id: map.id, bytes: map.bytes, way, owner, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Small { ids, .. } => {
@@ -202,6 +215,9 @@ impl Call {
                 None => ways.choose(pull.bytes, pull.transport),
             };
             pull.way = way;
+            if way != Way::Stream {
+                pull.ahead = Ahead::default();
+            }
             pull.missed = missed.map(|(_, why)| why);
             if let Some((better, why)) = missed {
                 pull.paths.left(better, why);
@@ -219,6 +235,23 @@ impl Call {
     pub(super) fn speak(&mut self, version: u32) {
         if let Kind::Pull(pull) = &mut self.kind {
             pull.version = version;
+            if version < AHEAD_SINCE {
+                pull.ahead = Ahead::default();
+            }
+        }
+    }
+
+    /// Whether it is of no use on another connection: the tensor can be had elsewhere at once.
+    pub(super) fn ends_with_link(&self) -> bool {
+        matches!(self.kind, Kind::Aid(_)) || self.is_for_neighbour()
+    }
+
+    /// Whether it is about a copy of a peer of this node.
+    pub(super) fn is_for_neighbour(&self) -> bool {
+        match &self.kind {
+            Kind::Map(map) => map.owner.is_some(),
+            Kind::Inquire { message, .. } => message.copies,
+            Kind::Pull(_) | Kind::Aid(_) | Kind::Small { .. } => false,
         }
     }
 
@@ -250,12 +283,12 @@ impl Call {
     pub(super) fn leave_lanes(&mut self, way: Way) -> bool {
         let Kind::Pull(pull) = &mut self.kind else { return false };
         let Some(transfer) = &pull.transfer else { return false };
-        let Some((landing, landed)) = transfer.reclaim() else { return false };
+        let Some(reclaimed) = transfer.reclaim() else { return false };
         let (bytes, lanes) = transfer.travelled();
         pull.paths.sent_by(transfer.senders());
         pull.paths.came(way, bytes, lanes);
         pull.paths.left(way, FallBack::LanesNotOffered);
-        (pull.landing, pull.landed, pull.transfer) = (Some(landing), landed, None);
+        pull.go_on_with(reclaimed);
         true
     }
 
@@ -278,11 +311,12 @@ impl Call {
     pub(super) fn fail(&mut self, failure: Failure) -> Option<Finish> {
         match &mut self.kind {
             Kind::Pull(pull) => {
-                let aid = pull.end_aid();
+                let (aid, unproven) = (pull.end_aid(), pull.unproven);
                 if let Some(transfer) = pull.transfer.take() {
                     let Some(done) = pull.done.take() else { return aid };
-                    let told =
-                        transfer.stop(Box::new(move |landing| done(Err(PullFailed { landing, failure }))));
+                    let told = transfer.stop(Box::new(move |landing| {
+                        done(Err(PullFailed { landing, failure, unproven }));
+                    }));
                     return both(told, aid);
                 }
                 let Some(landing) = pull.landing.take() else {
@@ -292,7 +326,7 @@ impl Call {
                     return aid;
                 };
                 let Some(done) = pull.done.take() else { return aid };
-                both(Some(Box::new(move || done(Err(PullFailed { landing, failure })))), aid)
+                both(Some(Box::new(move || done(Err(PullFailed { landing, failure, unproven })))), aid)
             }
             Kind::Aid(aid) => aid.fail(&failure),
             Kind::Map(map) => {
@@ -326,9 +360,17 @@ impl Call {
         Some(Box::new(move || done(Err(failed))))
     }
 
+    /// Whether its outcome comes with a receipt, which says the last word of it.
+    pub(super) fn is_receipted(&self) -> bool {
+        let Kind::Pull(pull) = &self.kind else { return false };
+        let is_told = pull.landing.is_some() && pull.head.is_some() && pull.done.is_some();
+        is_told && pull.growth.is_some() && pull.home.is_some()
+    }
+
     /// All bytes are in the landing.
     pub(super) fn pulled(self) -> Option<Finish> {
         let seconds = self.begun.elapsed().as_secs_f64();
+        let (is_receipted, number, expected) = (self.is_receipted(), self.number, self.expected);
         let Kind::Pull(mut pull) = self.kind else { return None };
         let aid = pull.end_aid();
         let PullCall {
@@ -338,6 +380,8 @@ impl Call {
             mut paths,
             way,
             proof,
+            id,
+            home,
             ..
         } = *pull
         else {
@@ -347,8 +391,13 @@ impl Call {
         paths.came(way, 0, 0);
         let (Head { descriptor, crc32c }, transport) = (head, way.transport());
         let crc32c = crc32c.or(proof);
-        let told: Finish =
-            Box::new(move || done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths })));
+        let home = home.filter(|_| is_receipted);
+        let told: Finish = Box::new(move || {
+            // Made here, without locks, for it takes one when it is dropped.
+            let pull = (number, id);
+            let receipt = home.map(|(shared, peer)| Receipt { shared, peer, pull, expected, holds: false });
+            done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths, receipt }));
+        });
         both(Some(told), aid)
     }
 }
@@ -384,6 +433,7 @@ impl PullCall {
             landing: Some(landing),
             transfer: None,
             landed: 0,
+            ahead: Ahead::default(),
             paths: Paths::default(),
             missed: None,
             head: None,
@@ -394,9 +444,12 @@ impl PullCall {
             aid: None,
             turns: 0,
             lost: Vec::new(),
+            asked_again: false,
             seeking: false,
             proof: None,
             proof_asked: None,
+            unproven: false,
+            home: None,
             done: Some(done),
             failed: None,
         }
@@ -412,14 +465,29 @@ impl PullCall {
         Some(Arc::clone(self.transfer.insert(transfer)))
     }
 
+    /// What came on lanes is there, and the rest comes on the control connection.
+    pub(super) fn go_on_with(&mut self, reclaimed: Reclaimed) {
+        let Reclaimed { landing, prefix, ahead } = reclaimed;
+        (self.landing, self.landed, self.transfer) = (Some(landing), prefix, None);
+        self.ahead = if self.version < AHEAD_SINCE { Ahead::default() } else { Ahead::new(ahead) };
+    }
+
+    /// All before `at` has come. It may be said more than once.
+    pub(super) fn has_come(&mut self, at: u64) {
+        if at > self.landed {
+            self.landed = self.ahead.pass(at);
+        }
+    }
+
     /// Takes the landing back from the reader thread; tells a failure that came meanwhile.
     pub(super) fn give_back(&mut self, landing: Landing, landed: u64) -> Option<Finish> {
-        self.landed = landed;
+        self.has_come(landed);
         let Some(failure) = self.failed.take() else {
             self.landing = Some(landing);
             return None;
         };
         let done = self.done.take()?;
-        Some(Box::new(move || done(Err(PullFailed { landing, failure }))))
+        let unproven = self.unproven;
+        Some(Box::new(move || done(Err(PullFailed { landing, failure, unproven }))))
     }
 }

@@ -128,10 +128,7 @@ pub(super) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
 }
 
 fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
-    let Some(guard) = shared.admit_unknown(&socket) else {
-        shared.counters.auth_refused.add("too_many");
-        return;
-    };
+    let Some(guard) = shared.admit_unknown(&socket, from.ip()) else { return };
     let on_thread = Arc::clone(shared);
     shared.spawn("tl-peer-in", move || {
         let until = Instant::now() + on_thread.config.handshake;

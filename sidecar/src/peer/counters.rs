@@ -39,6 +39,8 @@ pub struct Counters {
     pub opened: Labelled,
     /// Lanes that came up, by what we do on them: `read`, `serve`.
     pub lanes_opened: Labelled,
+    /// Lanes that were not opened, or not let in, because there were as many as there may be: `read`, `serve`.
+    pub lanes_refused: Labelled,
     /// Lanes that ended, by reason.
     pub lanes_closed: Labelled,
     /// Pulls that did not come, or did not go on, in the best way, by reason.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use prost::Message;
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
@@ -24,6 +25,7 @@ use super::link::{self, Ended, Link, LinkParts};
 use super::outbox::Outbox;
 use super::parse::{Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
+use super::remote::Peer;
 use super::shared::{Registered, Shared, count_out};
 use super::transport::lanes::key::LaneKey;
 use super::transport::lanes::quic::Trunk;
@@ -82,8 +84,13 @@ pub(super) fn arrived(
     if let (Some(meets), Some(socket)) = (&meets, &mut ours.node) {
         socket.key = meets.key.bytes().to_vec().into();
     }
+    let peer = shared.peer(&name);
+    // Whoever hears our Hello may end the connection before this one. That one's end is to find this one in its place: what was
+    // under way on it goes on here, and the peer was never away.
+    let place = Place::of(&peer);
     talk.say(PeerKind::Hello, 0, &ours, until)?;
-    talk.up(shared, name, hello, incarnation, (key, meets), false)?.run(shared);
+    let agreed = Agreement { told: told(&ours), key, meets };
+    talk.up(shared, place, hello, incarnation, agreed, false)?.run(shared);
     Ok(())
 }
 
@@ -108,7 +115,9 @@ pub(super) fn dialed(
     let socket_key = hello.node.as_ref().and_then(|node| node.key[..].try_into().ok()).map(LaneKey::new);
     let meets = socket_key.zip(node_of(shared, &ours, &hello));
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
-    talk.up(shared, name, hello, incarnation, (key, meets), true)
+    let peer = shared.peer(&name);
+    let agreed = Agreement { told: told(&ours), key, meets };
+    talk.up(shared, Place::of(&peer), hello, incarnation, agreed, true)
 }
 
 /// This sidecar at its node and the other's socket there, where both have told of one.
@@ -142,6 +151,33 @@ fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Opt
     let count = quic_of(shared, theirs);
     let quic = shared.door().map(|door| Agreed { key, count, carrier: Carrier::Quic(Trunk::new(door)) });
     (Some(lanes).filter(|lanes| lanes.count > 0), quic.filter(|quic| quic.count > 0))
+}
+
+/// What both Hellos have brought about besides an offer.
+struct Agreement {
+    /// Where our socket in the node's directory is.
+    told: Option<SocketName>,
+    /// Proves whose lanes are.
+    key: Option<LaneKey>,
+    /// The two may be on one node.
+    meets: Option<Meets>,
+}
+
+/// The socket that a Hello of ours tells of.
+fn told(ours: &v1::PeerHello) -> Option<SocketName> {
+    ours.node.as_ref().map(|socket| SocketName { name: socket.name.clone(), inode: socket.inode })
+}
+
+/// Where the connection of a peer goes, held so that none comes or goes meanwhile.
+struct Place<'a> {
+    peer: &'a Arc<Peer>,
+    handover: MutexGuard<'a, ()>,
+}
+
+impl<'a> Place<'a> {
+    fn of(peer: &'a Arc<Peer>) -> Self {
+        Self { peer, handover: peer.handover.lock() }
+    }
 }
 
 /// A connection on which nothing but the first frames were said.
@@ -251,25 +287,24 @@ impl Talk {
     fn up(
         self,
         shared: &Arc<Shared>,
-        name: PeerName,
+        Place { peer, handover }: Place<'_>,
         hello: v1::PeerHello,
         incarnation: Incarnation,
-        (key, meets): (Option<LaneKey>, Option<Meets>),
+        Agreement { told, key, meets }: Agreement,
         dialed: bool,
     ) -> Result<Up, Refused> {
         let Self { socket, sealer, incoming, mut parser, claim, ours, guard } = self;
         parser.trust();
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(Some(shared.config.progress))?;
-        let peer = shared.peer(&name);
         let count = {
-            let (counters, peer) = (Arc::clone(&shared.counters), Arc::clone(&peer));
+            let (counters, peer) = (Arc::clone(&shared.counters), Arc::clone(peer));
             Box::new(move |bytes| count_out(&counters, &peer, bytes))
         };
         let writing = socket.try_clone()?;
         let (lanes, quic) = agreed(shared, &hello, key);
         let version = hello.version.min(shared.config.version);
-        let offer = Arc::new(wire::offer(name, incarnation, &hello.offer.unwrap_or_default()));
+        let offer = Arc::new(wire::offer(peer.name.clone(), incarnation, &hello.offer.unwrap_or_default()));
         let link = Arc::new_cyclic(|link: &Weak<Link>| {
             let unread = Weak::clone(link);
             let account = shared.config.unread.open(move || {
@@ -285,13 +320,14 @@ impl Talk {
             let shm = meets.map(|meets| Shm::new(meets, shared, link, &outbox));
             Link::new(LinkParts {
                 id: shared.next_link(),
-                peer,
+                peer: Arc::clone(peer),
                 incarnation,
                 version,
                 offer,
                 dialed,
                 fingerprint: claim.fingerprint,
                 ours,
+                told,
                 ways: Ways::new(Stream::new(&outbox), (lanes, missed_from), quic, shm),
                 outbox,
                 socket,
@@ -299,7 +335,7 @@ impl Talk {
         });
         // From here on it is ended as a connection that is up.
         drop(guard);
-        if shared.adopt(&link) { Ok(Up { link, incoming, parser }) } else { Err(Refused::Double) }
+        if shared.adopt(&link, handover) { Ok(Up { link, incoming, parser }) } else { Err(Refused::Double) }
     }
 }
 

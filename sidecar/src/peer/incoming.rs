@@ -5,8 +5,8 @@ use std::net::TcpStream;
 
 use super::record::{Opened, Opener, RecordError};
 
-/// Ciphertext taken from the socket in one call. Fewer calls than with less; more does not fit the cache of a core.
-const BUFFER: usize = 256 << 10;
+/// Ciphertext taken from the socket in one call. Fewer calls than with less; more does not stay in the cache of a core.
+const BUFFER: usize = 128 << 10;
 
 /// What one turn ended with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,7 @@ use super::receive::Receiver;
 use super::record::RecordError;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
+use super::transport::shm::SocketName;
 use super::transport::{Way, Ways};
 
 /// A peer that takes bulk bytes at less than this is slow, not dead: it is given the time for them to answer a ping.
@@ -127,6 +128,8 @@ pub(super) struct Link {
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
     /// The key of ours that it was made with.
     pub(super) ours: tensorlane_proto::Fingerprint,
+    /// The socket of ours in the node's directory that it was told of.
+    pub(super) told: Option<SocketName>,
     pub(super) since: Instant,
     pub(super) outbox: Arc<Outbox>,
     /// How the bytes of pulls come and go.
@@ -136,6 +139,8 @@ pub(super) struct Link {
     heard: AtomicU64,
     /// Bulk bytes that had been sent when that byte came.
     sent_when_heard: AtomicU64,
+    /// Milliseconds from `since` to when it was first asked whether it lives, after the last byte came; 0 before that.
+    asked: AtomicU64,
     /// Why it ends: the first cause.
     ended: Mutex<Option<Ended>>,
 }
@@ -150,6 +155,7 @@ pub(super) struct LinkParts {
     pub(super) dialed: bool,
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
     pub(super) ours: tensorlane_proto::Fingerprint,
+    pub(super) told: Option<SocketName>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) ways: Ways,
     pub(super) socket: TcpStream,
@@ -166,6 +172,7 @@ impl Link {
             dialed,
             fingerprint,
             ours,
+            told,
             outbox,
             ways,
             socket,
@@ -179,12 +186,14 @@ impl Link {
             dialed,
             fingerprint,
             ours,
+            told,
             since: Instant::now(),
             outbox,
             ways,
             socket,
             heard: AtomicU64::new(0),
             sent_when_heard: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             ended: Mutex::new(None),
         }
     }
@@ -228,6 +237,18 @@ impl Link {
             - self.sent_when_heard.load(Ordering::Relaxed).min(self.outbox.bulk_bytes());
         let excuse = Duration::from_millis(unheard.saturating_mul(1000) / SLOWEST_BYTES_A_SECOND);
         self.since.elapsed().saturating_sub(heard).saturating_sub(excuse)
+    }
+
+    /// Asks whether the other side lives; for how long that has gone unanswered.
+    pub(super) fn ask(&self) -> Duration {
+        let now = self.since.elapsed();
+        let asked = self.asked.load(Ordering::Relaxed);
+        if asked > self.heard.load(Ordering::Relaxed) {
+            return now.saturating_sub(Duration::from_millis(asked));
+        }
+        self.asked.store(now.as_millis() as u64, Ordering::Relaxed);
+        self.submit(frame::encode(PeerKind::Ping.into(), 0, 0, &v1::Ping {}));
+        Duration::ZERO
     }
 
     /// Something came from the other side: on this connection, or on a lane of it.

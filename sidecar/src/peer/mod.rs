@@ -19,6 +19,7 @@
 //! - What callers hand in (`done`) and what they implement (`Serve`) runs on reader threads and must not block.
 //! - Every thread is joined by [`Peers::stop`].
 
+mod ahead;
 mod aid;
 mod api;
 mod calls;
@@ -27,36 +28,45 @@ mod claim;
 mod connect;
 mod counters;
 mod dial;
+mod floor;
 mod greet;
 mod growth;
 mod handshake;
 mod incoming;
+mod lending;
 mod link;
+mod lost;
 mod outbox;
 mod parse;
 mod paths;
 mod peers;
 mod pipe;
+mod receipt;
 mod receive;
 mod record;
 mod remote;
 mod serving;
 mod shared;
+mod shunned;
 mod source;
 mod steward;
+mod strangers;
 mod transport;
 mod views;
 
-pub use aid::HolderLost;
 pub use api::{
-    Aided, Asked, AskedAid, Found, Holders, Keys, Known, KnownPeer, MapFailed, MapOrder, Mapped, Me, PeerKey,
-    PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served, Sought,
+    Aided, Asked, AskedAid, AskedLoan, Found, Holders, Keys, Known, KnownPeer, LostHolder, MapFailed,
+    MapOrder, Mapped, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
+    Served, Sought,
 };
 pub use calls::{InquireDone, MapDone, PullDone, SmallDone};
 pub use counters::Counters;
 pub use growth::{Growth, Pass};
+pub use lost::{HolderLost, asks_on};
 pub use paths::{FallBack, Path, Paths, Senders};
 pub use peers::{CallHandle, Peers};
+pub use receipt::Receipt;
+pub(crate) use remote::CALLS_MAX;
 pub use source::Source;
 pub use transport::shm::NodeConfig;
 pub use transport::{LanesConfig, Way, quic_settings};

@@ -70,7 +70,7 @@ impl Inbox {
 /// What the writer does next.
 enum Work {
     Late(Late),
-    Send { frames: VecDeque<Vec<u8>>, bulk: Option<Bulk>, rekey: bool },
+    Send { frames: VecDeque<Vec<u8>>, bulk: Option<Box<Bulk>>, rekey: bool },
     End { frames: VecDeque<Vec<u8>> },
     Stop,
 }
@@ -255,7 +255,7 @@ impl Outbox {
                         pipe.update_keys()?;
                     }
                     pipe.seal_frames(frames)?;
-                    let sent = bulk.map(|bulk| self.send_chunk(&mut pipe, bulk)).transpose()?.unwrap_or(0);
+                    let sent = bulk.map(|bulk| self.send_chunk(&mut pipe, *bulk)).transpose()?.unwrap_or(0);
                     pipe.flush(&self.socket)?;
                     let sent_frames = std::mem::take(&mut self.inbox.lock().sending);
                     self.account.take(sent_frames);
@@ -309,16 +309,14 @@ impl Outbox {
         }
         let bulk = inbox.bulk.pop_front();
         inbox.current = bulk.as_ref().map(|bulk| (bulk.call, None));
-        Work::Send { frames, bulk, rekey: std::mem::take(&mut inbox.rekey) }
+        Work::Send { frames, bulk: bulk.map(Box::new), rekey: std::mem::take(&mut inbox.rekey) }
     }
 
     /// Seals one chunk; its pull goes to the end of the line unless that was its last.
     fn send_chunk(&self, pipe: &mut Pipe, mut bulk: Bulk) -> Result<u64, SendError> {
-        let left = bulk.end - bulk.at;
-        let length = left.min(QUANTUM as u64) as usize;
-        let last = length as u64 == left;
-        pipe.seal_chunk(&mut bulk, length, last)?;
-        bulk.at += length as u64;
+        let (length, last) = bulk.next(QUANTUM as u64);
+        pipe.seal_chunk(&mut bulk, length as usize, last)?;
+        bulk.sent(length);
         let mut inbox = self.inbox.lock();
         let cancelled = inbox.current.take().and_then(|(_, end)| end);
         match cancelled {
@@ -333,7 +331,7 @@ impl Outbox {
             None if inbox.ending == Ending::No => inbox.bulk.push_back(bulk),
             None => {}
         }
-        Ok(length as u64)
+        Ok(length)
     }
 
     #[cfg(test)]

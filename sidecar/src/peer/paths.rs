@@ -4,6 +4,7 @@
 use tensorlane_proto::PeerName;
 use tensorlane_proto::generated as v1;
 
+use super::api::PeerKey;
 use super::transport::Way;
 
 /// Most peers that are named as senders of one pull; what others sent is told together.
@@ -18,6 +19,8 @@ pub enum FallBack {
     LanesBroke,
     /// No lane came lately, so none was waited for.
     LanesCooldown,
+    /// As many lanes of other peers are up as there may be of all together.
+    LanesFull,
     /// The other peer takes no lanes.
     LanesNotOffered,
 }
@@ -29,6 +32,7 @@ impl FallBack {
             Self::NoLane => "no_lane",
             Self::LanesBroke => "lanes_broke",
             Self::LanesCooldown => "lanes_cooldown",
+            Self::LanesFull => "lanes_full",
             Self::LanesNotOffered => "lanes_not_offered",
         }
     }
@@ -51,15 +55,21 @@ pub struct Path {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Senders {
     sent: Vec<(Option<PeerName>, u64)>,
-    /// Others than the owner are among them.
-    others: bool,
+    /// Others than the owner among them, as far as they are told.
+    others: Vec<PeerKey>,
 }
 
 impl Senders {
-    /// A peer sent bytes; whether it is another holder than the owner.
-    pub(super) fn sent(&mut self, peer: &PeerName, bytes: u64, relayed: bool) {
-        self.others |= relayed;
+    /// A peer sent bytes; which life of it, if it is another holder than the owner.
+    pub(super) fn sent(&mut self, peer: &PeerName, bytes: u64, holder: Option<&PeerKey>) {
+        holder.into_iter().for_each(|holder| self.add_other(holder));
         self.add(Some(peer), bytes);
+    }
+
+    fn add_other(&mut self, holder: &PeerKey) {
+        if self.others.len() < SENDERS_MAX && !self.others.contains(holder) {
+            self.others.push(holder.clone());
+        }
     }
 
     /// No name: those that are not told one by one.
@@ -75,7 +85,12 @@ impl Senders {
 
     /// Whether another holder than the owner sent any.
     pub fn are_others(&self) -> bool {
-        self.others
+        !self.others.is_empty()
+    }
+
+    /// Others than the owner that sent any.
+    pub fn others(&self) -> &[PeerKey] {
+        &self.others
     }
 
     /// Names of those who sent, as far as they are told; for errors.
@@ -93,7 +108,7 @@ impl From<&Senders> for Vec<v1::Sender> {
             peer: name.as_ref().map(ToString::to_string).unwrap_or_default(),
             bytes: *bytes,
         };
-        if senders.others { senders.sent.iter().map(sender).collect() } else { Vec::new() }
+        if senders.are_others() { senders.sent.iter().map(sender).collect() } else { Vec::new() }
     }
 }
 
@@ -113,6 +128,13 @@ impl Paths {
         Self { ways, senders: Senders::default() }
     }
 
+    /// No bytes came: this peer, which is not the owner, shows its copy.
+    pub fn lent(by: &PeerKey) -> Self {
+        let mut paths = Self::default();
+        paths.senders.sent(&by.name, 0, Some(by));
+        paths
+    }
+
     /// Who sent what came on lanes.
     pub fn senders(&self) -> &Senders {
         &self.senders
@@ -120,7 +142,7 @@ impl Paths {
 
     /// Who sent some of it is known now. What others have sent stays theirs, whoever sends the rest.
     pub(super) fn sent_by(&mut self, senders: Senders) {
-        self.senders.others |= senders.others;
+        senders.others.iter().for_each(|holder| self.senders.add_other(holder));
         for (name, bytes) in senders.sent {
             self.senders.add(name.as_ref(), bytes);
         }
@@ -174,6 +196,8 @@ impl From<&Path> for v1::Path {
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::Incarnation;
+
     use super::*;
 
     fn path(way: Way, bytes: u64, lanes: u32, left: Option<FallBack>) -> Path {
@@ -195,13 +219,16 @@ mod tests {
     #[test]
     fn who_sent_is_told_where_others_than_the_owner_did_and_the_list_ends() {
         let name = |number: usize| PeerName::new(&format!("p{number}")).unwrap();
+        let life = |number: usize| PeerKey { name: name(number), incarnation: Incarnation(1) };
         let mut senders = Senders::default();
-        senders.sent(&name(0), 5, false);
+        senders.sent(&name(0), 5, None);
         assert!(Vec::<v1::Sender>::from(&senders).is_empty(), "the owner alone");
         for number in 0..20 {
-            senders.sent(&name(number), 1, number > 0);
-            senders.sent(&name(number), 1, number > 0);
+            let holder = Some(life(number)).filter(|_| number > 0);
+            senders.sent(&name(number), 1, holder.as_ref());
+            senders.sent(&name(number), 1, holder.as_ref());
         }
+        assert_eq!((senders.others().len(), &senders.others()[0]), (16, &life(1)));
         let told = Vec::<v1::Sender>::from(&senders);
         assert_eq!((told.len(), told[0].peer.as_str(), told[0].bytes), (17, "p0", 7));
         assert_eq!((told[16].peer.as_str(), told[16].bytes), ("", 8));

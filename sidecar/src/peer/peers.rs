@@ -8,15 +8,18 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use socket2::SockRef;
-use tensorlane_proto::frame::ITEMS_MAX;
+use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
-use super::api::{Keys, Known, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve};
+use super::api::{
+    Keys, Known, LostHolder, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve,
+};
 use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
+use super::lost::HolderLost;
 use super::remote::Peer;
 use super::shared::{Shared, World};
 use super::transport::lanes::quic::Door;
@@ -159,14 +162,17 @@ impl Peers {
         order: PullOrder,
         done: impl FnOnce(Result<super::Pulled, PullFailed>) + Send + 'static,
     ) -> CallHandle {
-        let PullOrder { id, selection, bytes, landing, deadline, transport, growth } = order;
+        let PullOrder { id, selection, bytes, landing, deadline, transport, growth, blamed } = order;
         let done = self.measuring(peer, transport, bytes, Box::new(done));
         if landing.len() != bytes {
             let message = format!("a landing of {} bytes cannot take {bytes}", landing.len());
-            done(Err(PullFailed { landing, failure: Failure::new(Reason::InvalidArgument, message) }));
+            let failure = Failure::new(Reason::InvalidArgument, message);
+            done(Err(PullFailed { landing, failure, unproven: false }));
             return CallHandle { call: None };
         }
-        let call = PullCall::new((id, selection, bytes), transport, landing, growth, done);
+        let mut call = PullCall::new((id, selection, bytes), transport, landing, growth, done);
+        let altered = |peer| LostHolder { peer, why: Some(HolderLost::Altered) };
+        call.lost = blamed.into_iter().take(LOST_MAX).map(altered).collect();
         self.call(peer, expected, deadline, Kind::Pull(Box::new(call)))
     }
 
@@ -180,8 +186,8 @@ impl Peers {
         done: impl FnOnce(Result<super::Mapped, MapFailed>) + Send + 'static,
     ) -> CallHandle {
         let done: MapDone = Box::new(done);
-        let MapOrder { id, bytes, deadline } = order;
-        let call = MapCall { id, bytes, opened: false, head: None, place: None, done: Some(done) };
+        let MapOrder { id, owner, bytes, deadline } = order;
+        let call = MapCall { id, owner, bytes, opened: false, head: None, place: None, done: Some(done) };
         self.call(peer, expected, deadline, Kind::Map(Box::new(call)))
     }
 
@@ -331,6 +337,12 @@ impl Peers {
     #[cfg(test)]
     pub(super) fn strangers(&self) -> usize {
         self.shared.counts().1
+    }
+
+    /// Lanes that are up or being dialed.
+    #[cfg(test)]
+    pub(super) fn lanes(&self) -> usize {
+        self.shared.lane_room.used()
     }
 
     #[cfg(test)]

@@ -8,6 +8,7 @@ use socket2::SockRef;
 use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
 use thiserror::Error;
 
+use super::ahead::Ahead;
 use super::handshake::timed_out;
 use super::parse::OFFSET_BYTES;
 use super::record::{RECORD_PLAIN_MAX, Sealer};
@@ -57,8 +58,25 @@ pub(super) struct Bulk {
     pub(super) at: u64,
     /// How many there are.
     pub(super) end: u64,
+    /// Those behind `at` that the reader has.
+    pub(super) ahead: Ahead,
     /// They are another peer's, of whose tensor we have a copy or get one.
     pub(super) relayed: bool,
+}
+
+impl Bulk {
+    /// The length of the next chunk, of at most so many bytes, and whether it is the last one.
+    pub(super) fn next(&self, most: u64) -> (u64, bool) {
+        let length = (self.ahead.gap_end(self.end) - self.at).min(most);
+        (length, self.ahead.is_end(self.at + length, self.end))
+    }
+
+    /// A chunk of this length was sent.
+    pub(super) fn sent(&mut self, length: u64) {
+        let behind = self.at + length;
+        self.at = self.ahead.pass(behind);
+        self.source.skip(self.at - behind);
+    }
 }
 
 /// The sealing end of a connection, and what the socket has not taken yet.

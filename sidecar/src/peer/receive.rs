@@ -294,10 +294,11 @@ impl Sink for Receiver<'_> {
         if !pull.opened || pull.way != Way::Stream {
             return Err(out_of_place(PeerKind::Chunk));
         }
-        // In order, without gaps or overlaps, inside what was asked for, and the last one exactly at the end.
-        let end = offset.checked_add(length as u64).filter(|end| *end <= pull.bytes && offset == pull.landed);
+        // In order, without overlaps, with those gaps alone that were asked for, and the last one exactly at the end.
+        let most = pull.ahead.gap_end(pull.bytes);
+        let end = offset.checked_add(length as u64).filter(|end| *end <= most && offset == pull.landed);
         let end = end.ok_or_else(|| malformed(header))?;
-        if last != (end == pull.bytes) || (length == 0 && !last) {
+        if last != pull.ahead.is_end(end, pull.bytes) || (length == 0 && !last) {
             return Err(malformed(header));
         }
         let target = pull.landing.take().map_or(Target::Nowhere, Target::Landing);
@@ -337,7 +338,7 @@ impl Sink for Receiver<'_> {
             pull.paths.came(Way::Stream, chunk.length, 0);
             match landing {
                 Some(landing) => todo.finish.extend(pull.give_back(landing, chunk.at)),
-                None => pull.landed = chunk.at,
+                None => pull.has_come(chunk.at),
             }
         }
         if chunk.last && state.is_unproven(chunk.call) {

@@ -30,6 +30,7 @@ use super::aid::Wish;
 use super::calls::{Call, Finish, Kind};
 use super::dial::Dial;
 use super::link::Link;
+use super::shunned::Shunned;
 use super::transport::Way;
 use super::transport::measure::Goodput;
 use crate::cancel::Cancel;
@@ -40,7 +41,7 @@ mod mapped;
 mod opened;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
-pub(super) const CALLS_MAX: usize = 1024;
+pub(crate) const CALLS_MAX: usize = 1024;
 /// Most pulls of lost callers, and maps that nobody uses any more, that we still have to end at their owner: as many as there
 /// may be maps. Beyond it the owner's grace ends them. Each costs 16 bytes.
 const OWED_MAX: usize = super::transport::shm::MAPS_MAX;
@@ -176,6 +177,8 @@ pub(super) struct State<L = Link> {
     owed: Vec<(u64, u64)>,
     /// No maps are tried before.
     cooling: Option<Instant>,
+    /// When it last was too late with what it could lend.
+    pub(super) late: Option<Instant>,
 }
 
 impl<L> Default for State<L> {
@@ -197,6 +200,7 @@ impl<L> Default for State<L> {
             inquiries: HashMap::new(),
             owed: Vec::new(),
             cooling: None,
+            late: None,
         }
     }
 }
@@ -212,6 +216,8 @@ pub(super) struct Peer {
     pub(super) bytes_out: AtomicU64,
     /// What its transports bring.
     pub(super) goodput: Mutex<Goodput>,
+    /// Whether it is asked for other peers' tensors.
+    pub(super) shunned: Mutex<Shunned>,
     /// It is ours to dial, needed or not.
     eager: AtomicBool,
 }
@@ -226,6 +232,7 @@ impl Peer {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             goodput: Mutex::default(),
+            shunned: Mutex::default(),
             eager: AtomicBool::new(false),
         }
     }
@@ -246,6 +253,10 @@ fn pull_done(call: u64, id: u64, holds: bool) -> Vec<u8> {
 impl<L: Carrier> State<L> {
     /// A new call: sent if there is a connection and room on it, else kept.
     pub(super) fn place(&mut self, mut call: Call) -> Todo<L> {
+        if self.link.is_none() && call.is_for_neighbour() {
+            let failure = Failure::new(Reason::PeerUnreachable, "the connection was lost just now");
+            return Todo { over: vec![(call.deadline, call.number)], ..Todo::one(call.fail(failure)) };
+        }
         call.attempt = self.dial.begun;
         self.waiting.push_back(call.number);
         self.calls.insert(call.number, call);
@@ -380,26 +391,38 @@ impl<L: Carrier> State<L> {
         if let (Kind::Aid(aid), Some(link)) = (&call.kind, &self.link) {
             link.want_no_more(aid.way, number);
         }
-        if served {
-            self.settle(&call, true, &mut todo);
+        // Of what may be had for others the word is kept until it is proven.
+        if served && !call.is_receipted() {
+            self.settle(&call, &mut todo);
         }
         let todo = todo.and(self.pump());
         (Some(call), todo)
     }
 
     /// Tells the owner that the lease of a pull may end: now, or when that life of it is back.
-    fn settle(&mut self, call: &Call, served: bool, todo: &mut Todo<L>) {
-        let (id, holds) = match &call.kind {
-            Kind::Pull(pull) => (pull.id, served && pull.growth.is_some()),
-            Kind::Map(map) => (map.id, false),
+    fn settle(&mut self, call: &Call, todo: &mut Todo<L>) {
+        let id = match &call.kind {
+            Kind::Pull(pull) => pull.id,
+            Kind::Map(map) => map.id,
             Kind::Small { .. } | Kind::Inquire { .. } | Kind::Aid(_) => return,
         };
+        self.end_lease((call.number, id), call.expected, false, todo);
+    }
+
+    /// The same for a pull that is over here, and whether its tensor may be had here by others.
+    pub(super) fn end_lease(
+        &mut self,
+        (number, id): (u64, u64),
+        expected: Option<Incarnation>,
+        holds: bool,
+        todo: &mut Todo<L>,
+    ) {
         match &self.link {
-            Some(link) if call.expected == Some(link.incarnation()) => {
-                todo.frame(link, pull_done(call.number, id, holds));
+            Some(link) if expected == Some(link.incarnation()) => {
+                todo.frame(link, pull_done(number, id, holds));
             }
             Some(_) => {}
-            None if self.owed.len() < OWED_MAX => self.owed.push((call.number, id)),
+            None if self.owed.len() < OWED_MAX => self.owed.push((number, id)),
             None => {}
         }
     }
@@ -435,7 +458,7 @@ impl<L: Carrier> State<L> {
         if let Some(call) = self.calls.remove(&number)
             && call.sent_before
         {
-            self.settle(&call, false, todo);
+            self.settle(&call, todo);
         }
     }
 
@@ -482,17 +505,22 @@ impl<L: Carrier> State<L> {
             .filter(|call| call.sent_on == Some(link.id()))
             .map(|call| call.number)
             .collect();
+        if present {
+            self.end_waiting_for_neighbour(error, &mut todo);
+        }
         // The order in which they were asked.
         back.sort_unstable();
         self.on_link -= back.len();
         for number in back.into_iter().rev() {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             call.sent_on = None;
-            if matches!(call.kind, Kind::Aid(_)) {
-                // The pull goes on from elsewhere at once.
-                todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
+            if call.ends_with_link() {
+                // What it was for goes on from elsewhere at once; bytes from a holder, where that is still there, from it.
+                let replaced = !present && matches!(call.kind, Kind::Aid(_));
+                let why = if replaced { Reason::Cancelled } else { Reason::PeerUnreachable };
+                todo.finish.extend(call.fail(Failure::new(why, error)));
                 todo.over.push((call.deadline, number));
-                self.calls.remove(&number);
+                self.forget(number, &mut todo);
             } else if call.withdrawn {
                 self.forget(number, &mut todo);
             } else {
@@ -500,6 +528,18 @@ impl<L: Carrier> State<L> {
             }
         }
         (present, todo.and(self.pump()))
+    }
+
+    /// What a neighbour was to be asked, and was not yet: the tensor can be had elsewhere.
+    fn end_waiting_for_neighbour(&mut self, error: &str, todo: &mut Todo<L>) {
+        for number in self.waiting.clone() {
+            let Some(call) = self.calls.get_mut(&number).filter(|call| call.is_for_neighbour()) else {
+                continue;
+            };
+            todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
+            todo.over.push((call.deadline, number));
+            self.forget(number, todo);
+        }
     }
 
     /// What they asked on a connection that is no more: nobody waits for the answers.

@@ -15,10 +15,13 @@ use tensorlane_proto::frame::{
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason, wire};
 
+use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
-use super::api::{Aided, Asked, AskedAid, Holders, PeerKey, Served, Sought};
+use super::api::{Aided, Asked, AskedAid, AskedLoan, Holders, LostHolder, PeerKey, Served, Sought};
 use super::growth::Pass;
+use super::lending::LENDS_SINCE;
 use super::link::{Ended, Link};
+use super::lost;
 use super::pipe::{Bulk, SendError};
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
@@ -89,6 +92,16 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
         state.open.get(&call).is_some_and(|open| open.id == asked.id)
     };
     let opened = match way {
+        Way::Shm if asked.owner.is_some() => {
+            if link.version < LENDS_SINCE {
+                return Err(FrameError::Malformed(header.kind).into());
+            }
+            // Both ends may see a meeting end at different times.
+            match link.ways.maps() {
+                true => open_loan(shared, link, &asked),
+                false => Err(not_met()),
+            }
+        }
         Way::Shm => open_map(shared, link, &asked),
         Way::Stream | Way::Lanes | Way::Quic if asked.owner.is_some() => {
             if !on_lanes || link.version < HOLDERS_SINCE {
@@ -152,9 +165,9 @@ struct Opened {
     bulk: Bulk,
 }
 
-/// The lives that a reader names, as many as may be named.
-fn lives(lives: &[v1::Life]) -> Vec<PeerKey> {
-    lives.iter().take(LOST_MAX).filter_map(aid::key).collect()
+/// The holders that a reader names as lost, as many as may be named.
+fn lost_of(lives: &[v1::Life]) -> Vec<LostHolder> {
+    lives.iter().take(LOST_MAX).filter_map(lost::holder).collect()
 }
 
 /// Leases the tensor and finds its bytes.
@@ -165,15 +178,16 @@ fn open(
     resumed: bool,
     spreads: bool,
 ) -> Result<Opened, Failure> {
-    let lost = spreads.then(|| lives(&asked.lost));
-    let v1::Pull { id, selection, from, bytes, .. } = asked;
+    let lost = lost_of(&asked.lost);
+    let v1::Pull { id, selection, from, bytes, ahead, .. } = asked;
     let selection = wire::selection(selection)?;
-    if from > bytes {
-        let message = format!("a pull of {bytes} bytes cannot go on from byte {from}");
-        return Err(Failure::new(Reason::InvalidArgument, message));
-    }
+    let ahead = Ahead::told(&ahead, from, bytes).filter(|_| from <= bytes).ok_or_else(|| {
+        let message =
+            format!("a pull of {bytes} bytes cannot go on from byte {from} with what it says has landed");
+        Failure::new(Reason::InvalidArgument, message)
+    })?;
     let key = link.key();
-    let mut served = shared.serve.open(&key, &Asked { id, selection, bytes, resumed, spreads: lost })?;
+    let mut served = shared.serve.open(&key, &Asked { id, selection, bytes, resumed, spreads, lost })?;
     let ours = served.descriptor.layout.bytes();
     if ours != bytes {
         shared.serve.done(&key, id);
@@ -182,7 +196,7 @@ fn open(
     }
     served.source.skip(from);
     let (head, source) = headed(served);
-    let bulk = Bulk { call: 0, source, at: from, end: bytes, relayed: false };
+    let bulk = Bulk { call: 0, source, at: from, end: bytes, ahead, relayed: false };
     Ok(Opened { id, leased: Some(id), head, bulk })
 }
 
@@ -199,15 +213,19 @@ fn headed(served: Served) -> (v1::PullHead, Source) {
 fn open_aid(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<Opened, Failure> {
     let v1::Pull { id, from, bytes, .. } = *asked;
     let invalid = |what: &str| Failure::new(Reason::InvalidArgument, what.to_owned());
-    let owner = asked.owner.as_ref().and_then(aid::key);
-    let owner = owner.ok_or_else(|| invalid("the owner of the tensor is not the name and life of a peer"))?;
+    let owner = owner(asked)?;
     let pass = Pass::try_from(&asked.pass[..]).map_err(|_| invalid("a pass has 16 bytes"))?;
     if asked.selection.is_some() || from != 0 {
         return Err(invalid("a tensor is passed on as a whole"));
     }
     let Aided { served, leased } = shared.serve.aid(&link.key(), &AskedAid { owner, id, bytes, pass })?;
     let (head, source) = headed(served);
-    Ok(Opened { id, leased, head, bulk: Bulk { call: 0, source, at: 0, end: bytes, relayed: true } })
+    Ok(Opened {
+        id,
+        leased,
+        head,
+        bulk: Bulk { call: 0, source, at: 0, end: bytes, ahead: Ahead::default(), relayed: true },
+    })
 }
 
 /// A reader wants to know more of the owner. One whose pull is not open has ended it.
@@ -231,7 +249,7 @@ fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek
         link.submit(frame::encode(PeerKind::Seek.into(), REPLY, call, &v1::Sought::default()));
         return Ok(());
     };
-    let sought = if asked.proof { Sought::Proof } else { Sought::Holders(lives(&asked.lost)) };
+    let sought = if asked.proof { Sought::Proof } else { Sought::Holders(lost_of(&asked.lost)) };
     let answering = Arc::downgrade(link);
     shared.serve.seek(
         &link.key(),
@@ -265,14 +283,44 @@ fn open_map(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
         return Err(Failure::new(Reason::InvalidArgument, "a tensor is mapped as a whole"));
     }
     let served = shared.serve.map(&link.key(), id, bytes)?;
+    Ok(placed(served, id, Some(id), bytes))
+}
+
+/// Leases our copy of another peer's tensor and says where it lies.
+fn open_loan(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<Opened, Failure> {
+    let v1::Pull { id, bytes, .. } = *asked;
+    if asked.selection.is_some() || asked.from != 0 {
+        return Err(Failure::new(Reason::InvalidArgument, "a copy is mapped as a whole"));
+    }
+    let owner = owner(asked)?;
+    let Aided { served, leased } = shared.serve.lend(&link.key(), &AskedLoan { owner, id, bytes })?;
+    Ok(placed(served, id, leased, bytes))
+}
+
+/// What is said of bytes that stay where they are.
+fn placed(served: Served, id: u64, leased: Option<u64>, bytes: u64) -> Opened {
     let (head, source) = headed(served);
     let place = source.block().map(|block| v1::Place {
         segment: block.segment_id(),
         offset: block.offset(),
         bytes: block.len(),
     });
-    let bulk = Bulk { call: 0, source, at: 0, end: bytes, relayed: false };
-    Ok(Opened { id, leased: Some(id), head: v1::PullHead { place, ..head }, bulk })
+    let bulk = Bulk { call: 0, source, at: 0, end: bytes, ahead: Ahead::default(), relayed: false };
+    Opened { id, leased, head: v1::PullHead { place, ..head }, bulk }
+}
+
+/// Copies are lent on one node.
+fn not_met() -> Failure {
+    Failure::new(Reason::NotFound, "it is not proven that both peers are on one node, where copies are lent")
+}
+
+/// Whose the tensor is that is asked for.
+fn owner(asked: &v1::Pull) -> Result<PeerKey, Failure> {
+    let owner = asked.owner.as_ref().and_then(aid::key);
+    owner.ok_or_else(|| {
+        let message = "the owner of the tensor is not the name and life of a peer";
+        Failure::new(Reason::InvalidArgument, message)
+    })
 }
 
 /// Ends the lease of an open pull. One that is not known was ended before.
@@ -383,6 +431,10 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
         return Err(FrameError::Malformed(header.kind).into());
     }
     let (call, gone) = (header.call, Cancel::default());
+    if asked.copies && (link.version < LENDS_SINCE || !link.ways.maps()) {
+        link.submit(failed(PeerKind::Inquire, call, &not_met()));
+        return Ok(());
+    }
     {
         let mut state = link.peer.state.lock();
         if state.inquiries.insert(call, gone.clone()).is_some() {

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::aid;
@@ -23,6 +23,8 @@ use super::peers::CallHandle;
 use super::remote::{Patience, Peer, Todo};
 use super::serving;
 use super::steward::Steward;
+use super::strangers::{Origin, Strangers, TooMany};
+use super::transport::lanes::Room;
 use super::transport::lanes::quic::Door;
 use super::transport::shm::Node;
 use crate::cancel::Cancel;
@@ -51,7 +53,9 @@ pub(super) struct Shared {
     /// Sockets of connections that are not up yet, to be cut when we stop.
     unready: Mutex<HashMap<u64, TcpStream>>,
     /// Connections of which nobody knows yet whose they are.
-    unknown: Mutex<usize>,
+    unknown: Mutex<Strangers>,
+    /// For the lanes of all peers together.
+    pub(super) lane_room: Room,
     /// Where QUIC comes and goes, if it does.
     door: OnceLock<Arc<Door>>,
     /// This sidecar at its node, where memory is shared there.
@@ -72,14 +76,14 @@ pub(super) struct World {
 pub(super) struct Registered {
     shared: Arc<Shared>,
     number: u64,
-    unknown: bool,
+    unknown: Option<Origin>,
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         self.shared.unready.lock().remove(&self.number);
-        if self.unknown {
-            *self.shared.unknown.lock() -= 1;
+        if let Some(origin) = self.unknown {
+            self.shared.unknown.lock().leave(origin);
         }
     }
 }
@@ -88,6 +92,7 @@ impl Shared {
     pub(super) fn new(world: World, own: Weak<Self>) -> Self {
         let World { config, me, keys, known, serve, counters } = world;
         let node = config.node.clone().map(|node| Arc::new(Node::new(node, &keys.fingerprint)));
+        let (strangers, lanes) = (config.strangers_max, config.lanes.most);
         Self {
             own,
             config,
@@ -107,7 +112,8 @@ impl Shared {
             paused: Default::default(),
             threads: Mutex::default(),
             unready: Mutex::default(),
-            unknown: Mutex::new(0),
+            unknown: Mutex::new(Strangers::new(strangers)),
+            lane_room: Room::new(lanes),
             door: OnceLock::new(),
             node,
         }
@@ -227,6 +233,9 @@ impl Shared {
             Ok(_) if shared.is_stopping() => Failure::new(Reason::Draining, "this sidecar is stopping"),
             Err(failure) => failure,
             Ok(peer) => {
+                if let Kind::Pull(pull) = &mut call.kind {
+                    pull.home = Some((Arc::downgrade(shared), Arc::clone(&peer)));
+                }
                 let (todo, needs_link) = {
                     let mut state = peer.state.lock();
                     // Under the lock: a deadline that is over already must find its call.
@@ -305,46 +314,50 @@ impl Shared {
 
     #[cfg(test)]
     pub(super) fn counts(&self) -> (usize, usize) {
-        (self.threads.lock().len(), *self.unknown.lock())
+        (self.threads.lock().len(), self.unknown.lock().count())
     }
 
     /// Remembers the socket of a connection that is not up yet.
     pub(super) fn register(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Registered> {
         let number = self.next_link();
+        self.remember(number, socket)?;
+        Ok(Registered { shared: Arc::clone(self), number, unknown: None })
+    }
+
+    fn remember(&self, number: u64, socket: &TcpStream) -> io::Result<()> {
         let mut unready = self.unready.lock();
         if self.is_stopping() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         unready.insert(number, socket.try_clone()?);
-        Ok(Registered { shared: Arc::clone(self), number, unknown: false })
+        Ok(())
     }
 
-    /// Room for one more connection of unknown origin.
-    pub(super) fn admit_unknown(self: &Arc<Self>, socket: &TcpStream) -> Option<Registered> {
-        let mut unknown = self.unknown.lock();
-        if *unknown >= self.config.strangers_max {
-            return None;
-        }
-        let mut registered = self.register(socket).ok()?;
-        registered.unknown = true;
-        *unknown += 1;
-        Some(registered)
+    /// Room for one more connection of which nobody knows yet whose it is.
+    pub(super) fn admit_unknown(self: &Arc<Self>, socket: &TcpStream, from: IpAddr) -> Option<Registered> {
+        let guard = self.admit_stranger(from)?;
+        self.remember(guard.number, socket).ok()?;
+        Some(guard)
     }
 
     /// The same for one that is not a socket of its own, and is cut by whoever owns that.
-    pub(super) fn admit_stranger(self: &Arc<Self>) -> Option<Registered> {
-        let mut unknown = self.unknown.lock();
-        if *unknown >= self.config.strangers_max || self.is_stopping() {
+    pub(super) fn admit_stranger(self: &Arc<Self>, from: IpAddr) -> Option<Registered> {
+        if self.is_stopping() {
             return None;
         }
-        *unknown += 1;
-        Some(Registered { shared: Arc::clone(self), number: self.next_link(), unknown: true })
+        let admitted = self.unknown.lock().admit(from);
+        let too_many = |too_many: &TooMany| {
+            self.counters.auth_refused.add(too_many.label());
+            tracing::debug!(%from, reason = too_many.label(), "connection refused");
+        };
+        let origin = admitted.inspect_err(too_many).ok()?;
+        Some(Registered { shared: Arc::clone(self), number: self.next_link(), unknown: Some(origin) })
     }
 
     /// Gives a new connection its place, or says that it has none. Tells `Serve` before anything is read from it.
-    pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>) -> bool {
+    /// `handover` is that of its peer.
+    pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>, handover: MutexGuard<'_, ()>) -> bool {
         let peer = &link.peer;
-        let handover = peer.handover.lock();
         let others =
             self.peers().iter().filter(|p| !Arc::ptr_eq(p, peer) && p.state.lock().link.is_some()).count();
         let (replaced, old_life, away) = {
@@ -373,6 +386,7 @@ impl Shared {
             }
             self.serve.peer_back(&link.key());
         }
+        peer.shunned.lock().is_back(link.incarnation);
         let todo = peer.state.lock().adopt(link);
         drop(handover);
         self.counters.opened.add(if link.dialed { "us" } else { "them" });

@@ -11,6 +11,7 @@ use tensorlane_proto::selection::Runs;
 use thiserror::Error;
 
 use super::growth::{Growth, Pass, Ready};
+use crate::sums::Sums;
 
 /// Packed bytes of a selection, from where the reader left off. Keeps the block.
 #[derive(Clone)]
@@ -36,6 +37,8 @@ struct Sealed {
     run: Range<u64>,
     /// Bytes to be left out before the next is read.
     skip: u64,
+    /// Checksums of the bytes, where these are all of a tensor.
+    sums: Option<Arc<Sums>>,
 }
 
 /// Bytes of a run from which on it is lent.
@@ -63,7 +66,24 @@ impl Source {
     /// Where the block is not sealed.
     pub fn new(block: Block, runs: Runs) -> Result<Self, BlockError> {
         block.chunk(0..0)?;
-        Ok(Self(Inner::Sealed(Sealed { block, runs, run: 0..0, skip: 0 })))
+        Ok(Self(Inner::Sealed(Sealed { block, runs, run: 0..0, skip: 0, sums: None })))
+    }
+
+    /// The same with what is known of the checksums of the bytes.
+    #[must_use]
+    pub fn summed(mut self, sums: Arc<Sums>) -> Self {
+        if let Inner::Sealed(sealed) = &mut self.0 {
+            sealed.sums = Some(sums);
+        }
+        self
+    }
+
+    /// What is known of the checksums of the bytes, counted from the first.
+    pub(super) fn sums(&self) -> Option<Arc<Sums>> {
+        match &self.0 {
+            Inner::Sealed(sealed) => sealed.sums.clone(),
+            Inner::Growing { .. } => None,
+        }
     }
 
     /// A tensor that is on its way here, for a reader that shows this pass.

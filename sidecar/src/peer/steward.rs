@@ -5,8 +5,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tensorlane_proto::frame::{self, PeerKind};
-use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
 use super::connect;
@@ -186,12 +184,11 @@ fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant
     }
 }
 
-/// Asks a connection that was silent for a while whether it lives; ends it when it stayed silent.
+/// Asks a connection that was silent for a while whether it lives; ends it when it stayed silent. If it was we who stood still,
+/// nobody has been asked yet.
 fn listen_for(shared: &Arc<Shared>, link: &Arc<super::link::Link>) {
-    let silent = link.silent();
-    if silent >= shared.config.progress {
+    let (silent, progress) = (link.silent(), shared.config.progress);
+    if silent >= progress / 2 && link.ask() >= progress / 2 && silent >= progress {
         link.end(Ended::Progress);
-    } else if silent >= shared.config.progress / 2 {
-        link.submit(frame::encode(PeerKind::Ping.into(), 0, 0, &v1::Ping {}));
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use tensorlane_memory::Block;
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::identity::Incarnation;
-use tensorlane_proto::ledger::{Event, Holder, Refusal, SessionId, TensorId, TensorName};
+use tensorlane_proto::identity::{Incarnation, PeerName};
+use tensorlane_proto::ledger::{Event, Holder, Origin, Refusal, SessionId, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
 
 use super::refusals::refused;
@@ -53,7 +53,19 @@ impl Store {
 
     /// Leases the copy of another peer's tensor, if there is one.
     pub fn lease_copy(&self, by: Holder, reference: &Reference) -> Option<Result<Taken, Failure>> {
-        let id = self.state.lock().ledger.copy_of(&origin(reference))?;
+        self.lease_copy_of(by, reference.peer(), reference.incarnation(), reference.id())
+    }
+
+    /// The same by whose tensor it is, where there is no more of its reference.
+    pub fn lease_copy_of(
+        &self,
+        by: Holder,
+        owner: &PeerName,
+        incarnation: Incarnation,
+        id: u64,
+    ) -> Option<Result<Taken, Failure>> {
+        let origin = Origin { peer: owner.as_str().into(), incarnation: incarnation.0, id };
+        let id = self.state.lock().ledger.copy_of(&origin)?;
         match self.lease(by, None, id) {
             // It went between the two looks.
             Err(failure) if failure.reason == tensorlane_proto::failure::Reason::NotFound => None,

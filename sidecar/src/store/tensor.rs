@@ -1,6 +1,6 @@
 //! A tensor as the store has it: what its bytes mean, and the block that they are in.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tensorlane_memory::Block;
 use tensorlane_proto::descriptor::Descriptor;
@@ -8,6 +8,8 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::layout::Layout;
 use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::reference::Reference;
+
+use crate::sums::Sums;
 
 /// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
 #[derive(Debug)]
@@ -24,6 +26,15 @@ pub struct Tensor {
     pub block: Block,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
+    /// Those of its granules, from when it is first sent.
+    pub(super) sums: OnceLock<Arc<Sums>>,
+}
+
+impl Tensor {
+    /// Checksums of its packed bytes, of which there are so many.
+    pub fn sums(&self, bytes: u64) -> Arc<Sums> {
+        Arc::clone(self.sums.get_or_init(|| Arc::new(Sums::new(bytes))))
+    }
 }
 
 /// A leased tensor on its way to whoever asked for it.

@@ -1,6 +1,6 @@
 //! Writing: reservations, seals, aborts, and copies that came from other peers.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::descriptor::Descriptor;
@@ -140,7 +140,15 @@ impl Store {
             Ok(Answer::CopiedIn { id }) => {
                 // It was sealed by whoever brought the bytes, before anyone could hear of it.
                 let wire = v1::Descriptor::from(&descriptor);
-                let tensor = Arc::new(Tensor { id, reference, descriptor, wire, block, crc32c });
+                let tensor = Arc::new(Tensor {
+                    id,
+                    reference,
+                    descriptor,
+                    wire,
+                    block,
+                    crc32c,
+                    sums: OnceLock::new(),
+                });
                 state.tensors.insert(id, Arc::clone(&tensor));
                 Ok(Taken::whole(tensor))
             }
@@ -173,7 +181,7 @@ impl Store {
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
         let wire = v1::Descriptor::from(&descriptor);
-        Tensor { id, reference, descriptor, wire, block, crc32c }
+        Tensor { id, reference, descriptor, wire, block, crc32c, sums: OnceLock::new() }
     }
 }
 

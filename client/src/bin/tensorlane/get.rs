@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
 use tensorlane_client::{AcquireOptions, Client, Moved, Target, Tensor};
+use tensorlane_proto::checksum;
 use tensorlane_proto::{Metadata, Reference};
 
 use crate::args::Get;
@@ -180,7 +181,7 @@ fn copy(
         let part = &mut chunk[..CHUNK_BYTES.min(total - at)];
         view.copy_range_to(at as u64, part)?;
         if tensor.crc32c().is_some() {
-            crc = crc32c::crc32c_append(crc, part);
+            crc = checksum::crc32c_append(crc, part);
         }
         if let Some(sink) = &mut sink {
             sink.write(index, at as u64, part)?;

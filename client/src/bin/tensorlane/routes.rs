@@ -1,30 +1,44 @@
-//! `tensorlane routes`: a matrix of peers and transports, with the reason at every refusal.
+//! `tensorlane routes`: a matrix of peers and transports, with the reason at every one that is not taken.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use tensorlane_client::{Client, Moved, PeerStatus};
-use tensorlane_proto::Transport;
+use tensorlane_client::{Client, PeerStatus};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Transport, wire};
 
 use crate::args::Routes;
 use crate::output::{self, Output};
-use crate::watch::watch;
+use crate::watch::{State, watch};
 
-/// What stands at the transport that would be taken.
+/// What stands at the transport that would be taken, and is said of it.
 const TAKEN: &str = "taken";
-/// What stands at one that nobody looked at: a better one is taken, or there is no route at all.
+/// What is said of one that would do, and stands before the reason why another one is taken.
+const FITS: &str = "fits";
+/// What is said of one that cannot be had; its reason stands alone.
+const REFUSED: &str = "refused";
+/// What stands at one of which the sidecar says nothing: it is older than this command.
 const NOTHING: &str = "-";
+
+/// Whether what was measured is shown. It changes with every large tensor, so it alone is no news to a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speeds {
+    Shown,
+    LeftOut,
+}
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Routes) -> Result<()> {
     if !args.watch {
         let peers = others(client)?;
-        output.print(|| json(&peers), |out| table(output, out, &peers))?;
+        output.print(|| json(&peers, Speeds::Shown), |out| table(output, out, &peers, Speeds::Shown))?;
         return Ok(());
     }
     watch(output.flow(), args.interval, || {
         let peers = others(client)?;
-        Ok(output.state(|| json(&peers), |out| table(output, out, &peers))?)
+        let state = |speeds| output.state(|| json(&peers, speeds), |out| table(output, out, &peers, speeds));
+        Ok(State { news: state(Speeds::LeftOut)?, shown: state(Speeds::Shown)? })
     })
 }
 
@@ -33,26 +47,54 @@ fn others(client: &Client) -> tensorlane_client::Result<Vec<PeerStatus>> {
     Ok(client.peers()?.into_iter().filter(|peer| peer.state != "self").collect())
 }
 
-fn json(peers: &[PeerStatus]) -> Value {
+/// How every transport towards a peer stands; from a sidecar that is too old to say, as much as its route tells.
+fn candidates(peer: &PeerStatus) -> Vec<v1::Candidate> {
+    let Some(route) = peer.route.as_ref().filter(|_| peer.candidates.is_empty()) else {
+        return peer.candidates.clone();
+    };
+    let refused = |refusal: &v1::Refusal| v1::Candidate {
+        transport: refusal.transport,
+        standing: REFUSED.to_owned(),
+        why: refusal.why.clone(),
+        ..v1::Candidate::default()
+    };
+    let taken =
+        v1::Candidate { transport: route.transport, standing: TAKEN.to_owned(), ..v1::Candidate::default() };
+    let taken = wire::transport(route.transport).map(|_| taken);
+    route.refusals.iter().map(refused).chain(taken).collect()
+}
+
+fn json(peers: &[PeerStatus], speeds: Speeds) -> Value {
+    let word = |transport| wire::transport(transport).map_or("unknown", Transport::as_str);
     let one = |peer: &PeerStatus| {
-        let route = peer.route.clone().map(Moved::from);
-        let transport = route.as_ref().and_then(|route| route.transport);
-        let refusals = route.map_or_else(|| json!([]), |route| output::moved(&route)["refusals"].take());
+        let all = candidates(peer);
+        let with = |standing: &'static str| all.iter().filter(move |one| one.standing == standing);
+        let refusals = with(REFUSED).map(|one| json!({ "transport": word(one.transport), "why": one.why }));
+        let every = all.iter().map(|one| {
+            let why = Some(&one.why).filter(|why| !why.is_empty());
+            let mut value = json!({ "transport": word(one.transport), "standing": one.standing, "why": why });
+            if speeds == Speeds::Shown {
+                output::merge(&mut value, json!({ "bytes_per_second": goodput(one) }));
+            }
+            value
+        });
         json!({
             "peer": peer.name,
             "state": peer.state,
-            "transport": transport.map(Transport::as_str),
-            "refusals": refusals,
+            "transport": with(TAKEN).map(|one| word(one.transport)).next(),
+            "refusals": refusals.collect::<Vec<_>>(),
+            "candidates": every.collect::<Vec<_>>(),
         })
     };
     peers.iter().map(one).collect()
 }
 
-fn table(output: &Output, out: &mut dyn Write, peers: &[PeerStatus]) -> io::Result<()> {
+fn table(output: &Output, out: &mut dyn Write, peers: &[PeerStatus], speeds: Speeds) -> io::Result<()> {
     let columns = transports().map(|transport| transport.as_str().to_uppercase());
     let headings: Vec<&str> =
         ["PEER", "STATE"].into_iter().chain(columns.iter().map(String::as_str)).collect();
-    output.table(out, &headings, &peers.iter().map(row).collect::<Vec<_>>())
+    let rows: Vec<_> = peers.iter().map(|peer| row(peer, speeds)).collect();
+    output.table(out, &headings, &rows)
 }
 
 /// Those between two peers, best first.
@@ -60,45 +102,98 @@ fn transports() -> [Transport; 4] {
     [Transport::Shm, Transport::CudaIpc, Transport::Tcp, Transport::Quic]
 }
 
-fn row(peer: &PeerStatus) -> Vec<String> {
-    let route = peer.route.clone().map(Moved::from);
+fn row(peer: &PeerStatus, speeds: Speeds) -> Vec<String> {
+    let all = candidates(peer);
     let cell = |transport: Transport| {
-        let Some(route) = &route else { return NOTHING.to_owned() };
-        if route.transport == Some(transport) {
-            return TAKEN.to_owned();
-        }
-        let refused = route.refusals.iter().find(|refused| refused.transport == Some(transport));
-        refused.map_or(NOTHING, |refused| refused.why.as_str()).to_owned()
+        let one = all.iter().find(|one| wire::transport(one.transport) == Some(transport));
+        one.map_or_else(|| NOTHING.to_owned(), |one| cell(one, speeds))
     };
     [peer.name.clone(), peer.state.clone()].into_iter().chain(transports().map(cell)).collect()
 }
 
+/// `taken`, `other_node`, `fits:slower (1.20 GB/s)`
+fn cell(one: &v1::Candidate, speeds: Speeds) -> String {
+    let stands = match one.standing.as_str() {
+        TAKEN => TAKEN.to_owned(),
+        FITS => format!("{FITS}:{}", one.why),
+        _ => one.why.clone(),
+    };
+    match goodput(one).filter(|_| speeds == Speeds::Shown) {
+        Some(rate) => format!("{stands} ({})", output::rate(rate as u64, Duration::from_secs(1))),
+        None => stands,
+    }
+}
+
+/// Bytes a second, where measured.
+fn goodput(one: &v1::Candidate) -> Option<f64> {
+    (one.goodput > 0.0).then_some(one.goodput)
+}
+
 #[cfg(test)]
 mod tests {
-    use tensorlane_proto::generated as v1;
-
     use super::*;
 
-    fn peer(route: Option<v1::Moved>) -> PeerStatus {
-        PeerStatus { name: "b".into(), state: "connected".into(), route, ..PeerStatus::default() }
+    fn peer(route: Option<v1::Moved>, candidates: Vec<v1::Candidate>) -> PeerStatus {
+        let (name, state) = ("b".into(), "connected".into());
+        PeerStatus { name, state, route, candidates, ..PeerStatus::default() }
+    }
+
+    fn number(transport: Transport) -> i32 {
+        v1::Transport::from(transport).into()
+    }
+
+    fn candidate(transport: Transport, standing: &str, why: &str, goodput: f64) -> v1::Candidate {
+        let (standing, why) = (standing.into(), why.into());
+        v1::Candidate { transport: number(transport), standing, why, goodput }
+    }
+
+    fn measured() -> PeerStatus {
+        let all = vec![
+            candidate(Transport::Shm, "refused", "other_node", 0.0),
+            candidate(Transport::CudaIpc, "refused", "not_in_this_release", 0.0),
+            candidate(Transport::Tcp, "taken", "", 3.4e9),
+            candidate(Transport::Quic, "fits", "slower", 1.2e9),
+        ];
+        peer(None, all)
     }
 
     #[test]
-    fn every_transport_is_taken_or_has_its_reason_or_was_not_looked_at() {
-        let number = |transport| v1::Transport::from(transport).into();
-        let refusal = |transport, why: &str| v1::Refusal { transport: number(transport), why: why.into() };
-        let route = v1::Moved {
-            transport: number(Transport::Tcp),
-            refusals: vec![refusal(Transport::Shm, "other_node")],
-            ..v1::Moved::default()
-        };
-        assert_eq!(row(&peer(Some(route.clone()))), ["b", "connected", "other_node", "-", "taken", "-"]);
-        assert_eq!(row(&peer(None)), ["b", "connected", "-", "-", "-", "-"]);
-        let told = json(&[peer(Some(route)), peer(None)]);
+    fn every_transport_is_taken_or_has_its_reason_with_what_was_measured() {
         assert_eq!(
-            (&told[0]["transport"], &told[0]["refusals"][0]["why"]),
-            (&json!("tcp"), &json!("other_node"))
+            row(&measured(), Speeds::Shown)[2..],
+            ["other_node", "not_in_this_release", "taken (3.40 GB/s)", "fits:slower (1.20 GB/s)"]
         );
+        let told = json(&[measured()], Speeds::Shown);
+        assert_eq!(told[0]["transport"], json!("tcp"));
+        assert_eq!(told[0]["refusals"].as_array().map(Vec::len), Some(2), "what fits is not refused");
+        let quic = json!({
+            "transport": "quic", "standing": "fits", "why": "slower", "bytes_per_second": 1.2e9
+        });
+        assert_eq!(told[0]["candidates"][3], quic);
+        assert_eq!(told[0]["candidates"][2]["why"], Value::Null);
+    }
+
+    #[test]
+    fn what_was_measured_is_no_news() {
+        let mut later = measured();
+        later.candidates[2].goodput = 3.5e9;
+        let (table, told) = (|peer| row(peer, Speeds::LeftOut), |peer| json(&[peer], Speeds::LeftOut));
+        assert_eq!(table(&measured()), table(&later));
+        assert_eq!(told(measured()), told(later));
+    }
+
+    #[test]
+    fn an_older_sidecar_tells_the_route_alone() {
+        let refusal = v1::Refusal { transport: number(Transport::Shm), why: "other_node".into() };
+        let route =
+            v1::Moved { transport: number(Transport::Tcp), refusals: vec![refusal], ..v1::Moved::default() };
+        let old = peer(Some(route), Vec::new());
+        assert_eq!(row(&old, Speeds::Shown), ["b", "connected", "other_node", "-", "taken", "-"]);
+        let silent = peer(None, Vec::new());
+        assert_eq!(row(&silent, Speeds::Shown), ["b", "connected", "-", "-", "-", "-"]);
+        let told = json(&[old, silent], Speeds::Shown);
+        let first = (&told[0]["transport"], &told[0]["refusals"][0]["why"]);
+        assert_eq!(first, (&json!("tcp"), &json!("other_node")));
         assert_eq!(told[1]["transport"], Value::Null);
     }
 }

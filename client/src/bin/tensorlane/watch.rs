@@ -6,6 +6,15 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+/// What is seen at one look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct State {
+    /// What has to be another for the state to be another one.
+    pub(crate) news: Vec<u8>,
+    /// What is written.
+    pub(crate) shown: Vec<u8>,
+}
+
 /// How the states follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
@@ -19,13 +28,13 @@ pub(crate) enum Flow {
 
 impl Flow {
     /// What is written of a state after the one before; nothing where it is the same and need not be written again.
-    fn next(self, before: Option<&[u8]>, now: &[u8]) -> Vec<u8> {
+    fn next(self, before: Option<&State>, now: &State) -> Vec<u8> {
         match self {
             // From the upper left corner; what was there is taken away.
-            Flow::InPlace => [b"\x1b[H\x1b[2J", now].concat(),
-            _ if before == Some(now) => Vec::new(),
-            Flow::Blocks if before.is_some() => [b"\n", now].concat(),
-            Flow::Blocks | Flow::Lines => now.to_vec(),
+            Flow::InPlace => [b"\x1b[H\x1b[2J", &now.shown[..]].concat(),
+            _ if before.is_some_and(|before| before.news == now.news) => Vec::new(),
+            Flow::Blocks if before.is_some() => [b"\n", &now.shown[..]].concat(),
+            Flow::Blocks | Flow::Lines => now.shown.clone(),
         }
     }
 }
@@ -35,12 +44,12 @@ impl Flow {
 ///
 /// # Errors
 /// Those of `look`, and of writing.
-pub(crate) fn watch(flow: Flow, interval: Duration, mut look: impl FnMut() -> Result<Vec<u8>>) -> Result<()> {
-    let mut before: Option<Vec<u8>> = None;
+pub(crate) fn watch(flow: Flow, interval: Duration, mut look: impl FnMut() -> Result<State>) -> Result<()> {
+    let mut before: Option<State> = None;
     loop {
         let now = look()?;
         let mut out = io::stdout().lock();
-        out.write_all(&flow.next(before.as_deref(), &now))?;
+        out.write_all(&flow.next(before.as_ref(), &now))?;
         out.flush()?;
         before = Some(now);
         if left_within(interval)? {
@@ -70,18 +79,23 @@ fn left_within(interval: Duration) -> io::Result<bool> {
 mod tests {
     use super::*;
 
+    fn state(news: &str, shown: &str) -> State {
+        State { news: news.into(), shown: shown.into() }
+    }
+
     #[test]
     fn a_state_that_is_the_same_is_written_again_on_a_terminal_alone() {
-        for (flow, first, same, other) in [
-            (Flow::Blocks, "a\n", "", "\nb\n"),
-            (Flow::Lines, "a\n", "", "b\n"),
-            (Flow::InPlace, "\x1b[H\x1b[2Ja\n", "\x1b[H\x1b[2Ja\n", "\x1b[H\x1b[2Jb\n"),
+        // The second differs from the first in what is no news.
+        let [first, same, other] = [state("a", "a 1\n"), state("a", "a 2\n"), state("b", "b 2\n")];
+        for (flow, expected) in [
+            (Flow::Blocks, ["a 1\n", "", "\nb 2\n"]),
+            (Flow::Lines, ["a 1\n", "", "b 2\n"]),
+            (Flow::InPlace, ["\x1b[H\x1b[2Ja 1\n", "\x1b[H\x1b[2Ja 2\n", "\x1b[H\x1b[2Jb 2\n"]),
         ] {
-            let next = |before: Option<&[u8]>, now: &str| {
-                String::from_utf8(flow.next(before, now.as_bytes())).unwrap()
-            };
-            let told = [next(None, "a\n"), next(Some(b"a\n"), "a\n"), next(Some(b"a\n"), "b\n")];
-            assert_eq!(told, [first, same, other], "{flow:?}");
+            let next =
+                |before: Option<&State>, now: &State| String::from_utf8(flow.next(before, now)).unwrap();
+            let told = [next(None, &first), next(Some(&first), &same), next(Some(&same), &other)];
+            assert_eq!(told, expected, "{flow:?}");
         }
     }
 }

@@ -147,7 +147,8 @@ async fn a_lease_keeps_what_its_name_has_let_go() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grace_that_was_interrupted_ends_nothing() {
-    let world = World::with(Shape { grace: Duration::from_secs(1), ..Shape::default() }).await;
+    // Long enough to come back within it on a busy machine.
+    let world = World::with(Shape { grace: Duration::from_secs(6), ..Shape::default() }).await;
     let (mut client, session) = world.session().await;
     let open = || world.metrics.sessions.open.at((Carrier::Grpc,)).get();
     put(&mut client, &session).await;

@@ -8,9 +8,10 @@ use tensorlane_proto::generated as v1;
 
 use super::{State, Todo};
 use crate::peer::aid::{self, Aid, Asker, HOLDERS_SINCE, Wish};
-use crate::peer::api::PeerKey;
+use crate::peer::api::{LostHolder, PeerKey};
 use crate::peer::calls::{Head, Kind, PullCall};
 use crate::peer::link::{Ended, Link};
+use crate::peer::lost::{self, HolderLost};
 use crate::peer::peers::CallHandle;
 use crate::peer::transport::Way;
 
@@ -22,14 +23,20 @@ impl State {
         let Some(call) = self.calls.get_mut(&number) else { return todo };
         let deadline = call.deadline;
         let Kind::Pull(pull) = &mut call.kind else { return todo };
-        if pull.aid.is_some() {
-            // The connection with the owner is another one; the holder goes on.
-            return todo;
+        if let Some(aid) = &pull.aid {
+            // The connection with the owner is another one; the holder goes on if that is what the owner knows. Else others
+            // may wait for us by its word, and one of them be who we wait for.
+            if pull.holders.contains(&aid.asker.holder) {
+                pull.holders.clear();
+                return todo;
+            }
+            todo.finish.extend(pull.end_aid());
         }
-        let lost = |holder: &PeerKey| pull.lost.contains(holder);
-        let next = pull.holders.drain(..).find(|holder| !lost(holder));
+        let next = pull.next_holder();
         let wish = next.zip(pull.pass).and_then(|(holder, pass)| {
             let transfer = pull.transfer(number, deadline)?;
+            // Of what came before, from whomever, sums may never come.
+            transfer.forget_sums();
             pull.turns += 1;
             let asker = Asker::new(&link.peer, number, pull.turns, holder);
             pull.aid = Some(Aid { asker: Arc::clone(&asker), handle: None });
@@ -68,7 +75,7 @@ impl State {
     }
 
     /// A holder does not do. None where it was let go before.
-    pub(in crate::peer) fn aid_lost(&mut self, asker: &Asker) -> Option<Todo> {
+    pub(in crate::peer) fn aid_lost(&mut self, asker: &Asker, why: HolderLost) -> Option<Todo> {
         let call = self.calls.get_mut(&asker.call)?;
         let (sent_on, withdrawn) = (call.sent_on, call.withdrawn);
         let Kind::Pull(pull) = &mut call.kind else { return None };
@@ -80,19 +87,26 @@ impl State {
             // Of what came from it, sums may never come.
             transfer.forget_sums();
         }
-        if pull.lost.len() < LOST_MAX {
-            pull.lost.push(asker.holder.clone());
+        let again = why == HolderLost::Replaced && !std::mem::replace(&mut pull.asked_again, true);
+        if pull.lost.len() < LOST_MAX && !again {
+            pull.lost.push(LostHolder { peer: asker.holder.clone(), why: Some(why) });
         }
         let present = self.link.clone().filter(|link| sent_on == Some(link.id) && pull.opened && !withdrawn);
         // Else the next head says who there is.
         let Some(link) = present else { return Some(todo) };
-        if pull.lost.len() < LOST_MAX {
-            pull.seeking = true;
-            let lost = pull.lost.iter().map(aid::life).collect();
-            let seek = v1::Seek { id: pull.id, lost, proof: false };
-            todo.frame(&link, frame::encode(PeerKind::Seek.into(), 0, asker.call, &seek));
+        if again {
+            // It is there, on another connection.
+            pull.holders = vec![asker.holder.clone()];
+            return Some(todo.and(self.bring(asker.call, &link)));
+        }
+        let lost = pull.lost.iter().map(lost::life).collect();
+        let seek = v1::Seek { id: pull.id, lost, proof: false };
+        todo.frame(&link, frame::encode(PeerKind::Seek.into(), 0, asker.call, &seek));
+        pull.seeking = pull.asks_on();
+        if pull.seeking {
             return Some(todo);
         }
+        // The owner comes to the same end, and is not waited for.
         Some(todo.and(self.bring(asker.call, &link)))
     }
 
@@ -107,7 +121,11 @@ impl State {
         let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else { return Todo::default() };
         let v1::Sought { holders, crc32c } = match sought {
             Ok(sought) => sought,
-            Err(failure) => return self.withdraw(number, failure),
+            Err(failure) if pull.proof_asked == Some(link.id) && pull.proof.is_none() => {
+                pull.unproven = true;
+                return self.withdraw(number, failure);
+            }
+            Err(_) => v1::Sought::default(),
         };
         if crc32c.is_some() {
             pull.proof = crc32c;
@@ -162,9 +180,27 @@ impl PullCall {
         Some(Box::new(move || handle.cancel()))
     }
 
+    /// The holder to be asked now, of those that the owner has named.
+    fn next_holder(&mut self) -> Option<PeerKey> {
+        let named = std::mem::take(&mut self.holders);
+        let is_lost = |holder: &PeerKey| self.lost.iter().any(|lost| lost.peer == *holder);
+        let next = named.into_iter().find(|holder| !is_lost(holder));
+        next.filter(|_| self.asks_on())
+    }
+
+    /// Whether it may have another holder.
+    fn asks_on(&self) -> bool {
+        // Those that refuse and are named again are not among the lost.
+        lost::asks_on(&self.lost) && self.turns < LOST_MAX as u32
+    }
+
     /// The owner says who has the bytes.
     pub(in crate::peer) fn hold(&mut self, holders: &[v1::Life]) {
         self.holders = holders.iter().take(HOLDERS_MAX).filter_map(aid::key).collect();
+        // One that had let it go is getting it by now, the owner says.
+        let named = &self.holders;
+        let again = |lost: &LostHolder| lost.why == Some(HolderLost::Refused) && named.contains(&lost.peer);
+        self.lost.retain(|lost| !again(lost));
     }
 
     /// Whether all bytes are here.
@@ -193,5 +229,113 @@ impl PullCall {
     pub(in crate::peer) fn spreads(&self) -> bool {
         let on_lanes = matches!(self.way, Way::Lanes | Way::Quic);
         on_lanes && self.growth.is_some() && self.version >= HOLDERS_SINCE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tensorlane_memory::Block;
+    use tensorlane_proto::{Incarnation, Selection, Transport};
+
+    use super::*;
+    use crate::peer::calls::Call;
+    use crate::peer::tests::world::{One, PASS, name, two};
+    use crate::peer::transport::lanes::GRANULE;
+
+    /// A pull of tensor 7 that was not asked for yet, and its block.
+    fn pull_of(reader: &One) -> (Block, PullCall) {
+        let (block, landing) = reader.landing(4 * GRANULE);
+        let wanted = (7, Selection::All, 4 * GRANULE);
+        (block, PullCall::new(wanted, Transport::Tcp, landing, None, Box::new(|_| {})))
+    }
+
+    #[test]
+    fn what_came_without_its_sum_is_asked_of_the_holder_that_is_named_next() {
+        let (_table, a, _b) = two();
+        let peer = a.peers.shared.known_peer(&name("b")).unwrap();
+        let mut state = peer.state.lock();
+        let link = state.link.clone().unwrap();
+        let (_block, mut pull) = pull_of(&a);
+        (pull.pass, pull.way) = (Some(PASS), Way::Lanes);
+        pull.holders = vec![PeerKey { name: name("c"), incarnation: Incarnation(1) }];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let transfer = pull.transfer(1, deadline).unwrap();
+        transfer.write_unsummed_for_test();
+        assert_eq!(transfer.untaken(), 3 * GRANULE);
+        state.calls.insert(1, Call::new(Kind::Pull(Box::new(pull)), deadline, 1, None));
+        let todo = state.bring(1, &link);
+        assert_eq!(todo.aids.len(), 1, "the holder is to be asked");
+        assert_eq!(transfer.untaken(), 4 * GRANULE);
+        state.calls.clear();
+    }
+
+    #[test]
+    fn a_holder_whose_connection_was_replaced_is_asked_once_more_and_is_not_lost() {
+        let (_table, a, _b) = two();
+        let peer = a.peers.shared.known_peer(&name("b")).unwrap();
+        let mut state = peer.state.lock();
+        let link = state.link.clone().unwrap();
+        let (_block, mut pull) = pull_of(&a);
+        (pull.pass, pull.way, pull.opened) = (Some(PASS), Way::Lanes, true);
+        let holder = PeerKey { name: name("c"), incarnation: Incarnation(1) };
+        pull.holders = vec![holder.clone()];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut call = Call::new(Kind::Pull(Box::new(pull)), deadline, 1, None);
+        call.sent_on = Some(link.id);
+        state.calls.insert(1, call);
+        let first = state.bring(1, &link).aids.remove(0).asker;
+        let mut todo = state.aid_lost(&first, HolderLost::Replaced).unwrap();
+        assert!(todo.send.is_none(), "the owner is not asked for another one");
+        let second = todo.aids.remove(0).asker;
+        assert_eq!(second.holder, holder);
+        let todo = state.aid_lost(&second, HolderLost::Replaced).unwrap();
+        assert!(todo.aids.is_empty() && todo.send.is_some(), "now it is");
+        let Kind::Pull(pull) = &state.calls[&1].kind else { panic!("it is a pull") };
+        assert_eq!(pull.lost, [LostHolder { peer: holder, why: Some(HolderLost::Replaced) }]);
+        state.calls.clear();
+    }
+
+    #[test]
+    fn what_is_asked_of_a_holder_ends_with_its_connection_and_says_whether_another_one_took_its_place() {
+        for (is_present, expected) in [(true, HolderLost::Unreachable), (false, HolderLost::Replaced)] {
+            let (_table, a, _b) = two();
+            let peer = a.peers.shared.known_peer(&name("b")).unwrap();
+            let mut state = peer.state.lock();
+            let link = state.link.clone().unwrap();
+            let (_block, landing) = a.landing(4 * GRANULE);
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let holder = PeerKey { name: name("b"), incarnation: link.incarnation };
+            let asker = Asker::new(&peer, 1, 1, holder.clone());
+            let transfer = crate::peer::transport::lanes::Transfer::growing(1, landing, 0, deadline, None);
+            let (bytes, transport) = (4 * GRANULE, Transport::Tcp);
+            let encrypted = false;
+            let wish = Wish {
+                asker,
+                owner: holder,
+                id: 7,
+                bytes,
+                pass: PASS,
+                transfer,
+                transport,
+                encrypted,
+                deadline,
+            };
+            let (tell, told) = std::sync::mpsc::channel();
+            let call = aid::AidCall::for_test(wish, Box::new(move |why| tell.send(why).unwrap()));
+            let mut call = Call::new(Kind::Aid(Box::new(call)), deadline, 9, None);
+            call.sent_on = Some(link.id);
+            state.calls.insert(9, call);
+            state.on_link += 1;
+            if !is_present {
+                state.link = None;
+            }
+            let (_, todo) = state.link_ended(&link, "it broke", Instant::now());
+            state.link = Some(Arc::clone(&link));
+            drop(state);
+            todo.finish.into_iter().for_each(|tell| tell());
+            assert_eq!(told.try_recv(), Ok(expected));
+        }
     }
 }

@@ -69,8 +69,7 @@ impl State {
         self.bring(number, link)
     }
 
-    /// A pull on lanes goes on another way: on other lanes with what is missing, on the control connection from the bytes that
-    /// are there without a gap; and why it does. None where that cannot be now.
+    /// A pull on lanes goes on another way, with what is missing; and why it does. None where that cannot be now.
     pub(in crate::peer) fn fall_back(
         &mut self,
         link: &Arc<Link>,
@@ -83,10 +82,7 @@ impl State {
             return None;
         }
         if to == Way::Stream {
-            let (landing, landed) = transfer.reclaim()?;
-            pull.transfer = None;
-            pull.landing = Some(landing);
-            pull.landed = landed;
+            pull.go_on_with(transfer.reclaim()?);
         }
         let (bytes, lanes) = transfer.travelled();
         pull.paths.sent_by(transfer.senders());

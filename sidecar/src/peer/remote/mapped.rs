@@ -125,7 +125,7 @@ impl<L: Carrier> State<L> {
         let Some(call) = self.calls.remove(&number) else { return };
         if call.sent_before {
             // The owner may have leased it on the connection before.
-            self.settle(&call, false, todo);
+            self.settle(&call, todo);
         }
         todo.over.push((call.deadline, number));
         todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));

@@ -1,4 +1,5 @@
-//! A proxy for datagrams on loopback: loses them, flips bits in them, holds them back, and sends them from another port.
+//! A proxy for datagrams on loopback: loses them, flips bits in them, holds them back, ends at a byte, and sends them from
+//! another port.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,16 +11,17 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use socket2::SockRef;
 
+use super::meter::{Meter, Wire};
 use super::proxy::Hurt;
 
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What is done with what goes towards the dialing side; shared with the proxy of connections.
+/// What is done with what goes towards the dialing side, and counted in both directions; shared with the proxy of connections.
 #[derive(Clone)]
 pub(super) struct Taps {
-    pub(super) carried: Arc<AtomicU64>,
-    pub(super) cut_after: Arc<AtomicU64>,
+    pub(super) back: Arc<Wire>,
+    pub(super) out: Arc<Wire>,
     pub(super) flip_at: Arc<AtomicU64>,
     pub(super) hold: Arc<AtomicBool>,
     pub(super) stall: Arc<AtomicBool>,
@@ -77,11 +79,13 @@ impl Datagrams {
         while !self.over.load(Ordering::SeqCst) {
             let Ok((bytes, from)) = self.near.recv_from(&mut room) else { continue };
             *self.client.lock() = Some(from);
-            if !self.is_lost() {
-                let far = Arc::clone(&self.far.lock());
-                // Lost where the other end is gone.
-                let _ = far.send(&room[..bytes]);
+            if self.is_lost() {
+                continue;
             }
+            let (_, left) = self.fail(&self.taps.out, bytes);
+            let far = Arc::clone(&self.far.lock());
+            // Lost where the other end is gone.
+            let _ = far.send(&room[..left]);
         }
     }
 
@@ -105,18 +109,30 @@ impl Datagrams {
         }
     }
 
-    /// Flips a bit or does something else where it is time; where a connection would be cut, the flow goes on from another
-    /// port. What is carried on.
+    /// Counts a datagram: how many bytes came before it, and how many of its own come through. Where a connection would be cut,
+    /// the flow goes on from another port; where datagrams alone are to end, nothing comes after this one.
+    fn fail(&self, wire: &Wire, bytes: usize) -> (u64, usize) {
+        let take = |meter: &Meter| meter.take(bytes as u64);
+        let (before, moves) = take(&wire.all);
+        if moves.is_some() {
+            self.rebind();
+        }
+        let ends = take(&wire.datagrams).1;
+        if ends.is_some() {
+            self.mute.store(true, Ordering::SeqCst);
+        }
+        (before, ends.map_or(bytes, |left| left as usize))
+    }
+
+    /// Flips a bit or does something else where it is time. What is carried on.
     fn tap(&self, bytes: &mut [u8]) -> Vec<Vec<u8>> {
-        let before = self.taps.carried.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        let (before, left) = self.fail(&self.taps.back, bytes.len());
         let at = self.taps.flip_at.load(Ordering::SeqCst);
         if at >= before && at - before < bytes.len() as u64 {
             bytes[(at - before) as usize] ^= 4;
         }
-        let cut_at = self.taps.cut_after.load(Ordering::SeqCst);
-        if before + bytes.len() as u64 > cut_at {
-            self.taps.cut_after.store(u64::MAX, Ordering::SeqCst);
-            self.rebind();
+        if left < bytes.len() {
+            return vec![bytes[..left].to_vec()];
         }
         let mut hurting = self.taps.hurt_at.lock();
         match *hurting {

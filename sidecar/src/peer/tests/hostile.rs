@@ -217,17 +217,50 @@ fn garbage_instead_of_tls_is_refused() {
     until("it was counted", || a.peers.counters().auth_refused.count("tls") == 1);
 }
 
+/// A connection from an address of this machine, on which nothing is said.
+fn stranger(to: &One, from: [u8; 4]) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&std::net::SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&to.peers.bound_address().into()).unwrap();
+    socket.into()
+}
+
+/// The same as [`victim`], of which strangers are not given up while a test makes the others.
+fn hall() -> (Arc<Table>, One, Identity) {
+    let table = Arc::new(Table::default());
+    let a = Start { handshake: PATIENCE * 2, ..Start::new("a") }.start(&table);
+    let evil = keys::identity();
+    table.list("evil", nowhere(), evil.fingerprint);
+    (table, a, evil)
+}
+
 #[test]
 fn only_so_many_strangers_are_let_into_the_hall() {
-    let (_table, a, evil) = victim();
-    let strangers: Vec<TcpStream> =
-        (0..80).map(|_| TcpStream::connect(a.peers.bound_address()).unwrap()).collect();
+    let (_table, a, evil) = hall();
+    let strangers: Vec<_> = (0..80).map(|number| stranger(&a, [127, 0, 0, 2 + number % 4])).collect();
     until("those above the limit were turned away", || {
         a.peers.counters().auth_refused.count("too_many") == 80 - 64
     });
     drop(strangers);
     until("the others were given up", || a.peers.strangers() == 0);
     greeted(&a, &evil);
+}
+
+#[test]
+fn one_address_has_its_part_of_the_hall_and_who_comes_from_another_one_gets_in() {
+    let (_table, a, evil) = hall();
+    let strangers: Vec<_> = (0..80).map(|_| stranger(&a, [127, 0, 0, 2])).collect();
+    until("those above its part were turned away", || {
+        a.peers.counters().auth_refused.count("too_many_from_address") == 80 - 16
+    });
+    // It comes from 127.0.0.1.
+    let mut known = greeted(&a, &evil);
+    assert_eq!(a.peers.strangers(), 16, "they are still there");
+    assert_eq!(a.peers.counters().auth_refused.count("too_many"), 0);
+    known.send(PeerKind::Ping, 0, 1, &v1::Ping {});
+    assert!(known.next_of(PeerKind::Ping).is_some());
+    drop(strangers);
+    until("their places are free", || a.peers.strangers() == 0);
 }
 
 #[test]

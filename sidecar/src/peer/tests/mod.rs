@@ -6,6 +6,7 @@ mod fanout;
 mod faults;
 mod hostile;
 mod keys;
+mod meter;
 mod proxy;
 mod quic;
 mod rotation;

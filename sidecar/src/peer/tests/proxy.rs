@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 
 use super::datagrams::{Datagrams, Taps};
+use super::meter::Wire;
 
 /// Carries bytes between whoever connects and `to`; can cut, and flip bits.
 pub(crate) struct Proxy {
@@ -25,10 +26,12 @@ pub(crate) struct Proxy {
 #[derive(Clone)]
 pub(crate) struct Controls {
     pub(crate) connections: Arc<AtomicUsize>,
-    /// Bytes towards the dialing side, over all connections, after which the connection is cut.
-    pub(crate) cut_after: Arc<AtomicU64>,
-    /// Bytes that were carried towards the dialing side.
-    pub(crate) carried: Arc<AtomicU64>,
+    /// What goes towards the dialing side, and where it fails.
+    pub(crate) back: Arc<Wire>,
+    /// What comes from the dialing side, likewise.
+    pub(crate) out: Arc<Wire>,
+    /// Where a connection but the first one fails, all of them do, and none comes after them.
+    pub(crate) break_together: Arc<AtomicBool>,
     /// Takes bytes and carries nothing on.
     pub(crate) hold: Arc<AtomicBool>,
     /// Closes every connection that begins now.
@@ -43,6 +46,7 @@ pub(crate) struct Controls {
     pub(crate) connections_max: Arc<AtomicUsize>,
     /// So many bytes towards the dialing side are carried on every connection but the first; the rest of it vanishes.
     pub(crate) starve_after: Arc<AtomicUsize>,
+    /// Both ends of every connection, those of the first one first.
     sockets: Arc<Mutex<Vec<TcpStream>>>,
 }
 
@@ -101,8 +105,9 @@ impl Controls {
         let unbounded = || Arc::new(AtomicUsize::new(usize::MAX));
         Self {
             connections: Arc::default(),
-            cut_after: never(),
-            carried: Arc::default(),
+            back: Arc::default(),
+            out: Arc::default(),
+            break_together: no(),
             hold: no(),
             refuse: no(),
             flip_at: never(),
@@ -117,8 +122,8 @@ impl Controls {
     /// Those that hold for datagrams, too.
     fn taps(&self) -> Taps {
         Taps {
-            carried: Arc::clone(&self.carried),
-            cut_after: Arc::clone(&self.cut_after),
+            back: Arc::clone(&self.back),
+            out: Arc::clone(&self.out),
             flip_at: Arc::clone(&self.flip_at),
             hold: Arc::clone(&self.hold),
             stall: Arc::clone(&self.stall),
@@ -149,9 +154,12 @@ impl Controls {
     fn carry(&self, near: &TcpStream, far: &TcpStream, first: bool) -> [JoinHandle<()>; 2] {
         let copy = |socket: &TcpStream| socket.try_clone().unwrap();
         self.sockets.lock().extend([copy(near), copy(far)]);
-        let (from, to, hold) = (copy(near), copy(far), Arc::clone(&self.hold));
+        let (from, to, controls) = (copy(near), copy(far), self.clone());
         let out = std::thread::spawn(move || {
-            pump(from, to, |_| if hold.load(Ordering::SeqCst) { Carry::Drop } else { Carry::On });
+            pump(from, to, |bytes| match controls.hold.load(Ordering::SeqCst) {
+                true => Carry::Drop,
+                false => controls.fail(&controls.out, bytes.len() as u64, first).1.unwrap_or(Carry::On),
+            });
         });
         let (from, to, controls, mut own) = (copy(far), copy(near), self.clone(), 0);
         let back = std::thread::spawn(move || {
@@ -159,30 +167,46 @@ impl Controls {
                 own += bytes.len();
                 match !first && own > controls.starve_after.load(Ordering::SeqCst) {
                     true => Carry::Drop,
-                    false => controls.meddle(bytes),
+                    false => controls.meddle(bytes, first),
                 }
             });
         });
         [out, back]
     }
 
+    /// Counts bytes: how many there were before them, and what is done where the wire fails in them.
+    fn fail(&self, wire: &Wire, bytes: u64, first: bool) -> (u64, Option<Carry>) {
+        let on_lanes = if first { None } else { wire.lanes.take(bytes).1 };
+        let (before, fails) = wire.all.take(bytes);
+        if on_lanes.is_some() && self.break_together.load(Ordering::SeqCst) {
+            self.break_all_but_the_first();
+        }
+        (before, on_lanes.or(fails).map(Carry::Cut))
+    }
+
+    fn break_all_but_the_first(&self) {
+        self.connections_max.store(0, Ordering::SeqCst);
+        for socket in self.sockets.lock().drain(2..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
     /// What is done with bytes towards the dialing side.
-    fn meddle(&self, bytes: &mut [u8]) -> Carry {
+    fn meddle(&self, bytes: &mut [u8], first: bool) -> Carry {
         while self.stall.load(Ordering::SeqCst) {
             std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
         if self.hold.load(Ordering::SeqCst) {
             return Carry::Drop;
         }
-        let before = self.carried.fetch_add(bytes.len() as u64, Ordering::SeqCst);
+        let (before, fails) = self.fail(&self.back, bytes.len() as u64, first);
         let after = before + bytes.len() as u64;
         let at = self.flip_at.load(Ordering::SeqCst);
         if (before..after).contains(&at) {
             bytes[(at - before) as usize] ^= 4;
         }
-        if after > self.cut_after.load(Ordering::SeqCst) {
-            self.cut_after.store(u64::MAX, Ordering::SeqCst);
-            return Carry::Cut;
+        if let Some(cut) = fails {
+            return cut;
         }
         match self.hurt_at.lock().take_if(|(at, _)| *at < after) {
             Some((_, hurt)) => Carry::Instead(hurt.apply(bytes)),
@@ -207,7 +231,8 @@ enum Carry {
     On,
     Instead(Vec<u8>),
     Drop,
-    Cut,
+    /// So many of them come through.
+    Cut(u64),
 }
 
 fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8]) -> Carry) {
@@ -217,6 +242,10 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8]) 
             Carry::On if to.write_all(&buffer[..bytes]).is_ok() => {}
             Carry::Instead(bytes) if to.write_all(&bytes).is_ok() => {}
             Carry::Drop => {}
+            Carry::Cut(left) => {
+                let _ = to.write_all(&buffer[..left as usize]);
+                break;
+            }
             _ => break,
         }
     }

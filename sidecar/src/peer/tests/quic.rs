@@ -12,9 +12,9 @@ use tensorlane_proto::{Selection, Transport};
 use super::keys;
 use super::transports::{NONE, Pair, Way};
 use super::world::*;
-use crate::peer::LanesConfig;
 use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role};
 use crate::peer::transport::lanes::quic::Door;
+use crate::peer::{LanesConfig, Way as Taken};
 
 const MIB: u64 = 1 << 20;
 const QUIC: LanesConfig = LanesConfig { quic: 2, ..NONE };
@@ -94,7 +94,7 @@ fn where_no_datagram_comes_through_pulls_go_on_in_tls_and_never_in_the_clear() {
 
 #[test]
 fn datagrams_that_stop_in_the_middle_cost_a_change_of_lanes_and_no_byte_that_came() {
-    const LANES: LanesConfig = LanesConfig { count: 1, patience: Duration::from_millis(500), ..QUIC };
+    const LANES: LanesConfig = LanesConfig { count: 1, patience: Duration::from_secs(2), ..QUIC };
     const WAY: Way = Way { counted: "quic", name: "datagrams that stop", lanes: LANES, lands: true };
     let pair = Pair::new(&WAY);
     pair.b.twin.add(7, sealed(&pair.b.arena, 64 * MIB, 1), 1);
@@ -110,6 +110,50 @@ fn datagrams_that_stop_in_the_middle_cost_a_change_of_lanes_and_no_byte_that_cam
     // What came whole is not asked for again, and only what comes whole is counted.
     assert_eq!(bytes_in(&pair.a), 64 * MIB);
     drop(block);
+    pair.assert_over();
+}
+
+/// Unlike a source port that changes, this is the end of the QUIC connection, and nobody says so.
+#[test]
+fn datagrams_that_end_at_the_nth_byte_cost_a_change_of_lanes_and_no_byte_in_both_directions() {
+    // What comes is as long as the tensor; what asks for it is not.
+    for (n, comes) in [(0, true), (700, true), (4 * MIB + 1, true), (8 * MIB, true), (0, false), (40, false)]
+    {
+        std::thread::scope(|scope| {
+            for dials in [true, false] {
+                scope.spawn(move || get_until_datagrams_end(dials, n, comes));
+            }
+        });
+    }
+}
+
+/// `dials`: it is the reader that has dialed. `comes`: what fails is the wire that brings the bytes.
+fn get_until_datagrams_end(dials: bool, n: u64, comes: bool) {
+    const WAY: Way = Way { counted: "quic", name: "datagrams that end", lanes: QUIC, lands: true };
+    let (what, bytes) = (format!("after {n} bytes, {dials} {comes}"), 10 * MIB);
+    let pair = Pair::new(&WAY);
+    let [there, back] = pair.both_ways();
+    let (reader, owner, from) = if dials { there } else { back };
+    let wire = if dials == comes { &pair.proxy.back } else { &pair.proxy.out };
+    owner.twin.add(7, sealed(&owner.arena, bytes, 1), 1);
+    let get = || {
+        let (told, _, block) = reader.pull(from, None, 7, Selection::All, bytes);
+        let pulled = told.recv_timeout(PATIENCE).unwrap().unwrap();
+        drop(pulled.landing);
+        block.mark_sealed().unwrap();
+        assert!(block.chunk(0..bytes).unwrap() == owner.own_bytes(7), "{what}");
+        pulled.paths.as_slice().to_vec()
+    };
+    assert_eq!(get()[0].way, Taken::Quic, "{what}: the connection is there");
+    let before = wire.datagrams.carried();
+    wire.datagrams.fail_after(n);
+    let paths = get();
+    let carried = wire.datagrams.carried() - before;
+    // On a machine that is too busy for it QUIC may be left before it has brought so much.
+    assert!(wire.datagrams.failures() == 1 || (n > 700 && carried <= n), "{what}: {carried} bytes");
+    let [quic, stream] = paths.as_slice() else { panic!("{what}: {paths:?}") };
+    assert_eq!((quic.way, stream.way), (Taken::Quic, Taken::Stream), "{what}: {paths:?}");
+    assert!(quic.left.is_some() && quic.bytes + stream.bytes >= bytes, "{what}: {paths:?}");
     pair.assert_over();
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tensorlane_memory::Block;
 use tensorlane_proto::Reason;
+use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::SameNode;
 
 use super::world::*;
@@ -139,6 +140,63 @@ fn a_map_that_is_cancelled_gives_its_lease_back() {
 }
 
 #[test]
+fn a_copy_of_another_peers_tensor_is_mapped_where_a_neighbour_has_it() {
+    let Pair { a, b, node: _node, .. } = pair();
+    assert_eq!((a.peers.neighbours(), b.peers.neighbours()), (vec![b.key()], vec![a.key()]));
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let map = a.copy("b", "elsewhere", 7, MIB).recv_timeout(PATIENCE).unwrap().unwrap();
+    assert!(bytes_of(&map.block) == b.own_bytes(7));
+    assert_eq!(*b.twin.lent.lock(), [name("elsewhere")], "it was asked for as that peer's");
+    drop(map);
+    until("nothing is leased", || b.twin.leased() == 0);
+    assert!(matches!(
+        a.copy("b", "elsewhere", 8, MIB).recv_timeout(PATIENCE).unwrap(),
+        Err(MapFailed::Owner(_))
+    ));
+    a.peers.was_late(&name("b"));
+    assert!(a.peers.neighbours().is_empty(), "whoever was late is not asked for a while");
+    a.assert_free();
+    b.assert_free();
+}
+
+#[test]
+fn what_a_neighbour_is_asked_ends_with_the_connection() {
+    let Pair { a, b, node: _node, .. } = pair();
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let (tell, told) = std::sync::mpsc::channel();
+    let inquire = v1::Inquire { targets: vec![v1::Target::default()], wait_ms: 60_000, copies: true };
+    a.peers.inquire(
+        &name("b"),
+        Some(b.key().incarnation),
+        inquire,
+        Instant::now() + PATIENCE,
+        move |answer| {
+            let _ = tell.send(answer);
+        },
+    );
+    until("it was asked", || !b.twin.held.lock().is_empty());
+    b.peers.stop();
+    let failure = told.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert_eq!(failure.reason, Reason::PeerUnreachable, "{failure}: not after the grace, at once");
+    let failed = a.copy("b", "elsewhere", 7, MIB).recv_timeout(PATIENCE).unwrap();
+    assert!(matches!(failed, Err(MapFailed::Owner(failure)) if failure.reason == Reason::PeerUnreachable));
+}
+
+#[test]
+fn a_peer_that_does_not_know_of_copies_is_no_neighbour() {
+    let (table, node) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
+    let old = Start { version: 3, node: Some(node.path().to_owned()), ..Start::new("b") }.start(&table);
+    let a = start("a", node.path(), &table);
+    met(&a, &old);
+    assert!(a.peers.neighbours().is_empty() && old.peers.neighbours().is_empty());
+    old.twin.add(7, sealed(&old.arena, MIB, 1), 1);
+    assert!(
+        bytes_of(&a.mapped("b", 7, MIB).unwrap()) == old.own_bytes(7),
+        "its own tensors are mapped as ever"
+    );
+}
+
+#[test]
 fn bytes_are_not_reused_when_the_connection_ends_before_the_map_does() {
     let Pair { table: _table, a, b, node: _node } = pair();
     b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
@@ -175,7 +233,9 @@ fn an_owner_that_ends_leaves_what_is_mapped_readable() {
     drop(arena);
     assert!(bytes_of(&map) == expected);
     until("the reader has seen the end", || !a.shares("b"));
-    assert_eq!(a.arena.foreign().orphaned, a.arena.foreign().mapped);
+    let mapped = map.segment().unwrap().bytes();
+    until("what is mapped is nobody's", || a.arena.foreign().orphaned == mapped);
+    assert_eq!(a.arena.foreign().mapped, mapped);
     // Another life of it is another owner.
     let b = Start { incarnation: 2, node: Some(node.path().to_owned()), ..Start::new("b") }.start(&table);
     met(&a, &b);

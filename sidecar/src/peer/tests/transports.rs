@@ -10,9 +10,11 @@ use super::proxy::Proxy;
 use super::world::*;
 use crate::peer::{FallBack, LanesConfig, MapFailed, Path, Way as Taken};
 
+mod broken;
 mod fallback;
 mod hurt;
 mod steps;
+mod summed;
 
 const MIB: u64 = 1 << 20;
 
@@ -30,6 +32,7 @@ pub(super) const NONE: LanesConfig = LanesConfig {
     count: 0,
     from: 1,
     plain: false,
+    most: 256,
     quic: 0,
     idle: Duration::from_secs(60),
     patience: Duration::from_secs(2),
@@ -159,9 +162,10 @@ fn many_tensors_come_at_once_both_ways_empty_ones_among_them() {
         std::thread::scope(|scope| {
             for (reader, owner, from) in pair.both_ways() {
                 scope.spawn(move || {
-                    let bytes_of = |id| owner.twin.tensors.lock()[&id].0.len();
                     let pulls: Vec<_> = (0..12)
-                        .map(|id| (id, reader.pull(from, Some(1), id, Selection::All, bytes_of(id))))
+                        .map(|id| {
+                            (id, reader.pull(from, Some(1), id, Selection::All, owner.twin.bytes_of(id)))
+                        })
                         .collect();
                     for (id, (told, _, block)) in pulls {
                         drop(told.recv_timeout(PATIENCE).unwrap().unwrap().landing);

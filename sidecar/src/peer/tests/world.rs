@@ -19,10 +19,11 @@ use super::keys;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::peer::{
-    Aided, Asked, AskedAid, Counters, Found, Growth, Holders, Known, KnownPeer, LanesConfig, MapFailed,
-    MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers, PeersConfig, PullFailed, PullOrder,
-    Pulled, Serve, Served, Sought, Source,
+    Aided, Asked, AskedAid, AskedLoan, Counters, Found, Growth, Holders, Known, KnownPeer, LanesConfig,
+    LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers, PeersConfig,
+    PullFailed, PullOrder, Pulled, Serve, Served, Sought, Source,
 };
+use crate::sums::Sums;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -122,6 +123,8 @@ type Reply = Box<dyn FnOnce(v1::Inquired) + Send>;
 /// An owner: tensors of bytes, `rows` rows each, and the leases on them.
 pub(crate) struct Twin {
     pub(crate) tensors: Mutex<HashMap<u64, (Block, Layout)>>,
+    /// What is known of their checksums.
+    pub(crate) sums: Mutex<HashMap<u64, Arc<Sums>>>,
     pub(crate) leases: Mutex<HashMap<u64, i64>>,
     pub(crate) events: Mutex<Vec<String>>,
     pub(crate) opens: AtomicU64,
@@ -134,12 +137,21 @@ pub(crate) struct Twin {
     pub(crate) asking: Mutex<Vec<Cancel>>,
     /// Whom a reader is given to, best first.
     pub(crate) holders: Mutex<HashMap<PeerName, Vec<PeerKey>>>,
+    /// A reader is given to whoever it lost, when set: to the first one always.
+    pub(crate) again: AtomicBool,
     /// Tensors of others on their way here, by their ids.
     pub(crate) growths: Mutex<HashMap<u64, Arc<Growth>>>,
     /// Heads say no checksum; it is made when it is asked for.
     pub(crate) unsummed: AtomicBool,
+    /// The checksum is not made either.
+    pub(crate) unprovable: AtomicBool,
+    /// Holders that were lost, as they were last said, and those of whom a reader said that they had sent something else.
+    pub(crate) lost: Mutex<Vec<LostHolder>>,
+    pub(crate) blamed: Mutex<Vec<LostHolder>>,
     /// Readers that are done, and whether they have the tensor.
     pub(crate) left: Mutex<Vec<(PeerName, bool)>>,
+    /// Whose tensors were lent.
+    pub(crate) lent: Mutex<Vec<PeerName>>,
 }
 
 /// What readers of every tensor show.
@@ -149,6 +161,7 @@ impl Twin {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             tensors: Mutex::default(),
+            sums: Mutex::default(),
             leases: Mutex::default(),
             events: Mutex::default(),
             opens: AtomicU64::new(0),
@@ -157,9 +170,14 @@ impl Twin {
             held: Mutex::default(),
             asking: Mutex::default(),
             holders: Mutex::default(),
+            again: AtomicBool::new(false),
             growths: Mutex::default(),
             unsummed: AtomicBool::new(false),
+            unprovable: AtomicBool::new(false),
+            lost: Mutex::default(),
+            blamed: Mutex::default(),
             left: Mutex::default(),
+            lent: Mutex::default(),
         })
     }
 
@@ -168,6 +186,7 @@ impl Twin {
         let layout =
             Layout::contiguous(DType::U8, Shape::new(&[rows, bytes / rows.max(1)]).unwrap()).unwrap();
         self.tensors.lock().insert(id, (block, layout));
+        self.sums.lock().remove(&id);
     }
 
     fn bytes(&self, id: u64) -> Vec<u8> {
@@ -175,15 +194,21 @@ impl Twin {
         block.chunk(0..block.len()).unwrap().to_vec()
     }
 
+    /// How many bytes a tensor has.
+    pub(crate) fn bytes_of(&self, id: u64) -> u64 {
+        self.tensors.lock()[&id].0.len()
+    }
+
     pub(crate) fn leased(&self) -> i64 {
         self.leases.lock().values().sum()
     }
 
     /// The first holder of a reader that is not lost.
-    fn holder(&self, reader: &PeerKey, lost: &[PeerKey]) -> Vec<PeerKey> {
+    fn holder(&self, reader: &PeerKey, lost: &[LostHolder]) -> Vec<PeerKey> {
         let holders = self.holders.lock();
         let all = holders.get(&reader.name).into_iter().flatten();
-        all.filter(|holder| !lost.contains(holder)).take(1).cloned().collect()
+        let again = self.again.load(Ordering::SeqCst);
+        all.filter(|holder| again || lost.iter().all(|lost| lost.peer != **holder)).take(1).cloned().collect()
     }
 
     fn event(&self, what: &str, peer: &PeerKey) {
@@ -193,7 +218,7 @@ impl Twin {
 
 impl Serve for Twin {
     fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
-        let Asked { id, ref selection, resumed, ref spreads, .. } = *asked;
+        let Asked { id, ref selection, resumed, spreads, ref lost, .. } = *asked;
         if self.draining.load(Ordering::SeqCst) && !resumed {
             return Err(Failure::new(Reason::Draining, "nothing new"));
         }
@@ -205,16 +230,26 @@ impl Serve for Twin {
             .ok_or_else(|| Failure::new(Reason::NotFound, format!("no tensor {id}")))?;
         let resolved = selection.resolve(&layout)?;
         let whole = *selection == Selection::All && !self.unsummed.load(Ordering::SeqCst);
-        let peers = spreads.as_ref().map(|lost| self.holder(from, lost));
+        let peers = spreads.then(|| self.holder(from, lost));
         let holders = peers.map(|peers| Holders { pass: PASS, peers });
+        self.blamed.lock().extend(lost.iter().filter(|_| !spreads).cloned());
         let crc32c = whole.then(|| crc32c::crc32c(block.chunk(0..block.len()).unwrap()));
+        let bytes = block.len();
         let source = Source::new(block, resolved.runs()).unwrap();
+        let source = match selection {
+            Selection::All => {
+                let mut sums = self.sums.lock();
+                source.summed(Arc::clone(sums.entry(id).or_insert_with(|| Arc::new(Sums::new(bytes)))))
+            }
+            _ => source,
+        };
         *self.leases.lock().entry(id).or_default() += 1;
         self.opens.fetch_add(1, Ordering::SeqCst);
         Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source, holders })
     }
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
-        let asked = Asked { id, selection: Selection::All, bytes, resumed: false, spreads: None };
+        let asked =
+            Asked { id, selection: Selection::All, bytes, resumed: false, spreads: false, lost: Vec::new() };
         let served = self.open(from, &asked)?;
         match served.descriptor.layout.bytes() == bytes {
             true => Ok(served),
@@ -237,12 +272,25 @@ impl Serve for Twin {
         if pass != PASS {
             return Err(Failure::new(Reason::NotFound, "another pass"));
         }
-        let asked = Asked { id, selection: Selection::All, bytes, resumed: false, spreads: None };
+        let asked =
+            Asked { id, selection: Selection::All, bytes, resumed: false, spreads: false, lost: Vec::new() };
         Ok(Aided { served: self.open(from, &asked)?, leased: Some(id) })
+    }
+    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
+        let AskedLoan { ref owner, id, bytes } = *asked;
+        self.lent.lock().push(owner.name.clone());
+        Ok(Aided { served: self.map(from, id, bytes)?, leased: Some(id) })
     }
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>) {
         match sought {
-            Sought::Holders(lost) => reply(Ok((self.holder(from, &lost), None))),
+            Sought::Holders(lost) => {
+                let holder = self.holder(from, &lost);
+                *self.lost.lock() = lost;
+                reply(Ok((holder, None)));
+            }
+            Sought::Proof if self.unprovable.load(Ordering::SeqCst) => {
+                reply(Err(Failure::new(Reason::LimitExceeded, "no worker is free")));
+            }
             Sought::Proof => {
                 let sum = crc32c::crc32c(&self.bytes(id));
                 reply(Ok((Vec::new(), Some(sum))));
@@ -356,6 +404,10 @@ impl<'a> Start<'a> {
     pub(crate) fn start(self, table: &Arc<Table>) -> One {
         let keys = keys::keys(&self.identity);
         let fingerprint = keys.fingerprint;
+        if let Some(listed) = self.listed {
+            // Before it dials anybody, who would not know its key yet.
+            table.list(self.name, listed, fingerprint);
+        }
         let (twin, arena) = (Twin::new(), arena(self.arena));
         let node = self.node.map(|directory| NodeConfig { directory, arena: Arc::clone(&arena) });
         let config = PeersConfig {
@@ -378,7 +430,9 @@ impl<'a> Start<'a> {
         let peers =
             Peers::start(config, keys, Arc::clone(table) as _, me, serve, Arc::new(Counters::default()))
                 .unwrap();
-        table.list(self.name, self.listed.unwrap_or(peers.bound_address()), fingerprint);
+        if self.listed.is_none() {
+            table.list(self.name, peers.bound_address(), fingerprint);
+        }
         let transport = if self.lanes.quic > 0 { Transport::Quic } else { Transport::Tcp };
         let key = PeerKey { name: name(self.name), incarnation: Incarnation(self.incarnation) };
         One { peers, twin, arena, fingerprint, identity: self.identity, transport, key }
@@ -414,14 +468,31 @@ impl One {
         deadline: Instant,
     ) -> (Told, crate::peer::CallHandle, Block) {
         let (block, landing) = self.landing(bytes);
+        let order = PullOrder { selection, deadline, ..self.order(id, landing) };
+        let (told, handle) = self.begin(from, expected, order);
+        (told, handle, block)
+    }
+
+    /// What is asked for where nothing else is said: all of a tensor, for ourselves.
+    fn order(&self, id: u64, landing: Landing) -> PullOrder {
+        PullOrder {
+            id,
+            selection: Selection::All,
+            bytes: landing.len(),
+            landing,
+            deadline: Instant::now() + PATIENCE,
+            transport: self.transport,
+            growth: None,
+            blamed: Vec::new(),
+        }
+    }
+
+    fn begin(&self, from: &str, expected: Option<u128>, order: PullOrder) -> (Told, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let order =
-            PullOrder { id, selection, bytes, landing, deadline, transport: self.transport, growth: None };
-        let expected = expected.map(Incarnation);
-        let handle = self.peers.pull(&name(from), expected, order, move |outcome| {
+        let handle = self.peers.pull(&name(from), expected.map(Incarnation), order, move |outcome| {
             let _ = tell.send(outcome);
         });
-        (told, handle, block)
+        (told, handle)
     }
 
     /// Begins a pull of all of a tensor by a transport.
@@ -433,13 +504,8 @@ impl One {
         transport: Transport,
     ) -> (Told, crate::peer::CallHandle, Block) {
         let (block, landing) = self.landing(bytes);
-        let (tell, told) = mpsc::channel();
-        let deadline = Instant::now() + PATIENCE;
-        let order =
-            PullOrder { id, selection: Selection::All, bytes, landing, deadline, transport, growth: None };
-        let handle = self.peers.pull(&name(from), None, order, move |outcome| {
-            let _ = tell.send(outcome);
-        });
+        let order = PullOrder { transport, ..self.order(id, landing) };
+        let (told, handle) = self.begin(from, None, order);
         (told, handle, block)
     }
 
@@ -452,24 +518,17 @@ impl One {
     ) -> (ToldOn, crate::peer::CallHandle, Block) {
         let (block, landing) = self.landing(bytes);
         let (tell, told) = mpsc::channel();
-        let (deadline, transport, growth) = (Instant::now() + PATIENCE, self.transport, Growth::new());
+        // Holders are waited for during a part of the time that is left: tests of who sends what are not to end that.
+        let (deadline, growth) = (Instant::now() + PATIENCE * 3, Growth::new());
         self.twin.growths.lock().insert(id, Arc::clone(&growth));
-        let selection = Selection::All;
-        let order = PullOrder {
-            id,
-            selection,
-            bytes,
-            landing,
-            deadline,
-            transport,
-            growth: Some(Arc::clone(&growth)),
-        };
+        let order = PullOrder { deadline, growth: Some(Arc::clone(&growth)), ..self.order(id, landing) };
         let sealed = block.clone();
         let handle = self.peers.pull(&name(from), None, order, move |outcome| match outcome {
-            Ok(Pulled { landing, crc32c, paths, .. }) => {
+            Ok(Pulled { landing, crc32c, paths, receipt, .. }) => {
                 drop(landing);
                 sealed.mark_sealed().unwrap();
                 growth.whole(sealed);
+                receipt.expect("what others are served from has a receipt").holds();
                 let _ = tell.send(Ok((crc32c, paths)));
             }
             Err(failed) => {
@@ -494,11 +553,28 @@ impl One {
         bytes: u64,
     ) -> (mpsc::Receiver<Result<Mapped, MapFailed>>, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let order = MapOrder { id, bytes, deadline: Instant::now() + PATIENCE };
+        let order = MapOrder { id, owner: None, bytes, deadline: Instant::now() + PATIENCE };
         let handle = self.peers.map(&name(from), None, order, move |outcome| {
             let _ = tell.send(outcome);
         });
         (told, handle)
+    }
+
+    /// Begins to map the copy that a neighbour has of another peer's tensor.
+    pub(crate) fn copy(
+        &self,
+        from: &str,
+        owner: &str,
+        id: u64,
+        bytes: u64,
+    ) -> mpsc::Receiver<Result<Mapped, MapFailed>> {
+        let (tell, told) = mpsc::channel();
+        let owner = Some(PeerKey { name: name(owner), incarnation: Incarnation(9) });
+        let order = MapOrder { id, owner, bytes, deadline: Instant::now() + PATIENCE };
+        self.peers.map(&name(from), None, order, move |outcome| {
+            let _ = tell.send(outcome);
+        });
+        told
     }
 
     /// Maps a tensor.
@@ -549,7 +625,8 @@ impl One {
         deadline: Instant,
     ) -> (mpsc::Receiver<Result<v1::Inquired, Failure>>, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let message = v1::Inquire { targets: vec![v1::Target::default(); targets], wait_ms: 1000 };
+        let message =
+            v1::Inquire { targets: vec![v1::Target::default(); targets], wait_ms: 1000, copies: false };
         let handle = self.peers.inquire(&name(of), None, message, deadline, move |outcome| {
             let _ = tell.send(outcome);
         });
@@ -583,6 +660,16 @@ impl One {
     pub(crate) fn connect(&self, to: &str) {
         self.peers.ensure(&name(to), Instant::now() + PATIENCE).unwrap();
     }
+}
+
+/// Connects two peers as they do by themselves: whoever's it is dials. Were the other one to need a connection first, both would
+/// dial, and one connection would take the place of the other in the middle of a test.
+pub(crate) fn connect(one: &One, other: &One) {
+    let (dials, dialed) = if one.fingerprint < other.fingerprint { (one, other) } else { (other, one) };
+    until("they are connected", || {
+        let _ = dials.peers.ensure(&dialed.key.name, Instant::now() + PATIENCE);
+        dials.peers.is_connected(&dialed.key.name) && dialed.peers.is_connected(&dials.key.name)
+    });
 }
 
 /// Tensor bytes that came to it.

@@ -42,7 +42,8 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let second = Duration::from_secs(1);
+        // Longer than any test takes: nothing here ends because of the time.
+        let minute = Duration::from_secs(60);
         let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
         let arena = Arena::start(options, Arc::new(|| {})).unwrap();
         let me = Me {
@@ -50,12 +51,12 @@ impl Scene {
             peer: "here".parse().unwrap(),
             incarnation: Incarnation(1),
         };
-        let settings = StoreSettings { limits: Limits::default(), ticket_ttl: second, lease_grace: second };
+        let settings = StoreSettings { limits: Limits::default(), ticket_ttl: minute, lease_grace: minute };
         let store = Store::new(me, settings, arena, Clock::start());
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
         let settings = ExchangeSettings {
-            deadline: second,
-            deadline_max: second,
+            deadline: minute,
+            deadline_max: minute,
             fingerprint: Fingerprint([7; 32]),
             routes: RoutePolicy::default(),
             fanout: crate::exchange::FanoutSettings::default(),
@@ -64,7 +65,7 @@ impl Scene {
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (read_end, write_end) = passing::pipe().unwrap();
-        let around = Around { workers, unread: &Unread::new(1 << 20), metrics, map_deadline: second };
+        let around = Around { workers, unread: &Unread::new(1 << 20), metrics, map_deadline: minute };
         let link = SessionLink::new(SessionId(1), ours, write_end, around);
         exchange.session_began(&link);
         Self { exchange, link, pending: Pending::default(), _client: (theirs, read_end) }

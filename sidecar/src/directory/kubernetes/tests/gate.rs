@@ -5,11 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 128;
 
 pub(super) struct Gate {
     pub(super) address: SocketAddr,
+    /// Bound and never listened on: nobody else gets the port while the gate is closed.
+    _port: TcpSocket,
     behind: SocketAddr,
     open: Arc<AtomicUsize>,
     serving: Option<JoinHandle<()>>,
@@ -17,15 +22,15 @@ pub(super) struct Gate {
 
 impl Gate {
     pub(super) async fn open_before(behind: SocketAddr) -> Gate {
-        let mut gate =
-            Gate { address: ([127, 0, 0, 1], 0).into(), behind, open: Arc::default(), serving: None };
+        let port = bound(([127, 0, 0, 1], 0).into());
+        let address = port.local_addr().unwrap();
+        let mut gate = Gate { address, _port: port, behind, open: Arc::default(), serving: None };
         gate.open().await;
         gate
     }
 
     pub(super) async fn open(&mut self) {
-        let listener = TcpListener::bind(self.address).await.unwrap();
-        self.address = listener.local_addr().unwrap();
+        let listener = bound(self.address).listen(BACKLOG).unwrap();
         let (behind, open) = (self.behind, Arc::clone(&self.open));
         self.serving = Some(tokio::spawn(async move {
             let mut connections = JoinSet::new();
@@ -52,6 +57,14 @@ impl Gate {
     pub(super) fn connections(&self) -> usize {
         self.open.load(Ordering::SeqCst)
     }
+}
+
+/// A socket at an address, which only others of this kind may share.
+fn bound(address: SocketAddr) -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseport(true).unwrap();
+    socket.bind(address).unwrap();
+    socket
 }
 
 struct Counted(Arc<AtomicUsize>);

@@ -15,7 +15,7 @@ fn a_bit_flipped_on_the_way_ends_the_connection_and_the_bytes_come_whole_on_the_
     });
     b.twin.add(7, sealed(&b.arena, 1 << 20, 1), 1);
     for (round, at) in [0u64, 3, 7, 5000, 16_399, 300_007].into_iter().enumerate() {
-        let so_far = proxy.carried.load(std::sync::atomic::Ordering::SeqCst);
+        let so_far = proxy.back.all.carried();
         proxy.flip_at.store(so_far + at, std::sync::atomic::Ordering::SeqCst);
         assert!(a.get("b", 7, 1 << 20).unwrap() == b.own_bytes(7), "flipped at {at}");
         until("it was counted", || a.peers.counters().closed.count("record") == round as u64 + 1);

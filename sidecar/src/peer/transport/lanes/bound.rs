@@ -8,7 +8,9 @@ use std::time::Instant;
 use super::Lanes;
 use super::key::LaneName;
 use super::quic::Cut;
+use super::room::Taken;
 use super::wire::LaneEnd;
+use crate::peer::shared::Shared;
 
 /// What a lane is held by: it can be ended from outside of its thread.
 pub(super) enum Cord {
@@ -34,8 +36,8 @@ impl Cord {
 #[derive(Default)]
 pub(super) struct Up {
     places: HashMap<LaneName, Place>,
-    /// Lanes that the other end wants us to dial, and that a thread is busy with.
-    pub(super) dialing: Vec<LaneName>,
+    /// Lanes that a thread is busy dialing, with their room, unless they take that of the one before.
+    dialing: Vec<(LaneName, Option<Taken>)>,
     next: u64,
     pub(super) ended: bool,
 }
@@ -43,6 +45,7 @@ pub(super) struct Up {
 struct Place {
     id: u64,
     cord: Option<Cord>,
+    room: Taken,
     /// Why it was cut, where somebody else than its thread knows.
     end: Option<LaneEnd>,
 }
@@ -56,35 +59,82 @@ pub(super) struct Bound<'a> {
     end: LaneEnd,
 }
 
+impl Up {
+    /// The room of a lane that was being dialed; it is not any more.
+    fn dialed(&mut self, name: LaneName) -> Option<Taken> {
+        let at = self.dialing.iter().position(|(dialing, _)| *dialing == name)?;
+        self.dialing.swap_remove(at).1
+    }
+}
+
 impl Lanes {
+    /// Whether a lane is to be dialed now: none where one is at it, or where there is no room for it.
+    pub(super) fn begins_to_dial(&self, shared: &Shared, name: LaneName) -> bool {
+        let mut up = self.up.lock();
+        if up.ended || up.dialing.iter().any(|(dialing, _)| *dialing == name) {
+            return false;
+        }
+        let room = if up.places.contains_key(&name) { None } else { shared.lane_room.take() };
+        if room.is_none() && !up.places.contains_key(&name) {
+            drop(up);
+            shared.counters.lanes_refused.add(if name.serves { "serve" } else { "read" });
+            self.missed(name);
+            return false;
+        }
+        up.dialing.push((name, room));
+        true
+    }
+
+    /// Whether none that we read on is up or coming, and there is room for none.
+    pub(super) fn are_shut_out(&self) -> bool {
+        let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else { return false };
+        if !shared.lane_room.is_full() {
+            return false;
+        }
+        let up = self.up.lock();
+        let mut names = up.places.keys().chain(up.dialing.iter().map(|(name, _)| name));
+        !names.any(|name| link.dialed != name.serves)
+    }
+
     /// A lane that we dialed did not come to be.
     pub(super) fn missed(&self, name: LaneName) {
-        self.up.lock().dialing.retain(|dialing| *dialing != name);
+        self.up.lock().dialed(name);
         if !name.serves {
             self.opening.lock().failed(name.number, Instant::now());
         }
     }
 
-    /// Gives a lane its place; whoever had it before has lost the other end. None where the connection has ended.
+    /// Gives a lane its place; whoever had it before has lost the other end. None where the connection has ended, or there
+    /// are as many lanes as there may be.
     pub(super) fn admit(&self, name: LaneName, cord: Cord) -> Option<Bound<'_>> {
-        let dialed = self.link.upgrade()?.dialed;
+        let (shared, dialed) = (self.shared.upgrade()?, self.link.upgrade()?.dialed);
         // Whoever dials serves, or reads.
         let reads = dialed != name.serves;
         if usize::from(name.number) >= self.count {
             return None;
         }
         let mut up = self.up.lock();
-        up.dialing.retain(|dialing| *dialing != name);
+        let mut room = up.dialed(name);
         if up.ended {
             return None;
         }
+        if let Some(before) = up.places.remove(&name) {
+            room.get_or_insert(before.room);
+            if let Some(cord) = before.cord {
+                // Closed already, or its thread finds out now.
+                cord.cut();
+            }
+        }
+        let Some(room) = room.or_else(|| shared.lane_room.take()) else {
+            shared.counters.lanes_refused.add(if reads { "read" } else { "serve" });
+            if reads {
+                self.opening.lock().failed(name.number, Instant::now());
+            }
+            return None;
+        };
         let id = up.next;
         up.next += 1;
-        let place = Place { id, cord: Some(cord), end: None };
-        if let Some(cord) = up.places.insert(name, place).and_then(|before| before.cord) {
-            // Closed already, or its thread finds out now.
-            cord.cut();
-        }
+        up.places.insert(name, Place { id, cord: Some(cord), room, end: None });
         if reads {
             self.opening.lock().came(name.number);
         }

@@ -17,9 +17,10 @@ use tensorlane_proto::frame::{self, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::{Suits, Transport, Way};
-use crate::peer::aid::{self, HolderLost};
+use crate::peer::aid;
 use crate::peer::calls::PullCall;
 use crate::peer::link::Link;
+use crate::peer::lost::HolderLost;
 use crate::peer::outbox::Outbox;
 use crate::peer::paths::FallBack;
 use crate::peer::pipe::{Bulk, SendError};
@@ -34,6 +35,7 @@ mod plain;
 mod pool;
 pub(in crate::peer) mod quic;
 mod read;
+mod room;
 pub(in crate::peer) mod schedule;
 mod serve;
 mod tls;
@@ -48,9 +50,10 @@ pub(in crate::peer) use pieces::GRANULE;
 use pool::Pool;
 pub(in crate::peer) use pool::Wanted;
 use quic::Trunk;
+pub(in crate::peer) use room::Room;
 use serve::Serving;
 use transfer::Landed;
-pub(in crate::peer) use transfer::Transfer;
+pub(in crate::peer) use transfer::{Reclaimed, Transfer};
 use wire::{LaneEnd, Wire};
 
 /// What is configured about lanes.
@@ -63,6 +66,8 @@ pub struct LanesConfig {
     pub from: u64,
     /// Whether lanes may be plain. They are where both ends say so.
     pub plain: bool,
+    /// How many of all pairs together, both directions and those on QUIC included. One more is refused.
+    pub most: usize,
     /// How many on QUIC in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for no QUIC. Each costs a thread at both
     /// ends while it is up, and up to 8 MiB where its thread is slower than the link.
     pub quic: usize,
@@ -74,10 +79,10 @@ pub struct LanesConfig {
 }
 
 impl Default for LanesConfig {
-    /// Two lanes in TLS and no QUIC, from 8 MiB, for a minute, waited for 2 seconds.
+    /// Two lanes in TLS and no QUIC, 256 of all pairs, from 8 MiB, for a minute, waited for 2 seconds.
     fn default() -> Self {
         let (idle, patience) = (Duration::from_secs(60), Duration::from_secs(2));
-        Self { count: 2, from: 8 << 20, plain: false, quic: 0, idle, patience }
+        Self { count: 2, from: 8 << 20, plain: false, most: 256, quic: 0, idle, patience }
     }
 }
 
@@ -162,6 +167,11 @@ impl Lanes {
                 .for_each(|number| self.dial(shared, link, LaneName { number, serves: false }));
             return;
         }
+        if self.are_shut_out() {
+            shared.counters.lanes_refused.add("read");
+            let mut opening = self.opening.lock();
+            return missing.into_iter().for_each(|number| opening.failed(number, Instant::now()));
+        }
         let missing = missing.into_iter().map(u32::from).collect();
         // Version 2 before QUIC says nothing of the way, and means the lanes that it knows.
         let way = if self.way() == Way::Quic { v1::Way::Quic } else { v1::Way::Stream };
@@ -190,14 +200,10 @@ impl Lanes {
         Ok(())
     }
 
-    /// Starts a thread that dials a lane and runs it; none where one is at it.
+    /// Starts a thread that dials a lane and runs it, if it is to be dialed.
     fn dial(&self, shared: &Arc<Shared>, link: &Arc<Link>, name: LaneName) {
-        {
-            let mut up = self.up.lock();
-            if up.ended || up.dialing.contains(&name) {
-                return;
-            }
-            up.dialing.push(name);
+        if !self.begins_to_dial(shared, name) {
+            return;
         }
         let thread = if name.serves { "tl-lane-out" } else { "tl-lane-in" };
         let (on_thread, dialed, way) = (Arc::clone(shared), Arc::clone(link), self.way());
@@ -317,6 +323,9 @@ impl Transport for Lanes {
     fn suits(&self, bytes: u64) -> Suits {
         if bytes < self.config.from || bytes == 0 {
             return Suits::No;
+        }
+        if self.are_shut_out() {
+            return Suits::Missed(FallBack::LanesFull);
         }
         match self.opening.lock().is_hopeful(Instant::now()) {
             true => Suits::Yes,

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 /// What is counted: small enough that the last lane is not waited for, large enough that two bits each are nothing.
-pub(in crate::peer) const GRANULE: u64 = 1 << 20;
+pub(in crate::peer) const GRANULE: u64 = crate::sums::GRANULE;
 
 /// A set of numbers below a bound.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,6 +100,11 @@ impl Pieces {
         self.untaken
     }
 
+    /// Bytes that are not here.
+    pub(in crate::peer) fn missing(&self) -> u64 {
+        self.missing
+    }
+
     /// Whether all bytes are here.
     pub(in crate::peer) fn is_whole(&self) -> bool {
         self.missing == 0
@@ -115,6 +120,20 @@ impl Pieces {
     pub(in crate::peer) fn prefix(&self) -> u64 {
         let gap = (0..self.granules()).find(|granule| !self.landed.has(*granule));
         gap.map_or(self.bytes, |granule| granule * GRANULE)
+    }
+
+    /// Which bytes are here behind the first gap: in order, none touching another.
+    pub(in crate::peer) fn ahead(&self) -> Vec<Range<u64>> {
+        let mut all: Vec<Range<u64>> = Vec::new();
+        let first = self.prefix().div_ceil(GRANULE);
+        for granule in (first..self.granules()).filter(|granule| self.landed.has(*granule)) {
+            let (start, end) = (granule * GRANULE, ((granule + 1) * GRANULE).min(self.bytes));
+            match all.last_mut().filter(|range| range.end == start) {
+                Some(range) => range.end = end,
+                None => all.push(start..end),
+            }
+        }
+        all
     }
 
     fn granules(&self) -> u64 {
@@ -216,9 +235,17 @@ mod tests {
                 let size = |g: usize| (bytes - g as u64 * GRANULE).min(GRANULE);
                 let sum = |which: Naive| (0..naive.len()).filter(|g| naive[*g] == which).map(size).sum::<u64>();
                 prop_assert_eq!(pieces.untaken(), sum(Naive::Free));
+                prop_assert_eq!(pieces.missing(), bytes - sum(Naive::Here));
                 prop_assert_eq!(pieces.is_whole(), sum(Naive::Here) == bytes);
                 let gap = naive.iter().position(|n| *n != Naive::Here);
                 prop_assert_eq!(pieces.prefix(), gap.map_or(bytes, |g| g as u64 * GRANULE));
+                let ahead = pieces.ahead();
+                prop_assert!(ahead.windows(2).all(|pair| pair[0].end < pair[1].start));
+                prop_assert!(ahead.first().is_none_or(|first| first.start > pieces.prefix()));
+                let told = |at: u64| at < pieces.prefix() || ahead.iter().any(|range| range.contains(&at));
+                let starts = (0..naive.len()).map(|granule| told(granule as u64 * GRANULE)).collect::<Vec<_>>();
+                prop_assert_eq!(starts, naive.iter().map(|n| *n == Naive::Here).collect::<Vec<_>>());
+                prop_assert!(ahead.last().is_none_or(|last| last.end <= bytes));
                 let asked = bytes / 3..bytes - bytes / 5;
                 let all = naive[span(&asked)].iter().all(|n| *n == Naive::Here);
                 prop_assert_eq!(pieces.has(&asked), all);

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+use tensorlane_proto::checksum;
 use tensorlane_proto::frame::{
     self, CHUNK_BYTES_MAX, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind,
 };
@@ -15,6 +16,7 @@ use super::wire::{Answer, Ask, LaneEnd, TICK, Wire, chunk_head, leaving};
 use crate::peer::handshake::timed_out;
 use crate::peer::parse::OFFSET_BYTES;
 use crate::peer::pipe::{Bulk, SendError};
+use crate::sums::Summing;
 
 /// Tensor bytes of one chunk: summed and sent while they are in the cache of a core.
 const QUANTUM: u64 = 256 << 10;
@@ -85,7 +87,7 @@ impl PlainWire {
                 Ok(0) => return Err(LaneEnd::Closed),
                 Ok(bytes) => {
                     // Now, while they are in the cache of this core.
-                    answer.crc32c = Some(crc32c::crc32c_append(before, &room[..bytes]));
+                    answer.crc32c = Some(checksum::crc32c_append(before, &room[..bytes]));
                     answer.came(bytes);
                     left -= bytes;
                     moved = Instant::now();
@@ -173,19 +175,25 @@ impl Wire for PlainWire {
     }
 
     fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
-        let (mut left, mut sum) = (length, 0);
+        let sums = bulk.source.sums();
+        let known = sums.as_ref().and_then(|sums| sums.of(&(bulk.at..bulk.at + length)));
+        let mut summing = Summing::new(sums.as_deref(), bulk.at);
+        let mut left = length;
         while left > 0 {
             let now = left.min(QUANTUM);
             left -= now;
             let head = chunk_head(bulk.call, bulk.at, now, left == 0);
             let sent = bulk.source.take(now as usize, &head, |parts| {
-                sum = parts.iter().skip(1).fold(sum, |sum, part| crc32c::crc32c_append(sum, part));
+                if known.is_none() {
+                    // Now, while they are in the cache of this core, or will be.
+                    parts.iter().skip(1).for_each(|part| summing.add(part));
+                }
                 self.send(parts)
             });
             sent.map_err(SendError::from)??;
             bulk.at += now;
         }
-        Ok(Some(sum))
+        Ok(Some(known.unwrap_or_else(|| summing.sum())))
     }
 
     fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {

@@ -102,7 +102,7 @@ impl Pool {
             if state.ended {
                 return Next::Ended;
             }
-            if let Some(piece) = state.take(lane) {
+            if let Some(piece) = state.take(lane, wait) {
                 return Next::Ask(piece);
             }
             if !wait {
@@ -110,7 +110,7 @@ impl Pool {
             }
             if self.wake.wait_until(&mut state, until).timed_out() {
                 // A lane that others are so far ahead of may be another one when it is opened anew.
-                return match state.take(lane) {
+                return match state.take(lane, wait) {
                     _ if state.ended => Next::Ended,
                     Some(piece) => Next::Ask(piece),
                     None => Next::Idle,
@@ -166,9 +166,31 @@ impl Pool {
     }
 }
 
+impl Wanted {
+    /// Whether whoever brings it had nothing just now: an answer would be waited for, and hold up what is asked for after it.
+    fn rests(&self, now: Instant) -> bool {
+        self.asker.as_ref().is_some_and(|asker| asker.rests(now))
+    }
+}
+
 impl State {
-    fn take(&mut self, lane: u64) -> Option<Piece> {
+    /// The next piece for a lane. `idle`: it has nothing else to do, so that nothing is held up by what may take its time.
+    fn take(&mut self, lane: u64, idle: bool) -> Option<Piece> {
         self.transfers.retain(|wanted| !wanted.transfer.is_over());
+        let now = Instant::now();
+        let (resting, ready): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.transfers).into_iter().partition(|wanted| wanted.rests(now));
+        self.transfers = ready;
+        let mut piece = self.take_ready(lane);
+        let ready = std::mem::replace(&mut self.transfers, resting);
+        if piece.is_none() && idle {
+            piece = self.take_ready(lane);
+        }
+        self.transfers.extend(ready);
+        piece
+    }
+
+    fn take_ready(&mut self, lane: u64) -> Option<Piece> {
         let untaken: u64 = self.transfers.iter().map(|wanted| wanted.transfer.untaken()).sum();
         let pace = *self.lanes.get(&lane)?;
         let granules = pace.granules();
@@ -193,8 +215,12 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use tensorlane_proto::Incarnation;
+
     use super::*;
-    use crate::peer::tests::world::{arena, block};
+    use crate::peer::api::PeerKey;
+    use crate::peer::remote::Peer;
+    use crate::peer::tests::world::{arena, block, name};
 
     fn pool(pulls: &[u64]) -> (Arc<tensorlane_memory::Arena>, Pool) {
         let arena = arena(64 << 20);
@@ -269,5 +295,25 @@ mod tests {
         pool.enter(1);
         let Next::Ask(piece) = pool.next(1, true) else { panic!("it was given back") };
         piece.release();
+    }
+
+    #[test]
+    fn what_a_holder_has_not_got_yet_holds_up_nothing_else_and_is_asked_for_when_there_is_nothing_else() {
+        let (_arena, pool) = pool(&[3, 3]);
+        let key = PeerKey { name: name("b"), incarnation: Incarnation(1) };
+        let asker = Asker::new(&Arc::new(Peer::new(name("a"))), 9, 1, key);
+        // It rests for all of the test, however long that takes.
+        asker.falls_behind(Instant::now() + Duration::from_secs(3600));
+        pool.state.lock().transfers[0].asker = Some(Arc::clone(&asker));
+        let pieces: Vec<Piece> = (0..3).map(|_| ask(&pool)).collect();
+        assert!(pieces.iter().all(|piece| piece.wanted.call == 1));
+        assert!(matches!(pool.next(0, false), Next::Nothing), "others are on their way");
+        let Next::Ask(last) = pool.next(0, true) else { panic!("it is all that is left") };
+        assert_eq!(last.wanted.call, 0);
+        // It has something again.
+        asker.fed(1);
+        let fed = ask(&pool);
+        assert_eq!(fed.wanted.call, 0);
+        pieces.into_iter().chain([last, fed]).for_each(|piece| piece.release());
     }
 }

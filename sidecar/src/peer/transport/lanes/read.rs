@@ -12,8 +12,9 @@ use super::Lanes;
 use super::pool::{Next, Piece, Wanted};
 use super::transfer::Landed;
 use super::wire::{Answer, LaneEnd, Wire};
-use crate::peer::aid::{self, HolderLost};
+use crate::peer::aid::{self, Asker};
 use crate::peer::link::Link;
+use crate::peer::lost::HolderLost;
 use crate::peer::remote::Todo;
 use crate::peer::shared::{Shared, count_in};
 
@@ -112,9 +113,10 @@ impl Reader<'_> {
         count_in(self.shared, self.link, bytes);
         self.lanes.pool.came(self.id, bytes, took);
         self.lanes.delivered();
-        transfer.came(self.number, bytes, &self.link.peer.name, wanted.asker.is_some());
+        let holder = wanted.asker.as_ref().map(|asker| &asker.holder);
+        transfer.came(self.number, bytes, &self.link.peer.name, holder);
         if let Some(asker) = &wanted.asker {
-            asker.fed();
+            asker.fed(bytes);
             self.shared.counters.relayed_in.fetch_add(bytes, Ordering::Relaxed);
         }
         let brought = answer.into_brought(self.id);
@@ -125,8 +127,18 @@ impl Reader<'_> {
             }
             landed => {
                 self.lanes.settle(self.shared, self.link, &wanted, landed);
+                self.keep_pace(&wanted);
                 Ok(())
             }
+        }
+    }
+
+    /// A holder that is too slow for the deadline is let go while there is time for another one.
+    fn keep_pace(&self, wanted: &Wanted) {
+        let Wanted { transfer, asker, .. } = wanted;
+        let is_slow = |asker: &Arc<Asker>| asker.is_too_slow(transfer.missing(), transfer.deadline);
+        if !transfer.is_over() && asker.as_ref().is_some_and(is_slow) {
+            self.lose(wanted, HolderLost::Slow);
         }
     }
 
@@ -151,9 +163,10 @@ impl Reader<'_> {
         self.lanes.pool.dropped(self.id, range.end - range.start);
         wanted.transfer.moves();
         if let Some(asker) = &wanted.asker {
-            asker.falls_behind();
+            asker.falls_behind(Instant::now());
         }
         self.give_back(answer);
+        self.keep_pace(&wanted);
         if wanted
             .asker
             .as_ref()

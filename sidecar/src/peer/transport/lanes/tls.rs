@@ -13,8 +13,9 @@ use crate::peer::incoming::{Drained, Incoming};
 use crate::peer::parse::FrameParser;
 use crate::peer::pipe::{Bulk, Pipe};
 
-/// Bytes that are sealed before they are sent: what fits the cache of a core.
-const QUANTUM: u64 = 256 << 10;
+/// Bytes that are sealed before they are sent: few enough that the socket copies them from the nearest cache. Eight times as many
+/// cost a third of the rate.
+const QUANTUM: u64 = 32 << 10;
 
 /// One end.
 pub(super) struct TlsWire {

@@ -18,6 +18,7 @@ use tensorlane_memory::{Landing, Part, Spread};
 use tensorlane_proto::PeerName;
 
 use super::pieces::Pieces;
+use crate::peer::api::PeerKey;
 use crate::peer::calls::Finish;
 use crate::peer::growth::Growth;
 use crate::peer::paths::Senders;
@@ -29,13 +30,22 @@ const PART_OF_TIME: u32 = 4;
 /// Sums of the owner that may wait for their bytes: more than all lanes have under way.
 const SUMS_MAX: usize = 256;
 
+/// A landing that lanes bring nothing to any more.
+pub(in crate::peer) struct Reclaimed {
+    pub(in crate::peer) landing: Landing,
+    /// How many bytes are in it without a gap.
+    pub(in crate::peer) prefix: u64,
+    /// Those behind that gap.
+    pub(in crate::peer) ahead: Vec<Range<u64>>,
+}
+
 /// A pull that comes over lanes.
 pub(in crate::peer) struct Transfer {
     /// The call.
     pub(in crate::peer) call: u64,
     begun: Instant,
     /// When nobody wants it any more.
-    deadline: Instant,
+    pub(super) deadline: Instant,
     state: Mutex<State>,
     /// None once the landing was given back. Locked after the state; read without it, for a copy takes its time.
     spread: RwLock<Option<Spread>>,
@@ -200,12 +210,12 @@ impl Transfer {
         self.state.lock().moved.is_some()
     }
 
-    /// Bytes came from a peer on a lane, wanted or not; whether that is another holder than the owner.
-    pub(super) fn came(&self, lane: u8, bytes: u64, peer: &PeerName, relayed: bool) {
+    /// Bytes came from a peer on a lane, wanted or not; which life of it, if that is another holder than the owner.
+    pub(super) fn came(&self, lane: u8, bytes: u64, peer: &PeerName, holder: Option<&PeerKey>) {
         let mut state = self.state.lock();
         state.came += bytes;
         state.lanes |= 1 << (lane % 32);
-        state.senders.sent(peer, bytes, relayed);
+        state.senders.sent(peer, bytes, holder);
     }
 
     /// Who sent what has come.
@@ -231,8 +241,13 @@ impl Transfer {
         self.state.lock().over
     }
 
+    /// Bytes that are not here.
+    pub(super) fn missing(&self) -> u64 {
+        self.state.lock().pieces.missing()
+    }
+
     /// Bytes that nobody has asked for.
-    pub(super) fn untaken(&self) -> u64 {
+    pub(in crate::peer) fn untaken(&self) -> u64 {
         let state = self.state.lock();
         if state.over || state.leaving { 0 } else { state.pieces.untaken() }
     }
@@ -368,15 +383,16 @@ impl Transfer {
         Some(Box::new(move || tell(landing)))
     }
 
-    /// Takes the landing away from lanes: it, and how many bytes are in it without a gap. None while a lane writes.
-    pub(in crate::peer) fn reclaim(&self) -> Option<(Landing, u64)> {
+    /// Takes the landing away from lanes, and says what is in it. None while a lane writes.
+    pub(in crate::peer) fn reclaim(&self) -> Option<Reclaimed> {
         let mut state = self.state.lock();
         if state.over || state.out > 0 {
             return None;
         }
         state.over = true;
         let landing = self.join()?;
-        Some((landing, state.pieces.prefix()))
+        let (prefix, ahead) = (state.pieces.prefix(), state.pieces.ahead());
+        Some(Reclaimed { landing, prefix, ahead })
     }
 
     fn land(&self, state: &mut State, piece: &Range<u64>) -> Landed {
@@ -422,6 +438,14 @@ impl Transfer {
         let mut part = self.begin(&reserved).unwrap();
         part.bytes_mut().copy_from_slice(&tensor[range.start as usize..range.end as usize]);
         matches!(self.landed(Brought { part, reserved, crc32c: None, lane: 0 }), Landed::Whole(_))
+    }
+
+    /// Brings the next granule, as a plain lane would whose sum is still on its way.
+    #[cfg(test)]
+    pub(in crate::peer) fn write_unsummed_for_test(&self) {
+        let reserved = self.reserve(1).unwrap();
+        let part = self.begin(&reserved).unwrap();
+        assert!(matches!(self.landed(Brought { part, reserved, crc32c: Some(1), lane: 0 }), Landed::More));
     }
 
     /// Brings so many granules of one byte, as a lane would.

@@ -117,24 +117,20 @@ impl Node {
                     }
                 }
             }
-            None => {
-                if self.bind(shared) {
-                    // Those that are up were told of no socket, or of the one before.
-                    for link in shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone()) {
-                        link.end_in_order(Ended::Moved);
-                    }
-                }
-            }
+            None => self.bind(shared),
+        }
+        if let Some(socket) = self.socket() {
+            end_untold(shared, &socket);
         }
     }
 
-    /// Listens in the directory. Whether it does now.
-    fn bind(self: &Arc<Self>, shared: &Arc<Shared>) -> bool {
+    /// Listens in the directory, if that can be had.
+    fn bind(self: &Arc<Self>, shared: &Arc<Shared>) {
         let bound = match Bound::bind(self.directory(), &self.name) {
             Ok(bound) => Arc::new(bound),
             Err(error) => {
                 tracing::debug!(directory = %self.directory().display(), %error, "no socket in the node's directory");
-                return false;
+                return;
             }
         };
         let (node, on_thread, listening) = (Arc::clone(self), Arc::clone(shared), Arc::clone(&bound));
@@ -145,7 +141,6 @@ impl Node {
         } else {
             self.close();
         }
-        spawned
     }
 
     /// No more callers.
@@ -288,3 +283,11 @@ const GATHER: Duration = Duration::from_millis(1);
 const TOGETHER_MAX: usize = 4096;
 /// How often the thread that gives leases back looks whether we stop: maps may outlive us.
 const STOP_LOOK: Duration = Duration::from_millis(200);
+/// Ends connections that were told of no socket, or of the one before: also those whose Hello was on its way when it changed.
+fn end_untold(shared: &Shared, socket: &SocketName) {
+    for link in shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone()) {
+        if link.told.as_ref() != Some(socket) {
+            link.end_in_order(Ended::Moved);
+        }
+    }
+}

@@ -178,11 +178,8 @@ fn admit(door: &Weak<Door>, shared: &Weak<Shared>, incoming: Incoming) {
         let _ = incoming.retry();
         return;
     }
-    let Some(guard) = shared.admit_stranger() else {
-        shared.counters.auth_refused.add("too_many");
-        return incoming.refuse();
-    };
     let from = incoming.remote_address();
+    let Some(guard) = shared.admit_stranger(from.ip()) else { return incoming.refuse() };
     let on_thread = Arc::clone(&shared);
     shared.spawn("tl-quic-in", move || {
         let until = Instant::now() + on_thread.config.handshake;

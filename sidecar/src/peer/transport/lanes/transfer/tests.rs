@@ -63,7 +63,7 @@ fn it_waits_for_a_lane_as_long_as_there_is_time_for_another_way() {
 fn what_came_is_counted_with_the_lanes_that_brought_it() {
     let (_arena, _block, transfer) = transfer(GRANULE);
     for (lane, bytes) in [(0, 5), (7, 6), (0, 7)] {
-        transfer.came(lane, bytes, &crate::peer::tests::world::name("b"), false);
+        transfer.came(lane, bytes, &crate::peer::tests::world::name("b"), None);
     }
     assert_eq!(transfer.travelled(), (18, 2));
 }
@@ -107,8 +107,8 @@ fn a_landing_is_taken_back_only_while_nobody_writes_it() {
     assert!(transfer.reclaim().is_none());
     assert!(matches!(landed(&transfer, first, None), Landed::More));
     assert!(transfer.give_back(second).is_none());
-    let (landing, prefix) = transfer.reclaim().unwrap();
-    assert_eq!((landing.len(), prefix), (4 * GRANULE, GRANULE));
+    let Reclaimed { landing, prefix, ahead } = transfer.reclaim().unwrap();
+    assert_eq!((landing.len(), prefix, ahead), (4 * GRANULE, GRANULE, Vec::new()));
     assert!(transfer.reclaim().is_none() && transfer.untaken() == 0);
 }
 

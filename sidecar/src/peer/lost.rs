@@ -1,0 +1,96 @@
+//! Why holders are lost, as we say it, as it is counted, and as the wire has it.
+
+use tensorlane_proto::frame::HOLDERS_TRIED;
+use tensorlane_proto::generated as v1;
+
+use super::aid;
+use super::api::LostHolder;
+
+/// Holders that a pull may lose where most of them refused: each costs a round trip, and says that one that had it has let it go.
+const REFUSED_MAX: usize = 8;
+
+/// Why a pull does not go on from a holder. The words are for good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HolderLost {
+    /// It was not reached, or its connection ended.
+    Unreachable,
+    /// It has no such tensor, or does not give it to us.
+    Refused,
+    /// No byte came though some were due.
+    Stalled,
+    /// It lives, and had nothing for too long.
+    Starved,
+    /// It sent other bytes than it summed, or than the owner has.
+    Altered,
+    /// At its rate the rest would come after the deadline.
+    Slow,
+    /// It was unreachable or stalled a moment ago, or there is no lane to it now, and it was not asked.
+    Cooldown,
+    /// Another connection with it took the place of the one that it was asked on, twice.
+    Replaced,
+}
+
+impl HolderLost {
+    /// The word in metrics and logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::Stalled => "stalled",
+            Self::Starved => "starved",
+            Self::Altered => "altered",
+            Self::Slow => "slow",
+            Self::Cooldown => "cooldown",
+            Self::Replaced => "replaced",
+        }
+    }
+
+    /// Whether it is not to be asked again for a while, for whatever tensor.
+    pub(super) fn is_for_a_while(self) -> bool {
+        matches!(self, Self::Unreachable | Self::Stalled)
+    }
+}
+
+impl From<HolderLost> for v1::LostReason {
+    fn from(why: HolderLost) -> Self {
+        match why {
+            HolderLost::Unreachable | HolderLost::Cooldown | HolderLost::Replaced => Self::Unreachable,
+            HolderLost::Refused => Self::Refused,
+            HolderLost::Stalled => Self::Stalled,
+            HolderLost::Starved => Self::Starved,
+            HolderLost::Altered => Self::Altered,
+            HolderLost::Slow => Self::Slow,
+        }
+    }
+}
+
+/// Why a holder is lost, where that is said.
+fn why(reason: v1::LostReason) -> Option<HolderLost> {
+    Some(match reason {
+        v1::LostReason::Unspecified => return None,
+        v1::LostReason::Unreachable => HolderLost::Unreachable,
+        v1::LostReason::Refused => HolderLost::Refused,
+        v1::LostReason::Stalled => HolderLost::Stalled,
+        v1::LostReason::Starved => HolderLost::Starved,
+        v1::LostReason::Altered => HolderLost::Altered,
+        v1::LostReason::Slow => HolderLost::Slow,
+    })
+}
+
+/// Whether a reader that has lost these asks another one. One that refuses says so at once, and counts for less.
+pub fn asks_on(lost: &[LostHolder]) -> bool {
+    let dear = lost.iter().filter(|lost| lost.why != Some(HolderLost::Refused)).count();
+    dear < HOLDERS_TRIED && lost.len() < REFUSED_MAX
+}
+
+/// One that is lost, as the wire has it.
+pub(super) fn life(lost: &LostHolder) -> v1::Life {
+    let why = lost.why.map_or(v1::LostReason::Unspecified, v1::LostReason::from);
+    v1::Life { lost: why.into(), ..aid::life(&lost.peer) }
+}
+
+/// One that is lost, as we have it. A reason that this release does not know is none.
+pub(super) fn holder(life: &v1::Life) -> Option<LostHolder> {
+    let why = v1::LostReason::try_from(life.lost).ok().and_then(why);
+    aid::key(life).map(|peer| LostHolder { peer, why })
+}

@@ -1,0 +1,43 @@
+//! What is left of a pull whose bytes are here and not proven yet: its lease at the owner, and the word whether others may have
+//! the tensor from us. Nobody is named a holder of what was found wrong.
+
+use std::sync::{Arc, Weak};
+
+use tensorlane_proto::Incarnation;
+
+use super::remote::{Peer, Todo};
+use super::shared::Shared;
+
+/// The lease of a pull that is over but for its proof. It ends when this is dropped.
+pub struct Receipt {
+    pub(super) shared: Weak<Shared>,
+    pub(super) peer: Arc<Peer>,
+    /// The call and the tensor.
+    pub(super) pull: (u64, u64),
+    /// The life of the owner.
+    pub(super) expected: Option<Incarnation>,
+    pub(super) holds: bool,
+}
+
+impl Receipt {
+    /// The tensor is here, proven, and may be had for others.
+    pub fn holds(mut self) {
+        self.holds = true;
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mut todo = Todo::default();
+        self.peer.state.lock().end_lease(self.pull, self.expected, self.holds, &mut todo);
+        shared.perform(todo);
+    }
+}
+
+impl std::fmt::Debug for Receipt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (call, id) = self.pull;
+        f.debug_struct("Receipt").field("call", &call).field("id", &id).finish_non_exhaustive()
+    }
+}
