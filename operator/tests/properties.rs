@@ -125,14 +125,16 @@ fn exchange() -> impl Strategy<Value = ExchangeSpec> {
         one_of(&["required", "none"]),
         one_of(&["auto", "none", "broker", "legacy_ipc"]),
         one_of(&["off", "claim", "hostPath"]),
+        maybe((0..=8).prop_map(|readers: i32| json!(readers))),
     );
-    parts.prop_map(|(transports, require, encryption, mode, same_node)| {
+    parts.prop_map(|(transports, require, encryption, mode, same_node, fan_out)| {
         let spec = object(vec![
             ("transports", transports),
             ("require", require),
             ("security", encryption.map(|encryption| json!({"encryption": encryption}))),
             ("gpu", mode.map(|mode| json!({"mode": mode}))),
             ("sameNode", same_node),
+            ("fanOut", fan_out),
         ]);
         serde_json::from_value(spec).unwrap()
     })

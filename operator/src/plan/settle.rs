@@ -12,6 +12,9 @@ use crate::abilities::{unsupported, unsupported_wishes};
 use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, Wishes, cpu, memory};
 use crate::quantity::Amount;
 
+/// Most readers of a tensor that one sidecar serves at a time.
+const FAN_OUT_MAX: i32 = 8;
+
 /// Everything that is decided about a sidecar, its resources under limits excepted.
 #[derive(Clone, Debug)]
 pub(super) struct Settled {
@@ -28,6 +31,8 @@ pub(super) struct Settled {
     pub(super) lease_grace: Option<String>,
     pub(super) ticket_ttl: Option<String>,
     pub(super) same_node: SameNode,
+    /// Absent where the exchange does not say it.
+    pub(super) fan_out: Option<i32>,
     /// The pod does not share its process namespace yet, and is to.
     pub(super) share_process_namespace: bool,
 }
@@ -38,6 +43,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
     refuse_unsupported(wishes, &exchange, &spec, facts)?;
     let sizes = Sizes::of(wishes, &exchange, &spec, facts)?;
     let same_node = same_node(&exchange, &spec, facts)?;
+    let fan_out = fan_out(&exchange, &spec)?;
     let share_process_namespace = share_process_namespace(wishes, view)?;
     let gpu = gpu_mode(wishes, &spec, view, facts, share_process_namespace)?;
     let transports = transports(wishes, &spec, &exchange)?;
@@ -59,6 +65,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
         lease_grace: gc.lease_grace,
         ticket_ttl: gc.ticket_ttl,
         same_node,
+        fan_out,
         share_process_namespace,
     })
 }
@@ -134,6 +141,19 @@ impl Sizes {
             base: wishes.memory.or(base).unwrap_or(defaults.base),
             cpu: wishes.cpu.or(time).unwrap_or(defaults.cpu),
         })
+    }
+}
+
+/// As many as a sidecar takes, or it would not start.
+fn fan_out(exchange: &str, spec: &ExchangeSpec) -> Result<Option<i32>, Deny> {
+    match spec.fan_out {
+        Some(readers) if !(0..=FAN_OUT_MAX).contains(&readers) => Err(Deny::InvalidExchange {
+            exchange: exchange.to_owned(),
+            field: "fanOut",
+            value: readers.to_string(),
+            wrong: format!("not a number from 0 to {FAN_OUT_MAX}"),
+        }),
+        readers => Ok(readers),
     }
 }
 

@@ -145,6 +145,8 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
             Status(json!({"addresses": vec!["h:1"; 9]})),
         ),
         ("should be greater than or equal to 0", Status(json!({"offer": offer(-1, 1, &[])}))),
+        ("should be greater than or equal to 0", Exchange(json!({"fanOut": -1}))),
+        ("should be less than or equal to 8", Exchange(json!({"fanOut": 9}))),
         ("supported values: \"shm\", \"cuda_ipc\", \"tcp\", \"quic\"", transports(&["rdma"])),
         ("Duplicate value", transports(&["tcp", "tcp"])),
     ]
@@ -154,7 +156,7 @@ fn right() -> Vec<Trial> {
     let everything = json!({
         "transports": ["shm", "cuda_ipc", "tcp", "quic"], "require": ["encrypted"], "arena": {"size": "2Gi"},
         "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
-        "sameNode": "claim", "gpu": {"mode": "auto"},
+        "sameNode": "claim", "fanOut": 8, "gpu": {"mode": "auto"},
         "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},
         "sidecar": {"resources": {"cpu": "200m", "memory": "256Mi"}, "logLevel": "debug"},
     });

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod served;
+mod watching;
 
 use serde_json::{Value, json};
 
@@ -106,6 +107,39 @@ fn routes_of_all_namespaces_are_one_matrix_for_each_exchange_with_what_its_own_p
         served.says("routes -A --exchange x", 1).contains("there is no TensorExchange x in all namespaces")
     );
     assert!(served.says("routes -n ml", 0).starts_with("PEER  a"));
+}
+
+#[test]
+fn an_exchange_is_asked_for_by_its_name() {
+    let served = two_namespaces();
+    let other = json!({
+        "apiVersion": "tensorlane.dev/v1alpha1", "kind": "TensorExchange",
+        "metadata": {"namespace": "ml", "name": "other", "generation": 1}, "spec": {},
+    });
+    let path = "/apis/tensorlane.dev/v1alpha1/namespaces/ml/tensorexchanges";
+    served.has(path, list(std::slice::from_ref(&other)));
+    assert_eq!(served.says("routes -n ml --exchange other", 0), "PEER\n");
+    let told = served.says("routes -n ml", 1);
+    assert!(told.contains("there is no TensorExchange default in namespace ml"), "{told}");
+    assert!(told.contains("-> `kubectl get tensorexchanges -n ml` lists"), "{told}");
+}
+
+#[test]
+fn an_error_says_what_to_do() {
+    let served = Served::start();
+    for (line, remedy) in [
+        ("peers", "`kubectl tensorlane check`"),
+        ("routes", "`kubectl tensorlane check`"),
+        ("check", "`kubectl tensorlane check`"),
+        ("routes --context nowhere", "`kubectl config get-contexts`"),
+        ("routes --kubeconfig /nowhere", "`kubectl config get-contexts`"),
+    ] {
+        let told = served.says(line, 1);
+        assert!(
+            told.starts_with("error: ") && told.contains("\n  -> ") && told.contains(remedy),
+            "{line}: {told}"
+        );
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -18,6 +19,7 @@ pub(crate) struct Served {
     folder: TempDir,
     address: SocketAddr,
     answers: Answers,
+    ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -39,9 +41,10 @@ impl Served {
             "users": [{"name": "x", "user": {}}],
         });
         std::fs::write(folder.path().join("kubeconfig"), config.to_string()).unwrap();
-        let known = Arc::clone(&answers);
-        let thread = std::thread::spawn(move || serve(&listener, &known));
-        Served { folder, address, answers, thread: Some(thread) }
+        let ended = Arc::new(AtomicBool::new(false));
+        let (known, over) = (Arc::clone(&answers), Arc::clone(&ended));
+        let thread = std::thread::spawn(move || serve(&listener, &known, &over));
+        Served { folder, address, answers, ended, thread: Some(thread) }
     }
 
     /// From now on this is what is there.
@@ -71,7 +74,8 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // A call without a request ends it.
+        self.ended.store(true, Ordering::Release);
+        // So that it looks. A connection on which nothing is said ends nothing by itself.
         drop(TcpStream::connect(self.address));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -79,25 +83,45 @@ impl Drop for Served {
     }
 }
 
-/// One request a connection, until one comes without any.
-fn serve(listener: &TcpListener, answers: &Answers) {
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { return };
-        let Some(first) = request(&mut BufReader::new(&stream)) else { return };
-        let path = first.split(' ').nth(1).unwrap_or_default();
-        let path = path.split('?').next().unwrap_or_default();
-        let found = answers.lock().unwrap().get(path).cloned();
-        let missing = json!({
-            "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
-            "message": "not here", "metadata": {},
-        });
-        let (status, body) = found.map_or(("404 Not Found", missing), |object| ("200 OK", object));
-        let body = body.to_string();
-        let head = "Content-Type: application/json\r\nConnection: close";
-        // Whoever asked may have gone.
-        let _ =
-            write!(&stream, "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+/// One request a connection, a thread each: a client may open one more than it uses.
+fn serve(listener: &TcpListener, answers: &Answers, ended: &AtomicBool) {
+    std::thread::scope(|scope| {
+        for stream in listener.incoming() {
+            let Ok(stream) = stream else { return };
+            if ended.load(Ordering::Acquire) {
+                return;
+            }
+            scope.spawn(move || answer(&stream, answers));
+        }
+    });
+}
+
+/// Answers the request of a connection, if there is one.
+fn answer(stream: &TcpStream, answers: &Answers) {
+    let Some(first) = request(&mut BufReader::new(stream)) else { return };
+    let target = first.split(' ').nth(1).unwrap_or_default();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let found = answers.lock().unwrap().get(path).cloned().map(|object| selected(object, query));
+    let missing = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+        "message": "not here", "metadata": {},
+    });
+    let (status, body) = found.map_or(("404 Not Found", missing), |object| ("200 OK", object));
+    let body = body.to_string();
+    let head = "Content-Type: application/json\r\nConnection: close";
+    // Whoever asked may have gone.
+    let _ = write!(&*stream, "HTTP/1.1 {status}\r\n{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+}
+
+/// Of a list what a selector of the name leaves.
+fn selected(mut object: Value, query: &str) -> Value {
+    let selectors = query.split('&').filter_map(|pair| pair.strip_prefix("fieldSelector=metadata.name%3D"));
+    for name in selectors {
+        if let Some(items) = object["items"].as_array_mut() {
+            items.retain(|item| item["metadata"]["name"] == name);
+        }
     }
+    object
 }
 
 /// The first line of a request, which is read to the end: a connection that is closed on what nobody read is reset.

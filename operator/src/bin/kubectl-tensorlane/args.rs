@@ -1,6 +1,7 @@
 //! What the command understands.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -73,6 +74,13 @@ pub(crate) enum Command {
         /// The exchange [default: default; with --all-namespaces every one].
         #[arg(long, value_name = "NAME")]
         exchange: Option<String>,
+        /// Go on, and show what changes: on a terminal in place, into a pipe or file each state below the one before, with
+        /// -o json each in a line of its own. Ends with Ctrl-C, or with whoever reads.
+        #[arg(short, long)]
+        watch: bool,
+        /// How often to look, such as 500ms, 5s or 1m; 100ms at least. Each look reads peers, exchanges and pods.
+        #[arg(long, default_value = "2s", value_parser = interval, value_name = "DURATION", requires = "watch")]
+        interval: Duration,
     },
 }
 
@@ -84,13 +92,34 @@ impl Args {
                 ErrorKind::ArgumentConflict,
                 "explain is about one object, which has one namespace: say --namespace NAME in place of --all-namespaces",
             )),
-            Command::Routes { exchange: exchange @ None } if !self.all_namespaces => {
+            Command::Routes { exchange: exchange @ None, .. } if !self.all_namespaces => {
                 *exchange = Some(DEFAULT_EXCHANGE.to_owned());
                 Ok(self)
             }
             _ => Ok(self),
         }
     }
+}
+
+/// The shortest time between two looks: each is several calls of the API server.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// `500ms`, `5s` or `1m`.
+fn interval(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write such as 500ms, 5s or 1m");
+    let unit = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..unit].parse().map_err(|_| wrong())?;
+    let milliseconds = match &text[unit..] {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return Err(wrong()),
+    };
+    let interval = Duration::from_millis(number.checked_mul(milliseconds).ok_or_else(wrong)?);
+    if interval < INTERVAL_MIN {
+        return Err(format!("{text:?} is shorter than {INTERVAL_MIN:?}"));
+    }
+    Ok(interval)
 }
 
 /// An object that can be explained.
@@ -148,12 +177,22 @@ mod tests {
         let refused = args("x explain pod/a -A").unwrap_err();
         assert_eq!((refused.kind(), refused.exit_code()), (ErrorKind::ArgumentConflict, 2));
         let exchange = |line: &str| match args(line).unwrap().command {
-            Command::Routes { exchange } => exchange,
+            Command::Routes { exchange, .. } => exchange,
             other => unreachable!("{other:?}"),
         };
         assert_eq!(exchange("x routes").as_deref(), Some("default"));
         assert_eq!(exchange("x routes -A --exchange default").as_deref(), Some("default"));
         assert_eq!(exchange("x routes -A"), None, "every one");
+    }
+
+    #[test]
+    fn an_interval_is_a_number_and_a_unit_and_not_too_short() {
+        let parsed = |text| interval(text).map(|interval| interval.as_millis());
+        assert_eq!([parsed("100ms"), parsed("2s"), parsed("1m")], [Ok(100), Ok(2_000), Ok(60_000)]);
+        for wrong in ["", "5", "s", "99ms", "1h", "-1s", "99999999999999999999s", "9999999999999999m"] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+        assert!(Args::try_parse_from(["x", "routes", "--interval", "1s"]).is_err(), "only with --watch");
     }
 
     #[test]

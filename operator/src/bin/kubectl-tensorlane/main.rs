@@ -7,6 +7,8 @@ mod args;
 mod read;
 mod settings;
 mod show;
+mod trouble;
+mod watch;
 
 use std::error::Error;
 use std::io::Write;
@@ -17,12 +19,13 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::json;
 use tensorlane_operator::findings::{self, Finding};
-use tensorlane_operator::inspect::routes::{self, Requires};
+use tensorlane_operator::inspect::routes::{self, Matrix, Requires};
 use tensorlane_operator::inspect::{cluster, explain, peers};
-use tensorlane_proto::crd::TensorPeer;
 
 use crate::args::{Args, Command, Format};
 use crate::read::Reader;
+use crate::trouble::Trouble;
+use crate::watch::Flow;
 
 fn main() -> ExitCode {
     let args = Args::parse().checked().unwrap_or_else(|error| error.exit());
@@ -48,41 +51,72 @@ async fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
             let rows = peers::rows(&listed, exchange.as_deref());
             print(args, || json!(rows), || show::peers(&rows, args.all_namespaces))
         }
-        Command::Routes { exchange } => {
-            let exchanges = reader.exchanges(exchange.as_deref()).await?;
-            let peers = reader.typed::<TensorPeer>().await?;
-            let matrices = routes::matrices(&exchanges, &peers, &requires(&reader).await);
+        Command::Routes { exchange, watch: false, .. } => {
+            let (matrices, notes) = matrices(&reader, exchange.as_deref()).await?;
+            notes.iter().for_each(|note| eprintln!("note: {note}"));
             print(args, || routes::json(&matrices), || show::routes(&matrices, args.all_namespaces))
+        }
+        Command::Routes { exchange, interval, .. } => {
+            let mut told = Vec::new();
+            let look = async || {
+                let (matrices, notes) = matrices(&reader, exchange.as_deref()).await?;
+                // Those that stay are not told again.
+                notes.iter().filter(|note| !told.contains(*note)).for_each(|note| eprintln!("note: {note}"));
+                told = notes;
+                Ok(match args.output {
+                    Format::Json => format!("{}\n", routes::json(&matrices)),
+                    Format::Text => show::routes(&matrices, args.all_namespaces),
+                })
+            };
+            watch::watch(Flow::here(args.output == Format::Json), *interval, look).await.map(|()| 0)
         }
     }
 }
 
+/// The routes of the exchange, or of each, and what cannot be known of them.
+async fn matrices(
+    reader: &Reader,
+    exchange: Option<&str>,
+) -> Result<(Vec<Matrix>, Vec<String>), Box<dyn Error>> {
+    let exchanges = reader.exchanges(exchange).await?;
+    let peers = reader.typed_peers().await?;
+    let (requires, notes) = requires(reader).await;
+    Ok((routes::matrices(&exchanges, &peers, &requires), notes))
+}
+
 /// What the pods require of their routes by their own annotations; what cannot be known is told, and no error.
-async fn requires(reader: &Reader) -> Requires {
+async fn requires(reader: &Reader) -> (Requires, Vec<String>) {
+    let mut notes = Vec::new();
     let pods = reader.pods().await.unwrap_or_else(|why| {
-        eprintln!("note: what pods require of their routes is not known, for they cannot be read: {why}");
+        notes.push(format!("what pods require of their routes is not known: {why}"));
         Vec::new()
     });
     let requires = routes::requires(pods);
-    requires.wrong.iter().for_each(|wrong| eprintln!("note: {wrong}"));
-    requires
+    notes.extend(requires.wrong.iter().map(ToString::to_string));
+    (requires, notes)
 }
 
 async fn connect(args: &Args) -> Result<Reader, Box<dyn Error>> {
     let options = KubeConfigOptions { context: args.context.clone(), ..KubeConfigOptions::default() };
     // A context is one of a kubeconfig; without one a pod may ask, too.
-    let mut config = match (&args.kubeconfig, &args.context) {
-        (Some(file), _) => Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &options).await?,
-        (None, Some(_)) => Config::from_kubeconfig(&options).await?,
-        (None, None) => Config::infer().await?,
+    let config = match (&args.kubeconfig, &args.context) {
+        (Some(file), _) => {
+            let file = Kubeconfig::read_from(file).map_err(|error| Trouble::of_config(&error))?;
+            Config::from_custom_kubeconfig(file, &options).await.map_err(|error| Trouble::of_config(&error))
+        }
+        (None, Some(_)) => {
+            Config::from_kubeconfig(&options).await.map_err(|error| Trouble::of_config(&error))
+        }
+        (None, None) => Config::infer().await.map_err(|error| Trouble::of_config(&error)),
     };
+    let mut config = config?;
     if let Some(user) = &args.as_user {
         config.auth_info.impersonate = Some(user.clone());
         config.auth_info.impersonate_groups = Some(args.as_group.clone());
     }
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     Ok(Reader::new(
-        Client::try_from(config)?,
+        Client::try_from(config).map_err(|error| Trouble::of_config(&error))?,
         namespace,
         args.all_namespaces,
         args.operator_namespace.clone(),

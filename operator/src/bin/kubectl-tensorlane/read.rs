@@ -20,10 +20,11 @@ use tensorlane_operator::manifests::{Installation, objects};
 use tensorlane_operator::names::{INJECT, INJECTED};
 use tensorlane_operator::plan::Facts;
 use tensorlane_operator::webhook::{FactSource, KubeFacts};
-use tensorlane_proto::crd::TensorExchange;
+use tensorlane_proto::crd::{TensorExchange, TensorPeer};
 
 use crate::args::Object;
 use crate::settings::Settings;
+use crate::trouble::Trouble;
 
 /// How many objects are read at a time.
 const PAGE: u32 = 500;
@@ -57,7 +58,8 @@ impl Reader {
     /// Everything that a check looks at.
     pub(crate) async fn cluster(&self) -> Result<Cluster, Box<dyn Error>> {
         // Who is there at all: a wrong address must not read as a cluster in which everything is missing.
-        self.client.apiserver_version().await?;
+        let version = self.client.apiserver_version().await;
+        version.map_err(|error| Trouble::of_reading("the version of the API server", &error))?;
         let system = Some(self.operator_namespace.as_str());
         let slices = "kubernetes.io/service-name=tensorlane-webhook";
         Ok(Cluster {
@@ -199,26 +201,37 @@ impl Reader {
 
     /// The peers.
     pub(crate) async fn peers(&self) -> Result<Vec<Value>, Box<dyn Error>> {
-        match self.list(OURS, "TensorPeer", self.scope(), "").await {
-            Seen::Hidden(why) => Err(format!("the peers of {} cannot be read: {why}", self.place()).into()),
-            seen => Ok(seen.items().to_vec()),
-        }
+        let api = self.api(OURS, "TensorPeer", self.scope());
+        let peers = pages(ListParams::default(), async |page| api.list(page).await).await;
+        let peers =
+            peers.map_err(|error| Trouble::of_reading(&format!("the peers of {}", self.place()), &error))?;
+        Ok(peers.iter().map(serde_json::to_value).collect::<Result<_, _>>()?)
     }
 
     /// The exchanges, or those of a name, of which there must be one.
     pub(crate) async fn exchanges(&self, name: Option<&str>) -> Result<Vec<TensorExchange>, Box<dyn Error>> {
-        let mut all: Vec<TensorExchange> = self.typed().await?;
-        if let Some(name) = name {
-            all.retain(|exchange| exchange.name_any() == name);
-            if all.is_empty() {
-                return Err(format!("there is no TensorExchange {name} in {}", self.place()).into());
-            }
+        let named = name.map(|name| format!("metadata.name={name}")).unwrap_or_default();
+        let all: Vec<TensorExchange> = self.typed("exchanges", &named).await?;
+        if let Some(name) = name.filter(|_| all.is_empty()) {
+            let lists = self.scope().map_or_else(|| "-A".to_owned(), |namespace| format!("-n {namespace}"));
+            return Err(Trouble::new(
+                format!("there is no TensorExchange {name} in {}", self.place()),
+                format!(
+                    "`kubectl get tensorexchanges {lists}` lists those that there are; --exchange names one"
+                ),
+            )
+            .into());
         }
         Ok(all)
     }
 
-    /// The peers, or the exchanges, as what they are.
-    pub(crate) async fn typed<K>(&self) -> kube::Result<Vec<K>>
+    /// The peers as what they are.
+    pub(crate) async fn typed_peers(&self) -> Result<Vec<TensorPeer>, Trouble> {
+        self.typed("peers", "").await
+    }
+
+    /// Objects as what they are, those that a field selects; what people call them.
+    async fn typed<K>(&self, what: &str, fields: &str) -> Result<Vec<K>, Trouble>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + DeserializeOwned + Debug,
     {
@@ -226,17 +239,20 @@ impl Reader {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
-        pages("", async |page| api.list(page).await).await
+        let all = pages(ListParams::default().fields(fields), async |page| api.list(page).await).await;
+        all.map_err(|error| Trouble::of_reading(&format!("the {what} of {}", self.place()), &error))
     }
 
     /// What the pods say that have a sidecar.
-    pub(crate) async fn pods(&self) -> kube::Result<Vec<PodSaid>> {
+    pub(crate) async fn pods(&self) -> Result<Vec<PodSaid>, Trouble> {
         let api: Api<Pod> = match self.scope() {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
             None => Api::all(self.client.clone()),
         };
-        let labels = format!("{INJECTED}=true");
-        let pods = pages(&labels, async |page| api.list_metadata(page).await).await?;
+        let ours = ListParams::default().labels(&format!("{INJECTED}=true"));
+        let pods = pages(ours, async |page| api.list_metadata(page).await).await;
+        let pods =
+            pods.map_err(|error| Trouble::of_reading(&format!("the pods of {}", self.place()), &error))?;
         let said = |pod: PartialObjectMeta<Pod>| PodSaid {
             namespace: pod.namespace().unwrap_or_default(),
             name: pod.name_any(),
@@ -260,7 +276,7 @@ impl Reader {
 
     async fn list(&self, version: &str, kind: &str, namespace: Option<&str>, labels: &str) -> Seen {
         let api = self.api(version, kind, namespace);
-        match pages(labels, async |page| api.list(page).await).await {
+        match pages(ListParams::default().labels(labels), async |page| api.list(page).await).await {
             Ok(items) => Seen::There(json!({"items": items})),
             // The kind is not defined.
             Err(kube::Error::Api(status)) if status.code == 404 => Seen::Missing,
@@ -271,10 +287,10 @@ impl Reader {
 
 /// All pages of a list: whole, or not at all.
 async fn pages<K: Clone>(
-    labels: &str,
+    which: ListParams,
     list: impl AsyncFn(&ListParams) -> kube::Result<ObjectList<K>>,
 ) -> kube::Result<Vec<K>> {
-    let mut page = ListParams::default().labels(labels).limit(PAGE);
+    let mut page = which.limit(PAGE);
     let mut all = Vec::new();
     loop {
         let mut some = list(&page).await?;
