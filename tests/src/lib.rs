@@ -24,6 +24,8 @@ pub mod soak;
 pub mod tensors;
 pub mod transfer;
 pub mod wait;
+pub mod watching;
+pub mod ways;
 pub mod weather;
 pub mod workload;
 

@@ -57,6 +57,13 @@ impl SidecarOptions {
         self
     }
 
+    /// With what a setting is by default.
+    #[must_use]
+    pub fn default_of(mut self, path: &str) -> Self {
+        self.settings.retain(|(p, _)| p != path);
+        self
+    }
+
     /// With the identity key of that folder.
     #[must_use]
     pub fn identity(mut self, folder: &Path) -> Self {

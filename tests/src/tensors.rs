@@ -78,3 +78,23 @@ pub fn is_intact(tensor: &Tensor) -> bool {
     let seed = tensor.descriptor().metadata.value(SEED).and_then(|seed| seed.parse().ok());
     tensor.to_vec() == pattern(seed.expect("a seeded tensor"), tensor.packed_len())
 }
+
+/// The file behind the bytes of a tensor in this process, and where in it they begin, as `DEVICE:INODE+OFFSET`: whoever has the
+/// same maps the same pages.
+///
+/// # Panics
+/// Where the tensor has no bytes, or the kernel does not say.
+pub fn pages(tensor: &Tensor) -> String {
+    let start = tensor.view().expect("bytes").as_ptr() as usize;
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let hex = |digits: &str| usize::from_str_radix(digits, 16).expect("a number");
+    let found = maps.lines().find_map(|line| {
+        // from-to permissions offset device inode path
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (from, to) = words[0].split_once('-')?;
+        let (from, to) = (hex(from), hex(to));
+        let at = || format!("{}:{}+{}", words[3], words[4], hex(words[2]) + (start - from));
+        (from..to).contains(&start).then(at)
+    });
+    found.expect("it is mapped")
+}

@@ -22,7 +22,7 @@ const READ_WITHIN: Duration = Duration::from_secs(4);
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long nothing may come from a peer until its connection is taken for lost, by default.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(2);
 
 /// How long what is under way waits for a lost owner, in the exchange where a link is cut.
 const GRACE: Duration = Duration::from_secs(2);

@@ -1,7 +1,9 @@
 //! Pods of one node that share memory, on a real cluster: the directory comes from a DaemonSet and a claim as the chart makes
 //! them. Needs `cargo xtask cluster up` and the images `operator`, `sidecar` and `workload` on the nodes.
 
-use tensorlane_tests::cluster::{NODES, Namespace, cluster, eventually, image};
+use serde_json::Value;
+use tensorlane_tests::chart::{RELEASE, folder};
+use tensorlane_tests::cluster::{NODES, Namespace, cluster, eventually, image, succeeds, succeeds_with};
 use tensorlane_tests::http::metric;
 use tensorlane_tests::installed::Exchange;
 use tensorlane_tests::kubernetes::metrics;
@@ -9,55 +11,34 @@ use tensorlane_tests::pod::{Pod, PodOptions};
 
 const MIB: u64 = 1 << 20;
 
-/// The directory of an exchange on every node, and the volume that stands for it. The volume goes with it.
+/// The directory of an exchange on every node, and the volume and the claim that stand for it, as the chart makes them. The
+/// volume goes with this.
 struct Directories {
-    // The DaemonSet mounts the host's file system, which the namespace of the exchange need not allow.
-    _makers: Namespace,
+    // A release of its own would be in the way of the one that is installed, so its part is made alone, elsewhere: the
+    // DaemonSet mounts the host's file system, which the namespace of the exchange need not allow.
+    makers: Namespace,
     volume: String,
 }
 
 impl Directories {
     fn of(exchange: &Exchange) -> Self {
         let (makers, name) = (Namespace::new(), exchange.name());
-        let volume = format!("tensorlane-{name}-default");
-        makers.apply(&format!(
-            "apiVersion: apps/v1
-kind: DaemonSet
-metadata: {{name: directories}}
-spec:
-  selector: {{matchLabels: {{app: directories}}}}
-  template:
-    metadata: {{labels: {{app: directories}}}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: main
-        image: {image}
-        command: [sh, -c, 'mkdir -p /node/{name}/default && chmod 1777 /node/{name}/default && exec sleep 100000']
-        securityContext: {{runAsUser: 0}}
-        volumeMounts: [{{name: node, mountPath: /node}}]
-      volumes:
-      - {{name: node, hostPath: {{path: /run/tensorlane, type: DirectoryOrCreate}}}}
----
-apiVersion: v1
-kind: PersistentVolume
-metadata: {{name: {volume}}}
-spec:
-  capacity: {{storage: 1Mi}}
-  accessModes: [ReadWriteMany]
-  storageClassName: ''
-  claimRef: {{namespace: {name}, name: tensorlane-default}}
-  hostPath: {{path: /run/tensorlane/{name}/default, type: Directory}}
-",
-            image = image("workload"),
-        ));
-        exchange.apply(&format!(
-            "{{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: tensorlane-default}}, spec: {{
-              accessModes: [ReadWriteMany], storageClassName: '', volumeName: {volume},
-              resources: {{requests: {{storage: 1Mi}}}}}}}}"
-        ));
-        makers.kubectl(&["rollout", "status", "daemonset/directories", "--timeout=120s"]);
-        Self { _makers: makers, volume }
+        let this = Self { volume: format!("tensorlane-{name}-default"), makers };
+        let listed = [("namespace", name), ("name", "default"), ("claim", "true")];
+        let listed = listed.map(|(key, value)| format!("--set=sameNode.exchanges[0].{key}={value}"));
+        let workload = image("workload");
+        let (repository, _) = workload.rsplit_once(':').expect("an image has a tag");
+        let from = format!("--set=sameNode.image.repository={repository}");
+        let settings = [&from, &listed[0], &listed[1], &listed[2]].map(String::as_str);
+        let chart = folder().display().to_string();
+        let template = ["helm", "--namespace", this.makers.name(), "template", RELEASE, &chart];
+        // The oldest Kubernetes that the chart takes; nothing of this part depends on it.
+        let part = ["--show-only=templates/samenode.yaml", "--kube-version=1.33.0"];
+        let made = succeeds(&[&template[..], &part, &settings].concat());
+        // Each object says where it belongs.
+        succeeds_with(&["kubectl", "apply", "--filename=-"], &made);
+        this.makers.kubectl(&["rollout", "status", "daemonset/tensorlane-node", "--timeout=120s"]);
+        this
     }
 }
 
@@ -86,6 +67,9 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     let reference = owner.ask(&format!("store {} 1", 8 * MIB), "stored");
     assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "shm");
     assert_eq!(other.ask(&format!("read 60 {reference}"), "read"), "tcp");
+    let mut pages = |pod: &mut Pod<'_>| pod.ask(&format!("pages {reference}"), "pages");
+    let mapped = [&mut owner, &mut same, &mut other].map(&mut pages);
+    assert!(mapped[0] == mapped[1] && mapped[1] != mapped[2], "the pages that each maps: {mapped:?}");
     assert_eq!(same.ask(&format!("acquire {reference}"), "acquired"), "1");
     let used = |pod: &str| {
         metric(&metrics(exchange.name(), pod), "tensorlane_peer_foreign_bytes", &["state=\"used\""]) as u64
@@ -99,6 +83,14 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
         )
     };
     assert_eq!(["owner", "same", "other"].map(refused), [0.0; 3]);
+    // What is elsewhere comes to the node once.
+    let far = other.ask(&format!("store {} 2", 8 * MIB), "stored");
+    assert_eq!(owner.ask(&format!("acquire {far}"), "acquired"), "1");
+    assert_eq!(same.ask(&format!("read 60 {far}"), "read"), "shm");
+    let copies = |pod: &str| {
+        metric(&metrics(exchange.name(), pod), "tensorlane_transfer_neighbour_tensors_total", &[]) as u64
+    };
+    assert_eq!([copies("owner"), copies("same")], [0, 1]);
     // What is mapped outlives the sidecar that gave it.
     owner.kill_sidecar();
     assert_eq!(same.ask("verify", "intact"), "1");
@@ -136,6 +128,8 @@ spec:
         ));
     }
     exchange.await_peers(2);
+    // Sidecars are seen before the containers that they are for have begun.
+    exchange.kubectl(&["wait", "--for=condition=Ready", "pod/one", "pod/two", "--timeout=120s"]);
     for name in ["one", "two"] {
         eventually("its route to the other is shared memory", || {
             let peers = exchange.shell(name, "main", "tensorlane peers");
@@ -145,4 +139,23 @@ spec:
                 .then_some(())
         });
     }
+    moves_by_shared_memory(&exchange, "one", "two");
+}
+
+/// A tensor of one pod is got by the other where nothing but memory of the node will do.
+fn moves_by_shared_memory(exchange: &Exchange, owner: &str, reader: &str) {
+    let header = r#"{"x":{"dtype":"U8","shape":[1048576],"data_offsets":[0,1048576]}}"#;
+    let sum = |file: &str| format!("tail -c 1048576 {file} | sha256sum");
+    // A safetensors file: the length of its head, the head, the bytes.
+    let make = format!(
+        "{{ printf '\\200\\0\\0\\0\\0\\0\\0\\0%-128s' '{header}'; head -c 1048576 /dev/urandom; }} > /tmp/put"
+    );
+    let put = format!("{make} && tensorlane put /tmp/put --name moved >&2 && {}", sum("/tmp/put"));
+    let expected = exchange.shell(owner, "main", &put);
+    let get = "tensorlane get moved/x --require same_node --to /tmp/got --output json";
+    let said = exchange.shell(reader, "main", get);
+    let got: Value = serde_json::from_str(&said).expect("JSON");
+    let moved = &got["tensors"][0]["moved"];
+    assert_eq!((&moved["transport"], &moved["bytes"]), (&"shm".into(), &0.into()), "{said}");
+    assert_eq!(exchange.shell(reader, "main", &sum("/tmp/got")), expected);
 }

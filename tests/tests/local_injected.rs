@@ -70,7 +70,7 @@ fn a_sidecar_starts_with_what_the_planner_gives_it() {
     });
     let exchange = json!({
         "transports": ["tcp", "quic"], "gc": {"leaseGrace": "20s", "ticketTtl": "2m"},
-        "security": {"encryption": "required"},
+        "security": {"encryption": "required"}, "fanOut": 2,
     });
     let sidecar = Sidecar::with(options(variables(&annotations, &exchange)));
     let status = sidecar.client().status().unwrap();

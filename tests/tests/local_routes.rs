@@ -1,17 +1,14 @@
 //! `tensorlane routes` from outside: one look, and a watch that tells each change and ends with whoever reads it.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tensorlane_tests::process::signal;
-use tensorlane_tests::sidecar::bin_dir;
-use tensorlane_tests::wait::PATIENCE;
+use tensorlane_tests::watching::{self, Watch, up_to};
 use tensorlane_tests::{Sidecar, SidecarOptions, until};
 
 /// A sidecar whose peers file lists others that are not there.
@@ -36,28 +33,12 @@ impl Alone {
         write(&self.folder, others);
     }
 
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(bin_dir().join("tensorlane"));
-        command
-            .args(words)
-            .env_clear()
-            .env("TENSORLANE_SOCKETS", self.sidecar.sockets())
-            .stdin(Stdio::null());
-        command
-    }
-
     fn says(&self, words: &[&str]) -> String {
-        let output = self.command(words).output().expect("the command's binary");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
-        String::from_utf8(output.stdout).unwrap()
+        watching::says(&self.sidecar.sockets(), words)
     }
 
     fn watch(&self, words: &[&str]) -> Watch {
-        let words = [&["routes", "--watch", "--interval", "100ms"], words].concat();
-        let mut child = self.command(&words).stdout(Stdio::piped()).spawn().expect("the command's binary");
-        let out = child.stdout.take();
-        Watch { child, out }
+        Watch::routes(&self.sidecar.sockets(), words)
     }
 }
 
@@ -75,54 +56,6 @@ fn write(folder: &TempDir, others: &[&str]) {
     std::fs::rename(file("new"), file("peers.yaml")).unwrap();
 }
 
-/// A command that goes on. It ends with the test.
-struct Watch {
-    child: Child,
-    out: Option<ChildStdout>,
-}
-
-impl Watch {
-    /// Its lines, as they come.
-    fn lines(&mut self) -> Receiver<String> {
-        let out = self.out.take().expect("nobody reads it yet");
-        let (tell, lines) = channel();
-        std::thread::spawn(move || {
-            BufReader::new(out).lines().map_while(Result::ok).try_for_each(|line| tell.send(line))
-        });
-        lines
-    }
-
-    fn ended(&mut self) -> std::process::ExitStatus {
-        let mut status = None;
-        until("the watch ends", || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        });
-        status.unwrap()
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The next line for which something holds, and those before it.
-fn up_to(lines: &Receiver<String>, what: &str, is_it: impl Fn(&str) -> bool) -> Vec<String> {
-    let (deadline, mut seen) = (Instant::now() + PATIENCE, Vec::new());
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let line = lines.recv_timeout(left).unwrap_or_else(|_| panic!("{what} did not come after {seen:?}"));
-        seen.push(line);
-        if seen.last().is_some_and(|line| is_it(line)) {
-            return seen;
-        }
-    }
-}
-
 #[test]
 fn routes_are_a_matrix_of_peers_and_transports_with_the_reason_at_every_refusal() {
     let alone = Alone::new(&["b"]);
@@ -130,11 +63,15 @@ fn routes_are_a_matrix_of_peers_and_transports_with_the_reason_at_every_refusal(
     let told = alone.says(&["routes"]);
     let rows: Vec<Vec<&str>> = told.lines().map(|row| row.split_whitespace().collect()).collect();
     assert_eq!(rows[0], ["PEER", "STATE", "SHM", "CUDA_IPC", "TCP", "QUIC"], "{told}");
-    assert_eq!((rows[1][0], rows[1][2]), ("b", "policy"), "{told}");
+    // Whether it is idle, connecting or unreachable is a matter of the moment.
+    assert_eq!((rows[1][0], &rows[1][2..]), ("b", &["policy", "policy", "taken", "policy"][..]), "{told}");
     let json: Value = serde_json::from_str(&alone.says(&["routes", "-o", "json"])).unwrap();
     assert_eq!(json[0]["peer"], "b");
     let refused = json[0]["refusals"].as_array().unwrap();
     assert!(refused.contains(&json!({"transport": "shm", "why": "policy"})), "{json}");
+    assert_eq!(json[0]["transport"], "tcp", "{json}");
+    let standings = json[0]["candidates"].as_array().unwrap().iter().map(|one| one["standing"].as_str());
+    assert!(standings.eq(["refused", "refused", "taken", "refused"].map(Some)), "{json}");
     alone.sidecar.assert_all_free();
 }
 
@@ -155,7 +92,8 @@ fn a_watch_into_a_pipe_prints_a_block_for_each_change_and_nothing_between() {
     }
     assert!(blocks.windows(2).all(|two| two[0] != two[1]), "the same was told twice: {seen:?}");
     assert!(!seen.iter().any(|line| line.contains('\u{1b}')), "{seen:?}");
-    signal(watch.child.id(), Signal::INT);
+    // Not INT: whoever was started in the background by a shell leaves it ignored.
+    signal(watch.id(), Signal::TERM);
     watch.ended();
     alone.sidecar.assert_all_free();
 }
@@ -177,11 +115,11 @@ fn a_watch_in_json_prints_one_document_a_line() {
 fn a_watch_ends_with_whoever_reads_it() {
     let alone = Alone::new(&[]);
     let mut watch = alone.watch(&[]);
-    let mut out = BufReader::new(watch.out.take().unwrap());
+    let mut out = watch.out();
     let mut first = String::new();
     out.read_line(&mut first).unwrap();
     assert!(first.starts_with("PEER"), "{first}");
-    assert!(watch.child.try_wait().unwrap().is_none(), "it goes on while somebody reads");
+    assert!(watch.goes_on(), "it goes on while somebody reads");
     let began = Instant::now();
     drop(out);
     assert!(watch.ended().success());

@@ -156,6 +156,49 @@ fn a_reader_that_stands_still_is_left_by_its_reader() {
     });
 }
 
+/// Holders that a host did not go on from, for a reason.
+fn lost(peers: &Peers, host: usize, reason: &str) -> f64 {
+    peers.metric(host, "tensorlane_peer_lost_holders_total", &[&format!("reason=\"{reason}\"")])
+}
+
+#[test]
+fn a_reader_behind_a_slow_one_keeps_its_deadline() {
+    let peers = start(3);
+    // It takes forty seconds for what the owner sends in two.
+    peers.network.slow(1, 10);
+    let writer = peers.client(0);
+    let stored = put(&writer, 7, LARGE);
+    let (slow, quick) = (peers.client(1), peers.client(2));
+    std::thread::scope(|scope| {
+        let getting = scope.spawn(|| slow.acquire(stored.reference(), &seconds(120)));
+        until("some of it is there", || came(&peers, 1) > 0);
+        let tensor = quick.acquire(stored.reference(), &seconds(15)).unwrap();
+        assert!(is(&tensor, 7, LARGE));
+        assert_eq!(senders(&tensor), ["b", "a"], "{}", tensor.moved());
+        assert_eq!(lost(&peers, 2, "slow"), 1.0);
+        let tensor = getting.join().unwrap().unwrap();
+        assert!(is(&tensor, 7, LARGE) && senders(&tensor).is_empty(), "{}", tensor.moved());
+    });
+}
+
+#[test]
+fn a_reader_that_reaches_nobody_but_the_owner_waits_for_others_once() {
+    let peers = start(3);
+    let writer = peers.client(0);
+    let (holder, alone) = (peers.client(1), peers.client(2));
+    peers.network.lose(1, 2);
+    peers.network.lose(2, 1);
+    for seed in 1..4 {
+        let stored = put(&writer, seed, LARGE);
+        let held = holder.acquire(stored.reference(), &seconds(60)).unwrap();
+        let tensor = alone.acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(is(&tensor, seed, LARGE) && senders(&tensor).is_empty(), "{}", tensor.moved());
+        let waited = lost(&peers, 2, "unreachable") + lost(&peers, 2, "stalled");
+        assert_eq!((waited, lost(&peers, 2, "cooldown")), (1.0, (seed - 1) as f64), "{}", tensor.moved());
+        drop((held, tensor, stored));
+    }
+}
+
 /// Changes one byte of what follows from `seed` in the memory of a process, as nobody but root can.
 fn spoil(pid: u32, seed: u64) {
     let wanted = pattern(seed, 64);
@@ -179,11 +222,11 @@ fn spoil(pid: u32, seed: u64) {
 }
 
 #[test]
-fn what_a_holder_changed_is_found_and_the_tensor_comes_from_its_owner() {
-    let peers = start(3);
+fn what_a_holder_changed_is_found_and_the_tensor_comes_from_its_owner_and_from_that_holder_to_nobody() {
+    let peers = start(4);
     let writer = peers.client(0);
     let stored = put(&writer, 6, LARGE);
-    let readers: Vec<Client> = (1..3).map(|host| peers.client(host)).collect();
+    let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
     let copy = readers[0].acquire(stored.reference(), &seconds(60)).unwrap();
     spoil(peers.sidecars[1].pid(), 6);
     let tensor = readers[1].acquire(stored.reference(), &seconds(60)).unwrap();
@@ -192,6 +235,10 @@ fn what_a_holder_changed_is_found_and_the_tensor_comes_from_its_owner() {
     assert_eq!(sent(&peers, 1), LARGE, "it was tried");
     assert_eq!(sent(&peers, 0), 2 * LARGE);
     assert_eq!(peers.metric(2, "tensorlane_transfer_checksum_mismatches_total", &["place=\"pull\""]), 1.0);
-    drop((tensor, copy, stored, readers, writer));
+    // Who found it is no holder either: it got it alone.
+    let other = readers[2].acquire(stored.reference(), &seconds(60)).unwrap();
+    assert!(is(&other, 6, LARGE) && senders(&other).is_empty(), "{}", other.moved());
+    assert_eq!(sent(&peers, 1), LARGE, "nobody is given to it again");
+    drop((other, tensor, copy, stored, readers, writer));
     peers.assert_all_free();
 }

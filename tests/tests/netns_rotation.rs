@@ -11,7 +11,8 @@ use tensorlane_proto::DType;
 use tensorlane_tests::netns::{Entry, Peers};
 use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::tensors::{dense, pattern};
-use tensorlane_tests::{Sidecar, until};
+use tensorlane_tests::ways::WAYS;
+use tensorlane_tests::{Sidecar, SidecarOptions, until};
 
 const MI: u64 = 1 << 20;
 /// Each side changes its key at least twice in it, on a slow machine too.
@@ -19,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// How often the files are written.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Two sidecars that change their keys every two seconds.
-fn restless() -> Peers {
+/// Changes its key every two seconds.
+fn restless(options: SidecarOptions) -> SidecarOptions {
     // A busy machine may take a while to connect again.
     let settings =
         [("identity.rotateEvery", "2s"), ("identity.overlap", "1500ms"), ("deadlines.progress", "10s")];
-    Peers::start(2, |_, options| settings.into_iter().fold(options, |o, (path, value)| o.set(path, value)))
+    settings.into_iter().fold(options, |options, (path, value)| options.set(path, value))
 }
 
 /// The keys that a sidecar is to be listed with, as its own command prints them.
@@ -58,18 +59,38 @@ fn list_anew(peers: &Peers) {
 
 #[test]
 fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
-    let peers = restless();
-    let (gets, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    // Small and large by turns.
+    gets_while_keys_change(&Peers::start(2, |_, options| restless(options)), &[4096, MI], 10);
+}
+
+#[test]
+fn keys_change_on_both_sides_under_large_pulls_in_every_way_without_one_that_fails() {
+    for way in WAYS.iter().filter(|way| way.brings) {
+        let (peers, _node) = way.pair(|_, options| restless(options));
+        gets_while_keys_change(&peers, &[24 * MI, 24 * MI + 77], 4);
+        let counted = format!("way=\"{}\"", way.counted);
+        for host in 0..2 {
+            // Some may have gone on another way, on a busy machine.
+            let pulls = peers.metric(host, "tensorlane_peer_pulls_total", &[counted.as_str()]);
+            assert!(pulls >= 2.0, "{}: {pulls}", way.name);
+        }
+    }
+}
+
+/// Gets tensors of these sizes by turns in both directions until either sidecar has used three keys, and so many came either
+/// way.
+fn gets_while_keys_change(peers: &Peers, sizes: &[u64], least: u64) {
+    let (gets, done) = ([AtomicU64::new(0), AtomicU64::new(0)], AtomicBool::new(false));
     let mut used = [BTreeSet::new(), BTreeSet::new()];
     std::thread::scope(|scope| {
         let streams = [(0, 1), (1, 0)].map(|(owner, reader)| {
-            let (peers, gets, done) = (&peers, &gets, &done);
+            let (gets, done) = (&gets[owner], &done);
             scope.spawn(move || {
                 let (owner, reader) = (peers.client(owner), peers.client(reader));
                 let mut seed = 0;
                 while !done.load(Ordering::SeqCst) {
-                    // Another tensor each time, so that none comes from a copy; small and large by turns.
-                    let count = if seed % 2 == 0 { 4096 } else { MI };
+                    // Another tensor each time, so that none comes from a copy.
+                    let count = sizes[seed as usize % sizes.len()];
                     let bytes = pattern(seed, count as usize);
                     let stored = owner.put(&dense(DType::U8, &[count]), &bytes, &PutOptions::new()).unwrap();
                     let tensor = reader.acquire(stored.reference(), &AcquireOptions::new()).unwrap();
@@ -81,9 +102,12 @@ fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
         });
         let stop = Stop(&done);
         let until = Instant::now() + PATIENCE;
-        while used.iter().any(|keys| keys.len() < 3) && !streams.iter().any(ScopedJoinHandle::is_finished) {
-            assert!(Instant::now() < until, "keys are not changed: {used:?}");
-            list_anew(&peers);
+        let is_short = |gets: &AtomicU64| gets.load(Ordering::SeqCst) < least;
+        while (used.iter().any(|keys| keys.len() < 3) || gets.iter().any(is_short))
+            && !streams.iter().any(ScopedJoinHandle::is_finished)
+        {
+            assert!(Instant::now() < until, "keys are not changed, or nothing comes: {used:?} {gets:?}");
+            list_anew(peers);
             for (host, keys) in used.iter_mut().enumerate() {
                 keys.insert(peers.client(host).status().unwrap().fingerprint);
             }
@@ -94,16 +118,15 @@ fn keys_change_on_both_sides_under_a_stream_of_gets_without_one_that_fails() {
             stream.join().expect("no get fails");
         }
     });
-    assert!(gets.load(Ordering::SeqCst) > 10, "{gets:?} gets while {used:?}");
     // With the last word of both in the files the connection stands.
-    list_anew(&peers);
+    list_anew(peers);
     peers.await_connected();
     peers.assert_all_free();
 }
 
 #[test]
 fn a_key_that_the_file_does_not_list_is_never_used() {
-    let mut peers = restless();
+    let mut peers = Peers::start(2, |_, options| restless(options));
     let first = peers.client(0).status().unwrap().fingerprint;
     let announced = |peers: &Peers| printed_keys(&peers.sidecars[0]);
     until("the next key is made", || announced(&peers).len() == 2);

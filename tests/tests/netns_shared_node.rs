@@ -8,12 +8,12 @@ use std::path::Path;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tensorlane_client::{AcquireOptions, Client, PutOptions, Tensor};
+use tensorlane_client::{AcquireOptions, Client, PutOptions};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::tensors::{is_intact, put_pattern};
+use tensorlane_tests::tensors::{is_intact, pages, put_pattern};
 use tensorlane_tests::transfer::{MI, is, put, seconds};
 use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until};
 
@@ -41,18 +41,6 @@ fn foreign(peers: &Peers, host: usize, state: &str) -> u64 {
     peers.metric(host, "tensorlane_peer_foreign_bytes", &[&format!("state=\"{state}\"")]) as u64
 }
 
-/// The file behind the pages of a tensor in this process.
-fn inode(tensor: &Tensor) -> String {
-    let start = tensor.view().expect("bytes").as_ptr() as usize;
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let line = maps.lines().find(|line| {
-        let (from, to) = line.split_once(' ').and_then(|(range, _)| range.split_once('-')).unwrap();
-        let at = |hex| usize::from_str_radix(hex, 16).unwrap();
-        (at(from)..at(to)).contains(&start)
-    });
-    line.expect("it is mapped").split_whitespace().nth(4).unwrap().to_owned()
-}
-
 #[test]
 fn two_pods_of_a_node_map_the_same_pages_and_one_elsewhere_gets_bytes() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -65,7 +53,7 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_elsewhere_gets_bytes() {
         until("they have met", || route(&peers, 1, 0) == "shm");
         let mapped = same.acquire(stored.reference(), &on_node()).unwrap();
         assert_eq!((mapped.moved().transport, mapped.moved().bytes), (Some(Transport::Shm), 0));
-        assert!(is(&mapped, 1, 5 * MI + 77) && inode(&mapped) == inode(&own));
+        assert!(is(&mapped, 1, 5 * MI + 77) && pages(&mapped) == pages(&own));
         assert_eq!(peers.seen(1, 0).bytes_in, 0, "nothing travelled");
         let arena = same.status().unwrap().arena.unwrap_or_default();
         assert_eq!(
@@ -76,12 +64,12 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_elsewhere_gets_bytes() {
         assert_eq!(foreign(&peers, 1, "used"), 5 * MI + 77);
         let second = peers.client(1);
         let again = second.acquire(stored.reference(), &on_node()).unwrap();
-        assert!(again.moved().transport == Some(Transport::Shm) && inode(&again) == inode(&own));
+        assert!(again.moved().transport == Some(Transport::Shm) && pages(&again) == pages(&own));
         until("it is known that the other is elsewhere", || {
             route(&peers, 2, 0) == "tcp, not shm: other_node"
         });
         let copied = other.acquire(stored.reference(), &seconds(20)).unwrap();
-        assert!(copied.moved().transport == Some(Transport::Tcp) && inode(&copied) != inode(&own));
+        assert!(copied.moved().transport == Some(Transport::Tcp) && pages(&copied) != pages(&own));
     }
     peers.assert_all_free();
 }

@@ -5,7 +5,7 @@ mod slow {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use tensorlane_tests::soak::history::Recorder;
+    use tensorlane_tests::soak::history::{Kept, Recorder};
     use tensorlane_tests::soak::lap;
     use tensorlane_tests::soak::orders::Outcome;
     use tensorlane_tests::soak::world::World;
@@ -20,9 +20,11 @@ mod slow {
         eprintln!("repeat with {SEED}={seed}");
         let recorder = Arc::new(Recorder::default());
         let mut world = World::start(&recorder);
-        let report = lap::run(&mut world, &recorder, seed, TIME, &|| false);
-        eprintln!("{report}");
         let history = std::env::temp_dir().join(format!("tensorlane-soak-{seed}.jsonl"));
+        let kept = Kept { recorder: &recorder, to: &history };
+        let report = lap::run(&mut world, &recorder, seed, TIME, &|| false);
+        drop(kept);
+        eprintln!("{report}");
         if !report.violations.is_empty() {
             report.save(&history).unwrap();
         }

@@ -12,61 +12,44 @@ use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::signal;
 use tensorlane_tests::tensors::pattern;
 use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
-use tensorlane_tests::{SidecarOptions, reason, until};
+use tensorlane_tests::ways::{WAYS, Way};
+use tensorlane_tests::{reason, until};
 
-/// A way, and what makes two sidecars take it.
-struct Way {
-    name: &'static str,
-    settings: &'static [(&'static str, &'static str)],
-    /// The label of its pulls in the metrics.
-    counted: &'static str,
-    encrypted: bool,
-    /// What brings large tensors.
-    transport: Transport,
-}
-
-/// All of them.
-const WAYS: [Way; 4] = [
-    Way {
-        name: "stream",
-        settings: &[("peers.lanes", "0"), ("transports", "tcp")],
-        counted: "stream",
-        encrypted: true,
-        transport: Transport::Tcp,
-    },
-    Way {
-        name: "lanes in TLS",
-        settings: &[("peers.lanes", "3"), ("transports", "tcp")],
-        counted: "lanes",
-        encrypted: true,
-        transport: Transport::Tcp,
-    },
-    Way {
-        name: "plain lanes",
-        settings: &[("peers.lanes", "3"), ("encryption", "none"), ("transports", "tcp")],
-        counted: "lanes",
-        encrypted: false,
-        transport: Transport::Tcp,
-    },
-    Way {
-        name: "quic",
-        settings: &[("prefer", "quic")],
-        counted: "quic",
-        encrypted: true,
-        transport: Transport::Quic,
-    },
-];
-
-fn for_all(case: impl Fn(&Way, &mut Peers)) {
-    for way in &WAYS {
-        let set = |_, options: SidecarOptions| {
-            way.settings.iter().fold(options, |options, (path, value)| options.set(path, value))
-        };
+fn over<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers)) {
+    for way in ways {
         // So that an owner that is stopped for a moment keeps what it serves.
-        let mut peers = Peers::start(2, |host, options| set(host, options).set("gc.leaseGrace", "20s"));
+        let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", "20s"));
         case(way, &mut peers);
         peers.assert_free(1);
     }
+}
+
+fn for_all(case: impl Fn(&Way, &mut Peers)) {
+    over(WAYS.iter(), case);
+}
+
+/// For those with a middle to be in.
+fn for_all_that_bring(case: impl Fn(&Way, &mut Peers)) {
+    over(WAYS.iter().filter(|way| way.brings), case);
+}
+
+/// Checks what is told of a tensor of that size.
+fn assert_told(way: &Way, tensor: &Tensor, size: u64) {
+    let moved = tensor.moved();
+    if !way.brings {
+        // What has no bytes has nothing to map.
+        assert!(size == 0 || moved.transport == Some(way.transport), "{}: {moved}", way.name);
+        assert_eq!(moved.bytes, 0, "{}: {moved}", way.name);
+        return;
+    }
+    // Below 8 MiB everything comes on the control connection.
+    let by = if size >= 8 * MI { way.transport } else { Transport::Tcp };
+    assert_eq!(moved.transport, Some(by), "{}: {moved}", way.name);
+    // Whether a small one shared a frame with others makes no difference: it came, and is told to have come.
+    let [path] = &moved.paths[..] else { panic!("{}: {moved}", way.name) };
+    let taken = if size < 8 * MI { "stream" } else { way.counted };
+    assert_eq!(path.way.map(tensorlane_client::Way::as_str), Some(taken), "{moved}");
+    assert_eq!((path.bytes, &path.left), (size, &None));
 }
 
 fn get(reader: &Client, stored: &Stored) -> Tensor {
@@ -83,14 +66,7 @@ fn tensors_of_any_size_come_one_by_one_and_many_at_once_in_both_directions() {
             for (stored, size) in stored.iter().zip(sizes) {
                 let tensor = get(&reader, stored);
                 assert!(is(&tensor, size, size), "{}: {size} bytes", way.name);
-                // Below 8 MiB everything comes on the control connection.
-                let by = if size >= 8 * MI { way.transport } else { Transport::Tcp };
-                assert_eq!(tensor.moved().transport, Some(by), "{}: {}", way.name, tensor.moved());
-                // Whether a small one shared a frame with others makes no difference: it came, and is told to have come.
-                let [path] = &tensor.moved().paths[..] else { panic!("{}: {}", way.name, tensor.moved()) };
-                let taken = if size < 8 * MI { "stream" } else { way.counted };
-                assert_eq!(path.way.map(tensorlane_client::Way::as_str), Some(taken), "{}", tensor.moved());
-                assert_eq!((path.bytes, &path.left), (size, &None));
+                assert_told(way, &tensor, size);
             }
             let counted = format!("way=\"{}\"", way.counted);
             assert!(
@@ -119,15 +95,15 @@ fn tensors_of_any_size_come_one_by_one_and_many_at_once_in_both_directions() {
 }
 
 #[test]
-fn a_selection_comes_packed() {
+fn a_selection_comes_packed_or_is_a_view_of_what_is_there() {
     for_all(|way, peers| {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 5, 24 * MI);
         let ranges = Selection::Ranges(vec![Range::new(3, 24 * MI).step_by(2)]);
-        let tensor = reader.acquire(stored.reference(), &seconds(20).selection(ranges)).unwrap();
+        let tensor = reader.acquire(stored.reference(), &seconds(60).selection(ranges)).unwrap();
         let whole = pattern(5, 24 << 20);
         assert!(tensor.to_vec().iter().eq(whole.iter().skip(3).step_by(2)), "{}", way.name);
-        assert_eq!(tensor.moved().bytes, 12 * MI - 1);
+        assert_eq!(tensor.moved().bytes, if way.brings { 12 * MI - 1 } else { 0 });
     });
 }
 
@@ -148,7 +124,7 @@ fn encryption_that_is_required_is_had_or_refused() {
 
 #[test]
 fn a_reader_that_cancels_in_the_middle_is_answered_and_the_owner_is_told() {
-    for_all(|way, peers| {
+    for_all_that_bring(|way, peers| {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 6, LARGE);
         let cancel = Cancel::new();
@@ -173,9 +149,14 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
         let stored = put(&writer, 7, LARGE);
         let options = seconds(28);
         let tensor = std::thread::scope(|scope| {
-            let pulling = in_the_middle(scope, peers, &reader, stored.reference(), &options);
+            let begin = || scope.spawn(|| reader.acquire(stored.reference(), &options));
+            let begun =
+                way.brings.then(|| in_the_middle(scope, peers, &reader, stored.reference(), &options));
             signal(peers.sidecars[1].pid(), Signal::STOP);
-            peers.network.fast(0);
+            let pulling = begun.unwrap_or_else(begin);
+            if way.brings {
+                peers.network.fast(0);
+            }
             // The owner may think so, but nobody has told the reader.
             std::thread::park_timeout(Duration::from_millis(500));
             assert!(!pulling.is_finished(), "{}", way.name);
@@ -188,7 +169,7 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
 
 #[test]
 fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
-    for_all(|way, peers| {
+    for_all_that_bring(|way, peers| {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 8, LARGE);
         let options = seconds(4);
@@ -199,4 +180,20 @@ fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
         });
         assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
     });
+}
+
+#[test]
+fn an_owner_that_is_killed_leaves_what_is_mapped_and_nothing_else() {
+    for way in WAYS.iter().filter(|way| !way.brings) {
+        let (mut peers, _node) = way.pair(|_, options| options);
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = [put(&writer, 8, LARGE), put(&writer, 9, LARGE)];
+        let mapped = get(&reader, &stored[0]);
+        assert_eq!(mapped.moved().transport, Some(way.transport));
+        peers.sidecars[0].kill();
+        assert_eq!(reason(reader.acquire(stored[1].reference(), &seconds(4))), Reason::PeerUnreachable);
+        assert!(is(&mapped, 8, LARGE), "{}", way.name);
+        drop((mapped, stored, writer, reader));
+        peers.assert_free(1);
+    }
 }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorlane_tests::soak::history::Recorder;
+use tensorlane_tests::soak::history::{Kept, Recorder};
 use tensorlane_tests::soak::lap;
 use tensorlane_tests::soak::world::World;
 
@@ -35,7 +35,12 @@ fn main() -> ExitCode {
             break;
         }
         let seed = lap::seed_of(wanted.seed, number);
+        // Before it, so that a lap that never ends can be repeated.
+        println!("lap {number}, seed {seed}");
+        let panicked = wanted.histories.join(format!("panicked-{seed}.jsonl"));
+        let kept = Kept { recorder: &recorder, to: &panicked };
         let report = lap::run(&mut world, &recorder, seed, left.min(wanted.lap), &|| false);
+        drop(kept);
         println!("lap {number}, {report}");
         let history = wanted.histories.join("last.jsonl");
         if report.violations.is_empty() {

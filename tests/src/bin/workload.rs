@@ -4,6 +4,7 @@
 //! acquire TARGET...        acquired N         leases and maps tensors by name or reference, and holds them
 //! hold PREFIX              held N             the same for every name that begins so
 //! read SECONDS TARGET      read TRANSPORT     looks at every byte of a tensor within so many seconds, and gives it back
+//! pages TARGET             pages WHERE        which pages of which file a tensor is mapped from; gives it back
 //! verify                   intact N           every held tensor shows the bytes that its metadata promise
 //! drop                     dropped N          gives back what is held
 //! put NAME BYTES SEED      put REFERENCE      stores a pattern and holds the lease
@@ -33,7 +34,7 @@ use tensorlane_client::{
 };
 use tensorlane_memory::fork::spawn_child;
 use tensorlane_proto::{Reason, Reference};
-use tensorlane_tests::tensors::{Numbers, is_intact, pattern, put_pattern, seeded};
+use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern, seeded};
 
 /// How long a put of `fill` waits before the arena counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(300);
@@ -98,6 +99,9 @@ impl Workload {
             ["acquire", targets @ ..] => self.acquire(targets.iter().map(|word| target(word)).collect()),
             ["hold", prefix] => self.hold(prefix),
             ["read", seconds, of] => self.read(Duration::from_secs(number(seconds)), target(of)),
+            ["pages", of] => {
+                Ok(format!("pages {}", pages(&self.client.acquire(target(of), &AcquireOptions::new())?)))
+            }
             ["verify"] => Ok(self.verify()),
             ["drop"] => Ok(format!("dropped {}", self.drop_all()?)),
             ["put", name, bytes, seed] => self.put(name, number(bytes), number(seed)),

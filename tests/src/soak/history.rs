@@ -3,8 +3,10 @@
 //! A call is written down before it is made and after it was answered, a kill before the signal and after the end. So what
 //! really happened lies between the two, and the order of the lines proves an order of the things.
 
-use std::io::{self, BufRead, Write};
-use std::sync::Mutex;
+use std::fs::File;
+use std::io::{self, BufRead, BufWriter, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
@@ -164,6 +166,11 @@ impl Recorder {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
+    /// Everything until now, also where a thread panicked.
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Everything until now; the next history begins empty.
     ///
     /// # Panics
@@ -182,6 +189,38 @@ pub fn save(events: &[Event], mut to: impl Write) -> io::Result<()> {
         writeln!(to, "{}", serde_json::to_string(event)?)?;
     }
     to.flush()
+}
+
+/// The same into a file, in a folder that is made where it is not there.
+///
+/// # Errors
+/// What the file system refuses.
+pub fn save_to(events: &[Event], path: &Path) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    save(events, BufWriter::new(File::create(path)?))
+}
+
+/// Keeps the history of a lap that ends in a panic: dropped by one, it writes what there is to a file and says which.
+#[derive(Debug)]
+pub struct Kept<'a> {
+    /// The history.
+    pub recorder: &'a Recorder,
+    /// The file.
+    pub to: &'a Path,
+}
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        match save_to(&self.recorder.events(), self.to) {
+            Ok(()) => eprintln!("the history until the panic: {}", self.to.display()),
+            Err(error) => eprintln!("the history could not be written to {}: {error}", self.to.display()),
+        }
+    }
 }
 
 /// Reads what [`save`] wrote.
@@ -213,5 +252,23 @@ mod tests {
         save(&events, &mut file).unwrap();
         assert_eq!(load(&*file).unwrap(), events);
         assert!(recorder.take().is_empty());
+    }
+
+    #[test]
+    fn the_history_of_a_panic_is_kept_and_that_of_a_lap_that_ends_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("histories/panicked.jsonl");
+        let recorder = Recorder::default();
+        recorder.note(What::Hurt { fault: Fault::Lose(0, 1) });
+        drop(Kept { recorder: &recorder, to: &path });
+        assert!(!path.exists());
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _kept = Kept { recorder: &recorder, to: &path };
+            let _poisoned = recorder.events.lock().unwrap();
+            panic!("for the test");
+        }));
+        assert!(panicked.is_err());
+        let kept = load(io::BufReader::new(File::open(&path).unwrap())).unwrap();
+        assert_eq!((&kept, kept.len()), (&recorder.events(), 1));
     }
 }

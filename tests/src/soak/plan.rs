@@ -19,6 +19,8 @@ pub const PATIENT_MS: u64 = 8_000;
 const SLOTS: u64 = 3;
 /// Tensors that a workload keeps at a time, so that no arena is ever full of them alone.
 const KEPT: usize = 5;
+/// Bytes of the smallest tensor that does not come on the control connection.
+pub const LARGE: u64 = 8 << 20;
 /// Tensors that may still be asked for.
 const KNOWN: usize = 48;
 
@@ -201,8 +203,9 @@ impl Plan {
 
     fn size(&mut self) -> u64 {
         match self.numbers.below(20) {
-            0 => self.numbers.below(10 << 20),
-            1..6 => self.numbers.below(2 << 20),
+            // So large that it comes on lanes, on QUIC, and from others that are getting it.
+            0..3 => LARGE + self.numbers.below(LARGE / 2),
+            3..7 => self.numbers.below(2 << 20),
             // Nothing at all, too.
             _ => self.numbers.below(60_000),
         }

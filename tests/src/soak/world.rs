@@ -12,7 +12,7 @@ use tensorlane_proto::{Reason, Reference};
 
 use super::history::{Books, Recorder, What};
 use super::orders::{Fault, Who};
-use super::plan::{MEMBERS, NODE, STRANGER};
+use super::plan::{LARGE, MEMBERS, NODE, STRANGER};
 use crate::netns::{Entry, Peers};
 use crate::process::signal;
 use crate::sidecar::SidecarOptions;
@@ -26,6 +26,9 @@ const STEADY: Duration = Duration::from_millis(1500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long one question to a sidecar may take.
 const ANSWER: Duration = Duration::from_secs(2);
+
+/// What brings large tensors to each host.
+const PREFER: [&str; 3] = ["tcp", "measured", "quic"];
 
 /// All hosts. Dropping it ends them.
 pub struct World {
@@ -45,7 +48,11 @@ impl World {
         let node = tempfile::Builder::new().prefix("tensorlane-soak-").tempdir().expect("a folder");
         let shared = node.path().display().to_string();
         let peers = Peers::with_stranger(MEMBERS, |host, options: SidecarOptions| {
-            let options = options.set("arena.size", "128Mi").set("gc.leaseGrace", format!("{GRACE_MS}ms"));
+            let options = options
+                .set("arena.size", "256Mi")
+                .set("gc.leaseGrace", format!("{GRACE_MS}ms"))
+                .set("peers.fanOutFrom", LARGE)
+                .set("prefer", PREFER[host % PREFER.len()]);
             if NODE.contains(&host) { options.set("node.directory", &shared) } else { options }
         });
         let monitors = (0..=STRANGER).map(|_| None).collect();

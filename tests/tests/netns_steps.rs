@@ -1,0 +1,164 @@
+//! What comes to an end while a tensor is on its way between two hosts, at several points of that way, over every way there
+//! is: the reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and nothing left at
+//! whoever lives on. Needs root.
+
+use tensorlane_client::{Cancel, Client, Error, Result, Stored, Tensor};
+use tensorlane_proto::{Reason, Reference};
+use tensorlane_tests::netns::Peers;
+use tensorlane_tests::transfer::{MI, SLOW_MBIT, is, put, seconds};
+use tensorlane_tests::until;
+use tensorlane_tests::ways::{WAYS, Way};
+
+/// Two seconds of a slow cable, and enough for lanes.
+const BYTES: u64 = 24 * MI;
+/// How far it has come, in tenths, when something ends.
+const TENTHS: [u64; 3] = [1, 5, 9];
+
+/// A case at one point of one way.
+struct At<'a> {
+    way: &'a Way,
+    tenth: u64,
+}
+
+impl At<'_> {
+    /// Host 1 gets something of host 0 over a slow cable; does something when so much of it has come.
+    fn meanwhile(
+        &self,
+        peers: &mut Peers,
+        reader: &Client,
+        reference: &Reference,
+        act: impl FnOnce(&mut Peers),
+    ) -> Result<Tensor> {
+        let options = seconds(20);
+        peers.network.slow(0, SLOW_MBIT);
+        let before = peers.seen(1, 0).bytes_in;
+        let outcome = std::thread::scope(|scope| {
+            let pulling = scope.spawn(|| reader.acquire(reference, &options));
+            // On a busy machine all of it may be here before anybody looks.
+            until("it has come so far", || {
+                pulling.is_finished() || peers.seen(1, 0).bytes_in - before >= BYTES * self.tenth / 10
+            });
+            act(peers);
+            pulling.join().expect("no panic")
+        });
+        peers.network.fast(0);
+        outcome
+    }
+
+    /// That it failed for one of these reasons, or came whole; whether it failed.
+    fn assert_typed(&self, outcome: &Result<Tensor>, is_one: impl Fn(&Error) -> bool) -> bool {
+        let Self { way, tenth } = self;
+        match outcome {
+            Ok(tensor) => {
+                assert!(is(tensor, *tenth, BYTES), "{}: wrong bytes after {tenth} tenths", way.name);
+            }
+            Err(error) => assert!(is_one(error), "{}: {error} after {tenth} tenths", way.name),
+        }
+        outcome.is_err()
+    }
+}
+
+/// At every point of every way that has points; the ways at once, for most of it is waiting for the cable.
+fn at_every_point(case: impl Fn(&At<'_>, &mut Peers) -> bool + Sync) {
+    std::thread::scope(|scope| {
+        for way in WAYS.iter().filter(|way| way.brings) {
+            let case = &case;
+            scope.spawn(move || {
+                let (mut peers, _node) = way.pair(|_, options| options);
+                let ended: Vec<bool> =
+                    TENTHS.map(|tenth| case(&At { way, tenth }, &mut peers)).into_iter().collect();
+                assert!(ended.contains(&true), "{}: nothing was ever in the middle", way.name);
+                peers.assert_all_free();
+            });
+        }
+    });
+}
+
+/// Of a host: tensors, leases, and bytes of the arena that are in use.
+fn kept(peers: &Peers, host: usize) -> (u64, u64, u64) {
+    let status = peers.client(host).status().expect("a status");
+    let arena = status.arena.unwrap_or_default();
+    (status.tensors, status.leases, arena.sealed + arena.reserved)
+}
+
+fn await_nothing(peers: &Peers, host: usize) {
+    until("nothing is left of it", || kept(peers, host) == (0, 0, 0));
+}
+
+/// What its writer holds, and nobody else.
+fn await_the_writers_alone(peers: &Peers) {
+    until("the owner keeps it for its writer alone", || {
+        let (tensors, leases, _) = kept(peers, 0);
+        (tensors, leases) == (1, 1)
+    });
+}
+
+fn stored(peers: &Peers, at: &At<'_>) -> (Client, Client, Stored) {
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    let stored = put(&writer, at.tenth, BYTES);
+    (writer, reader, stored)
+}
+
+#[test]
+fn a_reader_that_cancels_at_any_point_leaves_nothing_at_either_end() {
+    at_every_point(|at, peers| {
+        let (_writer, reader, stored) = stored(peers, at);
+        let cancel = Cancel::new();
+        let cancelling = reader.with_cancel(cancel.clone());
+        let outcome = at.meanwhile(peers, &cancelling, stored.reference(), |_| cancel.cancel());
+        let ended = at.assert_typed(&outcome, |error| matches!(error, Error::Withdrawn));
+        drop(outcome);
+        await_the_writers_alone(peers);
+        await_nothing(peers, 1);
+        ended
+    });
+}
+
+#[test]
+fn an_owner_that_lets_go_at_any_point_gives_all_of_it_to_whoever_was_pulling_and_keeps_nothing() {
+    at_every_point(|at, peers| {
+        let (writer, reader, stored) = stored(peers, at);
+        let reference = stored.reference().clone();
+        let mut was_held = false;
+        let outcome = at.meanwhile(peers, &reader, &reference, |peers| {
+            drop(stored);
+            writer.flush().expect("the sidecar is there");
+            was_held = kept(peers, 0).1 == 1;
+        });
+        assert!(is(&outcome.unwrap(), at.tenth, BYTES), "{}", at.way.name);
+        await_nothing(peers, 0);
+        await_nothing(peers, 1);
+        was_held
+    });
+}
+
+#[test]
+fn a_readers_sidecar_that_is_killed_at_any_point_leaves_nothing_at_the_owner() {
+    at_every_point(|at, peers| {
+        let (_writer, reader, stored) = stored(peers, at);
+        let outcome = at.meanwhile(peers, &reader, stored.reference(), |peers| peers.sidecars[1].kill());
+        // What is mapped stays, whoever dies.
+        let ended = at.assert_typed(&outcome, |error| matches!(error, Error::SessionLost { .. }));
+        drop(outcome);
+        await_the_writers_alone(peers);
+        peers.sidecars[1].start_again();
+        peers.await_connected();
+        ended
+    });
+}
+
+#[test]
+fn an_owners_sidecar_that_is_killed_at_any_point_is_a_typed_error_and_leaves_nothing_at_the_reader() {
+    at_every_point(|at, peers| {
+        let (_writer, reader, stored) = stored(peers, at);
+        let outcome = at.meanwhile(peers, &reader, stored.reference(), |peers| peers.sidecars[0].kill());
+        let ended = at.assert_typed(&outcome, |error| {
+            matches!(error.reason(), Some(Reason::PeerUnreachable | Reason::OwnerLost))
+        });
+        drop(outcome);
+        await_nothing(peers, 1);
+        peers.sidecars[0].start_again();
+        peers.await_connected();
+        ended
+    });
+}
