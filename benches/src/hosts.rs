@@ -15,6 +15,8 @@ pub mod star;
 
 /// The first addresses of a network that is set aside for benchmarks (RFC 2544).
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+/// The end of the cable in each namespace.
+const CABLE: &str = "eth0";
 /// The first port of servers in a namespace, which has all ports for itself.
 const PORT: u16 = 9421;
 
@@ -65,12 +67,12 @@ impl TwoHosts {
         let name = |side: &str| format!("tlb-{side}-{}-{number}", std::process::id());
         let [a, b] = [Namespace::make(name("a"))?, Namespace::make(name("b"))?];
         // Each end gets its name inside its own namespace, so that no name outside can be in the way.
-        ip(&["link", "add", "eth0", "netns", &a.name, "type", "veth", "peer", "eth0", "netns", &b.name])?;
+        ip(&["link", "add", CABLE, "netns", &a.name, "type", "veth", "peer", CABLE, "netns", &b.name])?;
         for (namespace, address) in [&a, &b].into_iter().zip(ADDRESSES) {
             let at = |words: &[&str]| ip(&[&["-n", &namespace.name], words].concat());
-            at(&["address", "add", &format!("{address}/30"), "dev", "eth0"])?;
+            at(&["address", "add", &format!("{address}/30"), "dev", CABLE])?;
             at(&["link", "set", "lo", "up"])?;
-            at(&["link", "set", "eth0", "up"])?;
+            at(&["link", "set", CABLE, "up"])?;
         }
         let host = |name, namespace, address: Ipv4Addr| Host {
             name,
@@ -114,6 +116,11 @@ impl Host {
         self.namespace.as_ref().map(|namespace| namespace.name.as_str())
     }
 
+    /// The interface by which the other host is reached.
+    pub fn interface(&self) -> &'static str {
+        if self.namespace.is_some() { CABLE } else { "lo" }
+    }
+
     /// A command that runs `program` here.
     pub fn command(&self, program: &Path) -> Command {
         let Some(namespace) = &self.namespace else { return Command::new(program) };
@@ -144,7 +151,7 @@ impl TwoHosts {
     pub fn shape(&self, mbit: u32) -> Result<()> {
         let rate = format!("{mbit}mbit");
         let words = [
-            "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", "256kb",
+            "tc", "qdisc", "replace", "dev", CABLE, "root", "tbf", "rate", &rate, "burst", "256kb",
             "latency", "50ms",
         ];
         for host in [&self.a, &self.b] {

@@ -43,7 +43,7 @@ pub struct SidecarOptions<'a> {
 impl<'a> SidecarOptions<'a> {
     /// A sidecar without peers, on any core.
     pub const fn new(name: &'a str, arena: u64) -> Self {
-        Self { name, host: None, arena, core: None, fan_out: 0, settings: "" }
+        Self { name, host: None, arena, core: None, fan_out: 1, settings: "" }
     }
 }
 

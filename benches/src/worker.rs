@@ -40,16 +40,21 @@ impl Worker {
     /// It could not be started.
     pub fn start(at: At<'_>, arguments: &[&OsStr]) -> Result<Self> {
         let program = env::current_exe().context("the path of this program is not known")?;
-        Self::start_program(at, &program, arguments)
+        Self::start_program(at, &program, arguments, &[])
     }
 
-    /// The same with another program that answers likewise.
+    /// The same with another program that answers likewise, and with these variables in its environment.
     ///
     /// # Errors
     /// It could not be started.
-    pub fn start_program(at: At<'_>, program: &Path, arguments: &[&OsStr]) -> Result<Self> {
+    pub fn start_program(
+        at: At<'_>,
+        program: &Path,
+        arguments: &[&OsStr],
+        variables: &[(&str, &str)],
+    ) -> Result<Self> {
         let mut command = at.host.map_or_else(|| Command::new(program), |host| host.command(program));
-        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(arguments).envs(variables.iter().copied()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let what = arguments.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
         let process = cores::on(at.core, || Process::start(format!("`{what}`"), &mut command))
             .context("cannot stay on one core")??;

@@ -3,6 +3,7 @@
 use std::env;
 
 use crate::failure::Failure;
+use crate::gloo;
 use crate::parts::{PROGRAMS, RELEASE, build_programs};
 use crate::place::Place;
 use crate::run::Job;
@@ -15,8 +16,42 @@ const PROGRAM: &str = "bench";
 /// The profile that ships: whoever measures another one measures what nobody runs.
 const PROFILE: &str = "dist";
 
+/// Has torch fetched, where `paths` would measure beside it and no Python has it.
+const WITH_GLOO: &str = "--with-gloo";
+
+/// Tells the program which Python has torch.
+const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
+
+/// What is measured.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// What the program is told: it knows its own options.
+    pub(crate) arguments: Vec<String>,
+    /// Torch is to be there.
+    pub(crate) with_gloo: bool,
+}
+
+/// Reads the words after `bench`; only what is measured, and what is ours, is checked here.
+pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
+    let with_gloo = words.iter().any(|word| word == WITH_GLOO);
+    let arguments: Vec<String> = words.iter().filter(|word| *word != WITH_GLOO).cloned().collect();
+    match arguments.first().map(String::as_str) {
+        Some("local" | "tcp" | "cluster") if with_gloo => {
+            Err(Failure::usage(format!("`{WITH_GLOO}` goes with `bench paths` alone")))
+        }
+        Some("local" | "tcp" | "paths" | "cluster") => Ok(Options { arguments, with_gloo }),
+        Some(other) => Err(Failure::usage(format!(
+            "`bench` measures `local`, `tcp`, `paths` or `cluster`, not `{other}`"
+        ))),
+        None => {
+            Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp`, `paths` or `cluster`"))
+        }
+    }
+}
+
 /// Builds and runs the benchmark program with the user's arguments; gives its exit code.
-pub(crate) fn bench(arguments: &[String], place: &Place, style: Style) -> Result<u8, Failure> {
+pub(crate) fn bench(options: &Options, place: &Place, style: Style) -> Result<u8, Failure> {
+    let arguments = &options.arguments;
     let on_cluster = arguments.first().is_some_and(|what| what == "cluster");
     let (profile, build) = if on_cluster {
         // Images are made of the programs of this profile, and nothing of the measuring program's own is measured.
@@ -28,6 +63,9 @@ pub(crate) fn bench(arguments: &[String], place: &Place, style: Style) -> Result
     } else {
         (PROFILE, build_programs(PROFILE, &[PROGRAM]))
     };
+    if arguments.first().is_some_and(|what| what == "paths") {
+        setup::provide(setup::PATHS_TOOLS, place, style)?;
+    }
     let built = build.streamed(place, style)?;
     if !built.succeeded() {
         return Err(Failure::new(format!("the benchmarks could not be built: {}", built.shown()))
@@ -36,6 +74,31 @@ pub(crate) fn bench(arguments: &[String], place: &Place, style: Style) -> Result
     // A relative `--json FILE` means a file where the user stands.
     let here = env::current_dir().map_err(|error| Failure::new(format!("no current directory: {error}")))?;
     let programs = place.programs(profile);
-    let job = Job::new(programs.join(PROGRAM), arguments).env(PROGRAMS, &programs).inside(here);
+    let mut job = Job::new(programs.join(PROGRAM), arguments).env(PROGRAMS, &programs).inside(here);
+    if options.with_gloo && env::var_os(PYTHON).is_none() {
+        job = job.env(PYTHON, gloo::python(place, style)?);
+    }
     Ok(job.streamed(place, style)?.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Options, String> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&words).map_err(|failure| failure.what().to_owned())
+    }
+
+    #[test]
+    fn what_the_program_knows_is_passed_on_and_torch_is_ours() {
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let plain = Options { arguments: words("paths --only overhead"), with_gloo: false };
+        assert_eq!(parsed("paths --only overhead"), Ok(plain));
+        let with = Options { arguments: words("paths --runs 1"), with_gloo: true };
+        assert_eq!(parsed("paths --with-gloo --runs 1"), Ok(with));
+        let what = parsed("local --with-gloo").unwrap_err();
+        assert!(what.contains("`bench paths` alone"), "{what}");
+        assert!(parsed("--with-gloo").is_err());
+    }
 }

@@ -1,5 +1,6 @@
 //! The command line: words in, a command or a failure that says what was wrong out.
 
+use crate::bench;
 use crate::cluster;
 use crate::failure::Failure;
 use crate::images;
@@ -15,8 +16,8 @@ pub(crate) enum Command {
     Test(TestOptions),
     /// Builds and starts the demo.
     Demo(DemoOptions),
-    /// Builds and starts the benchmarks with these arguments.
-    Bench(Vec<String>),
+    /// Builds and starts the benchmarks.
+    Bench(bench::Options),
     /// Random puts, gets, kills and cuts.
     Soak(soak::Options),
     /// Does something with the test cluster.
@@ -74,6 +75,7 @@ pub(crate) fn help() -> String {
                                 runs every part below (with --quick those marked *) and prints one table
   bench local|tcp|paths|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
+  bench paths --with-gloo       the same with gloo, for which it fetches torch (some 4 GB) where it is not here
   soak [--seconds N | --minutes N] [--seed S]
                                 random puts, gets, kills and cuts between sidecars for that long (10 minutes), checked
                                 against what holds at all times; prints its seed. Needs root
@@ -95,7 +97,7 @@ pub(crate) fn help() -> String {
 The parts of test, in their order:
 {parts}
 Logs are kept under target/xtask, tools under target/tools, weights under target/weights, histories of the soak under
-target/soak, the cluster under target/cluster, images under target/images.
+target/soak, the cluster under target/cluster, images under target/images, a Python with torch under target/gloo.
 NO_COLOR=1 turns colours off.
 "
     )
@@ -113,7 +115,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
         "help" | "--help" | "-h" => Ok(Command::Help),
         "test" => test_options(rest).map(Command::Test),
         "demo" => demo_options(rest).map(Command::Demo),
-        "bench" => bench_arguments(rest).map(Command::Bench),
+        "bench" => bench::parse(rest).map(Command::Bench),
         "soak" => soak::parse(rest).map(Command::Soak),
         "cluster" => cluster::parse(rest).map(Command::Cluster),
         "images" => images::parse(rest).map(Command::Images),
@@ -155,19 +157,6 @@ fn demo_options(words: &[String]) -> Result<DemoOptions, Failure> {
         [] => Ok(DemoOptions { fast: false }),
         [word] if word == "--fast" => Ok(DemoOptions { fast: true }),
         _ => Err(Failure::usage(format!("`demo` takes `--fast` or nothing, not `{}`", words.join(" ")))),
-    }
-}
-
-/// The benchmark program knows its own options; only what is measured is checked here.
-fn bench_arguments(words: &[String]) -> Result<Vec<String>, Failure> {
-    match words.first().map(String::as_str) {
-        Some("local" | "tcp" | "paths" | "cluster") => Ok(words.to_vec()),
-        Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths` or `cluster`, not `{other}`"
-        ))),
-        None => {
-            Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp`, `paths` or `cluster`"))
-        }
     }
 }
 
@@ -254,7 +243,8 @@ mod tests {
 
     #[test]
     fn the_arguments_of_bench_are_passed_on() {
-        let expected = ["tcp", "--json", "out.json"].map(str::to_owned).to_vec();
+        let arguments = ["tcp", "--json", "out.json"].map(str::to_owned).to_vec();
+        let expected = bench::Options { arguments, with_gloo: false };
         assert_eq!(parsed("bench tcp --json out.json"), Ok(Command::Bench(expected)));
     }
 }

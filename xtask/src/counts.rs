@@ -68,6 +68,21 @@ pub(crate) fn report(output: &str) -> Report {
     report
 }
 
+/// What failed tests printed themselves, a title before each, as test programs repeat it before they end.
+pub(crate) fn last_words(output: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut inside = false;
+    for line in output.lines() {
+        let title = line.starts_with("---- ") && line.ends_with(" stdout ----");
+        // After the last one comes the list of names.
+        inside = title || (inside && line != "failures:");
+        if inside && !line.is_empty() {
+            words.push(line);
+        }
+    }
+    words
+}
+
 /// The program in `Running tests/local_put.rs (target/release/deps/local_put-0123abcd)`, the crate in
 /// `Doc-tests tensorlane_client`.
 fn program_line(line: &str) -> Option<&str> {
@@ -122,6 +137,10 @@ failures:
 ---- a::tensor_is_lost stdout ----
 test result: not a closing line at all
 
+
+failures:
+    a::tensor_is_lost
+
 test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; finished in 0.01s
 
      Running tests/b.rs (target/release/deps/b_suite-2)
@@ -145,6 +164,13 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let report = report(OUTPUT);
         assert_eq!(report.failed, ["thing a::tensor_is_lost", "b_suite lost_again"]);
         assert_eq!(report.ignored, ["thing a::needs_root: needs root", "thing a::slow"]);
+    }
+
+    #[test]
+    fn what_failed_tests_printed_is_found_between_what_others_did() {
+        let words = ["---- a::tensor_is_lost stdout ----", "test result: not a closing line at all"];
+        assert_eq!(last_words(OUTPUT), words);
+        assert!(last_words("error[E0425]: cannot find value\n").is_empty());
     }
 
     #[test]

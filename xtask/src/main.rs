@@ -12,6 +12,7 @@ mod deadline;
 mod demo;
 mod deny;
 mod failure;
+mod gloo;
 mod hash;
 mod images;
 mod parts;
@@ -55,7 +56,7 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
         }
         Command::Test(options) => test::test(&options, &place, style),
         Command::Demo(options) => demo::demo(options, &place, style),
-        Command::Bench(arguments) => bench::bench(&arguments, &place, style),
+        Command::Bench(options) => bench::bench(&options, &place, style),
         Command::Soak(options) => soak::soak(options, &place, style),
         Command::Cluster(request) => cluster::perform(&request, &place, style),
         Command::Images(options) => images::images(&options, &place, style),
@@ -70,7 +71,7 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
             Ok(0)
         }
         Command::Setup => {
-            setup::provide(setup::TOOLS, &place, style)?;
+            setup::provide(&[setup::TOOLS, setup::NETNS_TOOLS].concat(), &place, style)?;
             println!("everything that demo and test need is here");
             Ok(0)
         }

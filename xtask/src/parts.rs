@@ -221,9 +221,12 @@ fn local(around: &Surroundings<'_>) -> Plan {
 }
 
 fn netns(around: &Surroundings<'_>) -> Plan {
-    match setup::network_namespaces(around.place, around.style) {
+    if let Err(reason) = setup::network_namespaces(around.place, around.style) {
+        return Plan::Skip(reason);
+    }
+    match setup::provide(setup::NETNS_TOOLS, around.place, around.style) {
         Ok(()) => suite_plan("netns_", &[], around),
-        Err(reason) => Plan::Skip(reason),
+        Err(failure) => Plan::Fail(failure.what().to_owned()),
     }
 }
 

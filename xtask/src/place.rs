@@ -58,6 +58,11 @@ impl Place {
         self.target.join("weights")
     }
 
+    /// Where a Python with torch is kept.
+    pub(crate) fn gloo(&self) -> PathBuf {
+        self.target.join("gloo")
+    }
+
     /// Where the test cluster's components, state and logs are kept.
     pub(crate) fn cluster(&self) -> PathBuf {
         self.target.join("cluster")

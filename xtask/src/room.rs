@@ -36,6 +36,15 @@ pub(crate) fn before(place: &Place) -> Result<Option<String>, Failure> {
     }
 }
 
+/// Refuses to fetch what there is no room for.
+pub(crate) fn at_least(bytes: u64, what: &str, place: &Place) -> Result<(), Failure> {
+    match free(place.root()).filter(|free| *free < bytes) {
+        Some(free) => Err(Failure::new(format!("the disk has {} free", shown(free)))
+            .remedy(format!("make room: {what} take up to {}", shown(bytes)))),
+        None => Ok(()),
+    }
+}
+
 /// What may be behind a failure.
 pub(crate) fn after_failure(place: &Place) -> Option<String> {
     let free = free(place.root()).filter(|free| *free < LEAST)?;
@@ -86,5 +95,13 @@ mod tests {
     fn the_disk_of_a_directory_is_asked_and_one_that_is_not_there_has_none() {
         assert!(free(&std::env::temp_dir()).is_some());
         assert_eq!(free(Path::new("/no/such/directory")), None);
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_refused_with_both_numbers() {
+        let place = Place::at(&std::env::temp_dir());
+        assert_eq!(at_least(0, "nothing", &place), Ok(()));
+        let failure = at_least(u64::MAX, "torch", &place).unwrap_err();
+        assert!(failure.what().starts_with("the disk has "), "{failure:?}");
     }
 }

@@ -38,6 +38,37 @@ const IP: Tool = Tool {
 /// Everything that the demo needs.
 pub(crate) const TOOLS: &[Tool] = &[PYTHON, PIP, IP];
 
+/// What suites in network namespaces need besides.
+pub(crate) const NETNS_TOOLS: &[Tool] = &[
+    Tool {
+        name: "nft",
+        probe: &["nft", "--version"],
+        package: "nftables",
+        without: Some("suites that make bad weather fail"),
+    },
+    Tool {
+        name: "faketime",
+        probe: &["faketime", "-v"],
+        package: "faketime",
+        without: Some("a test of a peer with another calendar fails"),
+    },
+];
+
+/// Everything that `bench paths` needs.
+pub(crate) const PATHS_TOOLS: &[Tool] = &[
+    IP,
+    Tool {
+        name: "iperf3",
+        probe: &["iperf3", "--version"],
+        package: "iperf3",
+        without: Some("`tcp.get_shaped` is not measured"),
+    },
+];
+
+/// Everything that fetching torch needs.
+pub(crate) const GLOO_TOOLS: &[Tool] =
+    &[PYTHON, needed("venv", &["python3", "-c", "import ensurepip, venv"], "python3-venv")];
+
 const fn needed(name: &'static str, probe: &'static [&'static str], package: &'static str) -> Tool {
     Tool { name, probe, package, without: None }
 }

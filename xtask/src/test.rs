@@ -120,7 +120,7 @@ fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
     };
     let verdict = if told.counts.failed == 0 { Verdict::Ok } else { Verdict::Failed };
     if verdict == Verdict::Failed {
-        show_end_of(&log, place, style);
+        show_why(&log, place, style);
         told.notes.extend(room::after_failure(place).map(|note| format!("{}: {note}", part.name)));
     }
     let took = started.elapsed();
@@ -192,11 +192,15 @@ fn text_after(log: &Path, offset: u64) -> String {
     }
 }
 
-fn show_end_of(log: &Path, place: &Place, style: Style) {
+/// What failed tests said, which the output of other programs may follow; the end of the log where no test failed.
+fn show_why(log: &Path, place: &Place, style: Style) {
     if !log.exists() {
         return;
     }
-    for line in tail(&text_after(log, 0), TAIL) {
+    let text = text_after(log, 0);
+    let said = counts::last_words(&text);
+    let lines = if said.is_empty() { tail(&text, TAIL) } else { said.into_iter().take(TAIL).collect() };
+    for line in lines {
         println!("    | {line}");
     }
     println!("    {}", style.faint(&format!("the whole log: {}", place.short(log))));

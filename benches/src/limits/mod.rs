@@ -7,6 +7,7 @@ pub mod chain;
 pub mod ends;
 mod fetch;
 pub mod gloo;
+pub mod iperf;
 pub mod memory;
 pub mod quic;
 pub mod round_trip;

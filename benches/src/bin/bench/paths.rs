@@ -8,6 +8,7 @@ use anyhow::Result;
 use tensorlane_benches::hosts::TwoHosts;
 use tensorlane_benches::limits::bulk::{BulkFetch, How};
 use tensorlane_benches::limits::gloo::{self, Gloo};
+use tensorlane_benches::limits::iperf;
 use tensorlane_benches::limits::quic::QuicFetch;
 use tensorlane_benches::machine;
 use tensorlane_benches::pairs::{alone, interleaved};
@@ -46,7 +47,7 @@ const BETWEEN_HOSTS: [(&[&Row], Rows); 4] = [
     (&[&rows::OVERHEAD], |bench, hosts| Ok(vec![overhead(bench, hosts)?])),
     (&[&rows::GET_SHAPED], |bench, hosts| {
         hosts.shape(MBIT)?;
-        Ok(vec![beside_sockets(bench, hosts, &rows::GET_SHAPED, (16 * MI, TLS), &[How::Write])?])
+        beside_iperf(bench, hosts)
     }),
     (&[&rows::FANOUT, &rows::FANOUT_TLS, &rows::FANOUT_SOURCE], |bench, _| fanout::run(bench)),
     (&[&rows::CHOICE], |bench, _| Ok(vec![choice::run(bench)?])),
@@ -112,6 +113,20 @@ fn beside_sockets(
     Ok(Measured { note: Some(format!("{way}; limit: {limit}")), ..Measured::new(row, pairs) })
 }
 
+/// The same bytes by what people measure links with. No row where it is not here.
+fn beside_iperf(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
+    let (row, bytes) = (&rows::GET_SHAPED, 16 * MI);
+    if let Err(why) = iperf::is_here() {
+        bench.progress(&format!("no {}: {why:#}", row.name));
+        return Ok(Vec::new());
+    }
+    bench.progress(&format!("{}: all cores, both alike", row.name));
+    let far = Far::start(bench, hosts, bytes, TLS)?;
+    let theirs = || Ok(iperf::rate(hosts, bytes)? / 1e9);
+    let pairs = interleaved(PAIRS, WARM_UP, theirs, || Ok(rate(bytes, far.seconds()?)))?;
+    Ok(vec![Measured { note: Some(far.end()?), ..Measured::new(row, pairs) }])
+}
+
 /// The same transfer by what users would take instead. No rows where there is no torch.
 fn beside_gloo(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
     let python = match gloo::python() {
@@ -124,12 +139,14 @@ fn beside_gloo(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
     let scratch = Scratch::make()?;
     let mut gloo = Gloo::start(hosts, &scratch, &python, GI)?;
     let mut measured = Vec::new();
-    for (row, bytes) in [(&rows::VS_GLOO_1G, GI), (&rows::VS_GLOO_64M, 64 * MI), (&rows::VS_GLOO_1M, MI)] {
+    let all = [(&rows::VS_GLOO_1G, GI), (&rows::VS_GLOO_64M, 64 * MI), (&rows::VS_GLOO_1M, MI)];
+    for (row, bytes) in all.into_iter().filter(|(row, _)| bench.wants(&[row])) {
         bench.progress(&format!("{}: all cores, both alike", row.name));
         let far = Far::start(bench, hosts, bytes, PLAIN)?;
         let theirs = || Ok(rate(bytes, gloo.seconds(bytes)?));
         let pairs = interleaved(PAIRS, WARM_UP, theirs, || Ok(rate(bytes, far.seconds()?)))?;
-        measured.push(Measured { note: Some(far.end()?), ..Measured::new(row, pairs) });
+        let note = Some(format!("{}; torch {}", far.end()?, gloo.torch()));
+        measured.push(Measured { note, ..Measured::new(row, pairs) });
     }
     Ok(measured)
 }

@@ -13,13 +13,17 @@ use crate::rows::{Bound, Measured};
 
 /// One row of the file. The names of the fields are read by others.
 #[derive(Debug, Serialize)]
-struct JsonRow {
+struct JsonRow<'a> {
     name: &'static str,
     value: Option<f64>,
     unit: &'static str,
     limit: Option<f64>,
     ratio: Option<f64>,
     n: usize,
+    /// What else is worth saying.
+    note: Option<&'a str>,
+    /// The rule besides the bound that was broken: with one the row misses, whatever its number is.
+    breach: Option<&'a str>,
 }
 
 /// Writes the medians of each row.
@@ -37,6 +41,8 @@ fn json(rows: &[Measured]) -> Result<String> {
             limit: measured.limit().map(|limit| limit.median),
             ratio: measured.ratio(),
             n: measured.pairs.len(),
+            note: measured.note.as_deref(),
+            breach: measured.breach.as_deref(),
         })
     });
     let lines = lines.collect::<Result<Vec<_>, _>>()?;
@@ -112,7 +118,9 @@ mod tests {
     fn sample() -> Vec<Measured> {
         let mut put = Measured::new(&rows::PUT_COPY_1G, vec![Pair { value: 12.0, limit: Some(16.0) }; 11]);
         put.breach = Some("7 page faults".into());
-        vec![put, Measured::new(&rows::BATCH_ACQUIRE_4K, vec![Pair { value: 612_345.6, limit: None }; 13])]
+        let batch = vec![Pair { value: 612_345.6, limit: None }; 13];
+        let note = Some("by \"shm\"".into());
+        vec![put, Measured { note, ..Measured::new(&rows::BATCH_ACQUIRE_4K, batch) }]
     }
 
     #[test]
@@ -120,8 +128,8 @@ mod tests {
         assert_eq!(
             json(&sample()).unwrap(),
             r#"[
-  {"name":"local.put_copy_1g","value":12.0,"unit":"GB/s","limit":16.0,"ratio":0.75,"n":11},
-  {"name":"local.batch_acquire_4k","value":612345.6,"unit":"tensors/s","limit":null,"ratio":null,"n":13}
+  {"name":"local.put_copy_1g","value":12.0,"unit":"GB/s","limit":16.0,"ratio":0.75,"n":11,"note":null,"breach":"7 page faults"},
+  {"name":"local.batch_acquire_4k","value":612345.6,"unit":"tensors/s","limit":null,"ratio":null,"n":13,"note":"by \"shm\"","breach":null}
 ]
 "#
         );

@@ -82,7 +82,7 @@ pub(crate) static SHM_GET_1G: Row =
 pub(crate) static SHM_READERS: Row = row(
     "shm.readers_64",
     "MiB",
-    "none; page tables a reader, 64 of which map one tensor of 1 GiB",
+    "none; page tables a reader, 64 of which map one tensor of 1 GiB; shared memory grows by at most 1 MiB",
     Bound::ValueAtMost(2.5),
 );
 pub(crate) static GET_1G_PLAIN: Row = row(
@@ -114,7 +114,7 @@ pub(crate) static CHOICE: Row = row(
 pub(crate) static GET_SHAPED: Row = row(
     "tcp.get_shaped",
     "GB/s",
-    "16 MiB on the same link of 1 Gb/s, over the best of 1, 2 or 4 plain sockets",
+    "16 MiB by iperf3 over the same link of 1 Gb/s, as its receiver counts",
     Bound::RatioAtLeast(0.97),
 );
 pub(crate) static OVERHEAD: Row = row(

@@ -53,8 +53,7 @@ fn measure(
     ));
     let scratch = Scratch::make()?;
     let start = |(name, host)| {
-        let options =
-            SidecarOptions { host: Some(host), fan_out: 1, settings, ..SidecarOptions::new(name, ARENA) };
+        let options = SidecarOptions { host: Some(host), settings, ..SidecarOptions::new(name, ARENA) };
         Sidecar::start(&options, &bench.programs, &scratch)
     };
     let sidecars = NAMES.into_iter().zip(&star.hosts).map(start).collect::<Result<Vec<_>>>()?;
