@@ -135,6 +135,7 @@ mod tests {
 
     #[test]
     fn a_segment_counts_once_though_two_sessions_map_it_and_names_without_holder_are_removed() {
+        let _no_copies = crate::testing::without_children();
         let dir = tempfile::tempdir().unwrap();
         let (_, first) = fifo(dir.path(), name(1, 1));
         let (_, mut second) = fifo(dir.path(), name(1, 2));
@@ -151,6 +152,7 @@ mod tests {
 
     #[test]
     fn bytes_in_the_pipe_do_not_hide_its_holder() {
+        let _no_copies = crate::testing::without_children();
         let dir = tempfile::tempdir().unwrap();
         let (read, write) = fifo(dir.path(), name(1, 1));
         rustix::io::write(&write, b"noise").unwrap();

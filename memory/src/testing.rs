@@ -1,6 +1,16 @@
 //! What the tests of this crate share.
 
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
+
+/// A child has a copy of every descriptor until it ends, and tests run side by side: whoever wants an end of a pipe or socket to
+/// be the only one keeps children away.
+static CHILDREN: RwLock<()> = RwLock::new(());
+
+/// No child begins while this is held.
+pub(crate) fn without_children() -> RwLockReadGuard<'static, ()> {
+    CHILDREN.read().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Runs `check` in a forked child and tells whether it returned true. It must not allocate much nor take locks:
 /// other threads of the test binary do not exist in the child.
@@ -10,6 +20,7 @@ pub(crate) fn in_child(check: impl FnOnce() -> bool) -> bool {
 
 /// Runs `run` in a forked child and returns its exit code (or 1000 + signal).
 pub(crate) fn exit_code_of(run: impl FnOnce() -> i32) -> i32 {
+    let _alone = CHILDREN.write().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the child only runs `run` and leaves by `_exit`, never returning into the test harness.
     unsafe {
         let pid = libc::fork();

@@ -93,13 +93,20 @@ fn a_pull_survives_many_cuts() {
             over = over.take().or_else(|| told.try_recv().ok());
             now > before + (1 << 20) || over.is_some() || cut == 1
         });
+        if over.is_some() {
+            break;
+        }
         proxy.cut();
     }
     let outcome = over.unwrap_or_else(|| told.recv_timeout(PATIENCE).unwrap());
     drop(outcome.unwrap().landing);
     block.mark_sealed().unwrap();
     assert!(block.chunk(0..bytes).unwrap() == b.own_bytes(7));
-    until("all leases have ended", || b.twin.leased() == 0);
+    until("all leases have ended", || {
+        // The word that it is over may be lost with the last cut, and nothing else wants a connection.
+        let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
+        b.twin.leased() == 0
+    });
     drop(block);
     a.assert_free();
     b.assert_free();
@@ -301,8 +308,7 @@ fn a_peer_that_is_not_there_is_unreachable_and_one_that_is_not_listed_unknown() 
 fn a_peer_that_leaves_the_directory_is_cut_off_but_an_empty_directory_cuts_nobody() {
     let (table, a, b) = two();
     let all = table.all();
-    table.unlist("a");
-    table.unlist("b");
+    table.clear();
     b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
     assert!(a.get("b", 1, 4096).is_ok());
     for entry in all.iter().filter(|entry| entry.name == name("a")) {

@@ -153,7 +153,15 @@ impl Controls {
     /// A thread for each direction of a connection. `first`: none came before it.
     fn carry(&self, near: &TcpStream, far: &TcpStream, first: bool) -> [JoinHandle<()>; 2] {
         let copy = |socket: &TcpStream| socket.try_clone().unwrap();
-        self.sockets.lock().extend([copy(near), copy(far)]);
+        {
+            let mut sockets = self.sockets.lock();
+            sockets.extend([copy(near), copy(far)]);
+            // It began before all were broken together, and was not among them.
+            if !first && self.connections_max.load(Ordering::SeqCst) == 0 {
+                let _ = near.shutdown(Shutdown::Both);
+                let _ = far.shutdown(Shutdown::Both);
+            }
+        }
         let (from, to, controls) = (copy(near), copy(far), self.clone());
         let out = std::thread::spawn(move || {
             pump(from, to, |bytes| match controls.hold.load(Ordering::SeqCst) {
@@ -185,8 +193,9 @@ impl Controls {
     }
 
     fn break_all_but_the_first(&self) {
+        let mut sockets = self.sockets.lock();
         self.connections_max.store(0, Ordering::SeqCst);
-        for socket in self.sockets.lock().drain(2..) {
+        for socket in sockets.drain(2..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }

@@ -60,6 +60,8 @@ fn one_lane_of_three_that_breaks_anywhere_in_a_pull_costs_what_it_was_bringing_a
         // The lanes come up.
         get(reader, owner, from);
         for (round, at) in [10, 24, 40].into_iter().enumerate() {
+            // The owner counts what it sent after it has come.
+            until("all that was sent is counted", || sent(owner) >= bytes_in(reader));
             let before = (bytes_in(reader), sent(owner), wire.lanes.carried());
             wire.lanes.fail_after(at * MIB);
             let paths = get(reader, owner, from);

@@ -61,7 +61,7 @@ fn a_pull_whose_deadline_is_near_does_not_wait_for_lanes_until_then() {
     pair.proxy.connections_max.store(1, Ordering::SeqCst);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);
-        let paths = paths(reader, owner, from, Duration::from_secs(6));
+        let paths = paths(reader, owner, from, Duration::from_secs(12));
         assert_eq!(paths, left_for_stream(FallBack::NoLane));
     }
     pair.assert_over();
