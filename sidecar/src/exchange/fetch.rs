@@ -172,32 +172,29 @@ impl Exchange {
             self.fetch_part(fetch, done);
             return None;
         }
-        let (reference, deadline) = (fetch.reference.clone(), fetch.terms.deadline);
-        let bytes = expected_layout(&reference).map(|layout| layout.bytes());
-        let small = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64 && !maps);
-        let is_first = {
-            let mut fetches = self.fetches.lock();
-            let entry = fetches.entry(reference.clone());
-            let is_first = matches!(entry, Entry::Vacant(_));
-            entry.or_default().waiting.push(Waiting { fetch: fetch.clone(), done });
-            is_first
-        };
-        if small.is_none() {
-            // Small ones are here in a moment, and share their call with others.
-            self.leave_when_cancelled(&fetch);
+        let bytes = expected_layout(&fetch.reference).map(|layout| layout.bytes());
+        if let Some(bytes) = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64 && !maps) {
+            // Here in a moment, in a frame with others: nobody leaves before.
+            let small = Small { reference: fetch.reference.clone(), bytes, deadline: fetch.terms.deadline };
+            return self.wait_for(fetch, done).then_some(small);
         }
-        match small {
-            _ if !is_first => None,
-            Some(bytes) => Some(Small { reference, bytes, deadline }),
-            None => {
-                if maps {
-                    self.map(&fetch);
-                } else {
-                    self.bring(fetch);
-                }
-                None
-            }
+        let is_first = self.wait_for(fetch.clone(), done);
+        self.leave_when_cancelled(&fetch);
+        match is_first {
+            true if maps => self.map(&fetch),
+            true => self.bring(fetch),
+            false => {}
         }
+        None
+    }
+
+    /// Waits for a tensor that is fetched whole; whether nobody has before.
+    fn wait_for(&self, fetch: Fetch, done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>) -> bool {
+        let mut fetches = self.fetches.lock();
+        let entry = fetches.entry(fetch.reference.clone());
+        let is_first = matches!(entry, Entry::Vacant(_));
+        entry.or_default().waiting.push(Waiting { fetch, done });
+        is_first
     }
 
     /// Whoever gives up is answered at once; the last one ends the pull.

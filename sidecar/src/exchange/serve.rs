@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::checksum;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{INLINE_BYTES_MAX, PEER_BODY_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, PeerSlot, TensorId, TensorName};
-use tensorlane_proto::selection::Selection;
+use tensorlane_proto::selection::{Runs, Selection};
 
 use super::Exchange;
 use super::describe::describe_result;
@@ -175,17 +177,10 @@ impl Exchange {
             ));
         }
         *left -= length;
-        let mut data = Vec::with_capacity(length);
-        for (offset, run) in packed.runs {
-            let part = tensor.block.chunk(offset..offset + run);
-            data.extend_from_slice(part.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
-        }
-        Ok(v1::PulledSmall {
-            descriptor: Some((&packed.descriptor).into()),
-            data: data.into(),
-            crc32c: packed.crc32c,
-            failure: None,
-        })
+        let Packed { descriptor, crc32c, runs } = packed;
+        let data = gathered(&tensor.block, runs, length)
+            .map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        Ok(v1::PulledSmall { descriptor: Some((&descriptor).into()), data, crc32c, failure: None })
     }
 
     /// What a peer gets to know at once. Copies are not ours to speak for.
@@ -259,7 +254,7 @@ impl Exchange {
 struct Packed {
     descriptor: Descriptor,
     crc32c: Option<u32>,
-    runs: tensorlane_proto::selection::Runs,
+    runs: Runs,
 }
 
 fn packed(tensor: &Tensor, selection: &Selection) -> Result<Packed, Failure> {
@@ -272,6 +267,19 @@ fn packed(tensor: &Tensor, selection: &Selection) -> Result<Packed, Failure> {
         crc32c: tensor.crc32c.filter(|_| as_it_lies),
         runs: resolved.runs(),
     })
+}
+
+/// The bytes of all runs: lent where they lie together, so that the frame that they go into has the only copy.
+fn gathered(block: &Block, mut runs: Runs, length: usize) -> Result<Bytes, BlockError> {
+    let Some((offset, first)) = runs.next() else { return Ok(Bytes::new()) };
+    if first == length as u64 {
+        return Ok(Bytes::from_owner(block.owned_chunk(offset..offset + first)?));
+    }
+    let mut data = Vec::with_capacity(length);
+    for (offset, run) in std::iter::once((offset, first)).chain(runs) {
+        data.extend_from_slice(block.chunk(offset..offset + run)?);
+    }
+    Ok(data.into())
 }
 
 pub(super) fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, Failure> {

@@ -23,7 +23,7 @@ use super::handshake::{self, HandshakeError, Secured};
 use super::incoming::{Drained, Incoming};
 use super::link::{self, Ended, Link, LinkParts};
 use super::outbox::Outbox;
-use super::parse::{Flow, FrameParser, Sink};
+use super::parse::{Body, Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
 use super::remote::Peer;
 use super::shared::{Registered, Shared, count_out};
@@ -396,20 +396,20 @@ pub(super) struct FirstSink(pub(super) Option<First>);
 impl Sink for FirstSink {
     type Error = Refused;
 
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, Refused> {
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Refused> {
         if header.is_last() || header.call != 0 {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
         let malformed = |_| Refused::from(FrameError::Malformed(header.kind));
         self.0 = Some(match kind {
             PeerKind::Hello if header.is_failed() => {
-                let failure = v1::Failure::decode(body).map_err(malformed)?;
+                let failure = v1::Failure::decode(&body[..]).map_err(malformed)?;
                 return Err(Refused::ByPeer(wire::failure(failure)));
             }
-            PeerKind::Hello => First::Hello(v1::PeerHello::decode(body).map_err(malformed)?),
+            PeerKind::Hello => First::Hello(v1::PeerHello::decode(&body[..]).map_err(malformed)?),
             PeerKind::LaneHello if header.flags == REPLY => First::LaneReply,
             PeerKind::LaneHello if header.flags == 0 => {
-                First::Lane(v1::LaneHello::decode(body).map_err(malformed)?)
+                First::Lane(v1::LaneHello::decode(&body[..]).map_err(malformed)?)
             }
             _ => return Err(FrameError::OutOfPlace(header.kind).into()),
         });

@@ -8,10 +8,17 @@
 //! The bytes of a chunk go to the sink as they come and are never kept here. The body of any other frame is given
 //! whole: from where it lies if it lies there whole, else collected in a buffer of at most its announced length.
 
+use std::ops::Deref;
+
+use bytes::Bytes;
 use tensorlane_proto::frame::{CHUNK_BYTES_MAX, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind};
 
 /// Bytes of a chunk's body before its tensor bytes.
 pub(super) const OFFSET_BYTES: usize = 8;
+
+/// Bytes set aside for a body that is announced, once it is known who is speaking: whole for an answer to many small pulls,
+/// which is not moved while it grows then. Whoever announces and sends nothing costs that, once a connection.
+const READY: usize = 512 << 10;
 
 /// Whether to go on after a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,12 +29,41 @@ pub(super) enum Flow {
     Stop,
 }
 
+/// The body of a frame that came whole.
+pub(super) enum Body<'a> {
+    /// It lies in what was fed.
+    Lies(&'a [u8]),
+    /// It was collected.
+    Collected(Vec<u8>),
+}
+
+impl Deref for Body<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Lies(bytes) => bytes,
+            Self::Collected(bytes) => bytes,
+        }
+    }
+}
+
+impl From<Body<'_>> for Bytes {
+    /// What was collected is not copied.
+    fn from(body: Body<'_>) -> Self {
+        match body {
+            Body::Lies(bytes) => Self::copy_from_slice(bytes),
+            Body::Collected(bytes) => Self::from(bytes),
+        }
+    }
+}
+
 /// What is done with frames. An error ends the connection.
 pub(super) trait Sink {
     /// Why a frame was not taken.
     type Error: From<FrameError>;
     /// A message came whole.
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, Self::Error>;
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Self::Error>;
     /// A chunk of `length` bytes begins at `offset` of its call.
     fn chunk(&mut self, header: Header, offset: u64, length: usize) -> Result<(), Self::Error>;
     /// The next bytes of the chunk; together never more than its length.
@@ -118,7 +154,7 @@ impl FrameParser {
                 }
                 let (kind, header, body) = (*kind, *header, std::mem::take(body));
                 self.state = START;
-                sink.message(kind, header, &body)
+                sink.message(kind, header, Body::Collected(body))
             }
         }
     }
@@ -141,9 +177,10 @@ impl FrameParser {
             let (body, later) = rest.split_at(length);
             *rest = later;
             self.state = START;
-            return sink.message(kind, header, body);
+            return sink.message(kind, header, Body::Lies(body));
         }
-        self.state = State::Body { kind, header, body: Vec::new() };
+        let ready = if self.body_max == PEER_BODY_MAX { length.min(READY) } else { 0 };
+        self.state = State::Body { kind, header, body: Vec::with_capacity(ready) };
         Ok(Flow::Go)
     }
 
@@ -172,7 +209,7 @@ mod tests {
 
     impl Sink for Log {
         type Error = FrameError;
-        fn message(&mut self, _: PeerKind, header: Header, body: &[u8]) -> Result<Flow, FrameError> {
+        fn message(&mut self, _: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, FrameError> {
             self.frames.push((header, None, body.to_vec()));
             Ok(Flow::Go)
         }
@@ -250,7 +287,7 @@ mod tests {
             let mut parser = FrameParser::new(PEER_BODY_MAX);
             let _ = parser.feed(&bytes, &mut Log::default());
             if let State::Body { body, .. } = &parser.state {
-                prop_assert!(body.capacity() <= 2 * bytes.len().max(8));
+                prop_assert!(body.capacity() <= READY.max(2 * bytes.len()));
             }
         }
     }

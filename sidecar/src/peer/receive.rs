@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use prost::Message;
 use tensorlane_memory::Landing;
 use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LAST, PeerKind, REPLY};
@@ -15,7 +16,7 @@ use tensorlane_proto::wire;
 use super::calls::{Finish, Head, Kind, Place};
 use super::growth::Pass;
 use super::link::{Ended, Link};
-use super::parse::{Flow, Sink};
+use super::parse::{Body, Flow, Sink};
 use super::remote::Todo;
 use super::serving;
 use super::shared::{Shared, count_in};
@@ -92,20 +93,20 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    fn answer(&self, kind: PeerKind, header: Header, body: &[u8]) -> Result<(), Ended> {
+    fn answer(&self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<(), Ended> {
         if kind == PeerKind::Ping && !header.is_failed() {
             let todo = self.link.peer.state.lock().lives(header.call, self.link.id);
             self.shared.perform(todo);
             return Ok(());
         }
         if kind == PeerKind::Seek {
-            return self.sought(header, body);
+            return self.sought(header, &body);
         }
         if self.link.peer.state.lock().answered(header.call, kind, self.link.id).is_none() {
             return Err(out_of_place(kind));
         }
         if header.is_failed() {
-            let failure = wire::failure(decode(header, body)?);
+            let failure = wire::failure(decode(header, &body)?);
             let mut state = self.link.peer.state.lock();
             let (call, mut todo) = state.over(header.call, false);
             drop(state);
@@ -114,9 +115,9 @@ impl<'a> Receiver<'a> {
             return Ok(());
         }
         match kind {
-            PeerKind::Pull => self.pull_head(header, body),
-            PeerKind::PullMany => self.pulled_many(header, body),
-            PeerKind::Inquire => self.inquired(header, body),
+            PeerKind::Pull => self.pull_head(header, &body),
+            PeerKind::PullMany => self.pulled_many(header, body.into()),
+            PeerKind::Inquire => self.inquired(header, &body),
             _ => Err(out_of_place(kind)),
         }
     }
@@ -213,8 +214,9 @@ impl<'a> Receiver<'a> {
         }
     }
 
-    fn pulled_many(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
-        let message: v1::PulledMany = decode(header, body)?;
+    /// The bytes of the tensors stay where they were collected, until they are landed.
+    fn pulled_many(&self, header: Header, body: Bytes) -> Result<(), Ended> {
+        let message = v1::PulledMany::decode(body).map_err(|_| malformed(header))?;
         let mut state = self.link.peer.state.lock();
         match state.answered(header.call, PeerKind::PullMany, self.link.id).map(|call| &call.kind) {
             Some(Kind::Small { ids, .. }) if ids.len() == message.tensors.len() => {}
@@ -256,12 +258,12 @@ impl<'a> Receiver<'a> {
 impl Sink for Receiver<'_> {
     type Error = Ended;
 
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, Ended> {
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Ended> {
         if header.is_last() || (header.is_failed() && !header.is_reply()) {
             return Err(malformed(header));
         }
         if kind == PeerKind::Hello && header.is_failed() {
-            return Err(Ended::Refused(wire::failure(decode(header, body)?)));
+            return Err(Ended::Refused(wire::failure(decode(header, &body)?)));
         }
         if header.is_reply() {
             return self.answer(kind, header, body).map(|()| Flow::Go);
@@ -272,11 +274,11 @@ impl Sink for Receiver<'_> {
                 let reply = frame::encode(PeerKind::Ping.into(), REPLY, header.call, &v1::Ping {});
                 self.link.submit(reply);
             }
-            PeerKind::Lanes | PeerKind::Sum => self.lanes(kind, header, body)?,
+            PeerKind::Lanes | PeerKind::Sum => self.lanes(kind, header, &body)?,
             PeerKind::Hello | PeerKind::Chunk | PeerKind::LaneHello | PeerKind::Ask => {
                 return Err(out_of_place(kind));
             }
-            _ => serving::question(self.shared, self.link, kind, header, body)?,
+            _ => serving::question(self.shared, self.link, kind, header, &body)?,
         }
         Ok(Flow::Go)
     }

@@ -7,7 +7,7 @@ use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Incarnation, PeerName};
 
 use crate::peer::calls::{Call, Kind};
-use crate::peer::parse::{Flow, FrameParser, Sink};
+use crate::peer::parse::{Body, Flow, FrameParser, Sink};
 use crate::peer::remote::Carrier;
 use crate::peer::transport::Way;
 
@@ -70,7 +70,7 @@ struct Collected {
 impl Sink for Collected {
     type Error = FrameError;
 
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, FrameError> {
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, FrameError> {
         self.frames.push(Frame::Message { kind, header, body: body.to_vec() });
         Ok(Flow::Go)
     }

@@ -16,7 +16,7 @@ use tensorlane_proto::wire;
 use super::pool::{Piece, Wanted};
 use super::transfer::{Brought, Reserved};
 use crate::peer::calls::Finish;
-use crate::peer::parse::{Flow, OFFSET_BYTES, Sink};
+use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink};
 use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::record::RecordError;
 use crate::peer::source::SourceError;
@@ -317,8 +317,8 @@ pub(super) struct AskSink(pub(super) Option<Ask>);
 impl Sink for AskSink {
     type Error = LaneEnd;
 
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, LaneEnd> {
-        self.0 = Some(Ask::decode(kind, header, body)?);
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, LaneEnd> {
+        self.0 = Some(Ask::decode(kind, header, &body)?);
         Ok(Flow::Stop)
     }
 
@@ -338,8 +338,8 @@ impl Sink for AskSink {
 impl Sink for Answer {
     type Error = LaneEnd;
 
-    fn message(&mut self, kind: PeerKind, header: Header, body: &[u8]) -> Result<Flow, LaneEnd> {
-        Answer::message(self, kind, header, body)?;
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, LaneEnd> {
+        Answer::message(self, kind, header, &body)?;
         Ok(Flow::Stop)
     }
 
