@@ -170,6 +170,15 @@ impl Host {
         Ok(counted(&self.run(&["ss", "--no-header", "--numeric", "--tcp", "--info"])?))
     }
 
+    /// Bytes that its cable has carried away from here, with all headers and with what was sent again.
+    ///
+    /// # Errors
+    /// It is no namespace, or the kernel does not say.
+    pub fn cable_bytes(&self) -> Result<u64> {
+        let said = self.run(&["cat", &format!("/sys/class/net/{CABLE}/statistics/tx_bytes")])?;
+        said.trim().parse().with_context(|| format!("no number of bytes: {said}"))
+    }
+
     fn run(&self, words: &[&str]) -> Result<String> {
         let namespace =
             self.namespace.as_ref().context("only a network namespace has a network of its own")?;

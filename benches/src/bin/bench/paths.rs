@@ -45,7 +45,7 @@ const UNSHAPED: [(&[&Row], Rows); 6] = [
 /// What needs two hosts with a link between them. The link is shaped from `tcp.get_shaped` on.
 const BETWEEN_HOSTS: [(&[&Row], Rows); 4] = [
     (&[&rows::OVERHEAD], |bench, hosts| Ok(vec![overhead(bench, hosts)?])),
-    (&[&rows::GET_SHAPED], |bench, hosts| {
+    (&[&rows::GET_SHAPED, &rows::GET_SHAPED_LARGE], |bench, hosts| {
         hosts.shape(MBIT)?;
         beside_iperf(bench, hosts)
     }),
@@ -70,7 +70,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     }
     for (rows, measure) in BETWEEN_HOSTS.iter().filter(|(rows, _)| bench.wants(rows)) {
         match &hosts.why_loopback {
-            Some(why) => bench.progress(&format!("no {}: loopback, because {why}", rows[0].name)),
+            Some(why) => measured.extend(rows.iter().map(|row| Measured::missing(row, why))),
             None => measured.extend(measure(bench, &hosts)?),
         }
     }
@@ -113,34 +113,35 @@ fn beside_sockets(
     Ok(Measured { note: Some(format!("{way}; limit: {limit}")), ..Measured::new(row, pairs) })
 }
 
-/// The same bytes by what people measure links with. No row where it is not here.
+/// The same bytes by what people measure links with.
 fn beside_iperf(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
-    let (row, bytes) = (&rows::GET_SHAPED, 16 * MI);
+    let all = [(&rows::GET_SHAPED, 16 * MI), (&rows::GET_SHAPED_LARGE, 128 * MI)];
+    let wanted = all.into_iter().filter(|(row, _)| bench.wants(&[row]));
     if let Err(why) = iperf::is_here() {
-        bench.progress(&format!("no {}: {why:#}", row.name));
-        return Ok(Vec::new());
+        return Ok(wanted.map(|(row, _)| Measured::missing(row, &format!("{why:#}"))).collect());
     }
-    bench.progress(&format!("{}: all cores, both alike", row.name));
-    let far = Far::start(bench, hosts, bytes, TLS)?;
-    let theirs = || Ok(iperf::rate(hosts, bytes)? / 1e9);
-    let pairs = interleaved(PAIRS, WARM_UP, theirs, || Ok(rate(bytes, far.seconds()?)))?;
-    Ok(vec![Measured { note: Some(far.end()?), ..Measured::new(row, pairs) }])
+    let beside = |(row, bytes): (&'static Row, u64)| {
+        bench.progress(&format!("{}: all cores, both alike", row.name));
+        let far = Far::start(bench, hosts, bytes, TLS)?;
+        let theirs = || Ok(iperf::rate(hosts, bytes)? / 1e9);
+        let pairs = interleaved(PAIRS, WARM_UP, theirs, || Ok(rate(bytes, far.seconds()?)))?;
+        Ok(Measured { note: Some(far.end()?), ..Measured::new(row, pairs) })
+    };
+    wanted.map(beside).collect()
 }
 
-/// The same transfer by what users would take instead. No rows where there is no torch.
+/// The same transfer by what users would take instead.
 fn beside_gloo(bench: &Bench, hosts: &TwoHosts) -> Result<Vec<Measured>> {
+    let all = [(&rows::VS_GLOO_1G, GI), (&rows::VS_GLOO_64M, 64 * MI), (&rows::VS_GLOO_1M, MI)];
+    let wanted = all.into_iter().filter(|(row, _)| bench.wants(&[row]));
     let python = match gloo::python() {
         Ok(python) => python,
-        Err(why) => {
-            bench.progress(&format!("no {} and its like: {why:#}", rows::VS_GLOO_1G.name));
-            return Ok(Vec::new());
-        }
+        Err(why) => return Ok(wanted.map(|(row, _)| Measured::missing(row, &format!("{why:#}"))).collect()),
     };
     let scratch = Scratch::make()?;
     let mut gloo = Gloo::start(hosts, &scratch, &python, GI)?;
     let mut measured = Vec::new();
-    let all = [(&rows::VS_GLOO_1G, GI), (&rows::VS_GLOO_64M, 64 * MI), (&rows::VS_GLOO_1M, MI)];
-    for (row, bytes) in all.into_iter().filter(|(row, _)| bench.wants(&[row])) {
+    for (row, bytes) in wanted {
         bench.progress(&format!("{}: all cores, both alike", row.name));
         let far = Far::start(bench, hosts, bytes, PLAIN)?;
         let theirs = || Ok(rate(bytes, gloo.seconds(bytes)?));

@@ -117,6 +117,8 @@ pub(crate) static GET_SHAPED: Row = row(
     "16 MiB by iperf3 over the same link of 1 Gb/s, as its receiver counts",
     Bound::RatioAtLeast(0.97),
 );
+pub(crate) static GET_SHAPED_LARGE: Row =
+    row("tcp.get_shaped_128m", "GB/s", "the same with 128 MiB, which has lanes", Bound::RatioAtLeast(0.97));
 pub(crate) static OVERHEAD: Row = row(
     "overhead",
     "bytes/byte",
@@ -134,7 +136,7 @@ pub(crate) static FANOUT_TLS: Row =
 pub(crate) static FANOUT_SOURCE: Row = row(
     "fanout.8_source",
     "x",
-    "none; bytes that the owner sends to 8 readers, by the bytes of the tensor",
+    "none; bytes that leave the owner's host while 8 readers get the tensor, by the bytes that it has",
     Bound::ValueAtMost(1.2),
 );
 pub(crate) static SMALL_REMOTE: Row = row(
@@ -235,6 +237,11 @@ impl Measured {
         Self { row, pairs, note: None, breach: None }
     }
 
+    /// It could not be measured here, which reaches no bound.
+    pub(crate) fn missing(row: &'static Row, why: &str) -> Self {
+        Self { note: Some(format!("not measured: {why}")), ..Self::new(row, Vec::new()) }
+    }
+
     /// Our values.
     pub(crate) fn value(&self) -> Option<Spread> {
         Spread::of(&self.pairs.iter().map(|pair| pair.value).collect::<Vec<_>>())
@@ -286,7 +293,11 @@ pub(crate) fn median_of_runs(runs: &[Vec<Measured>]) -> Vec<Measured> {
 }
 
 fn middle(row: &Row, runs: &[Vec<Measured>]) -> Option<Measured> {
-    let mut same: Vec<&Measured> = runs.iter().flatten().filter(|measured| measured.row == row).collect();
+    let all: Vec<&Measured> = runs.iter().flatten().filter(|measured| measured.row == row).collect();
+    // One without numbers says nothing where another run has some.
+    let numbers = |measured: &&&Measured| !measured.pairs.is_empty();
+    let with_numbers: Vec<&Measured> = all.iter().filter(numbers).copied().collect();
+    let mut same = if with_numbers.is_empty() { all } else { with_numbers };
     same.sort_by(|a, b| a.judged().unwrap_or(f64::NAN).total_cmp(&b.judged().unwrap_or(f64::NAN)));
     let mut middle = same.get(same.len().saturating_sub(1) / 2).copied()?.clone();
     let breaches: Vec<&String> = same.iter().filter_map(|measured| measured.breach.as_ref()).collect();
@@ -316,6 +327,16 @@ mod tests {
     #[test]
     fn a_row_without_numbers_passes_nothing() {
         assert_eq!(Measured::new(&ACQUIRE_4K, Vec::new()).passes(), Some(false));
+    }
+
+    #[test]
+    fn a_row_that_could_not_be_measured_is_missed_unless_another_run_has_it() {
+        let missing = || vec![Measured::missing(&VS_GLOO_1G, "no torch")];
+        let middle = median_of_runs(&[missing(), missing()]);
+        assert_eq!(middle[0].note.as_deref(), Some("not measured: no torch"));
+        assert_eq!(middle[0].passes(), Some(false));
+        let runs = [missing(), vec![measured(&VS_GLOO_1G, 1.2, Some(1.0))], missing()];
+        assert_eq!(median_of_runs(&runs)[0].passes(), Some(true));
     }
 
     #[test]

@@ -28,8 +28,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Measured> {
     for link in Link::grid() {
         let hosts = TwoHosts::make();
         if let Some(why) = &hosts.why_loopback {
-            let note = Some(format!("not measured: {why}"));
-            return Ok(Measured { note, ..Measured::new(&rows::CHOICE, Vec::new()) });
+            return Ok(Measured::missing(&rows::CHOICE, why));
         }
         link.make(&hosts)?;
         let tcp = rate(bench, &hosts, TLS, 1)?;

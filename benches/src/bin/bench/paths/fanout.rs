@@ -9,7 +9,7 @@ use tensorlane_benches::limits::chain;
 use tensorlane_benches::pairs::{Pair, interleaved, seconds};
 use tensorlane_benches::scratch::Scratch;
 use tensorlane_benches::sidecar::{Sidecar, SidecarOptions, introduce_all};
-use tensorlane_benches::{tensors, wait};
+use tensorlane_benches::tensors;
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Tensor};
 
 use super::MBIT;
@@ -24,14 +24,13 @@ const READERS: usize = 8;
 /// Each takes seconds, and the cables are slower than the machine.
 const PAIRS: usize = 5;
 const GET_MAX: Duration = Duration::from_secs(60);
-const COUNTED_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     let star = match Star::make(READERS + 1, MBIT) {
         Ok(star) => star,
         Err(why) => {
-            bench.progress(&format!("no {}: {why:#}", rows::FANOUT.name));
-            return Ok(Vec::new());
+            let missing = [&rows::FANOUT, &rows::FANOUT_SOURCE, &rows::FANOUT_TLS];
+            return Ok(missing.map(|row| Measured::missing(row, &format!("{why:#}"))).into());
         }
     };
     let (plain, source) = measure(bench, &star, &rows::FANOUT, PLAIN)?;
@@ -60,6 +59,7 @@ fn measure(
     introduce_all(&sidecars)?;
     let clients = sidecars.iter().map(Sidecar::client).collect::<Result<Vec<_>>>()?;
     let (writer, readers) = clients.split_first().context("there are nine")?;
+    let source = star.hosts.first().context("there are nine")?;
     let content: Vec<u8> = (0..(BYTES / 4096) as usize).flat_map(tensors::page).collect();
     let stored = writer.put(&tensors::bytes(BYTES)?, &content, &PutOptions::new())?;
     for reader in readers {
@@ -69,7 +69,7 @@ fn measure(
     let mut sources = Vec::new();
     let get_all = || {
         readers.iter().try_for_each(without_copies)?;
-        let before = sent(writer)?;
+        let before = source.cable_bytes()?;
         let mut tensors = Vec::new();
         let took = seconds(|| {
             tensors = all(readers, |reader| {
@@ -79,9 +79,7 @@ fn measure(
             Ok(())
         })?;
         prove(&tensors, &content)?;
-        // What was sent last is counted in a moment.
-        wait::until(COUNTED_MAX, || Ok(sent(writer)? > before))?;
-        sources.push((sent(writer)? - before) as f64 / BYTES as f64);
+        sources.push((source.cable_bytes()? - before) as f64 / BYTES as f64);
         Ok(took)
     };
     let pairs = interleaved(PAIRS, 1, || chain::seconds(star, BYTES), get_all)?;
@@ -100,11 +98,6 @@ fn all(readers: &[Client], get: impl Fn(&Client) -> Result<Tensor> + Sync) -> Re
         let joined = getting.into_iter().map(thread::ScopedJoinHandle::join);
         joined.map(|tensor| tensor.map_err(|_| anyhow!("a reader panicked"))?).collect()
     })
-}
-
-/// Bytes of tensors that a peer has sent to the others.
-fn sent(client: &Client) -> Result<u64> {
-    Ok(client.peers()?.iter().map(|peer| peer.bytes_out).sum())
 }
 
 /// Everyone got it just now, and as it was put.
