@@ -197,7 +197,9 @@ fn the_exchange_goes_on_without_control_plane_and_operator_and_afterwards_no_pee
     exchange.await_peers(2);
     round(&mut one, &mut far);
     // A pod that answers need not be told to be ready yet.
-    ["pod/one", "pod/far"].map(|pod| exchange.wait_for("Ready", pod));
+    for pod in ["pod/one", "pod/far"] {
+        exchange.wait_for("Ready", pod);
+    }
     let before = (identities(&exchange, &[&one, &far]), readiness(&[&one, &far]));
 
     scale_operator(0);

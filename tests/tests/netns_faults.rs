@@ -241,7 +241,7 @@ fn a_reader_that_restarts_gives_back_what_its_old_life_held_at_once() {
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 11, LARGE);
-        let (reference, options) = (stored.reference().clone(), seconds(5));
+        let (reference, options) = (stored.reference().clone(), seconds(20));
         let outcome = std::thread::scope(|scope| {
             let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
             assert_eq!(peers.client(0).status().unwrap().leases, 2);
