@@ -255,6 +255,10 @@ impl Connection {
                 Turn::Follow => thread::park_timeout(wait.slice()),
             }
             if let Err(error) = wait.check() {
+                if matches!(error, Error::DeadlineExceeded { .. }) {
+                    // The answer may have come while nobody looked.
+                    self.read_unwanted();
+                }
                 return self.give_up(number, late, error);
             }
         }
@@ -263,6 +267,7 @@ impl Connection {
     /// Reads until the reply of call `number` is here, or a slice of time is over.
     fn lead(&self, number: u64) -> Result<Option<Frame>> {
         let mut reader = self.reader.lock();
+        let began = Instant::now();
         loop {
             let mut own = None;
             while let Some(frame) = reader.next_frame()? {
@@ -275,7 +280,8 @@ impl Connection {
             if own.is_some() {
                 return Ok(own);
             }
-            if reader.fill(&self.socket, RecvFlags::empty())? == Filled::Nothing {
+            // Frames of others may come without end; the clock must be looked at all the same.
+            if began.elapsed() >= SLICE || reader.fill(&self.socket, RecvFlags::empty())? == Filled::Nothing {
                 return Ok(None);
             }
         }

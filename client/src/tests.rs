@@ -2,16 +2,22 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::{DType, Descriptor, Layout, Range, Reason, Selection, Shape};
 
+use crate::config::GRACE;
 use crate::connection::Connection;
 use crate::origin::Origin;
 use crate::twin::{SIDECAR_SEGMENT, Twin, until};
-use crate::{AcquireOptions, Client, Error, Item, PutOptions, Reservation, RetryId, Stored, Target, Tensor};
+use crate::{
+    AcquireOptions, Client, ClientOptions, Error, Item, PutOptions, Reservation, RetryId, Stored, Target,
+    Tensor,
+};
 
 fn bytes_of(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + seed * 7) as u8).collect()
@@ -347,6 +353,28 @@ fn a_call_beyond_its_deadline_is_withdrawn_and_its_late_reply_given_back() {
     until("the call is withdrawn", || twin.state.lock().cancelled.len() == 1);
     twin.let_go_in_reverse();
     until("the late lease is released", || twin.state.lock().released == [stored.reference().id()]);
+}
+
+#[test]
+fn an_answer_that_came_while_this_process_stood_still_is_read_however_late_it_is() {
+    let twin = Arc::new(Twin::start());
+    let (answering, looks) = (Arc::clone(&twin), Mutex::new(0));
+    // As a process that is stopped in the middle of a call: it goes on long after the deadline, and the answer is there.
+    let stall = move || {
+        let mut looks = looks.lock();
+        *looks += 1;
+        // The first look is before the request leaves.
+        if *looks == 2 {
+            until("the call is held", || answering.held() == 1);
+            let over = Instant::now() + 2 * GRACE;
+            until("the deadline is long over", || Instant::now() >= over);
+            answering.let_go_in_reverse();
+        }
+        false
+    };
+    let client = ClientOptions::at(twin.directory()).interrupt(stall).connect().unwrap();
+    twin.state.lock().holding = true;
+    client.with_deadline(Duration::from_millis(100)).status().unwrap();
 }
 
 #[cfg(feature = "tokio")]

@@ -1,5 +1,6 @@
 //! How long a call is waited for, and what may end the wait earlier.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,6 +11,9 @@ use crate::error::{Error, Result};
 
 /// A sidecar that makes no room in the socket for so long is taken for dead.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// What lies between two looks counts for no more than this: where it was longer it was we who stood still, and what the sidecar
+/// has answered meanwhile is yet to be read.
+const COUNTED_MAX: Duration = SLICE.saturating_mul(3);
 
 /// Withdraws the calls that were given it, from another thread. See [`Client::with_cancel`](crate::Client::with_cancel).
 #[derive(Clone, Debug, Default)]
@@ -37,8 +41,10 @@ impl Cancel {
 pub(crate) struct Wait {
     /// What the sidecar is given.
     deadline: Duration,
-    /// When this side stops waiting: a grace later.
-    until: Instant,
+    /// When this side stops waiting: a grace later, and later by what this process did not see of it.
+    until: Cell<Instant>,
+    /// When it last looked.
+    looked: Cell<Instant>,
     interrupt: Option<Interrupt>,
     cancel: Option<Cancel>,
 }
@@ -49,13 +55,14 @@ impl Wait {
         let until = now.checked_add(deadline.saturating_add(GRACE));
         // A deadline beyond what a clock can say is none; a year is as good.
         let until = until.unwrap_or(now + Duration::from_secs(365 * 24 * 3600));
-        Self { deadline, until, interrupt, cancel }
+        Self { deadline, until: Cell::new(until), looked: Cell::new(now), interrupt, cancel }
     }
 
     /// For frames that are only sent: long enough for any sidecar that reads at all.
     pub(crate) fn briefly() -> Self {
-        let until = Instant::now() + STALLED_AFTER;
-        Self { deadline: STALLED_AFTER, until, interrupt: None, cancel: None }
+        let now = Instant::now();
+        let until = Cell::new(now + STALLED_AFTER);
+        Self { deadline: STALLED_AFTER, until, looked: Cell::new(now), interrupt: None, cancel: None }
     }
 
     /// The deadline as the sidecar is told, in milliseconds; at least 1, because 0 means its default.
@@ -65,7 +72,7 @@ impl Wait {
 
     /// When the deadline itself passes.
     pub(crate) fn instant(&self) -> Instant {
-        self.until - GRACE
+        self.until.get() - GRACE
     }
 
     /// Whether to wait on.
@@ -75,7 +82,9 @@ impl Wait {
         if withdrawn {
             return Err(Error::Withdrawn);
         }
-        if Instant::now() >= self.until {
+        let now = Instant::now();
+        self.until.set(put_off(self.until.get(), self.looked.replace(now), now));
+        if now >= self.until.get() {
             return Err(Error::DeadlineExceeded { after: self.deadline + GRACE });
         }
         Ok(())
@@ -83,13 +92,42 @@ impl Wait {
 
     /// How long to sleep before looking again.
     pub(crate) fn slice(&self) -> Duration {
-        SLICE.min(self.until.saturating_duration_since(Instant::now()))
+        SLICE.min(self.until.get().saturating_duration_since(Instant::now()))
     }
+}
+
+/// The end of a wait that was looked at `now` and, before that, at `looked`.
+fn put_off(until: Instant, looked: Instant, now: Instant) -> Instant {
+    let unseen = now.saturating_duration_since(looked).saturating_sub(COUNTED_MAX);
+    until.checked_add(unseen).unwrap_or(until)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_in_which_this_process_stood_still_is_not_counted() {
+        let began = Instant::now();
+        let until = began + Duration::from_secs(2);
+        assert_eq!(put_off(until, began, began + SLICE), until);
+        assert_eq!(put_off(until, began, began + COUNTED_MAX), until);
+        let still = Duration::from_secs(60);
+        assert_eq!(put_off(until, began, began + COUNTED_MAX + still), until + still);
+    }
+
+    #[test]
+    fn a_process_that_stands_still_again_and_again_gives_up_all_the_same() {
+        let began = Instant::now();
+        let (mut until, mut looked) = (began + Duration::from_secs(2), began);
+        let looks = (0..).take_while(|_| {
+            let now = looked + Duration::from_secs(1);
+            until = put_off(until, looked, now);
+            looked = now;
+            now < until
+        });
+        assert_eq!(looks.count(), 6, "at 300 ms a look two seconds are over with the seventh");
+    }
 
     #[test]
     fn a_deadline_beyond_the_clock_is_waited_for_all_the_same() {

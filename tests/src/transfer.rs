@@ -12,8 +12,8 @@ use crate::wait::until;
 
 /// One mebibyte.
 pub const MI: u64 = 1 << 20;
-/// Slow enough to be in the middle of [`LARGE`] for two seconds.
-pub const SLOW_MBIT: u32 = 100;
+/// Slow enough to be in the middle of [`LARGE`] for seven seconds: a busy machine may stand still for one.
+pub const SLOW_MBIT: u32 = 50;
 /// Bytes of the tensor that takes its time.
 pub const LARGE: u64 = 48 * MI;
 

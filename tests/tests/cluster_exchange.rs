@@ -130,6 +130,8 @@ spec:
         template("mover", "Always", "exec sleep 100000", out.path())
     ));
     exchange.await_peers(3);
+    // A sidecar is ready before the user's container runs.
+    exchange.wait_for("Available", "deployment/mover");
     let pods = exchange.pods("app=mover");
     let at = |node: &str| {
         let found = pods.iter().find(|pod| pod["spec"]["nodeName"] == node);
@@ -212,8 +214,8 @@ fn in_the_middle_of_a_read<'a>(
 ) -> (Pod<'a>, BadLink) {
     let mut reader = Pod::start(exchange, name, &PodOptions::on("node2"));
     exchange.await_peers(2);
-    // A megabyte a second: the pod is deleted long before all has come.
-    let slow = BadLink::slow("node2", 8);
+    // Half a megabyte a second: the pod is deleted long before all has come.
+    let slow = BadLink::slow("node2", 4);
     let reference = owner.ask(&format!("store {} 1", 40 * MIB), "stored");
     reader.tell(&format!("read 120 {reference}"));
     eventually("the reader's peer has a lease", || {
@@ -231,12 +233,18 @@ fn assert_nothing_was_read(reader: &mut Pod<'_>) {
 }
 
 /// The sidecar of a pod that reads is stopped before the pod is deleted, and killed after: it gives nothing back itself. What
-/// ends the lease is the grace of the owner, and nothing else. Gives how long after the kill the owner has freed the tensor.
-fn freed_after_its_reader_is_killed(exchange: &Exchange, owner: &mut Pod<'_>, name: &str) -> Duration {
+/// ends the lease is the grace of the owner, and nothing else. Gives how long after the stop, and after the kill, the owner has
+/// freed the tensor: in between, on a busy machine, it may already have missed the reader's word.
+fn freed_after_its_reader_is_killed(
+    exchange: &Exchange,
+    owner: &mut Pod<'_>,
+    name: &str,
+) -> (Duration, Duration) {
     let (mut reader, _slow) = in_the_middle_of_a_read(exchange, owner, name);
     let [lost, released] = freed_by_peers(exchange, "owner");
 
     let (sidecar, main) = (reader.process(SIDECAR), reader.process("main"));
+    let stopped = Instant::now();
     sidecar.signal(Signal::STOP);
     sidecar.wait_until_stopped();
     exchange.kubectl(&["delete", "pod", name, "--force", "--grace-period=0", "--wait=false"]);
@@ -244,7 +252,7 @@ fn freed_after_its_reader_is_killed(exchange: &Exchange, owner: &mut Pod<'_>, na
     sidecar.kill();
     main.kill();
     eventually("the owner frees it", || (owner.ask("sealed", "sealed") == "0").then_some(()));
-    let took = killed.elapsed();
+    let took = (stopped.elapsed(), killed.elapsed());
     assert_eq!(
         freed_by_peers(exchange, "owner"),
         [lost + 1.0, released],
@@ -260,9 +268,9 @@ fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner
     let mut owner = Pod::start(&exchange, "owner", &PodOptions::on("node1"));
     let took = ["first", "second", "third"]
         .map(|name| freed_after_its_reader_is_killed(&exchange, &mut owner, name));
-    println!("freed {took:.1?} after the holder was killed, with a grace of {GRACE:?}");
-    assert!(took.iter().all(|took| *took >= GRACE && *took <= GRACE + BUSY), "{took:?}");
-    assert!(took.iter().any(|took| *took <= GRACE + NOTICED), "{took:?}");
+    println!("freed {took:.1?} after the holder was stopped and killed, with a grace of {GRACE:?}");
+    assert!(took.iter().all(|(stopped, killed)| *stopped >= GRACE && *killed <= GRACE + BUSY), "{took:?}");
+    assert!(took.iter().any(|(_, killed)| *killed <= GRACE + NOTICED), "{took:?}");
 }
 
 #[test]

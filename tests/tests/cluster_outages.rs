@@ -2,11 +2,13 @@
 //! `operator`, `sidecar` and `workload` on the nodes.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tensorlane_tests::asked::{kubectl_tensorlane, tensorlane_in};
-use tensorlane_tests::cluster::{NODES, eventually, items, succeeds};
+use tensorlane_tests::cluster::{NODES, PATIENCE, eventually, items, succeeds, xtask};
 use tensorlane_tests::http::metric;
 use tensorlane_tests::installed::{Exchange, SYSTEM, await_operator, condition, scale_operator};
 use tensorlane_tests::kubernetes::{event, metrics, metrics_of_the_api_server, pods};
@@ -28,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What busy processors may add to it, in all but one of a few tries.
-const BUSY: Duration = Duration::from_secs(10);
+const BUSY: Duration = Duration::from_secs(30);
 
 /// Each of two puts what the other reads.
 fn round(one: &mut Pod<'_>, other: &mut Pod<'_>) {
@@ -194,6 +196,10 @@ fn the_exchange_goes_on_without_control_plane_and_operator_and_afterwards_no_pee
     let mut far = Pod::start(&exchange, "far", &PodOptions::on("node2"));
     exchange.await_peers(2);
     round(&mut one, &mut far);
+    // A pod that answers need not be told to be ready yet.
+    for pod in ["pod/one", "pod/far"] {
+        exchange.wait_for("Ready", pod);
+    }
     let before = (identities(&exchange, &[&one, &far]), readiness(&[&one, &far]));
 
     scale_operator(0);
@@ -328,6 +334,23 @@ fn await_made(exchange: &Exchange, count: usize) {
     eventually(&format!("{count} peers are there"), || (exchange.peers().len() == count).then_some(()));
 }
 
+/// Makes what has new peers, and does something as soon as there is one: a watch tells it before anybody could look again.
+fn at_the_first_new_peer(exchange: &Exchange, make: impl FnOnce(), act: impl FnOnce()) {
+    let list = ["get", "txp", "--output=name"];
+    let known = exchange.kubectl(&list);
+    let timeout = format!("--request-timeout={}s", PATIENCE.as_secs());
+    let mut watch = xtask();
+    watch.args(["cluster", "kubectl", "--namespace", exchange.name()]).args(list).args(["--watch", &timeout]);
+    let mut watch = watch.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("xtask is built");
+    let lines = BufReader::new(watch.stdout.take().expect("it is a pipe")).lines();
+    make();
+    let new = lines.map_while(Result::ok).find(|name| !known.lines().any(|known| known == name));
+    act();
+    // What it has started ends at its next line, or with its timeout.
+    watch.kill().and_then(|()| watch.wait()).expect("it is a child");
+    assert!(new.is_some(), "there was no new peer within {PATIENCE:?}");
+}
+
 /// The pod of the replica that leads.
 fn leader() -> Value {
     let pod = eventually("a replica leads", || {
@@ -357,12 +380,9 @@ fn an_operator_that_is_killed_in_the_middle_of_its_work_is_followed_by_one_that_
     let mut in_the_middle = false;
     let mut wanted = 0;
     while !in_the_middle && wanted < STEP * STEPS {
-        let there = wanted;
         wanted += STEP;
         let process = process_of(&container_status(&leader(), "operator"));
-        exchange.apply(&gated(wanted));
-        eventually("the first of the new peers is there", || (exchange.peers().len() > there).then_some(()));
-        process.kill();
+        at_the_first_new_peer(&exchange, || exchange.apply(&gated(wanted)), || process.kill());
         in_the_middle = exchange.peers().len() < wanted;
         await_made(&exchange, wanted);
     }

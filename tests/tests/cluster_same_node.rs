@@ -83,10 +83,13 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
         )
     };
     assert_eq!(["owner", "same", "other"].map(refused), [0.0; 3]);
-    // What is elsewhere comes to the node once.
-    let far = other.ask(&format!("store {} 2", 8 * MIB), "stored");
-    assert_eq!(owner.ask(&format!("acquire {far}"), "acquired"), "1");
-    assert_eq!(same.ask(&format!("read 60 {far}"), "read"), "shm");
+    // What is elsewhere comes to the node once; again where a busy machine lets a sidecar not answer in its 500 ms, after which
+    // it is not asked for 5 s.
+    eventually("what is elsewhere comes to the node once", || {
+        let far = other.ask(&format!("store {MIB} 2"), "stored");
+        assert_eq!(owner.ask(&format!("acquire {far}"), "acquired"), "1");
+        (same.ask(&format!("read 60 {far}"), "read") == "shm").then_some(())
+    });
     let copies = |pod: &str| {
         metric(&metrics(exchange.name(), pod), "tensorlane_transfer_neighbour_tensors_total", &[]) as u64
     };

@@ -134,8 +134,8 @@ fn every_line_of_the_log_is_json_and_the_end_has_a_reason() {
     let mut sidecar = Sidecar::with(SidecarOptions::default().admin().set("log.level", "debug"));
     let client = sidecar.client();
     drop(put_pattern(&client, 1, 1 << 20, &PutOptions::new()).unwrap());
-    drop(client);
     assert_eq!(sidecar.terminate().code(), Some(0));
+    drop(client);
     let log = sidecar.log();
     let lines: Vec<serde_json::Value> =
         log.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect();

@@ -529,6 +529,10 @@ fn limits_of_a_sidecar_are_refusals_with_a_name() {
     assert_eq!(refused.reason, Reason::SessionLimit, "{refused}");
     client.unname(&["one"]).unwrap();
     drop((first, second, third, other, client));
-    until("there is room for a session", || Client::connect(sidecar.sockets()).is_ok());
+    // And those before have ended.
+    until("there is room for a session", || {
+        let status = Client::connect(sidecar.sockets()).and_then(|client| client.status());
+        status.is_ok_and(|status| status.sessions == 1)
+    });
     sidecar.assert_all_free();
 }

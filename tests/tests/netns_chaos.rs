@@ -193,7 +193,7 @@ mod slow {
             let began = Instant::now();
             let tensor = client.acquire(stored.reference(), &AcquireOptions::new()).unwrap();
             assert!(tensor.to_vec() == pattern(host as u64, 1 << 20));
-            assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(25), "{:?}", began.elapsed());
         }
         drop(clients);
         peers.assert_all_free();

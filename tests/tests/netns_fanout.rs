@@ -28,6 +28,8 @@ fn start(hosts: usize) -> Peers {
             .set("peers.fanOutFrom", "8Mi")
             .set("peers.lanes", "2")
             .set("transports", "tcp")
+            // One that stands still for a second on a busy machine is no holder to be left.
+            .default_of("deadlines.progress")
     });
     (0..hosts).for_each(|host| peers.network.slow(host, MBIT));
     peers
@@ -41,6 +43,13 @@ fn sent(peers: &Peers, host: usize) -> u64 {
 /// Bytes of tensors that have come to a host, from whomever.
 fn came(peers: &Peers, host: usize) -> u64 {
     peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64
+}
+
+/// Waits until every byte that has come is counted as sent, too: that happens after it is on the wire.
+fn await_counted(peers: &Peers) {
+    let all =
+        |of: fn(&Peers, usize) -> u64| (0..peers.sidecars.len()).map(|host| of(peers, host)).sum::<u64>();
+    until("what has come is counted as sent", || all(sent) >= all(came));
 }
 
 type Getting<'scope> = ScopedJoinHandle<'scope, Result<Tensor>>;
@@ -85,6 +94,7 @@ fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_o
         1,
         "one had it of the owner"
     );
+    await_counted(&peers);
     let by_owner = sent(&peers, 0);
     assert!(by_owner <= LARGE + LARGE / 5, "the owner sent {by_owner} bytes of a tensor of {LARGE}");
     for host in 1..9 {
@@ -93,6 +103,7 @@ fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_o
 
     let tensor = late.acquire(stored.reference(), &seconds(60)).unwrap();
     assert!(is(&tensor, 3, LARGE));
+    await_counted(&peers);
     assert_eq!(sent(&peers, 0), by_owner, "{}", tensor.moved());
     assert_eq!(senders(&tensor).len(), 1, "{}", tensor.moved());
     drop((tensor, tensors, stored, readers, writer));
@@ -122,7 +133,8 @@ fn is_killed_at(tenth: u64) -> bool {
         (killed, getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect())
     });
     assert!(tensors.iter().all(|tensor| is(tensor, tenth, LARGE)), "killed at {tenth} tenths");
-    if !killed || senders(&tensors[0]) == ["b"] {
+    // On a busy machine the second one may have stood still for so long that the third one left it: that shows nothing, too.
+    if !killed || senders(&tensors[0]) == ["b"] || lost(&peers, 3, "stalled") > 0.0 {
         return false;
     }
     assert_eq!(senders(&tensors[0]), ["b", "a"], "{}", tensors[0].moved());
@@ -183,16 +195,18 @@ fn a_reader_behind_a_slow_one_keeps_its_deadline() {
 
 #[test]
 fn a_reader_that_reaches_nobody_but_the_owner_waits_for_others_once() {
+    // Three of them come within the 30 s in which a holder that was not reached is left alone.
+    const COUNT: u64 = 16 * MI;
     let peers = start(3);
     let writer = peers.client(0);
     let (holder, alone) = (peers.client(1), peers.client(2));
     peers.network.lose(1, 2);
     peers.network.lose(2, 1);
     for seed in 1..4 {
-        let stored = put(&writer, seed, LARGE);
+        let stored = put(&writer, seed, COUNT);
         let held = holder.acquire(stored.reference(), &seconds(60)).unwrap();
         let tensor = alone.acquire(stored.reference(), &seconds(60)).unwrap();
-        assert!(is(&tensor, seed, LARGE) && senders(&tensor).is_empty(), "{}", tensor.moved());
+        assert!(is(&tensor, seed, COUNT) && senders(&tensor).is_empty(), "{}", tensor.moved());
         let waited = lost(&peers, 2, "unreachable") + lost(&peers, 2, "stalled");
         assert_eq!((waited, lost(&peers, 2, "cooldown")), (1.0, (seed - 1) as f64), "{}", tensor.moved());
         drop((held, tensor, stored));
@@ -232,12 +246,13 @@ fn what_a_holder_changed_is_found_and_the_tensor_comes_from_its_owner_and_from_t
     let tensor = readers[1].acquire(stored.reference(), &seconds(60)).unwrap();
     assert!(is(&tensor, 6, LARGE));
     assert!(senders(&tensor).is_empty(), "the owner alone sent it: {}", tensor.moved());
+    until("all is counted as sent", || sent(&peers, 0) == 2 * LARGE && sent(&peers, 1) >= LARGE);
     assert_eq!(sent(&peers, 1), LARGE, "it was tried");
-    assert_eq!(sent(&peers, 0), 2 * LARGE);
     assert_eq!(peers.metric(2, "tensorlane_transfer_checksum_mismatches_total", &["place=\"pull\""]), 1.0);
     // Who found it is no holder either: it got it alone.
     let other = readers[2].acquire(stored.reference(), &seconds(60)).unwrap();
     assert!(is(&other, 6, LARGE) && senders(&other).is_empty(), "{}", other.moved());
+    until("all is counted as sent", || sent(&peers, 0) == 3 * LARGE);
     assert_eq!(sent(&peers, 1), LARGE, "nobody is given to it again");
     drop((other, tensor, copy, stored, readers, writer));
     peers.assert_all_free();

@@ -54,6 +54,26 @@ fn came(peers: &Peers, host: usize) -> u64 {
     peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64
 }
 
+/// Waits until every byte that has come is counted as sent, too: that happens after it is on the wire.
+fn await_counted(peers: &Peers) {
+    let all =
+        |of: fn(&Peers, usize) -> u64| (0..peers.sidecars.len()).map(|host| of(peers, host)).sum::<u64>();
+    until("what has come is counted as sent", || all(sent) >= all(came));
+}
+
+/// Does it again, with a fresh tensor, until it gives something: on a busy machine a sidecar may not answer in its 500 ms, and
+/// is not asked for 5 s then.
+fn when_nobody_is_late<T>(mut once: impl FnMut(u64) -> Option<T>) -> T {
+    let mut seed = 2;
+    let mut found = None;
+    until("nobody was late", || {
+        seed += 1;
+        found = once(seed);
+        found.is_some()
+    });
+    found.unwrap()
+}
+
 fn from_neighbours(peers: &Peers, host: usize) -> u64 {
     peers.metric(host, "tensorlane_transfer_neighbour_tensors_total", &[]) as u64
 }
@@ -67,21 +87,26 @@ fn how(tensor: &Tensor) -> String {
 fn a_second_pod_of_a_node_maps_the_copy_of_the_first_and_holds_it_there() {
     let (_dir, peers) = node(2);
     let (owner, first, second) = (peers.client(0), peers.client(1), peers.client(2));
-    let stored = put(&owner, 3, LARGE);
-    let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
-    assert!(how(&copied).starts_with("tcp by "), "{}", how(&copied));
-    let by_owner = sent(&peers, 0);
-    let mapped = second.acquire(stored.reference(), &seconds(60)).unwrap();
-    assert_eq!((how(&mapped).as_str(), mapped.moved().bytes), ("shm from b", 0));
-    assert!(is(&mapped, 3, LARGE));
-    assert_eq!((sent(&peers, 0), came(&peers, 2)), (by_owner, 0), "nothing travelled");
-    assert_eq!(from_neighbours(&peers, 2), 1);
-    let arena = second.status().unwrap().arena.unwrap_or_default();
-    assert_eq!(
-        (arena.sealed, arena.reserved, arena.retired),
-        (0, 0, 0),
-        "it is no arena of the second one's"
-    );
+    let (seed, stored, copied, mapped) = when_nobody_is_late(|seed| {
+        let stored = put(&owner, seed, LARGE);
+        let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(how(&copied).starts_with("tcp by "), "{}", how(&copied));
+        await_counted(&peers);
+        let counts = || (sent(&peers, 0), came(&peers, 2), from_neighbours(&peers, 2));
+        let (by_owner, travelled, lent) = counts();
+        let mapped = second.acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(is(&mapped, seed, LARGE));
+        if mapped.moved().transport == Some(Transport::Tcp) {
+            return None;
+        }
+        assert_eq!((how(&mapped).as_str(), mapped.moved().bytes), ("shm from b", 0));
+        assert_eq!(counts(), (by_owner, travelled, lent + 1), "nothing travelled");
+        Some((seed, stored, copied, mapped))
+    });
+    until("it is no arena of the second one's", || {
+        let arena = second.status().unwrap().arena.unwrap_or_default();
+        (arena.sealed, arena.reserved, arena.retired) == (0, 0, 0)
+    });
     let again = second.acquire(stored.reference(), &seconds(60)).unwrap();
     assert_eq!(again.moved().transport, Some(Transport::Shm));
 
@@ -89,7 +114,7 @@ fn a_second_pod_of_a_node_maps_the_copy_of_the_first_and_holds_it_there() {
     first.flush().unwrap();
     owner.flush().unwrap();
     overwrite(&first);
-    assert!(is(&mapped, 3, LARGE) && is(&again, 3, LARGE), "whoever lends keeps what is lent");
+    assert!(is(&mapped, seed, LARGE) && is(&again, seed, LARGE), "whoever lends keeps what is lent");
     drop((mapped, again, owner, first, second));
     peers.assert_all_free();
 }
@@ -147,40 +172,62 @@ fn pods_of_a_node_that_come_together_bring_one_copy() {
 fn a_pod_that_waits_for_a_copy_of_one_that_is_killed_or_gives_up_brings_it_itself() {
     let (_dir, mut peers) = node(3);
     let owner = peers.client(0);
-    let stored = put(&owner, 3, LARGE);
-    peers.network.slow(0, MBIT);
     let readers = [peers.client(1), peers.client(2), peers.client(3)];
-    let tensors: Vec<Tensor> = std::thread::scope(|scope| {
-        let mut getting = Vec::new();
-        getting.push(scope.spawn(|| readers[0].acquire(stored.reference(), &seconds(60))));
-        until("it is on its way to the first one", || came(&peers, 1) > LARGE / 10);
-        for reader in &readers[1..] {
-            getting.push(scope.spawn(|| reader.acquire(stored.reference(), &seconds(60))));
-        }
-        until("it is nearly there", || came(&peers, 1) > LARGE / 3);
-        assert_eq!((came(&peers, 2), came(&peers, 3)), (0, 0), "the others wait for it");
-        peers.sidecars[1].kill();
-        let killed = getting.remove(0).join().unwrap();
-        assert!(killed.is_err(), "the first one was in the middle");
-        getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect()
-    });
-    assert!(tensors.iter().all(|tensor| is(tensor, 3, LARGE)));
-    drop((tensors, stored, readers, owner));
+    // Where one of the others is not answered in time it brings its own, and is not to wait for anybody for 5 s.
+    let shown = (3..11).any(|seed| is_killed_while_others_wait(&mut peers, &owner, &readers, seed));
+    assert!(shown, "the others never waited for the first one");
+    drop((readers, owner));
     peers.sidecars[1].start_again();
     peers.await_connected();
     peers.assert_all_free();
+}
+
+/// Whether the others waited for the first one, which was killed then; then all that follows from it holds.
+fn is_killed_while_others_wait(peers: &mut Peers, owner: &Client, readers: &[Client; 3], seed: u64) -> bool {
+    let stored = put(owner, seed, LARGE);
+    peers.network.slow(0, MBIT);
+    let before = [1, 2, 3].map(|host| came(peers, host));
+    let have_come = |peers: &Peers, host: usize| came(peers, host) - before[host - 1];
+    std::thread::scope(|scope| {
+        let mut getting = Vec::new();
+        getting.push(scope.spawn(|| readers[0].acquire(stored.reference(), &seconds(60))));
+        until("it is on its way to the first one", || have_come(peers, 1) > LARGE / 10);
+        // So slow that it is not over before it is killed.
+        peers.network.slow(0, 20);
+        for reader in &readers[1..] {
+            getting.push(scope.spawn(|| reader.acquire(stored.reference(), &seconds(60))));
+        }
+        until("it is nearly there", || have_come(peers, 1) > LARGE / 3);
+        let others_wait = (have_come(peers, 2), have_come(peers, 3)) == (0, 0);
+        if others_wait {
+            peers.sidecars[1].kill();
+        }
+        peers.network.slow(0, MBIT);
+        let first = getting.remove(0).join().unwrap();
+        assert_eq!(first.is_err(), others_wait, "the first one was in the middle, and is killed or gets it");
+        let mut others = getting.into_iter().map(|getting| getting.join().unwrap().unwrap());
+        assert!(others.all(|tensor| is(&tensor, seed, LARGE)));
+        others_wait
+    })
 }
 
 #[test]
 fn a_copy_of_a_pod_that_is_killed_stays_with_those_who_map_it_and_others_bring_their_own() {
     let (_dir, mut peers) = node(3);
     let owner = peers.client(0);
-    let stored = put_pattern(&owner, 7, LARGE, &PutOptions::new()).unwrap();
     let first = peers.client(1);
-    let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
     let mut workload = Workload::start(&peers.sidecars[2]);
-    assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
-    assert_eq!(from_neighbours(&peers, 2), 1);
+    let (stored, copied) = when_nobody_is_late(|seed| {
+        let stored = put_pattern(&owner, seed, LARGE, &PutOptions::new()).unwrap();
+        let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
+        let before = from_neighbours(&peers, 2);
+        assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
+        if from_neighbours(&peers, 2) == before + 1 {
+            return Some((stored, copied));
+        }
+        workload.ask("drop", "dropped 1");
+        None
+    });
     peers.sidecars[1].kill();
     drop((copied, first));
     until("its pages are nobody's", || {
@@ -221,7 +268,16 @@ fn what_must_be_on_the_node_is_refused_until_a_pod_of_it_has_a_copy() {
     let refused = failure(second.acquire(stored.reference(), &here()));
     assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
     let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
-    let mapped = second.acquire(stored.reference(), &here()).unwrap();
+    // A pod that does not answer in its 500 ms has no copy, and is not asked for 5 s.
+    let mut mapped = None;
+    until("the pod that has a copy answers in time", || {
+        match second.acquire(stored.reference(), &here()) {
+            Ok(tensor) => mapped = Some(tensor),
+            refused => assert_eq!(failure(refused).reason, Reason::RequirementNotMet),
+        }
+        mapped.is_some()
+    });
+    let mapped = mapped.unwrap();
     assert!(is(&mapped, 3, LARGE));
     assert_eq!((how(&mapped).split(',').next(), came(&peers, 2)), (Some("shm from b"), 0));
     drop((copied, mapped, stored, owner, first, second));

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tensorlane_client::{AcquireOptions, Tensor};
+use tensorlane_client::{AcquireOptions, Client, Tensor};
 use tensorlane_proto::Transport;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
@@ -26,11 +26,22 @@ fn by_quic(tensor: &Tensor) -> bool {
     tensor.moved().transport == Some(Transport::Quic)
 }
 
+/// Until a tensor has come by QUIC: the first one need not, where the connection is slow to come up.
+fn warm_up(writer: &Client, reader: &Client) {
+    let mut seed = 100;
+    until("a tensor comes by QUIC", || {
+        seed += 1;
+        let warm = put(writer, seed, 9 * MI);
+        by_quic(&reader.acquire(warm.reference(), &seconds(20)).unwrap())
+    });
+}
+
 #[test]
 fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_five() {
     for percent in [1, 20] {
         let peers = two();
         let (writer, reader) = (peers.client(0), peers.client(1));
+        warm_up(&writer, &reader);
         let stored = put(&writer, 3, 12 * MI);
         (0..2).for_each(|host| peers.network.lossy(host, percent));
         let options = AcquireOptions::new().deadline(Duration::from_secs(120));
@@ -47,11 +58,13 @@ fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_fi
 fn a_flow_goes_on_from_another_port_without_a_new_connection() {
     let peers = two();
     let clients = [peers.client(0), peers.client(1)];
-    let warm = put(&clients[0], 1, 9 * MI);
-    assert!(by_quic(&clients[1].acquire(warm.reference(), &seconds(20)).unwrap()));
+    warm_up(&clients[0], &clients[1]);
     let dialed = |host: usize, by: &str| peers.metric(host, CONNECTIONS, &[&format!("dialed=\"{by}\"")]);
     // Who dials is decided by the keys.
     let dials = if dialed(0, "us") > 0.0 { 0 } else { 1 };
+    let counts = || (dialed(dials, "us"), dialed(1 - dials, "them"));
+    let fallbacks = || peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]);
+    let before = (counts(), fallbacks());
     let stored = put(&clients[0], 2, LARGE);
     let options = seconds(28);
     let tensor = std::thread::scope(|scope| {
@@ -63,8 +76,7 @@ fn a_flow_goes_on_from_another_port_without_a_new_connection() {
         pulling.join().unwrap().unwrap()
     });
     assert!(is(&tensor, 2, LARGE) && by_quic(&tensor), "{}", tensor.moved());
-    assert_eq!((dialed(dials, "us"), dialed(1 - dials, "them")), (1.0, 1.0));
-    assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 0.0);
+    assert_eq!((counts(), fallbacks()), before, "{}", tensor.moved());
 }
 
 #[test]
@@ -73,15 +85,14 @@ fn where_datagrams_are_not_carried_large_tensors_come_by_tcp_and_the_reply_says_
     (0..2).for_each(|host| peers.network.no_datagrams(host));
     let (writer, reader) = (peers.client(0), peers.client(1));
     let stored = put(&writer, 4, 9 * MI);
+    let next = put(&writer, 5, 9 * MI);
     let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
-    assert!(is(&tensor, 4, 9 * MI));
+    // The next one is told before it tries; that is forgotten after 5 s.
+    let second = reader.acquire(next.reference(), &seconds(20)).unwrap();
+    assert!(is(&tensor, 4, 9 * MI) && is(&second, 5, 9 * MI));
     let told = tensor.moved().to_string();
     assert!(told.starts_with("tcp") && told.contains("not quic: cooldown"), "{told}");
-    assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 1.0);
-    // The next one is told before it tries.
-    let next = put(&writer, 5, 9 * MI);
-    let tensor = reader.acquire(next.reference(), &seconds(20)).unwrap();
-    let told = tensor.moved().to_string();
+    let told = second.moved().to_string();
     assert!(told.starts_with("tcp") && told.contains("not quic: cooldown"), "{told}");
     assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 1.0);
     assert_eq!(peers.metric(1, PULLS, &["way=\"lanes\""]), 2.0);

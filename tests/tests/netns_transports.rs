@@ -56,24 +56,37 @@ fn get(reader: &Client, stored: &Stored) -> Tensor {
     reader.acquire(stored.reference(), &seconds(20)).unwrap()
 }
 
+/// Until a tensor has come this way: the first one need not, where lanes are slow to come up.
+fn warm_up(way: &Way, writer: &Client, reader: &Client) {
+    let mut seed = 0;
+    until("a tensor comes this way", || {
+        seed += 1;
+        let tensor = get(reader, &put(writer, seed, 9 * MI));
+        let moved = tensor.moved();
+        match &moved.paths[..] {
+            [path] if way.brings => path.way.map(tensorlane_client::Way::as_str) == Some(way.counted),
+            _ => !way.brings && moved.transport == Some(way.transport),
+        }
+    });
+}
+
 #[test]
 fn tensors_of_any_size_come_one_by_one_and_many_at_once_in_both_directions() {
     for_all(|way, peers| {
         let sizes = [0, 1, MI, 8 * MI - 1, 8 * MI, 8 * MI + 1, 21 * MI + 77];
         for (owner, other) in [(0, 1), (1, 0)] {
             let (writer, reader) = (peers.client(owner), peers.client(other));
+            warm_up(way, &writer, &reader);
+            let counted = format!("way=\"{}\"", way.counted);
+            let pulls = || peers.metric(other, "tensorlane_peer_pulls_total", &[counted.as_str()]);
+            let before = pulls();
             let stored: Vec<Stored> = sizes.iter().map(|size| put(&writer, *size, *size)).collect();
             for (stored, size) in stored.iter().zip(sizes) {
                 let tensor = get(&reader, stored);
                 assert!(is(&tensor, size, size), "{}: {size} bytes", way.name);
                 assert_told(way, &tensor, size);
             }
-            let counted = format!("way=\"{}\"", way.counted);
-            assert!(
-                peers.metric(other, "tensorlane_peer_pulls_total", &[counted.as_str()]) >= 3.0,
-                "{}",
-                way.name
-            );
+            assert!(pulls() >= before + 3.0, "{}", way.name);
         }
         std::thread::scope(|scope| {
             for (owner, other) in [(0, 1), (1, 0)] {
@@ -172,7 +185,7 @@ fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
     for_all_that_bring(|way, peers| {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 8, LARGE);
-        let options = seconds(4);
+        let options = seconds(8);
         let outcome = std::thread::scope(|scope| {
             let pulling = in_the_middle(scope, peers, &reader, stored.reference(), &options);
             peers.sidecars[0].kill();

@@ -229,31 +229,25 @@ impl World {
         self.recorder.note(What::Audited { host, books, last: true });
     }
 
-    /// Asks the owner of a tensor whether it lives, until it does not or `within` is over, and writes down the first answer,
-    /// the last that it lives and the first that it does not.
+    /// Asks the owner of a tensor whether it lives, until it does not or `within` after its first answer is over, and writes
+    /// down the last answer: that it lives is no wonder while the machine has not come to telling the owner otherwise.
     pub fn probe(&mut self, host: usize, reference: &str, within: Duration) {
         let Ok(parsed) = reference.parse::<Reference>() else { return };
-        let deadline = Instant::now() + within;
-        let mut alive = None;
+        let mut first = None;
         loop {
             let asked = self.recorder.now();
             let said = self.monitor(host).and_then(|client| client.describe(&parsed));
             match said {
                 Ok(description) => {
-                    let seen = (asked, Some(description.leases));
-                    if alive.is_none() {
-                        self.probed(reference, seen);
+                    if first.get_or_insert_with(Instant::now).elapsed() >= within {
+                        return self.probed(reference, (asked, Some(description.leases)));
                     }
-                    alive = Some(seen);
                 }
                 Err(error) if matches!(error.reason(), Some(Reason::NotFound | Reason::OwnerLost)) => {
                     return self.probed(reference, (asked, None));
                 }
                 // It is down or stopped: another time.
                 Err(_) => return,
-            }
-            if Instant::now() >= deadline {
-                return self.probed(reference, alive.unwrap_or((asked, None)));
             }
             std::thread::park_timeout(LOOK_EVERY);
         }
