@@ -230,6 +230,38 @@ fn an_owner_that_stands_still_for_a_while_goes_on_where_it_was() {
 }
 
 #[test]
+fn a_reader_that_stands_still_is_cut_and_holds_up_neither_the_owner_nor_another_reader() {
+    // Long enough to see that nobody waits until it is cut, and readers do not serve each other.
+    let options =
+        |_, options: SidecarOptions| options.set("deadlines.progress", "5s").set("peers.fanOut", "0");
+    let peers = Peers::start(3, options);
+    {
+        let (writer, stopped, other) = (peers.client(0), peers.client(1), peers.client(2));
+        let (stored, own) = (put(&writer, 10, LARGE), put(&writer, 11, 9 * MI));
+        let (reference, options) = (stored.reference().clone(), seconds(60));
+        let leases = || peers.client(0).status().unwrap().leases;
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &stopped, &reference, &options);
+            signal(peers.sidecars[1].pid(), Signal::STOP);
+            assert_eq!(leases(), 3, "what is being pulled is held for who pulls it");
+            peers.network.fast(0);
+            assert!(is(&other.acquire(own.reference(), &seconds(20)).unwrap(), 11, 9 * MI));
+            assert_eq!(peers.seen(0, 1).state, "connected", "nobody else waited until it was cut");
+            assert!(is(&other.acquire(&reference, &seconds(20)).unwrap(), 10, LARGE));
+            until("it is cut", || peers.seen(0, 1).state != "connected");
+            until("the grace is over, and only the writer holds anything", || leases() == 2);
+            signal(peers.sidecars[1].pid(), Signal::CONT);
+            pulling.join().unwrap()
+        });
+        // The tensor is there still, so it comes all the same.
+        assert!(is(&outcome.unwrap(), 10, LARGE));
+        peers.await_connected();
+        assert!(is(&stopped.acquire(own.reference(), &seconds(20)).unwrap(), 11, 9 * MI));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
 fn a_reader_that_restarts_gives_back_what_its_old_life_held_at_once() {
     let mut peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "1h"));
     {
