@@ -27,6 +27,7 @@ pub mod wait;
 pub mod watching;
 pub mod ways;
 pub mod weather;
+pub mod wire;
 pub mod workload;
 
 pub use refused::{failure, reason};

@@ -36,6 +36,18 @@ pub fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
     usize::try_from(count).is_ok_and(|count| tensor.to_vec() == pattern(seed, count))
 }
 
+/// From whom to whom something goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// The host that owns it.
+    pub owner: usize,
+    /// The host that gets it.
+    pub reader: usize,
+}
+
+/// Between two hosts: who dials, and so which end is asked to open lanes, follows from their keys and not from this.
+pub const ROUTES: [Route; 2] = [Route { owner: 0, reader: 1 }, Route { owner: 1, reader: 0 }];
+
 /// Host 1 gets something of host 0 over a slow cable; returns when it is in the middle.
 pub fn in_the_middle<'scope>(
     scope: &'scope Scope<'scope, '_>,
@@ -44,9 +56,19 @@ pub fn in_the_middle<'scope>(
     reference: &'scope Reference,
     options: &'scope AcquireOptions,
 ) -> ScopedJoinHandle<'scope, Result<Tensor>> {
-    let before = peers.seen(1, 0).bytes_in;
-    peers.network.slow(0, SLOW_MBIT);
-    let pulling = scope.spawn(move || reader.acquire(reference, options));
-    until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 4 * MI);
+    in_the_middle_of(scope, peers, ROUTES[0], (reader, reference, options))
+}
+
+/// The same from anyone to anyone.
+pub fn in_the_middle_of<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    peers: &Peers,
+    Route { owner, reader }: Route,
+    (client, reference, options): (&'scope Client, &'scope Reference, &'scope AcquireOptions),
+) -> ScopedJoinHandle<'scope, Result<Tensor>> {
+    let before = peers.seen(reader, owner).bytes_in;
+    peers.network.slow(owner, SLOW_MBIT);
+    let pulling = scope.spawn(move || client.acquire(reference, options));
+    until("some bytes have come", || peers.seen(reader, owner).bytes_in - before > 4 * MI);
     pulling
 }

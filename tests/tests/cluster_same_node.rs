@@ -109,7 +109,7 @@ fn a_restricted_namespace_shares_memory_by_a_claim() {
         exchange.name(),
         "pod-security.kubernetes.io/enforce=restricted",
     ]);
-    for name in ["one", "two"] {
+    for (name, node) in [("one", NODES[0]), ("two", NODES[0]), ("three", NODES[1])] {
         exchange.apply(&format!(
             "apiVersion: v1
 kind: Pod
@@ -126,23 +126,40 @@ spec:
     command: [sh, -c, 'exec sleep 100000']
     securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
 ",
-            node = NODES[0],
             image = image("workload"),
         ));
     }
-    exchange.await_peers(2);
+    exchange.await_peers(3);
     // Sidecars are seen before the containers that they are for have begun.
-    exchange.kubectl(&["wait", "--for=condition=Ready", "pod/one", "pod/two", "--timeout=120s"]);
-    for name in ["one", "two"] {
+    exchange.kubectl(&["wait", "--for=condition=Ready", "pod/one", "pod/two", "pod/three", "--timeout=120s"]);
+    // The peer in the first column, and the way to it somewhere in its line.
+    let route_is = |from: &str, to: &str, is: &dyn Fn(&str) -> bool| {
+        let peers = exchange.shell(from, "main", "tensorlane peers");
+        let line = peers.lines().find(|line| line.split_whitespace().next().is_some_and(|name| name == to));
+        line.is_some_and(|line| line.contains("connected") && is(line)).then_some(())
+    };
+    for (from, to) in [("one", "two"), ("two", "one")] {
         eventually("its route to the other is shared memory", || {
-            let peers = exchange.shell(name, "main", "tensorlane peers");
-            peers
-                .lines()
-                .any(|line| line.contains("connected") && line.contains("shm") && !line.contains("not shm"))
-                .then_some(())
+            route_is(from, to, &|line| line.contains("shm") && !line.contains("not shm"))
         });
     }
+    eventually("the third knows that it is elsewhere", || {
+        route_is("three", "one", &|line| line.contains("not shm: other_node"))
+    });
     moves_by_shared_memory(&exchange, "one", "two");
+    comes_by_tcp_alone(&exchange, "three");
+}
+
+/// What another node has is refused where memory of this one is required, and comes where it is not.
+fn comes_by_tcp_alone(exchange: &Exchange, reader: &str) {
+    let required = "tensorlane get moved/x --require same_node --to /tmp/none 2>&1 && echo taken || true";
+    let said = exchange.shell(reader, "main", required);
+    assert!(said.contains("other_node") && !said.contains("taken"), "{said}");
+    let said =
+        exchange.shell(reader, "main", "tensorlane get moved/x --to /tmp/got --output json && rm /tmp/got");
+    let got: Value = serde_json::from_str(&said).expect("JSON");
+    let moved = &got["tensors"][0]["moved"];
+    assert_eq!((&moved["transport"], &moved["bytes"]), (&"tcp".into(), &1_048_576.into()), "{said}");
 }
 
 /// A tensor of one pod is got by the other where nothing but memory of the node will do.

@@ -20,11 +20,16 @@ const MBIT: u32 = 200;
 const UNDER_WAY: u64 = 8 * MI;
 const HEADERS: u64 = 1_080;
 
-/// Hosts that pass tensors on, over slow cables.
+/// Hosts that pass tensors on in a chain, over slow cables.
 fn start(hosts: usize) -> Peers {
+    start_with(hosts, 1)
+}
+
+/// The same, of which each serves so many readers at a time.
+fn start_with(hosts: usize, fan_out: u64) -> Peers {
     let peers = Peers::start(hosts, |_, options| {
         options
-            .set("peers.fanOut", "1")
+            .set("peers.fanOut", fan_out)
             .set("peers.fanOutFrom", "8Mi")
             .set("peers.lanes", "2")
             .set("transports", "tcp")
@@ -73,6 +78,15 @@ fn senders(tensor: &Tensor) -> Vec<&str> {
     tensor.moved().senders.iter().map(|(peer, _)| peer.as_str()).collect()
 }
 
+/// All of them at once.
+fn get_together(readers: &[Client], reference: &Reference) -> Vec<Tensor> {
+    std::thread::scope(|scope| {
+        let get = |reader| scope.spawn(move || Client::acquire(reader, reference, &seconds(120)));
+        let getting: Vec<Getting<'_>> = readers.iter().map(get).collect();
+        getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect()
+    })
+}
+
 #[test]
 fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_one_not_at_all() {
     let peers = start(10);
@@ -80,14 +94,7 @@ fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_o
     let stored = put(&writer, 3, LARGE);
     let readers: Vec<Client> = (1..10).map(|host| peers.client(host)).collect();
     let (late, together) = readers.split_last().unwrap();
-    let tensors: Vec<Tensor> = std::thread::scope(|scope| {
-        let get = |reader| {
-            let reference = stored.reference();
-            scope.spawn(move || Client::acquire(reader, reference, &seconds(120)))
-        };
-        let getting: Vec<Getting<'_>> = together.iter().map(get).collect();
-        getting.into_iter().map(|getting| getting.join().unwrap().unwrap()).collect()
-    });
+    let tensors = get_together(together, stored.reference());
     assert!(tensors.iter().all(|tensor| is(tensor, 3, LARGE)));
     assert_eq!(
         tensors.iter().filter(|tensor| senders(tensor).is_empty()).count(),
@@ -107,6 +114,26 @@ fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_a_late_o
     assert_eq!(sent(&peers, 0), by_owner, "{}", tensor.moved());
     assert_eq!(senders(&tensor).len(), 1, "{}", tensor.moved());
     drop((tensor, tensors, stored, readers, writer));
+    peers.assert_all_free();
+}
+
+/// A tree of two branches: six readers of one owner.
+#[test]
+fn where_each_serves_two_no_host_sends_more_than_twice_and_every_reader_gets_all() {
+    const READERS: usize = 6;
+    let peers = start_with(1 + READERS, 2);
+    let writer = peers.client(0);
+    let stored = put(&writer, 8, LARGE);
+    let readers: Vec<Client> = (1..=READERS).map(|host| peers.client(host)).collect();
+    let tensors = get_together(&readers, stored.reference());
+    assert!(tensors.iter().all(|tensor| is(tensor, 8, LARGE)));
+    let of_owner = tensors.iter().filter(|tensor| senders(tensor).is_empty()).count();
+    assert_eq!(of_owner, 2, "so many had it of the owner alone");
+    for host in 0..=READERS {
+        let by_host = sent(&peers, host);
+        assert!(by_host <= 2 * LARGE + UNDER_WAY, "host {host} sent {by_host} bytes of a tensor of {LARGE}");
+    }
+    drop((tensors, stored, readers, writer));
     peers.assert_all_free();
 }
 

@@ -1,16 +1,15 @@
 //! What happens between two hosts when one dies, the network fails or somebody lies: typed errors in time, right bytes
 //! or none, and nothing left. Needs root.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tensorlane_client::{Cancel, Error, PutOptions};
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{DType, Reason, Reference, Selection};
-use tensorlane_tests::netns::{PORT, Peers};
+use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::signal;
-use tensorlane_tests::proxy::Proxy;
+use tensorlane_tests::proxy::Between;
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::transfer::{LARGE, MI, SLOW_MBIT, in_the_middle, is, put, seconds};
 use tensorlane_tests::workload::Workload;
@@ -231,6 +230,38 @@ fn an_owner_that_stands_still_for_a_while_goes_on_where_it_was() {
             pulling.join().unwrap().unwrap()
         });
         assert!(is(&tensor, 10, LARGE));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_reader_that_stands_still_is_cut_and_holds_up_neither_the_owner_nor_another_reader() {
+    // Long enough to see that nobody waits until it is cut, and readers do not serve each other.
+    let options =
+        |_, options: SidecarOptions| options.set("deadlines.progress", "5s").set("peers.fanOut", "0");
+    let peers = Peers::start(3, options);
+    {
+        let (writer, stopped, other) = (peers.client(0), peers.client(1), peers.client(2));
+        let (stored, own) = (put(&writer, 10, LARGE), put(&writer, 11, 9 * MI));
+        let (reference, options) = (stored.reference().clone(), seconds(60));
+        let leases = || peers.client(0).status().unwrap().leases;
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &stopped, &reference, &options);
+            signal(peers.sidecars[1].pid(), Signal::STOP);
+            assert_eq!(leases(), 3, "what is being pulled is held for who pulls it");
+            peers.network.fast(0);
+            assert!(is(&other.acquire(own.reference(), &seconds(20)).unwrap(), 11, 9 * MI));
+            assert_eq!(peers.seen(0, 1).state, "connected", "nobody else waited until it was cut");
+            assert!(is(&other.acquire(&reference, &seconds(20)).unwrap(), 10, LARGE));
+            until("it is cut", || peers.seen(0, 1).state != "connected");
+            until("the grace is over, and only the writer holds anything", || leases() == 2);
+            signal(peers.sidecars[1].pid(), Signal::CONT);
+            pulling.join().unwrap()
+        });
+        // The tensor is there still, so it comes all the same.
+        assert!(is(&outcome.unwrap(), 10, LARGE));
+        peers.await_connected();
+        assert!(is(&stopped.acquire(own.reference(), &seconds(20)).unwrap(), 11, 9 * MI));
     }
     peers.assert_all_free();
 }
@@ -472,25 +503,13 @@ fn a_peer_that_leaves_the_directory_is_unknown_and_one_that_joins_is_found() {
 #[test]
 fn flipped_bits_end_connections_and_never_reach_a_reader() {
     let peers = Peers::start(2, |_, options| options.set("gc.leaseGrace", "20s"));
-    let mut proxies: Vec<Proxy> = (0..2)
-        .map(|host| {
-            let to = peers.network.peer_address(host);
-            Proxy::start(&peers.network, host, PORT + 100, to, host as u64 + 1)
-        })
-        .collect();
-    for host in 0..2 {
-        let mut everyone = peers.everyone();
-        everyone[1 - host].address = proxies[1 - host].address();
-        peers.list(host, &everyone);
-    }
-    // The connections there are were made past the proxies.
-    reconnect(&peers, &proxies);
+    let between = Between::start(&peers);
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let patient = seconds(28);
-        proxies.iter().for_each(|proxy| proxy.flip(10, 6 * MI));
+        between.flip(10, 6 * MI);
         let mut seed = 20;
-        while proxies.iter().all(|proxy| proxy.flips_left() > 0) {
+        while between.flips_left().iter().all(|left| *left > 0) {
             for count in [20 * MI, 4096] {
                 seed += 1;
                 let stored = put(&writer, seed, count);
@@ -498,28 +517,10 @@ fn flipped_bits_end_connections_and_never_reach_a_reader() {
                 assert!(is(&tensor, seed, count), "wrong bytes came of {}", stored.reference());
             }
         }
-        proxies.iter().for_each(|proxy| proxy.flip(0, 1));
-        let carried: u64 = proxies.iter().map(Proxy::connections).sum();
+        between.flip(0, 1);
+        let carried = between.connections();
         assert!(carried >= 8, "{carried} connections for 10 flips");
     }
     peers.assert_all_free();
-    for (host, proxy) in proxies.iter_mut().enumerate() {
-        proxy.end(&peers.network, host);
-    }
-}
-
-/// Cuts and mends, until the connection there is goes through a proxy.
-fn reconnect(peers: &Peers, proxies: &[Proxy]) {
-    let before: u64 = proxies.iter().map(Proxy::connections).sum();
-    until("the directory is read", || {
-        let addresses: Vec<_> = (0..2).map(|host| peers.seen(host, 1 - host).addresses).collect();
-        let through: Vec<SocketAddr> = proxies.iter().map(Proxy::address).collect();
-        (0..2).all(|host| addresses[host] == [through[1 - host].to_string()])
-    });
-    peers.network.cut(1);
-    until("the cut is noticed", || peers.seen(0, 1).state != "connected");
-    peers.network.mend(1);
-    peers.await_connected();
-    let after: u64 = proxies.iter().map(Proxy::connections).sum();
-    assert!(after > before);
+    between.end(&peers);
 }

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tensorlane_client::{AcquireOptions, Path, Tensor, Way};
+use tensorlane_client::{AcquireOptions, Error, Path, Tensor, Way};
 use tensorlane_proto::{Reason, Transport};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
+use tensorlane_tests::transfer::{
+    LARGE, MI, ROUTES, Route, in_the_middle, in_the_middle_of, is, put, seconds,
+};
 use tensorlane_tests::wait::PATIENCE;
 use tensorlane_tests::weather::Closed;
 use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
@@ -23,10 +25,19 @@ fn by_tcp(_: usize, options: SidecarOptions) -> SidecarOptions {
     options.set("transports", "tcp").set("peers.lanes", "2").set("gc.leaseGrace", "20s")
 }
 
-/// Four times in the middle of one transfer, each direction twice; what has come is not asked for again.
 #[test]
 fn a_link_that_flaps_in_one_direction_costs_time_and_no_byte() {
-    let peers = Peers::start(2, by_tcp);
+    over_a_flapping_link(by_tcp);
+}
+
+#[test]
+fn a_link_that_flaps_in_one_direction_costs_time_and_no_byte_of_quic() {
+    over_a_flapping_link(|_, options| options.set("prefer", "quic").set("gc.leaseGrace", "20s"));
+}
+
+/// Four times in the middle of one transfer, each direction twice; what has come is not asked for again.
+fn over_a_flapping_link(options: impl Fn(usize, SidecarOptions) -> SidecarOptions) {
+    let peers = Peers::start(2, options);
     {
         let (writer, reader) = (peers.client(0), peers.client(1));
         let stored = put(&writer, 31, FLAPPING);
@@ -82,9 +93,10 @@ fn both_ends_that_restart_in_turn_lose_what_they_owned_and_nothing_else() {
         let lost = mourned.reference().clone();
         let kept = peers.client(other);
         let stored = put(&kept, 34, MI);
-        peers.sidecars[host].kill();
+        // Of two that restart one is the owner of what is under way, and one the reader.
+        let route = ROUTES[if turn < 2 { host } else { other }];
+        restart_in_the_middle(&mut peers, host, route);
         drop((mourned, gone));
-        peers.sidecars[host].start_again();
         until("they are connected", || {
             peers.seen(0, 1).state == "connected" && peers.seen(1, 0).state == "connected"
         });
@@ -95,6 +107,28 @@ fn both_ends_that_restart_in_turn_lose_what_they_owned_and_nothing_else() {
         assert!(is(&kept.acquire(new.reference(), &seconds(9)).unwrap(), 35, MI), "turn {turn}");
     }
     peers.assert_all_free();
+}
+
+/// Kills a host and starts it again while a tensor is on its way: it comes whole or with a typed error.
+fn restart_in_the_middle(peers: &mut Peers, host: usize, route: Route) {
+    let (writer, reader) = (peers.client(route.owner), peers.client(route.reader));
+    let stored = put(&writer, 36, LARGE);
+    let (reference, options) = (stored.reference().clone(), seconds(20));
+    let outcome = std::thread::scope(|scope| {
+        let getting = in_the_middle_of(scope, peers, route, (&reader, &reference, &options));
+        peers.sidecars[host].kill();
+        peers.sidecars[host].start_again();
+        peers.network.fast(route.owner);
+        getting.join().unwrap()
+    });
+    let is_told = |error: &Error| match host == route.reader {
+        true => matches!(error, Error::SessionLost { .. }),
+        false => matches!(error.reason(), Some(Reason::OwnerLost | Reason::PeerUnreachable)),
+    };
+    match outcome {
+        Ok(tensor) => assert!(is(&tensor, 36, LARGE), "{route:?}"),
+        Err(error) => assert!(is_told(&error), "{host} was restarted, {route:?}: {error}"),
+    }
 }
 
 /// The clock that runs since the machine started, an hour ahead at one end: nothing that is sent says when, only how long.

@@ -5,14 +5,16 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tensorlane_client::{AcquireOptions, Client, PutOptions};
+use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
+use tensorlane_tests::process::signal;
 use tensorlane_tests::tensors::{is_intact, pages, put_pattern};
 use tensorlane_tests::transfer::{MI, is, put, seconds};
 use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until};
@@ -172,7 +174,7 @@ fn parts_of_a_tensor_of_the_node_are_views_and_rows_are_packed_here() {
 /// Fills the arena of a host with other bytes, as far as it goes, and lets go of them.
 fn overwrite(client: &Client) {
     let mut kept = Vec::new();
-    let brief = PutOptions { deadline: Some(std::time::Duration::from_millis(300)), ..PutOptions::new() };
+    let brief = PutOptions { deadline: Some(Duration::from_millis(300)), ..PutOptions::new() };
     for seed in 1_000.. {
         match put_pattern(client, seed, 4 * MI, &brief) {
             Ok(stored) => kept.push(stored),
@@ -225,6 +227,42 @@ fn a_readers_client_that_dies_and_leaves_a_child_keeps_the_bytes_for_it() {
     assert_eq!(workload.answer(), "intact");
     child.kill();
     drop((workload, owner));
+    peers.assert_all_free();
+}
+
+/// Nothing is on its way where memory is shared, so the middle of a map is the question to the owner.
+#[test]
+fn a_map_that_is_cancelled_while_the_owner_stands_still_is_answered_and_its_lease_is_given_back() {
+    let dir = tempfile::tempdir().unwrap();
+    // Neither the end of the connection nor a grace gives anything back.
+    let peers = Peers::start(2, |_, options| {
+        at(dir.path(), options).set("deadlines.progress", "25s").set("gc.leaseGrace", "1h")
+    });
+    {
+        let (owner, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&owner, 9, 6 * MI);
+        until("they have met", || route(&peers, 1, 0) == "shm");
+        let cancel = Cancel::new();
+        let cancelling = reader.with_cancel(cancel.clone());
+        signal(peers.sidecars[0].pid(), Signal::STOP);
+        let outcome = std::thread::scope(|scope| {
+            let mapping = scope.spawn(|| cancelling.acquire(stored.reference(), &on_node()));
+            // Nobody tells when the owner has been asked; that it was not yet is as good an answer.
+            std::thread::park_timeout(Duration::from_millis(500));
+            assert!(!mapping.is_finished(), "the owner stands still");
+            cancel.cancel();
+            mapping.join().unwrap()
+        });
+        assert!(matches!(outcome, Err(Error::Withdrawn)), "{outcome:?}");
+        signal(peers.sidecars[0].pid(), Signal::CONT);
+        // What follows on the same connection is answered after what was asked before.
+        let mapped = reader.acquire(stored.reference(), &on_node()).unwrap();
+        assert!(is(&mapped, 9, 6 * MI) && mapped.moved().transport == Some(Transport::Shm));
+        drop(mapped);
+        reader.flush().unwrap();
+        until("the owner keeps it for its writer alone", || owner.status().unwrap().leases == 1);
+        assert_eq!(foreign(&peers, 1, "used"), 0);
+    }
     peers.assert_all_free();
 }
 

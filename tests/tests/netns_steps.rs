@@ -5,7 +5,7 @@
 use tensorlane_client::{Cancel, Client, Error, Result, Stored, Tensor};
 use tensorlane_proto::{Reason, Reference};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::transfer::{MI, SLOW_MBIT, is, put, seconds};
+use tensorlane_tests::transfer::{MI, ROUTES, Route, SLOW_MBIT, is, put, seconds};
 use tensorlane_tests::until;
 use tensorlane_tests::ways::{WAYS, Way};
 
@@ -14,14 +14,15 @@ const BYTES: u64 = 24 * MI;
 /// How far it has come, in tenths, when something ends.
 const TENTHS: [u64; 3] = [1, 5, 9];
 
-/// A case at one point of one way.
+/// A case at one point of one way, in one direction.
 struct At<'a> {
     way: &'a Way,
+    route: Route,
     tenth: u64,
 }
 
 impl At<'_> {
-    /// Host 1 gets something of host 0 over a slow cable; does something when so much of it has come.
+    /// The reader gets something of the owner over a slow cable; does something when so much of it has come.
     fn meanwhile(
         &self,
         peers: &mut Peers,
@@ -30,24 +31,25 @@ impl At<'_> {
         act: impl FnOnce(&mut Peers),
     ) -> Result<Tensor> {
         let options = seconds(20);
-        peers.network.slow(0, SLOW_MBIT);
-        let before = peers.seen(1, 0).bytes_in;
+        let came = |peers: &Peers| peers.seen(self.route.reader, self.route.owner).bytes_in;
+        peers.network.slow(self.route.owner, SLOW_MBIT);
+        let before = came(peers);
         let outcome = std::thread::scope(|scope| {
             let pulling = scope.spawn(|| reader.acquire(reference, &options));
             // On a busy machine all of it may be here before anybody looks.
             until("it has come so far", || {
-                pulling.is_finished() || peers.seen(1, 0).bytes_in - before >= BYTES * self.tenth / 10
+                pulling.is_finished() || came(peers) - before >= BYTES * self.tenth / 10
             });
             act(peers);
             pulling.join().expect("no panic")
         });
-        peers.network.fast(0);
+        peers.network.fast(self.route.owner);
         outcome
     }
 
     /// That it failed for one of these reasons, or came whole; whether it failed.
     fn assert_typed(&self, outcome: &Result<Tensor>, is_one: impl Fn(&Error) -> bool) -> bool {
-        let Self { way, tenth } = self;
+        let Self { way, tenth, .. } = self;
         match outcome {
             Ok(tensor) => {
                 assert!(is(tensor, *tenth, BYTES), "{}: wrong bytes after {tenth} tenths", way.name);
@@ -58,7 +60,7 @@ impl At<'_> {
     }
 }
 
-/// At every point of every way that has points; the ways at once, for most of it is waiting for the cable.
+/// At every point of every way that has points, in both directions; all ways at once, for most of it is waiting for the cable.
 fn at_every_point(case: impl Fn(&At<'_>, &mut Peers) -> bool + Sync) {
     with_a_grace_of("3s", case);
 }
@@ -66,14 +68,15 @@ fn at_every_point(case: impl Fn(&At<'_>, &mut Peers) -> bool + Sync) {
 fn with_a_grace_of(grace: &str, case: impl Fn(&At<'_>, &mut Peers) -> bool + Sync) {
     std::thread::scope(|scope| {
         for way in WAYS.iter().filter(|way| way.brings) {
-            let case = &case;
-            scope.spawn(move || {
-                let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", grace));
-                let ended: Vec<bool> =
-                    TENTHS.map(|tenth| case(&At { way, tenth }, &mut peers)).into_iter().collect();
-                assert!(ended.contains(&true), "{}: nothing was ever in the middle", way.name);
-                peers.assert_all_free();
-            });
+            for route in ROUTES {
+                let case = &case;
+                scope.spawn(move || {
+                    let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", grace));
+                    let ended = TENTHS.map(|tenth| case(&At { way, route, tenth }, &mut peers));
+                    assert!(ended.contains(&true), "{}, {route:?}: nothing was in the middle", way.name);
+                    peers.assert_all_free();
+                });
+            }
         }
     });
 }
@@ -90,15 +93,15 @@ fn await_nothing(peers: &Peers, host: usize) {
 }
 
 /// What its writer holds, and nobody else.
-fn await_the_writers_alone(peers: &Peers) {
+fn await_the_writers_alone(peers: &Peers, owner: usize) {
     until("the owner keeps it for its writer alone", || {
-        let (tensors, leases, _) = kept(peers, 0);
+        let (tensors, leases, _) = kept(peers, owner);
         (tensors, leases) == (1, 1)
     });
 }
 
 fn stored(peers: &Peers, at: &At<'_>) -> (Client, Client, Stored) {
-    let (writer, reader) = (peers.client(0), peers.client(1));
+    let (writer, reader) = (peers.client(at.route.owner), peers.client(at.route.reader));
     let stored = put(&writer, at.tenth, BYTES);
     (writer, reader, stored)
 }
@@ -112,8 +115,8 @@ fn a_reader_that_cancels_at_any_point_leaves_nothing_at_either_end() {
         let outcome = at.meanwhile(peers, &cancelling, stored.reference(), |_| cancel.cancel());
         let ended = at.assert_typed(&outcome, |error| matches!(error, Error::Withdrawn));
         drop(outcome);
-        await_the_writers_alone(peers);
-        await_nothing(peers, 1);
+        await_the_writers_alone(peers, at.route.owner);
+        await_nothing(peers, at.route.reader);
         ended
     });
 }
@@ -128,11 +131,11 @@ fn an_owner_that_lets_go_at_any_point_gives_all_of_it_to_whoever_was_pulling_and
         let outcome = at.meanwhile(peers, &reader, &reference, |peers| {
             drop(stored);
             writer.flush().expect("the sidecar is there");
-            was_held = kept(peers, 0).1 == 1;
+            was_held = kept(peers, at.route.owner).1 == 1;
         });
         assert!(is(&outcome.unwrap(), at.tenth, BYTES), "{}", at.way.name);
-        await_nothing(peers, 0);
-        await_nothing(peers, 1);
+        await_nothing(peers, at.route.owner);
+        await_nothing(peers, at.route.reader);
         was_held
     });
 }
@@ -141,12 +144,13 @@ fn an_owner_that_lets_go_at_any_point_gives_all_of_it_to_whoever_was_pulling_and
 fn a_readers_sidecar_that_is_killed_at_any_point_leaves_nothing_at_the_owner() {
     at_every_point(|at, peers| {
         let (_writer, reader, stored) = stored(peers, at);
-        let outcome = at.meanwhile(peers, &reader, stored.reference(), |peers| peers.sidecars[1].kill());
+        let outcome =
+            at.meanwhile(peers, &reader, stored.reference(), |peers| peers.sidecars[at.route.reader].kill());
         // What is mapped stays, whoever dies.
         let ended = at.assert_typed(&outcome, |error| matches!(error, Error::SessionLost { .. }));
         drop(outcome);
-        await_the_writers_alone(peers);
-        peers.sidecars[1].start_again();
+        await_the_writers_alone(peers, at.route.owner);
+        peers.sidecars[at.route.reader].start_again();
         peers.await_connected();
         ended
     });
@@ -156,13 +160,14 @@ fn a_readers_sidecar_that_is_killed_at_any_point_leaves_nothing_at_the_owner() {
 fn an_owners_sidecar_that_is_killed_at_any_point_is_a_typed_error_and_leaves_nothing_at_the_reader() {
     at_every_point(|at, peers| {
         let (_writer, reader, stored) = stored(peers, at);
-        let outcome = at.meanwhile(peers, &reader, stored.reference(), |peers| peers.sidecars[0].kill());
+        let outcome =
+            at.meanwhile(peers, &reader, stored.reference(), |peers| peers.sidecars[at.route.owner].kill());
         let ended = at.assert_typed(&outcome, |error| {
             matches!(error.reason(), Some(Reason::PeerUnreachable | Reason::OwnerLost))
         });
         drop(outcome);
-        await_nothing(peers, 1);
-        peers.sidecars[0].start_again();
+        await_nothing(peers, at.route.reader);
+        peers.sidecars[at.route.owner].start_again();
         peers.await_connected();
         ended
     });

@@ -11,25 +11,33 @@ use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::signal;
 use tensorlane_tests::tensors::pattern;
-use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
+use tensorlane_tests::transfer::{LARGE, MI, ROUTES, Route, in_the_middle_of, is, put, seconds};
 use tensorlane_tests::ways::{WAYS, Way};
 use tensorlane_tests::{reason, until};
 
-fn over<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers)) {
+/// In both directions, each between hosts of its own and both at once, for most of it is waiting.
+fn over<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers, Route) + Sync) {
     for way in ways {
-        // So that an owner that is stopped for a moment keeps what it serves.
-        let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", "20s"));
-        case(way, &mut peers);
-        peers.assert_free(1);
+        std::thread::scope(|scope| {
+            for route in ROUTES {
+                let case = &case;
+                scope.spawn(move || {
+                    // So that an owner that is stopped for a moment keeps what it serves.
+                    let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", "20s"));
+                    case(way, &mut peers, route);
+                    peers.assert_free(route.reader);
+                });
+            }
+        });
     }
 }
 
-fn for_all(case: impl Fn(&Way, &mut Peers)) {
+fn for_all(case: impl Fn(&Way, &mut Peers, Route) + Sync) {
     over(WAYS.iter(), case);
 }
 
 /// For those with a middle to be in.
-fn for_all_that_bring(case: impl Fn(&Way, &mut Peers)) {
+fn for_all_that_bring(case: impl Fn(&Way, &mut Peers, Route) + Sync) {
     over(WAYS.iter().filter(|way| way.brings), case);
 }
 
@@ -52,6 +60,11 @@ fn assert_told(way: &Way, tensor: &Tensor, size: u64) {
     assert_eq!((path.bytes, &path.left), (size, &None));
 }
 
+/// Sessions of who puts and of who gets.
+fn ends(peers: &Peers, route: Route) -> (Client, Client) {
+    (peers.client(route.owner), peers.client(route.reader))
+}
+
 fn get(reader: &Client, stored: &Stored) -> Tensor {
     reader.acquire(stored.reference(), &seconds(20)).unwrap()
 }
@@ -71,26 +84,31 @@ fn warm_up(way: &Way, writer: &Client, reader: &Client) {
 }
 
 #[test]
-fn tensors_of_any_size_come_one_by_one_and_many_at_once_in_both_directions() {
-    for_all(|way, peers| {
+fn tensors_of_any_size_come_one_by_one() {
+    for_all(|way, peers, route| {
         let sizes = [0, 1, MI, 8 * MI - 1, 8 * MI, 8 * MI + 1, 21 * MI + 77];
-        for (owner, other) in [(0, 1), (1, 0)] {
-            let (writer, reader) = (peers.client(owner), peers.client(other));
-            warm_up(way, &writer, &reader);
-            let counted = format!("way=\"{}\"", way.counted);
-            let pulls = || peers.metric(other, "tensorlane_peer_pulls_total", &[counted.as_str()]);
-            let before = pulls();
-            let stored: Vec<Stored> = sizes.iter().map(|size| put(&writer, *size, *size)).collect();
-            for (stored, size) in stored.iter().zip(sizes) {
-                let tensor = get(&reader, stored);
-                assert!(is(&tensor, size, size), "{}: {size} bytes", way.name);
-                assert_told(way, &tensor, size);
-            }
-            assert!(pulls() >= before + 3.0, "{}", way.name);
+        let (writer, reader) = ends(peers, route);
+        warm_up(way, &writer, &reader);
+        let counted = format!("way=\"{}\"", way.counted);
+        let pulls = || peers.metric(route.reader, "tensorlane_peer_pulls_total", &[counted.as_str()]);
+        let before = pulls();
+        let stored: Vec<Stored> = sizes.iter().map(|size| put(&writer, *size, *size)).collect();
+        for (stored, size) in stored.iter().zip(sizes) {
+            let tensor = get(&reader, stored);
+            assert!(is(&tensor, size, size), "{}: {size} bytes", way.name);
+            assert_told(way, &tensor, size);
         }
+        assert!(pulls() >= before + 3.0, "{}", way.name);
+    });
+}
+
+#[test]
+fn many_at_once_come_in_both_directions_at_once() {
+    for way in &WAYS {
+        let (peers, _node) = way.pair(|_, options| options);
         std::thread::scope(|scope| {
-            for (owner, other) in [(0, 1), (1, 0)] {
-                let (writer, reader) = (peers.client(owner), peers.client(other));
+            for route in ROUTES {
+                let (writer, reader) = ends(&peers, route);
                 scope.spawn(move || {
                     let sizes = [9 * MI, 0, 100, 11 * MI + 5, 0, 8 * MI, 70_000];
                     let stored: Vec<Stored> =
@@ -104,13 +122,14 @@ fn tensors_of_any_size_come_one_by_one_and_many_at_once_in_both_directions() {
                 });
             }
         });
-    });
+        peers.assert_all_free();
+    }
 }
 
 #[test]
 fn a_selection_comes_packed_or_is_a_view_of_what_is_there() {
-    for_all(|way, peers| {
-        let (writer, reader) = (peers.client(0), peers.client(1));
+    for_all(|way, peers, route| {
+        let (writer, reader) = ends(peers, route);
         let stored = put(&writer, 5, 24 * MI);
         let ranges = Selection::Ranges(vec![Range::new(3, 24 * MI).step_by(2)]);
         let tensor = reader.acquire(stored.reference(), &seconds(60).selection(ranges)).unwrap();
@@ -122,8 +141,8 @@ fn a_selection_comes_packed_or_is_a_view_of_what_is_there() {
 
 #[test]
 fn encryption_that_is_required_is_had_or_refused() {
-    for_all(|way, peers| {
-        let (writer, reader) = (peers.client(0), peers.client(1));
+    for_all(|way, peers, route| {
+        let (writer, reader) = ends(peers, route);
         let stored = put(&writer, 5, 9 * MI);
         let encrypted = AcquireOptions { require: Require::ENCRYPTED, ..seconds(20) };
         let outcome = reader.acquire(stored.reference(), &encrypted);
@@ -137,43 +156,44 @@ fn encryption_that_is_required_is_had_or_refused() {
 
 #[test]
 fn a_reader_that_cancels_in_the_middle_is_answered_and_the_owner_is_told() {
-    for_all_that_bring(|way, peers| {
-        let (writer, reader) = (peers.client(0), peers.client(1));
+    for_all_that_bring(|way, peers, route| {
+        let (writer, reader) = ends(peers, route);
         let stored = put(&writer, 6, LARGE);
         let cancel = Cancel::new();
         let cancelling = reader.with_cancel(cancel.clone());
         let options = seconds(20);
         let outcome = std::thread::scope(|scope| {
-            let pulling = in_the_middle(scope, peers, &cancelling, stored.reference(), &options);
+            let pulling = in_the_middle_of(scope, peers, route, (&cancelling, stored.reference(), &options));
             cancel.cancel();
             pulling.join().unwrap()
         });
         assert!(matches!(outcome, Err(Error::Withdrawn)), "{}: {outcome:?}", way.name);
-        peers.network.fast(0);
-        until("the owner keeps it for its writer alone", || peers.client(0).status().unwrap().leases == 1);
+        peers.network.fast(route.owner);
+        let leases = || peers.client(route.owner).status().unwrap().leases;
+        until("the owner keeps it for its writer alone", || leases() == 1);
         assert!(is(&get(&reader, &stored), 6, LARGE), "{}", way.name);
     });
 }
 
 #[test]
 fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
-    for_all(|way, peers| {
-        let (writer, reader) = (peers.client(0), peers.client(1));
+    for_all(|way, peers, route| {
+        let (writer, reader) = ends(peers, route);
         let stored = put(&writer, 7, LARGE);
         let options = seconds(28);
         let tensor = std::thread::scope(|scope| {
             let begin = || scope.spawn(|| reader.acquire(stored.reference(), &options));
-            let begun =
-                way.brings.then(|| in_the_middle(scope, peers, &reader, stored.reference(), &options));
-            signal(peers.sidecars[1].pid(), Signal::STOP);
+            let get = (&reader, stored.reference(), &options);
+            let begun = way.brings.then(|| in_the_middle_of(scope, peers, route, get));
+            signal(peers.sidecars[route.reader].pid(), Signal::STOP);
             let pulling = begun.unwrap_or_else(begin);
             if way.brings {
-                peers.network.fast(0);
+                peers.network.fast(route.owner);
             }
             // The owner may think so, but nobody has told the reader.
             std::thread::park_timeout(Duration::from_millis(500));
             assert!(!pulling.is_finished(), "{}", way.name);
-            signal(peers.sidecars[1].pid(), Signal::CONT);
+            signal(peers.sidecars[route.reader].pid(), Signal::CONT);
             pulling.join().unwrap().unwrap()
         });
         assert!(is(&tensor, 7, LARGE), "{}", way.name);
@@ -182,13 +202,13 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
 
 #[test]
 fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
-    for_all_that_bring(|way, peers| {
-        let (writer, reader) = (peers.client(0), peers.client(1));
+    for_all_that_bring(|way, peers, route| {
+        let (writer, reader) = ends(peers, route);
         let stored = put(&writer, 8, LARGE);
         let options = seconds(8);
         let outcome = std::thread::scope(|scope| {
-            let pulling = in_the_middle(scope, peers, &reader, stored.reference(), &options);
-            peers.sidecars[0].kill();
+            let pulling = in_the_middle_of(scope, peers, route, (&reader, stored.reference(), &options));
+            peers.sidecars[route.owner].kill();
             pulling.join().unwrap()
         });
         assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
@@ -197,16 +217,13 @@ fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
 
 #[test]
 fn an_owner_that_is_killed_leaves_what_is_mapped_and_nothing_else() {
-    for way in WAYS.iter().filter(|way| !way.brings) {
-        let (mut peers, _node) = way.pair(|_, options| options);
-        let (writer, reader) = (peers.client(0), peers.client(1));
+    over(WAYS.iter().filter(|way| !way.brings), |way, peers, route| {
+        let (writer, reader) = ends(peers, route);
         let stored = [put(&writer, 8, LARGE), put(&writer, 9, LARGE)];
         let mapped = get(&reader, &stored[0]);
         assert_eq!(mapped.moved().transport, Some(way.transport));
-        peers.sidecars[0].kill();
+        peers.sidecars[route.owner].kill();
         assert_eq!(reason(reader.acquire(stored[1].reference(), &seconds(4))), Reason::PeerUnreachable);
         assert!(is(&mapped, 8, LARGE), "{}", way.name);
-        drop((mapped, stored, writer, reader));
-        peers.assert_free(1);
-    }
+    });
 }
