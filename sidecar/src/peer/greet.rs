@@ -312,7 +312,7 @@ impl Talk {
                     link.end(Ended::Unread);
                 }
             });
-            let outbox = Arc::new(Outbox::new(writing, sealer, account, count));
+            let outbox = Arc::new(Outbox::new(writing, sealer, shared.config.progress, account, count));
             let wanted = shared.config.lanes;
             let missed_from = (lanes.is_none() && wanted.count > 0).then_some(wanted.from);
             let lanes = lanes.map(|agreed| Lanes::new(agreed, shared, link, &outbox));
