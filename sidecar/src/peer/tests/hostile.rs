@@ -20,6 +20,7 @@ use super::proxy::Proxy;
 use super::world::*;
 
 mod lanes;
+mod places;
 mod plain_lanes;
 mod replaced;
 mod slow;

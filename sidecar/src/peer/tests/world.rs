@@ -380,6 +380,8 @@ pub(crate) struct Start<'a> {
     pub(crate) node: Option<std::path::PathBuf>,
     /// The newest version of the protocol that it speaks.
     pub(crate) version: u32,
+    /// How many peers may be connected.
+    pub(crate) peers_max: usize,
 }
 
 impl<'a> Start<'a> {
@@ -397,6 +399,7 @@ impl<'a> Start<'a> {
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },
             node: None,
             version: tensorlane_proto::frame::PEER_VERSION,
+            peers_max: 256,
         }
     }
 
@@ -418,6 +421,7 @@ impl<'a> Start<'a> {
             lanes: self.lanes,
             version: self.version,
             node,
+            peers_max: self.peers_max,
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
         };
         let me = Me {
