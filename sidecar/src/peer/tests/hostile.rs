@@ -13,12 +13,14 @@ use tensorlane_proto::Selection;
 use tensorlane_proto::frame::{self, FAILED, Header, LAST, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
+use crate::cancel::Cancel;
 use crate::identity::Identity;
 
 use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
 
+mod bounds;
 mod lanes;
 mod places;
 mod plain_lanes;

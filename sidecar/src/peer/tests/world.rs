@@ -24,6 +24,7 @@ use crate::peer::{
     PullFailed, PullOrder, Pulled, Serve, Served, Sought, Source,
 };
 use crate::sums::Sums;
+use crate::unread::Unread;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -382,6 +383,8 @@ pub(crate) struct Start<'a> {
     pub(crate) version: u32,
     /// How many peers may be connected.
     pub(crate) peers_max: usize,
+    /// Bytes of answers that may wait for peers to read them.
+    pub(crate) unread: u64,
 }
 
 impl<'a> Start<'a> {
@@ -400,6 +403,7 @@ impl<'a> Start<'a> {
             node: None,
             version: tensorlane_proto::frame::PEER_VERSION,
             peers_max: 256,
+            unread: 128 << 20,
         }
     }
 
@@ -422,6 +426,7 @@ impl<'a> Start<'a> {
             version: self.version,
             node,
             peers_max: self.peers_max,
+            unread: Unread::new(self.unread),
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
         };
         let me = Me {
