@@ -208,6 +208,8 @@ labels! {
         Unread = "unread",
         /// Nothing moved for `deadlines.progress`.
         Progress = "progress",
+        /// It took bytes at less than 32 KiB a second.
+        Slow = "slow",
         /// Its key is no longer in the peer table.
         Revoked = "revoked",
     }
@@ -288,6 +290,8 @@ labels! {
         Lost = "lost",
         /// Nothing moved for 2 seconds although something should.
         Progress = "progress",
+        /// The reader took bytes at less than 32 KiB a second.
+        Slow = "slow",
         /// A frame came that may not.
         Frame = "frame",
         /// A record of TLS was altered.

@@ -66,6 +66,9 @@ pub(super) enum Refused {
     /// There is a connection already, and it stays.
     #[error("a connection that was made at the same time stays")]
     Double,
+    /// There are `peers.max` others.
+    #[error("as many peers are connected as may be")]
+    TooMany,
     /// QUIC.
     #[error("QUIC: {0}")]
     Quic(#[from] quinn::ConnectionError),
@@ -89,6 +92,7 @@ impl Refused {
             Self::Quic(quinn::ConnectionError::TimedOut) => "timeout",
             Self::Record(_) | Self::Quic(_) => "tls",
             Self::Lane(_) => "lane",
+            Self::TooMany => "too_many",
             Self::ByPeer(_) | Self::Socket(_) | Self::Double => return None,
         })
     }
@@ -174,6 +178,9 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
                 return up.run(shared);
             }
             Err(Refused::Double) => return shared.dial_ended(peer),
+            Err(Refused::ByPeer(failure)) if failure.reason == greet::DOUBLE => {
+                return shared.dial_ended(peer);
+            }
             Err(refused) => {
                 shared.count_refusal(&refused);
                 error = format!("{} at {address}: {refused}", peer.name);

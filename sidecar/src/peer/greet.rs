@@ -19,6 +19,7 @@ use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire
 use super::api::Keys;
 use super::claim::Claim;
 use super::connect::{Refused, shown};
+use super::dial::Candidate;
 use super::handshake::{self, HandshakeError, Secured};
 use super::incoming::{Drained, Incoming};
 use super::link::{self, Ended, Link, LinkParts};
@@ -26,7 +27,7 @@ use super::outbox::Outbox;
 use super::parse::{Body, Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
 use super::remote::Peer;
-use super::shared::{Registered, Shared, count_out};
+use super::shared::{Registered, Seat, Shared, count_out};
 use super::transport::lanes::key::LaneKey;
 use super::transport::lanes::quic::Trunk;
 use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
@@ -35,6 +36,8 @@ use super::transport::{Stream, Ways};
 
 /// Longest Hello: names, an offer with addresses. Before it nothing else is read.
 const HELLO_MAX: u32 = 64 << 10;
+/// What a connection is refused with where another one of the same peer stays: it has done nothing wrong.
+pub(super) const DOUBLE: Reason = Reason::NameTaken;
 /// The first version with lanes.
 const LANES_SINCE: u32 = 2;
 
@@ -88,9 +91,20 @@ pub(super) fn arrived(
     // Whoever hears our Hello may end the connection before this one. That one's end is to find this one in its place: what was
     // under way on it goes on here, and the peer was never away.
     let place = Place::of(&peer);
+    // Whoever has no place hears that instead.
+    let seat = match place.seat(shared, &talk, incarnation) {
+        Ok(seat) => seat,
+        Err(refused) => {
+            drop(place);
+            talk.refuse(&refused, until);
+            return Err(refused);
+        }
+    };
     talk.say(PeerKind::Hello, 0, &ours, until)?;
     let agreed = Agreement { told: told(&ours), key, meets };
-    talk.up(shared, place, hello, incarnation, agreed, false)?.run(shared);
+    let up = talk.up(shared, place, hello, incarnation, agreed, false)?;
+    drop(seat);
+    up.run(shared);
     Ok(())
 }
 
@@ -105,17 +119,19 @@ pub(super) fn dialed(
     until: Instant,
 ) -> Result<Up, Refused> {
     let mut talk = Talk::begin(shared, socket, keys, secured, guard, Some(wanted))?;
+    let peer = shared.peer(wanted);
+    // Until the connection is up; before the other end hears a Hello for which there is no place.
+    let _seat = shared.seat(&peer)?;
     let ours = hello_of(shared);
     talk.say(PeerKind::Hello, 0, &ours, until)?;
     let First::Hello(hello) = talk.hear(until)? else {
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
-    let (name, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
+    let (_, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
     let key = hello.lane_key[..].try_into().ok().map(LaneKey::new);
     let socket_key = hello.node.as_ref().and_then(|node| node.key[..].try_into().ok()).map(LaneKey::new);
     let meets = socket_key.zip(node_of(shared, &ours, &hello));
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
-    let peer = shared.peer(&name);
     let agreed = Agreement { told: told(&ours), key, meets };
     talk.up(shared, Place::of(&peer), hello, incarnation, agreed, true)
 }
@@ -177,6 +193,20 @@ struct Place<'a> {
 impl<'a> Place<'a> {
     fn of(peer: &'a Arc<Peer>) -> Self {
         Self { peer, handover: peer.handover.lock() }
+    }
+
+    /// Whether a connection that came in may have it.
+    fn seat<'s>(
+        &self,
+        shared: &'s Shared,
+        talk: &Talk,
+        incarnation: Incarnation,
+    ) -> Result<Seat<'s>, Refused> {
+        let new = Candidate { dialed: false, incarnation };
+        if !shared.may_replace(self.peer, new, &talk.ours, &talk.claim.fingerprint) {
+            return Err(Refused::Double);
+        }
+        shared.seat(self.peer)
     }
 }
 
@@ -269,18 +299,24 @@ impl Talk {
     ) -> Result<(PeerName, Incarnation), Refused> {
         check(shared, &self.claim, wanted, hello).inspect_err(|refused| {
             // It is who it says, and has done nothing wrong: somebody else lists its address and its key.
-            if let Refused::WrongPeer { .. } = refused {
-                return;
+            if !matches!(refused, Refused::WrongPeer { .. }) {
+                self.refuse(refused, until);
             }
-            let reason = match refused {
-                Refused::WrongExchange(_) => Reason::WrongExchange,
-                Refused::Version(_) => Reason::Unsupported,
-                _ => Reason::InvalidArgument,
-            };
-            let failure = Failure::new(reason, refused.to_string());
-            // So that its log says why; the refusal stands without.
-            let _ = self.say(PeerKind::Hello, REPLY | FAILED, &v1::Failure::from(&failure), until);
         })
+    }
+
+    /// Tells it why it is not let in.
+    fn refuse(&mut self, refused: &Refused, until: Instant) {
+        let reason = match refused {
+            Refused::WrongExchange(_) => Reason::WrongExchange,
+            Refused::Version(_) => Reason::Unsupported,
+            Refused::Double => DOUBLE,
+            Refused::TooMany => Reason::LimitExceeded,
+            _ => Reason::InvalidArgument,
+        };
+        let failure = Failure::new(reason, refused.to_string());
+        // So that its log says why; the refusal stands without.
+        let _ = self.say(PeerKind::Hello, REPLY | FAILED, &v1::Failure::from(&failure), until);
     }
 
     /// Gives the connection the place of the peer's.
@@ -312,7 +348,7 @@ impl Talk {
                     link.end(Ended::Unread);
                 }
             });
-            let outbox = Arc::new(Outbox::new(writing, sealer, account, count));
+            let outbox = Arc::new(Outbox::new(writing, sealer, shared.config.progress, account, count));
             let wanted = shared.config.lanes;
             let missed_from = (lanes.is_none() && wanted.count > 0).then_some(wanted.from);
             let lanes = lanes.map(|agreed| Lanes::new(agreed, shared, link, &outbox));

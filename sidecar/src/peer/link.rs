@@ -25,11 +25,9 @@ use super::receive::Receiver;
 use super::record::RecordError;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
+use super::slowest;
 use super::transport::shm::SocketName;
 use super::transport::{Way, Ways};
-
-/// A peer that takes bulk bytes at less than this is slow, not dead: it is given the time for them to answer a ping.
-const SLOWEST_BYTES_A_SECOND: u64 = 256 << 10;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +41,9 @@ pub(super) enum Ended {
     /// Nothing moved for the progress deadline.
     #[error("nothing moved for the progress deadline")]
     Progress,
+    /// It took bytes, and too few of them.
+    #[error("the peer takes bytes too slowly")]
+    Slow,
     /// The socket ended or failed.
     #[error("the connection was lost: {0}")]
     Lost(String),
@@ -84,6 +85,7 @@ impl Ended {
             Self::Frame(error) => error.label(),
             Self::Record(_) => "record",
             Self::Progress => "progress",
+            Self::Slow => "slow",
             Self::Lost(_) => "lost",
             Self::Goodbye => "goodbye",
             Self::Refused(_) => "refused",
@@ -105,6 +107,7 @@ impl From<SendError> for Ended {
             SendError::Closed => Self::Lost("closed".into()),
             SendError::Backlog => Self::Backlog,
             SendError::Progress => Self::Progress,
+            SendError::Slow => Self::Slow,
             SendError::Socket(error) => Self::Lost(error.to_string()),
             SendError::Tls(error) => Self::Record(error.into()),
             SendError::Source(error) => Self::Ours(error.to_string()),
@@ -235,8 +238,7 @@ impl Link {
         let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
         let unheard = self.outbox.bulk_bytes()
             - self.sent_when_heard.load(Ordering::Relaxed).min(self.outbox.bulk_bytes());
-        let excuse = Duration::from_millis(unheard.saturating_mul(1000) / SLOWEST_BYTES_A_SECOND);
-        self.since.elapsed().saturating_sub(heard).saturating_sub(excuse)
+        self.since.elapsed().saturating_sub(heard).saturating_sub(slowest::time_for(unheard))
     }
 
     /// Asks whether the other side lives; for how long that has gone unanswered.

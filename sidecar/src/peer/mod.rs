@@ -48,6 +48,7 @@ mod remote;
 mod serving;
 mod shared;
 mod shunned;
+mod slowest;
 mod source;
 mod steward;
 mod strangers;

@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::pipe::{Bulk, Pipe, SendError};
 use super::record::Sealer;
+use super::slowest::Taking;
 use crate::unread::Account;
 
 /// Most tensor bytes of one chunk that is sent. A frame that comes in between waits for one of these, so it is a
@@ -81,6 +82,8 @@ pub(super) struct Outbox {
     inbox: Mutex<Inbox>,
     wake: Condvar,
     pipe: Mutex<Pipe>,
+    /// How long the socket may take no byte.
+    progress: Duration,
     /// Tensor bytes that the socket took.
     bulk_bytes: AtomicU64,
     /// Told of them too.
@@ -93,12 +96,20 @@ pub(super) struct Outbox {
 pub(super) type Count = Box<dyn Fn(u64) + Send + Sync>;
 
 impl Outbox {
-    pub(super) fn new(socket: TcpStream, sealer: Sealer, account: Account, count: Count) -> Self {
+    /// `progress`: how long the socket may take no byte, as it is set there.
+    pub(super) fn new(
+        socket: TcpStream,
+        sealer: Sealer,
+        progress: Duration,
+        account: Account,
+        count: Count,
+    ) -> Self {
         Self {
             socket,
             inbox: Mutex::default(),
             wake: Condvar::new(),
             pipe: Mutex::new(Pipe::new(sealer)),
+            progress,
             bulk_bytes: AtomicU64::new(0),
             count,
             account,
@@ -256,7 +267,7 @@ impl Outbox {
                     }
                     pipe.seal_frames(frames)?;
                     let sent = bulk.map(|bulk| self.send_chunk(&mut pipe, *bulk)).transpose()?.unwrap_or(0);
-                    pipe.flush(&self.socket)?;
+                    self.flush(&mut pipe)?;
                     let sent_frames = std::mem::take(&mut self.inbox.lock().sending);
                     self.account.take(sent_frames);
                     self.bulk_bytes.fetch_add(sent, Ordering::Relaxed);
@@ -265,13 +276,18 @@ impl Outbox {
                 Work::End { frames } => {
                     pipe.seal_frames(frames)?;
                     pipe.close_notify()?;
-                    pipe.flush(&self.socket)?;
+                    self.flush(&mut pipe)?;
                     drop(pipe);
                     return self.farewell();
                 }
                 Work::Stop => return Ok(()),
             }
         }
+    }
+
+    fn flush(&self, pipe: &mut Pipe) -> Result<(), SendError> {
+        let taking = Taking::begin(pipe.bytes(), self.progress);
+        pipe.flush(&self.socket, taking)
     }
 
     /// After the last word: waits for the other side to close, for a bounded time. Closing at once would reset the

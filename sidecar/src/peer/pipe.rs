@@ -12,6 +12,7 @@ use super::ahead::Ahead;
 use super::handshake::timed_out;
 use super::parse::OFFSET_BYTES;
 use super::record::{RECORD_PLAIN_MAX, Sealer};
+use super::slowest::Taking;
 use super::source::{Source, SourceError};
 
 /// Records handed to the kernel in one call.
@@ -30,6 +31,9 @@ pub(super) enum SendError {
     /// The socket took no byte for the whole of the progress deadline.
     #[error("no byte could be sent in time")]
     Progress,
+    /// It took some, and too few for too long.
+    #[error("bytes were taken too slowly")]
+    Slow,
     /// The socket failed.
     #[error(transparent)]
     Socket(io::Error),
@@ -98,6 +102,11 @@ impl Pipe {
         self.records.is_empty()
     }
 
+    /// Bytes that the socket does not have.
+    pub(super) fn bytes(&self) -> u64 {
+        (self.records.iter().map(Vec::len).sum::<usize>() - self.sent) as u64
+    }
+
     pub(super) fn seal_frame(&mut self, frame: &[u8]) -> Result<(), rustls::Error> {
         self.sealer.seal_all(frame, &mut self.records)
     }
@@ -159,20 +168,28 @@ impl Pipe {
 
     /// Gives the socket what it takes without waiting.
     pub(super) fn offer(&mut self, socket: &TcpStream) -> Result<(), SendError> {
-        match self.send(socket, libc::MSG_DONTWAIT) {
+        match self.send(socket, libc::MSG_DONTWAIT, None) {
             Err(SendError::Progress) => Ok(()),
             other => other,
         }
     }
 
-    /// Gives the socket all of it; fails when it takes nothing for its send timeout, the progress deadline.
-    pub(super) fn flush(&mut self, socket: &TcpStream) -> Result<(), SendError> {
-        self.send(socket, 0)
+    /// Gives the socket all of it; fails when it takes nothing for its send timeout, the progress deadline, or not enough.
+    pub(super) fn flush(&mut self, socket: &TcpStream, taking: Taking) -> Result<(), SendError> {
+        self.send(socket, 0, Some(taking))
     }
 
-    fn send(&mut self, socket: &TcpStream, flags: libc::c_int) -> Result<(), SendError> {
+    fn send(
+        &mut self,
+        socket: &TcpStream,
+        flags: libc::c_int,
+        taking: Option<Taking>,
+    ) -> Result<(), SendError> {
         let socket = SockRef::from(socket);
         while !self.records.is_empty() {
+            if let Some(taking) = taking {
+                taking.goes_on()?;
+            }
             let mut slices = [IoSlice::new(&[]); RECORDS_A_CALL];
             let mut count = 0;
             for (slice, record) in slices.iter_mut().zip(&self.records) {

@@ -470,3 +470,33 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
     );
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_peer_maps_does_not_count_as_what_it_pulls_and_each_has_its_bound() {
+        let open = |way| OpenPull {
+            id: 1,
+            link: 1,
+            way,
+            mapped: None,
+            leased: Some(1),
+            spreads: false,
+            proven: false,
+        };
+        let (maps, pulls) = (0..MAPS_MAX as u64, 1 << 32..(1 << 32) + OPEN_MAX as u64);
+        let mut all: HashMap<_, _> = maps.clone().skip(1).map(|call| (call, open(Way::Shm))).collect();
+        all.extend(pulls.clone().skip(1).map(|call| (call, open(Way::Lanes))));
+        let is_full =
+            |all: &HashMap<_, _>| (is_full(all, Way::Shm, MAPS_MAX), is_full(all, Way::Stream, OPEN_MAX));
+        assert_eq!(is_full(&all), (false, false));
+        all.insert(maps.start, open(Way::Shm));
+        assert_eq!(is_full(&all), (true, false));
+        all.insert(pulls.start, open(Way::Stream));
+        assert_eq!(is_full(&all), (true, true));
+        all.remove(&(MAPS_MAX as u64 - 1));
+        assert_eq!(is_full(&all), (false, true));
+    }
+}

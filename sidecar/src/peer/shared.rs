@@ -54,6 +54,8 @@ pub(super) struct Shared {
     unready: Mutex<HashMap<u64, TcpStream>>,
     /// Connections of which nobody knows yet whose they are.
     unknown: Mutex<Strangers>,
+    /// Peers that are about to be connected. Locked before what is known of any peer.
+    coming: Mutex<Vec<PeerName>>,
     /// For the lanes of all peers together.
     pub(super) lane_room: Room,
     /// Where QUIC comes and goes, if it does.
@@ -77,6 +79,21 @@ pub(super) struct Registered {
     shared: Arc<Shared>,
     number: u64,
     unknown: Option<Origin>,
+}
+
+/// A place among the peers that may be connected, from before its connection is up; then the connection has it.
+pub(super) struct Seat<'a> {
+    shared: &'a Shared,
+    peer: PeerName,
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        let mut coming = self.shared.coming.lock();
+        if let Some(at) = coming.iter().position(|coming| *coming == self.peer) {
+            coming.swap_remove(at);
+        }
+    }
 }
 
 impl Drop for Registered {
@@ -113,6 +130,7 @@ impl Shared {
             threads: Mutex::default(),
             unready: Mutex::default(),
             unknown: Mutex::new(Strangers::new(strangers)),
+            coming: Mutex::default(),
             lane_room: Room::new(lanes),
             door: OnceLock::new(),
             node,
@@ -354,26 +372,47 @@ impl Shared {
         Some(Registered { shared: Arc::clone(self), number: self.next_link(), unknown: Some(origin) })
     }
 
+    /// A place for the connection of a peer that comes up now.
+    ///
+    /// # Errors
+    /// All are taken by others.
+    pub(super) fn seat(&self, peer: &Arc<Peer>) -> Result<Seat<'_>, Refused> {
+        let mut coming = self.coming.lock();
+        let has_one = |peer: &Peer| coming.contains(&peer.name) || peer.state.lock().link.is_some();
+        let others = self.peers().iter().filter(|other| !Arc::ptr_eq(other, peer) && has_one(other)).count();
+        if others >= self.config.peers_max && !has_one(peer) {
+            return Err(Refused::TooMany);
+        }
+        coming.push(peer.name.clone());
+        Ok(Seat { shared: self, peer: peer.name.clone() })
+    }
+
+    /// Whether a new connection of a peer may take the place of the one that is there, if any; `ours` and `theirs` are the keys
+    /// that it was made with. The peer's `handover` is held; once it may, it may for as long as that is.
+    pub(super) fn may_replace(
+        &self,
+        peer: &Peer,
+        new: Candidate,
+        ours: &Fingerprint,
+        theirs: &Fingerprint,
+    ) -> bool {
+        peer.state.lock().link.as_ref().is_none_or(|old| {
+            let young = old.since.elapsed() < self.config.handshake;
+            let kept = Candidate { dialed: old.dialed, incarnation: old.incarnation };
+            dial::replaces(new, kept, young, ours, theirs)
+        })
+    }
+
     /// Gives a new connection its place, or says that it has none. Tells `Serve` before anything is read from it.
     /// `handover` is that of its peer.
     pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>, handover: MutexGuard<'_, ()>) -> bool {
         let peer = &link.peer;
-        let others =
-            self.peers().iter().filter(|p| !Arc::ptr_eq(p, peer) && p.state.lock().link.is_some()).count();
+        let new = Candidate { dialed: link.dialed, incarnation: link.incarnation };
+        if !self.may_replace(peer, new, &link.ours, &link.fingerprint) {
+            return false;
+        }
         let (replaced, old_life, away) = {
             let state = peer.state.lock();
-            let new = Candidate { dialed: link.dialed, incarnation: link.incarnation };
-            if let Some(old) = &state.link {
-                let young = old.since.elapsed() < self.config.handshake;
-                let kept = Candidate { dialed: old.dialed, incarnation: old.incarnation };
-                if !dial::replaces(new, kept, young, &link.ours, &link.fingerprint) {
-                    return false;
-                }
-            }
-            if state.link.is_none() && others >= self.config.peers_max {
-                self.counters.auth_refused.add("too_many");
-                return false;
-            }
             let old_life = state.incarnation.filter(|old| *old != link.incarnation);
             (state.link.clone(), old_life, state.lost.map(|lost| lost.elapsed()))
         };

@@ -13,15 +13,19 @@ use tensorlane_proto::Selection;
 use tensorlane_proto::frame::{self, FAILED, Header, LAST, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
+use crate::cancel::Cancel;
 use crate::identity::Identity;
 
 use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
 
+mod bounds;
 mod lanes;
+mod places;
 mod plain_lanes;
 mod replaced;
+mod slow;
 
 /// A raw peer: rustls as anyone would use it.
 pub(super) struct Raw {
@@ -33,6 +37,11 @@ impl Raw {
         let socket = TcpStream::connect(to.peers.bound_address()).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         socket.set_nodelay(true).unwrap();
+        Self::over(socket, config)
+    }
+
+    /// The same over a connection that is there.
+    fn over(socket: TcpStream, config: ClientConfig) -> Self {
         let name = ServerName::try_from("peer.tensorlane").unwrap();
         Self { tls: StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket) }
     }

@@ -9,6 +9,7 @@ use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Selection, Transport};
 
+use super::hostile::Raw;
 use super::keys;
 use super::transports::{NONE, Pair, Way};
 use super::world::*;
@@ -164,10 +165,40 @@ struct Stranger {
 }
 
 impl Stranger {
+    /// Binds a connection, reads on a lane of it so many bytes a second of what it asks for, until it has so many or the lane is
+    /// over. How many those were.
+    fn take(&self, at: &One, hello: &v1::LaneHello, asks: &[u8], (rate, most): (u64, u64)) -> u64 {
+        let connecting = self.door.connect(at.peers.bound_address()).unwrap();
+        let say = |hello| frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
+        let (bind, lane) = (say(hello), say(&v1::LaneHello::default()));
+        let taken = self.door.within(self.until, async {
+            let connection = connecting.await.unwrap();
+            let mut room = [0; 1024];
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(&bind).await.unwrap();
+            assert!(receive.read(&mut room).await.unwrap().is_some(), "it is bound");
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(&[&lane, asks].concat()).await.unwrap();
+            let (begun, mut taken) = (Instant::now(), 0);
+            while taken < most {
+                let due = (begun.elapsed().as_secs_f64() * rate as f64) as u64;
+                match due.min(most).saturating_sub(taken).min(room.len() as u64) as usize {
+                    0 => tokio::time::sleep(Duration::from_millis(20)).await,
+                    now => match receive.read(&mut room[..now]).await {
+                        Ok(Some(bytes)) => taken += bytes as u64,
+                        Ok(None) | Err(_) => break,
+                    },
+                }
+            }
+            taken
+        });
+        taken.unwrap()
+    }
+
     fn new(identity: &crate::identity::Identity) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let door = Door::open(socket, &keys::keys(identity), Duration::from_secs(60)).unwrap();
-        Self { door, until: Instant::now() + PATIENCE }
+        Self { door, until: Instant::now() + PATIENCE * 3 }
     }
 
     /// Says a first frame on a first stream; whether the connection is closed upon it.
@@ -193,6 +224,60 @@ impl Drop for Stranger {
     }
 }
 
+/// What proves that a QUIC connection is of a control connection.
+fn hello(key: &LaneKey, role: Role) -> v1::LaneHello {
+    let name = LaneName { number: 0, serves: false };
+    v1::LaneHello {
+        nonce: vec![7; 32].into(),
+        proof: key.prove(role, name, &[[7; 32]]).to_vec().into(),
+        ..v1::LaneHello::default()
+    }
+}
+
+/// A control connection of the evil peer, which takes QUIC, and the key of its lanes.
+fn greeted(at: &One, evil: &crate::identity::Identity) -> (Raw, LaneKey) {
+    let mut control = Raw::connect(at, keys::client(evil));
+    let said = v1::PeerHello { quic_lanes: 2, ..Raw::hello("default", "evil", 2) };
+    control.send(PeerKind::Hello, 0, 0, &said);
+    let (_, body) = control.next_of(PeerKind::Hello).unwrap();
+    let theirs = v1::PeerHello::decode(&body[..]).unwrap();
+    assert_eq!(theirs.quic_lanes, 2);
+    until("it is connected", || at.peers.is_connected(&name("evil")));
+    (control, LaneKey::new(theirs.lane_key[..].try_into().unwrap()))
+}
+
+#[test]
+fn a_reader_that_trickles_on_a_stream_is_cut_and_another_one_is_served() {
+    let table = Arc::default();
+    let a = Start { lanes: QUIC, ..Start::new("a") }.start(&table);
+    let (evil, other) = (keys::identity(), Start { lanes: QUIC, ..Start::new("c") }.start(&table));
+    table.list("evil", nowhere(), evil.fingerprint);
+    let (mut control, key) = greeted(&a, &evil);
+    a.twin.add(7, sealed(&a.arena, MIB, 1), 1);
+    control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes: MIB, way: 2, ..v1::Pull::default() });
+    assert!(control.next_of(PeerKind::Pull).is_some());
+    // Of each the owner must be rid in six seconds; at this rate it takes nearly eleven.
+    let ask = frame::encode(PeerKind::Ask.into(), 0, 5, &v1::Ask { offset: 0, length: 128 << 10 });
+    let stranger = Stranger::new(&evil);
+    let cut = || a.peers.counters().lanes_closed.count("slow");
+    std::thread::scope(|scope| {
+        let taking =
+            scope.spawn(|| stranger.take(&a, &hello(&key, Role::Quic), &ask.repeat(8), (12 << 10, MIB)));
+        while !taking.is_finished() {
+            assert!(other.get("a", 7, MIB).unwrap() == a.own_bytes(7));
+        }
+        assert!((1..MIB).contains(&taking.join().unwrap()), "it took some");
+    });
+    until("it is counted", || cut() == 1);
+    assert!(other.get("a", 7, MIB).unwrap() == a.own_bytes(7));
+    assert!(a.peers.is_connected(&name("evil")), "its connection stays");
+    assert_eq!((cut(), other.peers.counters().pulls.count("stream")), (1, 0), "nobody else was");
+    // Three times the least, which takes longer for all of it than for one part may be taken.
+    let slow = Stranger::new(&evil);
+    assert_eq!(slow.take(&a, &hello(&key, Role::Quic), &ask.repeat(8), (96 << 10, MIB)), MIB);
+    assert_eq!(cut(), 1, "it was slow, and not too slow");
+}
+
 #[test]
 fn a_quic_connection_binds_with_a_key_of_the_table_and_a_proof_of_its_control_connection_alone() {
     let table = Arc::default();
@@ -200,12 +285,6 @@ fn a_quic_connection_binds_with_a_key_of_the_table_and_a_proof_of_its_control_co
     let (evil, nobody) = (keys::identity(), keys::identity());
     table.list("evil", nowhere(), evil.fingerprint);
     let refused = |reason: &str| a.peers.counters().auth_refused.count(reason);
-    let name = LaneName { number: 0, serves: false };
-    let hello = |key: &LaneKey, role| v1::LaneHello {
-        nonce: vec![7; 32].into(),
-        proof: key.prove(role, name, &[[7; 32]]).to_vec().into(),
-        ..v1::LaneHello::default()
-    };
     let guessed = hello(&LaneKey::random(), Role::Quic);
 
     assert!(Stranger::new(&nobody).is_refused(&a, &guessed));
@@ -214,14 +293,7 @@ fn a_quic_connection_binds_with_a_key_of_the_table_and_a_proof_of_its_control_co
     assert!(evil_door.is_refused(&a, &guessed), "it has no control connection");
     until("it was counted", || refused("lane") == 1);
 
-    let mut control = super::hostile::Raw::connect(&a, keys::client(&evil));
-    let said = v1::PeerHello { quic_lanes: 2, ..super::hostile::Raw::hello("default", "evil", 2) };
-    control.send(PeerKind::Hello, 0, 0, &said);
-    let (_, body) = control.next_of(PeerKind::Hello).unwrap();
-    let theirs = v1::PeerHello::decode(&body[..]).unwrap();
-    assert_eq!(theirs.quic_lanes, 2);
-    until("it is connected", || a.peers.is_connected(&super::world::name("evil")));
-    let key = LaneKey::new(theirs.lane_key[..].try_into().unwrap());
+    let (_control, key) = greeted(&a, &evil);
     assert!(evil_door.is_refused(&a, &guessed), "it guessed the key");
     assert!(evil_door.is_refused(&a, &hello(&key, Role::Tls)), "a proof of another lane");
     until("they were counted", || refused("lane") == 3);

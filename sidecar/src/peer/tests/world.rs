@@ -24,6 +24,7 @@ use crate::peer::{
     PullFailed, PullOrder, Pulled, Serve, Served, Sought, Source,
 };
 use crate::sums::Sums;
+use crate::unread::Unread;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -385,6 +386,10 @@ pub(crate) struct Start<'a> {
     pub(crate) node: Option<std::path::PathBuf>,
     /// The newest version of the protocol that it speaks.
     pub(crate) version: u32,
+    /// How many peers may be connected.
+    pub(crate) peers_max: usize,
+    /// Bytes of answers that may wait for peers to read them.
+    pub(crate) unread: u64,
 }
 
 impl<'a> Start<'a> {
@@ -402,6 +407,8 @@ impl<'a> Start<'a> {
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },
             node: None,
             version: tensorlane_proto::frame::PEER_VERSION,
+            peers_max: 256,
+            unread: 128 << 20,
         }
     }
 
@@ -423,6 +430,8 @@ impl<'a> Start<'a> {
             lanes: self.lanes,
             version: self.version,
             node,
+            peers_max: self.peers_max,
+            unread: Unread::new(self.unread),
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
         };
         let me = Me {

@@ -1,5 +1,7 @@
 //! Lanes that are not what they say, and lanes that do what they may not. The lane ends; what it was bound to goes on.
 
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message;
@@ -16,7 +18,7 @@ use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role};
 
 const MIB: u64 = 1 << 20;
 /// Pulls do not give up on lanes while a test makes the next one.
-const LANES: LanesConfig = LanesConfig {
+pub(super) const LANES: LanesConfig = LanesConfig {
     count: 2,
     from: 1,
     plain: false,
@@ -28,6 +30,7 @@ const LANES: LanesConfig = LanesConfig {
 
 /// A peer `a` with lanes, a control connection that the evil peer dialed, and the key of its lanes.
 pub(super) struct Bound {
+    pub(super) table: Arc<Table>,
     pub(super) a: One,
     pub(super) evil: Identity,
     pub(super) control: Raw,
@@ -35,14 +38,15 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(LANES, false)
     }
 
     /// `lanes`: those that `a` takes; `plain_lanes`: whether the evil peer says that it takes plain ones.
     pub(super) fn with(lanes: LanesConfig, plain_lanes: bool) -> Self {
-        let table = std::sync::Arc::default();
-        let a = Start { lanes, ..Start::new("a") }.start(&table);
+        let table: Arc<Table> = Arc::default();
+        // The evil peer answers nothing on its control connection, for as long as a test takes.
+        let a = Start { lanes, progress: PATIENCE * 6, ..Start::new("a") }.start(&table);
         let evil = keys::identity();
         table.list("evil", nowhere(), evil.fingerprint);
         let mut control = Raw::connect(&a, keys::client(&evil));
@@ -52,7 +56,7 @@ impl Bound {
         let theirs = v1::PeerHello::decode(&body[..]).unwrap();
         until("it is connected", || a.peers.is_connected(&name("evil")));
         let key = LaneKey::new(theirs.lane_key[..].try_into().unwrap());
-        Self { a, evil, control, key }
+        Self { table, a, evil, control, key }
     }
 
     fn hello(&self, name: LaneName) -> v1::LaneHello {
@@ -67,6 +71,14 @@ impl Bound {
         lane
     }
 
+    /// A lane that is bound, over a connection that is there.
+    pub(super) fn lane_over(&self, socket: TcpStream, name: LaneName) -> Raw {
+        let mut lane = Raw::over(socket, keys::client(&self.evil));
+        lane.send(PeerKind::LaneHello, 0, 0, &self.hello(name));
+        assert_eq!(lane.next().expect("the lane is taken").0.flags, REPLY);
+        lane
+    }
+
     /// A lane that is bound. `serves`: the evil peer sends on it.
     fn lane(&self, number: u8, serves: bool) -> Raw {
         let mut lane = self.say(&self.hello(LaneName { number, serves }));
@@ -75,12 +87,12 @@ impl Bound {
         lane
     }
 
-    fn ended(&self, reason: &str) -> u64 {
+    pub(super) fn ended(&self, reason: &str) -> u64 {
         self.a.peers.counters().lanes_closed.count(reason)
     }
 
     /// The evil peer has pulled tensor 7 of `a`, whose bytes are to be asked for.
-    fn pulled(&mut self, bytes: u64) {
+    pub(super) fn pulled(&mut self, bytes: u64) {
         self.a.twin.add(7, sealed(&self.a.arena, bytes, 1), 1);
         self.control.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes, way: 1, ..Default::default() });
         let (header, _) = self.control.next_of(PeerKind::Pull).unwrap();
@@ -121,7 +133,7 @@ fn a_lane_that_does_not_prove_what_it_belongs_to_is_refused() {
 
 #[test]
 fn a_lane_of_a_connection_that_is_not_up_is_refused() {
-    let Bound { a, evil, control, key } = Bound::new();
+    let Bound { a, evil, control, key, .. } = Bound::new();
     drop(control);
     until("it is gone", || !a.peers.is_connected(&name("evil")));
     let hello = {

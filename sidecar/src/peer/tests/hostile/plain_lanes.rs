@@ -16,7 +16,7 @@ use crate::peer::tests::world::*;
 use crate::peer::transport::lanes::bind::MAGIC;
 use crate::peer::transport::lanes::key::{LaneKey, LaneName, Nonce, Role};
 
-const PLAIN: LanesConfig = LanesConfig { count: 2, plain: true, ..NONE };
+pub(super) const PLAIN: LanesConfig = LanesConfig { count: 2, plain: true, ..NONE };
 const FIRST: LaneName = LaneName { number: 0, serves: false };
 const OURS: Nonce = [7; 32];
 
@@ -38,13 +38,31 @@ impl Bound {
         number: u8,
         serves: u8,
     ) -> (TcpStream, Option<(Nonce, Nonce)>) {
-        let mut socket = TcpStream::connect(self.a.peers.bound_address()).unwrap();
+        let socket = TcpStream::connect(self.a.peers.bound_address()).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        let hello = [magic, &key.id()[..], &[number, serves], &OURS].concat();
+        self.call_over(socket, magic, key, [number, serves])
+    }
+
+    fn call_over(
+        &self,
+        mut socket: TcpStream,
+        magic: &[u8],
+        key: &LaneKey,
+        of: [u8; 2],
+    ) -> (TcpStream, Option<(Nonce, Nonce)>) {
+        let hello = [magic, &key.id()[..], &of, &OURS].concat();
         socket.write_all(&hello).unwrap();
         let (mut nonce, mut proof) = ([0; 32], [0; 32]);
         let answered = socket.read_exact(&mut nonce).and_then(|()| socket.read_exact(&mut proof));
         (socket, answered.is_ok().then_some((nonce, proof)))
+    }
+
+    /// A lane that is bound, over a connection that is there.
+    pub(super) fn plain_over(&self, socket: TcpStream) -> TcpStream {
+        let (mut lane, answer) = self.call_over(socket, &MAGIC, &self.key, [0, 0]);
+        let (theirs, _) = answer.unwrap();
+        lane.write_all(&self.key.prove(Role::PlainDials, FIRST, &[OURS, theirs])).unwrap();
+        lane
     }
 }
 
@@ -93,7 +111,7 @@ fn a_plain_lane_proves_that_it_has_the_key_for_this_lane_and_this_call() {
 
 #[test]
 fn a_lane_is_in_tls_or_plain_as_both_ends_have_agreed() {
-    let Bound { a, evil, control, key } = world(true);
+    let Bound { a, evil, control, key, .. } = world(true);
     let hello = v1::LaneHello {
         lane: 0,
         serves: false,

@@ -16,6 +16,7 @@ use super::wire::{Answer, Ask, LaneEnd, TICK, Wire, chunk_head, leaving};
 use crate::peer::handshake::timed_out;
 use crate::peer::parse::OFFSET_BYTES;
 use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::slowest::Taking;
 use crate::sums::Summing;
 
 /// Tensor bytes of one chunk: summed and sent while they are in the cache of a core.
@@ -109,15 +110,20 @@ impl PlainWire {
         Ok(())
     }
 
-    fn send(&self, parts: &[&[u8]]) -> Result<(), SendError> {
+    fn say_all(&self, frame: &[u8]) -> Result<(), LaneEnd> {
+        Ok(self.send(&[frame], Taking::begin(frame.len() as u64, self.progress))?)
+    }
+
+    fn send(&self, parts: &[&[u8]], taking: Taking) -> Result<(), SendError> {
         if parts.len() > SLICES {
             // Short runs: a copy costs less than a call, and a segment, for a few of them.
-            return self.send(&[&parts.concat()]);
+            return self.send(&[&parts.concat()], taking);
         }
         let socket = SockRef::from(&self.socket);
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
         let mut rest = &mut slices[..];
         while !rest.is_empty() {
+            taking.goes_on()?;
             let now = rest.len().min(SLICES);
             match socket.send_vectored_with_flags(&rest[..now], libc::MSG_NOSIGNAL) {
                 Ok(0) => return Err(SendError::Closed),
@@ -133,7 +139,7 @@ impl PlainWire {
 impl Wire for PlainWire {
     fn ask(&mut self, call: u64, bytes: &Range<u64>) -> Result<(), LaneEnd> {
         let ask = v1::Ask { offset: bytes.start, length: (bytes.end - bytes.start) as u32 };
-        Ok(self.send(&[&frame::encode(PeerKind::Ask.into(), 0, call, &ask)])?)
+        self.say_all(&frame::encode(PeerKind::Ask.into(), 0, call, &ask))
     }
 
     fn receive(&mut self, answer: &mut Answer) -> Result<(), LaneEnd> {
@@ -163,7 +169,7 @@ impl Wire for PlainWire {
     }
 
     fn leave(&mut self) -> Result<(), LaneEnd> {
-        Ok(self.send(&[&leaving()])?)
+        self.say_all(&leaving())
     }
 
     fn next_ask(&mut self) -> Result<Ask, LaneEnd> {
@@ -178,7 +184,7 @@ impl Wire for PlainWire {
         let sums = bulk.source.sums();
         let known = sums.as_ref().and_then(|sums| sums.of(&(bulk.at..bulk.at + length)));
         let mut summing = Summing::new(sums.as_deref(), bulk.at);
-        let mut left = length;
+        let (mut left, taking) = (length, Taking::begin(length, self.progress));
         while left > 0 {
             let now = left.min(QUANTUM);
             left -= now;
@@ -188,7 +194,7 @@ impl Wire for PlainWire {
                     // Now, while they are in the cache of this core, or will be.
                     parts.iter().skip(1).for_each(|part| summing.add(part));
                 }
-                self.send(parts)
+                self.send(parts, taking)
             });
             sent.map_err(SendError::from)??;
             bulk.at += now;
@@ -197,6 +203,6 @@ impl Wire for PlainWire {
     }
 
     fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {
-        Ok(self.send(&[frame])?)
+        self.say_all(frame)
     }
 }

@@ -11,7 +11,8 @@ use super::wire::{Answer, Ask, AskSink, LaneEnd, Wire, leaving};
 use crate::peer::handshake::timed_out;
 use crate::peer::incoming::{Drained, Incoming};
 use crate::peer::parse::FrameParser;
-use crate::peer::pipe::{Bulk, Pipe};
+use crate::peer::pipe::{Bulk, Pipe, SendError};
+use crate::peer::slowest::Taking;
 
 /// Bytes that are sealed before they are sent: few enough that the socket copies them from the nearest cache. Eight times as many
 /// cost a third of the rate.
@@ -31,8 +32,8 @@ impl TlsWire {
     /// Receives once. Whether anything came before the tick.
     fn receive_some(&mut self) -> Result<bool, LaneEnd> {
         if self.incoming.take_update_request() {
-            self.pipe.update_keys().map_err(crate::peer::pipe::SendError::from)?;
-            self.pipe.flush(&self.socket)?;
+            self.pipe.update_keys().map_err(SendError::from)?;
+            self.flush()?;
         }
         match self.incoming.receive(&self.socket) {
             Ok(0) => Err(LaneEnd::Closed),
@@ -43,8 +44,13 @@ impl TlsWire {
     }
 
     fn send(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {
-        self.pipe.seal_frame(frame).map_err(crate::peer::pipe::SendError::from)?;
-        Ok(self.pipe.flush(&self.socket)?)
+        self.pipe.seal_frame(frame).map_err(SendError::from)?;
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), LaneEnd> {
+        let taking = Taking::begin(self.pipe.bytes(), self.progress);
+        Ok(self.pipe.flush(&self.socket, taking)?)
     }
 }
 
@@ -101,13 +107,13 @@ impl Wire for TlsWire {
     }
 
     fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
-        let mut left = length;
+        let (mut left, taking) = (length, Taking::begin(length, self.progress));
         while left > 0 {
             let now = left.min(QUANTUM);
             left -= now;
             self.pipe.seal_chunk(bulk, now as usize, left == 0)?;
             bulk.at += now;
-            self.pipe.flush(&self.socket)?;
+            self.pipe.flush(&self.socket, taking)?;
         }
         Ok(None)
     }

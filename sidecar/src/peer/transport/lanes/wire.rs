@@ -38,6 +38,9 @@ pub(in crate::peer) enum LaneEnd {
     /// No byte moved although some were due.
     #[error("nothing moved for the progress deadline")]
     Progress,
+    /// Bytes were taken, and too few of them.
+    #[error("the other end takes bytes too slowly")]
+    Slow,
     /// The other end closed.
     #[error("the other end closed")]
     Closed,
@@ -71,6 +74,7 @@ impl LaneEnd {
             Self::Frame(_) => "frame",
             Self::Record(_) => "record",
             Self::Progress => "progress",
+            Self::Slow => "slow",
             Self::Closed | Self::Socket(_) => "lost",
             Self::Idle => "idle",
             Self::Ended => "ended",
@@ -93,6 +97,7 @@ impl From<SendError> for LaneEnd {
         match error {
             SendError::Closed => Self::Closed,
             SendError::Progress => Self::Progress,
+            SendError::Slow => Self::Slow,
             SendError::Socket(error) => Self::Socket(error),
             SendError::Tls(error) => Self::Record(error.into()),
             SendError::Backlog => Self::Ours("a lane has no backlog".into()),

@@ -20,6 +20,7 @@ use crate::peer::connect::Refused;
 use crate::peer::greet::{First, FirstSink};
 use crate::peer::parse::{FrameParser, Sink};
 use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::slowest::Taking;
 
 /// Runs of bytes that are taken from the stream at a time, each from one datagram.
 const RUNS: usize = 32;
@@ -116,10 +117,11 @@ impl QuicWire {
         Ok(())
     }
 
-    fn write(&mut self, chunks: &mut [Bytes]) -> Result<(), LaneEnd> {
+    fn write(&mut self, chunks: &mut [Bytes], taking: Taking) -> Result<(), LaneEnd> {
         let Self { door, send, cut, progress, .. } = self;
         let mut rest = chunks;
         while !rest.is_empty() {
+            taking.goes_on()?;
             let now = std::mem::take(&mut rest);
             let written = match door.wait(wait(send.write_chunks(now), cut, Some(*progress))) {
                 Waited::Done(Ok(written)) => written,
@@ -133,7 +135,8 @@ impl QuicWire {
     }
 
     fn send(&mut self, frame: Vec<u8>) -> Result<(), LaneEnd> {
-        self.write(&mut [frame.into()])
+        let taking = Taking::begin(frame.len() as u64, self.progress);
+        self.write(&mut [frame.into()], taking)
     }
 
     /// Says a first frame.
@@ -212,14 +215,14 @@ impl Wire for QuicWire {
     }
 
     fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
-        let mut left = length;
+        let (mut left, taking) = (length, Taking::begin(length, self.progress));
         while left > 0 {
             let now = left.min(CHUNK_BYTES_MAX as u64);
             left -= now;
             let head = chunk_head(bulk.call, bulk.at, now, left == 0);
             let mut chunks = vec![Bytes::copy_from_slice(&head)];
             bulk.source.lend(now, &mut chunks).map_err(SendError::from)?;
-            self.write(&mut chunks)?;
+            self.write(&mut chunks, taking)?;
             bulk.at += now;
         }
         Ok(None)
