@@ -25,6 +25,11 @@ impl Network {
         self.nft(host, &format!("add rule netdev weather in numgen random mod 100 < {percent} drop"));
     }
 
+    /// Ends [`Network::lossy`].
+    pub fn sunny(&self, host: usize) {
+        self.nft(host, "flush chain netdev weather in");
+    }
+
     /// No datagram from or to the port for peers comes to the host or leaves it.
     pub fn no_datagrams(&self, host: usize) {
         self.nft(host, "add table inet weather");

@@ -83,6 +83,73 @@ fn every_byte_comes_by_tcp_over_a_link_that_drops_one_packet_of_a_hundred_and_on
     }
 }
 
+/// Two peers with four lanes, and the deadlines that a sidecar has where nobody says anything.
+fn as_usual(_: usize, options: SidecarOptions) -> SidecarOptions {
+    let options = options.set("transports", "tcp").set("deadlines.progress", "2s");
+    options.set("peers.lanes", "4").set("gc.leaseGrace", "10s")
+}
+
+#[test]
+fn a_large_tensor_comes_on_lanes_with_the_usual_deadlines_over_a_link_that_drops_one_packet_of_a_hundred() {
+    let peers = Peers::start(2, as_usual);
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    let stored = put(&writer, 36, 32 * MI);
+    (0..2).for_each(|host| peers.network.lossy(host, 1));
+    let tensor = reader.acquire(stored.reference(), &seconds(100)).unwrap();
+    assert!(is(&tensor, 36, 32 * MI));
+    assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
+    assert_eq!(peers.metric(1, "tensorlane_peer_pulls_total", &["way=\"lanes\""]), 1.0);
+    drop((tensor, stored, writer, reader));
+    peers.assert_free(1);
+}
+
+/// No connection need survive that for longer than the progress deadline. What is asked for comes right or fails in time, and
+/// whatever was left half done is over once the link is well.
+#[test]
+fn a_large_tensor_comes_or_fails_in_time_over_a_link_that_drops_one_packet_of_five_and_comes_once_it_is_well()
+{
+    const DEADLINE: u64 = 30;
+    let peers = Peers::start(2, as_usual);
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = put(&writer, 37, 32 * MI);
+        (0..2).for_each(|host| peers.network.lossy(host, 20));
+        let begun = Instant::now();
+        let outcome = reader.acquire(stored.reference(), &seconds(DEADLINE));
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(DEADLINE) + PATIENCE, "{took:?}");
+        match outcome {
+            Ok(tensor) => assert!(is(&tensor, 37, 32 * MI)),
+            failed => {
+                let reason = reason(failed);
+                let in_time = [Reason::DeadlineExceeded, Reason::PeerUnreachable];
+                assert!(in_time.contains(&reason), "{reason:?} after {took:?}");
+            }
+        }
+        (0..2).for_each(|host| peers.network.sunny(host));
+        peers.await_connected();
+        assert!(is(&reader.acquire(stored.reference(), &seconds(100)).unwrap(), 37, 32 * MI));
+    }
+    peers.assert_all_free();
+}
+
+/// Each of them has 150 KiB a second, of which no end knows how many there are.
+#[test]
+fn eight_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
+    let peers = Peers::start(2, |host, options| as_usual(host, options).set("peers.lanes", "8"));
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    let stored = put(&writer, 38, 12 * MI);
+    peers.network.slow(0, 10);
+    let tensor = reader.acquire(stored.reference(), &seconds(100)).unwrap();
+    assert!(is(&tensor, 38, 12 * MI));
+    let ended = |host, why: &str| {
+        peers.metric(host, "tensorlane_peer_ended_lanes_total", &[&format!("reason=\"{why}\"")])
+    };
+    assert_eq!((ended(0, "slow"), ended(0, "progress"), ended(1, "progress")), (0.0, 0.0, 0.0));
+    drop((tensor, stored, writer, reader));
+    peers.assert_free(1);
+}
+
 #[test]
 fn both_ends_that_restart_in_turn_lose_what_they_owned_and_nothing_else() {
     let mut peers = Peers::pair();
