@@ -379,7 +379,10 @@ impl Transport for Lanes {
         if waiting.is_empty() {
             return None;
         }
-        // A lane of the connection before may have given something back.
+        if let Some(before) = now.checked_sub(self.config.patience) {
+            waiting.iter().for_each(|wanted| wanted.transfer.forget_unsummed(before));
+        }
+        // That, and a lane of the connection before, may have given something back.
         self.pool.stir();
         self.open(&shared, &link);
         let since = without?;

@@ -70,8 +70,8 @@ struct State {
     tell: Option<Tell>,
     /// The control connections so far, less one: the sum of a piece comes on the one that it was asked for under, or never.
     epoch: u64,
-    /// Pieces that are here and have no sum yet, by where they begin.
-    ours: HashMap<u64, Sum>,
+    /// Pieces that are here and have no sum yet, by where they begin, and since when.
+    ours: HashMap<u64, (Sum, Instant)>,
     /// Sums of the owner whose pieces are not here yet, likewise.
     theirs: HashMap<u64, Sum>,
 }
@@ -120,6 +120,15 @@ pub(super) enum Landed {
     Told(Finish),
     /// It is not what the owner sent; the lane that brought it.
     Altered(Range<u64>, u64),
+}
+
+impl State {
+    /// Pieces without a sum that are asked for again. A sum that comes late all the same is that of the same bytes.
+    fn ask_again(&mut self, which: impl Fn(&Sum, Instant) -> bool) {
+        for (offset, (sum, _)) in self.ours.extract_if(|_, (sum, since)| which(sum, *since)) {
+            self.pieces.give_back(&(offset..offset + sum.length));
+        }
+    }
 }
 
 impl Transfer {
@@ -321,7 +330,7 @@ impl Transfer {
             Some(_) => Landed::Altered(piece, lane),
             // None yet, or one of an answer that did not come whole.
             None => {
-                state.ours.insert(piece.start, ours);
+                state.ours.insert(piece.start, (ours, Instant::now()));
                 Landed::More
             }
         }
@@ -340,7 +349,7 @@ impl Transfer {
             return Some(Landed::More);
         }
         let piece = offset..offset.checked_add(length)?;
-        if let Some(ours) = state.ours.get(&offset).copied() {
+        if let Some((ours, _)) = state.ours.get(&offset).copied() {
             if ours.length != length {
                 return Some(Landed::More);
             }
@@ -364,9 +373,17 @@ impl Transfer {
         let mut state = self.state.lock();
         state.epoch += 1;
         state.theirs.clear();
-        for (offset, Sum { length, .. }) in std::mem::take(&mut state.ours) {
-            state.pieces.give_back(&(offset..offset + length));
-        }
+        state.ask_again(|_, _| true);
+    }
+
+    /// A lane is gone, and with it whoever would have said what its last pieces sum to.
+    pub(super) fn forget_lane(&self, lane: u64) {
+        self.state.lock().ask_again(|sum, _| sum.lane == lane);
+    }
+
+    /// Nobody has said what a piece sums to that has been here since then: it may never be said.
+    pub(super) fn forget_unsummed(&self, before: Instant) {
+        self.state.lock().ask_again(|_, since| since < before);
     }
 
     /// Nobody wants it any more. The landing is told as soon as no lane writes it; if that is now, by what is returned.
