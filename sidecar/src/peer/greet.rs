@@ -19,6 +19,7 @@ use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason, wire
 use super::api::Keys;
 use super::claim::Claim;
 use super::connect::{Refused, shown};
+use super::exporter::Exported;
 use super::handshake::{self, HandshakeError, Secured};
 use super::incoming::{Drained, Incoming};
 use super::link::{self, Ended, Link, LinkParts};
@@ -27,7 +28,7 @@ use super::parse::{Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
 use super::remote::Peer;
 use super::shared::{Registered, Shared, count_out};
-use super::transport::lanes::key::LaneKey;
+use super::transport::lanes::key::{LaneKey, Nonce, Use, nonce};
 use super::transport::lanes::quic::Trunk;
 use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
 use super::transport::shm::{Meets, Node, Shm, SocketName};
@@ -37,6 +38,8 @@ use super::transport::{Stream, Ways};
 const HELLO_MAX: u32 = 64 << 10;
 /// The first version with lanes.
 const LANES_SINCE: u32 = 2;
+/// The first version in which keys are mixed with what both ends have exported of the connection.
+const EXPORTED_SINCE: u32 = 5;
 
 /// A connection that is up but not running yet.
 pub(super) struct Up {
@@ -72,17 +75,16 @@ pub(super) fn arrived(
     // Who dialed spoke first, and gets an answer only if it is let in: else it would take the connection for one that is
     // up, ask something on it, and wait for the peer to come back.
     let (lanes, quic) = (lanes_of(shared, &hello), quic_of(shared, &hello));
-    let key = (lanes + quic > 0).then(LaneKey::random);
+    let (for_lanes, for_node) = (nonce(), nonce());
+    let key = (lanes + quic > 0).then(|| talk.key(shared, &hello, &for_lanes, Use::Lanes));
     let mut ours = hello_of(shared);
-    ours.lane_key = key.as_ref().map(|key| key.bytes().to_vec().into()).unwrap_or_default();
-    let meets = node_of(shared, &ours, &hello).map(|(node, theirs)| Meets {
-        node,
-        theirs,
-        key: LaneKey::random(),
-        dials: false,
+    ours.lane_key = key.as_ref().map(|_| for_lanes.to_vec().into()).unwrap_or_default();
+    let meets = node_of(shared, &ours, &hello).map(|(node, theirs)| {
+        let key = talk.key(shared, &hello, &for_node, Use::Node);
+        Meets { node, theirs, key, dials: false }
     });
-    if let (Some(meets), Some(socket)) = (&meets, &mut ours.node) {
-        socket.key = meets.key.bytes().to_vec().into();
+    if let (Some(_), Some(socket)) = (&meets, &mut ours.node) {
+        socket.key = for_node.to_vec().into();
     }
     let peer = shared.peer(&name);
     // Whoever hears our Hello may end the connection before this one. That one's end is to find this one in its place: what was
@@ -111,8 +113,9 @@ pub(super) fn dialed(
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
     let (name, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
-    let key = hello.lane_key[..].try_into().ok().map(LaneKey::new);
-    let socket_key = hello.node.as_ref().and_then(|node| node.key[..].try_into().ok()).map(LaneKey::new);
+    let key = |told: &[u8], of| Some(talk.key(shared, &hello, told.try_into().ok()?, of));
+    let socket_key = hello.node.as_ref().and_then(|node| key(&node.key, Use::Node));
+    let key = key(&hello.lane_key, Use::Lanes);
     let meets = socket_key.zip(node_of(shared, &ours, &hello));
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
     let peer = shared.peer(&name);
@@ -189,6 +192,7 @@ pub(super) struct Talk {
     /// Who may be at the other end, by its key.
     pub(super) claim: Claim,
     ours: Fingerprint,
+    exported: Exported,
     pub(super) guard: Registered,
 }
 
@@ -210,13 +214,13 @@ impl Talk {
         guard: Registered,
         wanted: Option<&PeerName>,
     ) -> Result<Self, Refused> {
-        let Secured { sealer, opener, certificate, plain, sealed } = secured;
+        let Secured { sealer, opener, certificate, exported, plain, sealed } = secured;
         let claim = who(shared, keys, &certificate, wanted)?;
         socket.set_nodelay(true)?;
         SockRef::from(&socket).set_tcp_user_timeout(Some(shared.config.progress))?;
         let incoming = Incoming::new(opener, plain, &sealed);
         let parser = FrameParser::new(HELLO_MAX);
-        Ok(Self { socket, sealer, incoming, parser, claim, ours: keys.fingerprint, guard })
+        Ok(Self { socket, sealer, incoming, parser, claim, ours: keys.fingerprint, exported, guard })
     }
 
     pub(super) fn say(
@@ -259,6 +263,15 @@ impl Talk {
         }
     }
 
+    /// A key that both ends have, of what the side that was dialed tells in its Hello.
+    fn key(&self, shared: &Shared, theirs: &v1::PeerHello, told: &Nonce, of: Use) -> LaneKey {
+        if theirs.version.min(shared.config.version) < EXPORTED_SINCE {
+            LaneKey::told(told)
+        } else {
+            LaneKey::mixed(self.exported.as_ref(), told, of)
+        }
+    }
+
     /// Who it is, if its Hello fits; it is told where not.
     fn checked(
         &mut self,
@@ -293,7 +306,7 @@ impl Talk {
         Agreement { told, key, meets }: Agreement,
         dialed: bool,
     ) -> Result<Up, Refused> {
-        let Self { socket, sealer, incoming, mut parser, claim, ours, guard } = self;
+        let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
         parser.trust();
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(Some(shared.config.progress))?;

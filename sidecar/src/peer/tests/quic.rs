@@ -221,7 +221,7 @@ fn a_quic_connection_binds_with_a_key_of_the_table_and_a_proof_of_its_control_co
     let theirs = v1::PeerHello::decode(&body[..]).unwrap();
     assert_eq!(theirs.quic_lanes, 2);
     until("it is connected", || a.peers.is_connected(&super::world::name("evil")));
-    let key = LaneKey::new(theirs.lane_key[..].try_into().unwrap());
+    let key = LaneKey::told(theirs.lane_key[..].try_into().unwrap());
     assert!(evil_door.is_refused(&a, &guessed), "it guessed the key");
     assert!(evil_door.is_refused(&a, &hello(&key, Role::Tls)), "a proof of another lane");
     until("they were counted", || refused("lane") == 3);

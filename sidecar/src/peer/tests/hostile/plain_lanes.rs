@@ -93,7 +93,7 @@ fn a_plain_lane_proves_that_it_has_the_key_for_this_lane_and_this_call() {
 
 #[test]
 fn a_lane_is_in_tls_or_plain_as_both_ends_have_agreed() {
-    let Bound { a, evil, control, key } = world(true);
+    let Bound { a, evil, control, key, .. } = world(true);
     let hello = v1::LaneHello {
         lane: 0,
         serves: false,
