@@ -22,11 +22,12 @@ impl Peers {
         done: PullDone,
     ) -> PullDone {
         let Some(peer) = self.shared.known_peer(name).filter(|_| self.has_choice(bytes)) else { return done };
-        let pull = peer.goodput.lock().began(transport);
         let begun = Instant::now();
+        let pull = peer.goodput.lock().began(transport, bytes, begun);
         Box::new(move |outcome| {
-            let learned = learned(&outcome, bytes, begun.elapsed().as_secs_f64());
-            peer.goodput.lock().ended(pull, learned);
+            let now = Instant::now();
+            let learned = learned(&outcome, bytes, (now - begun).as_secs_f64());
+            peer.goodput.lock().ended(pull, learned, now);
             done(outcome);
         })
     }
@@ -50,7 +51,7 @@ impl Peers {
         let Some(peer) = self.shared.known_peer(name).filter(|_| self.has_choice(bytes)) else { return met };
         let now = Instant::now();
         let ready = pulls && is_ready_for_trial(&peer, now);
-        let mut goodput = peer.goodput.lock();
+        let goodput = peer.goodput.lock();
         let tried = if pulls { goodput.for_pull(now, ready) } else { goodput.measured(now) };
         let cooling = met.cooling.iter().chain(tried.cooling.iter()).collect();
         Measured { same_node: met.same_node, cooling, ..tried }
@@ -76,7 +77,7 @@ fn learned(outcome: &Result<Pulled, PullFailed>, bytes: u64, seconds: f64) -> Ou
         Ok(pulled) if pulled.paths.senders().are_others() => Outcome::Unknown,
         // Of one that came in several ways nobody knows which part of the time was whose.
         Ok(pulled) => match pulled.paths.as_slice() {
-            [path] if path.left.is_none() => Outcome::Came(bytes, pulled.seconds),
+            [path] if path.left.is_none() => Outcome::Came,
             _ => Outcome::Unknown,
         },
         Err(failed) => match failed.failure.reason {

@@ -154,7 +154,7 @@ fn arrived(
         return bind::arrived_plain(shared, socket, guard, until);
     }
     let keys = shared.keys();
-    let secured = handshake::server(Arc::clone(&keys.server), &socket, until)?;
+    let secured = handshake::server(&keys.server, &socket, until)?;
     greet::arrived(shared, socket, &keys, secured, guard, until)
 }
 
@@ -199,7 +199,7 @@ fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up,
         match connect(shared, &address, left) {
             Ok((socket, guard)) => {
                 let keys = shared.keys();
-                let secured = handshake::client(Arc::clone(&keys.client), &socket, until)?;
+                let secured = handshake::client(&keys.client, &socket, until)?;
                 return greet::dialed(shared, socket, &keys, secured, guard, &peer.name, until);
             }
             Err(error) => last = error.into(),

@@ -20,6 +20,7 @@ use super::api::Keys;
 use super::claim::Claim;
 use super::connect::{Refused, shown};
 use super::dial::Candidate;
+use super::exporter::Exported;
 use super::handshake::{self, HandshakeError, Secured};
 use super::incoming::{Drained, Incoming};
 use super::link::{self, Ended, Link, LinkParts};
@@ -28,7 +29,7 @@ use super::parse::{Body, Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
 use super::remote::Peer;
 use super::shared::{Registered, Seat, Shared, count_out};
-use super::transport::lanes::key::LaneKey;
+use super::transport::lanes::key::{LaneKey, Nonce, Use, nonce};
 use super::transport::lanes::quic::Trunk;
 use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
 use super::transport::shm::{Meets, Node, Shm, SocketName};
@@ -40,6 +41,8 @@ const HELLO_MAX: u32 = 64 << 10;
 pub(super) const DOUBLE: Reason = Reason::NameTaken;
 /// The first version with lanes.
 const LANES_SINCE: u32 = 2;
+/// The first version in which keys are mixed with what both ends have exported of the connection.
+const EXPORTED_SINCE: u32 = 5;
 
 /// A connection that is up but not running yet.
 pub(super) struct Up {
@@ -75,17 +78,16 @@ pub(super) fn arrived(
     // Who dialed spoke first, and gets an answer only if it is let in: else it would take the connection for one that is
     // up, ask something on it, and wait for the peer to come back.
     let (lanes, quic) = (lanes_of(shared, &hello), quic_of(shared, &hello));
-    let key = (lanes + quic > 0).then(LaneKey::random);
+    let (for_lanes, for_node) = (nonce(), nonce());
+    let key = (lanes + quic > 0).then(|| talk.key(shared, &hello, &for_lanes, Use::Lanes));
     let mut ours = hello_of(shared);
-    ours.lane_key = key.as_ref().map(|key| key.bytes().to_vec().into()).unwrap_or_default();
-    let meets = node_of(shared, &ours, &hello).map(|(node, theirs)| Meets {
-        node,
-        theirs,
-        key: LaneKey::random(),
-        dials: false,
+    ours.lane_key = key.as_ref().map(|_| for_lanes.to_vec().into()).unwrap_or_default();
+    let meets = node_of(shared, &ours, &hello).map(|(node, theirs)| {
+        let key = talk.key(shared, &hello, &for_node, Use::Node);
+        Meets { node, theirs, key, dials: false }
     });
-    if let (Some(meets), Some(socket)) = (&meets, &mut ours.node) {
-        socket.key = meets.key.bytes().to_vec().into();
+    if let (Some(_), Some(socket)) = (&meets, &mut ours.node) {
+        socket.key = for_node.to_vec().into();
     }
     let peer = shared.peer(&name);
     // Whoever hears our Hello may end the connection before this one. That one's end is to find this one in its place: what was
@@ -128,8 +130,9 @@ pub(super) fn dialed(
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
     let (_, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
-    let key = hello.lane_key[..].try_into().ok().map(LaneKey::new);
-    let socket_key = hello.node.as_ref().and_then(|node| node.key[..].try_into().ok()).map(LaneKey::new);
+    let key = |told: &[u8], of| Some(talk.key(shared, &hello, told.try_into().ok()?, of));
+    let socket_key = hello.node.as_ref().and_then(|node| key(&node.key, Use::Node));
+    let key = key(&hello.lane_key, Use::Lanes);
     let meets = socket_key.zip(node_of(shared, &ours, &hello));
     let meets = meets.map(|(key, (node, theirs))| Meets { node, theirs, key, dials: true });
     let agreed = Agreement { told: told(&ours), key, meets };
@@ -219,6 +222,7 @@ pub(super) struct Talk {
     /// Who may be at the other end, by its key.
     pub(super) claim: Claim,
     ours: Fingerprint,
+    exported: Exported,
     pub(super) guard: Registered,
 }
 
@@ -240,13 +244,13 @@ impl Talk {
         guard: Registered,
         wanted: Option<&PeerName>,
     ) -> Result<Self, Refused> {
-        let Secured { sealer, opener, certificate, plain, sealed } = secured;
+        let Secured { sealer, opener, certificate, exported, plain, sealed } = secured;
         let claim = who(shared, keys, &certificate, wanted)?;
         socket.set_nodelay(true)?;
         SockRef::from(&socket).set_tcp_user_timeout(Some(shared.config.progress))?;
         let incoming = Incoming::new(opener, plain, &sealed);
         let parser = FrameParser::new(HELLO_MAX);
-        Ok(Self { socket, sealer, incoming, parser, claim, ours: keys.fingerprint, guard })
+        Ok(Self { socket, sealer, incoming, parser, claim, ours: keys.fingerprint, exported, guard })
     }
 
     pub(super) fn say(
@@ -286,6 +290,15 @@ impl Talk {
                 // The usual way in which a peer that does not know our key says so.
                 return Err(HandshakeError::Closed.into());
             }
+        }
+    }
+
+    /// A key that both ends have, of what the side that was dialed tells in its Hello.
+    fn key(&self, shared: &Shared, theirs: &v1::PeerHello, told: &Nonce, of: Use) -> LaneKey {
+        if theirs.version.min(shared.config.version) < EXPORTED_SINCE {
+            LaneKey::told(told)
+        } else {
+            LaneKey::mixed(self.exported.as_ref(), told, of)
         }
     }
 
@@ -329,7 +342,7 @@ impl Talk {
         Agreement { told, key, meets }: Agreement,
         dialed: bool,
     ) -> Result<Up, Refused> {
-        let Self { socket, sealer, incoming, mut parser, claim, ours, guard } = self;
+        let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
         parser.trust();
         socket.set_read_timeout(None)?;
         socket.set_write_timeout(Some(shared.config.progress))?;

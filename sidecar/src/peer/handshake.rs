@@ -5,7 +5,6 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustls::client::UnbufferedClientConnection;
@@ -18,6 +17,7 @@ use thiserror::Error;
 use crate::identity::tls;
 use crate::metrics::label::Label;
 
+use super::exporter::{Exported, Keeper};
 use super::record::{self, Opener, RECORD_MAX, Rekey, Sealer};
 
 /// Room for what comes during the handshake: one record of the largest size, and a little of the next.
@@ -70,6 +70,8 @@ pub(super) struct Secured {
     pub(super) opener: Opener,
     /// What the other side showed, and proved to have the key of.
     pub(super) certificate: CertificateDer<'static>,
+    /// What both ends have of the handshake besides their keys.
+    pub(super) exported: Exported,
     /// Plaintext that came with the end of the handshake.
     pub(super) plain: Vec<u8>,
     /// Bytes that came after it, still sealed.
@@ -106,20 +108,22 @@ machine!(UnbufferedServerConnection, rustls::server::ServerConnectionData);
 
 /// The dialing side's handshake.
 pub(super) fn client(
-    config: Arc<ClientConfig>,
+    config: &ClientConfig,
     socket: &TcpStream,
     until: Instant,
 ) -> Result<Secured, HandshakeError> {
-    drive(UnbufferedClientConnection::new(config, tls::server_name())?, socket, until)
+    let (config, keeper) = Keeper::of(config, |config| &mut config.key_log);
+    drive(UnbufferedClientConnection::new(config, tls::server_name())?, &keeper, socket, until)
 }
 
 /// The accepting side's handshake.
 pub(super) fn server(
-    config: Arc<ServerConfig>,
+    config: &ServerConfig,
     socket: &TcpStream,
     until: Instant,
 ) -> Result<Secured, HandshakeError> {
-    drive(UnbufferedServerConnection::new(config)?, socket, until)
+    let (config, keeper) = Keeper::of(config, |config| &mut config.key_log);
+    drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until)
 }
 
 /// What one step of the machine wants next.
@@ -129,7 +133,12 @@ enum Next {
     Done,
 }
 
-fn drive<M: Machine>(mut machine: M, socket: &TcpStream, until: Instant) -> Result<Secured, HandshakeError> {
+fn drive<M: Machine>(
+    mut machine: M,
+    keeper: &Keeper,
+    socket: &TcpStream,
+    until: Instant,
+) -> Result<Secured, HandshakeError> {
     let mut incoming = vec![0; INCOMING];
     let mut have = 0;
     let mut outgoing = Vec::new();
@@ -156,9 +165,10 @@ fn drive<M: Machine>(mut machine: M, socket: &TcpStream, until: Instant) -> Resu
     let certificate = common.peer_certificates().and_then(<[_]>::first).cloned();
     let certificate = certificate.ok_or(HandshakeError::NoCertificate)?.into_owned();
     let suite = common.negotiated_cipher_suite().ok_or(rustls::Error::HandshakeNotComplete)?;
+    let exported = keeper.export(suite)?;
     let (secrets, keys) = machine.finish()?;
     let (sealer, opener) = record::split(suite, secrets, keys)?;
-    Ok(Secured { sealer, opener, certificate, plain, sealed: incoming })
+    Ok(Secured { sealer, opener, certificate, exported, plain, sealed: incoming })
 }
 
 fn step<D>(

@@ -28,6 +28,7 @@ mod claim;
 mod connect;
 mod counters;
 mod dial;
+mod exporter;
 mod floor;
 mod greet;
 mod growth;

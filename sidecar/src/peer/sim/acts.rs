@@ -124,11 +124,11 @@ impl World {
 
     /// Begins a pull that may take so long.
     pub(super) fn begin(&mut self, node: usize, put: Put, by: SessionId, transport: Transport, time: u64) {
-        let (owner, began) = (put.owner, self.now);
+        let (owner, began, now) = (put.owner, self.now, self.instant());
         let bulk = matches!(transport, Transport::Tcp | Transport::Quic);
-        let measured = bulk.then(|| self.nodes[node].other(owner).goodput.began(transport));
+        let measured = bulk.then(|| self.nodes[node].other(owner).goodput.began(transport, put.bytes, now));
         let get = Get { put, by, began, measured };
-        let deadline = self.instant() + Duration::from_micros(time);
+        let deadline = now + Duration::from_micros(time);
         let (call, todo) = self.nodes[node].pull(get, transport, deadline);
         let life = self.nodes[node].life;
         self.at(began + time, Happening::Deadline { node, life, owner, call });

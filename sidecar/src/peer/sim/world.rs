@@ -229,7 +229,7 @@ impl World {
                 assert!(died.is_none_or(|died| died >= get.began), "a life that was over has served {put:?}");
                 self.seen.pulled += 1;
                 self.nodes[node].copy_in(now, &get);
-                Outcome::Came(put.bytes, (self.now - get.began) as f64 / 1e6)
+                Outcome::Came
             }
             Err(failure) => {
                 self.explained(&failure, &put, died.is_some());
@@ -237,7 +237,8 @@ impl World {
             }
         };
         if let Some(begun) = get.measured {
-            self.nodes[node].other(put.owner).goodput.ended(begun, measured);
+            let now = self.instant();
+            self.nodes[node].other(put.owner).goodput.ended(begun, measured, now);
         }
     }
 

@@ -243,7 +243,7 @@ fn greeted(at: &One, evil: &crate::identity::Identity) -> (Raw, LaneKey) {
     let theirs = v1::PeerHello::decode(&body[..]).unwrap();
     assert_eq!(theirs.quic_lanes, 2);
     until("it is connected", || at.peers.is_connected(&name("evil")));
-    (control, LaneKey::new(theirs.lane_key[..].try_into().unwrap()))
+    (control, LaneKey::told(theirs.lane_key[..].try_into().unwrap()))
 }
 
 #[test]

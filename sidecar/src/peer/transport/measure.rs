@@ -2,27 +2,33 @@
 //! Plain data: the clock is an argument, and the choice itself is `negotiate`'s.
 //!
 //! ```text
-//!   began(transport) ──> ended(came) ──────> the rate of that transport ──> in use: whichever is clearly faster
+//!   began(transport) ──> ended(came) ──────> a window is over: the rate of that transport ──> in use: whichever is clearly faster
 //!                    ├─> ended(fell short) ─> its rate is that at most
 //!   failed ─────────────────────────────────> not tried for a while, ever longer; the other one is in use
 //! ```
-//! The one that is not in use is tried now and then, because links change. A trial costs two pulls at the rate of the slower
-//! one, of which the second counts: the first finds windows small and lanes closed. So each trial that shows nothing new
-//! doubles the pulls until the next. Only a pull that was alone between the two peers says what a transport brings: of
-//! several each has a share, and that of the one that is tried is another one.
+//! The one that is not in use is tried now and then, because links change. A trial is of all pulls that begin until a window
+//! ([`busy`]) of it is over, twice: the first finds windows small and lanes closed, the second counts. Each trial that shows
+//! nothing new, or nothing at all, doubles the windows until the next.
 
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::negotiate::{GOODPUT_ADVANTAGE_PERCENT, Measured, Transport};
 
+use busy::{Busy, rate};
+
+mod busy;
+
+pub(in crate::peer) use busy::Begun;
+
 /// How much a new measurement counts, of 1: a rate follows a change within some ten pulls.
 const NEWEST: f64 = 0.25;
-/// Pulls between two trials of the transport that is not in use: at first, and at most.
+/// Windows between two trials of the transport that is not in use: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (16, 1024);
-/// How long a pull that was given out as a trial may take to begin: it may wait for room, or never begin.
-const BEGINS_WITHIN: Duration = Duration::from_secs(10);
-/// Pulls of a trial. The last one counts.
-const TRIAL_PULLS: u32 = 2;
+/// How long pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so long, and so
+/// often the time of a window of the transport in use. It takes one that what is under way is over, and then another one.
+const TRIAL_WITHIN: (Duration, u32) = (Duration::from_secs(10), 4);
+/// Windows of a trial. The last one counts.
+const TRIAL_WINDOWS: u32 = 2;
 /// How long a transport that failed is not tried: at first, and at most. It doubles until it brings something.
 const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 /// A rate that falls to this part of what it was makes the next trial come soon again.
@@ -44,34 +50,24 @@ pub(in crate::peer) struct Goodput {
     tcp: One,
     quic: One,
     in_use: Transport,
-    /// Pulls since the other one was tried.
+    /// Windows since the other one was tried.
     since: u32,
-    /// Pulls after which it is.
+    /// Windows after which it is.
     every: u32,
-    /// Pulls of the present trial that are over.
+    /// Windows of the present trial that are over.
     tried: u32,
-    /// When a pull was given out as a trial that has not begun.
-    given_out: Option<Instant>,
-    /// Pulls that have begun, and those of them that are not over.
-    begun: u64,
-    under_way: u64,
-}
-
-/// A pull that has begun.
-#[derive(Debug, Clone, Copy)]
-#[must_use = "a pull that begins has an end"]
-pub(in crate::peer) struct Begun {
-    transport: Transport,
-    /// Pulls before this one, and those of them that were under way.
-    before: u64,
-    beside: u64,
+    /// Since when a trial has pulls under way of which no window is over.
+    trial: Option<Instant>,
+    /// How long the last window of the transport in use was.
+    lasts: Duration,
+    busy: Busy,
 }
 
 /// How a pull ended.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::peer) enum Outcome {
-    /// So many bytes came in so many seconds, all by the transport that was chosen.
-    Came(u64, f64),
+    /// All of it came by the transport that was chosen.
+    Came,
     /// So many bytes did not come in so many seconds.
     FellShort(u64, f64),
     /// It says nothing of the transport.
@@ -88,9 +84,9 @@ impl Default for Goodput {
             since: 0,
             every: TRIAL_EVERY.0,
             tried: 0,
-            given_out: None,
-            begun: 0,
-            under_way: 0,
+            trial: None,
+            lasts: Duration::ZERO,
+            busy: Busy::default(),
         }
     }
 }
@@ -110,21 +106,24 @@ impl Goodput {
 
     /// What the choice for a pull goes by, that now begins. `ready`: the transport that is not in use can be tried without
     /// waiting for it.
-    pub(in crate::peer) fn for_pull(&mut self, now: Instant, ready: bool) -> Measured {
+    pub(in crate::peer) fn for_pull(&self, now: Instant, ready: bool) -> Measured {
         let known = self.measured(now);
         if !ready || !self.is_trial_due(now) {
             return known;
         }
-        self.given_out = Some(now);
         // Without rates the one that is said to be in use is taken.
         Measured { current: Some(other(self.in_use)), tcp_goodput: None, quic_goodput: None, ..known }
     }
 
-    /// Whether the transport that is not in use should be tried with the next pull.
+    /// Whether the transport that is not in use should be tried with the next pull: also with whatever begins while it is,
+    /// for beside the other one nothing is found out.
     pub(in crate::peer) fn is_trial_due(&self, now: Instant) -> bool {
-        let waits = self.given_out.is_some_and(|given| now.saturating_duration_since(given) < BEGINS_WITHIN);
-        let alone = self.under_way == 0 && !waits;
-        alone && self.since >= self.every && !self.cools(other(self.in_use), now)
+        self.since >= self.every && !self.is_trial_late(now) && !self.cools(other(self.in_use), now)
+    }
+
+    fn is_trial_late(&self, now: Instant) -> bool {
+        let within = TRIAL_WITHIN.0.max(self.lasts.saturating_mul(TRIAL_WITHIN.1));
+        self.trial.is_some_and(|begun| now.saturating_duration_since(begun) >= within)
     }
 
     /// The transport that is not in use.
@@ -132,29 +131,31 @@ impl Goodput {
         other(self.in_use)
     }
 
-    /// A pull begins.
-    pub(in crate::peer) fn began(&mut self, transport: Transport) -> Begun {
-        let begun = Begun { transport, before: self.begun, beside: self.under_way };
-        self.begun += 1;
-        self.under_way += 1;
-        self.given_out = None;
-        if transport == self.in_use {
-            self.since = self.since.saturating_add(1);
+    /// A pull of so many bytes begins.
+    pub(in crate::peer) fn began(&mut self, transport: Transport, bytes: u64, now: Instant) -> Begun {
+        if transport != self.in_use && self.since >= self.every {
+            self.trial.get_or_insert(now);
         }
-        begun
+        self.busy.began(transport, bytes, now)
     }
 
     /// A pull is over.
-    pub(in crate::peer) fn ended(&mut self, pull: Begun, outcome: Outcome) {
-        self.under_way = self.under_way.saturating_sub(1);
-        let beside = pull.beside + (self.begun - pull.before - 1);
-        match outcome {
-            Outcome::Came(bytes, seconds) if beside == 0 => self.came(pull.transport, rate(bytes, seconds)),
-            Outcome::FellShort(bytes, seconds) => {
-                // Those beside it had their shares, which were no larger.
-                self.at_most(pull.transport, rate(bytes, seconds) * (beside + 1) as f64);
-            }
-            Outcome::Came(..) | Outcome::Unknown => {}
+    pub(in crate::peer) fn ended(&mut self, pull: Begun, outcome: Outcome, now: Instant) {
+        let new = self.busy.ended(pull, outcome == Outcome::Came, now);
+        let quiet = self.busy.is_quiet();
+        if pull.transport == self.in_use && (quiet || new.is_some()) {
+            self.since = self.since.saturating_add(1);
+            self.lasts = new.map_or(self.lasts, |new| new.lasted);
+        }
+        if let Some(new) = new {
+            self.came(pull.transport, new.rate);
+        }
+        if let Outcome::FellShort(bytes, seconds) = outcome {
+            // Those beside it had their shares, which were no larger.
+            self.at_most(pull.transport, rate(bytes, seconds) * (self.busy.beside(&pull) + 1) as f64);
+        }
+        if self.trial.is_some() && (quiet || self.is_trial_late(now)) {
+            self.showed_nothing();
         }
     }
 
@@ -164,8 +165,9 @@ impl Goodput {
         one.failed = 0;
         one.cooling = None;
         if tried {
+            self.trial = None;
             self.tried += 1;
-            if self.tried < TRIAL_PULLS {
+            if self.tried < TRIAL_WINDOWS {
                 return;
             }
         }
@@ -201,7 +203,7 @@ impl Goodput {
         if transport == self.in_use {
             self.use_instead();
         } else {
-            (self.since, self.tried) = (0, 0);
+            (self.since, self.tried, self.trial) = (0, 0, None);
         }
     }
 
@@ -212,17 +214,20 @@ impl Goodput {
         let advantage = 1.0 + f64::from(GOODPUT_ADVANTAGE_PERCENT) / 100.0;
         match (mine, its) {
             (Some(mine), Some(its)) if its > mine * advantage => self.use_instead(),
-            _ if tried => {
-                (self.since, self.tried) = (0, 0);
-                self.every = self.every.saturating_mul(2).min(TRIAL_EVERY.1);
-            }
+            _ if tried => self.showed_nothing(),
             _ => {}
         }
     }
 
+    /// A trial is over, and what is in use stays.
+    fn showed_nothing(&mut self) {
+        (self.since, self.tried, self.trial) = (0, 0, None);
+        self.every = self.every.saturating_mul(2).min(TRIAL_EVERY.1);
+    }
+
     fn use_instead(&mut self) {
         self.in_use = other(self.in_use);
-        (self.since, self.tried) = (0, 0);
+        (self.since, self.tried, self.trial) = (0, 0, None);
         self.every = TRIAL_EVERY.0;
     }
 
@@ -238,11 +243,6 @@ impl Goodput {
             Transport::Local | Transport::Shm | Transport::CudaIpc => None,
         }
     }
-}
-
-fn rate(bytes: u64, seconds: f64) -> f64 {
-    // A clock with coarse steps may say that no time passed.
-    bytes as f64 / seconds.max(1e-6)
 }
 
 fn other(transport: Transport) -> Transport {

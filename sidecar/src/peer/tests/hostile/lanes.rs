@@ -12,9 +12,10 @@ use tensorlane_proto::{DType, Descriptor, Layout, Selection, Shape};
 use super::{Raw, is_at_its_end};
 use crate::identity::Identity;
 use crate::peer::LanesConfig;
+use crate::peer::exporter;
 use crate::peer::tests::keys;
 use crate::peer::tests::world::*;
-use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role};
+use crate::peer::transport::lanes::key::{LaneKey, LaneName, Nonce, Role, Use};
 
 const MIB: u64 = 1 << 20;
 /// Pulls do not give up on lanes while a test makes the next one.
@@ -35,6 +36,8 @@ pub(super) struct Bound {
     pub(super) evil: Identity,
     pub(super) control: Raw,
     pub(super) key: LaneKey,
+    /// What `a` has told for it.
+    told: Nonce,
 }
 
 impl Bound {
@@ -44,19 +47,31 @@ impl Bound {
 
     /// `lanes`: those that `a` takes; `plain_lanes`: whether the evil peer says that it takes plain ones.
     pub(super) fn with(lanes: LanesConfig, plain_lanes: bool) -> Self {
+        Self::at(2, lanes, plain_lanes)
+    }
+
+    /// `version`: what the evil peer speaks.
+    fn at(version: u32, lanes: LanesConfig, plain_lanes: bool) -> Self {
         let table: Arc<Table> = Arc::default();
         // The evil peer answers nothing on its control connection, for as long as a test takes.
         let a = Start { lanes, progress: PATIENCE * 6, ..Start::new("a") }.start(&table);
         let evil = keys::identity();
         table.list("evil", nowhere(), evil.fingerprint);
         let mut control = Raw::connect(&a, keys::client(&evil));
-        let hello = v1::PeerHello { lanes: 2, plain_lanes, ..Raw::hello("default", "evil", 2) };
+        let hello = v1::PeerHello { lanes: 2, plain_lanes, ..Raw::hello("default", "evil", version) };
         control.send(PeerKind::Hello, 0, 0, &hello);
         let (_, body) = control.next_of(PeerKind::Hello).unwrap();
         let theirs = v1::PeerHello::decode(&body[..]).unwrap();
         until("it is connected", || a.peers.is_connected(&name("evil")));
-        let key = LaneKey::new(theirs.lane_key[..].try_into().unwrap());
-        Self { table, a, evil, control, key }
+        let told = theirs.lane_key[..].try_into().unwrap();
+        let key = if version < 5 {
+            LaneKey::told(&told)
+        } else {
+            // By rustls itself, which has it on connections like this one.
+            let exported = control.tls.conn.export_keying_material([0; 32], exporter::LABEL, None).unwrap();
+            LaneKey::mixed(&exported, &told, Use::Lanes)
+        };
+        Self { table, a, evil, control, key, told }
     }
 
     fn hello(&self, name: LaneName) -> v1::LaneHello {
@@ -129,6 +144,45 @@ fn a_lane_that_does_not_prove_what_it_belongs_to_is_refused() {
     }
     assert_eq!(bound.a.peers.counters().lanes_opened.all(), []);
     assert!(bound.a.peers.is_connected(&name("evil")), "the control connection has done nothing wrong");
+}
+
+#[test]
+fn what_the_hello_tells_binds_lanes_of_older_peers_and_nothing_since_version_5() {
+    for version in [2, 4, 5, 6] {
+        let bound = Bound::at(version, LANES, false);
+        let name = LaneName { number: 0, serves: false };
+        let proof = LaneKey::told(&bound.told).prove(Role::Tls, name, &[[7; 32]]).to_vec().into();
+        let mut lane = bound.say(&v1::LaneHello { proof, ..bound.hello(name) });
+        if version < 5 {
+            assert_eq!(lane.next().expect("the lane is taken").0.flags, REPLY);
+        } else {
+            assert!(lane.is_closed(), "version {version}");
+            until("it was counted", || bound.a.peers.counters().auth_refused.count("lane") == 1);
+        }
+        drop(bound.lane(0, false));
+    }
+}
+
+#[test]
+fn what_one_connection_exports_binds_no_lane_of_the_next() {
+    let first = Bound::at(5, LANES, false);
+    let mut control = Raw::connect(&first.a, keys::client(&first.evil));
+    let hello = v1::PeerHello { lanes: 2, ..Raw::hello("default", "evil", 5) };
+    control.send(PeerKind::Hello, 0, 0, &hello);
+    let (_, body) = control.next_of(PeerKind::Hello).unwrap();
+    let theirs = v1::PeerHello::decode(&body[..]).unwrap();
+    until("it has the place of the first", || {
+        is_at_its_end(&mut first.control.tls.sock.try_clone().unwrap())
+    });
+    let told: Nonce = theirs.lane_key[..].try_into().unwrap();
+    let mut of_first = first.control.tls.conn.export_keying_material([0; 32], exporter::LABEL, None).unwrap();
+    let name = LaneName { number: 0, serves: false };
+    for is_taken in [false, true] {
+        let proof = LaneKey::mixed(&of_first, &told, Use::Lanes).prove(Role::Tls, name, &[[7; 32]]);
+        let mut lane = first.say(&v1::LaneHello { proof: proof.to_vec().into(), ..first.hello(name) });
+        assert_eq!(lane.next().is_some(), is_taken);
+        of_first = control.tls.conn.export_keying_material([0; 32], exporter::LABEL, None).unwrap();
+    }
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn dial_tls(
 ) -> Result<Dialed, Refused> {
     let keys = shared.keys();
     let (socket, guard) = connect::connect(shared, &link.other_end()?, left(until)?)?;
-    let secured = handshake::client(Arc::clone(&keys.client), &socket, until)?;
+    let secured = handshake::client(&keys.client, &socket, until)?;
     let mut talk = Talk::begin(shared, socket, &keys, secured, guard, Some(&link.peer.name))?;
     let nonce = nonce();
     let hello = v1::LaneHello {

@@ -54,37 +54,48 @@ pub(in crate::peer) struct LaneName {
     pub(in crate::peer) serves: bool,
 }
 
-/// Known to both ends of one control connection and nobody else.
-#[derive(Clone)]
-pub(in crate::peer) struct LaneKey {
-    bytes: Nonce,
-    hmac: hmac::Key,
+/// What a key is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::peer) enum Use {
+    Lanes,
+    Node,
 }
 
+/// Known to both ends of one control connection and nobody else.
+#[derive(Clone)]
+pub(in crate::peer) struct LaneKey(hmac::Key);
+
 impl LaneKey {
-    pub(in crate::peer) fn new(bytes: Nonce) -> Self {
-        Self { bytes, hmac: hmac::Key::new(hmac::HMAC_SHA256, &bytes) }
+    /// Of what the side that was dialed has told in its Hello: all that there is before version 5.
+    pub(in crate::peer) fn told(bytes: &Nonce) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
+    /// Of that and of what both ends have exported of the connection, which was never on it.
+    pub(in crate::peer) fn mixed(exported: &[u8], told: &Nonce, of: Use) -> Self {
+        let label: &[u8] = match of {
+            Use::Lanes => b"tensorlane lane key\0",
+            Use::Node => b"tensorlane node key\0",
+        };
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, exported), &[label, told].concat());
+        Self(hmac::Key::new(hmac::HMAC_SHA256, tag.as_ref()))
+    }
+
+    #[cfg(test)]
     pub(in crate::peer) fn random() -> Self {
-        Self::new(nonce())
-    }
-
-    /// To be told to the other end, on the control connection only.
-    pub(in crate::peer) fn bytes(&self) -> &Nonce {
-        &self.bytes
+        Self::told(&nonce())
     }
 
     /// A number that says which key it is and nothing about the key.
     pub(in crate::peer) fn id(&self) -> [u8; ID_BYTES] {
-        let tag = hmac::sign(&self.hmac, b"tensorlane lane id\0");
+        let tag = hmac::sign(&self.0, b"tensorlane lane id\0");
         let mut id = [0; ID_BYTES];
         id.copy_from_slice(&tag.as_ref()[..ID_BYTES]);
         id
     }
 
     pub(in crate::peer) fn prove(&self, role: Role, lane: LaneName, nonces: &[Nonce]) -> Nonce {
-        let tag = hmac::sign(&self.hmac, &message(role, lane, nonces));
+        let tag = hmac::sign(&self.0, &message(role, lane, nonces));
         let mut proof = [0; BYTES];
         proof.copy_from_slice(tag.as_ref());
         proof
@@ -98,7 +109,7 @@ impl LaneKey {
         nonces: &[Nonce],
         proof: &[u8],
     ) -> bool {
-        hmac::verify(&self.hmac, &message(role, lane, nonces), proof).is_ok()
+        hmac::verify(&self.0, &message(role, lane, nonces), proof).is_ok()
     }
 }
 
@@ -131,6 +142,22 @@ mod tests {
             assert!(!key.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof));
         }
         assert!(!key.is_proven(Role::PlainDials, lane, &[mine, theirs], &proof[..31]));
-        assert!(LaneKey::new(*key.bytes()).id() == key.id() && key.id() != other.id());
+        assert_ne!(key.id(), other.id());
+    }
+
+    #[test]
+    fn a_key_follows_from_all_that_it_is_mixed_of_and_from_its_use() {
+        let (exported, told) = (nonce(), nonce());
+        let id = |exported: &Nonce, told: &Nonce, of| LaneKey::mixed(exported, told, of).id();
+        let key = id(&exported, &told, Use::Lanes);
+        assert_eq!(key, id(&exported, &told, Use::Lanes));
+        let others = [
+            id(&nonce(), &told, Use::Lanes),
+            id(&exported, &nonce(), Use::Lanes),
+            id(&exported, &told, Use::Node),
+            LaneKey::told(&told).id(),
+            LaneKey::told(&exported).id(),
+        ];
+        assert!(!others.contains(&key));
     }
 }

@@ -40,6 +40,20 @@ impl std::fmt::Debug for NodeConfig {
     }
 }
 
+/// Why there was no socket of ours in the directory when we last looked, so that it is said once and not twice a second.
+#[derive(Debug, Default)]
+struct Unbound(Option<String>);
+
+impl Unbound {
+    /// Whether it is another error than the one before.
+    fn is_news(&mut self, error: &std::io::Error) -> bool {
+        let error = error.to_string();
+        let is_news = self.0.as_ref() != Some(&error);
+        self.0 = Some(error);
+        is_news
+    }
+}
+
 /// A map that nobody needs any more: its owner's lease may end.
 struct Returned {
     peer: Arc<Peer>,
@@ -53,6 +67,7 @@ pub(in crate::peer) struct Node {
     config: NodeConfig,
     name: String,
     bound: Mutex<Option<Arc<Bound>>>,
+    unbound: Mutex<Unbound>,
     strangers: Mutex<HashMap<u64, UnixStream>>,
     numbers: AtomicU64,
     /// None once we stop.
@@ -67,6 +82,7 @@ impl Node {
             config,
             name: name_of(fingerprint),
             bound: Mutex::new(None),
+            unbound: Mutex::default(),
             strangers: Mutex::default(),
             numbers: AtomicU64::new(FIRST_HOLDER),
             returns: Mutex::new(Some(returns)),
@@ -129,10 +145,14 @@ impl Node {
         let bound = match Bound::bind(self.directory(), &self.name) {
             Ok(bound) => Arc::new(bound),
             Err(error) => {
-                tracing::debug!(directory = %self.directory().display(), %error, "no socket in the node's directory");
+                if self.unbound.lock().is_news(&error) {
+                    let directory = self.directory().display();
+                    tracing::warn!(%directory, %error, "no socket in the node's directory: no memory is shared");
+                }
                 return;
             }
         };
+        *self.unbound.lock() = Unbound::default();
         let (node, on_thread, listening) = (Arc::clone(self), Arc::clone(shared), Arc::clone(&bound));
         *self.bound.lock() = Some(bound);
         let spawned = shared.spawn("tl-node-listen", move || node.listen(&on_thread, &listening));
@@ -289,5 +309,23 @@ fn end_untold(shared: &Shared, socket: &SocketName) {
         if link.told.as_ref() != Some(socket) {
             link.end_in_order(Ended::Moved);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_that_cannot_be_had_is_told_once_for_each_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("node");
+        let mut unbound = Unbound::default();
+        let mut is_told = || unbound.is_news(&Bound::bind(&at, "0123456789abcdef.sock").unwrap_err());
+        assert_eq!([is_told(), is_told(), is_told()], [true, false, false], "it is not there");
+        std::fs::write(&at, "no directory").unwrap();
+        assert_eq!([is_told(), is_told()], [true, false], "it is a file");
+        std::fs::remove_file(&at).unwrap();
+        assert_eq!([is_told(), is_told()], [true, false]);
     }
 }
