@@ -14,6 +14,7 @@ const PULLS: &str = "tensorlane_peer_pulls_total";
 const CONNECTIONS: &str = "tensorlane_peer_quic_connections_total";
 const MIGRATIONS: &str = "tensorlane_peer_quic_migrations_total";
 const WINDOW: &str = "tensorlane_peer_quic_window_bytes";
+const DATAGRAM: &str = "tensorlane_peer_quic_datagram_bytes";
 const FALLBACKS: &str = "tensorlane_peer_fallbacks_total";
 
 /// Two peers that take QUIC for every large tensor, and are patient with a network that loses much.
@@ -119,4 +120,20 @@ fn largest(peers: &Peers, seed: u64, bytes: u64, host: usize, metric: &str, labe
 fn what_may_be_under_way_does_not_grow_where_the_way_is_short() {
     let widest = largest(&two(), 6, 80 * MI, 1, WINDOW, &["direction=\"in\""]);
     assert_eq!(widest, FLOOR);
+}
+
+#[test]
+fn datagrams_are_as_large_as_the_frames_of_the_path() {
+    for (frame, more_than, most) in [(1500, 1400.0, 1472.0), (9000, 1500.0, 8952.0)] {
+        let peers = two();
+        peers.network.frames(frame);
+        let (mut found, mut seed) = (0.0_f64, 8);
+        // Datagrams that are too large are found out while others come.
+        until("the path was probed", || {
+            seed += 1;
+            found = largest(&peers, seed, 24 * MI, 0, DATAGRAM, &[]).max(found);
+            found > more_than
+        });
+        assert!(found <= most, "{found} in frames of {frame}");
+    }
 }

@@ -34,6 +34,9 @@ pub(super) use wire::{Cut, QuicWire};
 const ALPN: &[u8] = b"tensorlane/2";
 /// The largest datagram that is probed for: a jumbo frame of 9,000 bytes, less the headers of IPv6 and UDP.
 const DATAGRAM_MAX: u16 = 9000 - 40 - 8;
+/// How long the smallest datagrams are sent where larger ones seem to vanish, before it is looked for again what comes
+/// through. A burst that overflows a buffer looks the same, and looking costs some datagrams that nobody waits for.
+const SEARCHED_AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of a lane that may wait for its thread, on a link without delay: all that it asks for at a time, so that an owner
 /// never waits for credit while there is an ask. The window of a connection is never smaller than that of all its lanes.
 const LANE_WINDOW: u64 = 2 * PIECE_BYTES_MAX as u64 + (64 << 10);
@@ -84,7 +87,7 @@ fn dialed(idle: Duration) -> Arc<TransportConfig> {
 
 fn transport(idle: Duration, window: u32) -> TransportConfig {
     let mut probing = MtuDiscoveryConfig::default();
-    probing.upper_bound(DATAGRAM_MAX);
+    probing.upper_bound(DATAGRAM_MAX).black_hole_cooldown(SEARCHED_AGAIN);
     let mut config = TransportConfig::default();
     config
         // A stream that binds, and the lanes of both directions, each of which may be replaced.
