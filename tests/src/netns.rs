@@ -132,6 +132,15 @@ impl Network {
         run("ip", &format!("netns exec {} tc qdisc del dev e0 root", self.hosts[host]));
     }
 
+    /// Every link carries frames of that many bytes.
+    pub fn frames(&self, bytes: u32) {
+        for (host, namespace) in self.hosts.iter().enumerate() {
+            ip(&format!("-n {} link set b{host} mtu {bytes}", self.hub));
+            ip(&format!("-n {namespace} link set e0 mtu {bytes}"));
+        }
+        ip(&format!("-n {} link set br0 mtu {bytes}", self.hub));
+    }
+
     /// Every host sends segments one by one, and not several as one to be cut on the way.
     pub(crate) fn send_one_by_one(&self) {
         for namespace in &self.hosts {

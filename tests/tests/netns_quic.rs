@@ -1,6 +1,7 @@
 //! QUIC between two processes on two hosts, in weather that it is made for: lost packets, flows that go on from another port,
 //! and networks that carry no datagrams at all. Needs root.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tensorlane_client::{AcquireOptions, Client, Tensor};
@@ -12,6 +13,8 @@ use tensorlane_tests::{SidecarOptions, until};
 const PULLS: &str = "tensorlane_peer_pulls_total";
 const CONNECTIONS: &str = "tensorlane_peer_quic_connections_total";
 const MIGRATIONS: &str = "tensorlane_peer_quic_migrations_total";
+const WINDOW: &str = "tensorlane_peer_quic_window_bytes";
+const DATAGRAM: &str = "tensorlane_peer_quic_datagram_bytes";
 const FALLBACKS: &str = "tensorlane_peer_fallbacks_total";
 
 /// Two peers that take QUIC for every large tensor, and are patient with a network that loses much.
@@ -96,4 +99,52 @@ fn where_datagrams_are_not_carried_large_tensors_come_by_tcp_and_the_reply_says_
     assert!(told.starts_with("tcp") && told.contains("not quic: cooldown"), "{told}");
     assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 1.0);
     assert_eq!(peers.metric(1, PULLS, &["way=\"lanes\""]), 2.0);
+}
+
+/// What a connection may fill where the way is short: all that its two lanes ask for at a time.
+const FLOOR: f64 = (2 * (8 * MI + (64 << 10))) as f64;
+
+/// The largest that a metric of a host is while host 1 gets a tensor of host 0.
+fn largest(peers: &Peers, seed: u64, bytes: u64, host: usize, metric: &str, labels: &[&str]) -> f64 {
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    let stored = put(&writer, seed, bytes);
+    let (is_over, options) = (AtomicBool::new(false), seconds(100));
+    let look = || peers.metric(host, metric, labels);
+    let (tensor, largest) = std::thread::scope(|scope| {
+        let pulling = scope.spawn(|| {
+            let pulled = reader.acquire(stored.reference(), &options);
+            is_over.store(true, Ordering::SeqCst);
+            pulled
+        });
+        let mut largest = look();
+        while !is_over.load(Ordering::SeqCst) {
+            std::thread::park_timeout(Duration::from_millis(20));
+            largest = look().max(largest);
+        }
+        (pulling.join().unwrap().unwrap(), largest)
+    });
+    assert!(is(&tensor, seed, bytes) && by_quic(&tensor), "{}", tensor.moved());
+    largest
+}
+
+#[test]
+fn what_may_be_under_way_does_not_grow_where_the_way_is_short() {
+    let widest = largest(&two(), 6, 80 * MI, 1, WINDOW, &["direction=\"in\""]);
+    assert_eq!(widest, FLOOR);
+}
+
+#[test]
+fn datagrams_are_as_large_as_the_frames_of_the_path() {
+    for (frame, more_than, most) in [(1500, 1400.0, 1472.0), (9000, 1500.0, 8952.0)] {
+        let peers = two();
+        peers.network.frames(frame);
+        let (mut found, mut seed) = (0.0_f64, 8);
+        // Datagrams that are too large are found out while others come.
+        until("the path was probed", || {
+            seed += 1;
+            found = largest(&peers, seed, 24 * MI, 0, DATAGRAM, &[]).max(found);
+            found > more_than
+        });
+        assert!(found <= most, "{found} in frames of {frame}");
+    }
 }

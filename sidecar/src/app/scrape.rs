@@ -117,6 +117,11 @@ fn show_peers(metrics: &Metrics, peers: &Peers) {
         catch_up(metrics.peers.refused.at((*refusal,)), counters.auth_refused.count(refusal.as_str()));
     }
     show_lanes(metrics, counters);
+    let (receive, send, datagram) = peers.quic().unwrap_or_default();
+    for (direction, bytes) in [(Direction::In, receive), (Direction::Out, send)] {
+        metrics.peers.quic_windows.at((direction,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+    metrics.peers.quic_datagram.set(datagram.into());
     show_node(metrics, counters);
 }
 

@@ -111,6 +111,10 @@ pub struct Peers {
     pub quic_connections: Counters<(Dialed,)>,
     /// QUIC connections that went on from another address.
     pub quic_migrations: IntCounter,
+    /// Bytes that may be under way on QUIC connections.
+    pub quic_windows: Gauges<(Direction,)>,
+    /// Bytes of a datagram on the QUIC connection where they are fewest.
+    pub quic_datagram: IntGauge,
     /// Meetings at the node's socket: how they began and how they ended.
     pub node_meetings: Counters<(NodeEvent,)>,
     /// Calls there that came to nothing.
@@ -427,6 +431,15 @@ impl Peers {
             quic_migrations: make.counter(
                 "peer_quic_migrations_total",
                 "QUIC connections whose other end was found at another address. Not counted: moves between two looks, half a second apart.",
+            )?,
+            quic_windows: make.gauges(
+                "peer_quic_window_bytes",
+                &["direction"],
+                "Bytes that QUIC connections may fill, of all of them: with what came and was not read, and with what was sent and may have to be sent again. Not counted: the arena, buffers of sockets.",
+            )?,
+            quic_datagram: make.gauge(
+                "peer_quic_datagram_bytes",
+                "Bytes of a datagram that are known to come through, of the QUIC connection where they are fewest; 0 without one. Not counted: headers of IP and UDP.",
             )?,
             node_meetings: make.all_counters(
                 "peer_node_connections_total",

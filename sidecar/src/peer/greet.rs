@@ -168,7 +168,11 @@ fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Opt
     let carrier = if plain { Carrier::Plain } else { Carrier::Tls };
     let lanes = Agreed { key: key.clone(), count: lanes_of(shared, theirs), carrier };
     let count = quic_of(shared, theirs);
-    let quic = shared.door().map(|door| Agreed { key, count, carrier: Carrier::Quic(Trunk::new(door)) });
+    let quic = shared.door().map(|door| Agreed {
+        key,
+        count,
+        carrier: Carrier::Quic(Box::new(Trunk::new(door, count))),
+    });
     (Some(lanes).filter(|lanes| lanes.count > 0), quic.filter(|quic| quic.count > 0))
 }
 

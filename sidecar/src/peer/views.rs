@@ -73,6 +73,16 @@ impl Peers {
         listed.unwrap_or_else(|| (vec![self.bound_address().to_string()], None))
     }
 
+    /// Bytes that QUIC connections may fill, in and out, of all of them; and those of a datagram, where they are fewest. None
+    /// without a connection.
+    #[must_use]
+    pub fn quic(&self) -> Option<(u64, u64, u16)> {
+        let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
+        let standings = links.filter_map(|link| link.ways.quic()?.trunk()?.view());
+        let seen = standings.map(|seen| (seen.receive, seen.send, seen.datagram));
+        seen.reduce(|all, one| (all.0 + one.0, all.1 + one.1, all.2.min(one.2)))
+    }
+
     /// Every peer of the directory, and those that left it, by name.
     pub fn status(&self) -> Vec<PeerView> {
         for entry in self.shared.known.all() {

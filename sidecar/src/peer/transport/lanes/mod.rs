@@ -69,7 +69,8 @@ pub struct LanesConfig {
     /// How many of all pairs together, both directions and those on QUIC included. One more is refused.
     pub most: usize,
     /// How many on QUIC in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for no QUIC. Each costs a thread at both
-    /// ends while it is up, and up to 8 MiB where its thread is slower than the link.
+    /// ends while it is up, and up to 8 MiB where its thread is slower than the link; all together 64 MiB more where links have
+    /// a long delay.
     pub quic: usize,
     /// How long a lane without work stays. Opening one costs a handshake.
     pub idle: Duration,
@@ -100,7 +101,7 @@ pub(in crate::peer) enum Carrier {
     /// Plain connections.
     Plain,
     /// Streams of this one.
-    Quic(Trunk),
+    Quic(Box<Trunk>),
 }
 
 /// The lanes of one kind of one control connection.
@@ -153,6 +154,12 @@ impl Lanes {
             Carrier::Quic(trunk) => Some(trunk),
             Carrier::Tls | Carrier::Plain => None,
         }
+    }
+
+    /// Bytes that a lane should have asked for, where the way is so long that two pieces are few. Nothing where that is not
+    /// known, as of connections.
+    fn ahead(&self) -> u64 {
+        self.trunk().map_or(0, Trunk::ahead)
     }
 
     /// Opens what is missing, if there is work for it.
@@ -244,7 +251,7 @@ impl Lanes {
     /// Brings bytes of a pull whose owner is not the other end.
     pub(in crate::peer) fn want(&self, wanted: Wanted) {
         if let Some(trunk) = self.trunk() {
-            trunk.widen(true);
+            trunk.expect(true);
         }
         self.pool.add(wanted);
     }
@@ -351,7 +358,7 @@ impl Transport for Lanes {
         let Some(transfer) = pull.transfer(call, deadline) else { return };
         transfer.leave(false);
         if let Some(trunk) = self.trunk() {
-            trunk.widen(true);
+            trunk.expect(true);
         }
         self.pool.add(Wanted::of(&transfer));
     }
@@ -363,7 +370,7 @@ impl Transport for Lanes {
         }
         let (now, mut waiting) = (Instant::now(), self.pool.under_way());
         if let Some(trunk) = self.trunk() {
-            trunk.widen(!waiting.is_empty());
+            trunk.expect(!waiting.is_empty());
         }
         let without = self.opening.lock().without(now, !waiting.is_empty());
         if let Some(since) = without {

@@ -18,7 +18,8 @@ use crate::peer::lost::HolderLost;
 use crate::peer::remote::Todo;
 use crate::peer::shared::{Shared, count_in};
 
-/// Pieces that are asked for at a time, so that the owner has the next one before it has sent the last.
+/// Pieces that are asked for at a time, so that the owner has the next one before it has sent the last. More where the way
+/// is known to be so long that it would have none.
 const DEPTH: usize = 2;
 
 /// One lane on which we read.
@@ -64,10 +65,16 @@ impl Reader<'_> {
         end
     }
 
+    /// Whether more is to be asked for.
+    fn is_short(&self, asked: &VecDeque<Asked>) -> bool {
+        let bytes = |Asked { piece, .. }: &Asked| piece.reserved.range().end - piece.reserved.range().start;
+        asked.len() < DEPTH || asked.iter().map(bytes).sum::<u64>() < self.lanes.ahead()
+    }
+
     fn rounds(&self, wire: &mut dyn Wire, asked: &mut VecDeque<Asked>) -> LaneEnd {
         let mut last = Instant::now();
         loop {
-            while asked.len() < DEPTH {
+            while self.is_short(asked) {
                 match self.lanes.pool.next(self.id, asked.is_empty()) {
                     Next::Ask(piece) => {
                         let sent = wire.ask(piece.wanted.call, &piece.reserved.range());

@@ -13,7 +13,8 @@ use quinn::{ClientConfig, Endpoint, Incoming, ServerConfig, TokioRuntime, Transp
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
-use super::{ALPN, NARROW_WINDOW, dialed, quic_settings, transport, trunk};
+use super::spare::Spare;
+use super::{ALPN, NARROW_WINDOW, SPARE, dialed, quic_settings, transport, trunk};
 use crate::peer::api::Keys;
 use crate::peer::shared::Shared;
 
@@ -38,6 +39,8 @@ pub(in crate::peer) struct Door {
     handle: Handle,
     transports: Transports,
     client: RwLock<ClientConfig>,
+    /// Memory for the windows of its connections.
+    spare: Arc<Spare>,
     /// Raised: nothing is begun any more.
     stopping: watch::Sender<bool>,
     /// Raised: everything ends.
@@ -80,7 +83,12 @@ impl Door {
             })?
         };
         let (client, thread) = (RwLock::new(client), Mutex::new(Some(thread)));
-        Ok(Arc::new(Self { endpoint, handle, transports, client, stopping, ended, thread }))
+        let spare = Spare::new(SPARE);
+        Ok(Arc::new(Self { endpoint, handle, transports, client, spare, stopping, ended, thread }))
+    }
+
+    pub(super) fn spare(&self) -> &Arc<Spare> {
+        &self.spare
     }
 
     /// Lets connections in, until it stops.

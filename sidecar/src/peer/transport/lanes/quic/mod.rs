@@ -1,5 +1,6 @@
 //! Way `quic`: lanes that are streams of one QUIC connection. What a lane carries and who takes which piece is as on every
-//! other lane; this module knows the UDP socket (`door`), the connection of a pair (`trunk`) and a stream (`wire`).
+//! other lane; this module knows the UDP socket (`door`), the connection of a pair (`trunk`), how much of it may be under way
+//! (`flow`) and a stream (`wire`).
 //!
 //! ```text
 //!   Door (one a sidecar: UDP socket, runtime, its threads) ── Trunk (one a control connection) ── QuicWire (one a lane)
@@ -18,8 +19,11 @@ use socket2::SockRef;
 use tensorlane_proto::frame::{LANES_MAX, PIECE_BYTES_MAX};
 
 mod door;
+mod flow;
+mod spare;
 pub(super) mod trunk;
 mod warm;
+mod window;
 mod wire;
 
 pub(in crate::peer) use door::Door;
@@ -30,14 +34,22 @@ pub(super) use wire::{Cut, QuicWire};
 const ALPN: &[u8] = b"tensorlane/2";
 /// The largest datagram that is probed for: a jumbo frame of 9,000 bytes, less the headers of IPv6 and UDP.
 const DATAGRAM_MAX: u16 = 9000 - 40 - 8;
-/// Bytes of a stream that may wait for its lane: all that a lane asks for at a time, so that an owner never waits for
-/// credit while there is an ask. Costs as much memory where a lane is slower than the link.
-const STREAM_WINDOW: u32 = 2 * PIECE_BYTES_MAX + (64 << 10);
-/// Bytes of all streams of a connection that may wait: of four lanes. At 10 Gb/s that is a round trip of 27 ms. Likewise
-/// of what was sent and is not known to have come; those stay in the tensor's own memory.
-const WINDOW: u32 = 4 * STREAM_WINDOW;
-/// The same of whoever has not bound yet, and while no pull of ours is under way: nobody may fill memory with what was not
-/// asked for.
+/// How long the smallest datagrams are sent where larger ones seem to vanish, before it is looked for again what comes
+/// through. A burst that overflows a buffer looks the same, and looking costs some datagrams that nobody waits for.
+const SEARCHED_AGAIN: Duration = Duration::from_secs(5);
+/// Bytes of a lane that may wait for its thread, on a link without delay: all that it asks for at a time, so that an owner
+/// never waits for credit while there is an ask. The window of a connection is never smaller than that of all its lanes.
+const LANE_WINDOW: u64 = 2 * PIECE_BYTES_MAX as u64 + (64 << 10);
+/// Bytes of all streams of a connection that may wait, at most, however long the way is: a window of twice the product is
+/// full at 10 Gb/s × 27 ms. It costs as much memory beside the arena while the lanes' threads are slower than the link.
+/// Likewise of what was sent and is not known to have come; those bytes stay in the tensor's own memory. One stream may fill
+/// the window of its connection: what a lane asks for bounds it.
+const WINDOW_MAX: u64 = 64 << 20;
+/// What the windows of all connections may have together beyond those for links without delay. It bounds what peers far away
+/// cost: where it is spent, the others stay at what their lanes ask for at a time.
+const SPARE: u64 = 64 << 20;
+/// The window of whoever has not bound yet, and until the first pull of ours: nobody may fill memory with what was not asked
+/// for.
 const NARROW_WINDOW: u32 = 64 << 10;
 /// How long a connection stays after the last lane on it ended.
 const LINGER: Duration = Duration::from_secs(30);
@@ -63,7 +75,7 @@ pub fn quic_settings(
     let _ = SockRef::from(socket).set_send_buffer_size(SOCKET_BUFFER);
     let mut endpoint = EndpointConfig::default();
     endpoint.max_udp_payload_size(DATAGRAM_MAX).map_err(io::Error::other)?;
-    Ok((endpoint, Arc::new(transport(idle, WINDOW))))
+    Ok((endpoint, Arc::new(transport(idle, WINDOW_MAX as u32))))
 }
 
 /// For connections that we dial: the other end opens no streams on them.
@@ -75,16 +87,16 @@ fn dialed(idle: Duration) -> Arc<TransportConfig> {
 
 fn transport(idle: Duration, window: u32) -> TransportConfig {
     let mut probing = MtuDiscoveryConfig::default();
-    probing.upper_bound(DATAGRAM_MAX);
+    probing.upper_bound(DATAGRAM_MAX).black_hole_cooldown(SEARCHED_AGAIN);
     let mut config = TransportConfig::default();
     config
         // A stream that binds, and the lanes of both directions, each of which may be replaced.
         .max_concurrent_bidi_streams(VarInt::from_u32(1 + 4 * LANES_MAX as u32))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .stream_receive_window(VarInt::from_u32(WINDOW_MAX as u32))
         .receive_window(VarInt::from_u32(window))
-        .send_window(WINDOW.into())
+        .send_window(WINDOW_MAX)
         .mtu_discovery_config(Some(probing))
         .max_idle_timeout(IdleTimeout::try_from(idle + LINGER).ok());
     config

@@ -3,11 +3,11 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use quinn::{Connection, Incoming, RecvStream, SendStream, VarInt};
+use quinn::{Connection, Incoming, RecvStream, SendStream};
 use rustls::pki_types::CertificateDer;
 use tensorlane_proto::frame::{FrameError, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
@@ -15,8 +15,9 @@ use tensorlane_proto::generated as v1;
 use super::super::Lanes;
 use super::super::bind::{self, progress};
 use super::super::key::{LaneName, Nonce, Role, nonce};
+use super::flow::Flow;
 use super::wire::{Cut, QuicWire};
-use super::{Door, LINGER, NARROW_WINDOW, WINDOW};
+use super::{Door, LINGER};
 use crate::peer::claim::Claim;
 use crate::peer::connect::Refused;
 use crate::peer::counters::Counters;
@@ -37,9 +38,11 @@ pub(in crate::peer) struct Trunk {
     /// Held by whoever makes a connection.
     dialing: Mutex<()>,
     state: Mutex<State>,
+    /// Bytes that each lane should have asked for, as far as that is known.
+    ahead: AtomicU64,
+    lanes: usize,
 }
 
-#[derive(Default)]
 struct State {
     connection: Option<Connection>,
     /// Where its other end was when it was last looked at.
@@ -50,9 +53,29 @@ struct State {
     asked: Option<Instant>,
     /// Since when no lane has been on it.
     unused: Option<Instant>,
-    /// Whether pulls of ours may fill its window.
-    wide: bool,
+    flow: Flow,
+    /// Whether pulls of ours are under way.
+    expects: bool,
     ended: bool,
+}
+
+impl State {
+    /// There is no connection any more.
+    fn take(&mut self) -> Option<Connection> {
+        self.flow.begin();
+        self.connection.take()
+    }
+}
+
+/// How a connection stands.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::peer) struct Standing {
+    /// Bytes that may come and that nobody has read.
+    pub(in crate::peer) receive: u64,
+    /// Bytes that may have gone and that are not known to have come.
+    pub(in crate::peer) send: u64,
+    /// Bytes of a datagram, as far as the path is known.
+    pub(in crate::peer) datagram: u16,
 }
 
 /// What had come of a connection, and what had gone that is answered, at a time.
@@ -87,8 +110,20 @@ impl Drop for Closing {
 }
 
 impl Trunk {
-    pub(in crate::peer) fn new(door: Arc<Door>) -> Self {
-        Self { door, dialing: Mutex::default(), state: Mutex::default() }
+    /// For so many lanes in each direction.
+    pub(in crate::peer) fn new(door: Arc<Door>, lanes: usize) -> Self {
+        let state = State {
+            connection: None,
+            seen: None,
+            heard: None,
+            asked: None,
+            unused: None,
+            flow: Flow::new(lanes, door.spare()),
+            expects: false,
+            ended: false,
+        };
+        let (dialing, ahead) = (Mutex::default(), AtomicU64::new(0));
+        Self { door, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1) }
     }
 
     fn live(&self) -> Option<Connection> {
@@ -116,10 +151,12 @@ impl Trunk {
         if state.ended {
             return false;
         }
-        connection.set_receive_window(window(state.wide));
+        let before = state.take();
+        let expects = state.expects;
+        state.flow.tell(connection, expects);
         state.seen = Some(connection.remote_address());
         (state.heard, state.unused) = (None, None);
-        let before = state.connection.replace(connection.clone());
+        state.connection = Some(connection.clone());
         drop(state);
         drop(Closing(before));
         true
@@ -129,25 +166,40 @@ impl Trunk {
     /// have been replaced already.
     pub(in crate::peer) fn distrust(&self, id: usize) {
         let mut state = self.state.lock();
-        let connection = state.connection.take_if(|connection| connection.stable_id() == id);
+        let is_it = state.connection.as_ref().is_some_and(|connection| connection.stable_id() == id);
+        let connection = if is_it { state.take() } else { None };
         drop(state);
         drop(Closing(connection));
     }
 
-    /// Pulls of ours come on it, or none do: the other end may send as much as they ask for, or next to nothing.
-    pub(in crate::peer) fn widen(&self, wide: bool) {
+    /// Pulls of ours come on it, or none do.
+    pub(in crate::peer) fn expect(&self, expects: bool) {
         let mut state = self.state.lock();
-        if std::mem::replace(&mut state.wide, wide) != wide
-            && let Some(connection) = &state.connection
-        {
-            connection.set_receive_window(window(wide));
+        let State { connection, flow, .. } = &mut *state;
+        if let Some(connection) = connection {
+            flow.tell(connection, expects);
         }
+        state.expects = expects;
+    }
+
+    /// Bytes that each lane should have asked for, so that the link is full. Nothing where nothing was measured.
+    pub(in crate::peer) fn ahead(&self) -> u64 {
+        self.ahead.load(Ordering::Relaxed)
+    }
+
+    /// How its connection stands, while there is one.
+    pub(in crate::peer) fn view(&self) -> Option<Standing> {
+        let state = self.state.lock();
+        let connection =
+            state.connection.as_ref().filter(|connection| connection.close_reason().is_none())?;
+        let (receive, send) = state.flow.sizes();
+        Some(Standing { receive, send, datagram: connection.stats().path.current_mtu })
     }
 
     pub(in crate::peer) fn end(&self) {
         let mut state = self.state.lock();
         state.ended = true;
-        let connection = state.connection.take();
+        let connection = state.take();
         drop(state);
         drop(Closing(connection));
     }
@@ -156,12 +208,14 @@ impl Trunk {
     /// nothing comes is what QUIC sends again and again, and it would be kept for ever. `used`: a lane is on it.
     pub(in crate::peer) fn look(&self, counters: &Counters, progress: Duration, used: bool) {
         let mut state = self.state.lock();
-        let Some(connection) = &state.connection else { return };
+        let State { connection: Some(connection), flow, expects, .. } = &mut *state else { return };
         let (address, stats) = (connection.remote_address(), connection.stats());
+        let at = Instant::now();
+        flow.look(connection, &stats, at, *expects);
+        self.ahead.store(flow.ahead() / self.lanes as u64, Ordering::Relaxed);
         if state.seen.replace(address).is_some_and(|before| before != address) {
             counters.quic_migrations.fetch_add(1, Ordering::Relaxed);
         }
-        let at = Instant::now();
         let asked = stats.frame_tx.stream + stats.frame_tx.ping;
         let now = Heard { received: stats.udp_rx.datagrams, asked, at };
         // Of a link that loses much, a few datagrams in a row are nothing.
@@ -170,7 +224,7 @@ impl Trunk {
         (state.heard, state.unused) = (heard, unused);
         let is_over = unused.is_some_and(|since| at.saturating_duration_since(since) >= LINGER);
         if heard.is_none() || is_over {
-            let connection = state.connection.take();
+            let connection = state.take();
             drop(state);
             drop(Closing(connection));
         }
@@ -221,10 +275,6 @@ impl Trunk {
         let streams = self.door.within(until, connection.open_bi())??;
         Ok(QuicWire::new(Arc::clone(&self.door), streams, progress(shared)))
     }
-}
-
-fn window(wide: bool) -> VarInt {
-    VarInt::from_u32(if wide { WINDOW } else { NARROW_WINDOW })
 }
 
 /// Runs a connection that came in, until it ends: finds out whose it is, lets it bind, and gives each stream a thread.
