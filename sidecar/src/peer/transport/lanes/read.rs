@@ -54,9 +54,6 @@ impl Reader<'_> {
             // Another holder may be well.
             stalled.iter().for_each(|wanted| self.lose(wanted, HolderLost::Stalled));
         }
-        for wanted in self.lanes.pool.under_way() {
-            wanted.transfer.forget_lane(self.id);
-        }
         self.lanes.pool.leave(self.id);
         if let LaneEnd::Idle = end {
             // Where it cannot be said, the other end finds out.

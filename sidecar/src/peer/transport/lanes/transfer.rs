@@ -124,8 +124,8 @@ pub(super) enum Landed {
 
 impl State {
     /// Pieces without a sum that are asked for again. A sum that comes late all the same is that of the same bytes.
-    fn ask_again(&mut self, which: impl Fn(&Sum, Instant) -> bool) {
-        for (offset, (sum, _)) in self.ours.extract_if(|_, (sum, since)| which(sum, *since)) {
+    fn ask_again(&mut self, which: impl Fn(Instant) -> bool) {
+        for (offset, (sum, _)) in self.ours.extract_if(|_, (_, since)| which(*since)) {
             self.pieces.give_back(&(offset..offset + sum.length));
         }
     }
@@ -373,17 +373,12 @@ impl Transfer {
         let mut state = self.state.lock();
         state.epoch += 1;
         state.theirs.clear();
-        state.ask_again(|_, _| true);
+        state.ask_again(|_| true);
     }
 
-    /// A lane is gone, and with it whoever would have said what its last pieces sum to.
-    pub(super) fn forget_lane(&self, lane: u64) {
-        self.state.lock().ask_again(|sum, _| sum.lane == lane);
-    }
-
-    /// Nobody has said what a piece sums to that has been here since then: it may never be said.
+    /// Nobody has said what a piece sums to that has been here since then: whose lane ended before that could be said, for one.
     pub(super) fn forget_unsummed(&self, before: Instant) {
-        self.state.lock().ask_again(|_, since| since < before);
+        self.state.lock().ask_again(|since| since < before);
     }
 
     /// Nobody wants it any more. The landing is told as soon as no lane writes it; if that is now, by what is returned.
