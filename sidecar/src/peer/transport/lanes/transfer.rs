@@ -349,6 +349,10 @@ impl Transfer {
             return Some(Landed::More);
         }
         let piece = offset..offset.checked_add(length)?;
+        if state.pieces.has(&piece) {
+            // It was asked for twice, because this was late.
+            return Some(Landed::More);
+        }
         if let Some((ours, _)) = state.ours.get(&offset).copied() {
             if ours.length != length {
                 return Some(Landed::More);

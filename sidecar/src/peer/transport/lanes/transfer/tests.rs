@@ -167,3 +167,15 @@ fn a_sum_that_is_not_said_in_time_is_not_waited_for_and_is_as_good_when_it_comes
     assert!(matches!(transfer.sum(0, GRANULE, 1), Some(Landed::More)), "it was on its way");
     assert!(matches!(landed(&transfer, again, Some(1)), Landed::Whole(_)));
 }
+
+#[test]
+fn sums_that_come_again_for_what_has_landed_are_not_kept() {
+    let (_arena, _block, transfer) = transfer(2 * GRANULE);
+    assert!(matches!(landed(&transfer, take(&transfer, 1).unwrap(), Some(1)), Landed::More));
+    for _ in 0..2 * SUMS_MAX {
+        assert!(matches!(transfer.sum(0, GRANULE, 1), Some(Landed::More)));
+    }
+    for sum in 1..=SUMS_MAX as u64 {
+        assert!(transfer.sum(GRANULE + sum, 1, 1).is_some(), "there is room for all others");
+    }
+}
