@@ -36,6 +36,23 @@ pub fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
     usize::try_from(count).is_ok_and(|count| tensor.to_vec() == pattern(seed, count))
 }
 
+/// Bytes of tensors that a host has sent.
+pub fn sent(peers: &Peers, host: usize) -> u64 {
+    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"out\""]) as u64
+}
+
+/// Bytes of tensors that have come to a host, from whomever.
+pub fn came(peers: &Peers, host: usize) -> u64 {
+    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64
+}
+
+/// Waits until every byte that has come is counted as sent, too: that happens after it is on the wire.
+pub fn await_counted(peers: &Peers) {
+    let all =
+        |of: fn(&Peers, usize) -> u64| (0..peers.sidecars.len()).map(|host| of(peers, host)).sum::<u64>();
+    until("what has come is counted as sent", || all(sent) >= all(came));
+}
+
 /// From whom to whom something goes.
 #[derive(Clone, Copy, Debug)]
 pub struct Route {

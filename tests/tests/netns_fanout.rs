@@ -11,7 +11,7 @@ use tensorlane_proto::Reference;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::signal;
 use tensorlane_tests::tensors::pattern;
-use tensorlane_tests::transfer::{LARGE, MI, is, put, seconds};
+use tensorlane_tests::transfer::{LARGE, MI, await_counted, came, is, put, seconds, sent};
 use tensorlane_tests::until;
 
 /// Slow enough to be in the middle for two seconds.
@@ -38,23 +38,6 @@ fn start_with(hosts: usize, fan_out: u64) -> Peers {
     });
     (0..hosts).for_each(|host| peers.network.slow(host, MBIT));
     peers
-}
-
-/// Bytes of tensors that a host has sent.
-fn sent(peers: &Peers, host: usize) -> u64 {
-    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"out\""]) as u64
-}
-
-/// Bytes of tensors that have come to a host, from whomever.
-fn came(peers: &Peers, host: usize) -> u64 {
-    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64
-}
-
-/// Waits until every byte that has come is counted as sent, too: that happens after it is on the wire.
-fn await_counted(peers: &Peers) {
-    let all =
-        |of: fn(&Peers, usize) -> u64| (0..peers.sidecars.len()).map(|host| of(peers, host)).sum::<u64>();
-    until("what has come is counted as sent", || all(sent) >= all(came));
 }
 
 type Getting<'scope> = ScopedJoinHandle<'scope, Result<Tensor>>;

@@ -13,7 +13,7 @@ use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::signal;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
-use tensorlane_tests::transfer::{LARGE, MI, is, put, seconds};
+use tensorlane_tests::transfer::{LARGE, MI, await_counted, came, is, put, seconds, sent};
 use tensorlane_tests::{SidecarOptions, Workload, failure, until};
 
 /// Slow enough that a large tensor is on its way for two seconds.
@@ -42,23 +42,6 @@ fn met(peers: &Peers) {
             route.is_some_and(|route| tensorlane_client::Moved::from(route).transport == Some(Transport::Shm))
         });
     }
-}
-
-/// Bytes of tensors that a host has sent.
-fn sent(peers: &Peers, host: usize) -> u64 {
-    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"out\""]) as u64
-}
-
-/// Bytes of tensors that have come to a host.
-fn came(peers: &Peers, host: usize) -> u64 {
-    peers.metric(host, "tensorlane_peer_bytes_total", &["direction=\"in\""]) as u64
-}
-
-/// Waits until every byte that has come is counted as sent, too: that happens after it is on the wire.
-fn await_counted(peers: &Peers) {
-    let all =
-        |of: fn(&Peers, usize) -> u64| (0..peers.sidecars.len()).map(|host| of(peers, host)).sum::<u64>();
-    until("what has come is counted as sent", || all(sent) >= all(came));
 }
 
 /// Does it again, with a fresh tensor, until it gives something: on a busy machine a sidecar may not answer in its 500 ms, and
