@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown};
 use tensorlane_proto::frame::{SESSION_BODY_MAX, SessionKind, encode, encode_into};
 use tensorlane_proto::generated as v1;
 
@@ -191,7 +191,7 @@ impl Connection {
     /// Reads what there is, for calls that nobody waits for; see service.rs.
     pub(crate) fn read_unwanted(&self) {
         if self.calls.try_lead() {
-            let read = self.read_once(RecvFlags::DONTWAIT);
+            let read = self.read_once();
             self.calls.step_down(None);
             if let Err(error) = read {
                 self.lose(&error);
@@ -232,7 +232,7 @@ impl Connection {
         let polled = poll(&mut ready, Some(&timespec(SLICE)));
         let readable = polled.is_ok() && ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP);
         if leads {
-            let read = if readable { self.read_once(RecvFlags::DONTWAIT) } else { Ok(()) };
+            let read = if readable { self.read_once() } else { Ok(()) };
             self.calls.step_down(None);
             return read;
         }
@@ -281,15 +281,15 @@ impl Connection {
                 return Ok(own);
             }
             // Frames of others may come without end; the clock must be looked at all the same.
-            if began.elapsed() >= SLICE || reader.fill(&self.socket, RecvFlags::empty())? == Filled::Nothing {
+            if began.elapsed() >= SLICE || reader.fill_within(&self.socket, SLICE)? == Filled::Nothing {
                 return Ok(None);
             }
         }
     }
 
-    fn read_once(&self, flags: RecvFlags) -> Result<()> {
+    fn read_once(&self) -> Result<()> {
         let mut reader = self.reader.lock();
-        reader.fill(&self.socket, flags)?;
+        reader.fill(&self.socket)?;
         while let Some(frame) = reader.next_frame()? {
             self.dispatch(frame, &mut reader)?;
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, SendFlags, send};
+use rustix::net::{SendFlags, send};
 use tensorlane_proto::frame::{SESSION_VERSION, SessionKind, encode};
 use tensorlane_proto::generated::{SessionHello, SessionWelcome};
 
@@ -45,12 +45,8 @@ pub(crate) fn perform(path: &Path, name: &str, until: Instant) -> Result<Welcome
 }
 
 fn connect(path: &Path) -> Result<UnixStream> {
-    let connected = UnixStream::connect(path)
-        .map_err(|source| Error::SidecarUnreachable { path: path.to_owned(), source: Arc::new(source) })?;
-    connected
-        .set_read_timeout(Some(SLICE))
-        .map_err(|error| Error::resources("the session socket refuses a read timeout", error))?;
-    Ok(connected)
+    UnixStream::connect(path)
+        .map_err(|source| Error::SidecarUnreachable { path: path.to_owned(), source: Arc::new(source) })
 }
 
 /// A sidecar that hangs up during the handshake is as unreachable as one that does not listen.
@@ -95,6 +91,6 @@ fn first_frame(socket: &UnixStream, reader: &mut Reader) -> Result<Frame> {
         if Instant::now() >= until {
             return Err(Error::DeadlineExceeded { after: WELCOME_MAX });
         }
-        reader.fill(socket, RecvFlags::empty())?;
+        reader.fill_within(socket, SLICE)?;
     }
 }

@@ -2,16 +2,23 @@
 //!
 //! One read takes what there is, up to 64 KiB: a small reply costs one system call. A frame that does not fit there is
 //! read straight into memory of its own. Knows nothing of calls.
+//!
+//! Whoever waits for bytes waits in `poll`, not in a read: when the other end takes what was written to it, the kernel wakes
+//! every thread that sleeps in a read of the writer's socket, for nothing. On a core that has gone idle that costs as much as the
+//! reply.
 
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX};
 
+use crate::connection::timespec;
 use crate::error::{Error, Result};
 
 /// What one read takes at most. Costs that much memory a connection.
@@ -33,7 +40,7 @@ pub(crate) struct Frame {
 pub(crate) enum Filled {
     /// Bytes.
     Some,
-    /// Nothing in the time that the socket allows, or a signal came.
+    /// Nothing in time, or a signal came.
     Nothing,
 }
 
@@ -92,8 +99,18 @@ impl Reader {
         Ok(None)
     }
 
-    /// Reads once. Blocks as long as the socket does.
-    pub(crate) fn fill(&mut self, socket: impl AsFd, flags: RecvFlags) -> Result<Filled> {
+    /// Reads once, when there is something, but waits no longer than that for it.
+    pub(crate) fn fill_within(&mut self, socket: impl AsFd, patience: Duration) -> Result<Filled> {
+        let mut ready = [PollFd::new(&socket, PollFlags::IN)];
+        match poll(&mut ready, Some(&timespec(patience))) {
+            Ok(0) | Err(Errno::INTR) => Ok(Filled::Nothing),
+            // What is wrong with a socket shows in a read of it.
+            _ => self.fill(socket),
+        }
+    }
+
+    /// Reads once what there is. Does not wait.
+    pub(crate) fn fill(&mut self, socket: impl AsFd) -> Result<Filled> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let room = match &mut self.large {
@@ -104,7 +121,7 @@ impl Reader {
                 &mut self.buffer[self.end..]
             }
         };
-        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let came = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut ancillary, flags) {
             Ok(came) => came,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Filled::Nothing),
@@ -155,7 +172,7 @@ mod tests {
         let mut frames = Vec::new();
         for part in bytes.chunks(piece) {
             far.write_all(part).unwrap();
-            while reader.fill(&near, RecvFlags::DONTWAIT).unwrap() == Filled::Some {
+            while reader.fill(&near).unwrap() == Filled::Some {
                 while let Some(frame) = reader.next_frame().unwrap() {
                     frames.push((frame.header.call, frame.body));
                 }
@@ -181,7 +198,7 @@ mod tests {
         let header = Header { length: SESSION_BODY_MAX + 1, kind: 20, flags: 1, call: 1 };
         far.write_all(&header.encode()).unwrap();
         let mut reader = Reader::new();
-        reader.fill(&near, RecvFlags::empty()).unwrap();
+        reader.fill(&near).unwrap();
         assert!(matches!(reader.next_frame(), Err(Error::Protocol(_))));
     }
 
@@ -189,6 +206,6 @@ mod tests {
     fn the_end_of_the_socket_is_a_lost_session() {
         let (far, near) = UnixStream::pair().unwrap();
         drop(far);
-        assert!(matches!(Reader::new().fill(&near, RecvFlags::empty()), Err(Error::SessionLost { .. })));
+        assert!(matches!(Reader::new().fill(&near), Err(Error::SessionLost { .. })));
     }
 }

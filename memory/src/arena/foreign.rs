@@ -151,8 +151,10 @@ impl Shared {
         let Place { segment, charged, lease, .. } = place;
         self.state.lock().foreign_given_back(segment.id(), charged);
         drop(lease);
-        // It may be the last that keeps the segment: not unmapped on the thread of whoever dropped a tensor.
-        self.reap(segment);
+        // The last one that keeps the segment does not unmap it on the thread of whoever dropped a tensor.
+        if let Some(last) = Arc::into_inner(segment) {
+            self.reap(Arc::new(last));
+        }
     }
 
     /// Our map and descriptor of a foreign segment are gone.

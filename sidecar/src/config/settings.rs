@@ -210,9 +210,12 @@ pub(super) static SETTINGS: &[Setting] = &[
     ),
     setting!(
         "peers.lanes",
-        Computed(|_, _| lanes(std::thread::available_parallelism().map_or(1, usize::from)).to_string()),
+        Computed(|config, _| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            lanes(cores, config.routes.encryption).to_string()
+        }),
         "a number from 0 to 8",
-        "Connections of their own for the bytes of large tensors, in each direction of a pair of peers; each costs a thread and up to half a Mi of arena.base while it is used. As many as cores, from 2 to 4, by default; 0 for none.",
+        "Connections of their own for the bytes of large tensors, in each direction of a pair of peers; each costs a thread and up to half a Mi of arena.base while it is used. As many as cores, from 2 to 4, by default, and 4 with encryption none; 0 for none.",
         peers.lanes = |text| count_or_none(text, LANES_MAX)
     ),
     setting!(
@@ -398,9 +401,13 @@ pub(super) static SETTINGS: &[Setting] = &[
 ];
 
 /// As many lanes as cores, for one core encrypts for one lane; two at least, for a cloud gives one flow a part of the link;
-/// four at most, which fill 100 Gb/s, and of which a pair costs 4 MiB where both ends pull at once.
-fn lanes(cores: usize) -> usize {
-    cores.clamp(2, 4)
+/// four at most, which fill 100 Gb/s, and of which a pair costs 4 MiB where both ends pull at once. Plain ones take little of a
+/// core each, and a kernel that paces connections brings more on four.
+fn lanes(cores: usize, encryption: Encryption) -> usize {
+    match encryption {
+        Encryption::Tls => cores.clamp(2, 4),
+        Encryption::None => 4,
+    }
 }
 
 /// A quarter of the arena, at most 64 MiB, in whole pages: in a small arena, too, several sessions have room for one.

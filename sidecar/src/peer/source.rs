@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tensorlane_memory::{Block, BlockError};
+use tensorlane_memory::{Block, BlockError, SegmentHandle};
 use tensorlane_proto::selection::Runs;
 use thiserror::Error;
 
@@ -39,6 +39,17 @@ struct Sealed {
     skip: u64,
     /// Checksums of the bytes, where these are all of a tensor.
     sums: Option<Arc<Sums>>,
+}
+
+/// Bytes that lie together in a segment, for the kernel to take them from its file. They are as they are for as long as the
+/// source is kept.
+pub(super) struct Lying<'a> {
+    /// Their segment.
+    pub(super) segment: Arc<SegmentHandle>,
+    /// Where they begin in it.
+    pub(super) offset: u64,
+    /// The same bytes, mapped.
+    pub(super) bytes: &'a [u8],
 }
 
 /// Bytes of a run from which on it is lent.
@@ -127,6 +138,14 @@ impl Source {
         }
     }
 
+    /// The next `length` bytes, if they lie together in a segment; else none of them is taken.
+    pub(super) fn lying(&mut self, length: u64) -> Result<Option<Lying<'_>>, SourceError> {
+        match &mut self.0 {
+            Inner::Sealed(sealed) => sealed.lying(length),
+            Inner::Growing { .. } => Ok(None),
+        }
+    }
+
     /// Calls `use_parts` with `head` and the next `length` bytes, in pieces as they lie.
     pub(super) fn take<R>(
         &mut self,
@@ -156,13 +175,19 @@ fn copied(growth: &Growth, at: &mut u64, length: usize) -> Result<Vec<u8>, Sourc
 }
 
 impl Sealed {
-    /// The next bytes that lie together, at most `most`.
-    fn next(&mut self, most: u64) -> Result<Range<u64>, SourceError> {
+    /// Goes to the next run that has bytes, if the present one has none left.
+    fn go_on(&mut self) -> Result<(), SourceError> {
         while self.run.is_empty() {
             let (offset, length) = self.runs.next().ok_or(SourceError::Short)?;
             let end = offset.checked_add(length).ok_or(SourceError::Short)?;
             self.run = offset..end;
         }
+        Ok(())
+    }
+
+    /// The next bytes that lie together, at most `most`.
+    fn next(&mut self, most: u64) -> Result<Range<u64>, SourceError> {
+        self.go_on()?;
         let end = self.run.end.min(self.run.start.saturating_add(most));
         let next = self.run.start..end;
         self.run.start = end;
@@ -190,6 +215,17 @@ impl Sealed {
             to.push(copied.into());
         }
         Ok(())
+    }
+
+    fn lying(&mut self, length: u64) -> Result<Option<Lying<'_>>, SourceError> {
+        self.do_skip()?;
+        self.go_on()?;
+        let Some(segment) = self.block.segment().filter(|_| self.run.end - self.run.start >= length) else {
+            return Ok(None);
+        };
+        let range = self.next(length)?;
+        let offset = self.block.offset() + range.start;
+        Ok(Some(Lying { segment, offset, bytes: self.block.chunk(range)? }))
     }
 
     fn do_skip(&mut self) -> Result<(), SourceError> {
@@ -222,5 +258,53 @@ impl Sealed {
             parts.push(self.block.chunk(range)?);
         }
         Ok(use_parts(&parts))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_proto::dtype::DType;
+    use tensorlane_proto::layout::{Layout, Shape};
+    use tensorlane_proto::selection::Selection;
+
+    use super::*;
+    use crate::peer::tests::world::{arena, sealed};
+
+    const ROW: u64 = 32 << 10;
+
+    /// Rows of 32 KiB of a tensor of eight.
+    fn rows(block: &Block, rows: &[u64]) -> Source {
+        let layout = Layout::contiguous(DType::U8, Shape::new(&[8, ROW]).unwrap()).unwrap();
+        let resolved = Selection::Rows(rows.into()).resolve(&layout).unwrap();
+        Source::new(block.clone(), resolved.runs()).unwrap()
+    }
+
+    #[test]
+    fn what_lies_together_is_the_same_in_the_file_as_in_the_map() {
+        let arena = arena(8 << 20);
+        let block = sealed(&arena, 8 * ROW, 1);
+        let mut source = rows(&block, &[5, 2]);
+        source.skip(8);
+        for row in [5 * ROW + 8..6 * ROW, 2 * ROW..3 * ROW] {
+            let lying = source.lying(row.end - row.start).unwrap().unwrap();
+            assert_eq!(lying.bytes, block.chunk(row).unwrap());
+            let mut from_file = vec![0; lying.bytes.len()];
+            let read = rustix::io::pread(lying.segment.reader_fd(), &mut from_file[..], lying.offset);
+            assert_eq!((read.unwrap(), &from_file[..]), (lying.bytes.len(), lying.bytes));
+        }
+        assert!(matches!(source.lying(1), Err(SourceError::Short)));
+        arena.stop();
+    }
+
+    #[test]
+    fn of_what_does_not_lie_together_nothing_is_taken() {
+        let arena = arena(8 << 20);
+        let block = sealed(&arena, 8 * ROW, 1);
+        let mut source = rows(&block, &[5, 2]);
+        assert!(source.lying(2 * ROW).unwrap().is_none());
+        let all = source.take(2 * ROW as usize, &[], |parts| parts.concat()).unwrap();
+        let own = |row: u64| block.chunk(row * ROW..(row + 1) * ROW).unwrap();
+        assert_eq!(all, [own(5), own(2)].concat());
+        arena.stop();
     }
 }

@@ -1,10 +1,13 @@
 //! Frames from a session socket. Knows bytes and limits, not verbs.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::net::UnixStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX};
 use thiserror::Error;
 
@@ -54,9 +57,8 @@ impl FrameReader {
     }
 
     /// The stranger has said who it is.
-    pub(super) fn trust(&mut self, socket: &UnixStream) -> io::Result<()> {
+    pub(super) fn trust(&mut self) {
         (self.limit, self.until) = (SESSION_BODY_MAX, None);
-        socket.set_read_timeout(None)
     }
 
     /// Waits for the next frame. A length above the limit is refused before any memory is set aside for it.
@@ -98,26 +100,35 @@ impl FrameReader {
     }
 
     fn read(&self, socket: &UnixStream, into: &mut [u8]) -> Result<usize, ReadError> {
-        if let Some(until) = self.until {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(ReadError::Socket(io::ErrorKind::TimedOut.into()));
+        loop {
+            let left = self.left()?;
+            match rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(ReadError::Closed),
+                Ok((_, bytes)) => return Ok(bytes),
+                Err(Errno::AGAIN) => wait(socket, left)?,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(ReadError::Socket(error.into())),
             }
-            socket.set_read_timeout(Some(left))?;
         }
-        read(socket, into)
+    }
+
+    /// What a stranger has left of its time.
+    fn left(&self) -> Result<Option<Duration>, ReadError> {
+        let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
+        match left {
+            Some(left) if left.is_zero() => Err(ReadError::Socket(io::ErrorKind::TimedOut.into())),
+            left => Ok(left),
+        }
     }
 }
 
-fn read(mut socket: &UnixStream, into: &mut [u8]) -> Result<usize, ReadError> {
-    loop {
-        match socket.read(into) {
-            Ok(0) => return Err(ReadError::Closed),
-            Ok(bytes) => return Ok(bytes),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Err(ReadError::Closed),
-            Err(e) => return Err(ReadError::Socket(e)),
-        }
+/// Until there is something to read, or that time is over. In `poll`, for a thread that sleeps in a read is woken for nothing
+/// whenever the client takes what was written to it.
+fn wait(socket: &UnixStream, left: Option<Duration>) -> Result<(), ReadError> {
+    let patience = left.and_then(|left| Timespec::try_from(left).ok());
+    match poll(&mut [PollFd::new(socket, PollFlags::IN)], patience.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(ReadError::Socket(error.into())),
     }
 }
 
@@ -160,11 +171,11 @@ mod tests {
                 if client.write_all(&[byte]).is_err() {
                     return true;
                 }
-                std::thread::park_timeout(std::time::Duration::from_millis(1));
+                std::thread::park_timeout(Duration::from_millis(1));
             }
             false
         });
-        let until = Instant::now() + std::time::Duration::from_millis(50);
+        let until = Instant::now() + Duration::from_millis(50);
         let late = FrameReader::of_stranger(until).next(&sidecar);
         assert!(
             matches!(&late, Err(ReadError::Socket(e)) if matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)),
@@ -182,7 +193,7 @@ mod tests {
         client.write_all(&vec![0; STRANGER_BODY_MAX as usize]).unwrap();
         header.length += 1;
         client.write_all(&header.encode()).unwrap();
-        let mut reader = FrameReader::of_stranger(Instant::now() + std::time::Duration::from_secs(30));
+        let mut reader = FrameReader::of_stranger(Instant::now() + Duration::from_secs(30));
         let (_, body) = reader.next(&sidecar).unwrap();
         assert_eq!(body.len(), STRANGER_BODY_MAX as usize);
         assert!(matches!(reader.next(&sidecar), Err(ReadError::Frame(FrameError::TooLong { .. }))));

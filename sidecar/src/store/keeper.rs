@@ -12,8 +12,9 @@ use super::{State, Store};
 
 /// How often the keeper looks for segments to be unmapped while any are retired.
 const UNMAP_LOOK: Millis = Millis(200);
-/// The same while other pods' memory is mapped, of which nobody tells when it is of no use any more.
-const FOREIGN_LOOK: Millis = Millis(2_000);
+/// The same while other pods' memory is mapped, of which nobody tells when it is of no use any more. Whoever maps the first of it
+/// wakes the keeper.
+pub(super) const FOREIGN_LOOK: Millis = Millis(2_000);
 
 /// What the keeper sleeps for, and what it counts on the way. Under the store's lock.
 #[derive(Default)]

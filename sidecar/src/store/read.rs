@@ -53,7 +53,7 @@ impl Store {
 
     /// Leases the copy of another peer's tensor, if there is one.
     pub fn lease_copy(&self, by: Holder, reference: &Reference) -> Option<Result<Taken, Failure>> {
-        self.lease_copy_of(by, reference.peer(), reference.incarnation(), reference.id())
+        self.lease_copied(by, &origin(reference))
     }
 
     /// The same by whose tensor it is, where there is no more of its reference.
@@ -64,8 +64,11 @@ impl Store {
         incarnation: Incarnation,
         id: u64,
     ) -> Option<Result<Taken, Failure>> {
-        let origin = Origin { peer: owner.as_str().into(), incarnation: incarnation.0, id };
-        let id = self.state.lock().ledger.copy_of(&origin)?;
+        self.lease_copied(by, &Origin { peer: owner.as_str().into(), incarnation: incarnation.0, id })
+    }
+
+    fn lease_copied(&self, by: Holder, origin: &Origin) -> Option<Result<Taken, Failure>> {
+        let id = self.state.lock().ledger.copy_of(origin)?;
         match self.lease(by, None, id) {
             // It went between the two looks.
             Err(failure) if failure.reason == tensorlane_proto::failure::Reason::NotFound => None,

@@ -9,6 +9,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Origin, Refusal, Retry, TensorId};
 use tensorlane_proto::reference::Reference;
 
+use super::keeper::FOREIGN_LOOK;
 use super::names::Wake;
 use super::refusals::refused;
 use super::{Freed, Room, State, Store, Stored, Taken, Tensor};
@@ -134,9 +135,10 @@ impl Store {
         let origin = origin(&reference);
         let mapped = block.is_foreign();
         let event = Event::CopyIn { origin, bytes: descriptor.layout.bytes(), by, mapped };
+        let now = self.clock.now();
         let mut state = self.state.lock();
         let mut freed = Freed::default();
-        let taken = match state.apply_into(self.clock.now(), event, &mut freed) {
+        let taken = match state.apply_into(now, event, &mut freed) {
             Ok(Answer::CopiedIn { id }) => {
                 // It was sealed by whoever brought the bytes, before anyone could hear of it.
                 let wire = v1::Descriptor::from(&descriptor);
@@ -153,7 +155,7 @@ impl Store {
                 Ok(Taken::whole(tensor))
             }
             Err(Refusal::CopyExists { id }) => {
-                match state.apply_into(self.clock.now(), Event::Lease { by, id }, &mut freed) {
+                match state.apply_into(now, Event::Lease { by, id }, &mut freed) {
                     Ok(_) => state.taken(id),
                     Err(refusal) => Err(refused(&refusal)),
                 }
@@ -161,8 +163,8 @@ impl Store {
             Ok(other) => Err(unexpected(&other)),
             Err(refusal) => Err(refused(&refusal)),
         };
-        // The keeper looks after what is another pod's, and sleeps without an end where there is none.
-        let wake = state.wants_keeper() || mapped;
+        let wake =
+            state.wants_keeper() || (mapped && state.keeper.sleeps_past(Some(now.after(FOREIGN_LOOK))));
         drop(state);
         self.settle(freed, wake);
         taken

@@ -1,10 +1,15 @@
 //! A plain lane: bytes go from the tensor's memory to the socket and from the socket into the part, with no buffer between.
+//!
+//! Bytes that lie together go from the segment's file (sendfile): the kernel sends the pages themselves, and the one copy is the
+//! reader's. A page may so be sent once more after its pull has ended and its block has other bytes: to a peer that has dropped
+//! the call, or has the bytes already, and that would find their sum wrong if it had not.
 
 use std::io::{self, IoSlice, Read};
 use std::net::TcpStream;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use socket2::SockRef;
 use tensorlane_proto::checksum;
 use tensorlane_proto::frame::{
@@ -17,10 +22,13 @@ use crate::peer::handshake::timed_out;
 use crate::peer::parse::OFFSET_BYTES;
 use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::slowest::Taking;
+use crate::peer::source::Lying;
 use crate::sums::Summing;
 
 /// Tensor bytes of one chunk: summed and sent while they are in the cache of a core.
 const QUANTUM: u64 = 256 << 10;
+/// The same where the sum is known, and nothing but the kernel looks at them.
+const QUANTUM_KNOWN: u64 = CHUNK_BYTES_MAX as u64;
 /// Longest body of a message on a lane: a failure.
 const MESSAGE_MAX: u32 = 64 << 10;
 /// Slices handed to the kernel in one call.
@@ -114,10 +122,30 @@ impl PlainWire {
         Ok(self.send(&[frame], Taking::begin(frame.len() as u64, self.progress))?)
     }
 
+    /// A head, and what lies in a file behind it.
+    fn send_lying(&self, head: &[u8], lying: &Lying<'_>, taking: Taking) -> Result<(), SendError> {
+        self.send_with(&[head], taking, libc::MSG_MORE)?;
+        let (mut at, end) = (lying.offset, lying.offset + lying.bytes.len() as u64);
+        while at < end {
+            taking.goes_on()?;
+            let left = (end - at) as usize;
+            match rustix::fs::sendfile(&self.socket, lying.segment.reader_fd(), Some(&mut at), left) {
+                Ok(0) => return Err(SendError::Closed),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+        Ok(())
+    }
+
     fn send(&self, parts: &[&[u8]], taking: Taking) -> Result<(), SendError> {
+        self.send_with(parts, taking, 0)
+    }
+
+    fn send_with(&self, parts: &[&[u8]], taking: Taking, flags: libc::c_int) -> Result<(), SendError> {
         if parts.len() > SLICES {
             // Short runs: a copy costs less than a call, and a segment, for a few of them.
-            return self.send(&[&parts.concat()], taking);
+            return self.send_with(&[&parts.concat()], taking, flags);
         }
         let socket = SockRef::from(&self.socket);
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -125,7 +153,7 @@ impl PlainWire {
         while !rest.is_empty() {
             taking.goes_on()?;
             let now = rest.len().min(SLICES);
-            match socket.send_vectored_with_flags(&rest[..now], libc::MSG_NOSIGNAL) {
+            match socket.send_vectored_with_flags(&rest[..now], flags | libc::MSG_NOSIGNAL) {
                 Ok(0) => return Err(SendError::Closed),
                 Ok(sent) => IoSlice::advance_slices(&mut rest, sent),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -184,11 +212,20 @@ impl Wire for PlainWire {
         let sums = bulk.source.sums();
         let known = sums.as_ref().and_then(|sums| sums.of(&(bulk.at..bulk.at + length)));
         let mut summing = Summing::new(sums.as_deref(), bulk.at);
+        let quantum = if known.is_some() { QUANTUM_KNOWN } else { QUANTUM };
         let (mut left, taking) = (length, Taking::begin(length, self.progress));
         while left > 0 {
-            let now = left.min(QUANTUM);
+            let now = left.min(quantum);
             left -= now;
             let head = chunk_head(bulk.call, bulk.at, now, left == 0);
+            if let Some(lying) = bulk.source.lying(now).map_err(SendError::from)? {
+                if known.is_none() {
+                    summing.add(lying.bytes);
+                }
+                self.send_lying(&head, &lying, taking)?;
+                bulk.at += now;
+                continue;
+            }
             let sent = bulk.source.take(now as usize, &head, |parts| {
                 if known.is_none() {
                     // Now, while they are in the cache of this core, or will be.
