@@ -1,6 +1,6 @@
 //! Bytes and descriptors of the session socket, cut into frames.
 //!
-//! One read takes what there is, up to 64 KiB: a small reply costs one system call. A frame that does not fit there is
+//! One read takes what there is, up to 64 KiB: a small reply costs one read. A frame that does not fit there is
 //! read straight into memory of its own. Knows nothing of calls.
 //!
 //! Whoever waits for bytes waits in `poll`, not in a read: when the other end takes what was written to it, the kernel wakes
@@ -207,5 +207,21 @@ mod tests {
         let (far, near) = UnixStream::pair().unwrap();
         drop(far);
         assert!(matches!(Reader::new().fill(&near), Err(Error::SessionLost { .. })));
+    }
+
+    #[test]
+    fn whoever_waits_for_bytes_has_them_when_they_come_and_nothing_when_time_is_over() {
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let mut reader = Reader::new();
+        assert_eq!(reader.fill_within(&near, Duration::from_millis(1)).unwrap(), Filled::Nothing);
+        let writing = std::thread::spawn(move || {
+            far.write_all(&frame(20, 1, b"late")).unwrap();
+            far
+        });
+        let patience = Duration::from_secs(30);
+        assert_eq!(reader.fill_within(&near, patience).unwrap(), Filled::Some);
+        assert_eq!(reader.next_frame().unwrap().unwrap().body, b"late");
+        drop(writing.join().unwrap());
+        assert!(matches!(reader.fill_within(&near, patience), Err(Error::SessionLost { .. })));
     }
 }

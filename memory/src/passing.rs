@@ -109,6 +109,18 @@ pub fn peer_pidfd(fd: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
+/// Bytes that a TCP socket was given and whose receipt the other end's kernel has not said. The pages of what it was given from a
+/// file (sendfile) are its own until then.
+///
+/// # Errors
+/// What the kernel says: `EINVAL` where it listens, `ENOTTY` where it is no socket.
+pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, and `bytes` is one.
+    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A pipe, close-on-exec: the reading end, then the writing one.
 ///
 /// # Errors

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tensorlane_client::{AcquireOptions, Error, Path, Tensor, Way};
+use tensorlane_client::{AcquireOptions, Client, Error, Path, Tensor, Way};
+use tensorlane_proto::reference::Reference;
 use tensorlane_proto::{Reason, Transport};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{
@@ -136,11 +137,43 @@ fn a_large_tensor_comes_or_fails_in_time_over_a_link_that_drops_one_packet_of_fi
 /// Each of them has 150 KiB a second, of which no end knows how many there are.
 #[test]
 fn eight_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
-    let peers = Peers::start(2, |host, options| as_usual(host, options).set("peers.lanes", "8"));
+    slow_lanes_stay("required", |peers, reader, reference| {
+        peers.network.slow(0, 10);
+        reader.acquire(reference, &seconds(100)).unwrap()
+    });
+}
+
+#[test]
+fn eight_plain_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
+    slow_lanes_stay("none", |peers, reader, reference| {
+        peers.network.slow(0, 10);
+        reader.acquire(reference, &seconds(100)).unwrap()
+    });
+}
+
+/// What waits in their sockets then is what a link had room for that was fifty times as fast.
+#[test]
+fn plain_lanes_on_a_link_that_becomes_slow_in_the_middle_are_not_cut() {
+    slow_lanes_stay("none", |peers, reader, reference| {
+        let before = peers.seen(1, 0).bytes_in;
+        peers.network.slow(0, 500);
+        std::thread::scope(|scope| {
+            let getting = scope.spawn(|| reader.acquire(reference, &seconds(100)).unwrap());
+            until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 3 * MI);
+            peers.network.slow(0, 10);
+            getting.join().unwrap()
+        })
+    });
+}
+
+/// Eight lanes bring 12 MiB over a link that is slow, and each of them lives on.
+fn slow_lanes_stay(encryption: &str, get: impl FnOnce(&Peers, &Client, &Reference) -> Tensor) {
+    let peers = Peers::start(2, |host, options| {
+        as_usual(host, options).set("peers.lanes", "8").set("encryption", encryption)
+    });
     let (writer, reader) = (peers.client(0), peers.client(1));
     let stored = put(&writer, 38, 12 * MI);
-    peers.network.slow(0, 10);
-    let tensor = reader.acquire(stored.reference(), &seconds(100)).unwrap();
+    let tensor = get(&peers, &reader, stored.reference());
     assert!(is(&tensor, 38, 12 * MI));
     let ended = |host, why: &str| {
         peers.metric(host, "tensorlane_peer_ended_lanes_total", &[&format!("reason=\"{why}\"")])

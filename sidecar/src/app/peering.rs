@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use tensorlane_proto::identity::{Fingerprint, PeerName};
-use tensorlane_proto::negotiate::{Encryption, Transport};
+use tensorlane_proto::negotiate::Transport;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -112,8 +112,7 @@ pub(super) fn start(
             unread: unread.clone(),
             lanes: LanesConfig {
                 count: config.peers.lanes,
-                // Whatever may be plain is not where every route must be encrypted: those that others ask for, too.
-                plain: config.routes.encryption == Encryption::None && !config.routes.require.encrypted,
+                plain: config.routes.may_be_plain(),
                 most: config.limits.lanes,
                 quic: quic_lanes(config),
                 ..LanesConfig::default()

@@ -87,6 +87,13 @@ pub struct Routes {
     pub prefer: Option<Transport>,
 }
 
+impl Routes {
+    /// Whether lanes may be plain. Not where every route must be encrypted: those that others ask for, too.
+    pub fn may_be_plain(&self) -> bool {
+        self.encryption == Encryption::None && !self.require.encrypted
+    }
+}
+
 /// Where workloads connect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sockets {

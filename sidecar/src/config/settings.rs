@@ -212,7 +212,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "peers.lanes",
         Computed(|config, _| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            lanes(cores, config.routes.encryption).to_string()
+            lanes(cores, config.routes.may_be_plain()).to_string()
         }),
         "a number from 0 to 8",
         "Connections of their own for the bytes of large tensors, in each direction of a pair of peers; each costs a thread and up to half a Mi of arena.base while it is used. As many as cores, from 2 to 4, by default, and 4 with encryption none; 0 for none.",
@@ -403,11 +403,8 @@ pub(super) static SETTINGS: &[Setting] = &[
 /// As many lanes as cores, for one core encrypts for one lane; two at least, for a cloud gives one flow a part of the link;
 /// four at most, which fill 100 Gb/s, and of which a pair costs 4 MiB where both ends pull at once. Plain ones take little of a
 /// core each, and a kernel that paces connections brings more on four.
-fn lanes(cores: usize, encryption: Encryption) -> usize {
-    match encryption {
-        Encryption::Tls => cores.clamp(2, 4),
-        Encryption::None => 4,
-    }
+fn lanes(cores: usize, plain: bool) -> usize {
+    if plain { 4 } else { cores.clamp(2, 4) }
 }
 
 /// A quarter of the arena, at most 64 MiB, in whole pages: in a small arena, too, several sessions have room for one.
@@ -483,5 +480,16 @@ pub(super) fn blank() -> Config {
         gc: Gc { ticket_ttl: zero, lease_grace: zero, copy_idle: zero },
         deadlines: Deadlines { default: zero, map: zero, progress: zero, drain: zero },
         log: Log { level: String::new(), format: LogFormat::Json },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn encrypted_lanes_are_as_many_as_cores_within_bounds_and_plain_ones_are_four() {
+        assert_eq!([1, 2, 3, 4, 64].map(|cores| lanes(cores, false)), [2, 2, 3, 4, 4]);
+        assert_eq!([1, 64].map(|cores| lanes(cores, true)), [4, 4]);
     }
 }

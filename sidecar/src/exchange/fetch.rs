@@ -194,8 +194,10 @@ impl Exchange {
         let entry = fetches.entry(fetch.reference.clone());
         let is_first = matches!(entry, Entry::Vacant(_));
         let waiting = &mut entry.or_default().waiting;
-        // Most are waited for by one alone, and four of these are nearly 2 KiB.
-        waiting.reserve_exact(1);
+        if is_first {
+            // Most are waited for by one alone, and four of these are nearly 2 KiB.
+            waiting.reserve_exact(1);
+        }
         waiting.push(Waiting { fetch, done });
         is_first
     }

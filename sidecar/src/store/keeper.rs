@@ -99,7 +99,9 @@ impl Store {
     /// Sleeps until the next deadline; not for longer than until somebody has to look at segments again.
     fn sleep(&self, mut state: MutexGuard<'_, State>, look_in: Option<Millis>) {
         let now = self.clock.now();
-        let look_again = look_in.map(|time| now.after(time));
+        // Under the lock: what was mapped since the last look has found the keeper awake.
+        let foreign = (self.arena.foreign().mapped > 0).then_some(FOREIGN_LOOK);
+        let look_again = look_in.or(foreign).map(|time| now.after(time));
         let deadline = state.ledger.next_deadline().into_iter().chain(look_again).min();
         state.keeper.sleeping = true;
         state.keeper.wakes_at = deadline;
@@ -117,7 +119,7 @@ impl Store {
     /// Asks sessions to let go of segments that wait for nothing else. When to look again, if at all.
     fn ask_to_unmap(&self) -> Option<Millis> {
         if !self.arena.waits_for_unmapping() {
-            return (self.arena.foreign().mapped > 0).then_some(FOREIGN_LOOK);
+            return None;
         }
         for (session, segment) in self.arena.lingering() {
             if let Some(link) = self.link(SessionId(session)) {

@@ -2,12 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::Ordering;
 
 use prost::Message;
-use tensorlane_proto::frame::{HEADER_BYTES, Header, PeerKind, REPLY};
+use tensorlane_proto::frame::{self, HEADER_BYTES, Header, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
 use super::lanes::Bound;
+use super::slow::narrow;
 use super::{Raw, is_at_its_end};
 use crate::peer::LanesConfig;
 use crate::peer::tests::keys;
@@ -153,4 +155,48 @@ fn a_plain_lane_that_asks_for_what_it_may_not_ends_and_the_connection_goes_on() 
         until(what, || world.a.peers.counters().lanes_closed.count("frame") == count as u64 + 1);
     }
     assert!(world.a.peers.is_connected(&name("evil")));
+}
+
+/// Bytes that are asked for and are all in the owner's socket, and not in the reader's.
+const WAITING: u32 = 16 << 10;
+
+/// A pull of which some bytes were sent on a lane that nobody reads, and that is over.
+fn given_up() -> (Bound, TcpStream) {
+    let mut world = world(true);
+    world.pulled(1 << 20);
+    let mut lane = world.plain_over(narrow(&world.a));
+    let ask = v1::Ask { offset: 0, length: WAITING };
+    lane.write_all(&frame::encode(PeerKind::Ask.into(), 0, 5, &ask)).unwrap();
+    let sent = || world.a.peers.counters().bytes_out.load(Ordering::SeqCst);
+    until("they are in the socket", || sent() == u64::from(WAITING));
+    world.control.send(PeerKind::PullDone, 0, 5, &v1::PullDone { id: 7, holds: false });
+    until("the pull is over", || world.a.twin.leased() == 0);
+    world.a.twin.tensors.lock().clear();
+    (world, lane)
+}
+
+fn is_free(world: &Bound) -> bool {
+    let usage = world.a.arena.usage();
+    assert!(usage.balances(), "{usage:?}");
+    usage.free == usage.total
+}
+
+#[test]
+fn a_block_is_not_used_again_while_its_pages_wait_to_be_sent() {
+    let (world, mut lane) = given_up();
+    assert!(!is_free(&world), "nobody holds the tensor, and its bytes are still to be sent");
+    let mut answer = vec![0; HEADER_BYTES + 8 + WAITING as usize];
+    lane.read_exact(&mut answer).unwrap();
+    until("the block is free", || is_free(&world));
+}
+
+#[test]
+fn what_waits_to_be_sent_when_a_lane_ends_is_not_sent_any_more() {
+    let (world, mut lane) = given_up();
+    world.control.tls.sock.shutdown(std::net::Shutdown::Both).unwrap();
+    until("the block is free", || is_free(&world));
+    let mut came = Vec::new();
+    // The end of what came, or that it was cut.
+    let _ = lane.read_to_end(&mut came);
+    assert!(came.len() < WAITING as usize, "{} bytes came", came.len());
 }

@@ -20,7 +20,7 @@ const TRICKLE: u64 = 12 << 10;
 const FIRST: LaneName = LaneName { number: 0, serves: false };
 
 /// A connection in which little is under way at a time, so that the other end sees every byte that is taken.
-fn narrow(to: &One) -> TcpStream {
+pub(super) fn narrow(to: &One) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     socket.set_tcp_mss(536).unwrap();

@@ -13,6 +13,7 @@ use tensorlane_proto::generated as v1;
 use super::bound::{Bound, Cord};
 use super::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
 use super::plain::PlainWire;
+use super::queued::Queued;
 use super::quic::{Cut, QuicWire, Trunk};
 use super::tls::TlsWire;
 use super::wire::{LaneEnd, TICK, Wire};
@@ -276,7 +277,8 @@ fn tls(shared: &Shared, talk: Talk, reads: bool) -> Result<(Box<dyn Wire>, Regis
 
 fn plain(shared: &Shared, socket: TcpStream, reads: bool) -> Result<Box<dyn Wire>, Refused> {
     prepare(shared, &socket, reads)?;
-    Ok(Box::new(PlainWire { socket, progress: progress(shared), nowhere: Vec::new() }))
+    let (nowhere, queued) = (Vec::new(), Queued::default());
+    Ok(Box::new(PlainWire { socket, progress: progress(shared), nowhere, queued }))
 }
 
 fn prepare(shared: &Shared, socket: &TcpStream, reads: bool) -> io::Result<()> {

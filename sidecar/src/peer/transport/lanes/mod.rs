@@ -33,6 +33,7 @@ mod opening;
 pub(in crate::peer) mod pieces;
 mod plain;
 mod pool;
+mod queued;
 pub(in crate::peer) mod quic;
 mod read;
 mod room;
