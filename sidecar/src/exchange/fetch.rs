@@ -14,7 +14,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
@@ -25,13 +24,13 @@ use tensorlane_proto::negotiate::{Refusal, Route, Transport};
 use tensorlane_proto::reference::{RefShape, Reference};
 use tensorlane_proto::selection::Selection;
 
-use super::acquire::{OWN, Terms};
+use super::acquire::Terms;
 use super::gather::Gather;
 use super::keep::owner_lost;
 use super::lend::{Borrower, Stage};
 use super::route::refusals;
 use super::small::{Many, Small, add_small};
-use super::transfer::{Arrived, Came};
+use super::transfer::Came;
 use super::{Exchange, Taken};
 use crate::peer::{CallHandle, PeerKey};
 
@@ -65,7 +64,7 @@ impl Fetch {
     }
 
     /// What did not bring it, now that it is here.
-    fn refused_for(&self, came: &Came) -> Vec<Refusal> {
+    pub(super) fn refused_for(&self, came: &Came) -> Vec<Refusal> {
         let others = self.refused.iter().copied().filter(|refusal| refusal.transport != came.transport);
         others.chain(came.instead_of).collect()
     }
@@ -317,52 +316,6 @@ impl Exchange {
         });
     }
 
-    /// A whole tensor has come, or will not: everyone who waits gets theirs.
-    pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
-        let copied = outcome.and_then(|arrived| {
-            let Arrived { descriptor, crc32c, block, came, receipt } = arrived;
-            let taken = self.store.copy_in(OWN, reference.clone(), descriptor, block, crc32c)?;
-            Ok((taken, came, receipt))
-        });
-        self.grown(reference, copied.is_ok());
-        let copied = copied.map(|(taken, came, receipt)| {
-            // Proven, and here for whomever the owner sends.
-            if let Some(receipt) = receipt {
-                receipt.holds();
-            }
-            (taken, came)
-        });
-        // From here on a newcomer finds the copy.
-        // Another pod's memory is not ours to lend.
-        let is_ours = copied.as_ref().is_ok_and(|(taken, _)| !taken.block().is_foreign());
-        let waiting = self.end_fetch(reference, is_ours);
-        match copied {
-            Ok((taken, came)) => {
-                let refused = waiting.first().map(|w| w.fetch.refused_for(&came)).unwrap_or_default();
-                self.count_moved(taken.block().len(), &refused, &came);
-                for Waiting { fetch, done } in waiting {
-                    let must_be_here = fetch.transport == Transport::Shm || fetch.only_here.is_some();
-                    if must_be_here && came.transport != Transport::Shm {
-                        // It joined another's pull and may require better: now there is a copy here, which is as local as any.
-                        self.begin_again(fetch, done);
-                        continue;
-                    }
-                    let mine = self.store.lease(fetch.terms.by, None, taken.id);
-                    // Nothing crosses where a map is made.
-                    let crossed = if came.transport == Transport::Shm { 0 } else { taken.block().len() };
-                    let moved = moved(&fetch.refused_for(&came), crossed, &came);
-                    match mine.map(|t| Taken { moved: Some(moved), ..t }) {
-                        Ok(whole) => self.select(&fetch.terms, whole, &fetch.selection, done),
-                        Err(failure) => done(Err(failure)),
-                    }
-                }
-                // Not before all have theirs: it is what keeps the copy.
-                self.untake(OWN, &taken);
-            }
-            Err(failure) => self.whole_failed(waiting, &failure),
-        }
-    }
-
     /// A fetch begins anew, alone.
     pub(super) fn begin_again(
         self: &Arc<Self>,
@@ -373,24 +326,10 @@ impl Exchange {
             self.pull_small(Many::of(one));
         }
     }
-
-    pub(super) fn whole_failed(self: &Arc<Self>, waiting: Vec<Waiting>, failure: &Failure) {
-        let now = Instant::now();
-        for Waiting { fetch, done } in waiting {
-            // The one who began it was in more of a hurry than this one, or gave up.
-            let again = matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
-                && !fetch.terms.caller.cancel.is_cancelled();
-            if again && fetch.terms.deadline > now {
-                self.begin_again(fetch, done);
-            } else {
-                done(Err(failure.clone()));
-            }
-        }
-    }
 }
 
 /// How the bytes of a fetch came.
-fn moved(refused: &[Refusal], bytes: u64, came: &Came) -> v1::Moved {
+pub(super) fn moved(refused: &[Refusal], bytes: u64, came: &Came) -> v1::Moved {
     v1::Moved {
         transport: v1::Transport::from(came.transport).into(),
         bytes,

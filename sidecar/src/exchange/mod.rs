@@ -5,6 +5,7 @@
 //! it. A closure that is dropped uncalled (the sidecar ends) is the carrier's to notice.
 
 mod acquire;
+mod arrive;
 mod describe;
 mod evidence;
 mod fanout;

@@ -76,7 +76,7 @@ impl Exchange {
     fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<v1::PulledSmall>, seconds: f64) {
         let Many { references, .. } = many;
         let some_came = !all.iter().all(found_no_place);
-        let mut again = Vec::new();
+        let (mut again, mut landed) = (Vec::new(), Vec::with_capacity(all.len()));
         let mut all = all.into_iter();
         for reference in &references {
             let small = all.next().unwrap_or_default();
@@ -86,13 +86,14 @@ impl Exchange {
             }
             let bytes = small.data.len() as u64;
             match self.store.room_now(Owner::Sidecar, Purpose::Pull, bytes) {
-                Some(block) => {
-                    let outcome = self.small_into(reference, small, block, seconds);
-                    self.whole_arrived(reference, outcome);
-                }
+                Some(block) => match self.small_into(reference, small, block, seconds) {
+                    Ok(arrived) => landed.push((reference.clone(), arrived)),
+                    Err(failure) => self.whole_arrived(reference, Err(failure)),
+                },
                 None => self.small_waits(reference.clone(), small, seconds),
             }
         }
+        self.all_arrived(landed);
         if !again.is_empty() {
             self.pull_small(Many { references: again, ..many });
         }

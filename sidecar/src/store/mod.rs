@@ -19,6 +19,8 @@ mod repeat;
 mod room;
 mod sessions;
 mod tensor;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::HashMap;
@@ -40,7 +42,7 @@ pub use self::repeat::Stored;
 pub use self::room::Wish;
 pub use self::sessions::OWN_SESSION;
 pub use self::tensor::{Part, Room, Taken, Tensor};
-pub use self::write::{NewTensor, Sealing};
+pub use self::write::{Copied, Entered, NewTensor, Sealing};
 use crate::cancel::Cancel;
 use crate::clock::Clock;
 use crate::session::SessionLink;

@@ -11,6 +11,8 @@ use crate::session::SessionLink;
 
 /// The number of the sidecar's own session: what it is busy with for others.
 pub const OWN_SESSION: SessionId = SessionId(0);
+/// It as a holder.
+pub(super) const OWN: Holder = Holder::Session(OWN_SESSION);
 
 // === impl Store ===
 

@@ -6,12 +6,13 @@ use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Origin, Refusal, Retry, TensorId};
+use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Millis, Origin, Refusal, Retry, TensorId};
 use tensorlane_proto::reference::Reference;
 
 use super::keeper::FOREIGN_LOOK;
 use super::names::Wake;
 use super::refusals::refused;
+use super::sessions::OWN;
 use super::{Freed, Room, State, Store, Stored, Taken, Tensor};
 
 /// A tensor about to be written.
@@ -32,6 +33,28 @@ pub struct Sealing {
     pub crc32c: Option<u32>,
     /// The client's id of the request, and what it asked for.
     pub retry: Option<Retry>,
+}
+
+/// A finished copy of another peer's tensor, or its own bytes mapped here.
+pub struct Copied {
+    /// The tensor, at its owner.
+    pub reference: Reference,
+    /// What its bytes mean.
+    pub descriptor: Descriptor,
+    /// The bytes, sealed by whoever brought them, before anyone could hear of it.
+    pub block: Block,
+    /// CRC-32C of the bytes, where their writer gave one.
+    pub crc32c: Option<u32>,
+    /// Who waits for it, each as often as it does.
+    pub wanted_by: Vec<Holder>,
+}
+
+/// A copy that is known here: the one that was brought, or another that was faster.
+pub struct Entered {
+    /// The tensor.
+    pub tensor: Arc<Tensor>,
+    /// Those of who waited that have a lease now. The others ask for one, and hear why not.
+    pub leased: Vec<Holder>,
 }
 
 // === impl Store ===
@@ -123,51 +146,19 @@ impl Store {
         self.apply_for(by, Event::Abort { by, id }).map(|_| ())
     }
 
-    /// Enters a finished copy of another peer's tensor, or its own bytes mapped here, leased by `by`. If another copy was faster, that one is leased.
-    pub fn copy_in(
-        &self,
-        by: Holder,
-        reference: Reference,
-        descriptor: Descriptor,
-        block: Block,
-        crc32c: Option<u32>,
-    ) -> Result<Taken, Failure> {
-        let origin = origin(&reference);
-        let mapped = block.is_foreign();
-        let event = Event::CopyIn { origin, bytes: descriptor.layout.bytes(), by, mapped };
+    /// Enters finished copies of other peers' tensors, or their own bytes mapped here, under one lock; one result for each, in
+    /// order.
+    pub fn copies_in(&self, copies: Vec<Copied>) -> Vec<Result<Entered, Failure>> {
         let now = self.clock.now();
-        let mut state = self.state.lock();
+        let mapped = copies.iter().any(|copied| copied.block.is_foreign());
         let mut freed = Freed::default();
-        let taken = match state.apply_into(now, event, &mut freed) {
-            Ok(Answer::CopiedIn { id }) => {
-                // It was sealed by whoever brought the bytes, before anyone could hear of it.
-                let wire = v1::Descriptor::from(&descriptor);
-                let tensor = Arc::new(Tensor {
-                    id,
-                    reference,
-                    descriptor,
-                    wire,
-                    block,
-                    crc32c,
-                    sums: OnceLock::new(),
-                });
-                state.tensors.insert(id, Arc::clone(&tensor));
-                Ok(Taken::whole(tensor))
-            }
-            Err(Refusal::CopyExists { id }) => {
-                match state.apply_into(now, Event::Lease { by, id }, &mut freed) {
-                    Ok(_) => state.taken(id),
-                    Err(refusal) => Err(refused(&refusal)),
-                }
-            }
-            Ok(other) => Err(unexpected(&other)),
-            Err(refusal) => Err(refused(&refusal)),
-        };
+        let mut state = self.state.lock();
+        let entered = copies.into_iter().map(|copied| state.copy_in(now, copied, &mut freed)).collect();
         let wake =
             state.wants_keeper() || (mapped && state.keeper.sleeps_past(Some(now.after(FOREIGN_LOOK))));
         drop(state);
         self.settle(freed, wake);
-        taken
+        entered
     }
 
     /// Enters bytes that were packed for one caller (a row list, a part of another peer's tensor), leased by it alone.
@@ -190,6 +181,36 @@ impl Store {
 // === impl State ===
 
 impl State {
+    fn copy_in(&mut self, now: Millis, copied: Copied, freed: &mut Freed) -> Result<Entered, Failure> {
+        let Copied { reference, descriptor, block, crc32c, wanted_by } = copied;
+        let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_foreign());
+        // Ours, until all who wait have theirs.
+        let id = match self.apply_into(now, Event::CopyIn { origin, bytes, by: OWN, mapped }, freed) {
+            Ok(Answer::CopiedIn { id }) => {
+                let wire = v1::Descriptor::from(&descriptor);
+                let sums = OnceLock::new();
+                let tensor = Tensor { id, reference, descriptor, wire, block, crc32c, sums };
+                self.tensors.insert(id, Arc::new(tensor));
+                id
+            }
+            Err(Refusal::CopyExists { id }) => {
+                self.apply_into(now, Event::Lease { by: OWN, id }, freed).map_err(|r| refused(&r))?;
+                id
+            }
+            Ok(other) => return Err(unexpected(&other)),
+            Err(refusal) => return Err(refused(&refusal)),
+        };
+        let tensor = self.taken(id).map(|taken| taken.tensor);
+        let mut lease = |by: &Holder| {
+            let open = self.check_open(Some(*by)).is_ok();
+            open && self.apply_into(now, Event::Lease { by: *by, id }, freed).is_ok()
+        };
+        let leased = wanted_by.into_iter().filter(&mut lease).collect();
+        // It is there, and held: this is never refused.
+        let _ = self.apply_into(now, Event::Release { by: OWN, id, count: 1 }, freed);
+        Ok(Entered { tensor: tensor?, leased })
+    }
+
     pub(super) fn room(&self, id: TensorId) -> Result<Room, Failure> {
         let tensor = self.tensors.get(&id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         Ok(Room { id, block: tensor.block.clone() })
