@@ -18,10 +18,7 @@ use super::lookup::Found;
 use super::retry::redeeming;
 use super::target::Meant;
 use super::{Caller, Exchange, Taken, session_required};
-use crate::store::{OWN_SESSION, Part, Wish};
-
-/// In whose name the sidecar itself holds what it is busy with. No session has this number.
-pub(super) const OWN: Holder = Holder::Session(OWN_SESSION);
+use crate::store::{OWN, Part, Wish};
 
 /// Leases that the sidecar holds for a caller without a session, while it reads the bytes out.
 pub struct Borrowed {

@@ -40,7 +40,7 @@ use self::line::Line;
 use self::names::Awaited;
 pub use self::repeat::Stored;
 pub use self::room::Wish;
-pub use self::sessions::OWN_SESSION;
+pub use self::sessions::OWN;
 pub use self::tensor::{Part, Room, Taken, Tensor};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};
 use crate::cancel::Cancel;

@@ -10,9 +10,9 @@ use super::{State, Store};
 use crate::session::SessionLink;
 
 /// The number of the sidecar's own session: what it is busy with for others.
-pub const OWN_SESSION: SessionId = SessionId(0);
-/// It as a holder.
-pub(super) const OWN: Holder = Holder::Session(OWN_SESSION);
+const OWN_SESSION: SessionId = SessionId(0);
+/// In whose name the sidecar itself holds what it is busy with.
+pub const OWN: Holder = Holder::Session(OWN_SESSION);
 
 // === impl Store ===
 
