@@ -3,16 +3,11 @@
 //! Bytes that lie together go from the segment's file (sendfile): the kernel sends the pages themselves, and the one copy is the
 //! reader's. What it has not got rid of is `queued`.
 
-use std::io::{self, IoSlice, Read};
+use std::io::{self, Read};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use socket2::SockRef;
-use tensorlane_memory::passing;
 use tensorlane_proto::checksum;
 use tensorlane_proto::frame::{
     self, CHUNK_BYTES_MAX, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind,
@@ -25,8 +20,10 @@ use crate::peer::handshake::timed_out;
 use crate::peer::parse::OFFSET_BYTES;
 use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::slowest::Taking;
-use crate::peer::source::{Lying, Source};
+use crate::peer::source::Source;
 use crate::sums::Summing;
+
+mod send;
 
 /// Tensor bytes of one chunk: summed and sent while they are in the cache of a core.
 const QUANTUM: u64 = 256 << 10;
@@ -34,20 +31,6 @@ const QUANTUM: u64 = 256 << 10;
 const QUANTUM_KNOWN: u64 = CHUNK_BYTES_MAX as u64;
 /// Longest body of a message on a lane: a failure.
 const MESSAGE_MAX: u32 = 64 << 10;
-/// Slices handed to the kernel in one call.
-const SLICES: usize = 64;
-
-/// The first pause between two looks at what has arrived; each is twice as long as the one before.
-const LOOK: Duration = Duration::from_millis(1);
-
-/// What became of bytes that were to be sent from a file.
-enum Filed {
-    /// The socket has them.
-    Sent,
-    /// The kernel does not do it; none was sent.
-    Refused,
-}
-
 /// One end.
 pub(super) struct PlainWire {
     pub(super) socket: TcpStream,
@@ -132,119 +115,6 @@ impl PlainWire {
         }
         answer.look();
         Ok(())
-    }
-
-    fn say_all(&mut self, frame: &[u8]) -> Result<(), LaneEnd> {
-        Ok(self.send(&[frame], Taking::begin(frame.len() as u64, self.progress))?)
-    }
-
-    /// A head, and what lies in a file behind it.
-    fn send_lying(&mut self, head: &[u8], lying: &Lying<'_>, taking: Taking) -> Result<(), SendError> {
-        self.send_with(&[head], taking, libc::MSG_MORE)?;
-        // A call that waits goes on for as long as a byte is taken now and then: nobody could look at the clock.
-        self.socket.set_nonblocking(true)?;
-        let sent = self.send_file(lying, taking);
-        self.socket.set_nonblocking(false)?;
-        match sent? {
-            Filed::Sent => Ok(()),
-            Filed::Refused => self.send(&[lying.bytes], taking),
-        }
-    }
-
-    /// There is no MSG_NOSIGNAL here: what is sent to an end that is gone is an error because Rust ignores SIGPIPE.
-    fn send_file(&mut self, lying: &Lying<'_>, taking: Taking) -> Result<Filed, SendError> {
-        let (mut at, end) = (lying.offset, lying.offset + lying.bytes.len() as u64);
-        let mut moved = Instant::now();
-        while at < end {
-            taking.goes_on()?;
-            let left = (end - at) as usize;
-            match rustix::fs::sendfile(&self.socket, lying.segment.reader_fd(), Some(&mut at), left) {
-                Ok(sent) => {
-                    self.queued.given(sent as u64);
-                    moved = Instant::now();
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) if moved.elapsed() >= self.progress => return Err(SendError::Progress),
-                Err(Errno::AGAIN) => self.wait_for_room()?,
-                // The kernel has no pipe for it, or its filters do not let it.
-                Err(Errno::INVAL | Errno::NOSYS | Errno::NOMEM) if at == lying.offset => {
-                    return Ok(Filed::Refused);
-                }
-                Err(errno) => return Err(io::Error::from(errno).into()),
-            }
-        }
-        Ok(Filed::Sent)
-    }
-
-    /// Until the socket has plenty of room, or the progress deadline is over, when it may still have a little.
-    fn wait_for_room(&self) -> Result<(), SendError> {
-        let patience = Timespec::try_from(self.progress).ok();
-        match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], patience.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(io::Error::from(errno).into()),
-        }
-    }
-
-    fn send(&mut self, parts: &[&[u8]], taking: Taking) -> Result<(), SendError> {
-        self.send_with(parts, taking, 0)
-    }
-
-    fn send_with(&mut self, parts: &[&[u8]], taking: Taking, flags: libc::c_int) -> Result<(), SendError> {
-        if parts.len() > SLICES {
-            // Short runs: a copy costs less than a call, and a segment, for a few of them.
-            return self.send_with(&[&parts.concat()], taking, flags);
-        }
-        let socket = SockRef::from(&self.socket);
-        let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-        let mut rest = &mut slices[..];
-        while !rest.is_empty() {
-            taking.goes_on()?;
-            let now = rest.len().min(SLICES);
-            match socket.send_vectored_with_flags(&rest[..now], flags | libc::MSG_NOSIGNAL) {
-                Ok(0) => return Err(SendError::Closed),
-                Ok(sent) => {
-                    self.queued.given(sent as u64);
-                    IoSlice::advance_slices(&mut rest, sent);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets go of what has arrived.
-    fn tidy(&mut self) {
-        if !self.queued.is_empty() {
-            // Where the kernel does not say, the lane has failed, and what is kept goes with it.
-            let missing = passing::unacknowledged(self.socket.as_fd()).unwrap_or(u64::MAX);
-            self.queued.acknowledged_but(missing);
-        }
-    }
-
-    /// Until the other end says something, or has all that it was sent from files.
-    fn wait_until_sent(&mut self) {
-        let mut pause = LOOK;
-        self.tidy();
-        while !self.queued.is_empty() {
-            let patience = Timespec::try_from(pause).ok();
-            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], patience.as_ref()) {
-                Ok(0) | Err(Errno::INTR) => {}
-                _ => return,
-            }
-            pause = (2 * pause).min(TICK);
-            self.tidy();
-        }
-    }
-}
-
-impl Drop for PlainWire {
-    fn drop(&mut self) {
-        self.tidy();
-        if !self.queued.is_empty() {
-            // The kernel would go on sending pages whose blocks are let go of now. It forgets them.
-            let _ = rustix::net::connect_unspec(&self.socket);
-        }
     }
 }
 
