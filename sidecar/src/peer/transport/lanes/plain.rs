@@ -31,6 +31,7 @@ const QUANTUM: u64 = 256 << 10;
 const QUANTUM_KNOWN: u64 = CHUNK_BYTES_MAX as u64;
 /// Longest body of a message on a lane: a failure.
 const MESSAGE_MAX: u32 = 64 << 10;
+
 /// One end.
 pub(super) struct PlainWire {
     pub(super) socket: TcpStream,

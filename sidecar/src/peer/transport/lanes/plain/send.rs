@@ -128,7 +128,7 @@ impl PlainWire {
                     }
                     self.wait_for_room()?;
                 }
-                Err(error) => return Err(SendError::Socket(error)),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(())
