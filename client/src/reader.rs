@@ -1,6 +1,6 @@
 //! Bytes and descriptors of the session socket, cut into frames.
 //!
-//! One read takes what there is, up to 64 KiB: a small reply costs one read. A frame that does not fit there is
+//! One read takes what there is, up to 64 KiB, so a small reply costs no second one. A frame that does not fit there is
 //! read straight into memory of its own. Knows nothing of calls.
 //!
 //! Whoever waits for bytes waits in `poll`, not in a read: when the other end takes what was written to it, the kernel wakes

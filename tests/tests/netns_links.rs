@@ -137,18 +137,12 @@ fn a_large_tensor_comes_or_fails_in_time_over_a_link_that_drops_one_packet_of_fi
 /// Each of them has 150 KiB a second, of which no end knows how many there are.
 #[test]
 fn eight_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
-    slow_lanes_stay("required", |peers, reader, reference| {
-        peers.network.slow(0, 10);
-        reader.acquire(reference, &seconds(100)).unwrap()
-    });
+    slow_lanes_stay("required", get_slowly);
 }
 
 #[test]
 fn eight_plain_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
-    slow_lanes_stay("none", |peers, reader, reference| {
-        peers.network.slow(0, 10);
-        reader.acquire(reference, &seconds(100)).unwrap()
-    });
+    slow_lanes_stay("none", get_slowly);
 }
 
 /// What waits in their sockets then is what a link had room for that was fifty times as fast.
@@ -164,6 +158,12 @@ fn plain_lanes_on_a_link_that_becomes_slow_in_the_middle_are_not_cut() {
             getting.join().unwrap()
         })
     });
+}
+
+/// Over a link that is slow from the first byte on.
+fn get_slowly(peers: &Peers, reader: &Client, reference: &Reference) -> Tensor {
+    peers.network.slow(0, 10);
+    reader.acquire(reference, &seconds(100)).unwrap()
 }
 
 /// Eight lanes bring 12 MiB over a link that is slow, and each of them lives on.

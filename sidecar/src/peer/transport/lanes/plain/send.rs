@@ -19,7 +19,6 @@ use crate::peer::transport::lanes::wire::{LaneEnd, TICK};
 
 /// Slices handed to the kernel in one call.
 const SLICES: usize = 64;
-
 /// The first pause between two looks at what has arrived; each is twice as long as the one before.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -149,13 +148,9 @@ impl PlainWire {
     }
 
     pub(super) fn send(&mut self, parts: &[&[u8]], taking: Taking) -> Result<(), SendError> {
-        self.send_with(parts, taking, 0)
-    }
-
-    fn send_with(&mut self, parts: &[&[u8]], taking: Taking, flags: libc::c_int) -> Result<(), SendError> {
         if parts.len() > SLICES {
             // Short runs: a copy costs less than a call, and a segment, for a few of them.
-            return self.send_with(&[&parts.concat()], taking, flags);
+            return self.send(&[&parts.concat()], taking);
         }
         let socket = SockRef::from(&self.socket);
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
@@ -163,7 +158,7 @@ impl PlainWire {
         while !rest.is_empty() {
             taking.goes_on()?;
             let now = rest.len().min(SLICES);
-            match socket.send_vectored_with_flags(&rest[..now], flags | libc::MSG_NOSIGNAL) {
+            match socket.send_vectored_with_flags(&rest[..now], libc::MSG_NOSIGNAL) {
                 Ok(0) => return Err(SendError::Closed),
                 Ok(sent) => {
                     self.queued.given(sent as u64);
