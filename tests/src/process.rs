@@ -16,6 +16,28 @@ pub fn signal(pid: u32, signal: Signal) {
     kill_process(id(pid), signal).expect("the process is there");
 }
 
+/// Stops a process that the test started, and waits until none of its threads runs: the kernel tells them all, but one that is
+/// running goes on for a moment, and may answer what comes in it.
+///
+/// # Panics
+/// Where there is no such process, or it does not stop.
+pub fn stop(pid: u32) {
+    signal(pid, Signal::STOP);
+    await_stopped(pid);
+}
+
+fn await_stopped(pid: u32) {
+    until("the process is stopped, with all of its threads", || {
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+        let mut states = threads.map(|thread| {
+            let stat = thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
+            stat.unwrap_or_default()
+        });
+        // The state follows the name, which is in brackets and may hold anything.
+        states.all(|text| text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    });
+}
+
 fn id(pid: u32) -> Pid {
     Pid::from_raw(i32::try_from(pid).expect("a process id")).expect("a process id")
 }
@@ -50,17 +72,12 @@ impl Orphan {
         pidfd_send_signal(&self.handle, which).expect("the process is there");
     }
 
-    /// Waits until it has been stopped by a signal.
+    /// Waits until it has been stopped by a signal, with all of its threads.
     ///
     /// # Panics
     /// Where it is not.
     pub fn wait_until_stopped(&self) {
-        let stat = format!("/proc/{}/stat", self.pid);
-        until("the process is stopped", || {
-            let text = std::fs::read_to_string(&stat).unwrap_or_default();
-            // The state follows the name, which is in brackets and may hold anything.
-            text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
-        });
+        await_stopped(self.pid);
     }
 
     /// Whether it still runs.

@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::Signal;
 
 use crate::dialogue::Dialogue;
-use crate::process::{Orphan, signal};
+use crate::process::{Orphan, signal, stop};
 use crate::sidecar::{Sidecar, bin_dir};
 
 /// A running workload.
@@ -88,6 +88,14 @@ impl Workload {
     /// Sends it a signal.
     pub fn signal(&self, which: Signal) {
         signal(self.pid(), which);
+    }
+
+    /// Stops it, with all of its threads.
+    ///
+    /// # Panics
+    /// Where it does not stop.
+    pub fn stop(&self) {
+        stop(self.pid());
     }
 
     /// Kills it at once and waits until it is gone.

@@ -251,7 +251,7 @@ fn a_stopped_client_keeps_its_leases_and_goes_on_where_it_was() {
     let mut holder = Workload::start(&sidecar);
     holder.ask("hold held/", "held 10");
     client.unname(&names).unwrap();
-    holder.signal(Signal::STOP);
+    holder.stop();
     // A great deal happens meanwhile.
     for seed in 0..300 {
         let stored = put_pattern(&client, seed, 500_000, &PutOptions::new()).unwrap();

@@ -247,7 +247,7 @@ fn a_segment_is_not_taken_back_before_every_process_has_unmapped_it() {
     for stored in &full {
         stuck.ask(&format!("acquire {}", stored.reference()), "acquired 1");
     }
-    stuck.signal(rustix::process::Signal::STOP);
+    stuck.stop();
     drop(full);
     client.flush().unwrap();
     let other = sidecar.client();

@@ -12,7 +12,7 @@ mod slow {
     use tensorlane_proto::selection::Range;
     use tensorlane_proto::{Reason, Reference, Selection};
     use tensorlane_tests::netns::Peers;
-    use tensorlane_tests::process::signal;
+    use tensorlane_tests::process::{signal, stop};
     use tensorlane_tests::tensors::{Numbers, pattern, put_pattern};
 
     const HOSTS: usize = 3;
@@ -144,7 +144,7 @@ mod slow {
                 peers.sidecars[host].start_again();
             }
             _ => {
-                signal(peers.sidecars[host].pid(), Signal::STOP);
+                stop(peers.sidecars[host].pid());
                 wait(numbers, 1500);
                 signal(peers.sidecars[host].pid(), Signal::CONT);
             }

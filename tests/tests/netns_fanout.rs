@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use tensorlane_client::{Client, Result, Tensor};
 use tensorlane_proto::Reference;
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::process::signal;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::pattern;
 use tensorlane_tests::transfer::{LARGE, MI, await_counted, came, is, put, seconds, sent};
 use tensorlane_tests::until;
@@ -168,7 +168,7 @@ fn a_reader_that_stands_still_is_left_by_its_reader() {
     std::thread::scope(|scope| {
         let mut getting = chain(scope, &peers, &readers, stored.reference());
         until("it is in the middle", || came(&peers, 2) >= LARGE / 2);
-        signal(peers.sidecars[1].pid(), Signal::STOP);
+        stop(peers.sidecars[1].pid());
         let tensor = getting.pop().unwrap().join().unwrap().unwrap();
         assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
         assert_eq!(senders(&tensor), ["b", "a"]);

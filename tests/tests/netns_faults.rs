@@ -8,7 +8,7 @@ use tensorlane_client::{Cancel, Error, PutOptions};
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{DType, Reason, Reference, Selection};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::process::signal;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::proxy::Between;
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::transfer::{LARGE, MI, SLOW_MBIT, in_the_middle, is, put, seconds};
@@ -223,7 +223,7 @@ fn an_owner_that_stands_still_for_a_while_goes_on_where_it_was() {
         let (reference, options) = (stored.reference().clone(), seconds(28));
         let tensor = std::thread::scope(|scope| {
             let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
-            signal(peers.sidecars[0].pid(), Signal::STOP);
+            stop(peers.sidecars[0].pid());
             until("its silence is noticed", || peers.seen(1, 0).state != "connected");
             signal(peers.sidecars[0].pid(), Signal::CONT);
             peers.network.fast(0);
@@ -247,7 +247,7 @@ fn a_reader_that_stands_still_is_cut_and_holds_up_neither_the_owner_nor_another_
         let leases = || peers.client(0).status().unwrap().leases;
         let outcome = std::thread::scope(|scope| {
             let pulling = in_the_middle(scope, &peers, &stopped, &reference, &options);
-            signal(peers.sidecars[1].pid(), Signal::STOP);
+            stop(peers.sidecars[1].pid());
             assert_eq!(leases(), 3, "what is being pulled is held for who pulls it");
             peers.network.fast(0);
             assert!(is(&other.acquire(own.reference(), &seconds(20)).unwrap(), 11, 9 * MI));

@@ -11,7 +11,7 @@ use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::process::signal;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::transfer::{LARGE, MI, await_counted, came, is, put, seconds, sent};
 use tensorlane_tests::{SidecarOptions, Workload, failure, until};
@@ -233,7 +233,7 @@ fn a_pod_that_does_not_answer_costs_the_others_a_moment() {
     let owner = peers.client(0);
     let stored = put(&owner, 3, LARGE);
     let reader = peers.client(2);
-    signal(peers.sidecars[1].pid(), Signal::STOP);
+    stop(peers.sidecars[1].pid());
     let tensor = reader.acquire(stored.reference(), &seconds(60));
     signal(peers.sidecars[1].pid(), Signal::CONT);
     let tensor = tensor.unwrap();

@@ -14,7 +14,7 @@ use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::process::signal;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::{is_intact, pages, put_pattern};
 use tensorlane_tests::transfer::{MI, is, put, seconds};
 use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until};
@@ -244,7 +244,7 @@ fn a_map_that_is_cancelled_while_the_owner_stands_still_is_answered_and_its_leas
         until("they have met", || route(&peers, 1, 0) == "shm");
         let cancel = Cancel::new();
         let cancelling = reader.with_cancel(cancel.clone());
-        signal(peers.sidecars[0].pid(), Signal::STOP);
+        stop(peers.sidecars[0].pid());
         let outcome = std::thread::scope(|scope| {
             let mapping = scope.spawn(|| cancelling.acquire(stored.reference(), &on_node()));
             // Nobody tells when the owner has been asked; that it was not yet is as good an answer.

@@ -9,7 +9,7 @@ use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::process::signal;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::pattern;
 use tensorlane_tests::transfer::{LARGE, MI, ROUTES, Route, in_the_middle_of, is, put, seconds};
 use tensorlane_tests::ways::{WAYS, Way};
@@ -185,7 +185,7 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
             let begin = || scope.spawn(|| reader.acquire(stored.reference(), &options));
             let get = (&reader, stored.reference(), &options);
             let begun = way.brings.then(|| in_the_middle_of(scope, peers, route, get));
-            signal(peers.sidecars[route.reader].pid(), Signal::STOP);
+            stop(peers.sidecars[route.reader].pid());
             let pulling = begun.unwrap_or_else(begin);
             if way.brings {
                 peers.network.fast(route.owner);

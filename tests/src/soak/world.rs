@@ -14,7 +14,7 @@ use super::history::{Books, Recorder, What};
 use super::orders::{Fault, Who};
 use super::plan::{LARGE, MEMBERS, NODE, STRANGER};
 use crate::netns::{Entry, Peers};
-use crate::process::signal;
+use crate::process::{signal, stop};
 use crate::sidecar::SidecarOptions;
 
 /// `gc.leaseGrace` of every sidecar, in milliseconds.
@@ -110,7 +110,7 @@ impl World {
         match fault {
             Fault::Cut(host) => self.peers.network.cut(host),
             Fault::Lose(from, to) => self.peers.network.lose(from, to),
-            Fault::Stop(host) => signal(self.peers.sidecars[host].pid(), Signal::STOP),
+            Fault::Stop(host) => stop(self.peers.sidecars[host].pid()),
             Fault::Directory(host) => self.peers.garble(host),
             Fault::Kill(host) => {
                 let who = Who::Sidecar(host);
