@@ -221,8 +221,10 @@ impl State {
         if self.led {
             return;
         }
+        // This thread comes back by itself, for whatever else it waits for.
+        let own = thread::current().id();
         let waiting = self.slots.values().find_map(|slot| match slot {
-            Slot::Waiting(thread) => Some(thread),
+            Slot::Waiting(thread) if thread.id() != own => Some(thread),
             _ => None,
         });
         if let Some(thread) = waiting {
@@ -253,14 +255,26 @@ mod tests {
     }
 
     #[test]
-    fn the_lead_passes_on_when_the_leader_has_its_reply() {
+    fn the_lead_passes_on_to_another_thread_when_the_leader_has_its_reply() {
         let calls = Calls::new();
-        let (first, second) = (calls.begin().unwrap(), calls.begin().unwrap());
+        // This thread waits for another reply as well, and comes back for it by itself.
+        let (first, _own) = (calls.begin().unwrap(), calls.begin().unwrap());
         assert!(matches!(calls.turn(first), Ok(Turn::Lead)));
-        calls.step_down(Some(first));
-        // This thread was unparked for the second call: parking returns at once.
-        thread::park();
-        assert!(matches!(calls.turn(second), Ok(Turn::Lead)));
+        thread::scope(|scope| {
+            let (tell, told) = std::sync::mpsc::channel();
+            let calls = &calls;
+            let other = scope.spawn(move || {
+                let second = calls.begin().unwrap();
+                assert!(matches!(calls.turn(second), Ok(Turn::Follow)));
+                tell.send(()).unwrap();
+                while !matches!(calls.turn(second), Ok(Turn::Lead)) {
+                    thread::park();
+                }
+            });
+            told.recv().unwrap();
+            calls.step_down(Some(first));
+            other.join().unwrap();
+        });
     }
 
     #[test]

@@ -56,6 +56,13 @@ pub(crate) struct Connection {
     segments: Segments,
 }
 
+/// A call whose request was sent.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    number: u64,
+    kind: SessionKind,
+}
+
 impl Connection {
     /// Connects, shakes hands and starts the service thread, which ends with the connection.
     pub(crate) fn open(path: &std::path::Path, name: &str, until: Instant) -> Result<Arc<Self>> {
@@ -121,33 +128,46 @@ impl Connection {
         wait: &Wait,
         late: Late,
     ) -> Result<R> {
-        self.attempt(kind, request, wait, late).inspect_err(|error| {
-            if matches!(error, Error::SessionLost { .. } | Error::Protocol(_)) {
-                self.calls.loss_was_told();
+        let asked = self.ask(kind, request, wait)?;
+        self.answer(&asked, wait, late)
+    }
+
+    /// Sends the request of a call, whose reply must be asked for with [`Self::answer`].
+    pub(crate) fn ask(&self, kind: SessionKind, request: &impl Message, wait: &Wait) -> Result<Asked> {
+        self.telling(|| {
+            if self.origin.is_child() {
+                return Err(Error::Forked);
+            }
+            check_length(request)?;
+            let number = self.calls.begin()?;
+            match self.write(number, kind, request, wait) {
+                Ok(()) => Ok(Asked { number, kind }),
+                Err(error) => {
+                    self.calls.forget(number);
+                    Err(error)
+                }
             }
         })
     }
 
-    fn attempt<R: Message + Default>(
-        &self,
-        kind: SessionKind,
-        request: &impl Message,
-        wait: &Wait,
-        late: Late,
-    ) -> Result<R> {
-        if self.origin.is_child() {
-            return Err(Error::Forked);
-        }
-        check_length(request)?;
-        let number = self.calls.begin()?;
-        if let Err(error) = self.write(number, kind, request, wait) {
-            self.calls.forget(number);
-            return Err(error);
-        }
-        let frame = self.reply(number, wait, late)?;
-        wire::reply(kind, &frame).inspect_err(|error| {
-            if matches!(error, Error::Protocol(_)) {
-                self.lose(error);
+    /// Waits for the reply to what was asked.
+    pub(crate) fn answer<R: Message + Default>(&self, asked: &Asked, wait: &Wait, late: Late) -> Result<R> {
+        let Asked { number, kind } = *asked;
+        self.telling(|| {
+            let frame = self.reply(number, wait, late)?;
+            wire::reply(kind, &frame).inspect_err(|error| {
+                if matches!(error, Error::Protocol(_)) {
+                    self.lose(error);
+                }
+            })
+        })
+    }
+
+    /// Notes it where a caller is told that the connection is lost.
+    fn telling<R>(&self, part: impl FnOnce() -> Result<R>) -> Result<R> {
+        part().inspect_err(|error| {
+            if matches!(error, Error::SessionLost { .. } | Error::Protocol(_)) {
+                self.calls.loss_was_told();
             }
         })
     }
@@ -242,6 +262,14 @@ impl Connection {
     /// Waits for the reply of call `number`, reading it if nobody else does.
     fn reply(&self, number: u64, wait: &Wait, late: Late) -> Result<Frame> {
         loop {
+            let over = wait.check();
+            if let Err(Error::DeadlineExceeded { .. }) = over {
+                // The answer may have come while nobody looked.
+                self.read_unwanted();
+            }
+            if let Err(error) = over {
+                return self.give_up(number, late, error);
+            }
             match self.calls.turn(number)? {
                 Turn::Done(frame) => return Ok(frame),
                 Turn::Lead => {
@@ -253,13 +281,6 @@ impl Connection {
                     }
                 }
                 Turn::Follow => thread::park_timeout(wait.slice()),
-            }
-            if let Err(error) = wait.check() {
-                if matches!(error, Error::DeadlineExceeded { .. }) {
-                    // The answer may have come while nobody looked.
-                    self.read_unwanted();
-                }
-                return self.give_up(number, late, error);
             }
         }
     }

@@ -15,8 +15,8 @@ use crate::connection::Connection;
 use crate::origin::Origin;
 use crate::twin::{SIDECAR_SEGMENT, Twin, until};
 use crate::{
-    AcquireOptions, Client, ClientOptions, Error, Item, PutOptions, Reservation, RetryId, Stored, Target,
-    Tensor,
+    AcquireOptions, Cancel, Client, ClientOptions, Error, Item, PutOptions, Reservation, RetryId, Stored,
+    Target, Tensor,
 };
 
 fn bytes_of(seed: usize, len: usize) -> Vec<u8> {
@@ -353,6 +353,65 @@ fn a_call_beyond_its_deadline_is_withdrawn_and_its_late_reply_given_back() {
     until("the call is withdrawn", || twin.state.lock().cancelled.len() == 1);
     twin.let_go_in_reverse();
     until("the late lease is released", || twin.state.lock().released == [stored.reference().id()]);
+}
+
+/// A batch of three requests, all of which the twin holds.
+fn held_batch(twin: &Twin, client: &Client) -> (Vec<Stored>, Vec<Target>) {
+    let stored: Vec<Stored> = (0..3).map(|i| put(client, &format!("t{i}"), &bytes_of(i, 64))).collect();
+    let targets = (0..300).map(|i| Target::from(stored[i / 128].reference())).collect();
+    twin.state.lock().holding = true;
+    (stored, targets)
+}
+
+#[test]
+fn a_large_batch_goes_in_requests_that_are_under_way_together_and_keeps_its_order() {
+    let (twin, client) = start();
+    let (_stored, targets) = held_batch(&twin, &client);
+    thread::scope(|scope| {
+        let tensors = scope.spawn(|| client.acquire_many(&targets, &AcquireOptions::new()));
+        until("all requests are held", || twin.held() == 3);
+        twin.let_go_in_reverse();
+        let tensors = tensors.join().unwrap();
+        assert_eq!(tensors.len(), targets.len());
+        for (i, tensor) in tensors.into_iter().enumerate() {
+            assert_eq!(tensor.unwrap().to_vec(), bytes_of(i / 128, 64), "{i}");
+        }
+    });
+}
+
+#[test]
+fn a_large_batch_is_withdrawn_whole_and_at_once_and_what_it_brings_is_given_back() {
+    let (twin, client) = start();
+    let (_stored, targets) = held_batch(&twin, &client);
+    let cancel = Cancel::new();
+    let cancelling = client.with_cancel(cancel.clone());
+    thread::scope(|scope| {
+        let tensors = scope.spawn(|| cancelling.acquire_many(&targets, &AcquireOptions::new()));
+        until("all requests are held", || twin.held() == 3);
+        cancel.cancel();
+        let tensors = tensors.join().unwrap();
+        assert_eq!(tensors.len(), targets.len());
+        assert!(tensors.iter().all(|tensor| matches!(tensor, Err(Error::Withdrawn))));
+    });
+    until("every request is withdrawn", || twin.state.lock().cancelled.len() == 3);
+    twin.let_go_in_reverse();
+    until("the late leases are released", || twin.state.lock().released.len() == targets.len());
+}
+
+#[test]
+fn a_sidecar_that_does_not_answer_is_waited_for_once_however_many_requests_a_batch_has() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &[1, 2, 3]);
+    twin.state.lock().holding = true;
+    let began = Instant::now();
+    let targets = vec![Target::from(stored.reference()); 1_000];
+    let tensors = client.acquire_many(&targets, &AcquireOptions::new().deadline(Duration::from_millis(1)));
+    assert!(tensors.iter().all(|tensor| matches!(tensor, Err(Error::DeadlineExceeded { .. }))));
+    // For each of them it would be eight times that.
+    assert!(began.elapsed() < 4 * GRACE, "{:?}", began.elapsed());
+    until("every request is withdrawn", || twin.state.lock().cancelled.len() == 8);
+    twin.let_go_in_reverse();
+    until("the late leases are released", || twin.state.lock().released.len() == targets.len());
 }
 
 #[test]

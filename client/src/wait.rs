@@ -90,6 +90,11 @@ impl Wait {
         Ok(())
     }
 
+    /// The call follows another one on the same thread, which has looked meanwhile: what passed until then was seen.
+    pub(crate) fn follows(&self, before: &Self) {
+        self.looked.set(self.looked.get().max(before.looked.get()));
+    }
+
     /// How long to sleep before looking again.
     pub(crate) fn slice(&self) -> Duration {
         SLICE.min(self.until.get().saturating_duration_since(Instant::now()))

@@ -1,5 +1,7 @@
 //! Acquire and get: leasing tensors and mapping them, or copying their bytes out.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tensorlane_memory::View;
@@ -8,18 +10,24 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Reason, Selection};
 
 use crate::client::Client;
-use crate::connection::Connection;
+use crate::connection::{Asked, Connection};
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::moved::Moved;
 use crate::segments::Segment;
 use crate::target::{AcquireOptions, Target};
 use crate::tensor::{Lease, Parts, Tensor};
+use crate::wait::Wait;
 use crate::wire;
 
-/// Items of one request at most. Larger batches go in several, so that no reply comes near the limit of a frame: with
-/// metadata an item may take kilobytes.
-const ITEMS_MAX: usize = 4_096;
+/// Requests of one batch that are under way at a time: while the sidecar works on one, this side makes the next and reads the
+/// last. Each counts as a call of the session, of which a sidecar takes a thousand.
+const REQUESTS_MAX: usize = 8;
+/// Fewest items of a request that is not the last: below it a request costs more than it wins.
+const ITEMS_MIN: usize = 128;
+/// Most items of a request, so that no reply comes near the limit of a frame: with metadata an item may take kilobytes. Whoever
+/// waits for names that are not there yet waits for eight times as many at a time.
+const ITEMS_MAX: usize = 512;
 
 /// The bytes of a tensor, copied out.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,30 +46,37 @@ impl Client {
     /// # Errors
     /// The sidecar's refusal (NOT_FOUND, OWNER_LOST, REQUIREMENT_NOT_MET, ...), or what ended the call.
     pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Tensor> {
-        let mut tensors = self.acquire_batch(&[target.into()], options)?;
+        let wait = self.wait(options.deadline);
+        let connection = self.connection(&wait)?;
+        let acquiring = Acquiring { connection, options, before: Cell::new(None) };
+        let mut tensors = acquiring.answer(acquiring.ask(&[target.into()], wait), 1)?;
         tensors.pop().ok_or_else(|| wire::missing("a result"))?
     }
 
     /// Leases many tensors with the same options, each with a result of its own, in the order of the targets.
     pub fn acquire_many(&self, targets: &[Target], options: &AcquireOptions) -> Vec<Result<Tensor>> {
+        // One session for all, so that one that is lost is waited for once.
+        let connection = match self.connection(&self.wait(options.deadline)) {
+            Ok(connection) => connection,
+            Err(error) => return targets.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let acquiring = Acquiring { connection, options, before: Cell::new(None) };
+        let ask = |targets: &[Target]| acquiring.ask(targets, self.wait(options.deadline));
+        let items = targets.len().div_ceil(REQUESTS_MAX).clamp(ITEMS_MIN, ITEMS_MAX);
         let mut tensors = Vec::with_capacity(targets.len());
-        for batch in targets.chunks(ITEMS_MAX) {
-            self.acquire_into(&mut tensors, batch, options);
+        let mut under_way = VecDeque::new();
+        for batch in targets.chunks(items) {
+            if under_way.len() == REQUESTS_MAX
+                && let Some((batch, asked)) = under_way.pop_front()
+            {
+                acquiring.take(&mut tensors, batch, asked, &ask);
+            }
+            under_way.push_back((batch, ask(batch)));
+        }
+        for (batch, asked) in under_way {
+            acquiring.take(&mut tensors, batch, asked, &ask);
         }
         tensors
-    }
-
-    /// One request; two of half the size where the reply would be too long, as with very much metadata.
-    fn acquire_into(&self, to: &mut Vec<Result<Tensor>>, batch: &[Target], options: &AcquireOptions) {
-        match self.acquire_batch(batch, options) {
-            Ok(acquired) => to.extend(acquired),
-            Err(error) if error.reason() == Some(Reason::TooLarge) && batch.len() > 1 => {
-                let (one, other) = batch.split_at(batch.len() / 2);
-                self.acquire_into(to, one, options);
-                self.acquire_into(to, other, options);
-            }
-            Err(error) => to.extend(batch.iter().map(|_| Err(error.clone()))),
-        }
     }
 
     /// The bytes of a tensor, or of the selected part, copied out.
@@ -87,10 +102,25 @@ impl Client {
         tensor.copy_to(to)?;
         Ok((packed(&tensor), tensor.moved().clone()))
     }
+}
 
-    fn acquire_batch(&self, targets: &[Target], options: &AcquireOptions) -> Result<Vec<Result<Tensor>>> {
-        let wait = self.wait(options.deadline);
-        let connection = self.connection(&wait)?;
+/// Tensors that are leased with the same options, in one session.
+struct Acquiring<'a> {
+    connection: Arc<Connection>,
+    options: &'a AcquireOptions,
+    /// How the reply before was waited for.
+    before: Cell<Option<Wait>>,
+}
+
+/// A request that was sent, and how long its reply is waited for.
+struct Requested {
+    call: Asked,
+    wait: Wait,
+}
+
+impl Acquiring<'_> {
+    fn ask(&self, targets: &[Target], wait: Wait) -> Result<Requested> {
+        let Self { connection, options, .. } = self;
         let selection = match &options.selection {
             Selection::All => None,
             part => Some(v1::Selection::from(part)),
@@ -105,9 +135,37 @@ impl Client {
             deadline_ms: wait.deadline_ms(),
             wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
         };
-        let reply: v1::AcquireResponse =
-            connection.call(SessionKind::Acquire, &request, &wait, Late::Acquired)?;
-        adopt(&connection, wire::counted(reply.results, targets.len()))
+        let call = connection.ask(SessionKind::Acquire, &request, &wait)?;
+        Ok(Requested { call, wait })
+    }
+
+    fn answer(&self, requested: Result<Requested>, count: usize) -> Result<Vec<Result<Tensor>>> {
+        let Requested { call, wait } = requested?;
+        if let Some(before) = self.before.take() {
+            wait.follows(&before);
+        }
+        let reply: Result<v1::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
+        self.before.set(Some(wait));
+        adopt(&self.connection, wire::counted(reply?.results, count))
+    }
+
+    /// What one request brings; two of half the size where the reply would be too long, as with very much metadata.
+    fn take(
+        &self,
+        to: &mut Vec<Result<Tensor>>,
+        batch: &[Target],
+        requested: Result<Requested>,
+        ask: &impl Fn(&[Target]) -> Result<Requested>,
+    ) {
+        match self.answer(requested, batch.len()) {
+            Ok(acquired) => to.extend(acquired),
+            Err(error) if error.reason() == Some(Reason::TooLarge) && batch.len() > 1 => {
+                let (one, other) = batch.split_at(batch.len() / 2);
+                self.take(to, one, ask(one), ask);
+                self.take(to, other, ask(other), ask);
+            }
+            Err(error) => to.extend(batch.iter().map(|_| Err(error.clone()))),
+        }
     }
 }
 
