@@ -134,11 +134,12 @@ impl Call {
         outcome: Result<Vec<Result<Taken, Failure>>, Failure>,
         segments: &dyn Segments,
     ) {
-        let taken = match outcome {
+        let mut taken = match outcome {
             Ok(taken) => taken,
             Err(failure) => return self.fail(&failure),
         };
-        let results = taken.iter().map(acquire_result).collect();
+        let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
+        let results = taken.iter_mut().map(acquire_result).collect();
         let frame = frame::encode(self.verb.into(), REPLY, self.number, &v1::AcquireResponse { results });
         let blocks = taken.iter().flatten().map(Taken::block);
         if let Err(failure) = check_length(&frame).and_then(|()| self.link.announce(blocks, segments)) {
@@ -147,7 +148,6 @@ impl Call {
             self.exchange.release(Holder::Session(self.link.id()), &release);
             return self.fail(&failure);
         }
-        let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
         let moves = &self.exchange.metrics().moves;
         moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
         self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
@@ -251,11 +251,12 @@ fn reserve_result(room: &Result<Room, Failure>) -> v1::ReserveResult {
     v1::ReserveResult { outcome: Some(outcome) }
 }
 
-fn acquire_result(taken: &Result<Taken, Failure>) -> v1::AcquireResult {
+/// What is told of an item. How it came is moved into it.
+fn acquire_result(taken: &mut Result<Taken, Failure>) -> v1::AcquireResult {
     use v1::acquire_result::Outcome;
     let outcome = match taken {
-        Ok(taken) => Outcome::Acquired(taken.to_wire()),
-        Err(failure) => Outcome::Failure(failure.into()),
+        Ok(taken) => Outcome::Acquired(taken.take_to_wire()),
+        Err(failure) => Outcome::Failure((&*failure).into()),
     };
     v1::AcquireResult { outcome: Some(outcome) }
 }

@@ -81,6 +81,12 @@ impl Taken {
         &self.tensor.block
     }
 
+    /// The same, for the last time: how the bytes came is moved into it.
+    pub fn take_to_wire(&mut self) -> v1::Acquired {
+        let moved = self.moved.take();
+        v1::Acquired { moved, ..self.to_wire() }
+    }
+
     /// The answer as a message, with the location in the segment.
     pub fn to_wire(&self) -> v1::Acquired {
         let (offset, bytes, descriptor, crc32c) = match &self.part {

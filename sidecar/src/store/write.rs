@@ -182,10 +182,21 @@ impl Store {
 
 impl State {
     fn copy_in(&mut self, now: Millis, copied: Copied, freed: &mut Freed) -> Result<Entered, Failure> {
-        let Copied { reference, descriptor, block, crc32c, wanted_by } = copied;
+        let Copied { reference, descriptor, block, crc32c, wanted_by: mut leased } = copied;
         let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_foreign());
-        // Ours, until all who wait have theirs.
-        let id = match self.apply_into(now, Event::CopyIn { origin, bytes, by: OWN, mapped }, freed) {
+        leased.retain(|by| self.check_open(Some(*by)).is_ok());
+        // The first one's from the start. Ours, until all who wait have theirs, where nobody does any more, or that one may have
+        // no more.
+        let first = leased.first().copied();
+        let mut enter =
+            |by| self.apply_into(now, Event::CopyIn { origin: origin.clone(), bytes, by, mapped }, freed);
+        let (entered, mut has) = match first.map(&mut enter) {
+            None | Some(Err(Refusal::TooManyLeases { .. } | Refusal::TooManyHolders { .. })) => {
+                (enter(OWN), false)
+            }
+            Some(entered) => (entered, true),
+        };
+        let id = match entered {
             Ok(Answer::CopiedIn { id }) => {
                 let wire = v1::Descriptor::from(&descriptor);
                 let sums = OnceLock::new();
@@ -194,6 +205,7 @@ impl State {
                 id
             }
             Err(Refusal::CopyExists { id }) => {
+                has = false;
                 self.apply_into(now, Event::Lease { by: OWN, id }, freed).map_err(|r| refused(&r))?;
                 id
             }
@@ -201,13 +213,14 @@ impl State {
             Err(refusal) => return Err(refused(&refusal)),
         };
         let tensor = self.taken(id).map(|taken| taken.tensor);
-        let mut lease = |by: &Holder| {
-            let open = self.check_open(Some(*by)).is_ok();
-            open && self.apply_into(now, Event::Lease { by: *by, id }, freed).is_ok()
-        };
-        let leased = wanted_by.into_iter().filter(&mut lease).collect();
-        // It is there, and held: this is never refused.
-        let _ = self.apply_into(now, Event::Release { by: OWN, id, count: 1 }, freed);
+        let is_ours = !has;
+        leased.retain(|by| {
+            std::mem::take(&mut has) || self.apply_into(now, Event::Lease { by: *by, id }, freed).is_ok()
+        });
+        if is_ours {
+            // It is there, and held: this is never refused.
+            let _ = self.apply_into(now, Event::Release { by: OWN, id, count: 1 }, freed);
+        }
         Ok(Entered { tensor: tensor?, leased })
     }
 
