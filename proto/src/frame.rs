@@ -21,8 +21,9 @@ pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol.
 pub const SESSION_VERSION: u32 = 1;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
-/// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection.
-pub const PEER_VERSION: u32 = 5;
+/// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
+/// since 6 maps are asked for at the node's socket.
+pub const PEER_VERSION: u32 = 6;
 /// Most holders that are told in one frame.
 pub const HOLDERS_MAX: usize = 4;
 /// Most holders that a reader names as lost.

@@ -108,6 +108,8 @@ pub(super) struct MapCall {
     /// Whose it is, where it is a copy.
     pub(super) owner: Option<PeerKey>,
     pub(super) bytes: u64,
+    /// It was asked for at the node's socket, and is answered there or not at all.
+    pub(super) at_node: bool,
     /// The head came on the present connection.
     pub(super) opened: bool,
     pub(super) head: Option<Head>,
@@ -224,7 +226,7 @@ impl Call {
             }
         }
         if let Kind::Map(map) = &mut self.kind {
-            (map.opened, map.place) = (false, None);
+            (map.at_node, map.opened, map.place) = (false, false, None);
         }
         if let Kind::Aid(aid) = &mut self.kind {
             aid.way = ways.for_aid(aid.transport(), aid.encrypted()).unwrap_or(Way::Stream);

@@ -26,6 +26,7 @@ use super::record::RecordError;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
 use super::slowest;
+use super::transport::shm::AT_NODE_SINCE;
 use super::transport::shm::SocketName;
 use super::transport::{Way, Ways};
 
@@ -219,6 +220,15 @@ impl Link {
         }
     }
 
+    /// Asks for a map at the node's socket; on the control connection where that does not take it.
+    pub(super) fn ask_at_node(&self, call: u64, frame: Vec<u8>) {
+        let taken = self.ways.shm().is_some_and(|shm| shm.ask(&frame));
+        // Where it is over by now, or given up with the socket, nobody needs an answer.
+        if !taken && self.peer.state.lock().leaves_node(call, self.id) {
+            self.submit(frame);
+        }
+    }
+
     /// Ends the connection at once.
     pub(super) fn end(&self, why: Ended) {
         self.ended.lock().get_or_insert(why);
@@ -281,6 +291,10 @@ impl Carrier for Link {
 
     fn maps(&self) -> bool {
         self.ways.maps()
+    }
+
+    fn maps_at_node(&self) -> bool {
+        self.version >= AT_NODE_SINCE && self.ways.maps()
     }
 
     fn passes_on(&self) -> bool {

@@ -187,7 +187,16 @@ impl Peers {
     ) -> CallHandle {
         let done: MapDone = Box::new(done);
         let MapOrder { id, owner, bytes, deadline } = order;
-        let call = MapCall { id, owner, bytes, opened: false, head: None, place: None, done: Some(done) };
+        let call = MapCall {
+            id,
+            owner,
+            bytes,
+            at_node: false,
+            opened: false,
+            head: None,
+            place: None,
+            done: Some(done),
+        };
         self.call(peer, expected, deadline, Kind::Map(Box::new(call)))
     }
 

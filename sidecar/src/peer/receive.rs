@@ -102,18 +102,19 @@ impl<'a> Receiver<'a> {
         if kind == PeerKind::Seek {
             return self.sought(header, &body);
         }
-        if self.link.peer.state.lock().answered(header.call, kind, self.link.id).is_none() {
+        let mut state = self.link.peer.state.lock();
+        if state.answered(header.call, kind, self.link.id).is_none() {
             return Err(out_of_place(kind));
         }
         if header.is_failed() {
             let failure = wire::failure(decode(header, &body)?);
-            let mut state = self.link.peer.state.lock();
             let (call, mut todo) = state.over(header.call, false);
             drop(state);
             todo.finish.extend(call.and_then(|mut call| call.fail(failure)));
             self.shared.perform(todo);
             return Ok(());
         }
+        drop(state);
         match kind {
             PeerKind::Pull => self.pull_head(header, &body),
             PeerKind::PullMany => self.pulled_many(header, body.into()),

@@ -42,6 +42,9 @@ mod opened;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(crate) const CALLS_MAX: usize = 1024;
+/// How many calls may be on a connection for one more to be asked for at the node's socket: their answers, with all the metadata
+/// that tensors may have, find room in the socket; and many together are as fast on the control connection.
+const AT_NODE_MAX: usize = 8;
 /// Most pulls of lost callers, and maps that nobody uses any more, that we still have to end at their owner: as many as there
 /// may be maps. Beyond it the owner's grace ends them. Each costs 16 bytes.
 const OWED_MAX: usize = super::transport::shm::MAPS_MAX;
@@ -69,6 +72,8 @@ pub(super) trait Carrier {
     fn peer(&self) -> &PeerName;
     /// Whether tensors of the peer can be mapped now.
     fn maps(&self) -> bool;
+    /// Whether maps can be asked for at the node's socket now.
+    fn maps_at_node(&self) -> bool;
     /// Whether the peer passes on tensors of others.
     fn passes_on(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
@@ -82,6 +87,8 @@ pub(super) trait Carrier {
 pub(super) struct Todo<L = Link> {
     /// Frames for a connection, in order.
     pub(super) send: Option<(Arc<L>, Vec<Vec<u8>>)>,
+    /// Calls to be asked at the node's socket, with their frames.
+    pub(super) at_node: Vec<(Arc<L>, u64, Vec<u8>)>,
     /// Outcomes to tell.
     pub(super) finish: Vec<Finish>,
     /// Calls that are over, with their deadlines.
@@ -100,6 +107,7 @@ impl<L> Default for Todo<L> {
     fn default() -> Self {
         Self {
             send: None,
+            at_node: Vec::new(),
             finish: Vec::new(),
             over: Vec::new(),
             gone: Vec::new(),
@@ -123,6 +131,7 @@ impl<L> Todo<L> {
         if let Some((link, frames)) = other.send {
             frames.into_iter().for_each(|frame| self.frame(&link, frame));
         }
+        self.at_node.extend(other.at_node);
         self.finish.extend(other.finish);
         self.over.extend(other.over);
         self.gone.extend(other.gone);
@@ -175,6 +184,9 @@ pub(super) struct State<L = Link> {
     pub(super) inquiries: HashMap<u64, Cancel>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
+    /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
+    /// socket, and given up on the control connection.
+    done_early: VecDeque<(u64, u64)>,
     /// No maps are tried before.
     cooling: Option<Instant>,
     /// When it last was too late with what it could lend.
@@ -199,6 +211,7 @@ impl<L> Default for State<L> {
             open: HashMap::new(),
             inquiries: HashMap::new(),
             owed: Vec::new(),
+            done_early: VecDeque::new(),
             cooling: None,
             late: None,
         }
@@ -326,8 +339,15 @@ impl<L: Carrier> State<L> {
             }
             call.sent_on = Some(link.id());
             call.sent_before = true;
+            let frame = call.frame();
+            match &mut call.kind {
+                Kind::Map(map) if self.on_link < AT_NODE_MAX && link.maps_at_node() => {
+                    map.at_node = true;
+                    todo.at_node.push((Arc::clone(&link), number, frame));
+                }
+                _ => todo.frame(&link, frame),
+            }
             self.on_link += 1;
-            todo.frame(&link, call.frame());
         }
         todo
     }
@@ -472,6 +492,8 @@ impl<L: Carrier> State<L> {
                 self.is_over(old);
             }
         }
+        // Of another connection nothing is opened any more.
+        self.done_early.clear();
         self.past.retain(|past| *past != link.incarnation());
         self.doubt_again();
         self.incarnation = Some(link.incarnation());

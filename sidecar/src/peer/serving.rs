@@ -54,7 +54,8 @@ pub(super) fn question(
         PeerKind::Pull => pull(shared, link, header, decode(header, body)?),
         PeerKind::PullDone => {
             let done: v1::PullDone = decode(header, body)?;
-            close(shared, link, header.call, Some(done.id), done.holds);
+            let open = link.peer.state.lock().done(header.call, done.id, link.id);
+            closed(shared, link, header.call, open, done.holds);
             Ok(())
         }
         PeerKind::Seek => seek(shared, link, header, &decode(header, body)?),
@@ -69,40 +70,96 @@ pub(super) fn question(
     }
 }
 
+/// A map that was asked for at the node's socket: what is to be answered there, if anything.
+pub(super) fn map_at_node(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    body: &[u8],
+) -> Result<Option<Vec<u8>>, Ended> {
+    let (call, asked) = (header.call, decode::<v1::Pull>(header, body)?);
+    let shm = link.ways.shm().filter(|_| Way::try_from(asked.way) == Ok(Way::Shm));
+    let shm = shm.ok_or(FrameError::OutOfPlace(header.kind))?;
+    if let Some(limit) = refused(link, header, Way::Shm)? {
+        return Ok(Some(failed(PeerKind::Pull, call, &limit)));
+    }
+    let opened = match open_shared(shared, link, header, &asked)? {
+        Ok(opened) => opened,
+        Err(failure) => {
+            close(shared, link, call);
+            return Ok(Some(failed(PeerKind::Pull, call, &failure)));
+        }
+    };
+    let bulk = Bulk { call, ..opened.bulk };
+    let pull = OpenPull {
+        id: opened.id,
+        link: link.id,
+        way: Way::Shm,
+        mapped: bulk.source.block().map(|block| (block.segment_id(), shm.holder())),
+        leased: opened.leased,
+        spreads: false,
+        proven: false,
+    };
+    // Before it is known: whoever ends it takes its block from there. What was kept before went with its connection.
+    let kept = shm.keep(&bulk).is_ok();
+    let entered = if kept { link.peer.state.lock().open_at_node(call, pull) } else { Err(()) };
+    match entered {
+        Ok(before) => {
+            // Not its block: what has the number of the call by now is this one's.
+            let before = before.map(|before| OpenPull { way: Way::Stream, ..before });
+            closed(shared, link, call, before, false);
+            Ok(Some(frame::encode(PeerKind::Pull.into(), REPLY, call, &opened.head)))
+        }
+        Err(()) => {
+            stop_sending(link, call, Way::Shm, None);
+            release(shared, link, &pull);
+            Ok(None)
+        }
+    }
+}
+
+/// Why a pull cannot be opened: there are too many.
+fn refused(link: &Link, header: Header, way: Way) -> Result<Option<Failure>, Ended> {
+    let state = link.peer.state.lock();
+    let open = state.open.get(&header.call);
+    // A second time on one connection only to give up another way.
+    if open.is_some_and(|open| open.link == link.id && !way.may_follow(open.way)) {
+        return Err(FrameError::OutOfPlace(header.kind).into());
+    }
+    let most = if way == Way::Shm { MAPS_MAX } else { OPEN_MAX };
+    let full = open.is_none() && is_full(&state.open, way, most);
+    Ok(full.then(|| Failure::new(Reason::LimitExceeded, format!("a peer may have {most} pulls open"))))
+}
+
+/// Leases what is mapped: a tensor of ours, or our copy of another peer's.
+fn open_shared(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    asked: &v1::Pull,
+) -> Result<Result<Opened, Failure>, Ended> {
+    match asked.owner {
+        Some(_) if link.version < LENDS_SINCE => Err(FrameError::Malformed(header.kind).into()),
+        // Both ends may see a meeting end at different times.
+        Some(_) if !link.ways.maps() => Ok(Err(not_met())),
+        Some(_) => Ok(open_loan(shared, link, asked)),
+        None => Ok(open_map(shared, link, asked)),
+    }
+}
+
 fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull) -> Result<(), Ended> {
     let call = header.call;
     let way = Way::try_from(asked.way).map_err(|_| FrameError::Malformed(header.kind))?;
     let transport = link.ways.of(way).ok_or(FrameError::OutOfPlace(header.kind))?;
     let on_lanes = matches!(way, Way::Lanes | Way::Quic);
     let spreads = asked.spreads && on_lanes && asked.selection.is_none() && link.version >= HOLDERS_SINCE;
-    let resumed = {
-        let state = link.peer.state.lock();
-        // A second time on one connection only to give up another way.
-        let again = |open: &&OpenPull| open.link == link.id && !way.may_follow(open.way);
-        if state.open.get(&call).filter(again).is_some() {
-            return Err(FrameError::OutOfPlace(header.kind).into());
-        }
-        let most = if way == Way::Shm { MAPS_MAX } else { OPEN_MAX };
-        if !state.open.contains_key(&call) && is_full(&state.open, way, most) {
-            drop(state);
-            let limit = Failure::new(Reason::LimitExceeded, format!("a peer may have {most} pulls open"));
-            link.submit(failed(PeerKind::Pull, call, &limit));
-            return Ok(());
-        }
-        state.open.get(&call).is_some_and(|open| open.id == asked.id)
-    };
+    if let Some(limit) = refused(link, header, way)? {
+        link.submit(failed(PeerKind::Pull, call, &limit));
+        return Ok(());
+    }
+    let resumed = link.peer.state.lock().open.get(&call).is_some_and(|open| open.id == asked.id);
     let opened = match way {
-        Way::Shm if asked.owner.is_some() => {
-            if link.version < LENDS_SINCE {
-                return Err(FrameError::Malformed(header.kind).into());
-            }
-            // Both ends may see a meeting end at different times.
-            match link.ways.maps() {
-                true => open_loan(shared, link, &asked),
-                false => Err(not_met()),
-            }
-        }
-        Way::Shm => open_map(shared, link, &asked),
+        Way::Shm => open_shared(shared, link, header, &asked)?,
         Way::Stream | Way::Lanes | Way::Quic if asked.owner.is_some() => {
             if !on_lanes || link.version < HOLDERS_SINCE {
                 return Err(FrameError::Malformed(header.kind).into());
@@ -114,7 +171,7 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
     match opened {
         Err(failure) => {
             // A continued pull that cannot go on gives its first lease back.
-            close(shared, link, call, None, false);
+            close(shared, link, call);
             link.submit(failed(PeerKind::Pull, call, &failure));
         }
         Ok(Opened { id, leased, head, bulk }) => {
@@ -324,15 +381,19 @@ fn owner(asked: &v1::Pull) -> Result<PeerKey, Failure> {
 }
 
 /// Ends the lease of an open pull. One that is not known was ended before.
-fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, id: Option<u64>, holds: bool) {
-    let open = link.peer.state.lock().close(call, id);
-    if let Some(open) = open {
-        stop_sending(link, call, open.way, None);
-        if open.spreads {
-            shared.serve.left(&link.key(), open.id, holds);
-        }
-        release(shared, link, &open);
+fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
+    let open = link.peer.state.lock().close(call, None);
+    closed(shared, link, call, open, false);
+}
+
+/// A pull is not open any more.
+fn closed(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, open: Option<OpenPull>, holds: bool) {
+    let Some(open) = open else { return };
+    stop_sending(link, call, open.way, None);
+    if open.spreads {
+        shared.serve.left(&link.key(), open.id, holds);
     }
+    release(shared, link, &open);
 }
 
 /// Ends the leases of pulls that are not on this connection: the word that they are over was lost with the one before,
@@ -365,7 +426,7 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     }
     let way = link.peer.state.lock().open.get(&call).map_or(Way::Stream, |open| open.way);
     stop_sending(link, call, way, Some(failed(PeerKind::Pull, call, &cancelled)));
-    close(shared, link, call, None, false);
+    close(shared, link, call);
 }
 
 fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {

@@ -215,10 +215,13 @@ impl Shared {
 
     /// Does what a state change asked for. Called without locks.
     pub(super) fn perform(&self, todo: Todo) {
-        let Todo { send, finish, over, gone, aids, expected, wake } = todo;
+        let Todo { send, at_node, finish, over, gone, aids, expected, wake } = todo;
         if let Some((link, mut frames)) = send {
             let together = if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat() };
             link.submit(together);
+        }
+        for (link, call, frame) in at_node {
+            link.ask_at_node(call, frame);
         }
         self.steward.forget(&over);
         gone.iter().for_each(Cancel::cancel);

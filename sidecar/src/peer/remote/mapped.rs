@@ -10,7 +10,7 @@ use tensorlane_proto::{Failure, Incarnation};
 
 use super::{Carrier, State, Todo, pull_done};
 use crate::peer::api::MapFailed;
-use crate::peer::calls::{Head, Kind, Place};
+use crate::peer::calls::{Call, Head, Kind, Place};
 use crate::peer::link::Link;
 use crate::peer::transport::shm::Found;
 
@@ -32,7 +32,8 @@ impl State {
         place: Option<Place>,
     ) -> Result<Todo, FrameError> {
         let malformed = FrameError::Malformed(PeerKind::Pull.into());
-        let Some(call) = self.calls.get_mut(&number) else { return Ok(Todo::default()) };
+        // On another connection by now it is answered there.
+        let Some(call) = self.answered(number, PeerKind::Pull, link.id) else { return Ok(Todo::default()) };
         let withdrawn = call.withdrawn;
         let Kind::Map(map) = &mut call.kind else { return Err(malformed) };
         let place = place.ok_or(malformed)?;
@@ -43,8 +44,8 @@ impl State {
         map.head = Some(head);
         map.place = Some(place);
         if withdrawn {
-            // Its Cancel is on the way, and nothing else comes.
-            return Ok(self.over(number, false).1);
+            // Nothing else comes. Its Cancel may have overtaken what was asked for at the node's socket.
+            return Ok(self.over(number, true).1);
         }
         let Some(shm) = link.ways.shm() else { return Err(malformed) };
         if place.bytes == 0 {
@@ -91,6 +92,34 @@ impl State {
         self.no_map(number, failure, true)
     }
 
+    /// The node's socket does not take the question of a map; whether it goes to the control connection instead.
+    pub(in crate::peer) fn leaves_node(&mut self, number: u64, link: u64) -> bool {
+        match self.answered(number, PeerKind::Pull, link).map(|call| &mut call.kind) {
+            Some(Kind::Map(map)) => std::mem::take(&mut map.at_node),
+            _ => false,
+        }
+    }
+
+    /// Whether a call is a map that was asked for at the node's socket and is to be answered there.
+    pub(in crate::peer) fn awaits_node(&self, number: u64, link: u64) -> bool {
+        self.calls.get(&number).is_some_and(|call| awaits_node(call, link))
+    }
+
+    /// All of them.
+    pub(in crate::peer) fn all_awaiting_node(&self, link: u64) -> Vec<u64> {
+        self.calls.values().filter(|call| awaits_node(call, link)).map(|call| call.number).collect()
+    }
+
+    /// The node's socket was lost, and with it the answer of a map. One that was asked for on the control connection after all is
+    /// answered there.
+    pub(in crate::peer) fn lost_at_node(&mut self, number: u64, link: u64, failure: Failure) -> Todo {
+        match self.calls.get(&number).filter(|call| awaits_node(call, link)).map(|call| call.withdrawn) {
+            Some(false) => self.no_map(number, failure, true),
+            Some(true) => self.over(number, true).1,
+            None => Todo::default(),
+        }
+    }
+
     fn no_map(&mut self, number: u64, failure: Failure, settle: bool) -> Todo {
         self.cooling = Some(Instant::now() + COOLING);
         let (call, mut todo) = self.over(number, settle);
@@ -130,6 +159,10 @@ impl<L: Carrier> State<L> {
         todo.over.push((call.deadline, number));
         todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));
     }
+}
+
+fn awaits_node(call: &Call, link: u64) -> bool {
+    call.sent_on == Some(link) && matches!(&call.kind, Kind::Map(map) if map.at_node && !map.opened)
 }
 
 fn no_way() -> Failure {

@@ -3,11 +3,47 @@
 
 use super::{Carrier, OpenPull, State};
 
+/// Pulls that were over before they were known here that are remembered: each end of a node's socket leaves a few. One that is
+/// forgotten too early costs its lease until the connection ends. Each costs 16 bytes.
+const DONE_EARLY_MAX: usize = 256;
+
 impl<L: Carrier> State<L> {
     /// Ends an open pull, of this id where one is named. One that is not known was ended before.
     pub(in crate::peer) fn close(&mut self, call: u64, id: Option<u64>) -> Option<OpenPull> {
         self.open.get(&call).filter(|open| id.is_none_or(|id| id == open.id))?;
         self.open.remove(&call)
+    }
+
+    /// Ends an open pull of which they say that it is over. One that is not known here may be on its way: it is not opened when it
+    /// comes.
+    pub(in crate::peer) fn done(&mut self, call: u64, id: u64, link: u64) -> Option<OpenPull> {
+        let open = self.close(call, Some(id));
+        if open.is_none() {
+            if self.done_early.len() >= DONE_EARLY_MAX {
+                self.done_early.pop_front();
+            }
+            self.done_early.push_back((link, call));
+        }
+        open
+    }
+
+    #[cfg(test)]
+    pub(in crate::peer) fn is_done_early(&self, call: u64) -> bool {
+        self.done_early.iter().any(|(_, done)| *done == call)
+    }
+
+    /// Enters a pull that was asked for at the node's socket, and gives back the one of the same call; false where it is over
+    /// already, or its connection is.
+    pub(in crate::peer) fn open_at_node(
+        &mut self,
+        call: u64,
+        pull: OpenPull,
+    ) -> Result<Option<OpenPull>, ()> {
+        let present = self.link.as_ref().is_some_and(|link| link.id() == pull.link);
+        if !present || self.done_early.contains(&(pull.link, call)) {
+            return Err(());
+        }
+        Ok(self.open.insert(call, pull))
     }
 
     /// Pulls that were last asked for on another connection than this: the word that they are over was lost with that one,

@@ -40,6 +40,10 @@ impl Carrier for End {
         false
     }
 
+    fn maps_at_node(&self) -> bool {
+        false
+    }
+
     fn passes_on(&self) -> bool {
         false
     }

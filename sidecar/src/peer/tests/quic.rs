@@ -31,7 +31,7 @@ fn fallbacks(one: &One) -> u64 {
 
 #[test]
 fn a_connection_survives_that_its_source_port_changes_again_and_again() {
-    const WAY: Way = Way { counted: "quic", name: "a NAT that forgets", lanes: QUIC, lands: true };
+    const WAY: Way = Way { counted: "quic", name: "a NAT that forgets", lanes: QUIC, maps: None };
     let pair = Pair::new(&WAY);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, 24 * MIB, 1), 1);
@@ -64,13 +64,13 @@ fn where_no_datagram_comes_through_pulls_go_on_in_tls_and_never_in_the_clear() {
         counted: "lanes",
         name: "no datagrams, lanes in TLS",
         lanes: LanesConfig { count: 2, ..PATIENT },
-        lands: true,
+        maps: None,
     };
     const PLAIN: Way = Way {
         counted: "stream",
         name: "no datagrams, plain lanes",
         lanes: LanesConfig { count: 2, plain: true, ..PATIENT },
-        lands: true,
+        maps: None,
     };
     for way in [&IN_TLS, &PLAIN] {
         let pair = Pair::new(way);
@@ -96,7 +96,7 @@ fn where_no_datagram_comes_through_pulls_go_on_in_tls_and_never_in_the_clear() {
 #[test]
 fn datagrams_that_stop_in_the_middle_cost_a_change_of_lanes_and_no_byte_that_came() {
     const LANES: LanesConfig = LanesConfig { count: 1, patience: Duration::from_secs(2), ..QUIC };
-    const WAY: Way = Way { counted: "quic", name: "datagrams that stop", lanes: LANES, lands: true };
+    const WAY: Way = Way { counted: "quic", name: "datagrams that stop", lanes: LANES, maps: None };
     let pair = Pair::new(&WAY);
     pair.b.twin.add(7, sealed(&pair.b.arena, 64 * MIB, 1), 1);
     let (told, _, block) = pair.a.pull("b", None, 7, Selection::All, 64 * MIB);
@@ -130,7 +130,7 @@ fn datagrams_that_end_at_the_nth_byte_cost_a_change_of_lanes_and_no_byte_in_both
 
 /// `dials`: it is the reader that has dialed. `comes`: what fails is the wire that brings the bytes.
 fn get_until_datagrams_end(dials: bool, n: u64, comes: bool) {
-    const WAY: Way = Way { counted: "quic", name: "datagrams that end", lanes: QUIC, lands: true };
+    const WAY: Way = Way { counted: "quic", name: "datagrams that end", lanes: QUIC, maps: None };
     let (what, bytes) = (format!("after {n} bytes, {dials} {comes}"), 10 * MIB);
     let pair = Pair::new(&WAY);
     let [there, back] = pair.both_ways();
@@ -305,7 +305,7 @@ fn a_quic_connection_binds_with_a_key_of_the_table_and_a_proof_of_its_control_co
 #[test]
 fn quic_is_tried_after_some_pulls_once_its_connection_is_there() {
     const WAY: Way =
-        Way { counted: "quic", name: "measured", lanes: LanesConfig { count: 2, ..QUIC }, lands: true };
+        Way { counted: "quic", name: "measured", lanes: LanesConfig { count: 2, ..QUIC }, maps: None };
     let pair = Pair::new(&WAY);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, MIB, 1), 1);

@@ -9,10 +9,13 @@ use std::time::Instant;
 
 use tensorlane_memory::Block;
 use tensorlane_proto::Reason;
+use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::SameNode;
 
 use super::world::*;
+use crate::peer::link::Link;
+use crate::peer::remote::Carrier;
 use crate::peer::{LanesConfig, MapFailed};
 
 const MIB: u64 = 1 << 20;
@@ -137,6 +140,152 @@ fn a_map_that_is_cancelled_gives_its_lease_back() {
     assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
     until("nothing is leased", || b.twin.leased() == 0);
     assert_eq!(a.peers.counters().closed.all(), []);
+}
+
+/// The connection of one to another.
+fn link(one: &One, to: &str) -> Arc<Link> {
+    let link = one.peers.shared.known_peer(&name(to)).unwrap().state.lock().link.clone();
+    link.expect("they are connected")
+}
+
+#[test]
+fn a_socket_that_is_lost_under_maps_fails_them_and_leaves_no_lease_and_the_connection() {
+    let Pair { a, b, node: _node, .. } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let (mut lost, mut cancelled) = (0, 0);
+    for round in 0..8 {
+        met(&a, &b);
+        let cut = link(if round % 2 == 0 { &a } else { &b }, if round % 2 == 0 { "b" } else { "a" });
+        std::thread::scope(|scope| {
+            let maps = scope.spawn(|| (0..400).map(|_| a.map("b", 7, MIB)).collect::<Vec<_>>());
+            until("some were asked for", || b.twin.leased() > 0 || maps.is_finished());
+            cut.ways.shm().unwrap().hang_up();
+            for (number, (told, handle)) in maps.join().unwrap().into_iter().enumerate() {
+                if number % 3 == 0 {
+                    handle.cancel();
+                }
+                match told.recv_timeout(PATIENCE).expect("every one is told") {
+                    Ok(mapped) => assert!(bytes_of(&mapped.block) == b.own_bytes(7)),
+                    Err(MapFailed::Way(_)) => lost += 1,
+                    Err(MapFailed::Owner(failure)) => {
+                        assert_eq!(failure.reason, Reason::Cancelled, "{failure}");
+                        cancelled += 1;
+                    }
+                }
+            }
+        });
+        until("every lease is back", || b.twin.leased() == 0);
+    }
+    assert!(lost > 0, "{cancelled} were cancelled");
+    assert_eq!((a.peers.counters().closed.all(), b.peers.counters().closed.all()), (vec![], vec![]));
+    met(&a, &b);
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    until("the last lease is back", || b.twin.leased() == 0);
+    a.assert_free();
+    b.assert_free();
+}
+
+#[test]
+fn a_word_that_a_map_is_over_may_overtake_it() {
+    let Pair { a, b, node: _node, .. } = pair();
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let link = link(&a, "b");
+    let call = 1 << 40;
+    link.submit(frame::encode(PeerKind::PullDone.into(), 0, call, &v1::PullDone { id: 7, holds: false }));
+    let known = b.peers.shared.known_peer(&name("a")).unwrap();
+    until("it is there", || known.state.lock().is_done_early(call));
+    let pull = v1::Pull { id: 7, bytes: MIB, way: v1::Way::Shm.into(), ..v1::Pull::default() };
+    assert!(link.ways.shm().unwrap().ask(&frame::encode(PeerKind::Pull.into(), 0, call, &pull)));
+    // What follows is answered after it.
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    until("nothing is leased", || b.twin.leased() == 0);
+    assert!(known.state.lock().open.is_empty());
+}
+
+#[test]
+fn calls_of_a_peers_next_life_are_not_taken_for_those_that_were_over_early() {
+    let Pair { table, a, b, node } = pair();
+    a.twin.add(7, sealed(&a.arena, MIB, 1), 1);
+    for call in 1..50 {
+        let done = v1::PullDone { id: 7, holds: false };
+        link(&b, "a").submit(frame::encode(PeerKind::PullDone.into(), 0, call, &done));
+    }
+    let known = a.peers.shared.known_peer(&name("b")).unwrap();
+    until("they are there", || known.state.lock().is_done_early(49));
+    b.peers.stop();
+    drop(b);
+    let b = Start { incarnation: 2, node: Some(node.path().to_owned()), ..Start::new("b") }.start(&table);
+    met(&a, &b);
+    for _ in 0..60 {
+        assert!(bytes_of(&b.mapped("a", 7, MIB).unwrap()) == a.own_bytes(7));
+    }
+    until("nothing is leased", || a.twin.leased() == 0);
+}
+
+#[test]
+fn what_was_asked_for_on_the_control_connection_is_not_answered_at_the_nodes_socket() {
+    let Pair { a, b, node: _node, .. } = pair();
+    b.twin.add(7, sealed(&b.arena, 8 * MIB, 1), 1);
+    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
+    let inquire = v1::Inquire { targets: vec![v1::Target::default()], wait_ms: 60_000, copies: false };
+    let deadline = Instant::now() + PATIENCE;
+    let (tell, told) = std::sync::mpsc::channel();
+    let asked = a.peers.inquire(&name("b"), Some(b.key().incarnation), inquire, deadline, move |answer| {
+        let _ = tell.send(answer);
+    });
+    until("it was asked", || !b.twin.held.lock().is_empty());
+    let open: Vec<u64> =
+        a.peers.shared.known_peer(&name("b")).unwrap().state.lock().calls.keys().copied().collect();
+    for call in open {
+        met(&a, &b);
+        let failed =
+            frame::encode(PeerKind::Pull.into(), frame::REPLY | frame::FAILED, call, &v1::Failure::default());
+        let before = a.peers.counters().node_closed.count("protocol");
+        assert!(link(&b, "a").ways.shm().unwrap().ask(&failed));
+        until("the talk is over", || a.peers.counters().node_closed.count("protocol") == before + 1);
+    }
+    assert!(told.try_recv().is_err(), "the question stands");
+    asked.cancel();
+    assert_eq!(a.peers.counters().closed.all(), []);
+}
+
+#[test]
+fn a_frame_that_has_no_place_at_the_nodes_socket_ends_the_talk_and_not_the_connection() {
+    let Pair { a, b, node: _node, .. } = pair();
+    let many = frame::encode(PeerKind::PullMany.into(), 0, 9, &v1::PullMany { ids: vec![7] });
+    let pull = |way: v1::Way| v1::Pull { id: 7, bytes: MIB, way: way.into(), ..v1::Pull::default() };
+    let stream = frame::encode(PeerKind::Pull.into(), 0, 9, &pull(v1::Way::Stream));
+    let nameless = frame::encode(PeerKind::Pull.into(), 0, 0, &pull(v1::Way::Shm));
+    let unasked = frame::encode(PeerKind::Pull.into(), frame::REPLY, 9, &v1::PullHead::default());
+    let longer = [frame::encode(PeerKind::Pull.into(), 0, 9, &pull(v1::Way::Shm)), vec![0]].concat();
+    for (number, wrong) in [many, stream, nameless, unasked, longer, vec![1, 2, 3]].into_iter().enumerate() {
+        met(&a, &b);
+        assert!(link(&a, "b").ways.shm().unwrap().ask(&wrong));
+        let protocol = || b.peers.counters().node_closed.count("protocol");
+        until("the talk is over", || protocol() == number as u64 + 1);
+    }
+    met(&a, &b);
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    assert!(bytes_of(&a.mapped("b", 7, MIB).unwrap()) == b.own_bytes(7));
+    assert!(!link(&a, "b").ways.shm().unwrap().ask(&vec![0; 40_000]), "it is longer than a frame may be");
+    until("nothing is leased", || b.twin.leased() == 0);
+    assert_eq!((a.peers.counters().closed.all(), b.peers.counters().closed.all()), (vec![], vec![]));
+}
+
+#[test]
+fn with_a_peer_that_does_not_know_of_it_nothing_is_asked_at_the_nodes_socket() {
+    let (table, node) = (Arc::new(Table::default()), tempfile::tempdir().unwrap());
+    let old = Start { version: 5, node: Some(node.path().to_owned()), ..Start::new("b") }.start(&table);
+    let a = start("a", node.path(), &table);
+    met(&a, &old);
+    for (reader, owner, from) in [(&a, &old, "b"), (&old, &a, "a")] {
+        owner.twin.add(7, sealed(&owner.arena, MIB, 1), 1);
+        assert!(!link(reader, from).maps_at_node());
+        assert!(bytes_of(&reader.mapped(from, 7, MIB).unwrap()) == owner.own_bytes(7));
+        until("nothing is leased", || owner.twin.leased() == 0);
+    }
+    let closed = |one: &One| one.peers.counters().node_closed.all();
+    assert_eq!((closed(&a), closed(&old)), (vec![], vec![]));
 }
 
 #[test]

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use tensorlane_proto::frame::PEER_VERSION;
 use tensorlane_proto::{Failure, Range, Reason, Selection, Transport};
 
 use super::proxy::Proxy;
 use super::world::*;
+use crate::peer::transport::shm::AT_NODE_SINCE;
 use crate::peer::{FallBack, LanesConfig, MapFailed, Path, Way as Taken};
 
 mod broken;
@@ -24,8 +26,19 @@ pub(super) struct Way {
     pub(super) counted: &'static str,
     pub(super) name: &'static str,
     pub(super) lanes: LanesConfig,
-    /// Bytes come into a landing of the reader's; else they stay where they are and are mapped.
-    pub(super) lands: bool,
+    /// Bytes stay where they are and are mapped, in this version of the protocol; else they come into a landing of the reader's.
+    pub(super) maps: Option<u32>,
+}
+
+impl Way {
+    pub(super) fn lands(&self) -> bool {
+        self.maps.is_none()
+    }
+
+    /// Whether a pull needs the connection: maps are asked for at the node's socket where both ends can.
+    fn is_asked_on_it(&self) -> bool {
+        self.maps.is_none_or(|version| version < AT_NODE_SINCE)
+    }
 }
 
 pub(super) const NONE: LanesConfig = LanesConfig {
@@ -39,23 +52,24 @@ pub(super) const NONE: LanesConfig = LanesConfig {
 };
 
 /// All of them.
-const WAYS: [Way; 6] = [
-    Way { counted: "shm", name: "shared memory", lanes: NONE, lands: false },
-    Way { counted: "stream", name: "stream", lanes: NONE, lands: true },
-    Way { counted: "lanes", name: "one lane in TLS", lanes: LanesConfig { count: 1, ..NONE }, lands: true },
+const WAYS: [Way; 7] = [
+    Way { counted: "shm", name: "shared memory", lanes: NONE, maps: Some(PEER_VERSION) },
     Way {
-        counted: "lanes",
-        name: "three lanes in TLS",
-        lanes: LanesConfig { count: 3, ..NONE },
-        lands: true,
+        counted: "shm",
+        name: "shared memory, asked for on the control connection",
+        lanes: NONE,
+        maps: Some(AT_NODE_SINCE - 1),
     },
+    Way { counted: "stream", name: "stream", lanes: NONE, maps: None },
+    Way { counted: "lanes", name: "one lane in TLS", lanes: LanesConfig { count: 1, ..NONE }, maps: None },
+    Way { counted: "lanes", name: "three lanes in TLS", lanes: LanesConfig { count: 3, ..NONE }, maps: None },
     Way {
         counted: "lanes",
         name: "three plain lanes",
         lanes: LanesConfig { count: 3, plain: true, ..NONE },
-        lands: true,
+        maps: None,
     },
-    Way { counted: "quic", name: "two lanes on QUIC", lanes: LanesConfig { quic: 2, ..NONE }, lands: true },
+    Way { counted: "quic", name: "two lanes on QUIC", lanes: LanesConfig { quic: 2, ..NONE }, maps: None },
 ];
 
 /// Two peers with a connection between them, which `a` dialed through the proxy.
@@ -72,24 +86,25 @@ impl Pair {
     pub(super) fn new(way: &'static Way) -> Self {
         let table = Arc::new(Table::default());
         let dir = tempfile::tempdir().unwrap();
-        let node = || (!way.lands).then(|| dir.path().to_owned());
-        let b = Start { lanes: way.lanes, node: node(), ..Start::new("b") }.start(&table);
+        let node = || (!way.lands()).then(|| dir.path().to_owned());
+        let version = way.maps.unwrap_or(PEER_VERSION);
+        let b = Start { lanes: way.lanes, node: node(), version, ..Start::new("b") }.start(&table);
         let proxy = Proxy::new(b.peers.bound_address());
         table.list("b", proxy.address, b.fingerprint);
-        let a = Start { listed: Some(nowhere()), lanes: way.lanes, node: node(), ..Start::new("a") }
-            .start(&table);
+        let listed = Some(nowhere());
+        let a = Start { listed, lanes: way.lanes, node: node(), version, ..Start::new("a") }.start(&table);
         until("a reached b through the proxy", || {
             let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
             a.peers.is_connected(&name("b")) && b.peers.is_connected(&name("a"))
         });
         let pair = Self { table, a, b, proxy, way, node: dir };
-        until("they have met, if they are to", || way.lands || (pair.a.shares("b") && pair.b.shares("a")));
+        until("they have met, if they are to", || way.lands() || (pair.a.shares("b") && pair.b.shares("a")));
         pair
     }
 
     /// All bytes of a tensor, in this way; or in the next best one, as the verbs do where it is lost.
     fn get(&self, reader: &One, from: &str, id: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
-        if self.way.lands {
+        if self.way.lands() {
             return reader.get(from, id, bytes);
         }
         match reader.mapped(from, id, bytes) {
@@ -120,7 +135,7 @@ impl Pair {
 
 /// For the ways that bring bytes.
 fn for_all(case: impl Fn(Pair)) {
-    for way in WAYS.iter().filter(|way| way.lands) {
+    for way in WAYS.iter().filter(|way| way.lands()) {
         case(Pair::new(way));
     }
 }

@@ -5,12 +5,12 @@ use super::*;
 
 const THREE: LanesConfig = LanesConfig { count: 3, patience: Duration::from_secs(2), ..NONE };
 const WAYS: [Way; 2] = [
-    Way { counted: "lanes", name: "three lanes in TLS", lanes: THREE, lands: true },
+    Way { counted: "lanes", name: "three lanes in TLS", lanes: THREE, maps: None },
     Way {
         counted: "lanes",
         name: "three plain lanes",
         lanes: LanesConfig { plain: true, ..THREE },
-        lands: true,
+        maps: None,
     },
 ];
 

@@ -20,7 +20,7 @@ fn left_for_stream(why: FallBack) -> Vec<Path> {
 #[test]
 fn pulls_go_on_without_lanes_where_none_comes() {
     const PATIENT: LanesConfig = LanesConfig { count: 2, patience: Duration::from_millis(100), ..NONE };
-    const WAY: Way = Way { counted: "stream", name: "no lanes", lanes: PATIENT, lands: true };
+    const WAY: Way = Way { counted: "stream", name: "no lanes", lanes: PATIENT, maps: None };
     let pair = Pair::new(&WAY);
     pair.proxy.connections_max.store(1, Ordering::SeqCst);
     for (reader, owner, from) in pair.both_ways() {
@@ -39,7 +39,7 @@ fn pulls_go_on_without_lanes_where_none_comes() {
 #[test]
 fn pulls_go_on_without_lanes_that_come_and_bring_nothing() {
     const PATIENT: LanesConfig = LanesConfig { count: 2, patience: Duration::from_secs(1), ..NONE };
-    const WAY: Way = Way { counted: "stream", name: "lanes that are silent", lanes: PATIENT, lands: true };
+    const WAY: Way = Way { counted: "stream", name: "lanes that are silent", lanes: PATIENT, maps: None };
     // The first connection is spared: it must be the one that pulls are asked for on, and no attempt before it.
     let is_spared = |pair: &Pair| pair.proxy.connections.load(Ordering::SeqCst) == 1;
     let pair =
@@ -56,7 +56,7 @@ fn pulls_go_on_without_lanes_that_come_and_bring_nothing() {
 fn a_pull_whose_deadline_is_near_does_not_wait_for_lanes_until_then() {
     // Were it not for the deadline, it would wait for an hour.
     const PATIENT: LanesConfig = LanesConfig { count: 2, patience: Duration::from_secs(3600), ..NONE };
-    const WAY: Way = Way { counted: "stream", name: "patient", lanes: PATIENT, lands: true };
+    const WAY: Way = Way { counted: "stream", name: "patient", lanes: PATIENT, maps: None };
     let pair = Pair::new(&WAY);
     pair.proxy.connections_max.store(1, Ordering::SeqCst);
     for (reader, owner, from) in pair.both_ways() {
@@ -69,7 +69,7 @@ fn a_pull_whose_deadline_is_near_does_not_wait_for_lanes_until_then() {
 
 #[test]
 fn a_peer_that_takes_no_lanes_is_served_without_and_that_is_told() {
-    const WAY: Way = Way { counted: "stream", name: "stream", lanes: NONE, lands: true };
+    const WAY: Way = Way { counted: "stream", name: "stream", lanes: NONE, maps: None };
     let pair = Pair::new(&WAY);
     let c = Start { lanes: LanesConfig { count: 2, ..NONE }, ..Start::new("c") }.start(&pair.table);
     connect(&c, &pair.b);
@@ -87,7 +87,7 @@ fn a_peer_that_takes_no_lanes_is_served_without_and_that_is_told() {
 #[test]
 fn lanes_without_work_end_and_come_back_when_there_is_some() {
     const SHORT: LanesConfig = LanesConfig { count: 2, idle: Duration::from_millis(500), ..NONE };
-    const WAY: Way = Way { counted: "lanes", name: "short lanes", lanes: SHORT, lands: true };
+    const WAY: Way = Way { counted: "lanes", name: "short lanes", lanes: SHORT, maps: None };
     let pair = Pair::new(&WAY);
     for (reader, owner, from) in pair.both_ways() {
         owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);

@@ -59,12 +59,12 @@ fn get_over_wires_that_fail(pair: &Pair) {
         let (_, owner, _) = way;
         owner.twin.add(7, sealed(&owner.arena, bytes, 1), 1);
         for n in small {
-            let is_short = n < LESS_THAN_A_MESSAGE;
+            let is_short = n < LESS_THAN_A_MESSAGE && pair.way.is_asked_on_it();
             get_cut(pair, way, asks, n, is_short);
-            get_cut(pair, way, comes, n, is_short || pair.way.lands);
+            get_cut(pair, way, comes, n, is_short || pair.way.lands());
         }
         for n in large.clone() {
-            get_cut(pair, way, comes, n, pair.way.lands);
+            get_cut(pair, way, comes, n, pair.way.lands());
         }
     }
     pair.assert_over();

@@ -6,7 +6,7 @@ static PLAIN: Way = Way {
     counted: "lanes",
     name: "two plain lanes",
     lanes: LanesConfig { count: 2, plain: true, patience: PATIENCE, ..NONE },
-    lands: true,
+    maps: None,
 };
 
 #[test]

@@ -79,6 +79,13 @@ impl<F: Clone> Maps<F> {
         std::mem::take(&mut self.to_ask)
     }
 
+    /// One of them could not be asked for.
+    pub(super) fn ask_again(&mut self, segment: u32) {
+        if self.is_wanted(segment) && !self.to_ask.contains(&segment) {
+            self.to_ask.push(segment);
+        }
+    }
+
     /// Whether somebody waits for a segment.
     pub(super) fn is_wanted(&self, segment: u32) -> bool {
         self.waiting.contains_key(&segment)
@@ -124,8 +131,14 @@ mod tests {
         assert!(maps.is_wanted(7) && !maps.is_wanted(9));
         assert_eq!((maps.came(7, 'a'), maps.find(4, 7)), (vec![1, 2], Found::Here('a')));
         assert_eq!((maps.gone(8), maps.gone(8)), (vec![3], vec![]));
+        // Nobody waits for it any more.
+        maps.ask_again(8);
+        assert!(maps.asks().is_empty());
         // It may be there the next time.
         assert_eq!((maps.find(5, 8), maps.asks()), (Found::Later, vec![8]));
+        maps.ask_again(8);
+        maps.ask_again(8);
+        assert_eq!(maps.asks(), vec![8]);
     }
 
     #[test]

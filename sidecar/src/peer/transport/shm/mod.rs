@@ -3,16 +3,20 @@
 //!
 //! ```text
 //!   reader                                                          owner
-//!     | Pull { way shm }                                  (control)   |  leased; the block is kept (`lent`)
-//!     | PullHead { place: segment, offset }               (control)   |
+//!     | Pull { way shm }                            (node's socket)  |  leased; the block is kept (`lent`)
+//!     | PullHead { place: segment, offset }         (node's socket)  |
 //!     | Want { segment }, once a segment             (node's socket)  |
 //!     | Segment, memory, witness                     (node's socket)  |  only a segment with a block in `lent`
 //!     |   ... mapped, handed on to clients ...                        |
 //!     | PullDone                                          (control)   |  the block is let go
 //! ```
+//! What is asked at the node's socket is answered there or not at all: when the socket is lost, whatever was not answered is given
+//! up on the control connection, and PullDone may overtake its Pull. With a peer of an earlier version, and where many calls are
+//! under way, both go on the control connection.
 //! When the connection ends without PullDone the block is kept until the witness ends: until nobody maps it any more.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -32,6 +36,7 @@ use crate::peer::outbox::Outbox;
 use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::shared::Shared;
 
+mod at_node;
 mod bind;
 mod directory;
 mod maps;
@@ -52,6 +57,8 @@ pub(in crate::peer) const MAPS_MAX: usize = 1 << 16;
 /// How often one end of a connection is given a segment while it, or a client of it, still maps it: each costs a descriptor
 /// here. It asks again only after it has let go of the map itself. Beyond it tensors come another way.
 const GIVEN_MAX: u32 = 8;
+/// The first version of the protocol in which maps are asked for at the node's socket.
+pub(in crate::peer) const AT_NODE_SINCE: u32 = 6;
 /// How long an answer on the node's socket may take to be taken.
 const STALL: Duration = Duration::from_secs(2);
 
@@ -136,6 +143,29 @@ impl Shm {
         self.meeting.lock().is_pending(Instant::now())
     }
 
+    /// Asks for a map; whether the socket has taken the question.
+    pub(in crate::peer) fn ask(&self, frame: &[u8]) -> bool {
+        let Some(socket) = self.meeting.lock().socket() else { return false };
+        match wire::send_frame(&socket, frame, false) {
+            Ok(()) => true,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => false,
+            Err(_) => {
+                self.hang_up();
+                false
+            }
+        }
+    }
+
+    /// Keeps the block of a map for as long as the other end may use it.
+    pub(in crate::peer) fn keep(&self, bulk: &Bulk) -> Result<(), SendError> {
+        let mut lent = self.lent.lock();
+        if lent.ended {
+            return Err(SendError::Closed);
+        }
+        lent.blocks.extend(bulk.source.block().map(|block| (bulk.call, block.clone())));
+        Ok(())
+    }
+
     /// A call of ours needs a segment. Called under the lock of the peer's calls.
     pub(in crate::peer) fn find(&self, call: u64, segment: u32) -> Found<Foreign> {
         self.maps.lock().find(call, segment)
@@ -171,10 +201,14 @@ impl Shm {
         }
         // Before it is known that they have met: whoever knows asks for maps at once.
         self.maps.lock().open();
-        if !self.meeting.lock().begin(&socket) {
-            return;
-        }
-        let welcomed = welcome.map_or(Ok(()), |until| bind::welcome(&socket, until));
+        let welcomed = {
+            let mut meeting = self.meeting.lock();
+            if !meeting.begin(&socket) {
+                return;
+            }
+            // Whoever finds the socket says something at once, and this must come before it. It is one byte, and the first.
+            welcome.map_or(Ok(()), |until| bind::welcome(&socket, until))
+        };
         // An answer on the socket may have set another time.
         let prepared = welcomed.and_then(|()| socket.set_write_timeout(Some(STALL)));
         shared.counters.node_opened.add(if self.dials { "us" } else { "them" });
@@ -203,6 +237,10 @@ impl Shm {
                 (Message::Gone { segment }, _) => {
                     let calls = self.maps.lock().gone(segment);
                     give_up(shared, link, calls, "the owner does not give the segment");
+                }
+                (Message::Frame { bytes }, _) => {
+                    let frame = wire::receive_frame(socket, bytes)?;
+                    at_node::take(shared, link, socket, &frame)?;
                 }
                 (Message::Segment { .. }, None) => return Err(NodeEnd::Wrong("a segment came alone")),
             }
@@ -233,9 +271,18 @@ impl Shm {
 
     /// The talk is over.
     fn parted(&self, shared: &Arc<Shared>, link: &Arc<Link>, end: &NodeEnd) {
+        // From here on the socket takes nothing more: what it has taken is known, and given up below.
+        self.hang_up();
         let (here, calls) = self.maps.lock().close();
         here.iter().for_each(Foreign::orphan);
         drop(here);
+        // Before the two can meet again: what is asked then is answered.
+        let unanswered = link.peer.state.lock().all_awaiting_node(link.id);
+        for call in unanswered {
+            let failure = Failure::new(Reason::PeerUnreachable, "the node's socket was lost");
+            let todo = link.peer.state.lock().lost_at_node(call, link.id, failure);
+            shared.perform(todo);
+        }
         self.meeting.lock().end(Instant::now());
         shared.counters.node_closed.add(end.label());
         tracing::info!(peer = %link.peer.name, %end, "memory is not shared with the peer any more");
@@ -276,13 +323,7 @@ impl Transport for Shm {
     }
 
     fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
-        {
-            let mut lent = self.lent.lock();
-            if lent.ended {
-                return Err(SendError::Closed);
-            }
-            lent.blocks.extend(bulk.source.block().map(|block| (bulk.call, block.clone())));
-        }
+        self.keep(&bulk)?;
         self.outbox.submit(head)
     }
 
@@ -299,10 +340,15 @@ impl Transport for Shm {
         let asks = self.maps.lock().asks();
         let socket = self.meeting.lock().socket();
         if let Some(socket) = &socket {
-            let asked =
-                asks.into_iter().try_for_each(|segment| wire::send(socket, Message::Want { segment }));
-            if asked.is_err() {
-                self.hang_up();
+            for segment in asks {
+                match wire::send(socket, Message::Want { segment }) {
+                    Ok(()) => {}
+                    // The other end reads slowly: it is asked at the next look.
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        self.maps.lock().ask_again(segment);
+                    }
+                    Err(_) => self.hang_up(),
+                }
             }
         }
         let now = Instant::now();

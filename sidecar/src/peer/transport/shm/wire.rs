@@ -1,15 +1,20 @@
-//! What is said on the node's socket once it is bound: 16 bytes a message, and a segment's two descriptors with it.
+//! What is said on the node's socket once it is bound: 16 bytes a message, and a segment's two descriptors or a frame with it.
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use tensorlane_memory::passing;
 
 /// Bytes of a message: kind, three that are 0, segment, bytes; little-endian.
 const BYTES: usize = 16;
+
+/// Longest frame: of a size that the kernel takes whole or not at all, so that what several threads send does not mix. The head
+/// of a tensor with all the metadata that it may have is shorter.
+pub(super) const FRAME_MAX: usize = 32 << 10;
 
 /// A message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +25,8 @@ pub(super) enum Message {
     Segment { segment: u32, bytes: u64 },
     /// It is not to be had.
     Gone { segment: u32 },
+    /// A frame of so many bytes follows, as on the control connection.
+    Frame { bytes: u32 },
 }
 
 /// Why the talk is over.
@@ -34,6 +41,9 @@ pub(super) enum NodeEnd {
     /// What it gave is no segment that can be read safely.
     #[error("what it gave is no segment: {0}")]
     Segment(#[from] tensorlane_memory::ImportError),
+    /// It sent a frame that it may not send, or not there.
+    #[error("{0}")]
+    Frame(String),
     /// The socket.
     #[error("{0}")]
     Socket(#[from] io::Error),
@@ -44,7 +54,7 @@ impl NodeEnd {
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::Closed => "closed",
-            Self::Wrong(_) => "protocol",
+            Self::Wrong(_) | Self::Frame(_) => "protocol",
             Self::Segment(_) => "segment",
             Self::Socket(_) => "socket",
         }
@@ -57,6 +67,7 @@ impl Message {
             Self::Want { segment } => (1, segment, 0),
             Self::Segment { segment, bytes } => (2, segment, bytes),
             Self::Gone { segment } => (3, segment, 0),
+            Self::Frame { bytes } => (4, 0, u64::from(bytes)),
         };
         let mut message = [0; BYTES];
         message[0] = kind;
@@ -66,12 +77,15 @@ impl Message {
     }
 
     fn decode(message: [u8; BYTES]) -> Option<Self> {
+        const MOST: u64 = FRAME_MAX as u64;
         let [kind, 0, 0, 0, s0, s1, s2, s3, bytes @ ..] = message else { return None };
         let segment = u32::from_le_bytes([s0, s1, s2, s3]);
-        match (kind, u64::from_le_bytes(bytes)) {
+        let bytes = u64::from_le_bytes(bytes);
+        match (kind, bytes) {
             (1, 0) => Some(Self::Want { segment }),
             (2, bytes) if bytes > 0 => Some(Self::Segment { segment, bytes }),
             (3, 0) => Some(Self::Gone { segment }),
+            (4, 1..=MOST) if segment == 0 => Some(Self::Frame { bytes: bytes as u32 }),
             _ => None,
         }
     }
@@ -106,8 +120,42 @@ pub(super) fn give(
     }
 }
 
-/// The next message, with the descriptors of a segment.
+/// Sends a frame, in one piece: without waiting where nothing is lost by that, else for as long as the socket allows.
+pub(super) fn send_frame(socket: &UnixStream, frame: &[u8], waits: bool) -> io::Result<()> {
+    let bytes = u32::try_from(frame.len()).ok().filter(|_| frame.len() <= FRAME_MAX);
+    let bytes = bytes.filter(|bytes| *bytes > 0).ok_or(io::ErrorKind::InvalidInput)?;
+    let mut whole = Vec::with_capacity(BYTES + frame.len());
+    whole.extend_from_slice(&Message::Frame { bytes }.encode());
+    whole.extend_from_slice(frame);
+    let flags = if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
+    loop {
+        match rustix::net::send(socket, &whole, flags) {
+            Ok(sent) if sent == whole.len() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// The frame that was announced.
+pub(super) fn receive_frame(socket: &UnixStream, bytes: u32) -> Result<Vec<u8>, NodeEnd> {
+    let mut frame = vec![0; bytes as usize];
+    let mut socket = socket;
+    socket.read_exact(&mut frame).map_err(|error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => NodeEnd::Closed,
+        _ => NodeEnd::Socket(error),
+    })?;
+    Ok(frame)
+}
+
+/// The next message, with the descriptors of a segment. Waits in `poll`: a thread that sleeps in a read is woken for nothing
+/// whenever the other end takes what was written to it.
 pub(super) fn receive(socket: &UnixStream) -> Result<(Message, Option<(OwnedFd, OwnedFd)>), NodeEnd> {
+    match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(NodeEnd::Socket(error.into())),
+    }
     let (mut message, mut have, mut fds) = ([0; BYTES], 0, Vec::new());
     while have < BYTES {
         match passing::receive(socket.as_fd(), &mut message[have..], &mut fds)? {
@@ -121,7 +169,9 @@ pub(super) fn receive(socket: &UnixStream) -> Result<(Message, Option<(OwnedFd, 
         (Message::Segment { .. }, Some(memory), Some(witness), true) => {
             Ok((message, Some((memory, witness))))
         }
-        (Message::Want { .. } | Message::Gone { .. }, None, None, true) => Ok((message, None)),
+        (Message::Want { .. } | Message::Gone { .. } | Message::Frame { .. }, None, None, true) => {
+            Ok((message, None))
+        }
         _ => Err(NodeEnd::Wrong("a message came with the wrong number of descriptors")),
     }
 }
@@ -136,6 +186,7 @@ mod tests {
             Message::Want { segment: 7 },
             Message::Segment { segment: u32::MAX, bytes: 1 << 40 },
             Message::Gone { segment: 0 },
+            Message::Frame { bytes: FRAME_MAX as u32 },
         ] {
             assert_eq!(Message::decode(message.encode()), Some(message));
             for at in 0..4 {
@@ -147,6 +198,39 @@ mod tests {
         let mut longer = Message::Want { segment: 7 }.encode();
         longer[9] = 1;
         assert_eq!(Message::decode(longer), None);
+    }
+
+    #[test]
+    fn a_frame_is_read_back_and_one_that_is_too_long_is_not_sent() {
+        let (a, b) = UnixStream::pair().unwrap();
+        for frame in [vec![7; 1], vec![8; FRAME_MAX]] {
+            send_frame(&a, &frame, true).unwrap();
+            let (message, _) = receive(&b).unwrap();
+            assert_eq!(message, Message::Frame { bytes: frame.len() as u32 });
+            assert!(receive_frame(&b, frame.len() as u32).unwrap() == frame);
+        }
+        for wrong in [vec![], vec![9; FRAME_MAX + 1]] {
+            let refused = send_frame(&a, &wrong, false).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+        send(&a, Message::Frame { bytes: 4 }).unwrap();
+        drop(a);
+        assert!(matches!(receive(&b), Ok((Message::Frame { bytes: 4 }, None))));
+        assert!(matches!(receive_frame(&b, 4), Err(NodeEnd::Closed)));
+    }
+
+    #[test]
+    fn a_full_socket_takes_a_frame_whole_or_not_at_all() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let frame = vec![7; FRAME_MAX];
+        let sent = (0..1000).take_while(|_| send_frame(&a, &frame, false).is_ok()).count();
+        assert!((1..1000).contains(&sent), "{sent}");
+        drop(a);
+        for _ in 0..sent {
+            assert!(matches!(receive(&b), Ok((Message::Frame { .. }, None))));
+            assert!(receive_frame(&b, FRAME_MAX as u32).unwrap() == frame);
+        }
+        assert!(matches!(receive(&b), Err(NodeEnd::Closed)));
     }
 
     #[test]
