@@ -26,8 +26,7 @@ use super::record::RecordError;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
 use super::slowest;
-use super::transport::shm::AT_NODE_SINCE;
-use super::transport::shm::SocketName;
+use super::transport::shm::{AT_NODE_SINCE, SocketName};
 use super::transport::{Way, Ways};
 
 /// Why a connection ended.

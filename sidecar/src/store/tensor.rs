@@ -81,7 +81,7 @@ impl Taken {
         &self.tensor.block
     }
 
-    /// The same, for the last time: how the bytes came is moved into it.
+    /// The answer as [`Self::to_wire`] makes it, for the last time: how the bytes came is moved into it.
     pub fn take_to_wire(&mut self) -> v1::Acquired {
         let moved = self.moved.take();
         v1::Acquired { moved, ..self.to_wire() }

@@ -15,7 +15,7 @@ use tensorlane_proto::negotiate::SameNode;
 
 use super::world::*;
 use crate::peer::link::Link;
-use crate::peer::remote::Carrier;
+use crate::peer::remote::{Carrier, Peer};
 use crate::peer::{LanesConfig, MapFailed};
 
 const MIB: u64 = 1 << 20;
@@ -142,9 +142,14 @@ fn a_map_that_is_cancelled_gives_its_lease_back() {
     assert_eq!(a.peers.counters().closed.all(), []);
 }
 
+/// What one knows of another.
+fn known(one: &One, other: &str) -> Arc<Peer> {
+    one.peers.shared.known_peer(&name(other)).unwrap()
+}
+
 /// The connection of one to another.
 fn link(one: &One, to: &str) -> Arc<Link> {
-    let link = one.peers.shared.known_peer(&name(to)).unwrap().state.lock().link.clone();
+    let link = known(one, to).state.lock().link.clone();
     link.expect("they are connected")
 }
 
@@ -155,7 +160,7 @@ fn a_socket_that_is_lost_under_maps_fails_them_and_leaves_no_lease_and_the_conne
     let (mut lost, mut cancelled) = (0, 0);
     for round in 0..8 {
         met(&a, &b);
-        let cut = link(if round % 2 == 0 { &a } else { &b }, if round % 2 == 0 { "b" } else { "a" });
+        let cut = if round % 2 == 0 { link(&a, "b") } else { link(&b, "a") };
         std::thread::scope(|scope| {
             let maps = scope.spawn(|| (0..400).map(|_| a.map("b", 7, MIB)).collect::<Vec<_>>());
             until("some were asked for", || b.twin.leased() > 0 || maps.is_finished());
@@ -192,7 +197,7 @@ fn a_word_that_a_map_is_over_may_overtake_it() {
     let link = link(&a, "b");
     let call = 1 << 40;
     link.submit(frame::encode(PeerKind::PullDone.into(), 0, call, &v1::PullDone { id: 7, holds: false }));
-    let known = b.peers.shared.known_peer(&name("a")).unwrap();
+    let known = known(&b, "a");
     until("it is there", || known.state.lock().is_done_early(call));
     let pull = v1::Pull { id: 7, bytes: MIB, way: v1::Way::Shm.into(), ..v1::Pull::default() };
     assert!(link.ways.shm().unwrap().ask(&frame::encode(PeerKind::Pull.into(), 0, call, &pull)));
@@ -210,7 +215,7 @@ fn calls_of_a_peers_next_life_are_not_taken_for_those_that_were_over_early() {
         let done = v1::PullDone { id: 7, holds: false };
         link(&b, "a").submit(frame::encode(PeerKind::PullDone.into(), 0, call, &done));
     }
-    let known = a.peers.shared.known_peer(&name("b")).unwrap();
+    let known = known(&a, "b");
     until("they are there", || known.state.lock().is_done_early(49));
     b.peers.stop();
     drop(b);
@@ -225,27 +230,22 @@ fn calls_of_a_peers_next_life_are_not_taken_for_those_that_were_over_early() {
 #[test]
 fn what_was_asked_for_on_the_control_connection_is_not_answered_at_the_nodes_socket() {
     let Pair { a, b, node: _node, .. } = pair();
-    b.twin.add(7, sealed(&b.arena, 8 * MIB, 1), 1);
-    b.twin.hold_inquiries.store(true, Ordering::SeqCst);
-    let inquire = v1::Inquire { targets: vec![v1::Target::default()], wait_ms: 60_000, copies: false };
-    let deadline = Instant::now() + PATIENCE;
-    let (tell, told) = std::sync::mpsc::channel();
-    let asked = a.peers.inquire(&name("b"), Some(b.key().incarnation), inquire, deadline, move |answer| {
-        let _ = tell.send(answer);
-    });
-    until("it was asked", || !b.twin.held.lock().is_empty());
-    let open: Vec<u64> =
-        a.peers.shared.known_peer(&name("b")).unwrap().state.lock().calls.keys().copied().collect();
-    for call in open {
-        met(&a, &b);
-        let failed =
-            frame::encode(PeerKind::Pull.into(), frame::REPLY | frame::FAILED, call, &v1::Failure::default());
-        let before = a.peers.counters().node_closed.count("protocol");
+    b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
+    let expected = b.own_bytes(7);
+    // Until it is let go the owner answers nothing.
+    let tensors = b.twin.tensors.lock();
+    std::thread::scope(|scope| {
+        let getting = scope.spawn(|| a.get("b", 7, MIB));
+        let asked = || known(&a, "b").state.lock().calls.keys().next().copied();
+        until("it is under way", || asked().is_some());
+        let flags = frame::REPLY | frame::FAILED;
+        let failed = frame::encode(PeerKind::Pull.into(), flags, asked().unwrap(), &v1::Failure::default());
         assert!(link(&b, "a").ways.shm().unwrap().ask(&failed));
-        until("the talk is over", || a.peers.counters().node_closed.count("protocol") == before + 1);
-    }
-    assert!(told.try_recv().is_err(), "the question stands");
-    asked.cancel();
+        until("the talk is over", || a.peers.counters().node_closed.count("protocol") == 1);
+        drop(tensors);
+        assert!(getting.join().unwrap().unwrap() == expected, "the question stood");
+    });
+    until("nothing is leased", || b.twin.leased() == 0);
     assert_eq!(a.peers.counters().closed.all(), []);
 }
 

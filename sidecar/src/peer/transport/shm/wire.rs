@@ -93,11 +93,15 @@ impl Message {
 
 /// Sends a message without waiting. One that does not read has answers to take before it gets more.
 pub(super) fn send(socket: &UnixStream, message: Message) -> io::Result<()> {
-    let bytes = message.encode();
+    send_whole(socket, &message.encode(), false)
+}
+
+/// Sends bytes that are few enough for the kernel to take them whole, or not at all.
+fn send_whole(socket: &UnixStream, bytes: &[u8], waits: bool) -> io::Result<()> {
+    let flags = if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
     loop {
-        match rustix::net::send(socket, &bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(BYTES) => return Ok(()),
-            // The kernel takes so few bytes whole, or not at all.
+        match rustix::net::send(socket, bytes, flags) {
+            Ok(sent) if sent == bytes.len() => return Ok(()),
             Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -127,15 +131,7 @@ pub(super) fn send_frame(socket: &UnixStream, frame: &[u8], waits: bool) -> io::
     let mut whole = Vec::with_capacity(BYTES + frame.len());
     whole.extend_from_slice(&Message::Frame { bytes }.encode());
     whole.extend_from_slice(frame);
-    let flags = if waits { SendFlags::NOSIGNAL } else { SendFlags::NOSIGNAL | SendFlags::DONTWAIT };
-    loop {
-        match rustix::net::send(socket, &whole, flags) {
-            Ok(sent) if sent == whole.len() => return Ok(()),
-            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
+    send_whole(socket, &whole, waits)
 }
 
 /// The frame that was announced.
