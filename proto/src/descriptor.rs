@@ -115,6 +115,11 @@ impl Metadata {
         self.0.get(key).map(String::as_str)
     }
 
+    /// All entries, as they are kept.
+    pub(crate) const fn entries(&self) -> &BTreeMap<String, String> {
+        &self.0
+    }
+
     /// All entries, sorted by key.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()))

@@ -25,6 +25,7 @@ pub mod crd;
 pub mod descriptor;
 pub mod device;
 pub mod dtype;
+pub mod encoded;
 pub mod failure;
 pub mod frame;
 pub mod generated;

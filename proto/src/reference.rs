@@ -30,6 +30,7 @@ use crate::layout::{Layout, MAX_TENSOR_BYTES, Shape};
 mod parse;
 mod shape;
 
+pub use parse::SharedParts;
 pub use shape::{MAX_REFERENCE_DIMS, RefShape};
 
 /// The most bytes of a reference. The longest that can be made has some 800.
@@ -123,7 +124,13 @@ pub struct Reference {
 impl Hash for Reference {
     /// Not of the names: an incarnation is of one peer, and the names are most of the bytes.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (self.incarnation, self.id, self.bytes, self.dtype, &self.shape).hash(state);
+        let mut words = [0; 34];
+        words[..16].copy_from_slice(&self.incarnation.0.to_le_bytes());
+        words[16..24].copy_from_slice(&self.id.to_le_bytes());
+        words[24..32].copy_from_slice(&self.bytes.to_le_bytes());
+        words[32..].copy_from_slice(&self.dtype.code().to_le_bytes());
+        state.write(&words);
+        self.shape.hash(state);
     }
 }
 
@@ -182,27 +189,24 @@ impl Reference {
 
     /// The text, in one allocation. `to_string` gives the same.
     pub fn encode(&self) -> String {
-        let mut text = String::with_capacity(128 + self.exchange.as_str().len() + self.peer.as_str().len());
-        text.push_str(SCHEME);
-        text.push_str(VERSION);
-        text.push(':');
-        text.push_str(self.exchange.as_str());
-        text.push('/');
-        text.push_str(self.peer.as_str());
-        text.push('/');
+        let (exchange, peer) = (self.exchange.as_str(), self.peer.as_str());
+        let mut text = Vec::with_capacity(128 + exchange.len() + peer.len());
+        for part in [SCHEME, VERSION, ":", exchange, "/", peer, "/"] {
+            text.extend_from_slice(part.as_bytes());
+        }
         push_hex::<32>(&mut text, self.incarnation.0);
-        text.push('/');
+        text.push(b'/');
         push_decimal(&mut text, self.id);
-        text.push('/');
-        text.push_str(self.dtype.name());
-        text.push('.');
+        text.push(b'/');
+        text.extend_from_slice(self.dtype.name().as_bytes());
+        text.push(b'.');
         self.shape.push(&mut text);
-        text.push('/');
+        text.push(b'/');
         push_decimal(&mut text, self.bytes);
-        let checksum = checksum::crc32c(text.as_bytes());
-        text.push('/');
+        let checksum = checksum::crc32c(&text);
+        text.push(b'/');
         push_hex::<8>(&mut text, u128::from(checksum));
-        text
+        String::from_utf8(text).expect("names, digits and what stands between them are ASCII")
     }
 
     /// Reads a reference that may not even be text.
@@ -210,7 +214,15 @@ impl Reference {
     /// # Errors
     /// A [`ReferenceError`]; bytes that are no ASCII are garbled.
     pub fn from_bytes(bytes: &[u8]) -> Result<Reference, ReferenceError> {
-        parse::parse(bytes)
+        parse::parse(bytes, &mut SharedParts::default())
+    }
+
+    /// The same for one of many: parts that are spelled as those of the one before are shared with it.
+    ///
+    /// # Errors
+    /// As [`Reference::from_bytes`]; what was read before is known still.
+    pub fn from_bytes_sharing(bytes: &[u8], shared: &mut SharedParts) -> Result<Reference, ReferenceError> {
+        parse::parse(bytes, shared)
     }
 }
 
@@ -224,12 +236,12 @@ impl FromStr for Reference {
     type Err = ReferenceError;
 
     fn from_str(text: &str) -> Result<Reference, ReferenceError> {
-        parse::parse(text.as_bytes())
+        parse::parse(text.as_bytes(), &mut SharedParts::default())
     }
 }
 
 /// Appends a number without leading zeros. The formatting machinery would take longer than all the rest.
-fn push_decimal(text: &mut String, mut number: u64) {
+fn push_decimal(text: &mut Vec<u8>, mut number: u64) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     loop {
@@ -240,13 +252,13 @@ fn push_decimal(text: &mut String, mut number: u64) {
             break;
         }
     }
-    text.extend(digits[at..].iter().map(|&digit| char::from(digit)));
+    text.extend_from_slice(&digits[at..]);
 }
 
 /// Appends exactly `N` lower-case hexadecimal digits.
-fn push_hex<const N: usize>(text: &mut String, number: u128) {
+fn push_hex<const N: usize>(text: &mut Vec<u8>, number: u128) {
     let digit = |place: usize| b"0123456789abcdef"[(number >> (4 * place)) as usize & 15];
-    text.extend((0..N).rev().map(|place| char::from(digit(place))));
+    text.extend_from_slice(&std::array::from_fn::<u8, N, _>(|at| digit(N - 1 - at)));
 }
 
 #[cfg(test)]

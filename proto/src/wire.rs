@@ -149,8 +149,9 @@ impl From<&Layout> for v1::Descriptor {
     }
 }
 
-impl From<&Descriptor> for v1::Descriptor {
-    fn from(descriptor: &Descriptor) -> Self {
+impl v1::Descriptor {
+    /// All of it but what the user wrote beside it.
+    pub(crate) fn without_metadata(descriptor: &Descriptor) -> Self {
         let device = match descriptor.device {
             Device::Host => None,
             Device::Cuda { index, uuid } => Some(v1::Device {
@@ -158,8 +159,14 @@ impl From<&Descriptor> for v1::Descriptor {
                 cuda_uuid: uuid.map(|u| u.to_vec().into()).unwrap_or_default(),
             }),
         };
+        Self { device, ..Self::from(&descriptor.layout) }
+    }
+}
+
+impl From<&Descriptor> for v1::Descriptor {
+    fn from(descriptor: &Descriptor) -> Self {
         let metadata = descriptor.metadata.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
-        Self { device, metadata, ..Self::from(&descriptor.layout) }
+        Self { metadata, ..Self::without_metadata(descriptor) }
     }
 }
 

@@ -7,7 +7,48 @@ use super::*;
 use crate::identity::hex_u128;
 use crate::layout::MAX_DIMS;
 
-pub(super) fn parse(bytes: &[u8]) -> Result<Reference, ReferenceError> {
+/// Parts of the reference that was read before: those of the next one that are spelled the same are shared with it, which
+/// spares their checks and their memory.
+#[derive(Debug, Default)]
+pub struct SharedParts {
+    exchange: Option<ExchangeName>,
+    peer: Option<PeerName>,
+    shape: Option<(Box<str>, RefShape)>,
+}
+
+impl SharedParts {
+    fn exchange(&mut self, text: &str) -> Result<ExchangeName, ReferenceError> {
+        match &self.exchange {
+            Some(known) if known.as_str() == text => Ok(known.clone()),
+            _ => {
+                let name = ExchangeName::new(text).map_err(|_| wrong(Part::Exchange, text))?;
+                Ok(self.exchange.insert(name).clone())
+            }
+        }
+    }
+
+    fn peer(&mut self, text: &str) -> Result<PeerName, ReferenceError> {
+        match &self.peer {
+            Some(known) if known.as_str() == text => Ok(known.clone()),
+            _ => {
+                let name = PeerName::new(text).map_err(|_| wrong(Part::Peer, text))?;
+                Ok(self.peer.insert(name).clone())
+            }
+        }
+    }
+
+    fn shape(&mut self, text: &str) -> Result<RefShape, ReferenceError> {
+        match &self.shape {
+            Some((known, shape)) if **known == *text => Ok(shape.clone()),
+            _ => {
+                let shape = ref_shape(text).ok_or_else(|| wrong(Part::Shape, text))?;
+                Ok(self.shape.insert((text.into(), shape)).1.clone())
+            }
+        }
+    }
+}
+
+pub(super) fn parse(bytes: &[u8], shared: &mut SharedParts) -> Result<Reference, ReferenceError> {
     if bytes.len() > MAX_REFERENCE_BYTES {
         return Err(ReferenceError::TooLong { bytes: bytes.len() });
     }
@@ -17,7 +58,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Reference, ReferenceError> {
     if version != VERSION.as_bytes() {
         return Err(ReferenceError::VersionUnknown(shown(version)));
     }
-    parts(checked(bytes, rest)?)
+    parts(checked(bytes, rest)?, shared)
 }
 
 /// What stands between the version and the checksum, if the checksum is right.
@@ -33,7 +74,7 @@ fn checked<'a>(whole: &[u8], rest: &'a [u8]) -> Result<&'a str, ReferenceError> 
     str::from_utf8(&rest[..slash]).map_err(|_| ReferenceError::ChecksumWrong)
 }
 
-fn parts(text: &str) -> Result<Reference, ReferenceError> {
+fn parts(text: &str, shared: &mut SharedParts) -> Result<Reference, ReferenceError> {
     let mut left = Some(text);
     let mut next = || part(&mut left);
     let (Some(exchange), Some(peer), Some(incarnation), Some(id), Some(kind), Some(bytes), None) =
@@ -43,12 +84,12 @@ fn parts(text: &str) -> Result<Reference, ReferenceError> {
     };
     let (dtype, shape) = kind.split_once('.').ok_or_else(|| wrong(Part::Shape, kind))?;
     Ok(Reference {
-        exchange: ExchangeName::new(exchange).map_err(|_| wrong(Part::Exchange, exchange))?,
-        peer: PeerName::new(peer).map_err(|_| wrong(Part::Peer, peer))?,
+        exchange: shared.exchange(exchange)?,
+        peer: shared.peer(peer)?,
         incarnation: incarnation.parse().map_err(|_| wrong(Part::Incarnation, incarnation))?,
         id: decimal(id).ok_or_else(|| wrong(Part::Id, id))?,
         dtype: dtype.parse().map_err(|_| wrong(Part::DType, dtype))?,
-        shape: ref_shape(shape).ok_or_else(|| wrong(Part::Shape, shape))?,
+        shape: shared.shape(shape)?,
         bytes: decimal(bytes)
             .filter(|&bytes| bytes <= MAX_TENSOR_BYTES)
             .ok_or_else(|| wrong(Part::Bytes, bytes))?,

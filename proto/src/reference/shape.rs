@@ -40,20 +40,20 @@ impl RefShape {
         }
     }
 
-    pub(super) fn push(&self, text: &mut String) {
+    pub(super) fn push(&self, text: &mut Vec<u8>) {
         match self {
             RefShape::Dims(dims) => {
                 for (dim, &size) in dims.iter().enumerate() {
                     if dim > 0 {
-                        text.push('x');
+                        text.push(b'x');
                     }
                     push_decimal(text, size);
                 }
             }
             RefShape::Digest { rank, crc32c } => {
-                text.push('r');
+                text.push(b'r');
                 push_decimal(text, u64::from(*rank));
-                text.push('.');
+                text.push(b'.');
                 push_hex::<8>(text, u128::from(*crc32c));
             }
         }
