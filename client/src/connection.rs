@@ -155,7 +155,7 @@ impl Connection {
         let Asked { number, kind } = *asked;
         self.telling(|| {
             let frame = self.reply(number, wait, late)?;
-            wire::reply(kind, &frame).inspect_err(|error| {
+            wire::reply(kind, frame).inspect_err(|error| {
                 if matches!(error, Error::Protocol(_)) {
                     self.lose(error);
                 }
@@ -337,7 +337,7 @@ impl Connection {
     }
 
     fn map_segment(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
-        let announced: v1::SegmentFrame = wire::decode(SessionKind::Segment, &frame.body)?;
+        let announced: v1::SegmentFrame = wire::decode(SessionKind::Segment, &frame.body[..])?;
         let (memory, witness) = (reader.descriptor()?, reader.descriptor()?);
         let mapped = self.segments.announce(&announced, &memory, witness);
         if announced.writable {

@@ -71,7 +71,7 @@ fn greet(socket: UnixStream, name: &str) -> Result<Welcomed> {
         (Err(_), Err(error)) => return Err(Error::lost(format!("the greeting could not be sent: {error}"))),
         (Err(error), Ok(_)) => return Err(error),
     };
-    let welcome: SessionWelcome = wire::reply(SessionKind::Hello, &frame)?;
+    let welcome: SessionWelcome = wire::reply(SessionKind::Hello, frame)?;
     if welcome.version != SESSION_VERSION {
         return Err(Error::protocol(format!(
             "the sidecar speaks version {} of the session protocol",

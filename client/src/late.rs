@@ -1,5 +1,6 @@
 //! Replies to calls that were given up: what they hold must be given back, or it would be held until the session ends.
 
+use tensorlane_proto::encoded;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 
@@ -28,16 +29,16 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
     match late {
         Late::Nothing => {}
         Late::Acquired => {
-            let reply: v1::AcquireResponse =
-                wire::decode(SessionKind::Acquire, &frame.body).unwrap_or_default();
+            let reply: encoded::AcquireResponse =
+                wire::decode(SessionKind::Acquire, &frame.body[..]).unwrap_or_default();
             for result in reply.results {
-                if let Some(v1::acquire_result::Outcome::Acquired(acquired)) = result.outcome {
+                if let Some(encoded::Outcome::Acquired(acquired)) = result.outcome {
                     connection.releases().push(acquired.id, false);
                 }
             }
         }
         Late::Stored => {
-            let reply: v1::PutResponse = wire::decode(SessionKind::Put, &frame.body).unwrap_or_default();
+            let reply: v1::PutResponse = wire::decode(SessionKind::Put, &frame.body[..]).unwrap_or_default();
             for result in reply.results {
                 if let Some(v1::stored_result::Outcome::Stored(stored)) = result.outcome {
                     connection.releases().push(stored.id, false);
@@ -46,7 +47,7 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
         }
         Late::Reserved => {
             let reply: v1::ReserveResponse =
-                wire::decode(SessionKind::Reserve, &frame.body).unwrap_or_default();
+                wire::decode(SessionKind::Reserve, &frame.body[..]).unwrap_or_default();
             for result in reply.results {
                 if let Some(v1::reserve_result::Outcome::Reserved(reserved)) = result.outcome {
                     connection.releases().push_abort(reserved.id);

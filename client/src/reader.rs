@@ -13,6 +13,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
@@ -32,7 +33,7 @@ pub(crate) struct Frame {
     /// Its header.
     pub(crate) header: Header,
     /// Its body.
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Bytes,
 }
 
 /// What a read brought.
@@ -79,14 +80,14 @@ impl Reader {
                 self.large = Some(large);
                 return Ok(None);
             }
-            return Ok(Some(Frame { header: large.header, body: large.body }));
+            return Ok(Some(Frame { header: large.header, body: large.body.into() }));
         }
         let bytes = &self.buffer[self.start..self.end];
         let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let header = Header::decode(head, SESSION_BODY_MAX).map_err(broken)?;
         let length = header.length as usize;
         if let Some(body) = rest.get(..length) {
-            let body = body.to_vec();
+            let body = Bytes::copy_from_slice(body);
             self.start += HEADER_BYTES + length;
             return Ok(Some(Frame { header, body }));
         }
@@ -174,7 +175,7 @@ mod tests {
             far.write_all(part).unwrap();
             while reader.fill(&near).unwrap() == Filled::Some {
                 while let Some(frame) = reader.next_frame().unwrap() {
-                    frames.push((frame.header.call, frame.body));
+                    frames.push((frame.header.call, frame.body.into()));
                 }
             }
         }
@@ -220,7 +221,7 @@ mod tests {
         });
         let patience = Duration::from_secs(30);
         assert_eq!(reader.fill_within(&near, patience).unwrap(), Filled::Some);
-        assert_eq!(reader.next_frame().unwrap().unwrap().body, b"late");
+        assert_eq!(reader.next_frame().unwrap().unwrap().body, b"late"[..]);
         drop(writing.join().unwrap());
         assert!(matches!(reader.fill_within(&near, patience), Err(Error::SessionLost { .. })));
     }

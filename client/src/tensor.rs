@@ -64,7 +64,8 @@ pub struct Tensor {
     lease: Lease,
     _segment: Option<Arc<Segment>>,
     descriptor: Descriptor,
-    moved: Moved,
+    /// None for a local map.
+    moved: Option<Arc<Moved>>,
     copied: bool,
     crc32c: Option<u32>,
 }
@@ -73,7 +74,8 @@ pub struct Tensor {
 pub(crate) struct Parts {
     pub(crate) place: Option<(Arc<Segment>, View)>,
     pub(crate) descriptor: Descriptor,
-    pub(crate) moved: Moved,
+    /// How the bytes came; none for a local map.
+    pub(crate) moved: Option<Arc<Moved>>,
     pub(crate) copied: bool,
     pub(crate) crc32c: Option<u32>,
 }
@@ -157,7 +159,8 @@ impl Tensor {
 
     /// How the bytes came to this peer.
     pub fn moved(&self) -> &Moved {
-        &self.moved
+        static LOCAL: Moved = Moved::local();
+        self.moved.as_deref().unwrap_or(&LOCAL)
     }
 
     /// Whether this peer copied bytes to answer, as it does for a list of rows.

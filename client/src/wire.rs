@@ -2,6 +2,9 @@
 //!
 //! What the sidecar says is believed but proven: a reply that does not hold together is a broken protocol.
 
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
 use prost::Message;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
@@ -14,7 +17,7 @@ use crate::moved::Moved;
 use crate::reader::Frame;
 
 /// The reply to a call of that kind, or why the call failed as a whole.
-pub(crate) fn reply<R: Message + Default>(kind: SessionKind, frame: &Frame) -> Result<R> {
+pub(crate) fn reply<R: Message + Default>(kind: SessionKind, frame: Frame) -> Result<R> {
     if frame.header.kind != u16::from(kind) {
         return Err(Error::protocol(format!(
             "a reply of kind {} came to a call of {kind:?}",
@@ -22,13 +25,13 @@ pub(crate) fn reply<R: Message + Default>(kind: SessionKind, frame: &Frame) -> R
         )));
     }
     if frame.header.is_failed() {
-        return Err(failure(decode(kind, &frame.body)?));
+        return Err(failure(decode(kind, frame.body)?));
     }
-    decode(kind, &frame.body)
+    decode(kind, frame.body)
 }
 
-/// Reads a body.
-pub(crate) fn decode<R: Message + Default>(kind: SessionKind, body: &[u8]) -> Result<R> {
+/// Reads a body. Bytes in it are not copied.
+pub(crate) fn decode<R: Message + Default>(kind: SessionKind, body: impl Buf) -> Result<R> {
     R::decode(body).map_err(|error| Error::protocol(format!("the body of {kind:?} is malformed: {error}")))
 }
 
@@ -73,9 +76,20 @@ pub(crate) fn reference(text: &str) -> Result<Reference> {
     text.parse().map_err(|error| Error::protocol(format!("the sidecar's reference {text:?}: {error}")))
 }
 
-/// How bytes came; absent is a local map.
-pub(crate) fn moved(message: Option<v1::Moved>) -> Moved {
-    message.map_or_else(Moved::local, Moved::from)
+/// How bytes came.
+pub(crate) fn moved(encoded: &Bytes) -> Result<Arc<Moved>> {
+    Ok(Arc::new(part::<v1::Moved>("how bytes came", encoded)?.into()))
+}
+
+/// Proves a descriptor of the sidecar's that is not decoded yet.
+pub(crate) fn described_by(encoded: &Bytes) -> Result<tensorlane_proto::Descriptor> {
+    proven(part("a descriptor", encoded)?)
+}
+
+/// Reads a part of a reply that is not decoded yet.
+fn part<M: Message + Default>(what: &str, encoded: &Bytes) -> Result<M> {
+    M::decode(&encoded[..])
+        .map_err(|error| Error::protocol(format!("{what} of a reply is malformed: {error}")))
 }
 
 /// What is known of a tensor.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tensorlane_memory::View;
+use tensorlane_proto::encoded::{self, Alike};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Reason, Selection};
@@ -144,7 +145,7 @@ impl Acquiring<'_> {
         if let Some(before) = self.before.take() {
             wait.follows(&before);
         }
-        let reply: Result<v1::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
+        let reply: Result<encoded::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
         self.before.set(Some(wait));
         adopt(&self.connection, wire::counted(reply?.results, count))
     }
@@ -174,29 +175,46 @@ fn packed(tensor: &Tensor) -> Descriptor {
     Descriptor { layout: descriptor.layout.packed(), ..descriptor.clone() }
 }
 
+/// What the tensor before was, of those of a batch: most are like it.
+#[derive(Default)]
+struct Likeness {
+    described: Alike<Descriptor>,
+    moved: Alike<Arc<Moved>>,
+    segment: Option<(u32, Arc<Segment>)>,
+}
+
+impl Likeness {
+    fn segment(&mut self, connection: &Connection, number: u32) -> Result<Arc<Segment>> {
+        match &self.segment {
+            Some((known, segment)) if *known == number => Ok(Arc::clone(segment)),
+            _ => {
+                let segment = connection.segment(number)?;
+                self.segment = Some((number, Arc::clone(&segment)));
+                Ok(segment)
+            }
+        }
+    }
+}
+
 /// Makes guards of what the sidecar leased.
 pub(super) fn adopt(
     connection: &Arc<Connection>,
-    results: Result<Vec<v1::AcquireResult>>,
+    results: Result<Vec<encoded::AcquireResult>>,
 ) -> Result<Vec<Result<Tensor>>> {
-    // Most tensors of a batch lie in the same segment.
-    let mut last: Option<(u32, Arc<Segment>)> = None;
-    let one = |result: v1::AcquireResult| match result.outcome {
-        Some(v1::acquire_result::Outcome::Acquired(acquired)) => tensor(connection, acquired, &mut last),
-        Some(v1::acquire_result::Outcome::Failure(why)) => Err(wire::failure(why)),
+    let mut alike = Likeness::default();
+    let one = |result: encoded::AcquireResult| match result.outcome {
+        Some(encoded::Outcome::Acquired(acquired)) => tensor(connection, acquired, &mut alike),
+        Some(encoded::Outcome::Failure(why)) => Err(wire::failure(why)),
         None => Err(wire::missing("an outcome")),
     };
     Ok(results?.into_iter().map(one).collect())
 }
 
-fn tensor(
-    connection: &Arc<Connection>,
-    acquired: v1::Acquired,
-    last: &mut Option<(u32, Arc<Segment>)>,
-) -> Result<Tensor> {
+fn tensor(connection: &Arc<Connection>, acquired: encoded::Acquired, alike: &mut Likeness) -> Result<Tensor> {
     // First of all the guard: whatever goes wrong below, the lease is given back.
     let lease = Lease::new(connection, acquired.id);
-    let descriptor = wire::proven(acquired.descriptor.ok_or_else(|| wire::missing("a descriptor"))?)?;
+    let descriptor = acquired.descriptor.ok_or_else(|| wire::missing("a descriptor"))?;
+    let descriptor = alike.described.read(descriptor, wire::described_by)?;
     let needed = descriptor.layout.bytes();
     let place = match acquired.location.filter(|_| needed > 0) {
         None if needed > 0 => return Err(wire::missing("the place of a tensor")),
@@ -208,20 +226,13 @@ fn tensor(
                     location.bytes
                 )));
             }
-            let segment = match last {
-                Some((number, segment)) if *number == location.segment => Arc::clone(segment),
-                _ => {
-                    let segment = connection.segment(location.segment)?;
-                    *last = Some((location.segment, Arc::clone(&segment)));
-                    segment
-                }
-            };
+            let segment = alike.segment(connection, location.segment)?;
             let view = View::new(Arc::clone(segment.mapping()), location.offset, location.bytes)
                 .map_err(|error| Error::protocol(format!("a tensor outside its segment: {error}")))?;
             Some((segment, view))
         }
     };
-    let moved = wire::moved(acquired.moved);
+    let moved = acquired.moved.map(|moved| alike.moved.read(moved, wire::moved)).transpose()?;
     Ok(Tensor::new(
         lease,
         Parts { place, descriptor, moved, copied: acquired.copied, crc32c: acquired.crc32c },

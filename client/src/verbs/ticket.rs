@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use tensorlane_proto::encoded;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::RetryId;
@@ -51,7 +52,7 @@ impl Client {
         let item = v1::RedeemItem { retry_id: Bytes::copy_from_slice(&id.0), ticket: ticket.to_owned() };
         let request = v1::RedeemRequest { items: vec![item], deadline_ms: wait.deadline_ms() };
         let late = if retry_id.is_some() { Late::Nothing } else { Late::Acquired };
-        let reply: v1::RedeemResponse = connection.call(SessionKind::Redeem, &request, &wait, late)?;
+        let reply: encoded::AcquireResponse = connection.call(SessionKind::Redeem, &request, &wait, late)?;
         wire::single(adopt(&connection, wire::counted(reply.results, 1))?)?
     }
 }

@@ -9,6 +9,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, TensorId};
 use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::reference::SharedParts;
 use tensorlane_proto::selection::{Resolved, Selection};
 use tensorlane_proto::wire;
 
@@ -28,7 +29,6 @@ pub struct Borrowed {
 }
 
 /// How all items of a call are to be had.
-#[derive(Clone)]
 pub(super) struct Terms {
     pub(super) by: Holder,
     pub(super) require: Require,
@@ -52,7 +52,7 @@ impl Exchange {
         }
         let deadline = self.deadline(request.deadline_ms);
         let require = wire::require(request.require);
-        let terms = Terms { by, require, deadline, caller };
+        let terms = Arc::new(Terms { by, require, deadline, caller });
         self.take(&terms, request.items, request.wait_ms, done);
     }
 
@@ -69,7 +69,7 @@ impl Exchange {
             return done(Err(Failure::new(Reason::RequirementNotMet, why)));
         }
         let deadline = self.deadline(request.deadline_ms);
-        let terms = Terms { by: OWN, require, deadline, caller };
+        let terms = Arc::new(Terms { by: OWN, require, deadline, caller });
         let exchange = Arc::clone(self);
         self.take(&terms, request.items, request.wait_ms, move |outcome| {
             done(outcome.map(|taken| Borrowed { exchange, taken }));
@@ -78,22 +78,24 @@ impl Exchange {
 
     fn take(
         self: &Arc<Self>,
-        terms: &Terms,
+        terms: &Arc<Terms>,
         items: Vec<v1::GetItem>,
         wait_ms: u64,
         done: impl FnOnce(Result<Vec<Result<Taken, Failure>>, Failure>) + Send + 'static,
     ) {
         let gather = Gather::new(items.len(), Box::new(done));
         let mut named = Vec::new();
-        let mut fetches = Vec::new();
+        let (mut fetches, mut shared) = (Vec::with_capacity(items.len()), SharedParts::default());
         for (index, item) in items.into_iter().enumerate() {
-            let meant = wire::selection(item.selection)
-                .and_then(|s| self.meant(item.target.unwrap_or_default()).map(|m| (m, s)));
+            let meant = wire::selection(item.selection).and_then(|selection| {
+                let meant = self.meant_sharing(item.target.unwrap_or_default(), &mut shared)?;
+                Ok((meant, selection))
+            });
             match meant {
                 Err(failure) => gather.put(index, Err(failure)),
                 Ok((Meant::Here(id), selection)) => self.take_here(terms, id, &selection, &gather, index),
                 Ok((Meant::There(reference), selection)) => {
-                    fetches.push((index, Fetch::new(reference, selection, terms.clone())));
+                    fetches.push((index, Fetch::new(reference, selection, Arc::clone(terms))));
                 }
                 Ok((Meant::Named(peer, name), selection)) => match (&peer, self.store.find(name.as_str())) {
                     (None, Some(id)) => self.take_here(terms, id, &selection, &gather, index),
@@ -114,7 +116,7 @@ impl Exchange {
     /// Looks names up on a worker, and goes on with what each stands for.
     fn take_named(
         self: &Arc<Self>,
-        terms: &Terms,
+        terms: &Arc<Terms>,
         named: Vec<(
             usize,
             Option<tensorlane_proto::identity::PeerName>,
@@ -124,7 +126,7 @@ impl Exchange {
         wait_ms: u64,
         gather: &Arc<Gather<Taken>>,
     ) {
-        let (terms, own) = (terms.clone(), Arc::clone(gather));
+        let (terms, own) = (Arc::clone(terms), Arc::clone(gather));
         let indices: Vec<usize> = named.iter().map(|n| n.0).collect();
         let refused = Arc::clone(gather);
         let failed = move |outcome: Result<(), Failure>| {
@@ -141,7 +143,7 @@ impl Exchange {
                 match found {
                     Ok(Found::Here(id)) => exchange.take_here(&terms, id, &selection, &own, index),
                     Ok(Found::There(there)) => {
-                        fetches.push((index, Fetch::new(there.reference, selection, terms.clone())));
+                        fetches.push((index, Fetch::new(there.reference, selection, Arc::clone(&terms))));
                     }
                     Err(failure) => own.put(index, Err(failure)),
                 }
@@ -153,7 +155,7 @@ impl Exchange {
 
     fn take_here(
         self: &Arc<Self>,
-        terms: &Terms,
+        terms: &Arc<Terms>,
         id: TensorId,
         selection: &Selection,
         gather: &Arc<Gather<Taken>>,
@@ -171,7 +173,7 @@ impl Exchange {
     /// given back where it is not needed.
     pub(super) fn select(
         self: &Arc<Self>,
-        terms: &Terms,
+        terms: &Arc<Terms>,
         mut taken: Taken,
         selection: &Selection,
         done: impl FnOnce(Result<Taken, Failure>) + Send + 'static,
@@ -197,7 +199,7 @@ impl Exchange {
                 done(Err(Failure::new(Reason::RequirementNotMet, why)));
             }
             rows @ Resolved::Rows(_) => {
-                let terms = terms.clone();
+                let terms = Arc::clone(terms);
                 self.on_worker(Box::new(done), move |exchange| {
                     let packed = exchange.pack(&terms, &taken, &rows);
                     exchange.untake(terms.by, &taken);

@@ -9,14 +9,31 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::negotiate::Transport;
+use tensorlane_proto::negotiate::{Refusal, Transport};
 use tensorlane_proto::reference::Reference;
 
 use super::fetch::{Fetch, Waiting, moved};
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::store::{Copied, Entered};
+use crate::peer::Receipt;
+use crate::store::{Copied, Entered, Moved};
+
+/// A whole tensor that is here, and proven.
+pub(super) struct Arrival {
+    /// What is to be entered; who waits for it is added here.
+    pub(super) copied: Copied,
+    /// How it has come: one for all that have come alike.
+    pub(super) came: Arc<Came>,
+    /// Of one that others may be served from.
+    pub(super) receipt: Option<Receipt>,
+}
+
+/// How the tensors before came, as those are told who waited: for most of a thousand it is the same.
+#[derive(Default)]
+struct Told(Option<(Arc<Came>, Vec<Refusal>, Arc<Moved>)>);
 
 // === impl Exchange ===
 
@@ -24,25 +41,25 @@ impl Exchange {
     /// A whole tensor has come, or will not: everyone who waits gets theirs.
     pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
         match outcome {
-            Ok(arrived) => self.all_arrived(vec![(reference.clone(), arrived)]),
+            Ok(arrived) => self.all_arrived(vec![Arrival::of(reference.clone(), arrived)]),
             Err(failure) => self.does_not_arrive(reference, &failure),
         }
     }
 
     /// The same for tensors that have come together.
-    pub(super) fn all_arrived(self: &Arc<Self>, arrived: Vec<(Reference, Arrived)>) {
-        let mut came = Vec::with_capacity(arrived.len());
-        let mut copies = Vec::with_capacity(arrived.len());
+    pub(super) fn all_arrived(self: &Arc<Self>, arrivals: Vec<Arrival>) {
+        let mut came = Vec::with_capacity(arrivals.len());
+        let mut copies = Vec::with_capacity(arrivals.len());
         {
             let fetches = self.fetches.lock();
-            for (reference, one) in arrived {
-                let waiting = fetches.get(&reference).map_or(&[][..], |fetching| &fetching.waiting);
-                let wanted_by = waiting.iter().map(|waiting| waiting.fetch.terms.by).collect();
-                let Arrived { descriptor, crc32c, block, came: how, receipt } = one;
-                came.push((reference.clone(), how, receipt));
-                copies.push(Copied { reference, descriptor, block, crc32c, wanted_by });
+            for Arrival { mut copied, came: how, receipt } in arrivals {
+                let waiting = fetches.get(&copied.reference).map_or(&[][..], |fetching| &fetching.waiting);
+                copied.wanted_by.extend(waiting.iter().map(|waiting| waiting.fetch.terms.by));
+                came.push((copied.reference.clone(), how, receipt));
+                copies.push(copied);
             }
         }
+        let mut told = Told::default();
         for ((reference, how, receipt), entered) in came.into_iter().zip(self.store.copies_in(copies)) {
             let entered = match entered {
                 Ok(entered) => entered,
@@ -56,7 +73,7 @@ impl Exchange {
             if let Some(receipt) = receipt {
                 receipt.holds();
             }
-            self.hand_out(&reference, entered, &how);
+            self.hand_out(&reference, entered, &how, &mut told);
         }
     }
 
@@ -67,18 +84,26 @@ impl Exchange {
     }
 
     /// From here on a newcomer finds the copy.
-    fn hand_out(self: &Arc<Self>, reference: &Reference, entered: Entered, came: &Came) {
+    fn hand_out(
+        self: &Arc<Self>,
+        reference: &Reference,
+        entered: Entered,
+        came: &Arc<Came>,
+        told: &mut Told,
+    ) {
         let Entered { tensor, mut leased } = entered;
         // Another pod's memory is not ours to lend.
         let waiting = self.end_fetch(reference, !tensor.block.is_foreign());
-        let refused = waiting.first().map(|w| w.fetch.refused_for(came)).unwrap_or_default();
         let bytes = tensor.block.len();
-        self.count_moved(bytes, &refused, came);
-        for Waiting { fetch, done } in waiting {
+        match waiting.first() {
+            Some(first) => self.count_moved(bytes, first.fetch.refused_for(came), came),
+            None => self.count_moved(bytes, std::iter::empty(), came),
+        }
+        for Waiting { fetch, place } in waiting {
             let must_be_here = fetch.transport == Transport::Shm || fetch.only_here.is_some();
             if must_be_here && came.transport != Transport::Shm {
                 // It joined another's pull and may require better: now there is a copy here, which is as local as any.
-                self.begin_again(fetch, done);
+                self.begin_again(fetch, place);
                 continue;
             }
             let mine = match leased.iter().position(|by| *by == fetch.terms.by) {
@@ -89,40 +114,61 @@ impl Exchange {
                 None => self.store.lease(fetch.terms.by, None, tensor.id),
             };
             match mine {
-                Ok(whole) => self.give(&fetch, whole, came, done),
+                Ok(whole) => {
+                    // Nothing crosses where a map is made.
+                    let crossed = if came.transport == Transport::Shm { 0 } else { bytes };
+                    let taken = Taken { moved: Some(told.moved(&fetch, crossed, came)), ..whole };
+                    self.select(&fetch.terms, taken, &fetch.selection, |outcome| place.put(outcome));
+                }
                 // It came to wait when all had theirs, and they have let it go.
-                Err(failure) if failure.reason == Reason::NotFound => self.begin_again(fetch, done),
-                Err(failure) => done(Err(failure)),
+                Err(failure) if failure.reason == Reason::NotFound => self.begin_again(fetch, place),
+                Err(failure) => place.put(Err(failure)),
             }
         }
         // Of those who have left, or begun anew.
         leased.into_iter().for_each(|by| self.untake(by, &Taken::whole(Arc::clone(&tensor))));
     }
 
-    fn give(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        whole: Taken,
-        came: &Came,
-        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
-    ) {
-        // Nothing crosses where a map is made.
-        let crossed = if came.transport == Transport::Shm { 0 } else { whole.block().len() };
-        let moved = moved(&fetch.refused_for(came), crossed, came);
-        self.select(&fetch.terms, Taken { moved: Some(moved), ..whole }, &fetch.selection, done);
-    }
-
     fn whole_failed(self: &Arc<Self>, waiting: Vec<Waiting>, failure: &Failure) {
         let now = Instant::now();
-        for Waiting { fetch, done } in waiting {
+        for Waiting { fetch, place } in waiting {
             // The one who began it was in more of a hurry than this one, or gave up.
             let again = matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
                 && !fetch.terms.caller.cancel.is_cancelled();
             if again && fetch.terms.deadline > now {
-                self.begin_again(fetch, done);
+                self.begin_again(fetch, place);
             } else {
-                done(Err(failure.clone()));
+                place.put(Err(failure.clone()));
             }
         }
+    }
+}
+
+// === impl Arrival ===
+
+impl Arrival {
+    fn of(reference: Reference, arrived: Arrived) -> Self {
+        let Arrived { descriptor, crc32c, block, came, receipt } = arrived;
+        let (encoded, wanted_by) = (encoded::descriptor(&descriptor), SmallVec::new());
+        let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
+        Self { copied, came: Arc::new(came), receipt }
+    }
+}
+
+// === impl Told ===
+
+impl Told {
+    /// How a tensor came of which `bytes` crossed: told anew only where it is not told already.
+    fn moved(&mut self, fetch: &Fetch, bytes: u64, came: &Arc<Came>) -> Arc<Moved> {
+        if let Some((known, refused, told)) = &self.0
+            && Arc::ptr_eq(known, came)
+            && told.message.bytes == bytes
+            && refused.iter().copied().eq(fetch.refused_for(came))
+        {
+            return Arc::clone(told);
+        }
+        let told = Moved::new(moved(fetch.refused_for(came), bytes, came));
+        self.0 = Some((Arc::clone(came), fetch.refused_for(came).collect(), Arc::clone(&told)));
+        told
     }
 }

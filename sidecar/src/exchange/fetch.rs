@@ -25,7 +25,7 @@ use tensorlane_proto::reference::{RefShape, Reference};
 use tensorlane_proto::selection::Selection;
 
 use super::acquire::Terms;
-use super::gather::Gather;
+use super::gather::{Gather, Place};
 use super::keep::owner_lost;
 use super::lend::{Borrower, Stage};
 use super::route::refusals;
@@ -33,13 +33,14 @@ use super::small::{Many, Small, add_small};
 use super::transfer::Came;
 use super::{Exchange, Taken};
 use crate::peer::{CallHandle, PeerKey};
+use crate::store::Moved;
 
 /// One tensor of another peer that somebody wants.
 #[derive(Clone)]
 pub(super) struct Fetch {
     pub(super) reference: Reference,
     pub(super) selection: Selection,
-    pub(super) terms: Terms,
+    pub(super) terms: Arc<Terms>,
     /// It has waited for what there is to know of the way to its owner.
     pub(super) met: bool,
     /// The transport that was chosen.
@@ -49,24 +50,25 @@ pub(super) struct Fetch {
     /// Who sent that.
     pub(super) blamed: Vec<PeerKey>,
     /// Why its owner may not bring it: only what is on this node will do.
-    pub(super) only_here: Option<Failure>,
+    pub(super) only_here: Option<Box<Failure>>,
     /// How often it has gone on in another way.
     pub(super) turn: u32,
     /// Better transports than that one, and why they were not.
-    refused: Vec<Refusal>,
+    refused: Arc<[Refusal]>,
 }
 
 impl Fetch {
-    pub(super) fn new(reference: Reference, selection: Selection, terms: Terms) -> Self {
+    pub(super) fn new(reference: Reference, selection: Selection, terms: Arc<Terms>) -> Self {
         let (met, alone, transport) = (false, false, Transport::Tcp);
-        let (blamed, only_here, refused) = (Vec::new(), None, Vec::new());
+        let (blamed, only_here, refused) = (Vec::new(), None, Arc::default());
         Self { reference, selection, terms, met, transport, alone, blamed, only_here, turn: 0, refused }
     }
 
     /// What did not bring it, now that it is here.
-    pub(super) fn refused_for(&self, came: &Came) -> Vec<Refusal> {
-        let others = self.refused.iter().copied().filter(|refusal| refusal.transport != came.transport);
-        others.chain(came.instead_of).collect()
+    pub(super) fn refused_for(&self, came: &Came) -> impl Iterator<Item = Refusal> {
+        let transport = came.transport;
+        let others = self.refused.iter().copied().filter(move |refusal| refusal.transport != transport);
+        others.chain(came.instead_of)
     }
 }
 
@@ -90,12 +92,20 @@ pub(super) struct Fetching {
 /// The way that the small tensor before went, within one call: a thousand of one owner go it without asking for each whether the
 /// owner lives, whether it is met and what the two can speak.
 #[derive(Default)]
-pub(super) struct Trodden(Option<(PeerName, Incarnation, Route)>);
+pub(super) struct Trodden(Option<(PeerName, Incarnation, Chosen)>);
+
+/// A route, as far as a fetch keeps it.
+#[derive(Clone)]
+struct Chosen {
+    transport: Transport,
+    /// Better transports, and why they were not chosen.
+    refused: Arc<[Refusal]>,
+}
 
 /// Somebody who waits for a tensor that is being fetched.
 pub(super) struct Waiting {
     pub(super) fetch: Fetch,
-    pub(super) done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+    pub(super) place: Place<Taken>,
 }
 
 // === impl Exchange ===
@@ -106,11 +116,8 @@ impl Exchange {
         let mut small: Vec<Many> = Vec::new();
         let mut trodden = Trodden::default();
         for (index, fetch) in fetches {
-            let place = Arc::clone(gather);
-            let done = Box::new(move |outcome| place.put(index, outcome));
-            if let Some(full) =
-                self.begin(fetch, done, &mut trodden).and_then(|one| add_small(&mut small, one))
-            {
+            let begun = self.begin(fetch, Place::of(gather, index), &mut trodden);
+            if let Some(full) = begun.and_then(|one| add_small(&mut small, one)) {
                 // Its owner is at work while the others are begun.
                 self.pull_small(full);
             }
@@ -124,12 +131,12 @@ impl Exchange {
     pub(super) fn begin(
         self: &Arc<Self>,
         mut fetch: Fetch,
-        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
+        place: Place<Taken>,
         trodden: &mut Trodden,
     ) -> Option<Small> {
-        let known = trodden.route(&fetch);
+        let known = trodden.chosen(&fetch);
         if let Some(Err(failure)) = known.is_none().then(|| self.check_owner(&fetch.reference)) {
-            done(Err(failure));
+            place.put(Err(failure));
             return None;
         }
         if let Some(taken) = self.store.lease_copy(fetch.terms.by, &fetch.reference) {
@@ -138,46 +145,47 @@ impl Exchange {
                     // A copy is as local as any tensor; another pod's memory is not.
                     let moved = taken.block().is_foreign().then(|| {
                         let came = Came::mapped(0.0);
-                        moved(&fetch.refused_for(&came), 0, &came)
+                        Moved::new(moved(fetch.refused_for(&came), 0, &came))
                     });
-                    self.select(&fetch.terms, Taken { moved, ..taken }, &fetch.selection, done);
+                    let taken = Taken { moved, ..taken };
+                    self.select(&fetch.terms, taken, &fetch.selection, |outcome| place.put(outcome));
                 }
-                Err(failure) => done(Err(failure)),
+                Err(failure) => place.put(Err(failure)),
             }
             return None;
         }
         if known.is_none() && !fetch.met && self.is_meeting(fetch.reference.peer()) {
-            self.meet(fetch, done);
+            self.meet(fetch, place);
             return None;
         }
-        let route = known.map_or_else(
-            || self.route(&fetch.reference, &fetch.selection, fetch.terms.require),
-            |route| Ok(route.clone()),
+        let chosen = known.map_or_else(
+            || self.route(&fetch.reference, &fetch.selection, fetch.terms.require).map(Chosen::from),
+            |chosen| Ok(chosen.clone()),
         );
-        match route {
-            Ok(route) => {
-                trodden.remember(&fetch, &route);
-                (fetch.transport, fetch.refused, fetch.only_here) = (route.transport, route.refusals, None);
+        match chosen {
+            Ok(chosen) => {
+                trodden.remember(&fetch, &chosen);
+                (fetch.transport, fetch.refused, fetch.only_here) = (chosen.transport, chosen.refused, None);
             }
-            Err(failure) if self.may_be_lent(&fetch, &failure) => fetch.only_here = Some(failure),
+            Err(failure) if self.may_be_lent(&fetch, &failure) => fetch.only_here = Some(Box::new(failure)),
             Err(failure) => {
-                done(Err(failure));
+                place.put(Err(failure));
                 return None;
             }
         }
         // What is mapped is mapped as a whole, and the part is a view of it.
         let maps = fetch.transport == Transport::Shm;
         if fetch.selection != Selection::All && !maps {
-            self.fetch_part(fetch, done);
+            self.fetch_part(fetch, place);
             return None;
         }
         let bytes = expected_layout(&fetch.reference).map(|layout| layout.bytes());
         if let Some(bytes) = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64 && !maps) {
             // Here in a moment, in a frame with others: nobody leaves before.
             let small = Small { reference: fetch.reference.clone(), bytes, deadline: fetch.terms.deadline };
-            return self.wait_for(fetch, done).then_some(small);
+            return self.wait_for(fetch, place).then_some(small);
         }
-        let is_first = self.wait_for(fetch.clone(), done);
+        let is_first = self.wait_for(fetch.clone(), place);
         self.leave_when_cancelled(&fetch);
         match is_first {
             true if maps => self.map(&fetch),
@@ -188,16 +196,16 @@ impl Exchange {
     }
 
     /// Waits for a tensor that is fetched whole; whether nobody has before.
-    fn wait_for(&self, fetch: Fetch, done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>) -> bool {
+    fn wait_for(&self, fetch: Fetch, place: Place<Taken>) -> bool {
         let mut fetches = self.fetches.lock();
         let entry = fetches.entry(fetch.reference.clone());
         let is_first = matches!(entry, Entry::Vacant(_));
         let waiting = &mut entry.or_default().waiting;
         if is_first {
-            // Most are waited for by one alone, and four of these are nearly 2 KiB.
+            // Most are waited for by one alone, and four of these are nearly 1 KiB.
             waiting.reserve_exact(1);
         }
-        waiting.push(Waiting { fetch, done });
+        waiting.push(Waiting { fetch, place });
         is_first
     }
 
@@ -219,8 +227,8 @@ impl Exchange {
             let gone: Vec<_> = fetching.waiting.extract_if(.., is_gone).collect();
             (gone, fetching.unwanted())
         };
-        for Waiting { done, .. } in gone {
-            done(Err(Failure::new(Reason::Cancelled, "the caller gave up")));
+        for Waiting { place, .. } in gone {
+            place.put(Err(Failure::new(Reason::Cancelled, "the caller gave up")));
         }
         if let Some(pull) = pull {
             pull.cancel();
@@ -280,36 +288,30 @@ impl Exchange {
     }
 
     /// Only the selected bytes travel, into a tensor of the caller's own (not a copy that others could use).
-    fn fetch_part(self: &Arc<Self>, fetch: Fetch, done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>) {
+    fn fetch_part(self: &Arc<Self>, fetch: Fetch, place: Place<Taken>) {
         match expected_layout(&fetch.reference) {
-            Some(layout) => self.fetch_part_of(&fetch, &layout, done),
+            Some(layout) => self.fetch_part_of(&fetch, &layout, place),
             None => {
                 let asked = fetch.clone();
                 self.ask_layout(&asked, move |exchange, layout| match layout {
-                    Ok(layout) => exchange.fetch_part_of(&fetch, &layout.packed(), done),
-                    Err(failure) => done(Err(failure)),
+                    Ok(layout) => exchange.fetch_part_of(&fetch, &layout.packed(), place),
+                    Err(failure) => place.put(Err(failure)),
                 });
             }
         }
     }
 
-    fn fetch_part_of(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        layout: &Layout,
-        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
-    ) {
+    fn fetch_part_of(self: &Arc<Self>, fetch: &Fetch, layout: &Layout, place: Place<Taken>) {
         let resolved = match fetch.selection.resolve(layout) {
             Ok(resolved) => resolved,
-            Err(error) => return done(Err(error.into())),
+            Err(error) => return place.put(Err(error.into())),
         };
         let wanted = fetch.clone();
         self.pull_into_room(fetch, resolved.bytes(), move |exchange, outcome| {
-            done(outcome.and_then(|arrived| {
+            place.put(outcome.and_then(|arrived| {
                 let (by, bytes) = (wanted.terms.by, arrived.block.len());
-                let refused = wanted.refused_for(&arrived.came);
-                exchange.count_moved(bytes, &refused, &arrived.came);
-                let moved = moved(&refused, bytes, &arrived.came);
+                exchange.count_moved(bytes, wanted.refused_for(&arrived.came), &arrived.came);
+                let moved = Moved::new(moved(wanted.refused_for(&arrived.came), bytes, &arrived.came));
                 let taken = exchange.store.pack_in(by, arrived.descriptor, arrived.block)?;
                 Ok(Taken { moved: Some(moved), ..taken })
             }));
@@ -317,19 +319,15 @@ impl Exchange {
     }
 
     /// A fetch begins anew, alone.
-    pub(super) fn begin_again(
-        self: &Arc<Self>,
-        fetch: Fetch,
-        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
-    ) {
-        if let Some(one) = self.begin(fetch, done, &mut Trodden::default()) {
+    pub(super) fn begin_again(self: &Arc<Self>, fetch: Fetch, place: Place<Taken>) {
+        if let Some(one) = self.begin(fetch, place, &mut Trodden::default()) {
             self.pull_small(Many::of(one));
         }
     }
 }
 
 /// How the bytes of a fetch came.
-pub(super) fn moved(refused: &[Refusal], bytes: u64, came: &Came) -> v1::Moved {
+pub(super) fn moved(refused: impl Iterator<Item = Refusal>, bytes: u64, came: &Came) -> v1::Moved {
     v1::Moved {
         transport: v1::Transport::from(came.transport).into(),
         bytes,
@@ -348,20 +346,28 @@ pub(super) fn expected_layout(reference: &Reference) -> Option<Layout> {
     }
 }
 
+// === impl Chosen ===
+
+impl From<Route> for Chosen {
+    fn from(route: Route) -> Self {
+        Self { transport: route.transport, refused: route.refusals.into() }
+    }
+}
+
 // === impl Trodden ===
 
 impl Trodden {
-    /// The route of a tensor, where it is the one before's.
-    fn route(&self, fetch: &Fetch) -> Option<&Route> {
-        let (peer, incarnation, route) = self.0.as_ref()?;
+    /// What is chosen for a tensor, where it is what was for the one before.
+    fn chosen(&self, fetch: &Fetch) -> Option<&Chosen> {
+        let (peer, incarnation, chosen) = self.0.as_ref()?;
         let is_same = *incarnation == fetch.reference.incarnation() && peer == fetch.reference.peer();
-        (is_same && is_small(fetch)).then_some(route)
+        (is_same && is_small(fetch)).then_some(chosen)
     }
 
-    /// Of a large one the route depends on its size, and on what was measured.
-    fn remember(&mut self, fetch: &Fetch, route: &Route) {
-        if is_small(fetch) && self.route(fetch).is_none() {
-            self.0 = Some((fetch.reference.peer().clone(), fetch.reference.incarnation(), route.clone()));
+    /// Of a large one the way depends on its size, and on what was measured.
+    fn remember(&mut self, fetch: &Fetch, chosen: &Chosen) {
+        if is_small(fetch) && self.chosen(fetch).is_none() {
+            self.0 = Some((fetch.reference.peer().clone(), fetch.reference.incarnation(), chosen.clone()));
         }
     }
 }

@@ -20,6 +20,26 @@ pub(super) struct Gather<T> {
     done: Mutex<Option<Deliver<T>>>,
 }
 
+/// Where the result of one item goes.
+pub(super) struct Place<T> {
+    gather: Arc<Gather<T>>,
+    item: usize,
+}
+
+// === impl Place ===
+
+impl<T: Send + 'static> Place<T> {
+    /// The place of one item of many.
+    pub(super) fn of(gather: &Arc<Gather<T>>, item: usize) -> Self {
+        Self { gather: Arc::clone(gather), item }
+    }
+
+    /// The result is this.
+    pub(super) fn put(self, result: Result<T, Failure>) {
+        self.gather.put(self.item, result);
+    }
+}
+
 // === impl Gather ===
 
 impl<T: Send + 'static> Gather<T> {

@@ -7,6 +7,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::reference::Reference;
 
 use super::fetch::Fetch;
+use super::gather::Place;
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
 use crate::peer::{MapFailed, MapOrder, Mapped};
@@ -15,14 +16,10 @@ use crate::peer::{MapFailed, MapOrder, Mapped};
 
 impl Exchange {
     /// Waits, on a worker, until it is known whether the owner is on this node; then begins anew.
-    pub(super) fn meet(
-        self: &Arc<Self>,
-        mut fetch: Fetch,
-        done: Box<dyn FnOnce(Result<Taken, Failure>) + Send>,
-    ) {
+    pub(super) fn meet(self: &Arc<Self>, mut fetch: Fetch, place: Place<Taken>) {
         fetch.met = true;
         let after = Arc::clone(self);
-        let begin = move |fetch: Fetch| after.begin_again(fetch, done);
+        let begin = move |fetch: Fetch| after.begin_again(fetch, place);
         let (peer, deadline) = (fetch.reference.peer().clone(), fetch.terms.deadline);
         // Whoever cannot be reached is told so by what begins then.
         let met = move |_: Result<(), Failure>| begin(fetch);
@@ -53,7 +50,7 @@ impl Exchange {
     fn map_lost(self: &Arc<Self>, reference: &Reference, failure: &Failure) {
         tracing::warn!(peer = %reference.peer(), %failure, "a tensor was not mapped: the next best way is taken");
         for waiting in self.end_fetch(reference, false) {
-            self.begin_again(waiting.fetch, waiting.done);
+            self.begin_again(waiting.fetch, waiting.place);
         }
     }
 }

@@ -117,11 +117,11 @@ impl Exchange {
         if fetch.only_here.is_none() {
             return self.fetch_whole(fetch);
         }
-        for Waiting { fetch, done } in self.end_fetch(&fetch.reference, false) {
+        for Waiting { fetch, place } in self.end_fetch(&fetch.reference, false) {
             match fetch.only_here {
-                Some(failure) => done(Err(failure)),
+                Some(failure) => place.put(Err(*failure)),
                 // It came later, and wants less.
-                None => self.begin_again(fetch, done),
+                None => self.begin_again(fetch, place),
             }
         }
     }

@@ -110,7 +110,7 @@ impl Exchange {
     }
 
     /// Counts bytes that came, and what they came instead of.
-    pub(super) fn count_moved(&self, bytes: u64, refused: &[Refusal], came: &Came) {
+    pub(super) fn count_moved(&self, bytes: u64, refused: impl Iterator<Item = Refusal>, came: &Came) {
         let moves = &self.metrics.moves;
         for refusal in refused {
             moves.fallbacks.at((refusal.transport, came.transport, refusal.why)).inc();
@@ -219,12 +219,12 @@ pub(super) fn shown_candidates(all: &[Candidate]) -> Vec<v1::Candidate> {
     all.iter().map(one).collect()
 }
 
-pub(super) fn refusals(all: &[Refusal]) -> Vec<v1::Refusal> {
-    let refusal = |r: &Refusal| v1::Refusal {
+pub(super) fn refusals(all: impl Iterator<Item = Refusal>) -> Vec<v1::Refusal> {
+    let refusal = |r: Refusal| v1::Refusal {
         transport: v1::Transport::from(r.transport).into(),
         why: r.why.as_str().to_owned(),
     };
-    all.iter().map(refusal).collect()
+    all.map(refusal).collect()
 }
 
 #[cfg(test)]

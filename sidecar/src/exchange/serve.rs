@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use tensorlane_memory::{Block, BlockError};
+use tensorlane_memory::BlockError;
 use tensorlane_proto::checksum;
 use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{INLINE_BYTES_MAX, PEER_BODY_MAX};
+use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, PeerSlot, TensorId, TensorName};
 use tensorlane_proto::selection::{Runs, Selection};
@@ -18,12 +18,14 @@ use super::Exchange;
 use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
-use crate::peer::{Aided, Asked, AskedAid, AskedLoan, Found, PeerKey, Serve, Served, Sought, Source};
+use crate::peer::{
+    Aided, Asked, AskedAid, AskedLoan, Found, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor,
+    Sought, Source,
+};
 use crate::store::Tensor;
 
-/// Bytes of small tensors that are read for one answer: more than one frame can carry would be read for nothing.
-/// (The connection asks in batches of 4 MiB at most, so nothing that fits a frame is ever left out here.)
-const SMALL_BYTES_MAX: usize = PEER_BODY_MAX as usize;
+/// Small tensors that are looked up under one lock.
+const SMALL_BATCH: usize = 64;
 
 /// The longest that a peer may let us wait for a name.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -103,17 +105,24 @@ impl Serve for Exchange {
         self.sources.left(id, from, holds);
     }
 
-    fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
-        let mut left = SMALL_BYTES_MAX;
-        let allowed = self.may_leave(from, false);
-        let mut one = |id| allowed.clone().and_then(|()| self.small_one(id, &mut left));
-        let small = |id: &u64| match one(TensorId(*id)) {
-            Ok(small) => small,
-            Err(failure) => {
-                v1::PulledSmall { failure: Some((&failure).into()), ..v1::PulledSmall::default() }
+    fn small(&self, from: &PeerKey, ids: &[u64], answer: &mut SmallAnswer) {
+        if let Err(failure) = self.may_leave(from, false) {
+            return ids.iter().for_each(|_| answer.failed(&failure));
+        }
+        for batch in ids.chunks(SMALL_BATCH) {
+            if answer.is_full() {
+                batch.iter().for_each(|_| answer.does_not_fit());
+                continue;
             }
-        };
-        ids.iter().map(small).collect()
+            let tensors = self.store.all_sealed(batch);
+            answer.expect(batch.len(), tensors.iter().flatten().map(|tensor| tensor.encoded.len()).sum());
+            for tensor in &tensors {
+                match tensor {
+                    Ok(tensor) => small(tensor, answer).unwrap_or_else(|failure| answer.failed(&failure)),
+                    Err(failure) => answer.failed(failure),
+                }
+            }
+        }
     }
 
     fn inquire(
@@ -163,26 +172,6 @@ impl Serve for Exchange {
 }
 
 impl Exchange {
-    fn small_one(&self, id: TensorId, left: &mut usize) -> Result<v1::PulledSmall, Failure> {
-        let tensor = self.store.sealed(None, id)?;
-        let packed = packed(&tensor, &Selection::All)?;
-        let length = usize::try_from(packed.descriptor.layout.bytes()).unwrap_or(usize::MAX);
-        if length > *left && length <= INLINE_BYTES_MAX {
-            return Err(Failure::new(Reason::LimitExceeded, "the answer is full; ask for this one again"));
-        }
-        if length > INLINE_BYTES_MAX {
-            return Err(Failure::new(
-                Reason::TooLarge,
-                format!("{length} bytes do not travel inside a message; pull them"),
-            ));
-        }
-        *left -= length;
-        let Packed { descriptor, crc32c, runs } = packed;
-        let data = gathered(&tensor.block, runs, length)
-            .map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
-        Ok(v1::PulledSmall { descriptor: Some((&descriptor).into()), data, crc32c, failure: None })
-    }
-
     /// What a peer gets to know at once. Copies are not ours to speak for.
     fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
@@ -269,17 +258,33 @@ fn packed(tensor: &Tensor, selection: &Selection) -> Result<Packed, Failure> {
     })
 }
 
-/// The bytes of all runs: lent where they lie together, so that the frame that they go into has the only copy.
-fn gathered(block: &Block, mut runs: Runs, length: usize) -> Result<Bytes, BlockError> {
-    let Some((offset, first)) = runs.next() else { return Ok(Bytes::new()) };
-    if first == length as u64 {
-        return Ok(Bytes::from_owner(block.owned_chunk(offset..offset + first)?));
+/// The packed bytes of a tensor that is small enough to travel inside a message.
+fn small_length(tensor: &Tensor) -> Result<usize, Failure> {
+    let bytes = tensor.descriptor.layout.packed_bytes();
+    usize::try_from(bytes).ok().filter(|length| *length <= INLINE_BYTES_MAX).ok_or_else(|| {
+        let why = format!("{bytes} bytes do not travel inside a message; pull them");
+        Failure::new(Reason::TooLarge, why)
+    })
+}
+
+/// Puts a small tensor into an answer.
+fn small(tensor: &Tensor, answer: &mut SmallAnswer) -> Result<(), Failure> {
+    let unreadable = |e: BlockError| Failure::new(Reason::Internal, e.to_string());
+    let length = small_length(tensor)?;
+    let Tensor { descriptor, encoded, block, crc32c, .. } = tensor;
+    if descriptor.layout.is_contiguous() {
+        let bytes = SmallBytes::Lie(block.owned_chunk(0..length as u64).map_err(unreadable)?);
+        answer.tensor(SmallTensor { descriptor: encoded, bytes, crc32c: *crc32c });
+        return Ok(());
     }
-    let mut data = Vec::with_capacity(length);
-    for (offset, run) in std::iter::once((offset, first)).chain(runs) {
-        data.extend_from_slice(block.chunk(offset..offset + run)?);
+    let Packed { descriptor, crc32c, runs } = packed(tensor, &Selection::All)?;
+    let mut packed = Vec::with_capacity(length);
+    for (offset, run) in runs {
+        packed.extend_from_slice(block.chunk(offset..offset + run).map_err(unreadable)?);
     }
-    Ok(data.into())
+    let (descriptor, bytes) = (encoded::descriptor(&descriptor), SmallBytes::Packed(&packed));
+    answer.tensor(SmallTensor { descriptor: &descriptor, bytes, crc32c });
+    Ok(())
 }
 
 pub(super) fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Result<Served, Failure> {

@@ -3,7 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+use prost::Message;
+use smallvec::SmallVec;
 use tensorlane_memory::{Block, Owner, Purpose};
+use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::encoded::{self, Alike, PulledSmall};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
@@ -15,9 +20,10 @@ use tensorlane_proto::wire;
 
 use super::Exchange;
 use super::acquire::Terms;
-use super::transfer::{Arrived, Came, landing};
+use super::arrive::Arrival;
+use super::transfer::{Came, landing};
 use crate::peer::Paths;
-use crate::store::Wish;
+use crate::store::{Copied, Wish};
 
 /// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors, and few enough
 /// that the owner reads one while another is sealed, opened or landed. Each costs a call.
@@ -73,24 +79,24 @@ impl Exchange {
 
     /// Each goes where it is waited for. Descriptors may be larger than what they describe: what found no place in the
     /// answer is asked for again, as long as every answer brings something.
-    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<v1::PulledSmall>, seconds: f64) {
+    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<PulledSmall>, seconds: f64) {
         let Many { references, .. } = many;
         let some_came = !all.iter().all(found_no_place);
         let (mut again, mut landed) = (Vec::new(), Vec::with_capacity(all.len()));
+        let mut alike = Likeness { seconds, ..Likeness::default() };
         let mut all = all.into_iter();
-        for reference in &references {
+        for reference in references {
             let small = all.next().unwrap_or_default();
             if some_came && found_no_place(&small) {
-                again.push(reference.clone());
+                again.push(reference);
                 continue;
             }
-            let bytes = small.data.len() as u64;
-            match self.store.room_now(Owner::Sidecar, Purpose::Pull, bytes) {
-                Some(block) => match self.small_into(reference, small, block, seconds) {
-                    Ok(arrived) => landed.push((reference.clone(), arrived)),
-                    Err(failure) => self.whole_arrived(reference, Err(failure)),
+            match self.store.room_now(Owner::Sidecar, Purpose::Pull, small.data.len() as u64) {
+                Some(block) => match self.small_into(&reference, small, block, &mut alike) {
+                    Ok(arrival) => landed.push(arrival),
+                    Err(failure) => self.whole_arrived(&reference, Err(failure)),
                 },
-                None => self.small_waits(reference.clone(), small, seconds),
+                None => self.small_waits(reference, small, seconds),
             }
         }
         self.all_arrived(landed);
@@ -100,21 +106,24 @@ impl Exchange {
     }
 
     /// There is no room for a small tensor that is here already: it waits on a worker.
-    fn small_waits(self: &Arc<Self>, reference: Reference, small: v1::PulledSmall, seconds: f64) {
-        let terms = self
-            .fetches
-            .lock()
-            .get(&reference)
-            .and_then(|f| f.waiting.first().map(|w| w.fetch.terms.clone()));
+    fn small_waits(self: &Arc<Self>, reference: Reference, small: PulledSmall, seconds: f64) {
+        let terms = {
+            let fetches = self.fetches.lock();
+            let first = fetches.get(&reference).and_then(|fetching| fetching.waiting.first());
+            first.map(|waiting| Arc::clone(&waiting.fetch.terms))
+        };
         let Some(terms) = terms else {
             let gone = Failure::new(Reason::Cancelled, "nobody waits for it any more");
             return self.whole_arrived(&reference, Err(gone));
         };
         let (after, arrived) = (Arc::clone(self), reference.clone());
-        let done = move |outcome| after.whole_arrived(&arrived, outcome);
+        let done = move |outcome: Result<Arrival, Failure>| match outcome {
+            Ok(arrival) => after.all_arrived(vec![arrival]),
+            Err(failure) => after.whole_arrived(&arrived, Err(failure)),
+        };
         self.on_worker(Box::new(done), move |exchange| {
             let bytes = small.data.len() as u64;
-            let Terms { deadline, caller, .. } = &terms;
+            let Terms { deadline, caller, .. } = &*terms;
             let wish = Wish {
                 writer: None,
                 purpose: Purpose::Pull,
@@ -123,27 +132,38 @@ impl Exchange {
                 cancel: &caller.cancel,
             };
             let block = exchange.store.room(&wish)?;
-            exchange.small_into(&reference, small, block, seconds)
+            exchange.small_into(&reference, small, block, &mut Likeness { seconds, ..Likeness::default() })
         });
     }
 
+    /// Lands a small tensor in its block, and proves that it is what was asked for.
     fn small_into(
         &self,
         reference: &Reference,
-        small: v1::PulledSmall,
+        small: PulledSmall,
         block: Block,
-        seconds: f64,
-    ) -> Result<Arrived, Failure> {
-        if let Some(failure) = small.failure {
-            return Err(wire::failure(failure));
+        alike: &mut Likeness,
+    ) -> Result<Arrival, Failure> {
+        let PulledSmall { descriptor, data, crc32c, failure } = small;
+        if let Some(failure) = failure {
+            return Err(wire::failure(*failure));
         }
-        let descriptor = wire::descriptor(small.descriptor.unwrap_or_default())?;
-        landing(&block)?.write(0, &small.data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
-        let paths = Paths::stream(block.len());
-        let came = Came { transport: Transport::Tcp, seconds, instead_of: None, paths };
-        let arrived = Arrived { descriptor, crc32c: small.crc32c, block, came, receipt: None };
-        self.verified(reference, &Selection::All, arrived)
+        let (descriptor, encoded) = alike.descriptor(descriptor.unwrap_or_default())?;
+        landing(&block)?.write(0, &data).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        self.approve(reference, &Selection::All, &descriptor, &block, crc32c, &Paths::default())?;
+        let (came, reference) = (alike.came(block.len()), reference.clone());
+        let wanted_by = SmallVec::new();
+        let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
+        Ok(Arrival { copied, came, receipt: None })
     }
+}
+
+/// What the small tensor before was, of those that came together: most are like it.
+#[derive(Default)]
+struct Likeness {
+    seconds: f64,
+    described: Alike<(Descriptor, Bytes)>,
+    came: Option<(u64, Arc<Came>)>,
 }
 
 /// Puts a small tensor into the frame that goes the same way; one that it finds full is given back, and a new one begun.
@@ -179,7 +199,37 @@ impl Many {
     }
 }
 
+// === impl Likeness ===
+
+impl Likeness {
+    /// A descriptor, and how we encode it ourselves.
+    fn descriptor(&mut self, sent: Bytes) -> Result<(Descriptor, Bytes), Failure> {
+        self.described.read(sent, |sent| {
+            let malformed = |e: prost::DecodeError| {
+                Failure::new(Reason::Internal, format!("what the owner sent is no descriptor: {e}"))
+            };
+            let descriptor = wire::descriptor(v1::Descriptor::decode(&sent[..]).map_err(malformed)?)?;
+            let encoded = encoded::descriptor(&descriptor);
+            Ok((descriptor, encoded))
+        })
+    }
+
+    /// How so many bytes came.
+    fn came(&mut self, bytes: u64) -> Arc<Came> {
+        match &self.came {
+            Some((known, came)) if *known == bytes => Arc::clone(came),
+            _ => {
+                let paths = Paths::stream(bytes);
+                let (transport, seconds) = (Transport::Tcp, self.seconds);
+                let came = Arc::new(Came { transport, seconds, instead_of: None, paths });
+                self.came = Some((bytes, Arc::clone(&came)));
+                came
+            }
+        }
+    }
+}
+
 /// Whether a small tensor is missing only because the answer was full of others.
-fn found_no_place(small: &v1::PulledSmall) -> bool {
+fn found_no_place(small: &PulledSmall) -> bool {
     small.failure.as_ref().is_some_and(|failure| failure.reason == Reason::LimitExceeded.as_str())
 }

@@ -95,9 +95,9 @@ fn shown(route: &Result<Route, NoRoute>) -> v1::Moved {
     match route {
         Ok(route) => v1::Moved {
             transport: v1::Transport::from(route.transport).into(),
-            refusals: refusals(&route.refusals),
+            refusals: refusals(route.refusals.iter().copied()),
             ..v1::Moved::default()
         },
-        Err(none) => v1::Moved { refusals: refusals(&none.refusals), ..v1::Moved::default() },
+        Err(none) => v1::Moved { refusals: refusals(none.refusals.iter().copied()), ..v1::Moved::default() },
     }
 }

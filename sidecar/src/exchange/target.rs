@@ -6,7 +6,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{TensorId, TensorName};
-use tensorlane_proto::reference::Reference;
+use tensorlane_proto::reference::{Reference, SharedParts};
 
 use super::Exchange;
 
@@ -29,6 +29,15 @@ pub(super) fn target_of(reference: &Reference) -> v1::Target {
 impl Exchange {
     /// Reads a target. A reference of this peer's earlier life is OWNER_LOST at once.
     pub(super) fn meant(&self, target: v1::Target) -> Result<Meant, Failure> {
+        self.meant_sharing(target, &mut SharedParts::default())
+    }
+
+    /// The same for one of many.
+    pub(super) fn meant_sharing(
+        &self,
+        target: v1::Target,
+        shared: &mut SharedParts,
+    ) -> Result<Meant, Failure> {
         use v1::target::Kind;
         match target.kind {
             None => Err(Failure::new(Reason::InvalidArgument, "a target needs a reference, an id or a name")),
@@ -39,7 +48,7 @@ impl Exchange {
                 Ok(Meant::Named(self.named_peer(&target.peer)?, name))
             }
             Some(Kind::Reference(text)) => {
-                let reference = Reference::from_str(&text)?;
+                let reference = Reference::from_bytes_sharing(text.as_bytes(), shared)?;
                 self.check_exchange(&reference)?;
                 if self.store.is_ours(&reference) {
                     self.check_incarnation(&reference)?;

@@ -111,7 +111,7 @@ impl Exchange {
             }
         };
         self.on_worker(Box::new(failed), move |exchange| {
-            let Terms { deadline, caller, .. } = &fetch.terms;
+            let Terms { deadline, caller, .. } = &*fetch.terms;
             let wish = Wish {
                 writer: None,
                 purpose: Purpose::Pull,
@@ -237,15 +237,30 @@ impl Exchange {
     }
 
     /// Proves that what came is what was asked for, and makes it immutable.
-    pub(super) fn verified(
+    fn verified(
         &self,
         reference: &Reference,
         selection: &Selection,
         arrived: Arrived,
     ) -> Result<Arrived, Failure> {
-        let layout = &arrived.descriptor.layout;
+        let Arrived { descriptor, crc32c, block, came, .. } = &arrived;
+        self.approve(reference, selection, descriptor, block, *crc32c, &came.paths)?;
+        Ok(arrived)
+    }
+
+    /// The same, of a block that is not told of yet.
+    pub(super) fn approve(
+        &self,
+        reference: &Reference,
+        selection: &Selection,
+        descriptor: &Descriptor,
+        block: &Block,
+        crc32c: Option<u32>,
+        paths: &Paths,
+    ) -> Result<(), Failure> {
+        let layout = &descriptor.layout;
         let whole = *selection == Selection::All;
-        let fits = layout.bytes() == arrived.block.len()
+        let fits = layout.bytes() == block.len()
             && layout.dtype() == reference.dtype()
             && (!whole || reference.shape().matches(layout.shape()));
         if !fits {
@@ -254,26 +269,25 @@ impl Exchange {
                 format!("{} sent {layout} for {reference}", reference.peer()),
             ));
         }
-        arrived.block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         if let Some(growth) = self.growing(reference).filter(|_| whole) {
             // Whoever is served from it proves it, too.
-            growth.whole(arrived.block.clone());
+            growth.whole(block.clone());
         }
-        if let Some(expected) = arrived.crc32c {
-            let bytes = arrived.block.chunk(0..arrived.block.len());
-            let found = checksum::crc32c(bytes.map_err(|e| Failure::new(Reason::Internal, e.to_string()))?);
-            if found != expected {
-                self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
-                return Err(Failure::new(
-                    Reason::ChecksumMismatch,
-                    format!(
-                        "{reference} came with the CRC-32C {found:08x} instead of {expected:08x}{}",
-                        sent_by(&arrived.came.paths)
-                    ),
-                ));
-            }
+        let Some(expected) = crc32c else { return Ok(()) };
+        let bytes = block.chunk(0..block.len()).map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
+        let found = checksum::crc32c(bytes);
+        if found == expected {
+            return Ok(());
         }
-        Ok(arrived)
+        self.metrics.moves.checksum_mismatches.at((ChecksumPlace::Pull,)).inc();
+        Err(Failure::new(
+            Reason::ChecksumMismatch,
+            format!(
+                "{reference} came with the CRC-32C {found:08x} instead of {expected:08x}{}",
+                sent_by(paths)
+            ),
+        ))
     }
 }
 

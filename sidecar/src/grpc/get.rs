@@ -83,7 +83,7 @@ impl Chunks {
             };
             let head = v1::GetHead {
                 descriptor: Some((&descriptor).into()),
-                moved: Some(taken.moved.clone().unwrap_or_else(local)),
+                moved: Some(taken.moved.as_ref().map_or_else(local, |moved| moved.message.clone())),
             };
             Ok((head, Reading { item, packed, bytes: 0, counted: taken.moved.is_none() }))
         });

@@ -20,7 +20,7 @@ pub(super) fn reserve_result(room: &Result<Room, Failure>) -> v1::ReserveResult 
 pub(super) fn acquire_result(taken: &Result<Taken, Failure>) -> v1::AcquireResult {
     use v1::acquire_result::Outcome;
     let outcome = match taken {
-        Ok(taken) => Outcome::Acquired(v1::Acquired { location: None, ..taken.to_wire() }),
+        Ok(taken) => Outcome::Acquired(taken.to_wire()),
         Err(failure) => Outcome::Failure(failure.into()),
     };
     v1::AcquireResult { outcome: Some(outcome) }

@@ -13,7 +13,7 @@ use tensorlane_proto::{
     Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection, Transport,
 };
 
-use super::{Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, Source};
+use super::{Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, SmallAnswer, Source};
 use crate::cancel::Cancel;
 use crate::unread::Unread;
 
@@ -243,8 +243,8 @@ pub trait Serve: Send + Sync {
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>);
     /// A pull that spreads is over; whether the reader has the tensor now. Its lease ends by [`Serve::done`], as always.
     fn left(&self, from: &PeerKey, id: u64, holds: bool);
-    /// Small tensors at once, one answer for each id. They hold no lease.
-    fn small(&self, from: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall>;
+    /// Small tensors at once: `answer` gets an outcome for each id, in order. They hold no lease.
+    fn small(&self, from: &PeerKey, ids: &[u64], answer: &mut SmallAnswer);
     /// Gives our copy of another peer's tensor, as it lies, to a peer of this node, which then maps it. A lease that it says is
     /// ended by one [`Serve::done`].
     ///

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use tensorlane_memory::{Block, Landing};
+use tensorlane_proto::encoded::PulledSmall;
 use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
@@ -26,7 +27,7 @@ pub type PullDone = Box<dyn FnOnce(Result<Pulled, PullFailed>) + Send>;
 /// Takes the outcome of a map. Runs on a reader thread: must not block.
 pub type MapDone = Box<dyn FnOnce(Result<Mapped, MapFailed>) + Send>;
 /// Takes the outcome of a pull of small tensors. Runs on a reader thread: must not block.
-pub type SmallDone = Box<dyn FnOnce(Result<Vec<v1::PulledSmall>, Failure>) + Send>;
+pub type SmallDone = Box<dyn FnOnce(Result<Vec<PulledSmall>, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
 pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 

@@ -16,6 +16,7 @@ use tracing::{debug, error, info};
 use super::aid::HOLDERS_SINCE;
 use super::api::PeerKey;
 use super::calls::Call;
+use super::gathered::Gathered;
 use super::handshake::timed_out;
 use super::incoming::{Drained, Incoming};
 use super::outbox::Outbox;
@@ -213,7 +214,16 @@ impl Link {
 
     /// Sends a frame in its turn; a connection that cannot is ended.
     pub(super) fn submit(&self, frame: Vec<u8>) {
-        match self.outbox.submit(frame) {
+        self.submitted(self.outbox.submit(frame));
+    }
+
+    /// The same, of one that is not put together yet.
+    pub(super) fn submit_gathered(&self, frame: Gathered) {
+        self.submitted(self.outbox.submit_gathered(frame));
+    }
+
+    fn submitted(&self, sent: Result<(), SendError>) {
+        match sent {
             Ok(()) | Err(SendError::Closed) => {}
             Err(error) => self.end(error.into()),
         }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::gathered::Gathered;
 use super::pipe::{Bulk, Pipe, SendError};
 use super::record::Sealer;
 use super::slowest::Taking;
@@ -32,7 +33,7 @@ const BACKLOG_MAX: usize = 64 << 20;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An answer that is made when there is room to send it.
-type Late = Box<dyn FnOnce() -> Vec<u8> + Send>;
+type Late = Box<dyn FnOnce() -> Gathered + Send>;
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Ending {
@@ -118,32 +119,51 @@ impl Outbox {
 
     /// Sends a frame: at once where the pipe is free and the socket takes it, else in its turn. Never waits.
     pub(super) fn submit(&self, frame: Vec<u8>) -> Result<(), SendError> {
-        if let Some(mut pipe) = self.pipe.try_lock() {
-            let (first, ending) = {
-                let inbox = self.inbox.lock();
-                (inbox.frames.is_empty(), inbox.ending)
-            };
-            if ending != Ending::No {
-                return Err(SendError::Closed);
-            }
-            if first && pipe.is_empty() {
-                pipe.seal_frame(&frame)?;
-                pipe.offer(&self.socket)?;
-                let left = !pipe.is_empty();
-                drop(pipe);
-                if left {
-                    {
-                        let mut inbox = self.inbox.lock();
-                        inbox.kick = true;
-                        inbox.sending += frame.len();
-                    }
-                    self.wake.notify_one();
-                    self.account.add(frame.len());
-                }
-                return Ok(());
-            }
+        match self.send_now(frame.len(), |pipe| pipe.seal_frame(&frame))? {
+            true => Ok(()),
+            false => self.queue(frame),
         }
-        self.queue(frame)
+    }
+
+    /// The same, of a frame that is not put together yet: it is where it waits.
+    pub(super) fn submit_gathered(&self, frame: Gathered) -> Result<(), SendError> {
+        match self.send_now(frame.len(), |pipe| pipe.seal_gathered(&frame))? {
+            true => Ok(()),
+            false => self.queue(frame.together()),
+        }
+    }
+
+    /// Seals a frame of so many bytes and gives the socket what it takes, where nothing is before it; whether it is on its way.
+    fn send_now(
+        &self,
+        bytes: usize,
+        seal: impl FnOnce(&mut Pipe) -> Result<(), rustls::Error>,
+    ) -> Result<bool, SendError> {
+        let Some(mut pipe) = self.pipe.try_lock() else { return Ok(false) };
+        let (first, ending) = {
+            let inbox = self.inbox.lock();
+            (inbox.frames.is_empty(), inbox.ending)
+        };
+        if ending != Ending::No {
+            return Err(SendError::Closed);
+        }
+        if !first || !pipe.is_empty() {
+            return Ok(false);
+        }
+        seal(&mut pipe)?;
+        pipe.offer(&self.socket)?;
+        let left = !pipe.is_empty();
+        drop(pipe);
+        if left {
+            {
+                let mut inbox = self.inbox.lock();
+                inbox.kick = true;
+                inbox.sending += bytes;
+            }
+            self.wake.notify_one();
+            self.account.add(bytes);
+        }
+        Ok(true)
     }
 
     fn queue(&self, frame: Vec<u8>) -> Result<(), SendError> {
@@ -259,7 +279,7 @@ impl Outbox {
                 Work::Late(late) => {
                     drop(pipe);
                     let answer = late();
-                    self.submit(answer)?;
+                    self.submit_gathered(answer)?;
                 }
                 Work::Send { frames, bulk, rekey } => {
                     if rekey {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use socket2::SockRef;
+use tensorlane_proto::encoded::PulledSmall;
 use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
@@ -208,7 +209,7 @@ impl Peers {
         expected: Option<Incarnation>,
         ids: Vec<u64>,
         deadline: Instant,
-        done: impl FnOnce(Result<Vec<v1::PulledSmall>, Failure>) + Send + 'static,
+        done: impl FnOnce(Result<Vec<PulledSmall>, Failure>) + Send + 'static,
     ) -> CallHandle {
         let done: SmallDone = Box::new(done);
         if ids.len() > ITEMS_MAX {

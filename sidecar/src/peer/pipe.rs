@@ -9,6 +9,7 @@ use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
 use thiserror::Error;
 
 use super::ahead::Ahead;
+use super::gathered::Gathered;
 use super::handshake::timed_out;
 use super::parse::OFFSET_BYTES;
 use super::record::{RECORD_PLAIN_MAX, Sealer};
@@ -109,6 +110,25 @@ impl Pipe {
 
     pub(super) fn seal_frame(&mut self, frame: &[u8]) -> Result<(), rustls::Error> {
         self.sealer.seal_all(frame, &mut self.records)
+    }
+
+    /// The same, of one that is put together here.
+    pub(super) fn seal_gathered(&mut self, frame: &Gathered) -> Result<(), rustls::Error> {
+        let Self { sealer, records, .. } = self;
+        let (mut record, mut room) = (Vec::new(), RECORD_PLAIN_MAX);
+        for mut part in frame.parts() {
+            while !part.is_empty() {
+                let (now, later) = part.split_at(part.len().min(room));
+                record.push(now);
+                (part, room) = (later, room - now.len());
+                if room == 0 {
+                    sealer.seal(&record, records)?;
+                    record.clear();
+                    room = RECORD_PLAIN_MAX;
+                }
+            }
+        }
+        if record.is_empty() { Ok(()) } else { sealer.seal(&record, records) }
     }
 
     pub(super) fn close_notify(&mut self) -> Result<(), rustls::Error> {

@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use prost::Message;
+use prost::{DecodeError, Message};
 use tensorlane_memory::Landing;
+use tensorlane_proto::encoded::{Alike, PulledMany};
 use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LAST, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
@@ -58,6 +59,13 @@ fn out_of_place(kind: PeerKind) -> Ended {
 /// The message of a body, or the end of the connection.
 pub(super) fn decode<M: Message + Default>(header: Header, body: &[u8]) -> Result<M, Ended> {
     M::decode(body).map_err(|_| malformed(header))
+}
+
+/// Whether all descriptors can be read. Most are like the one before, and what they say is looked at where it is used.
+fn check_descriptors(message: &PulledMany) -> Result<(), DecodeError> {
+    let mut alike = Alike::default();
+    let mut sent = message.tensors.iter().filter_map(|tensor| tensor.descriptor.clone());
+    sent.try_for_each(|sent| alike.read(sent, |sent| v1::Descriptor::decode(&sent[..]).map(drop)))
 }
 
 impl<'a> Receiver<'a> {
@@ -217,7 +225,8 @@ impl<'a> Receiver<'a> {
 
     /// The bytes of the tensors stay where they were collected, until they are landed.
     fn pulled_many(&self, header: Header, body: Bytes) -> Result<(), Ended> {
-        let message = v1::PulledMany::decode(body).map_err(|_| malformed(header))?;
+        let message = PulledMany::decode(body).map_err(|_| malformed(header))?;
+        check_descriptors(&message).map_err(|_| malformed(header))?;
         let mut state = self.link.peer.state.lock();
         match state.answered(header.call, PeerKind::PullMany, self.link.id).map(|call| &call.kind) {
             Some(Kind::Small { ids, .. }) if ids.len() == message.tensors.len() => {}

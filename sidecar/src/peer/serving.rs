@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use prost::Message;
 use tensorlane_proto::frame::{
     self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY,
 };
@@ -18,6 +17,7 @@ use tensorlane_proto::{Failure, Reason, wire};
 use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
 use super::api::{Aided, Asked, AskedAid, AskedLoan, Holders, LostHolder, PeerKey, Served, Sought};
+use super::gathered::Gathered;
 use super::growth::Pass;
 use super::lending::LENDS_SINCE;
 use super::link::{Ended, Link};
@@ -26,6 +26,7 @@ use super::pipe::{Bulk, SendError};
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
 use super::shared::{Shared, count_out};
+use super::small::SmallAnswer;
 use super::source::Source;
 use super::transport::Way;
 use super::transport::shm::MAPS_MAX;
@@ -435,7 +436,7 @@ fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullM
     }
     let call = header.call;
     if !link.outbox.is_late() {
-        link.submit(small_answer(shared, link, call, &asked.ids));
+        link.submit_gathered(small_answer(shared, link, call, &asked.ids));
         return Ok(());
     }
     if link.outbox.late() >= CALLS_MAX {
@@ -448,43 +449,12 @@ fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullM
     Ok(())
 }
 
-/// As many as fit a frame; the others say so. Read in small batches, so that no more is read than fits.
-fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, ids: &[u64]) -> Vec<u8> {
-    let key = link.key();
-    // Every one that does not fit still needs room to say so.
-    let mut room = (PEER_BODY_MAX as usize).saturating_sub(ids.len() * FAILURE_ROOM);
-    let mut bytes = 0;
-    let mut tensors = Vec::with_capacity(ids.len());
-    for batch in ids.chunks(SMALL_BATCH) {
-        if room == 0 {
-            tensors.extend(batch.iter().map(|_| does_not_fit()));
-            continue;
-        }
-        for tensor in shared.serve.small(&key, batch) {
-            // Tag and length of the field take at most 6 bytes.
-            let length = tensor.encoded_len() + 6;
-            if length > room {
-                room = 0;
-                tensors.push(does_not_fit());
-            } else {
-                room -= length;
-                bytes += tensor.data.len() as u64;
-                tensors.push(tensor);
-            }
-        }
-    }
+fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, ids: &[u64]) -> Gathered {
+    let mut answer = SmallAnswer::new(ids.len());
+    shared.serve.small(&link.key(), ids, &mut answer);
+    let (frame, bytes) = answer.into_frame(call);
     count_out(&shared.counters, &link.peer, bytes);
-    frame::encode(PeerKind::PullMany.into(), REPLY, call, &v1::PulledMany { tensors })
-}
-
-/// Small tensors that are read at a time: 4 MiB of them at most.
-const SMALL_BATCH: usize = 64;
-/// Bytes kept for the failure of each small tensor that does not fit any more. 4,096 times that is 400 KiB of 4 MiB.
-const FAILURE_ROOM: usize = 100;
-
-fn does_not_fit() -> v1::PulledSmall {
-    let full = Failure::new(Reason::LimitExceeded, "the answer is full; ask for this one again");
-    v1::PulledSmall { failure: Some((&full).into()), ..v1::PulledSmall::default() }
+    frame
 }
 
 fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Inquire) -> Result<(), Ended> {

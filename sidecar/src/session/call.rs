@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prost::Message;
+use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
     self, FAILED, HEADER_BYTES, REPLY, SESSION_BODY_MAX, SESSION_ITEMS_MAX, SessionKind,
@@ -134,13 +135,14 @@ impl Call {
         outcome: Result<Vec<Result<Taken, Failure>>, Failure>,
         segments: &dyn Segments,
     ) {
-        let mut taken = match outcome {
+        let taken = match outcome {
             Ok(taken) => taken,
             Err(failure) => return self.fail(&failure),
         };
         let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
-        let results = taken.iter_mut().map(acquire_result).collect();
-        let frame = frame::encode(self.verb.into(), REPLY, self.number, &v1::AcquireResponse { results });
+        let results = taken.iter().map(acquire_result).collect();
+        let answer = encoded::AcquireResponse { results };
+        let frame = frame::encode(self.verb.into(), REPLY, self.number, &answer);
         let blocks = taken.iter().flatten().map(Taken::block);
         if let Err(failure) = check_length(&frame).and_then(|()| self.link.announce(blocks, segments)) {
             let ids = taken.iter().flatten().map(|t| t.id.0).collect();
@@ -251,14 +253,13 @@ fn reserve_result(room: &Result<Room, Failure>) -> v1::ReserveResult {
     v1::ReserveResult { outcome: Some(outcome) }
 }
 
-/// What is told of an item. How it came is moved into it.
-fn acquire_result(taken: &mut Result<Taken, Failure>) -> v1::AcquireResult {
-    use v1::acquire_result::Outcome;
+fn acquire_result(taken: &Result<Taken, Failure>) -> encoded::AcquireResult {
+    use encoded::Outcome;
     let outcome = match taken {
-        Ok(taken) => Outcome::Acquired(taken.take_to_wire()),
-        Err(failure) => Outcome::Failure((&*failure).into()),
+        Ok(taken) => Outcome::Acquired(taken.encoded()),
+        Err(failure) => Outcome::Failure(failure.into()),
     };
-    v1::AcquireResult { outcome: Some(outcome) }
+    encoded::AcquireResult { outcome: Some(outcome) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tensorlane_proto::reference::Reference;
 
 use super::refusals::refused;
 use super::write::origin;
-use super::{Freed, Store, Taken, Tensor};
+use super::{Freed, State, Store, Taken, Tensor};
 
 /// Names that a description has at most. A tensor may have thousands, and a list of them would repeat all with each.
 const DESCRIBED_NAMES_MAX: usize = 16;
@@ -116,16 +116,13 @@ impl Store {
 
     /// A sealed tensor of this peer, for `asker` to read its bytes; no lease.
     pub fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
+        self.state.lock().sealed(asker, id)
+    }
+
+    /// Sealed tensors of this peer under one lock, for another peer to read their bytes; one result for each, in order.
+    pub fn all_sealed(&self, ids: &[u64]) -> Vec<Result<Arc<Tensor>, Failure>> {
         let state = self.state.lock();
-        match state.ledger.state(id) {
-            None => Err(refused(&Refusal::NotFound { id })),
-            Some(tensorlane_proto::ledger::State::Reserved) => {
-                Err(state.refused_to(asker, &Refusal::NotSealed { id }))
-            }
-            Some(tensorlane_proto::ledger::State::Sealed) => {
-                state.tensors.get(&id).cloned().ok_or_else(|| refused(&Refusal::NotFound { id }))
-            }
-        }
+        ids.iter().map(|id| state.sealed(None, TensorId(*id))).collect()
     }
 
     /// The copy of another peer's tensor.
@@ -140,7 +137,7 @@ impl Store {
         let entry = state.ledger.entry(id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
         Ok(v1::Description {
             reference: tensor.reference.encode(),
-            descriptor: Some(tensor.wire.clone()),
+            descriptor: Some((&tensor.descriptor).into()),
             sealed: true,
             names: entry.names().take(DESCRIBED_NAMES_MAX).map(ToString::to_string).collect(),
             leases: entry.leases,
@@ -181,5 +178,21 @@ impl Store {
         // Evicting is never refused; what it gives back is seen by looking at the arena again.
         let _ = self.apply(Event::Evict { bytes });
         self.totals().0.copies < before
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
+        match self.ledger.state(id) {
+            None => Err(refused(&Refusal::NotFound { id })),
+            Some(tensorlane_proto::ledger::State::Reserved) => {
+                Err(self.refused_to(asker, &Refusal::NotSealed { id }))
+            }
+            Some(tensorlane_proto::ledger::State::Sealed) => {
+                self.tensors.get(&id).cloned().ok_or_else(|| refused(&Refusal::NotFound { id }))
+            }
+        }
     }
 }

@@ -2,8 +2,11 @@
 
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+use prost::Message;
 use tensorlane_memory::Block;
 use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::encoded;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::layout::Layout;
 use tensorlane_proto::ledger::TensorId;
@@ -20,8 +23,8 @@ pub struct Tensor {
     pub reference: Reference,
     /// What the bytes mean.
     pub descriptor: Descriptor,
-    /// The same, as it goes over the wire.
-    pub wire: v1::Descriptor,
+    /// The same, as [`encoded::descriptor`] makes it.
+    pub encoded: Bytes,
     /// Where the bytes are.
     pub block: Block,
     /// CRC-32C of the bytes, where their writer gave one.
@@ -48,7 +51,15 @@ pub struct Taken {
     /// Whether bytes were copied here to answer.
     pub copied: bool,
     /// How the bytes came; none for a local map.
-    pub moved: Option<v1::Moved>,
+    pub moved: Option<Arc<Moved>>,
+}
+
+/// How bytes came, made once for all tensors that came alike.
+#[derive(Debug)]
+pub struct Moved {
+    /// As a message.
+    pub message: v1::Moved,
+    encoded: Bytes,
 }
 
 /// A view of a part of a tensor.
@@ -81,33 +92,64 @@ impl Taken {
         &self.tensor.block
     }
 
-    /// The answer as [`Self::to_wire`] makes it, for the last time: how the bytes came is moved into it.
-    pub fn take_to_wire(&mut self) -> v1::Acquired {
-        let moved = self.moved.take();
-        v1::Acquired { moved, ..self.to_wire() }
-    }
-
-    /// The answer as a message, with the location in the segment.
+    /// The answer as a message, without a place to map it.
     pub fn to_wire(&self) -> v1::Acquired {
-        let (offset, bytes, descriptor, crc32c) = match &self.part {
-            None => (0, self.tensor.block.len(), self.tensor.wire.clone(), self.tensor.crc32c),
-            Some(part) => {
-                let descriptor = v1::Descriptor {
-                    device: self.tensor.wire.device.clone(),
-                    metadata: self.tensor.wire.metadata.clone(),
-                    ..v1::Descriptor::from(&part.layout)
-                };
-                (part.offset, part.layout.bytes(), descriptor, None)
-            }
+        let descriptor = match &self.part {
+            None => v1::Descriptor::from(&self.tensor.descriptor),
+            Some(part) => part.descriptor(&self.tensor.descriptor),
         };
         v1::Acquired {
+            id: self.id.0,
+            location: None,
+            descriptor: Some(descriptor),
+            copied: self.copied,
+            moved: self.moved.as_ref().map(|moved| moved.message.clone()),
+            crc32c: self.crc32c(),
+        }
+    }
+
+    /// The same, with the place in the segment.
+    pub fn encoded(&self) -> encoded::Acquired {
+        let (offset, bytes, descriptor) = match &self.part {
+            None => (0, self.tensor.block.len(), self.tensor.encoded.clone()),
+            Some(part) => {
+                let descriptor = part.descriptor(&self.tensor.descriptor);
+                (part.offset, part.layout.bytes(), descriptor.encode_to_vec().into())
+            }
+        };
+        encoded::Acquired {
             id: self.id.0,
             location: Some(location(&self.tensor.block, offset, bytes)),
             descriptor: Some(descriptor),
             copied: self.copied,
-            moved: self.moved.clone(),
-            crc32c,
+            moved: self.moved.as_ref().map(|moved| moved.encoded.clone()),
+            crc32c: self.crc32c(),
         }
+    }
+
+    /// That of all bytes, which says nothing of a part.
+    fn crc32c(&self) -> Option<u32> {
+        self.tensor.crc32c.filter(|_| self.part.is_none())
+    }
+}
+
+// === impl Moved ===
+
+impl Moved {
+    /// Encodes it.
+    pub fn new(message: v1::Moved) -> Arc<Self> {
+        let encoded = message.encode_to_vec().into();
+        Arc::new(Self { message, encoded })
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    /// What the part means: with the words about the whole.
+    fn descriptor(&self, whole: &Descriptor) -> v1::Descriptor {
+        let v1::Descriptor { device, metadata, .. } = whole.into();
+        v1::Descriptor { device, metadata, ..v1::Descriptor::from(&self.layout) }
     }
 }
 

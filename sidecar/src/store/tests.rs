@@ -3,6 +3,7 @@
 use tensorlane_memory::{ArenaOptions, Block, Purpose};
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::dtype::DType;
+use tensorlane_proto::encoded;
 use tensorlane_proto::layout::{Layout, Shape};
 use tensorlane_proto::reference::Reference;
 
@@ -45,7 +46,8 @@ fn copied(store: &Store, id: u64, wanted_by: &[Holder]) -> Copied {
     let exchange = store.me.exchange.clone();
     let reference = Reference::new(exchange, PeerName::new("there").unwrap(), Incarnation(9), id, &layout);
     let descriptor = Descriptor::host(layout);
-    Copied { reference, descriptor, block: sealed(store), crc32c: None, wanted_by: wanted_by.to_vec() }
+    let (encoded, wanted_by) = (encoded::descriptor(&descriptor), wanted_by.into());
+    Copied { reference, descriptor, encoded, block: sealed(store), crc32c: None, wanted_by }
 }
 
 fn entered(store: &Store, copies: Vec<Copied>) -> Vec<Entered> {
@@ -57,7 +59,7 @@ fn copies_that_come_together_are_leased_to_those_who_wait_for_each() {
     let store = store();
     let copies = vec![copied(&store, 1, &[A, B]), copied(&store, 2, &[B])];
     let [one, two] = entered(&store, copies).try_into().ok().unwrap();
-    assert_eq!((one.leased, two.leased), (vec![A, B], vec![B]));
+    assert_eq!((&one.leased[..], &two.leased[..]), (&[A, B][..], &[B][..]));
     assert_eq!((store.totals().0.copies, store.totals().0.leases), (2, 3));
     for (by, id) in [(A, one.tensor.id), (B, one.tensor.id), (B, two.tensor.id)] {
         assert!(store.release(by, &[id.0], &[])[0].is_ok());
@@ -70,7 +72,7 @@ fn copies_that_come_together_are_leased_to_those_who_wait_for_each() {
 fn who_is_gone_or_has_too_many_leases_gets_none_and_the_copy_stays() {
     let store = store();
     let two = entered(&store, vec![copied(&store, 1, &[A]), copied(&store, 2, &[A, GONE])]);
-    assert!(two.iter().all(|entered| entered.leased == [A]));
+    assert!(two.iter().all(|entered| entered.leased[..] == [A]));
     let third = entered(&store, vec![copied(&store, 3, &[A, GONE])]);
     assert!(third[0].leased.is_empty());
     assert_eq!(store.lease(A, None, third[0].tensor.id).err().unwrap().reason.as_str(), "LIMIT_EXCEEDED");
@@ -85,7 +87,7 @@ fn the_copy_that_was_faster_is_the_one_that_all_get() {
     let first = entered(&store, vec![copied(&store, 1, &[A])]).remove(0);
     let late = copied(&store, 1, &[B]);
     let again = entered(&store, vec![late]).remove(0);
-    assert_eq!((first.tensor.id, again.leased), (again.tensor.id, vec![B]));
+    assert_eq!((first.tensor.id, &again.leased[..]), (again.tensor.id, &[B][..]));
     assert!(Arc::ptr_eq(&first.tensor, &again.tensor));
     assert_eq!((store.totals().0.copies, store.totals().0.leases), (1, 2));
     store.arena.stop();

@@ -2,10 +2,12 @@
 
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
+use smallvec::SmallVec;
 use tensorlane_memory::{Block, BlockError};
 use tensorlane_proto::descriptor::Descriptor;
+use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Millis, Origin, Refusal, Retry, TensorId};
 use tensorlane_proto::reference::Reference;
 
@@ -41,12 +43,14 @@ pub struct Copied {
     pub reference: Reference,
     /// What its bytes mean.
     pub descriptor: Descriptor,
+    /// The same, as [`encoded::descriptor`] makes it.
+    pub encoded: Bytes,
     /// The bytes, sealed by whoever brought them, before anyone could hear of it.
     pub block: Block,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
     /// Who waits for it, each as often as it does.
-    pub wanted_by: Vec<Holder>,
+    pub wanted_by: SmallVec<[Holder; 1]>,
 }
 
 /// A copy that is known here: the one that was brought, or another that was faster.
@@ -54,7 +58,7 @@ pub struct Entered {
     /// The tensor.
     pub tensor: Arc<Tensor>,
     /// Those of who waited that have a lease now. The others ask for one, and hear why not.
-    pub leased: Vec<Holder>,
+    pub leased: SmallVec<[Holder; 1]>,
 }
 
 // === impl Store ===
@@ -173,8 +177,8 @@ impl Store {
         let me = &self.me;
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
-        let wire = v1::Descriptor::from(&descriptor);
-        Tensor { id, reference, descriptor, wire, block, crc32c, sums: OnceLock::new() }
+        let encoded = encoded::descriptor(&descriptor);
+        Tensor { id, reference, descriptor, encoded, block, crc32c, sums: OnceLock::new() }
     }
 }
 
@@ -182,7 +186,7 @@ impl Store {
 
 impl State {
     fn copy_in(&mut self, now: Millis, copied: Copied, freed: &mut Freed) -> Result<Entered, Failure> {
-        let Copied { reference, descriptor, block, crc32c, wanted_by: mut leased } = copied;
+        let Copied { reference, descriptor, encoded, block, crc32c, wanted_by: mut leased } = copied;
         let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_foreign());
         leased.retain(|by| self.check_open(Some(*by)).is_ok());
         // The first one's from the start. Ours, until all who wait have theirs, where nobody does any more, or that one may have
@@ -196,23 +200,22 @@ impl State {
             }
             Some(entered) => (entered, true),
         };
-        let id = match entered {
+        let (id, tensor) = match entered {
             Ok(Answer::CopiedIn { id }) => {
-                let wire = v1::Descriptor::from(&descriptor);
                 let sums = OnceLock::new();
-                let tensor = Tensor { id, reference, descriptor, wire, block, crc32c, sums };
-                self.tensors.insert(id, Arc::new(tensor));
-                id
+                let tensor = Tensor { id, reference, descriptor, encoded, block, crc32c, sums };
+                let tensor = Arc::new(tensor);
+                self.tensors.insert(id, Arc::clone(&tensor));
+                (id, Ok(tensor))
             }
             Err(Refusal::CopyExists { id }) => {
                 has = false;
                 self.apply_into(now, Event::Lease { by: OWN, id }, freed).map_err(|r| refused(&r))?;
-                id
+                (id, self.taken(id).map(|taken| taken.tensor))
             }
             Ok(other) => return Err(unexpected(&other)),
             Err(refusal) => return Err(refused(&refusal)),
         };
-        let tensor = self.taken(id).map(|taken| taken.tensor);
         let is_ours = !has;
         leased.retain(|by| {
             std::mem::take(&mut has) || self.apply_into(now, Event::Lease { by: *by, id }, freed).is_ok()

@@ -26,6 +26,7 @@ mod places;
 mod plain_lanes;
 mod replaced;
 mod slow;
+mod small;
 
 /// A raw peer: rustls as anyone would use it.
 pub(super) struct Raw {

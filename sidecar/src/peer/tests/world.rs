@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_memory::{Arena, ArenaOptions, Block, Landing, Purpose};
+use tensorlane_proto::encoded::{self, PulledSmall};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::SameNode;
 use tensorlane_proto::{
@@ -21,7 +22,7 @@ use crate::identity::Identity;
 use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, Counters, Found, Growth, Holders, Known, KnownPeer, LanesConfig,
     LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers, PeersConfig,
-    PullFailed, PullOrder, Pulled, Serve, Served, Sought, Source,
+    PullFailed, PullOrder, Pulled, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought, Source,
 };
 use crate::sums::Sums;
 use crate::unread::Unread;
@@ -309,21 +310,17 @@ impl Serve for Twin {
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;
     }
-    fn small(&self, _: &PeerKey, ids: &[u64]) -> Vec<v1::PulledSmall> {
+    fn small(&self, _: &PeerKey, ids: &[u64], answer: &mut SmallAnswer) {
         let tensors = self.tensors.lock();
-        let one = |id: &u64| match tensors.get(id) {
-            Some((block, layout)) => v1::PulledSmall {
-                descriptor: Some((&Descriptor::host(layout.clone())).into()),
-                data: block.chunk(0..block.len()).unwrap().to_vec().into(),
-                crc32c: None,
-                failure: None,
-            },
-            None => v1::PulledSmall {
-                failure: Some((&Failure::new(Reason::NotFound, "no such tensor")).into()),
-                ..Default::default()
-            },
-        };
-        ids.iter().map(one).collect()
+        for id in ids {
+            let Some((block, layout)) = tensors.get(id) else {
+                answer.failed(&Failure::new(Reason::NotFound, "no such tensor"));
+                continue;
+            };
+            let descriptor = encoded::descriptor(&Descriptor::host(layout.clone()));
+            let bytes = SmallBytes::Lie(block.owned_chunk(0..block.len()).unwrap());
+            answer.tensor(SmallTensor { descriptor: &descriptor, bytes, crc32c: None });
+        }
     }
     fn inquire(
         &self,
@@ -623,7 +620,7 @@ impl One {
         }
     }
 
-    pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<v1::PulledSmall>, Failure> {
+    pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<PulledSmall>, Failure> {
         let (tell, told) = mpsc::channel();
         self.peers.pull_small(&name(from), None, ids.to_vec(), Instant::now() + PATIENCE, move |outcome| {
             let _ = tell.send(outcome);
