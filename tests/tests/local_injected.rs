@@ -219,3 +219,26 @@ fn encryption_is_met_by_tls_and_the_reply_names_what_the_policy_left_out() {
     drop((tensor, stored, writer, reader));
     pods.iter().for_each(Sidecar::assert_all_free);
 }
+
+#[test]
+fn what_an_exchange_itself_requires_is_refused_to_every_pod_of_it() {
+    for (word, why, host) in [("same_node", "not_same_node", 13), ("zero_copy", "not_zero_copy", 14)] {
+        let pods = pair(&json!({"transports": ["tcp"], "require": [word]}), [&[], &[]], host);
+        let [one, other] = pods.each_ref().map(Sidecar::client);
+        for (writer, reader) in [(&one, &other), (&other, &one)] {
+            for count in [100, 1 << 20] {
+                let stored = put_pattern(writer, 1, count, &PutOptions::new()).unwrap();
+                let refused = failure(reader.acquire(stored.reference(), &AcquireOptions::new()));
+                assert_eq!(
+                    (refused.reason, refused.detail("tcp")),
+                    (Reason::RequirementNotMet, Some(why)),
+                    "{refused}"
+                );
+                let mapped = writer.acquire(stored.reference(), &AcquireOptions::new()).unwrap();
+                assert!(is_intact(&mapped), "in the pod it is met");
+            }
+        }
+        drop((one, other));
+        pods.iter().for_each(Sidecar::assert_all_free);
+    }
+}

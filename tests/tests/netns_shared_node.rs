@@ -2,9 +2,12 @@
 //! one that has another. Needs root.
 
 use std::collections::BTreeSet;
+use std::fs::Permissions;
 use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -326,5 +329,61 @@ fn where_the_directory_goes_under_load_bytes_travel_and_it_is_seen() {
             reader.acquire(stored.reference(), &on_node()).is_ok_and(|tensor| is_intact(&tensor))
         });
     }
+    peers.assert_all_free();
+}
+
+/// Ends what it stands for, however the test ends.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Removed with the sockets in it, and made anew, while four readers map.
+#[test]
+fn while_the_directory_is_removed_gets_go_on_and_what_must_be_on_the_node_is_there_or_refused() {
+    const READERS: u64 = 4;
+    let (dir, peers) = node(2);
+    let (over, mapped, refused) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let get = |owner: &Client, reader: &Client, seed| {
+        let stored = put_pattern(owner, seed, 100_000 + seed, &PutOptions::new()).unwrap();
+        assert!(is_intact(&reader.acquire(stored.reference(), &seconds(20)).unwrap()), "{seed}");
+        let stored = put_pattern(owner, seed, 200_000 + seed, &PutOptions::new()).unwrap();
+        match reader.acquire(stored.reference(), &on_node()) {
+            Ok(tensor) => {
+                assert!(is_intact(&tensor), "{seed}");
+                assert_eq!(tensor.moved().transport, Some(Transport::Shm), "{}", tensor.moved());
+                mapped.fetch_add(1, Ordering::SeqCst);
+            }
+            outcome => {
+                let refusal = failure(outcome);
+                assert_eq!(refusal.reason, Reason::RequirementNotMet, "{refusal}");
+                refused.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    };
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    std::thread::scope(|scope| {
+        let _over = Ends(&over);
+        for number in 0..READERS {
+            let (owner, reader, over, get) = (peers.client(0), peers.client(1), &over, &get);
+            scope.spawn(move || {
+                for seed in (number..).step_by(READERS as usize).take_while(|_| !over.load(Ordering::SeqCst))
+                {
+                    get(&owner, &reader, seed);
+                }
+            });
+        }
+        let now = |count: &AtomicU64| count.load(Ordering::SeqCst);
+        until("they map", || now(&mapped) > 20);
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        until("it is refused", || now(&refused) > 20);
+        std::fs::create_dir(dir.path()).unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let before = now(&mapped);
+        until("they map again", || now(&mapped) > before + 20);
+    });
     peers.assert_all_free();
 }
