@@ -32,5 +32,7 @@ mod slow {
         assert!(told.is_empty(), "seed {seed}, history in {}:\n{}", history.display(), told.join("\n"));
         let got = report.count(|outcome| matches!(outcome, Outcome::Got { .. }));
         assert!(got > 10, "{got} gets are too few to say anything: {report}");
+        assert!(report.large("tcp") > 0, "nothing large came over the network: {report}");
+        assert!(report.faults() > 0, "nothing was hurt: {report}");
     }
 }

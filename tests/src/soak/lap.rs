@@ -133,6 +133,11 @@ impl Report {
             _ => false,
         })
     }
+
+    /// What was done to hosts and to the network between them.
+    pub fn faults(&self) -> usize {
+        self.events.iter().filter(|event| matches!(event.what, What::Hurt { .. })).count()
+    }
 }
 
 /// `seed 7: 812 steps, 310 gets, 17 large by TCP, 4 by QUIC, 120 looks, 190 puts, 44 refused, 6 faults, 5 cut short, 203 MiB resident, 0 lines broken`
@@ -143,15 +148,15 @@ impl fmt::Display for Report {
         let puts = self.count(|outcome| matches!(outcome, Outcome::Stored { .. }));
         let refused = self.count(|outcome| matches!(outcome, Outcome::Failed { .. }));
         let died = self.count(|outcome| matches!(outcome, Outcome::Died));
-        let faults = self.events.iter().filter(|event| matches!(event.what, What::Hurt { .. })).count();
         write!(
             f,
             "seed {}: {} steps, {gets} gets, {} large by TCP, {} by QUIC, {looks} looks, {puts} puts, {refused} refused, \
-             {died} cut short, {faults} faults, {} MiB resident, {} lines broken",
+             {died} cut short, {} faults, {} MiB resident, {} lines broken",
             self.seed,
             self.steps,
             self.large("tcp"),
             self.large("quic"),
+            self.faults(),
             self.resident >> 20,
             self.violations.len()
         )
