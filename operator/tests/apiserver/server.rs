@@ -7,6 +7,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use kube::config::AuthInfo;
@@ -184,7 +185,12 @@ impl Server {
         let deadline = Instant::now() + START;
         while client.request_text(http_get("/readyz")).await.is_err() {
             let ended = self.processes.iter_mut().any(|process| process.0.try_wait().unwrap().is_some());
-            assert!(!ended && Instant::now() < deadline, "no API server:\n{}", self.log("apiserver.log"));
+            assert!(
+                !ended && Instant::now() < deadline,
+                "no API server:\n{}{}",
+                self.log("etcd.log"),
+                self.log("apiserver.log")
+            );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -250,9 +256,17 @@ impl Server {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that nobody has now. Of those below the ones that the kernel gives to connections, one of which could take it before the
+/// program does that is told of it; and each once.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static GIVEN: AtomicU16 = AtomicU16::new(0);
+    // Other processes of these tests mostly begin elsewhere.
+    let first = 12_000 + u16::try_from(std::process::id() % 64).unwrap() * 256;
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    (0..256)
+        .map(|_| first + GIVEN.fetch_add(1, Ordering::Relaxed) % 256)
+        .find(is_free)
+        .expect("one of 256 ports is free")
 }
 
 fn local(port: u16) -> String {
