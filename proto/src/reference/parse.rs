@@ -18,23 +18,11 @@ pub struct SharedParts {
 
 impl SharedParts {
     fn exchange(&mut self, text: &str) -> Result<ExchangeName, ReferenceError> {
-        match &self.exchange {
-            Some(known) if known.as_str() == text => Ok(known.clone()),
-            _ => {
-                let name = ExchangeName::new(text).map_err(|_| wrong(Part::Exchange, text))?;
-                Ok(self.exchange.insert(name).clone())
-            }
-        }
+        name(&mut self.exchange, Part::Exchange, text)
     }
 
     fn peer(&mut self, text: &str) -> Result<PeerName, ReferenceError> {
-        match &self.peer {
-            Some(known) if known.as_str() == text => Ok(known.clone()),
-            _ => {
-                let name = PeerName::new(text).map_err(|_| wrong(Part::Peer, text))?;
-                Ok(self.peer.insert(name).clone())
-            }
-        }
+        name(&mut self.peer, Part::Peer, text)
     }
 
     fn shape(&mut self, text: &str) -> Result<RefShape, ReferenceError> {
@@ -45,6 +33,18 @@ impl SharedParts {
                 Ok(self.shape.insert((text.into(), shape)).1.clone())
             }
         }
+    }
+}
+
+/// The name that is known, if it is spelled like this; else the one that this is.
+fn name<N: Clone + AsRef<str> + FromStr>(
+    known: &mut Option<N>,
+    part: Part,
+    text: &str,
+) -> Result<N, ReferenceError> {
+    match known {
+        Some(known) if known.as_ref() == text => Ok(known.clone()),
+        _ => Ok(known.insert(text.parse().map_err(|_| wrong(part, text))?).clone()),
     }
 }
 

@@ -96,7 +96,7 @@ impl Taken {
     pub fn to_wire(&self) -> v1::Acquired {
         let descriptor = match &self.part {
             None => v1::Descriptor::from(&self.tensor.descriptor),
-            Some(part) => part.descriptor(&self.tensor.descriptor),
+            Some(part) => v1::Descriptor::from(&part.descriptor(&self.tensor.descriptor)),
         };
         v1::Acquired {
             id: self.id.0,
@@ -114,7 +114,7 @@ impl Taken {
             None => (0, self.tensor.block.len(), self.tensor.encoded.clone()),
             Some(part) => {
                 let descriptor = part.descriptor(&self.tensor.descriptor);
-                (part.offset, part.layout.bytes(), descriptor.encode_to_vec().into())
+                (part.offset, part.layout.bytes(), encoded::descriptor(&descriptor))
             }
         };
         encoded::Acquired {
@@ -147,9 +147,8 @@ impl Moved {
 
 impl Part {
     /// What the part means: with the words about the whole.
-    fn descriptor(&self, whole: &Descriptor) -> v1::Descriptor {
-        let v1::Descriptor { device, metadata, .. } = whole.into();
-        v1::Descriptor { device, metadata, ..v1::Descriptor::from(&self.layout) }
+    fn descriptor(&self, whole: &Descriptor) -> Descriptor {
+        Descriptor { layout: self.layout.clone(), ..whole.clone() }
     }
 }
 
