@@ -30,6 +30,7 @@ mod counters;
 mod dial;
 mod exporter;
 mod floor;
+mod full;
 mod gathered;
 mod greet;
 mod growth;

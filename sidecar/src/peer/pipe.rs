@@ -9,6 +9,7 @@ use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
 use thiserror::Error;
 
 use super::ahead::Ahead;
+use super::full::Full;
 use super::gathered::Gathered;
 use super::handshake::timed_out;
 use super::parse::OFFSET_BYTES;
@@ -188,45 +189,46 @@ impl Pipe {
 
     /// Gives the socket what it takes without waiting.
     pub(super) fn offer(&mut self, socket: &TcpStream) -> Result<(), SendError> {
-        match self.send(socket, libc::MSG_DONTWAIT, None) {
-            Err(SendError::Progress) => Ok(()),
-            other => other,
-        }
+        while !self.records.is_empty() && self.step(socket)? {}
+        Ok(())
     }
 
-    /// Gives the socket all of it; fails when it takes nothing for its send timeout, the progress deadline, or not enough.
+    /// Gives the socket all of it; fails when nothing arrives at the other end for the progress deadline, or not enough.
     pub(super) fn flush(&mut self, socket: &TcpStream, taking: Taking) -> Result<(), SendError> {
-        self.send(socket, 0, Some(taking))
-    }
-
-    fn send(
-        &mut self,
-        socket: &TcpStream,
-        flags: libc::c_int,
-        taking: Option<Taking>,
-    ) -> Result<(), SendError> {
-        let socket = SockRef::from(socket);
+        let mut full = Full::default();
         while !self.records.is_empty() {
-            if let Some(taking) = taking {
-                taking.goes_on()?;
-            }
-            let mut slices = [IoSlice::new(&[]); RECORDS_A_CALL];
-            let mut count = 0;
-            for (slice, record) in slices.iter_mut().zip(&self.records) {
-                *slice = IoSlice::new(record);
-                count += 1;
-            }
-            if let (Some(slice), Some(record)) = (slices.first_mut(), self.records.front()) {
-                *slice = IoSlice::new(&record[self.sent..]);
-            }
-            match socket.send_vectored_with_flags(&slices[..count], flags | libc::MSG_NOSIGNAL) {
-                Ok(0) => return Err(SendError::Closed),
-                Ok(sent) => self.took(sent),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            taking.goes_on()?;
+            if self.step(socket)? {
+                full.took();
+            } else {
+                full.wait(socket, taking.progress)?;
             }
         }
         Ok(())
+    }
+
+    /// Gives the socket what it takes of some records. Whether it took any.
+    fn step(&mut self, socket: &TcpStream) -> Result<bool, SendError> {
+        let mut slices = [IoSlice::new(&[]); RECORDS_A_CALL];
+        let mut count = 0;
+        for (slice, record) in slices.iter_mut().zip(&self.records) {
+            *slice = IoSlice::new(record);
+            count += 1;
+        }
+        if let (Some(slice), Some(record)) = (slices.first_mut(), self.records.front()) {
+            *slice = IoSlice::new(&record[self.sent..]);
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        match SockRef::from(socket).send_vectored_with_flags(&slices[..count], flags) {
+            Ok(0) => Err(SendError::Closed),
+            Ok(sent) => {
+                self.took(sent);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn took(&mut self, bytes: usize) {

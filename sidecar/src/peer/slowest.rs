@@ -23,12 +23,14 @@ pub(super) fn time_for(bytes: u64) -> Duration {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taking {
     until: Instant,
+    /// How long no byte may move.
+    pub(super) progress: Duration,
 }
 
 impl Taking {
     /// So many bytes begin to be sent now. `progress`: how long no byte may move.
     pub(super) fn begin(bytes: u64, progress: Duration) -> Self {
-        Self { until: Instant::now() + Self::most(bytes, progress) }
+        Self { until: Instant::now() + Self::most(bytes, progress), progress }
     }
 
     fn most(bytes: u64, progress: Duration) -> Duration {

@@ -3,15 +3,14 @@
 
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use socket2::SockRef;
-use tensorlane_memory::passing;
 
 use super::PlainWire;
+use crate::peer::full::{self, Full};
 use crate::peer::pipe::SendError;
 use crate::peer::slowest::Taking;
 use crate::peer::source::Lying;
@@ -28,27 +27,6 @@ enum Filed {
     Sent,
     /// The kernel does not do it; none was sent.
     Refused,
-}
-
-/// A socket that takes nothing more. It takes none before a third of what it can hold has gone, which on a slow link may take
-/// longer than the progress deadline: so what goes is looked at, too.
-struct Waiting {
-    missing: u64,
-    since: Instant,
-}
-
-impl Waiting {
-    fn since_now(missing: u64) -> Self {
-        Self { missing, since: Instant::now() }
-    }
-
-    /// So many bytes are missing at the other end now. Whether any of them has gone within that time.
-    fn goes_on(&mut self, missing: u64, progress: Duration) -> bool {
-        if missing < self.missing {
-            *self = Self::since_now(missing);
-        }
-        self.since.elapsed() < progress
-    }
 }
 
 fn is_refused(error: &io::Error) -> bool {
@@ -109,42 +87,24 @@ impl PlainWire {
         taking: Taking,
         mut step: impl FnMut(&TcpStream, usize) -> io::Result<usize>,
     ) -> Result<(), SendError> {
-        let (mut done, mut waiting) = (0, None::<Waiting>);
+        let (mut done, mut full) = (0, Full::default());
         while done < bytes {
             taking.goes_on()?;
             match step(&self.socket, done) {
                 Ok(0) => return Err(SendError::Closed),
                 Ok(sent) => {
                     self.queued.given(sent as u64);
-                    (done, waiting) = (done + sent, None);
+                    done += sent;
+                    full.took();
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let missing = self.missing();
-                    let waiting = waiting.get_or_insert_with(|| Waiting::since_now(missing));
-                    if !waiting.goes_on(missing, self.progress) {
-                        return Err(SendError::Progress);
-                    }
-                    self.wait_for_room()?;
+                    full.wait(&self.socket, taking.progress)?;
                 }
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
-    }
-
-    /// Bytes that the other end's kernel has not acknowledged. Where ours does not say, the lane has failed: all.
-    fn missing(&self) -> u64 {
-        passing::unacknowledged(self.socket.as_fd()).unwrap_or(u64::MAX)
-    }
-
-    /// Until the socket has plenty of room, or the progress deadline is over.
-    fn wait_for_room(&self) -> Result<(), SendError> {
-        let patience = Timespec::try_from(self.progress).ok();
-        match poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], patience.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(io::Error::from(errno).into()),
-        }
     }
 
     pub(super) fn send(&mut self, parts: &[&[u8]], taking: Taking) -> Result<(), SendError> {
@@ -152,29 +112,21 @@ impl PlainWire {
             // Short runs: a copy costs less than a call, and a segment, for a few of them.
             return self.send(&[&parts.concat()], taking);
         }
-        let socket = SockRef::from(&self.socket);
         let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let bytes = parts.iter().map(|part| part.len()).sum();
         let mut rest = &mut slices[..];
-        while !rest.is_empty() {
-            taking.goes_on()?;
-            let now = rest.len().min(SLICES);
-            match socket.send_vectored_with_flags(&rest[..now], libc::MSG_NOSIGNAL) {
-                Ok(0) => return Err(SendError::Closed),
-                Ok(sent) => {
-                    self.queued.given(sent as u64);
-                    IoSlice::advance_slices(&mut rest, sent);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        self.push(bytes, taking, |socket, _| {
+            let sent = SockRef::from(socket).send_vectored_with_flags(rest, flags)?;
+            IoSlice::advance_slices(&mut rest, sent);
+            Ok(sent)
+        })
     }
 
     /// Lets go of what has arrived.
     fn tidy(&mut self) {
         if !self.queued.is_empty() {
-            let missing = self.missing();
+            let missing = full::missing(&self.socket);
             self.queued.acknowledged_but(missing);
         }
     }
