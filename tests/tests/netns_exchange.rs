@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tensorlane_client::{AcquireOptions, Client, Moved, PutOptions, Stored, Target};
 use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Reason, Selection, Shape, Strides, Transport};
 use tensorlane_tests::netns::{Network, Peers};
@@ -104,6 +105,39 @@ fn a_thousand_small_tensors_come_in_one_call() {
         assert_eq!(peers.seen(1, 0).bytes_in, 1000 * 4096);
     }
     peers.assert_all_free();
+}
+
+/// One call asks for each three times: as it is, as what it is not, and again as it is. They are fetched together.
+#[test]
+fn what_is_wrongly_said_of_a_small_tensor_fails_alone_whoever_asks_first() {
+    let peers = Peers::pair();
+    for lie_first in [false, true] {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored: Vec<_> = (0..100).map(|seed| put(&writer, seed, 4096)).collect();
+        let asked = stored.iter().flat_map(|(stored, _)| {
+            let (right, wrong) = (stored.reference().clone(), lie(stored.reference()));
+            let asked = if lie_first { [wrong.clone(), right, wrong] } else { [right.clone(), wrong, right] };
+            asked.map(|reference| Target::from(&reference))
+        });
+        let targets: Vec<Target> = asked.collect();
+        let outcomes = reader.acquire_many(&targets, &ALL);
+        assert_eq!(outcomes.len(), 300);
+        for (at, outcome) in outcomes.into_iter().enumerate() {
+            if (at % 3 == 1) == lie_first {
+                assert!(outcome.unwrap().to_vec() == stored[at / 3].1);
+            } else {
+                assert_eq!(reason(outcome), Reason::LayoutMismatch);
+            }
+        }
+    }
+    peers.assert_all_free();
+}
+
+/// Another type of as many bytes.
+fn lie(truth: &Reference) -> Reference {
+    let layout = Layout::contiguous(DType::U8, Shape::new(&[64, 64]).unwrap()).unwrap();
+    let (exchange, peer) = (truth.exchange().clone(), truth.peer().clone());
+    Reference::new(exchange, peer, truth.incarnation(), truth.id(), &layout)
 }
 
 /// Their descriptors alone are larger than any frame.

@@ -2,7 +2,8 @@
 //!
 //! Two multiplications for each word instead of SipHash's rounds: a lease is found in a few nanoseconds. Whoever chooses
 //! such keys could make them collide, so it serves tensor ids and holders, which this sidecar numbers itself. Keys that
-//! come from outside (retry ids, tickets, origins) stay with the standard library's keyed hash.
+//! come from outside stay with the standard library's keyed hash (retry ids, tickets), or with a seeded one that is faster where
+//! those who choose them have proven who they are (origins).
 
 use std::hash::{BuildHasherDefault, Hasher};
 

@@ -52,6 +52,8 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
+use foldhash::quality::RandomState;
+
 pub use event::{Answer, Cause, Effect, Event, Keep, NameSpec, TicketSpec};
 pub use hash::{BuildMix, MixHasher};
 pub use ids::{Holder, Millis, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId, TicketId};
@@ -78,7 +80,7 @@ pub struct Ledger {
     names: BTreeMap<TensorName, TensorId>,
     tickets: Tickets,
     retries: Retries,
-    copies: HashMap<Origin, TensorId>,
+    copies: HashMap<Origin, TensorId, RandomState>,
     idle: IdleQueue,
     /// What cannot be asked of the parts above.
     counts: Counts,
@@ -105,7 +107,7 @@ impl Ledger {
             names: BTreeMap::new(),
             tickets: Tickets::default(),
             retries: Retries::default(),
-            copies: HashMap::new(),
+            copies: HashMap::default(),
             idle: IdleQueue::default(),
             counts: Counts::default(),
         }

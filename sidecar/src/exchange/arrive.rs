@@ -29,6 +29,8 @@ pub(super) struct Arrival {
     pub(super) came: Arc<Came>,
     /// Of one that others may be served from.
     pub(super) receipt: Option<Receipt>,
+    /// Who waits for a small one; of others they are entered where they can leave.
+    pub(super) first: Option<Waiting>,
 }
 
 /// How the tensors before came, as those are told who waited: for most of a thousand it is the same.
@@ -42,7 +44,7 @@ impl Exchange {
     pub(super) fn whole_arrived(self: &Arc<Self>, reference: &Reference, outcome: Result<Arrived, Failure>) {
         match outcome {
             Ok(arrived) => self.all_arrived(vec![Arrival::of(reference.clone(), arrived)]),
-            Err(failure) => self.does_not_arrive(reference, &failure),
+            Err(failure) => self.does_not_arrive(reference, None, &failure),
         }
     }
 
@@ -52,19 +54,24 @@ impl Exchange {
         let mut copies = Vec::with_capacity(arrivals.len());
         {
             let fetches = self.fetches.lock();
-            for Arrival { mut copied, came: how, receipt } in arrivals {
-                let waiting = fetches.get(&copied.reference).map_or(&[][..], |fetching| &fetching.waiting);
+            for Arrival { mut copied, came: how, receipt, first } in arrivals {
+                // Who has joined the first takes a lease of what is there.
+                let waiting = match &first {
+                    Some(first) => std::slice::from_ref(first),
+                    None => fetches.get(&copied.reference).map_or(&[][..], |fetching| &fetching.waiting),
+                };
                 copied.wanted_by.extend(waiting.iter().map(|waiting| waiting.fetch.terms.by));
-                came.push((copied.reference.clone(), how, receipt));
+                came.push((copied.reference.clone(), how, receipt, first));
                 copies.push(copied);
             }
         }
         let mut told = Told::default();
-        for ((reference, how, receipt), entered) in came.into_iter().zip(self.store.copies_in(copies)) {
+        for ((reference, how, receipt, first), entered) in came.into_iter().zip(self.store.copies_in(copies))
+        {
             let entered = match entered {
                 Ok(entered) => entered,
                 Err(failure) => {
-                    self.does_not_arrive(&reference, &failure);
+                    self.does_not_arrive(&reference, first, &failure);
                     continue;
                 }
             };
@@ -73,36 +80,59 @@ impl Exchange {
             if let Some(receipt) = receipt {
                 receipt.holds();
             }
-            self.hand_out(&reference, entered, &how, &mut told);
+            // Another pod's memory is not ours to lend; from here on a newcomer finds a copy.
+            let is_ours = !entered.tensor.block.is_foreign();
+            let waiting = self.end_any(&reference, first, is_ours);
+            self.hand_out(&reference, waiting, entered, &how, &mut told);
         }
     }
 
-    fn does_not_arrive(self: &Arc<Self>, reference: &Reference, failure: &Failure) {
-        self.grown(reference, false);
-        let waiting = self.end_fetch(reference, false);
-        self.whole_failed(waiting, failure);
+    /// A small tensor will not come: neither the first who waits for it nor anyone else gets it.
+    pub(super) fn small_fails(self: &Arc<Self>, first: Waiting, failure: &Failure) {
+        let reference = first.fetch.reference.clone();
+        self.does_not_arrive(&reference, Some(first), failure);
     }
 
-    /// From here on a newcomer finds the copy.
+    fn does_not_arrive(self: &Arc<Self>, reference: &Reference, first: Option<Waiting>, failure: &Failure) {
+        self.grown(reference, false);
+        let waiting = self.end_any(reference, first, false);
+        self.whole_failed(reference, waiting, failure);
+    }
+
+    /// All who wait for a tensor: with the first, if it is a small one.
+    fn end_any(
+        &self,
+        reference: &Reference,
+        first: Option<Waiting>,
+        here: bool,
+    ) -> impl Iterator<Item = Waiting> {
+        let others = match first {
+            Some(_) => self.end_small(reference),
+            None => self.end_fetch(reference, here),
+        };
+        first.into_iter().chain(others)
+    }
+
     fn hand_out(
         self: &Arc<Self>,
         reference: &Reference,
+        waiting: impl Iterator<Item = Waiting>,
         entered: Entered,
         came: &Arc<Came>,
         told: &mut Told,
     ) {
         let Entered { tensor, mut leased } = entered;
-        // Another pod's memory is not ours to lend.
-        let waiting = self.end_fetch(reference, !tensor.block.is_foreign());
         let bytes = tensor.block.len();
-        match waiting.first() {
+        let mut waiting = waiting.peekable();
+        match waiting.peek() {
             Some(first) => self.count_moved(bytes, first.fetch.refused_for(came), came),
             None => self.count_moved(bytes, std::iter::empty(), came),
         }
         for Waiting { fetch, place } in waiting {
             let must_be_here = fetch.transport == Transport::Shm || fetch.only_here.is_some();
-            if must_be_here && came.transport != Transport::Shm {
-                // It joined another's pull and may require better: now there is a copy here, which is as local as any.
+            if (must_be_here && came.transport != Transport::Shm) || fetch.reference != *reference {
+                // It joined another's pull and may require better: now there is a copy here, which is as local as any. Or it
+                // says of that tensor what the other one does not.
                 self.begin_again(fetch, place);
                 continue;
             }
@@ -129,11 +159,17 @@ impl Exchange {
         leased.into_iter().for_each(|by| self.untake(by, &Taken::whole(Arc::clone(&tensor))));
     }
 
-    fn whole_failed(self: &Arc<Self>, waiting: Vec<Waiting>, failure: &Failure) {
+    fn whole_failed(
+        self: &Arc<Self>,
+        reference: &Reference,
+        waiting: impl Iterator<Item = Waiting>,
+        failure: &Failure,
+    ) {
         let now = Instant::now();
         for Waiting { fetch, place } in waiting {
             // The one who began it was in more of a hurry than this one, or gave up.
-            let again = matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
+            let again = (matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
+                || fetch.reference != *reference)
                 && !fetch.terms.caller.cancel.is_cancelled();
             if again && fetch.terms.deadline > now {
                 self.begin_again(fetch, place);
@@ -151,7 +187,7 @@ impl Arrival {
         let Arrived { descriptor, crc32c, block, came, receipt } = arrived;
         let (encoded, wanted_by) = (encoded::descriptor(&descriptor), SmallVec::new());
         let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
-        Self { copied, came: Arc::new(came), receipt }
+        Self { copied, came: Arc::new(came), receipt, first: None }
     }
 }
 

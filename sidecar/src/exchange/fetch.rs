@@ -30,9 +30,9 @@ use super::keep::owner_lost;
 use super::lend::{Borrower, Stage};
 use super::route::refusals;
 use super::small::{Many, Small, add_small};
-use super::transfer::Came;
+use super::transfer::{Came, is_of};
 use super::{Exchange, Taken};
-use crate::peer::{CallHandle, PeerKey};
+use crate::peer::{CallHandle, PeerKey, give_way};
 use crate::store::Moved;
 
 /// One tensor of another peer that somebody wants.
@@ -120,6 +120,7 @@ impl Exchange {
             if let Some(full) = begun.and_then(|one| add_small(&mut small, one)) {
                 // Its owner is at work while the others are begun.
                 self.pull_small(full);
+                give_way();
             }
         }
         for many in small {
@@ -140,7 +141,14 @@ impl Exchange {
             return None;
         }
         if let Some(taken) = self.store.lease_copy(fetch.terms.by, &fetch.reference) {
-            match taken {
+            let fits = |taken: Taken| match is_of(&fetch.reference, &taken.tensor.descriptor.layout) {
+                Ok(()) => Ok(taken),
+                Err(failure) => {
+                    self.untake(fetch.terms.by, &taken);
+                    Err(failure)
+                }
+            };
+            match taken.and_then(fits) {
                 Ok(taken) => {
                     // A copy is as local as any tensor; another pod's memory is not.
                     let moved = taken.block().is_foreign().then(|| {
@@ -182,8 +190,7 @@ impl Exchange {
         let bytes = expected_layout(&fetch.reference).map(|layout| layout.bytes());
         if let Some(bytes) = bytes.filter(|bytes| *bytes <= INLINE_BYTES_MAX as u64 && !maps) {
             // Here in a moment, in a frame with others: nobody leaves before.
-            let small = Small { reference: fetch.reference.clone(), bytes, deadline: fetch.terms.deadline };
-            return self.wait_for(fetch, place).then_some(small);
+            return self.join_small(Waiting { fetch, place }).map(|first| Small { first, bytes });
         }
         let is_first = self.wait_for(fetch.clone(), place);
         self.leave_when_cancelled(&fetch);
@@ -200,12 +207,7 @@ impl Exchange {
         let mut fetches = self.fetches.lock();
         let entry = fetches.entry(fetch.reference.clone());
         let is_first = matches!(entry, Entry::Vacant(_));
-        let waiting = &mut entry.or_default().waiting;
-        if is_first {
-            // Most are waited for by one alone, and four of these are nearly 1 KiB.
-            waiting.reserve_exact(1);
-        }
-        waiting.push(Waiting { fetch, place });
+        entry.or_default().waiting.push(Waiting { fetch, place });
         is_first
     }
 

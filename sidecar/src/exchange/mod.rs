@@ -27,7 +27,6 @@ mod status;
 mod target;
 mod transfer;
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
@@ -46,6 +45,7 @@ use self::fetch::Fetches;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 use self::serve::Slots;
+use self::small::SmallFetches;
 pub use self::sources::FanoutSettings;
 use self::sources::Sources;
 use crate::cancel::Cancel;
@@ -90,6 +90,7 @@ pub struct Exchange {
     offered: Offer,
     fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
+    small_fetches: Mutex<SmallFetches>,
     slots: Mutex<Slots>,
     sources: Sources,
     waits_at_neighbours: lend::Waits,
@@ -132,7 +133,8 @@ impl Exchange {
             sources: Sources::new(settings.fanout),
             settings,
             offered,
-            fetches: Mutex::new(HashMap::new()),
+            fetches: Mutex::default(),
+            small_fetches: Mutex::default(),
             slots: Mutex::default(),
             waits_at_neighbours: lend::Waits::default(),
             gate: Gate::default(),

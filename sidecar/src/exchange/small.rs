@@ -1,9 +1,12 @@
 //! Small tensors travel many in one frame: asked for together, each answered for itself.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use foldhash::quality::RandomState;
 use prost::Message;
 use smallvec::SmallVec;
 use tensorlane_memory::{Block, Owner, Purpose};
@@ -21,6 +24,7 @@ use tensorlane_proto::wire;
 use super::Exchange;
 use super::acquire::Terms;
 use super::arrive::Arrival;
+use super::fetch::{Fetch, Waiting};
 use super::transfer::{Came, landing};
 use crate::peer::Paths;
 use crate::store::{Copied, Wish};
@@ -29,12 +33,17 @@ use crate::store::{Copied, Wish};
 /// that the owner reads one while another is sealed, opened or landed. Each costs a call.
 const MANY_BYTES: u64 = 256 << 10;
 
+/// The small tensors that are being fetched, and who waits for each but the first: that one goes with the call that brings it. An
+/// entry is written on one thread and taken on another, so it is no larger than it must be: not the whole reference. Two that
+/// differ in what is missing here are told apart when it has come.
+pub(super) type SmallFetches = HashMap<(Incarnation, u64), Vec<Waiting>, RandomState>;
+
 /// A small tensor that is to be fetched with others.
 pub(super) struct Small {
-    pub(super) reference: Reference,
+    /// The first who waits for it.
+    pub(super) first: Waiting,
     /// How many bytes of it travel: without the gaps of its strides, with the repeats.
     pub(super) bytes: u64,
-    pub(super) deadline: Instant,
 }
 
 /// Small tensors that go into one frame.
@@ -43,83 +52,88 @@ pub(super) struct Many {
     incarnation: Incarnation,
     deadline: Instant,
     bytes: u64,
-    references: Vec<Reference>,
+    /// One for each of them.
+    firsts: Vec<Waiting>,
 }
 
 // === impl Exchange ===
 
 impl Exchange {
+    /// Waits for a small tensor with whoever began to fetch it; else it is begun, and the first to wait for it given back.
+    pub(super) fn join_small(&self, waiting: Waiting) -> Option<Waiting> {
+        match self.small_fetches.lock().entry(key(&waiting.fetch.reference)) {
+            Entry::Occupied(mut others) => {
+                others.get_mut().push(waiting);
+                None
+            }
+            Entry::Vacant(none) => {
+                none.insert(Vec::new());
+                Some(waiting)
+            }
+        }
+    }
+
+    /// The fetch of a small tensor is over: whoever has joined the first.
+    pub(super) fn end_small(&self, reference: &Reference) -> Vec<Waiting> {
+        self.small_fetches.lock().remove(&key(reference)).unwrap_or_default()
+    }
+
     /// Many small tensors of one peer with one question.
     pub(super) fn pull_small(self: &Arc<Self>, many: Many) {
-        let Many { peer, incarnation, deadline, bytes, references } = many;
         let peers = match self.peers_or_fail() {
             Ok(peers) => peers,
-            Err(failure) => {
-                return references.iter().for_each(|r| self.whole_arrived(r, Err(failure.clone())));
-            }
+            Err(failure) => return self.none_arrives(many, &failure),
         };
         let exchange = Arc::clone(self);
-        let ids = references.iter().map(Reference::id).collect();
+        let ids = many.firsts.iter().map(|first| first.fetch.reference.id()).collect();
+        let (peer, incarnation, deadline) = (many.peer.clone(), many.incarnation, many.deadline);
         let begun = Instant::now();
         // Others may have come to wait for some of them: they go on until their deadline.
-        let asked = peer.clone();
-        peers.pull_small(&asked, Some(incarnation), ids, deadline, move |outcome| {
-            let seconds = begun.elapsed().as_secs_f64();
-            match outcome {
-                Ok(all) => {
-                    let many = Many { peer, incarnation, deadline, bytes, references };
-                    exchange.small_arrived(many, all, seconds);
-                }
-                Err(failure) => {
-                    references.iter().for_each(|r| exchange.whole_arrived(r, Err(failure.clone())));
-                }
-            }
+        peers.pull_small(&peer, Some(incarnation), ids, deadline, move |outcome| match outcome {
+            Ok(all) => exchange.small_arrived(many, all, begun.elapsed().as_secs_f64()),
+            Err(failure) => exchange.none_arrives(many, &failure),
         });
+    }
+
+    fn none_arrives(self: &Arc<Self>, many: Many, failure: &Failure) {
+        many.firsts.into_iter().for_each(|first| self.small_fails(first, failure));
     }
 
     /// Each goes where it is waited for. Descriptors may be larger than what they describe: what found no place in the
     /// answer is asked for again, as long as every answer brings something.
     fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<PulledSmall>, seconds: f64) {
-        let Many { references, .. } = many;
+        let Many { firsts, .. } = many;
         let some_came = !all.iter().all(found_no_place);
         let (mut again, mut landed) = (Vec::new(), Vec::with_capacity(all.len()));
         let mut alike = Likeness { seconds, ..Likeness::default() };
         let mut all = all.into_iter();
-        for reference in references {
+        for first in firsts {
             let small = all.next().unwrap_or_default();
             if some_came && found_no_place(&small) {
-                again.push(reference);
+                again.push(first);
                 continue;
             }
             match self.store.room_now(Owner::Sidecar, Purpose::Pull, small.data.len() as u64) {
-                Some(block) => match self.small_into(&reference, small, block, &mut alike) {
-                    Ok(arrival) => landed.push(arrival),
-                    Err(failure) => self.whole_arrived(&reference, Err(failure)),
+                Some(block) => match self.small_into(&first.fetch.reference, small, block, &mut alike) {
+                    Ok(arrival) => landed.push(Arrival { first: Some(first), ..arrival }),
+                    Err(failure) => self.small_fails(first, &failure),
                 },
-                None => self.small_waits(reference, small, seconds),
+                None => self.small_waits(first, small, seconds),
             }
         }
         self.all_arrived(landed);
         if !again.is_empty() {
-            self.pull_small(Many { references: again, ..many });
+            self.pull_small(Many { firsts: again, ..many });
         }
     }
 
     /// There is no room for a small tensor that is here already: it waits on a worker.
-    fn small_waits(self: &Arc<Self>, reference: Reference, small: PulledSmall, seconds: f64) {
-        let terms = {
-            let fetches = self.fetches.lock();
-            let first = fetches.get(&reference).and_then(|fetching| fetching.waiting.first());
-            first.map(|waiting| Arc::clone(&waiting.fetch.terms))
-        };
-        let Some(terms) = terms else {
-            let gone = Failure::new(Reason::Cancelled, "nobody waits for it any more");
-            return self.whole_arrived(&reference, Err(gone));
-        };
-        let (after, arrived) = (Arc::clone(self), reference.clone());
+    fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, seconds: f64) {
+        let (reference, terms) = (first.fetch.reference.clone(), Arc::clone(&first.fetch.terms));
+        let after = Arc::clone(self);
         let done = move |outcome: Result<Arrival, Failure>| match outcome {
-            Ok(arrival) => after.all_arrived(vec![arrival]),
-            Err(failure) => after.whole_arrived(&arrived, Err(failure)),
+            Ok(arrival) => after.all_arrived(vec![Arrival { first: Some(first), ..arrival }]),
+            Err(failure) => after.small_fails(first, &failure),
         };
         self.on_worker(Box::new(done), move |exchange| {
             let bytes = small.data.len() as u64;
@@ -154,7 +168,7 @@ impl Exchange {
         let (came, reference) = (alike.came(block.len()), reference.clone());
         let wanted_by = SmallVec::new();
         let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
-        Ok(Arrival { copied, came, receipt: None })
+        Ok(Arrival { copied, came, receipt: None, first: None })
     }
 }
 
@@ -166,6 +180,10 @@ struct Likeness {
     came: Option<(u64, Arc<Came>)>,
 }
 
+fn key(reference: &Reference) -> (Incarnation, u64) {
+    (reference.incarnation(), reference.id())
+}
+
 /// Puts a small tensor into the frame that goes the same way; one that it finds full is given back, and a new one begun.
 pub(super) fn add_small(small: &mut Vec<Many>, one: Small) -> Option<Many> {
     let Some(many) = small.iter_mut().find(|many| many.is_for(&one)) else {
@@ -174,7 +192,7 @@ pub(super) fn add_small(small: &mut Vec<Many>, one: Small) -> Option<Many> {
     };
     if many.has_room(&one) {
         many.bytes += one.bytes;
-        many.references.push(one.reference);
+        many.firsts.push(one.first);
         return None;
     }
     Some(std::mem::replace(many, Many::of(one)))
@@ -184,18 +202,20 @@ pub(super) fn add_small(small: &mut Vec<Many>, one: Small) -> Option<Many> {
 
 impl Many {
     pub(super) fn of(one: Small) -> Self {
-        let Small { reference, bytes, deadline } = one;
+        let Small { first, bytes } = one;
+        let Fetch { reference, terms, .. } = &first.fetch;
         let (peer, incarnation) = (reference.peer().clone(), reference.incarnation());
-        Self { peer, incarnation, deadline, bytes, references: vec![reference] }
+        Self { peer, incarnation, deadline: terms.deadline, bytes, firsts: vec![first] }
     }
 
     /// Whether it goes where a small tensor comes from.
     fn is_for(&self, one: &Small) -> bool {
-        self.peer == *one.reference.peer() && self.incarnation == one.reference.incarnation()
+        let reference = &one.first.fetch.reference;
+        self.peer == *reference.peer() && self.incarnation == reference.incarnation()
     }
 
     fn has_room(&self, one: &Small) -> bool {
-        self.references.len() < ITEMS_MAX && self.bytes + one.bytes <= MANY_BYTES
+        self.firsts.len() < ITEMS_MAX && self.bytes + one.bytes <= MANY_BYTES
     }
 }
 

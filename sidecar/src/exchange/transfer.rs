@@ -10,6 +10,7 @@ use tensorlane_proto::checksum;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
+
 use tensorlane_proto::layout::Layout;
 use tensorlane_proto::negotiate::{Refusal, Transport, Why};
 use tensorlane_proto::reference::Reference;
@@ -260,14 +261,11 @@ impl Exchange {
     ) -> Result<(), Failure> {
         let layout = &descriptor.layout;
         let whole = *selection == Selection::All;
-        let fits = layout.bytes() == block.len()
-            && layout.dtype() == reference.dtype()
-            && (!whole || reference.shape().matches(layout.shape()));
-        if !fits {
-            return Err(Failure::new(
-                Reason::LayoutMismatch,
-                format!("{} sent {layout} for {reference}", reference.peer()),
-            ));
+        if whole {
+            is_of(reference, layout)?;
+        }
+        if layout.bytes() != block.len() || layout.dtype() != reference.dtype() {
+            return Err(mismatch(reference, layout));
         }
         block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         if let Some(growth) = self.growing(reference).filter(|_| whole) {
@@ -289,6 +287,18 @@ impl Exchange {
             ),
         ))
     }
+}
+
+/// Whether a tensor is what a reference says of it.
+pub(super) fn is_of(reference: &Reference, layout: &Layout) -> Result<(), Failure> {
+    match layout.dtype() == reference.dtype() && reference.shape().matches(layout.shape()) {
+        true => Ok(()),
+        false => Err(mismatch(reference, layout)),
+    }
+}
+
+fn mismatch(reference: &Reference, layout: &Layout) -> Failure {
+    Failure::new(Reason::LayoutMismatch, format!("{} has {layout} for {reference}", reference.peer()))
 }
 
 /// Who sent it, where that was not the owner alone.

@@ -32,6 +32,7 @@ mod exporter;
 mod floor;
 mod full;
 mod gathered;
+mod give_way;
 mod greet;
 mod growth;
 mod handshake;
@@ -66,6 +67,7 @@ pub use api::{
 };
 pub use calls::{InquireDone, MapDone, PullDone, SmallDone};
 pub use counters::Counters;
+pub(crate) use give_way::give_way;
 pub use growth::{Growth, Pass};
 pub use lost::{HolderLost, asks_on};
 pub use paths::{FallBack, Path, Paths, Senders};

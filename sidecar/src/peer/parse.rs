@@ -10,7 +10,7 @@
 
 use std::ops::Deref;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use tensorlane_proto::frame::{CHUNK_BYTES_MAX, FrameError, HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind};
 
 /// Bytes of a chunk's body before its tensor bytes.
@@ -34,7 +34,7 @@ pub(super) enum Body<'a> {
     /// It lies in what was fed.
     Lies(&'a [u8]),
     /// It was collected.
-    Collected(Vec<u8>),
+    Collected(Bytes),
 }
 
 impl Deref for Body<'_> {
@@ -53,7 +53,7 @@ impl From<Body<'_>> for Bytes {
     fn from(body: Body<'_>) -> Self {
         match body {
             Body::Lies(bytes) => Self::copy_from_slice(bytes),
-            Body::Collected(bytes) => Self::from(bytes),
+            Body::Collected(bytes) => bytes,
         }
     }
 }
@@ -76,7 +76,7 @@ enum State {
     Header { bytes: [u8; HEADER_BYTES], have: usize },
     Offset { header: Header, bytes: [u8; OFFSET_BYTES], have: usize },
     Bytes { left: usize },
-    Body { kind: PeerKind, header: Header, body: Vec<u8> },
+    Body { kind: PeerKind, header: Header, body: BytesMut },
 }
 
 const START: State = State::Header { bytes: [0; HEADER_BYTES], have: 0 };
@@ -85,6 +85,9 @@ const START: State = State::Header { bytes: [0; HEADER_BYTES], have: 0 };
 pub(super) struct FrameParser {
     state: State,
     body_max: u32,
+    /// What the body before was collected in, for the next one, until a frame comes that needs none: to give it back each time, and
+    /// take it again, costs the allocator more than all the small tensors that came in it.
+    spare: BytesMut,
 }
 
 /// Moves as many bytes as fit from the front of `from` into `to[*have..]`; whether `to` is full now.
@@ -100,7 +103,7 @@ fn fill(to: &mut [u8], have: &mut usize, from: &mut &[u8]) -> bool {
 impl FrameParser {
     /// A parser that refuses bodies above `body_max` bytes before keeping any of them.
     pub(super) fn new(body_max: u32) -> Self {
-        Self { state: START, body_max: body_max.min(PEER_BODY_MAX) }
+        Self { state: START, body_max: body_max.min(PEER_BODY_MAX), spare: BytesMut::new() }
     }
 
     /// Takes the limit of the protocol, once it is known who is speaking.
@@ -152,9 +155,11 @@ impl FrameParser {
                 if now.len() < missing {
                     return Ok(Flow::Go);
                 }
-                let (kind, header, body) = (*kind, *header, std::mem::take(body));
+                let (kind, header, mut body) = (*kind, *header, std::mem::take(body));
                 self.state = START;
-                sink.message(kind, header, Body::Collected(body))
+                let whole = body.split().freeze();
+                self.spare = body;
+                sink.message(kind, header, Body::Collected(whole))
             }
         }
     }
@@ -177,10 +182,13 @@ impl FrameParser {
             let (body, later) = rest.split_at(length);
             *rest = later;
             self.state = START;
+            self.spare = BytesMut::new();
             return sink.message(kind, header, Body::Lies(body));
         }
         let ready = if self.body_max == PEER_BODY_MAX { length.min(READY) } else { 0 };
-        self.state = State::Body { kind, header, body: Vec::with_capacity(ready) };
+        let mut body = std::mem::take(&mut self.spare);
+        body.reserve(ready);
+        self.state = State::Body { kind, header, body };
         Ok(Flow::Go)
     }
 
@@ -250,6 +258,45 @@ mod tests {
             stream.extend((0..*size).map(|i| i as u8));
         }
         stream
+    }
+
+    /// Where the bodies that were collected lay.
+    #[derive(Default)]
+    struct Places(Vec<usize>);
+
+    impl Sink for Places {
+        type Error = FrameError;
+        fn message(&mut self, _: PeerKind, _: Header, body: Body<'_>) -> Result<Flow, FrameError> {
+            if let Body::Collected(bytes) = body {
+                self.0.push(bytes.as_ptr().addr());
+            }
+            Ok(Flow::Go)
+        }
+        fn chunk(&mut self, _: Header, _: u64, _: usize) -> Result<(), FrameError> {
+            Ok(())
+        }
+        fn bytes(&mut self, _: &[u8]) -> Result<(), FrameError> {
+            Ok(())
+        }
+        fn chunk_end(&mut self) -> Result<Flow, FrameError> {
+            Ok(Flow::Go)
+        }
+    }
+
+    #[test]
+    fn a_body_is_collected_where_the_one_before_was_until_a_frame_comes_whole() {
+        let frame =
+            |ids| tensorlane_proto::frame::encode(PeerKind::PullMany.into(), 0, 1, &v1::PullMany { ids });
+        let large = frame(vec![7; 10_000]);
+        let (mut parser, mut places) = (FrameParser::new(PEER_BODY_MAX), Places::default());
+        for piece in large.chunks(1000).chain(large.chunks(700)) {
+            parser.feed(piece, &mut places).unwrap();
+        }
+        assert_eq!(places.0.len(), 2);
+        assert_eq!(places.0[0], places.0[1]);
+        assert!(parser.spare.capacity() > 0);
+        parser.feed(&frame(Vec::new()), &mut places).unwrap();
+        assert_eq!((places.0.len(), parser.spare.capacity()), (2, 0));
     }
 
     proptest! {

@@ -18,6 +18,7 @@ use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
 use super::api::{Aided, Asked, AskedAid, AskedLoan, Holders, LostHolder, PeerKey, Served, Sought};
 use super::gathered::Gathered;
+use super::give_way;
 use super::growth::Pass;
 use super::lending::LENDS_SINCE;
 use super::link::{Ended, Link};
@@ -437,6 +438,7 @@ fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullM
     let call = header.call;
     if !link.outbox.is_late() {
         link.submit_gathered(small_answer(shared, link, call, &asked.ids));
+        give_way();
         return Ok(());
     }
     if link.outbox.late() >= CALLS_MAX {
