@@ -4,7 +4,8 @@
 //! ```text
 //!   arrived, one or many --> who waits? --> enter and lease, under one lock --> the fetch is over --> each gets theirs
 //! ```
-//! Who comes to wait in between has no lease yet, and takes one of what is there.
+//! Who comes to wait in between has no lease yet, and takes one of what is there; so does who has joined the first to wait for a
+//! small one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,7 +30,7 @@ pub(super) struct Arrival {
     pub(super) came: Arc<Came>,
     /// Of one that others may be served from.
     pub(super) receipt: Option<Receipt>,
-    /// Who waits for a small one; of others they are entered where they can leave.
+    /// The first who waits, of a small one. Who waits for a large one stands in the table of fetches, where they can leave.
     pub(super) first: Option<Waiting>,
 }
 
@@ -53,12 +54,16 @@ impl Exchange {
         let mut came = Vec::with_capacity(arrivals.len());
         let mut copies = Vec::with_capacity(arrivals.len());
         {
-            let fetches = self.fetches.lock();
+            // None is looked up where all are small.
+            let mut fetches = None;
             for Arrival { mut copied, came: how, receipt, first } in arrivals {
                 // Who has joined the first takes a lease of what is there.
                 let waiting = match &first {
                     Some(first) => std::slice::from_ref(first),
-                    None => fetches.get(&copied.reference).map_or(&[][..], |fetching| &fetching.waiting),
+                    None => fetches
+                        .get_or_insert_with(|| self.fetches.lock())
+                        .get(&copied.reference)
+                        .map_or(&[][..], |fetching| &fetching.waiting),
                 };
                 copied.wanted_by.extend(waiting.iter().map(|waiting| waiting.fetch.terms.by));
                 came.push((copied.reference.clone(), how, receipt, first));

@@ -72,7 +72,7 @@ impl Fetch {
     }
 }
 
-/// What is being fetched whole, and who waits for it.
+/// What is being fetched whole, and who waits for it. Small ones have a table of their own.
 pub(super) type Fetches = HashMap<Reference, Fetching>;
 
 /// A tensor that is being fetched whole. It goes on for as long as anybody waits for it.

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,9 +35,17 @@ use crate::store::{Copied, Wish};
 const MANY_BYTES: u64 = 256 << 10;
 
 /// The small tensors that are being fetched, and who waits for each but the first: that one goes with the call that brings it. An
-/// entry is written on one thread and taken on another, so it is no larger than it must be: not the whole reference. Two that
-/// differ in what is missing here are told apart when it has come.
-pub(super) type SmallFetches = HashMap<(Incarnation, u64), Vec<Waiting>, RandomState>;
+/// entry is written on one thread and taken on another, so it is no larger than it must be.
+pub(super) type SmallFetches = HashMap<Key, Vec<Waiting>, RandomState>;
+
+/// A reference, as small as will do: which tensor, and a hash of all that is said of it. Two of one hash that differ all the same are
+/// told apart when it has come.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    incarnation: Incarnation,
+    id: u64,
+    said: u64,
+}
 
 /// A small tensor that is to be fetched with others.
 pub(super) struct Small {
@@ -61,7 +70,9 @@ pub(super) struct Many {
 impl Exchange {
     /// Waits for a small tensor with whoever began to fetch it; else it is begun, and the first to wait for it given back.
     pub(super) fn join_small(&self, waiting: Waiting) -> Option<Waiting> {
-        match self.small_fetches.lock().entry(key(&waiting.fetch.reference)) {
+        let mut fetches = self.small_fetches.lock();
+        let key = Key::of(&waiting.fetch.reference, &fetches);
+        match fetches.entry(key) {
             Entry::Occupied(mut others) => {
                 others.get_mut().push(waiting);
                 None
@@ -75,7 +86,9 @@ impl Exchange {
 
     /// The fetch of a small tensor is over: whoever has joined the first.
     pub(super) fn end_small(&self, reference: &Reference) -> Vec<Waiting> {
-        self.small_fetches.lock().remove(&key(reference)).unwrap_or_default()
+        let mut fetches = self.small_fetches.lock();
+        let key = Key::of(reference, &fetches);
+        fetches.remove(&key).unwrap_or_default()
     }
 
     /// Many small tensors of one peer with one question.
@@ -180,10 +193,6 @@ struct Likeness {
     came: Option<(u64, Arc<Came>)>,
 }
 
-fn key(reference: &Reference) -> (Incarnation, u64) {
-    (reference.incarnation(), reference.id())
-}
-
 /// Puts a small tensor into the frame that goes the same way; one that it finds full is given back, and a new one begun.
 pub(super) fn add_small(small: &mut Vec<Many>, one: Small) -> Option<Many> {
     let Some(many) = small.iter_mut().find(|many| many.is_for(&one)) else {
@@ -196,6 +205,16 @@ pub(super) fn add_small(small: &mut Vec<Many>, one: Small) -> Option<Many> {
         return None;
     }
     Some(std::mem::replace(many, Many::of(one)))
+}
+
+// === impl Key ===
+
+impl Key {
+    fn of(reference: &Reference, fetches: &SmallFetches) -> Self {
+        // A reference leaves its names out of its hash.
+        let said = fetches.hasher().hash_one((reference, reference.peer()));
+        Self { incarnation: reference.incarnation(), id: reference.id(), said }
+    }
 }
 
 // === impl Many ===

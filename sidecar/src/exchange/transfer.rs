@@ -261,10 +261,8 @@ impl Exchange {
     ) -> Result<(), Failure> {
         let layout = &descriptor.layout;
         let whole = *selection == Selection::All;
-        if whole {
-            is_of(reference, layout)?;
-        }
-        if layout.bytes() != block.len() || layout.dtype() != reference.dtype() {
+        let fits = layout.bytes() == block.len() && layout.dtype() == reference.dtype();
+        if !fits || (whole && !reference.shape().matches(layout.shape())) {
             return Err(mismatch(reference, layout));
         }
         block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;

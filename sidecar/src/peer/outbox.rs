@@ -83,7 +83,7 @@ pub(super) struct Outbox {
     inbox: Mutex<Inbox>,
     wake: Condvar,
     pipe: Mutex<Pipe>,
-    /// How long the socket may take no byte.
+    /// How long nothing may arrive at the other end while the socket is full.
     progress: Duration,
     /// Tensor bytes that the socket took.
     bulk_bytes: AtomicU64,
@@ -97,7 +97,7 @@ pub(super) struct Outbox {
 pub(super) type Count = Box<dyn Fn(u64) + Send + Sync>;
 
 impl Outbox {
-    /// `progress`: how long the socket may take no byte, as it is set there.
+    /// `progress`: how long nothing may arrive at the other end while the socket is full.
     pub(super) fn new(
         socket: TcpStream,
         sealer: Sealer,

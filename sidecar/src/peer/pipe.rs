@@ -30,7 +30,7 @@ pub(super) enum SendError {
     /// More frames wait than the peer can have asked for in good faith.
     #[error("too many frames wait for a peer that does not read")]
     Backlog,
-    /// The socket took no byte for the whole of the progress deadline.
+    /// Nothing arrived at the other end for the whole of the progress deadline.
     #[error("no byte could be sent in time")]
     Progress,
     /// It took some, and too few for too long.
