@@ -133,7 +133,7 @@ fn what_is_wrongly_said_of_a_small_tensor_fails_alone_whoever_asks_first() {
     peers.assert_all_free();
 }
 
-/// Another type of as many bytes.
+/// Another shape of as many bytes.
 fn lie(truth: &Reference) -> Reference {
     let layout = Layout::contiguous(DType::U8, Shape::new(&[64, 64]).unwrap()).unwrap();
     let (exchange, peer) = (truth.exchange().clone(), truth.peer().clone());

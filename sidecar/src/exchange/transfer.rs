@@ -10,7 +10,6 @@ use tensorlane_proto::checksum;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-
 use tensorlane_proto::layout::Layout;
 use tensorlane_proto::negotiate::{Refusal, Transport, Why};
 use tensorlane_proto::reference::Reference;
