@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use tensorlane_memory::passing;
 
 use super::pipe::SendError;
+use super::slowest::Taking;
 
 /// Since when a socket has been full, and how much of what it holds has arrived meanwhile.
 #[derive(Debug, Default)]
@@ -31,15 +32,18 @@ impl Full {
         self.seen = None;
     }
 
-    /// Waits until the socket has plenty of room, and for `progress` at most: then it should be tried again.
+    /// Waits until the socket has plenty of room, and for as long as no byte may move at most: then it should be tried again.
+    /// What it holds has time of its own to go.
     ///
     /// # Errors
     /// Nothing has arrived at the other end for that long.
-    pub(super) fn wait(&mut self, socket: &TcpStream, progress: Duration) -> Result<(), SendError> {
-        if !self.goes_on(missing(socket), progress) {
+    pub(super) fn wait(&mut self, socket: &TcpStream, taking: &mut Taking) -> Result<(), SendError> {
+        let left = passing::unacknowledged(socket.as_fd()).map_err(SendError::Socket)?;
+        if !self.goes_on(left, taking.progress) {
             return Err(SendError::Progress);
         }
-        let patience = Timespec::try_from(progress).ok();
+        taking.stands_behind(left);
+        let patience = Timespec::try_from(taking.progress).ok();
         match poll(&mut [PollFd::new(socket, PollFlags::OUT)], patience.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(io::Error::from(errno).into()),

@@ -349,7 +349,6 @@ impl Talk {
         let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
         parser.trust();
         socket.set_read_timeout(None)?;
-        socket.set_write_timeout(Some(shared.config.progress))?;
         let count = {
             let (counters, peer) = (Arc::clone(&shared.counters), Arc::clone(peer));
             Box::new(move |bytes| count_out(&counters, &peer, bytes))

@@ -194,14 +194,14 @@ impl Pipe {
     }
 
     /// Gives the socket all of it; fails when nothing arrives at the other end for the progress deadline, or not enough.
-    pub(super) fn flush(&mut self, socket: &TcpStream, taking: Taking) -> Result<(), SendError> {
+    pub(super) fn flush(&mut self, socket: &TcpStream, mut taking: Taking) -> Result<(), SendError> {
         let mut full = Full::default();
         while !self.records.is_empty() {
             taking.goes_on()?;
             if self.step(socket)? {
                 full.took();
             } else {
-                full.wait(socket, taking.progress)?;
+                full.wait(socket, &mut taking)?;
             }
         }
         Ok(())

@@ -23,6 +23,8 @@ pub(super) fn time_for(bytes: u64) -> Duration {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taking {
     until: Instant,
+    /// What stands before it is in the time.
+    behind: bool,
     /// How long no byte may move.
     pub(super) progress: Duration,
 }
@@ -30,11 +32,18 @@ pub(super) struct Taking {
 impl Taking {
     /// So many bytes begin to be sent now. `progress`: how long no byte may move.
     pub(super) fn begin(bytes: u64, progress: Duration) -> Self {
-        Self { until: Instant::now() + Self::most(bytes, progress), progress }
+        Self { until: Instant::now() + Self::most(bytes, progress), behind: false, progress }
     }
 
     fn most(bytes: u64, progress: Duration) -> Duration {
         progress + time_for(bytes) * SHARERS
+    }
+
+    /// So many bytes stand before it, as was seen when there was no room: they are given their time, once.
+    pub(super) fn stands_behind(&mut self, bytes: u64) {
+        if !std::mem::replace(&mut self.behind, true) {
+            self.until += time_for(bytes) * SHARERS;
+        }
     }
 
     /// Some of it is not taken yet.
@@ -70,5 +79,15 @@ mod tests {
     fn it_goes_on_until_its_time_is_over() {
         assert!(Taking::begin(1 << 20, PROGRESS).goes_on().is_ok());
         assert!(matches!(Taking::begin(0, Duration::ZERO).goes_on(), Err(SendError::Slow)));
+    }
+
+    #[test]
+    fn what_stands_before_it_has_its_time_once() {
+        let mut taking = Taking::begin(28, Duration::ZERO);
+        taking.stands_behind(1 << 20);
+        let until = taking.until;
+        assert!(taking.goes_on().is_ok());
+        taking.stands_behind(1 << 20);
+        assert_eq!(taking.until, until);
     }
 }

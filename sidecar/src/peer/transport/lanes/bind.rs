@@ -285,8 +285,7 @@ fn prepare(shared: &Shared, socket: &TcpStream, reads: bool) -> io::Result<()> {
     socket.set_nodelay(true)?;
     SockRef::from(socket).set_tcp_user_timeout(Some(progress(shared)))?;
     // A reader looks up now and then; a server waits for as long as its connection lives.
-    socket.set_read_timeout(reads.then_some(TICK))?;
-    socket.set_write_timeout(Some(progress(shared)))
+    socket.set_read_timeout(reads.then_some(TICK))
 }
 
 pub(super) fn progress(shared: &Shared) -> Duration {

@@ -84,7 +84,7 @@ impl PlainWire {
     fn push(
         &mut self,
         bytes: usize,
-        taking: Taking,
+        mut taking: Taking,
         mut step: impl FnMut(&TcpStream, usize) -> io::Result<usize>,
     ) -> Result<(), SendError> {
         let (mut done, mut full) = (0, Full::default());
@@ -99,7 +99,7 @@ impl PlainWire {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    full.wait(&self.socket, taking.progress)?;
+                    full.wait(&self.socket, &mut taking)?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -154,5 +154,78 @@ impl Drop for PlainWire {
             // The kernel would go on sending pages whose blocks are let go of now. It forgets them.
             let _ = rustix::net::connect_unspec(&self.socket);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+    use std::thread;
+    use std::time::Instant;
+
+    use super::super::Queued;
+    use super::*;
+
+    /// How long no byte may move, and what is given for a few bytes.
+    const PROGRESS: Duration = Duration::from_millis(400);
+    /// The reader takes so many bytes a tick: the socket goes on, and is full for longer than that.
+    const TICK: Duration = Duration::from_millis(50);
+    const TICK_BYTES: usize = 8 << 10;
+    const ROOM: usize = 256 << 10;
+
+    /// A socket that nobody has read from, and its other end.
+    fn connected() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        SockRef::from(&listener).set_recv_buffer_size(TICK_BYTES).unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        SockRef::from(&socket).set_send_buffer_size(ROOM).unwrap();
+        (socket, listener.accept().unwrap().0)
+    }
+
+    /// Gives it what it takes.
+    fn fill(socket: &TcpStream) -> usize {
+        let mut bytes = 0;
+        while let Ok(sent) = SockRef::from(socket).send_with_flags(&[0; 4096], libc::MSG_DONTWAIT) {
+            bytes += sent;
+        }
+        bytes
+    }
+
+    /// Reads slowly until it is told to stop.
+    fn read_slowly(mut socket: TcpStream, stop: &Receiver<()>) {
+        let mut room = [0; TICK_BYTES];
+        while stop.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+            socket.read_exact(&mut room[..1]).unwrap();
+            let _ = socket.read(&mut room).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_few_bytes_behind_a_full_socket_wait_for_as_long_as_it_empties() {
+        let (socket, reader) = connected();
+        let stood = fill(&socket);
+        assert!(stood > 4 * TICK_BYTES, "{stood}");
+        let (stop, stopped) = channel();
+        let reading = thread::spawn(move || read_slowly(reader, &stopped));
+        let begun = Instant::now();
+        let mut wire =
+            PlainWire { socket, progress: PROGRESS, nowhere: Vec::new(), queued: Queued::default() };
+        wire.say_all(b"a few bytes").unwrap();
+        assert!(begun.elapsed() > PROGRESS, "it was not full for long enough: {stood} bytes stood before");
+        stop.send(()).unwrap();
+        reading.join().unwrap();
+    }
+
+    #[test]
+    fn a_few_bytes_behind_a_full_socket_that_nobody_reads_wait_for_the_progress_deadline() {
+        let (socket, _reader) = connected();
+        fill(&socket);
+        let mut wire =
+            PlainWire { socket, progress: PROGRESS, nowhere: Vec::new(), queued: Queued::default() };
+        // The other end's kernel still takes some.
+        let full = (0..ROOM).find_map(|_| wire.say_all(b"a few bytes").err());
+        assert!(matches!(full, Some(LaneEnd::Progress)), "{full:?}");
     }
 }
