@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::sidecar::bin_dir;
+
 /// The longest that anything on the cluster may take: images are there, but the machine may have two busy cores.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -43,21 +45,21 @@ pub fn xtask() -> Command {
 /// # Panics
 /// Where it does not start.
 pub fn cluster(words: &[&str]) -> Output {
-    cluster_with(words, "")
+    cluster_with(words, b"")
 }
 
 /// Runs `xtask cluster` with these words and this input.
 ///
 /// # Panics
 /// Where it does not start.
-pub fn cluster_with(words: &[&str], input: &str) -> Output {
+pub fn cluster_with(words: &[&str], input: &[u8]) -> Output {
     let mut command = xtask();
     command.arg("cluster").args(words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("xtask is built");
     let mut pipe = child.stdin.take().expect("it is a pipe");
     // Who does not read to the end has failed, and says why.
-    let _ = pipe.write_all(input.as_bytes());
+    let _ = pipe.write_all(input);
     drop(pipe);
     child.wait_with_output().expect("it ends")
 }
@@ -78,7 +80,7 @@ pub fn succeeds(words: &[&str]) -> String {
 /// # Panics
 /// Where it fails.
 pub fn succeeds_with(words: &[&str], input: &str) {
-    let output = cluster_with(words, input);
+    let output = cluster_with(words, input.as_bytes());
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "xtask cluster {}: {told}\n{input}", words.join(" "));
 }
@@ -211,6 +213,21 @@ impl Namespace {
     /// Runs a line of shell in a container of a pod; gives its output.
     pub fn shell(&self, pod: &str, container: &str, line: &str) -> String {
         self.kubectl(&["exec", pod, "--container", container, "--", "sh", "-c", line])
+    }
+
+    /// Brings a program into a container of a pod, as `/tmp/NAME`, which is its answer: for pods that may mount nothing of the
+    /// host.
+    ///
+    /// # Panics
+    /// Where it is not built, or does not arrive.
+    pub fn bring(&self, pod: &str, container: &str, program: &str) -> String {
+        let bytes = std::fs::read(bin_dir().join(program)).expect("it is built");
+        let there = format!("/tmp/{program}");
+        let line = format!("cat > {there} && chmod +x {there}");
+        let exec = ["kubectl", "--namespace", &self.name, "exec", "--stdin", pod, "--container", container];
+        let output = cluster_with(&[&exec[..], &["--", "sh", "-c", &line]].concat(), &bytes);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        there
     }
 }
 

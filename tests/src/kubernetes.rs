@@ -52,7 +52,7 @@ impl Told {
 /// # Panics
 /// Where it does not start.
 pub fn kubectl_with(words: &[&str], input: &str) -> Told {
-    Told::of(cluster_with(&[&["kubectl"], words].concat(), input))
+    Told::of(cluster_with(&[&["kubectl"], words].concat(), input.as_bytes()))
 }
 
 /// Makes an object, and prints it.

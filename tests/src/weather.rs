@@ -1,5 +1,5 @@
-//! Bad weather on the network between hosts, made with nftables: packets that are lost by chance, datagrams that nobody
-//! carries, a flow that goes on from another port.
+//! Bad weather on the network between hosts, made with nftables: packets that are lost by chance, datagrams that are
+//! altered or that nobody carries, a flow that goes on from another port.
 
 use std::process::Command;
 
@@ -25,7 +25,29 @@ impl Network {
         self.nft(host, &format!("add rule netdev weather in numgen random mod 100 < {percent} drop"));
     }
 
-    /// Ends [`Network::lossy`].
+    /// Of every hundred datagrams that come to the host and are large enough, so many have one byte of their content altered.
+    /// No checksum of the kernel tells: between hosts of one machine none is looked at.
+    pub fn altering(&self, host: usize, percent: u32) {
+        self.send_one_by_one();
+        self.nft(host, "add table netdev weather");
+        self.nft(host, "add chain netdev weather in { type filter hook ingress device \"e0\" priority 0; }");
+        self.nft(host, "flush chain netdev weather in");
+        let chosen = format!("meta l4proto udp meta length > 300 numgen random mod 100 < {percent}");
+        // The 126th byte from the head of UDP: within what QUIC has sealed.
+        self.nft(host, &format!("add rule netdev weather in {chosen} @th,1000,8 set 0x55 counter"));
+    }
+
+    /// Datagrams that were altered since [`Network::altering`].
+    ///
+    /// # Panics
+    /// Where `nft` does not say.
+    pub fn altered(&self, host: usize) -> u64 {
+        let listed = self.nft(host, "list chain netdev weather in");
+        let counted = listed.split_once("counter packets ").and_then(|(_, rest)| rest.split(' ').next());
+        counted.and_then(|count| count.parse().ok()).expect("a counter")
+    }
+
+    /// Ends [`Network::lossy`] and [`Network::altering`].
     pub fn sunny(&self, host: usize) {
         self.nft(host, "flush chain netdev weather in");
     }
@@ -66,10 +88,12 @@ impl Network {
         self.nft(host, &format!("add rule inet rebind in udp dport {port} udp dport set {PORT}"));
     }
 
-    fn nft(&self, host: usize, words: &str) {
+    /// What it prints.
+    fn nft(&self, host: usize, words: &str) -> String {
         let inside = ["netns", "exec", self.namespace(host), "nft", words];
         let output = Command::new("ip").args(inside).output().expect("iproute2 is installed");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "nft {words}: {}", told.trim());
+        String::from_utf8_lossy(&output.stdout).into_owned()
     }
 }

@@ -148,6 +148,16 @@ spec:
     });
     moves_by_shared_memory(&exchange, "one", "two");
     comes_by_tcp_alone(&exchange, "three");
+    let mapped = ["one", "two", "three"].map(|pod| pages_of_moved(&exchange, pod));
+    assert!(mapped[0] == mapped[1] && mapped[1] != mapped[2], "the pages that each maps: {mapped:?}");
+}
+
+/// Which pages a pod maps a tensor from, as a program in it finds out.
+fn pages_of_moved(exchange: &Exchange, pod: &str) -> String {
+    let program = exchange.bring(pod, "main", "workload");
+    let said = exchange.shell(pod, "main", &format!("echo pages moved/x | {program} /run/tensorlane"));
+    let pages = said.lines().find_map(|line| line.strip_prefix("pages "));
+    pages.unwrap_or_else(|| panic!("{said}")).to_owned()
 }
 
 /// What another node has is refused where memory of this one is required, and comes where it is not.

@@ -1,4 +1,4 @@
-//! QUIC between two processes on two hosts, in weather that it is made for: lost packets, flows that go on from another port,
+//! QUIC between two processes on two hosts, in weather that it is made for: lost and altered packets, flows that go on from another port,
 //! and networks that carry no datagrams at all. Needs root.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,6 +55,27 @@ fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_fi
         drop((tensor, stored, writer, reader));
         peers.assert_free(1);
     }
+}
+
+#[test]
+fn datagrams_that_are_altered_on_the_way_cost_time_and_no_byte() {
+    let peers = two();
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    warm_up(&writer, &reader);
+    let stored = put(&writer, 6, 12 * MI);
+    let dialed = || {
+        let by = |host| peers.metric(host, CONNECTIONS, &["dialed=\"us\""]);
+        by(0) + by(1)
+    };
+    let before = dialed();
+    (0..2).for_each(|host| peers.network.altering(host, 2));
+    let tensor = reader.acquire(stored.reference(), &seconds(28)).unwrap();
+    assert!(is(&tensor, 6, 12 * MI) && by_quic(&tensor), "{}", tensor.moved());
+    // Nobody else's datagram can end a connection: an altered one is as good as lost.
+    assert_eq!(dialed(), before, "{}", tensor.moved());
+    assert!(peers.network.altered(1) > 0, "none was altered");
+    drop((tensor, stored, writer, reader));
+    peers.assert_free(1);
 }
 
 #[test]
