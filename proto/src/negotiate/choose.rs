@@ -2,9 +2,10 @@
 
 use super::*;
 
-/// How much faster, in percent, the other of `tcp` and `quic` has to be before a pair changes over: less is within
-/// what two measurements of one link differ by, and each change costs a connection.
-pub const GOODPUT_ADVANTAGE_PERCENT: u32 = 20;
+/// How much faster, in percent, the other of `tcp` and `quic` has to be before a pair changes over. More would leave a pair with
+/// the slower one where that can be felt; less is within what two measurements of one link differ by, and each change costs a
+/// connection.
+pub const GOODPUT_ADVANTAGE_PERCENT: u32 = 10;
 
 /// Everything that the choice depends on.
 pub(super) struct Pair<'a> {

@@ -7,8 +7,9 @@
 //!   failed ─────────────────────────────────> not tried for a while, ever longer; the other one is in use
 //! ```
 //! The one that is not in use is tried now and then, because links change. A trial is of all pulls that begin until a window
-//! ([`busy`]) of it is over, twice: the first finds windows small and lanes closed, the second counts. Each trial that shows
-//! nothing new, or nothing at all, doubles the windows until the next.
+//! ([`busy`]) of it is over, twice: the first finds windows small and lanes closed, the second counts. Where that leaves it open
+//! which of the two is the faster one, a few more count, too: on a link that loses packets one window says little. Each trial
+//! that shows nothing new, or nothing at all, doubles the windows until the next.
 
 use std::time::{Duration, Instant};
 
@@ -27,8 +28,11 @@ const TRIAL_EVERY: (u32, u32) = (16, 1024);
 /// How long pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so long, and so
 /// often the time of a window of the transport in use. It takes one that what is under way is over, and then another one.
 const TRIAL_WITHIN: (Duration, u32) = (Duration::from_secs(10), 4);
-/// Windows of a trial. The last one counts.
-const TRIAL_WINDOWS: u32 = 2;
+/// Windows of a trial: the first does not count, the second does, and those up to the last where it is in doubt.
+const TRIAL_WINDOWS: (u32, u32) = (2, 6);
+/// What one window shows is in doubt within this factor of the transport in use, either way: what it differs by from the next
+/// where one packet of a hundred is lost. The mean of several is nearer, by the root of how many.
+const DOUBT: f64 = 1.6;
 /// How long a transport that failed is not tried: at first, and at most. It doubles until it brings something.
 const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 /// A rate that falls to this part of what it was makes the next trial come soon again.
@@ -56,6 +60,8 @@ pub(in crate::peer) struct Goodput {
     every: u32,
     /// Windows of the present trial that are over.
     tried: u32,
+    /// The sum of the rates of those that count.
+    shown: f64,
     /// Since when a trial has pulls under way of which no window is over.
     trial: Option<Instant>,
     /// How long the last window of the transport in use was.
@@ -84,6 +90,7 @@ impl Default for Goodput {
             since: 0,
             every: TRIAL_EVERY.0,
             tried: 0,
+            shown: 0.0,
             trial: None,
             lasts: Duration::ZERO,
             busy: Busy::default(),
@@ -160,25 +167,50 @@ impl Goodput {
     }
 
     fn came(&mut self, transport: Transport, new: f64) {
-        let tried = transport != self.in_use;
         let Some(one) = self.of(transport) else { return };
         one.failed = 0;
         one.cooling = None;
-        if tried {
-            self.trial = None;
-            self.tried += 1;
-            if self.tried < TRIAL_WINDOWS {
-                return;
-            }
+        if transport == self.in_use {
+            self.went_on(new);
+        } else {
+            self.showed(new);
         }
-        let Some(one) = self.of(transport) else { return };
+    }
+
+    /// A window of the transport in use is over.
+    fn went_on(&mut self, new: f64) {
+        let Some(one) = self.of(self.in_use) else { return };
         let before = one.rate;
-        // What a trial shows is the newest there is; what was known of it may be of another day.
-        one.rate = Some(before.filter(|_| !tried).map_or(new, |old| old + NEWEST * (new - old)));
-        if !tried && before.is_some_and(|before| new < before * SLUMP) {
+        one.rate = Some(before.map_or(new, |old| old + NEWEST * (new - old)));
+        if before.is_some_and(|before| new < before * SLUMP) {
             self.every = TRIAL_EVERY.0;
         }
-        self.settle(tried);
+        self.settle(false);
+    }
+
+    /// A window of a trial is over. What it shows takes the place of what was known, which may be of another day.
+    fn showed(&mut self, new: f64) {
+        self.trial = None;
+        self.tried += 1;
+        if self.tried < TRIAL_WINDOWS.0 {
+            return;
+        }
+        self.shown += new;
+        let count = f64::from(self.tried - TRIAL_WINDOWS.0 + 1);
+        let mean = self.shown / count;
+        if self.tried < TRIAL_WINDOWS.1 && self.is_in_doubt(mean, count) {
+            return;
+        }
+        let Some(one) = self.of(self.idle()) else { return };
+        one.rate = Some(mean);
+        self.settle(true);
+    }
+
+    /// Whether another window could say something else of which one is the faster.
+    fn is_in_doubt(&self, mean: f64, count: f64) -> bool {
+        let one = if self.in_use == Transport::Quic { &self.quic } else { &self.tcp };
+        let doubt = DOUBT.powf(count.sqrt().recip());
+        one.rate.is_some_and(|rate| (rate / doubt..rate * doubt).contains(&mean))
     }
 
     /// A transport did not bring more than that.
@@ -203,7 +235,7 @@ impl Goodput {
         if transport == self.in_use {
             self.use_instead();
         } else {
-            (self.since, self.tried, self.trial) = (0, 0, None);
+            self.begin_anew();
         }
     }
 
@@ -221,14 +253,19 @@ impl Goodput {
 
     /// A trial is over, and what is in use stays.
     fn showed_nothing(&mut self) {
-        (self.since, self.tried, self.trial) = (0, 0, None);
+        self.begin_anew();
         self.every = self.every.saturating_mul(2).min(TRIAL_EVERY.1);
     }
 
     fn use_instead(&mut self) {
         self.in_use = other(self.in_use);
-        (self.since, self.tried, self.trial) = (0, 0, None);
+        self.begin_anew();
         self.every = TRIAL_EVERY.0;
+    }
+
+    /// No trial is under way, and the windows until the next one are counted from here.
+    fn begin_anew(&mut self) {
+        (self.since, self.tried, self.shown, self.trial) = (0, 0, 0.0, None);
     }
 
     fn cools(&self, transport: Transport, now: Instant) -> bool {

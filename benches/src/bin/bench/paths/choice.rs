@@ -17,7 +17,7 @@ use crate::rows::{self, Measured};
 
 const BYTES: u64 = 32 << 20;
 /// Pairs of sidecars of each kind.
-const SETS: usize = 3;
+const SETS: usize = 2;
 /// Gets of each pair that tell how fast it is.
 const GETS: usize = 7;
 /// Gets before them where the transport is given: until its lanes have seen the link.

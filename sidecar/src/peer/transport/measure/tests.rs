@@ -114,6 +114,22 @@ fn a_link_on_which_quic_becomes_the_faster_one_changes_over_and_back() {
     assert_eq!(goodput.in_use, Transport::Tcp);
 }
 
+/// As one packet of a hundred that is lost makes windows: one brings up to twice what another does.
+#[test]
+fn the_first_trial_finds_the_faster_one_by_a_third_on_most_links_whose_windows_differ_by_much() {
+    let found = |seed: u64| {
+        let (mut goodput, now, mut numbers) = (Goodput::default(), Instant::now(), seed);
+        for _ in 0..30 {
+            numbers = numbers.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let luck = 0.67 + ((numbers >> 33) % 1000) as f64 / 1500.0;
+            pulls(&mut goodput, 1, now, 5e7 * luck, 6.7e7 * luck);
+        }
+        usize::from(goodput.in_use == Transport::Quic)
+    };
+    let count: usize = (1..=500).map(found).sum();
+    assert!(count > 480, "{count} of 500");
+}
+
 #[test]
 fn what_fails_is_left_alone_for_ever_longer_and_the_other_one_is_in_use() {
     let (mut goodput, mut now) = (Goodput::default(), Instant::now());
@@ -262,7 +278,9 @@ proptest! {
             prop_assert!(link.by_quic * 10 > link.begun * 9, "{} of {}", link.by_quic, link.begun);
         } else if factor < 1.0 {
             prop_assert_eq!(goodput.in_use, Transport::Tcp, "{:?}", goodput);
-            prop_assert!(link.by_quic * 20 < link.begun, "{} of {}", link.by_quic, link.begun);
+            // Trials are longer where the two are near each other, and cost the less.
+            let few = if factor < 0.5 { 20 } else { 10 };
+            prop_assert!(link.by_quic * few < link.begun, "{} of {}", link.by_quic, link.begun);
         }
         prop_assert!(goodput.busy.is_quiet());
     }
@@ -291,13 +309,13 @@ proptest! {
         let quic = tcp * factor;
         let (mut goodput, now) = (Goodput::default(), Instant::now());
         let count = pulls(&mut goodput, 5000, now, tcp, quic);
-        if factor > 1.25 {
+        if factor > 1.15 {
             prop_assert_eq!(goodput.in_use, Transport::Quic);
-            prop_assert!(count >= 4940, "{}", count);
-        } else if factor < 1.15 {
+            prop_assert!(count >= 4900, "{}", count);
+        } else if factor < 1.05 {
             // Between these two what is in use stays.
             prop_assert_eq!(goodput.in_use, Transport::Tcp);
-            prop_assert!(count <= 24, "{}", count);
+            prop_assert!(count <= 72, "{}", count);
         }
     }
 
