@@ -10,7 +10,7 @@ use tensorlane_proto::{DType, Reason, Reference, Selection};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::proxy::Between;
-use tensorlane_tests::tensors::{dense, pattern};
+use tensorlane_tests::tensors::{dense, pattern, u8s};
 use tensorlane_tests::transfer::{LARGE, MI, SLOW_MBIT, in_the_middle, is, put, seconds};
 use tensorlane_tests::workload::Workload;
 use tensorlane_tests::{SidecarOptions, failure, reason, until};
@@ -211,6 +211,28 @@ fn a_silent_network_is_noticed_when_nothing_is_under_way_and_forgiven_when_it_sp
     peers.network.find(0, 1);
     peers.network.find(1, 0);
     peers.await_connected();
+    peers.assert_all_free();
+}
+
+#[test]
+fn a_name_of_a_peer_that_stands_still_is_not_said_to_be_missing() {
+    // It stays connected while it is asked.
+    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "10s"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let stored = writer.put(&u8s(3), &[1, 2, 3], &PutOptions::named("model")).unwrap();
+        let owner = stored.reference().peer();
+        let ask = |peer| reader.lookup(&["model"], peer, Duration::ZERO).unwrap().remove(0);
+        assert!(ask(Some(owner)).is_ok());
+        stop(peers.sidecars[0].pid());
+        assert_eq!(reason(ask(Some(owner))), Reason::PeerUnreachable);
+        let told = failure(ask(None));
+        assert_eq!(told.reason, Reason::NotFound);
+        assert!(told.message.contains(&format!("which {owner} did not")), "{told}");
+        signal(peers.sidecars[0].pid(), Signal::CONT);
+        until("it answers again", || ask(Some(owner)).is_ok());
+        writer.unname(&["model"]).unwrap().remove(0).unwrap();
+    }
     peers.assert_all_free();
 }
 

@@ -1,6 +1,6 @@
 //! Finding names: here first, else at all connected peers; now, or when they appear.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -56,6 +56,8 @@ struct Search {
     remote: HashMap<usize, Vec<There>>,
     /// Who has not answered yet, and the question.
     asked: HashMap<PeerName, CallHandle>,
+    /// Who did not answer a question in time, and none since: what they have is not known.
+    silent: BTreeSet<PeerName>,
 }
 
 // === impl Exchange ===
@@ -108,6 +110,7 @@ impl Exchange {
         self.look_here(&mut search);
         self.ask_peers(&mut search, Duration::ZERO, &news);
         self.hear(&mut search, &hear, deadline.min(started + ANSWER), cancel, false);
+        search.silent.extend(search.asked.keys().cloned());
         search.settle_remote();
         if !search.is_complete() && !wait.is_zero() && !cancel.is_cancelled() {
             let until = deadline.min(started + wait);
@@ -236,7 +239,7 @@ impl Exchange {
 impl Search {
     fn new(wanted: Vec<(Option<PeerName>, TensorName)>) -> Self {
         let found = wanted.iter().map(|_| None).collect();
-        Self { wanted, found, remote: HashMap::new(), asked: HashMap::new() }
+        Self { wanted, found, remote: HashMap::new(), asked: HashMap::new(), silent: BTreeSet::new() }
     }
 
     fn is_complete(&self) -> bool {
@@ -253,9 +256,17 @@ impl Search {
     /// What a peer said of the names it was asked for.
     fn answered(&mut self, peer: &PeerName, names: &[usize], outcome: Result<v1::Inquired, Failure>) {
         let results = match outcome {
-            Ok(inquired) => inquired.results,
-            // A peer that was asked for by name and does not answer is the answer; one of many is just absent.
+            Ok(inquired) => {
+                self.silent.remove(peer);
+                inquired.results
+            }
+            // A peer that was asked for by name and cannot be is the answer, one that is late is told of at the end; one of many
+            // is just absent.
             Err(failure) => {
+                self.silent.insert(peer.clone());
+                if failure.reason == Reason::DeadlineExceeded {
+                    return;
+                }
                 for index in names {
                     if self.wanted[*index].0.is_some() && self.found[*index].is_none() {
                         self.found[*index] = Some(Err(failure.clone()));
@@ -299,20 +310,38 @@ impl Search {
     }
 
     fn finish(self, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
-        let missing = |(peer, name): (Option<PeerName>, TensorName)| {
-            if cancel.is_cancelled() {
-                return Err(Failure::new(Reason::Cancelled, "the caller gave up the lookup"));
+        let Self { wanted, found, silent, .. } = self;
+        let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
+            _ if cancel.is_cancelled() => Failure::new(Reason::Cancelled, "the caller gave up the lookup"),
+            Some(peer) if silent.contains(&peer) => not_told(&peer, &name),
+            Some(peer) => not_found(&name, &format!("at {peer}")),
+            None if silent.is_empty() => not_found(&name, "here or at any connected peer"),
+            None => {
+                let silent: Vec<&str> = silent.iter().map(PeerName::as_str).collect();
+                let scope = format!("here or at any peer that answered, which {} did not", silent.join(", "));
+                not_found(&name, &scope).with("silent", silent.join(","))
             }
-            let scope =
-                peer.map_or_else(|| "here or at any connected peer".to_owned(), |p| format!("at {p}"));
-            let why = format!(
-                "nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one"
-            );
-            Err(Failure::new(Reason::NotFound, why).with("name", name))
         };
-        let found = self.found.into_iter().zip(self.wanted);
-        found.map(|(found, wanted)| found.unwrap_or_else(|| missing(wanted))).collect()
+        found
+            .into_iter()
+            .zip(wanted)
+            .map(|(found, wanted)| found.unwrap_or_else(|| Err(missing(wanted))))
+            .collect()
     }
+}
+
+fn not_found(name: &TensorName, scope: &str) -> Failure {
+    let why =
+        format!("nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one");
+    Failure::new(Reason::NotFound, why).with("name", name)
+}
+
+/// Of a peer that did not answer it is not known what it has.
+fn not_told(peer: &PeerName, name: &TensorName) -> Failure {
+    let why = format!(
+        "{peer} did not say in time whether it has {name}; `tensorlane routes` tells how it is reached, a wait gives it longer"
+    );
+    Failure::new(Reason::PeerUnreachable, why).with("name", name)
 }
 
 /// A peer's description, with its reference proven.
