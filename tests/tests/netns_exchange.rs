@@ -561,6 +561,7 @@ fn a_requirement_that_no_route_meets_is_refused_with_reasons_and_moves_nothing()
             assert_eq!(refused.reason, Reason::RequirementNotMet, "{require}");
             let said = format!("{refused:?}");
             assert!(said.contains("tcp") && said.contains("shm"), "{said}");
+            assert!(refused.message.contains(&format!("requires {require} of the way to")), "{said}");
         }
         assert_eq!(peers.seen(1, 0).bytes_in, 0);
         let tensor = reader.acquire(stored.reference(), &ALL.require(Require::ENCRYPTED)).unwrap();

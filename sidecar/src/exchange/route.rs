@@ -79,11 +79,19 @@ impl Exchange {
         require: Require,
     ) -> Result<Route, Failure> {
         let (bytes, selection) = (selected_bytes(reference, selection), selection.kind());
-        let require = require.and(self.settings.routes.require);
-        let what = What { bytes, device: Device::Host, selection, require };
-        self.evidence(reference.peer(), reference.incarnation(), &what, true)
-            .route(&what)
-            .map_err(|none| self.no_route(none))
+        let what = What {
+            bytes,
+            device: Device::Host,
+            selection,
+            require: require.and(self.settings.routes.require),
+        };
+        self.evidence(reference.peer(), reference.incarnation(), &what, true).route(&what).map_err(|none| {
+            let mut failure = self.no_route(none);
+            if failure.reason == Reason::RequirementNotMet && require != Require::NONE {
+                failure.message.push_str(&too_much(require, reference.peer()));
+            }
+            failure
+        })
     }
 
     /// The route that a plain transfer of something large from a peer would take now.
@@ -178,6 +186,14 @@ impl Exchange {
     pub fn own_offer(&self, addresses: &[String]) -> Offer {
         own_offer(self.me(), &self.settings.routes, addresses)
     }
+}
+
+/// What a call wants of the way to a peer, where no way has it.
+fn too_much(require: Require, peer: &PeerName) -> String {
+    format!(
+        "; the call requires {require} of the way to {peer}: let it require less, or open such a way \
+         (`tensorlane routes` tells how each stands)"
+    )
 }
 
 /// What a sidecar of this release and policy offers.

@@ -73,7 +73,7 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
             wanted.push(one(args, format!("tensor-{}", tensor.lease().id()), target, tensor.descriptor())?);
             held.push(tensor);
         } else if text.starts_with(REFERENCE_BEGINS) {
-            let reference: Reference = text.parse()?;
+            let reference: Reference = text.parse().with_context(|| text.clone())?;
             let found = output::about(text, client.describe(&reference))?;
             let name = found.names.first().cloned().unwrap_or_else(|| format!("tensor-{}", reference.id()));
             wanted.push(one(args, name, reference.into(), &found.descriptor)?);
