@@ -10,6 +10,7 @@ use tensorlane_benches::sidecar::Sidecar;
 use tensorlane_benches::tensors::{self, page};
 use tensorlane_benches::wait;
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
+use tensorlane_proto::Transport;
 
 use crate::Bench;
 use crate::tcp::two_sidecars;
@@ -40,6 +41,13 @@ pub(crate) struct Far {
     _scratch: Scratch,
 }
 
+/// A get that is over.
+pub(crate) struct Get {
+    pub(crate) seconds: f64,
+    /// What carried the bytes.
+    pub(crate) transport: Option<Transport>,
+}
+
 impl Far {
     pub(crate) fn start(bench: &Bench, hosts: &TwoHosts, bytes: u64, settings: &'static str) -> Result<Self> {
         let scratch = Scratch::make()?;
@@ -56,15 +64,20 @@ impl Far {
 
     /// The seconds of one get.
     pub(crate) fn seconds(&self) -> Result<f64> {
+        Ok(self.get()?.seconds)
+    }
+
+    /// One get.
+    pub(crate) fn get(&self) -> Result<Get> {
         without_copies(&self.reader)?;
         let mut tensor = None;
-        let took = seconds(|| {
+        let seconds = seconds(|| {
             tensor = Some(self.reader.acquire(&self.target, &AcquireOptions::new())?);
             Ok(())
         })?;
         let bytes = self.content.len() as u64;
-        match tensor.map(|tensor| tensor.moved().bytes) {
-            Some(moved) if moved == bytes => Ok(took),
+        match tensor.as_ref().map(tensorlane_client::Tensor::moved) {
+            Some(moved) if moved.bytes == bytes => Ok(Get { seconds, transport: moved.transport }),
             moved => bail!("{bytes} bytes should have come from the other peer: {moved:?}"),
         }
     }
