@@ -206,8 +206,10 @@ fn a_silent_network_is_noticed_when_nothing_is_under_way_and_forgiven_when_it_sp
         peers.seen(0, 1).state != "connected" && peers.seen(1, 0).state != "connected"
     });
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-    let found = peers.client(1).lookup(&["anything"], None, Duration::ZERO).unwrap();
-    assert_eq!(reason(found[0].clone()), Reason::NotFound);
+    let mut found = peers.client(1).lookup(&["anything"], None, Duration::ZERO).unwrap();
+    let told = failure(found.remove(0));
+    assert_eq!(told.reason, Reason::NotFound);
+    assert!(told.message.contains("1 peer is listed and not connected"), "{told}");
     peers.network.find(0, 1);
     peers.network.find(1, 0);
     peers.await_connected();
@@ -229,6 +231,14 @@ fn a_name_of_a_peer_that_stands_still_is_not_said_to_be_missing() {
         let told = failure(ask(None));
         assert_eq!(told.reason, Reason::NotFound);
         assert!(told.message.contains(&format!("which {owner} did not")), "{told}");
+        // Peers have two seconds to answer, but not where the caller has less.
+        let hasty = reader.with_deadline(Duration::from_millis(200));
+        let began = Instant::now();
+        assert_eq!(
+            reason(hasty.lookup(&["model"], Some(owner), Duration::ZERO).unwrap().remove(0)),
+            Reason::PeerUnreachable
+        );
+        assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
         signal(peers.sidecars[0].pid(), Signal::CONT);
         until("it answers again", || ask(Some(owner)).is_ok());
         writer.unname(&["model"]).unwrap().remove(0).unwrap();

@@ -44,7 +44,7 @@ impl Client {
     }
 
     /// What names stand for, each with a result of its own. Without `peer` this peer and all connected ones are asked.
-    /// Names that do not exist yet are waited for.
+    /// Names that do not exist yet are waited for. The client's deadline is on top of the wait.
     ///
     /// # Errors
     /// What ended the call.
@@ -60,6 +60,7 @@ impl Client {
             names: names.iter().map(|name| name.as_ref().to_owned()).collect(),
             peer: peer.map(PeerName::to_string).unwrap_or_default(),
             wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+            deadline_ms: patience.deadline_ms(),
         };
         let reply: v1::LookupResponse =
             connection.call(SessionKind::Lookup, &request, &patience, Late::Nothing)?;

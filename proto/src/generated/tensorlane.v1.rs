@@ -829,6 +829,9 @@ pub struct LookupRequest {
     /// How long to wait for names that do not exist yet, in milliseconds; 0: not at all.
     #[prost(uint64, tag = "3")]
     pub wait_ms: u64,
+    /// When to give up altogether, in milliseconds; 0: once the wait is over and peers had two seconds to answer.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
 }
 /// Results of Lookup, in the order of the names.
 #[derive(Clone, PartialEq, ::prost::Message)]

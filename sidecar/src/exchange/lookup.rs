@@ -78,7 +78,12 @@ impl Exchange {
         self.on_waiter(Box::new(done), move |exchange| {
             let names: Vec<_> = request.names.iter().map(|n| TensorName::new(n)).collect();
             let wanted = names.iter().flatten().map(|n| (peer.clone(), n.clone())).collect();
-            let deadline = Instant::now() + wait + ANSWER;
+            let within = wait + ANSWER;
+            let deadline = Instant::now()
+                + match request.deadline_ms {
+                    0 => within,
+                    ms => within.min(Duration::from_millis(ms)),
+                };
             let mut found = exchange.find(wanted, wait, deadline, &caller.cancel).into_iter();
             if exchange.gate.is_closed() {
                 return Err(gate::draining());
@@ -135,7 +140,8 @@ impl Exchange {
             }
         }
         search.withdraw();
-        search.finish(cancel)
+        let unasked = self.peers.get().map_or(0, |peers| peers.unconnected());
+        search.finish(unasked, cancel)
     }
 
     /// Names that this peer has.
@@ -309,13 +315,16 @@ impl Search {
         self.asked.drain().for_each(|(_, call)| call.cancel());
     }
 
-    fn finish(self, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
+    /// `unasked`: peers that are listed and not connected.
+    fn finish(self, unasked: usize, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
         let Self { wanted, found, silent, .. } = self;
         let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
             _ if cancel.is_cancelled() => Failure::new(Reason::Cancelled, "the caller gave up the lookup"),
             Some(peer) if silent.contains(&peer) => not_told(&peer, &name),
             Some(peer) => not_found(&name, &format!("at {peer}")),
-            None if silent.is_empty() => not_found(&name, "here or at any connected peer"),
+            None if silent.is_empty() => {
+                not_found(&name, &format!("here or at any connected peer{}", not_asked(unasked)))
+            }
             None => {
                 let silent: Vec<&str> = silent.iter().map(PeerName::as_str).collect();
                 let scope = format!("here or at any peer that answered, which {} did not", silent.join(", "));
@@ -334,6 +343,17 @@ fn not_found(name: &TensorName, scope: &str) -> Failure {
     let why =
         format!("nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one");
     Failure::new(Reason::NotFound, why).with("name", name)
+}
+
+/// ` (1 peer is listed and not connected, so it was not asked; name it to ask it)`, or nothing.
+fn not_asked(unasked: usize) -> String {
+    match unasked {
+        0 => String::new(),
+        1 => " (1 peer is listed and not connected, so it was not asked; name it to ask it)".to_owned(),
+        more => format!(
+            " ({more} peers are listed and not connected, so they were not asked; name one to ask it)"
+        ),
+    }
 }
 
 /// Of a peer that did not answer it is not known what it has.

@@ -28,9 +28,12 @@ const EARLY_PLAIN_MAX: usize = 64 << 10;
 /// Why there is no secure connection.
 #[derive(Debug, Error)]
 pub(super) enum HandshakeError {
-    /// The socket failed, or the time was over.
+    /// The socket failed.
     #[error("the TLS handshake: {0}")]
-    Socket(#[from] io::Error),
+    Socket(io::Error),
+    /// The other side took too long.
+    #[error("the TLS handshake: the peer did not answer in time")]
+    TimedOut,
     /// TLS failed; the other side was told why.
     #[error("the TLS handshake: {0}")]
     Tls(#[from] rustls::Error),
@@ -45,13 +48,20 @@ pub(super) enum HandshakeError {
     NoCertificate,
 }
 
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        // The kernel's own words for it would be "Resource temporarily unavailable".
+        if timed_out(&error) { Self::TimedOut } else { Self::Socket(error) }
+    }
+}
+
 impl HandshakeError {
     /// The label in metrics: one of `AuthRefusal`.
     pub(super) fn label(&self) -> &'static str {
         match self {
             Self::NoCertificate => "no_certificate",
             Self::Tls(error) => tls::refusal(error).as_str(),
-            Self::Socket(error) if timed_out(error) => "timeout",
+            Self::TimedOut => "timeout",
             Self::Socket(_) | Self::Closed | Self::TooMuch => "tls",
         }
     }

@@ -106,10 +106,7 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
             )
         } else {
             let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };
-            Failure::new(
-                Reason::PeerUnreachable,
-                format!("{} was not reached before the deadline: {error}", peer.name),
-            )
+            Failure::new(Reason::PeerUnreachable, format!("{} was not reached in time: {error}", peer.name))
         };
         state.withdraw(call, failure)
     };

@@ -27,6 +27,12 @@ impl Peers {
         names
     }
 
+    /// How many peers the directory lists that are not connected.
+    pub fn unconnected(&self) -> usize {
+        let listed = |peer: &Arc<Peer>| self.shared.known.peer(&peer.name).is_some();
+        self.shared.peers().iter().filter(|peer| peer.state.lock().link.is_none() && listed(peer)).count()
+    }
+
     /// Whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the connected
     /// one, whose end was not noticed yet: a call finds out.
     pub fn is_over(&self, name: &PeerName, incarnation: Incarnation) -> bool {

@@ -63,9 +63,13 @@ impl State {
 pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[(Holder, u64, u64)]) -> Failure {
     let Room { usage, largest: usable, elsewhere, for_pulls } = room;
     let turn = if front { "" } else { ", and calls that came earlier still wait" };
+    let retired = match usage.retired {
+        0 => "",
+        _ => " (which come back when those that map them let go: peers of this node within seconds)",
+    };
     let message = format!(
         "{asked} bytes do not fit: the largest place for them is {usable} bytes{turn}; of the arena {} are free{}, {} \
-         sealed, {} reserved, {} held, {} retired; release tensors, wait longer, or raise arena.size",
+         sealed, {} reserved, {} held, {} retired{retired}; release tensors, wait longer, or raise arena.size",
         usage.free,
         not_for_this(*elsewhere, *for_pulls),
         usage.sealed,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 #[cfg(feature = "kubernetes")]
 use tensorlane_client::SOCKETS_DEFAULT;
-use tensorlane_client::{Client, ClientOptions, DEADLINE_DEFAULT, SOCKETS_ENV, Target};
+use tensorlane_client::{Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target};
 use tensorlane_proto::{PeerName, Selection};
 
 use crate::output::Format;
@@ -31,7 +31,8 @@ pub(crate) struct Connection {
     /// The directory of the sidecar's session socket [default: /run/tensorlane].
     #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
     sockets: Option<PathBuf>,
-    /// When a call gives up, such as 500ms, 30s, 10m [default: 30s]. Where it is given, --wait is cut to it.
+    /// When a call gives up, such as 500ms, 30s, 10m [default: 30s]. Where it is given, --wait is cut to it, and what it takes
+    /// to find names is part of it.
     #[arg(long, global = true, value_parser = parse::duration, value_name = "DURATION")]
     deadline: Option<Duration>,
 }
@@ -48,10 +49,11 @@ impl Connection {
         options.deadline(self.deadline.unwrap_or(DEADLINE_DEFAULT)).connect()
     }
 
-    /// How long names may be waited for: as long as was asked, but not beyond a deadline that was given. (The default
-    /// deadline is one of calls that need not wait.)
-    fn bound(&self, wait: Duration) -> Duration {
-        self.deadline.map_or(wait, |deadline| wait.min(deadline))
+    /// Names are waited for as long as was asked, but not beyond a deadline that was given. (The default deadline is one of
+    /// calls that need not wait.)
+    fn bound(&self, wait: &mut Waiting) {
+        wait.within = self.deadline;
+        wait.wait = self.deadline.map_or(wait.wait, |deadline| wait.wait.min(deadline));
     }
 }
 
@@ -59,8 +61,8 @@ impl Args {
     /// The command line, with what one option says of another.
     pub(crate) fn settled(mut self) -> Self {
         match &mut self.command {
-            Command::Get(get) => get.wait = self.connection.bound(get.wait),
-            Command::Describe(describe) => describe.wait = self.connection.bound(describe.wait),
+            Command::Get(get) => self.connection.bound(&mut get.waiting),
+            Command::Describe(describe) => self.connection.bound(&mut describe.waiting),
             _ => {}
         }
         self
@@ -135,7 +137,7 @@ pub(crate) struct Put {
     #[arg(long, visible_alias = "ticket-ttl", value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) keep: Option<Duration>,
     /// How often each ticket can be redeemed.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub(crate) uses: u32,
     /// Store a CRC-32C with each tensor; it is verified on every transfer.
     #[arg(long)]
@@ -145,7 +147,7 @@ pub(crate) struct Put {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Get {
     /// Names, references or tickets.
-    #[arg(required = true, value_name = "NAME|REFERENCE|TICKET")]
+    #[arg(required = true, value_parser = parse::wanted, value_name = "NAME|REFERENCE|TICKET")]
     pub(crate) targets: Vec<String>,
     /// The given names are prefixes: get every tensor below them. Names of this peer only: run it beside the one that
     /// has them.
@@ -163,9 +165,8 @@ pub(crate) struct Get {
     /// Only this part of each tensor, a range for each dimension, such as 0:10,::2.
     #[arg(long, value_parser = parse::ranges, value_name = "RANGES", conflicts_with = "rows")]
     part: Option<Selection>,
-    /// How long to wait for names that do not exist yet; no longer than a --deadline.
-    #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
-    pub(crate) wait: Duration,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
     /// What the route must satisfy, else the call fails: zero_copy, same_node, encrypted.
     #[arg(long, value_delimiter = ',', value_name = "WHAT")]
     pub(crate) require: Vec<parse::Requirement>,
@@ -193,9 +194,40 @@ pub(crate) struct Describe {
     /// Names or references.
     #[arg(required = true, value_parser = parse::target, value_name = "NAME|REFERENCE")]
     pub(crate) targets: Vec<Target>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+}
+
+/// How names are found.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Waiting {
     /// How long to wait for names that do not exist yet; no longer than a --deadline.
     #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
-    pub(crate) wait: Duration,
+    wait: Duration,
+    /// The deadline, where one is given.
+    #[arg(skip)]
+    within: Option<Duration>,
+}
+
+impl Waiting {
+    /// What names stand for, within the deadline.
+    pub(crate) fn lookup(
+        &self,
+        client: &Client,
+        names: &[&str],
+        peer: Option<&PeerName>,
+    ) -> tensorlane_client::Result<Vec<tensorlane_client::Result<Description>>> {
+        // The wait comes on top of a client's deadline.
+        let rest = self.within.map(|within| within.saturating_sub(self.wait));
+        client.with_deadline(rest.unwrap_or(client.deadline())).lookup(names, peer, self.wait)
+    }
+
+    /// A client for the calls that follow, with what is left of the deadline that was given; 1 ms at least, so that it is the
+    /// call that says what it could not do.
+    pub(crate) fn rest(&self, client: &Client, spent: Duration) -> Client {
+        let left = |within: Duration| within.saturating_sub(spent).max(Duration::from_millis(1));
+        client.with_deadline(self.within.map_or(client.deadline(), left))
+    }
 }
 
 #[derive(Debug, ClapArgs)]
@@ -230,8 +262,8 @@ mod tests {
     #[test]
     fn a_deadline_that_is_given_bounds_the_wait() {
         let wait = |line: &str| match Args::try_parse_from(line.split(' ')).unwrap().settled().command {
-            Command::Get(get) => get.wait.as_secs(),
-            Command::Describe(describe) => describe.wait.as_secs(),
+            Command::Get(get) => get.waiting.wait.as_secs(),
+            Command::Describe(describe) => describe.waiting.wait.as_secs(),
             _ => unreachable!("{line}"),
         };
         assert_eq!(wait("tensorlane get a --wait 5m"), 300);
@@ -247,6 +279,9 @@ mod tests {
             "tensorlane put f --replace",
             "tensorlane get",
             "tensorlane get a --rows x",
+            "tensorlane get a --rows 9-3",
+            "tensorlane get tl1:x",
+            "tensorlane put f --uses 0",
             "tensorlane get a --require speed",
             "tensorlane --deadline 5 status x",
             "tensorlane routes --interval 1s",

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
@@ -13,7 +13,7 @@ use tensorlane_proto::{Metadata, Reference};
 use crate::args::Get;
 use crate::list;
 use crate::output::{self, Output};
-use crate::parse::{self, REFERENCE_BEGINS};
+use crate::parse::{self, REFERENCE_BEGINS, TICKET_MARK};
 use crate::progress::{self, Progress};
 use crate::sink::{Sink, Wanted};
 
@@ -22,13 +22,13 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Tensors acquired in one request, up to so many bytes: what comes from another peer takes room in this one's arena.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_ITEMS: usize = 256;
-/// What stands between a ticket's reference and its secret.
-const TICKET_MARK: char = '#';
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     // What tickets lease must be held until it is copied.
     let mut held = Vec::new();
+    let begun = Instant::now();
     let wanted = wanted(client, args, &mut held)?;
+    let client = &args.waiting.rest(client, begun.elapsed());
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
     let mut sink = args.to.as_deref().map(|path| Sink::create(path, &wanted)).transpose()?;
     let mut progress = Progress::new(total);
@@ -78,15 +78,16 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
             let name = found.names.first().cloned().unwrap_or_else(|| format!("tensor-{}", reference.id()));
             wanted.push(one(args, name, reference.into(), &found.descriptor)?);
         } else {
-            names.push(text);
+            names.push(text.as_str());
         }
     }
     if names.is_empty() {
         return Ok(wanted);
     }
     // All names in one call: they are waited for together.
-    let found =
-        progress::during("waiting for the names", || client.lookup(&names, args.peer.as_ref(), args.wait))?;
+    let found = progress::during("waiting for the names", || {
+        args.waiting.lookup(client, &names, args.peer.as_ref())
+    })?;
     for (name, found) in names.iter().zip(found) {
         let found = output::about(name, found)?;
         wanted.push(one(args, name.to_string(), found.reference.into(), &found.descriptor)?);

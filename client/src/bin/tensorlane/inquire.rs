@@ -12,14 +12,14 @@ use crate::progress;
 
 pub(crate) fn describe(client: &Client, output: &Output, args: &Describe) -> Result<()> {
     let names = args.targets.iter().filter_map(|target| match target {
-        Target::Name { name, .. } => Some(name),
+        Target::Name { name, .. } => Some(name.as_str()),
         _ => None,
     });
-    let names: Vec<&String> = names.collect();
+    let names: Vec<&str> = names.collect();
     // All names in one call: they are waited for together.
     let looked_up = match names.is_empty() {
         true => Vec::new(),
-        false => progress::during("waiting for the names", || client.lookup(&names, None, args.wait))?,
+        false => progress::during("waiting for the names", || args.waiting.lookup(client, &names, None))?,
     };
     let mut named = names.into_iter().zip(looked_up);
     let mut found = Vec::with_capacity(args.targets.len());

@@ -10,6 +10,9 @@ use tensorlane_proto::{Range, Reference, Selection};
 /// How a reference begins; nothing that begins so is taken for a name.
 pub(crate) const REFERENCE_BEGINS: &str = "tl1:";
 
+/// What stands between a ticket's reference and its secret.
+pub(crate) const TICKET_MARK: char = '#';
+
 /// What a route may have to satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -75,6 +78,18 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     text.parse::<Reference>().map(Target::from).map_err(|error| error.to_string())
 }
 
+/// A name, a reference or a ticket, as it is written; what can be neither is refused.
+pub(crate) fn wanted(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a name has at least one character".to_owned());
+    }
+    if text.starts_with(REFERENCE_BEGINS) {
+        let reference = text.split_once(TICKET_MARK).map_or(text, |(reference, _)| reference);
+        reference.parse::<Reference>().map_err(|error| error.to_string())?;
+    }
+    Ok(text.to_owned())
+}
+
 /// `3,7,10-19`: rows in the order given, both ends of a range included.
 pub(crate) fn rows(text: &str) -> Result<Selection, String> {
     let wrong = |part: &str| format!("{part:?} is not a row; write such as 3,7,10-19");
@@ -86,7 +101,12 @@ pub(crate) fn rows(text: &str) -> Result<Selection, String> {
             Some((first, last)) => {
                 let (first, last) = (number(first)?, number(last)?);
                 let most = tensorlane_proto::selection::MAX_ROWS as u64;
-                if last < first || last - first >= most {
+                if last < first {
+                    return Err(format!(
+                        "{part:?} is reversed; write {last}-{first}, or each row for another order"
+                    ));
+                }
+                if last - first >= most {
                     return Err(format!("{part:?} is not a range of at most {most} rows"));
                 }
                 rows.extend(first..=last);

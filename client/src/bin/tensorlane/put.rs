@@ -210,7 +210,11 @@ fn report(output: &Output, done: &[Done], bytes: u64, took: Duration) -> std::io
             for done in done {
                 // With a name, that is what one goes on with; without, the ticket.
                 let first = done.name.as_deref().or(done.ticket.as_deref()).unwrap_or_default();
-                writeln!(out, "{first}  {}  {}", done.entry.layout, done.reference.encode())?;
+                write!(out, "{first}  {}  {}", done.entry.layout, done.reference.encode())?;
+                match done.ticket.as_deref().filter(|_| done.name.is_some()) {
+                    Some(ticket) => writeln!(out, "  ticket {ticket}")?,
+                    None => writeln!(out)?,
+                }
             }
             writeln!(
                 out,

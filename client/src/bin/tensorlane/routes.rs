@@ -22,6 +22,9 @@ const REFUSED: &str = "refused";
 /// What stands at one of which the sidecar says nothing: it is older than this command.
 const NOTHING: &str = "-";
 
+/// The states of a peer that has no connection, although one was tried.
+const NOT_REACHED: [&str; 2] = ["unreachable", "connecting"];
+
 /// Whether what was measured is shown. It changes with every large tensor, so it alone is no news to a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speeds {
@@ -32,6 +35,9 @@ enum Speeds {
 pub(crate) fn run(client: &Client, output: &Output, args: &Routes) -> Result<()> {
     if !args.watch {
         let peers = others(client)?;
+        if peers.is_empty() {
+            output::warn("no other peer is known");
+        }
         output.print(|| json(&peers, Speeds::Shown), |out| table(output, out, &peers, Speeds::Shown))?;
         return Ok(());
     }
@@ -106,15 +112,20 @@ fn row(peer: &PeerStatus, speeds: Speeds) -> Vec<String> {
     let all = candidates(peer);
     let cell = |transport: Transport| {
         let one = all.iter().find(|one| wire::transport(one.transport) == Some(transport));
-        one.map_or_else(|| NOTHING.to_owned(), |one| cell(one, speeds))
+        one.map_or_else(|| NOTHING.to_owned(), |one| cell(one, taken(peer), speeds))
     };
     [peer.name.clone(), peer.state.clone()].into_iter().chain(transports().map(cell)).collect()
 }
 
+/// Nothing is taken towards a peer that could not be reached, or not yet. One that is idle is reached with the first call.
+fn taken(peer: &PeerStatus) -> &'static str {
+    if NOT_REACHED.contains(&peer.state.as_str()) { "if_reached" } else { TAKEN }
+}
+
 /// `taken`, `other_node`, `fits:slower (1.20 GB/s)`
-fn cell(one: &v1::Candidate, speeds: Speeds) -> String {
+fn cell(one: &v1::Candidate, taken: &str, speeds: Speeds) -> String {
     let stands = match one.standing.as_str() {
-        TAKEN => TAKEN.to_owned(),
+        TAKEN => taken.to_owned(),
         FITS => format!("{FITS}:{}", one.why),
         _ => one.why.clone(),
     };
@@ -189,6 +200,8 @@ mod tests {
             v1::Moved { transport: number(Transport::Tcp), refusals: vec![refusal], ..v1::Moved::default() };
         let old = peer(Some(route), Vec::new());
         assert_eq!(row(&old, Speeds::Shown), ["b", "connected", "other_node", "-", "taken", "-"]);
+        let gone = PeerStatus { state: "unreachable".into(), ..old.clone() };
+        assert_eq!(row(&gone, Speeds::Shown)[4], "if_reached");
         let silent = peer(None, Vec::new());
         assert_eq!(row(&silent, Speeds::Shown), ["b", "connected", "-", "-", "-", "-"]);
         let told = json(&[old, silent], Speeds::Shown);

@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// How long a segment without a tensor in use stays mapped. Mapping it again costs a round trip and, in every client, the
-/// faults of its pages; until it is unmapped everywhere its owner cannot destroy it.
-pub(super) const IDLE: Duration = Duration::from_secs(10);
+/// faults of its pages: some tens of milliseconds for a gigabyte. Until it is unmapped everywhere its owner can use none of it
+/// again, so an owner whose arena is full of what was mapped waits that long.
+pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 /// The segments of one owner.
 #[derive(Debug)]
