@@ -38,14 +38,16 @@ const IP: Tool = Tool {
 /// Everything that the demo needs.
 pub(crate) const TOOLS: &[Tool] = &[PYTHON, PIP, IP];
 
+const NFT: Tool = Tool {
+    name: "nft",
+    probe: &["nft", "--version"],
+    package: "nftables",
+    without: Some("no link can be made to lose packets: suites that make bad weather, the soak and the row `choice` fail"),
+};
+
 /// What suites in network namespaces need besides.
 pub(crate) const NETNS_TOOLS: &[Tool] = &[
-    Tool {
-        name: "nft",
-        probe: &["nft", "--version"],
-        package: "nftables",
-        without: Some("suites that make bad weather fail"),
-    },
+    NFT,
     Tool {
         name: "faketime",
         probe: &["faketime", "-v"],
@@ -57,6 +59,7 @@ pub(crate) const NETNS_TOOLS: &[Tool] = &[
 /// Everything that `bench paths` needs.
 pub(crate) const PATHS_TOOLS: &[Tool] = &[
     IP,
+    NFT,
     Tool {
         name: "iperf3",
         probe: &["iperf3", "--version"],

@@ -60,6 +60,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
 pub(crate) fn soak(options: Options, place: &Place, style: Style) -> Result<u8, Failure> {
     room::before(place)?;
     setup::network_namespaces(place, style).map_err(Failure::new)?;
+    setup::provide(setup::NETNS_TOOLS, place, style)?;
     let built = build_programs(RELEASE, &PROGRAMS_OF_IT).streamed(place, style)?;
     if !built.succeeded() {
         return Err(Failure::new(format!("the programs could not be built: {}", built.shown()))
