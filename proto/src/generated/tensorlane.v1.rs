@@ -2773,6 +2773,9 @@ pub struct Pull {
     /// another, at most 1,024. The chunks skip them.
     #[prost(message, repeated, tag = "10")]
     pub ahead: ::prost::alloc::vec::Vec<Span>,
+    /// To another peer than the owner: only a copy will do that is here as a whole, and nothing that is on its way.
+    #[prost(bool, tag = "11")]
+    pub whole: bool,
 }
 /// Packed bytes that lie together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2813,6 +2816,9 @@ pub struct PullHead {
     /// What every reader of the tensor shows to a holder: 16 random bytes. Absent: the tensor is not passed on.
     #[prost(bytes = "bytes", tag = "5")]
     pub pass: ::prost::bytes::Bytes,
+    /// Others that have all of it, best first, at most 4: who goes on with the pull where the owner is lost.
+    #[prost(message, repeated, tag = "6")]
+    pub spares: ::prost::alloc::vec::Vec<Life>,
 }
 /// Since version 3, by the number of an open Pull: the reader wants to know of the owner what has become of the tensor's holders.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -2836,6 +2842,9 @@ pub struct Sought {
     /// CRC-32C of all bytes, where it was asked for.
     #[prost(fixed32, optional, tag = "2")]
     pub crc32c: ::core::option::Option<u32>,
+    /// Others that have all of it, as in PullHead. An answer with a checksum says nothing of them.
+    #[prost(message, repeated, tag = "3")]
+    pub spares: ::prost::alloc::vec::Vec<Life>,
 }
 /// Where the bytes of a tensor are at its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

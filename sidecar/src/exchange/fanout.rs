@@ -51,21 +51,32 @@ impl Fanout {
     ) -> Option<Holders> {
         let degree = self.degree;
         let readers = self.readers(id, pass)?;
-        let pass = readers.pass;
         readers.learn(reader, lost);
         // What it had is not there any more, or it would not ask.
         readers.all.retain(|other| !(other.has_all() && other.peer == *reader));
         if let Some(known) = readers.all.iter().position(|other| other.peer == *reader) {
             (readers.all[known].away, readers.all[known].suspect) = (false, false);
             if let Some(peers) = readers.goes_on(known, lost) {
-                return Some(Holders { pass, peers });
+                return Some(readers.named(reader, lost, peers));
             }
         } else if readers.all.len() < READERS_MAX {
             readers.all.push(Reader { peer: reader.clone(), from: From::Owner, away: false, suspect: false });
         } else {
             return None;
         }
-        Some(Holders { pass, peers: readers.seek(reader, lost, degree) })
+        let peers = readers.seek(reader, lost, degree);
+        Some(readers.named(reader, lost, peers))
+    }
+
+    /// Who else has all of a tensor than the holders that a reader was given.
+    pub(super) fn spares(
+        &self,
+        id: u64,
+        reader: &PeerKey,
+        lost: &[LostHolder],
+        peers: &[PeerKey],
+    ) -> Vec<PeerKey> {
+        self.tensors.get(&id).map_or_else(Vec::new, |readers| readers.spares(reader, lost, peers))
     }
 
     /// A tensor that came from others was not the owner's: they are not named for it any more.

@@ -19,8 +19,8 @@ use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, Found, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor,
-    Sought, Source,
+    Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
+    Source, TellFound,
 };
 use crate::store::Tensor;
 
@@ -97,7 +97,7 @@ impl Serve for Exchange {
         self.lent_to(from, asked)
     }
 
-    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>) {
+    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound) {
         self.sought(from, id, &sought, reply);
     }
 

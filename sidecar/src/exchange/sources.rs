@@ -17,7 +17,7 @@ use super::Exchange;
 use super::fanout::Fanout;
 use super::serve;
 use crate::peer::{
-    Aided, AskedAid, Found, Growth, Holders, LostHolder, Pass, PeerKey, Served, Sought, Source,
+    Aided, AskedAid, Found, Growth, Holders, LostHolder, Pass, PeerKey, Served, Sought, Source, TellFound,
 };
 
 /// Most tensors of other peers that are on their way here or here and known to be passed on. Each costs some 200 bytes.
@@ -49,13 +49,10 @@ enum Passed {
     Held(Pass),
 }
 
-/// Told when a checksum is made.
-type Prove = Box<dyn FnOnce(Found) + Send>;
-
 /// The checksum of a tensor of ours that was put without one.
 enum Proof {
     /// Being made, and who waits for it.
-    Making(Vec<Prove>),
+    Making(Vec<TellFound>),
     Made(u32),
 }
 
@@ -160,7 +157,7 @@ impl Exchange {
     /// Gives what is here of another peer's tensor to a reader whom its owner has let in.
     pub(super) fn pass_on(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
         self.may_leave(from, false)?;
-        let AskedAid { owner, id, bytes, pass } = asked;
+        let AskedAid { owner, id, bytes, pass, whole } = asked;
         let not_here = || {
             let message = format!("tensor {id} of {} is not here; ask its owner", owner.name);
             Failure::new(Reason::NotFound, message).with("peer", &owner.name)
@@ -174,6 +171,7 @@ impl Exchange {
             };
             let reference = passed.keys().find(is_it).ok_or_else(not_here)?;
             match &passed[reference] {
+                Passed::Growing(_) if *whole => return Err(not_here()),
                 Passed::Growing(growth) => (reference.clone(), Some(Arc::clone(growth))),
                 Passed::Held(theirs) if theirs == pass => (reference.clone(), None),
                 Passed::Held(_) => return Err(not_here()),
@@ -197,12 +195,14 @@ impl Exchange {
     }
 
     /// A reader of ours lost its holder.
-    pub(super) fn other_holders(&self, from: &PeerKey, id: u64, lost: &[LostHolder]) -> Vec<PeerKey> {
-        self.sources.fanout.lock().seek(id, from, lost)
+    pub(super) fn other_holders(&self, from: &PeerKey, id: u64, lost: &[LostHolder]) -> Found {
+        let mut fanout = self.sources.fanout.lock();
+        let peers = fanout.seek(id, from, lost);
+        Found { spares: fanout.spares(id, from, lost, &peers), peers, crc32c: None }
     }
 
     /// The checksum of all bytes of a tensor of ours, made once however many ask.
-    pub(super) fn prove(&self, id: u64, reply: Prove) {
+    pub(super) fn prove(&self, id: u64, reply: TellFound) {
         let tensor = match self.store.sealed(None, TensorId(id)) {
             Ok(tensor) => tensor,
             Err(failure) => return reply(Err(failure)),
@@ -216,7 +216,7 @@ impl Exchange {
                 Some(Proof::Made(crc32c)) => {
                     let crc32c = *crc32c;
                     drop(proofs);
-                    return reply(Ok((Vec::new(), Some(crc32c))));
+                    return reply(Ok(Found { crc32c: Some(crc32c), ..Found::default() }));
                 }
                 Some(Proof::Making(waiting)) => return waiting.push(reply),
                 None => drop(proofs.insert(id, Proof::Making(vec![reply]))),
@@ -238,14 +238,14 @@ impl Exchange {
         };
         let Some(Proof::Making(waiting)) = before else { return };
         for reply in waiting {
-            reply(outcome.clone().map(|crc32c| (Vec::new(), Some(crc32c))));
+            reply(outcome.clone().map(|crc32c| Found { crc32c: Some(crc32c), ..Found::default() }));
         }
     }
 
     /// What a reader of ours asks in the middle of a pull.
-    pub(super) fn sought(&self, from: &PeerKey, id: u64, sought: &Sought, reply: Prove) {
+    pub(super) fn sought(&self, from: &PeerKey, id: u64, sought: &Sought, reply: TellFound) {
         match sought {
-            Sought::Holders(lost) => reply(Ok((self.other_holders(from, id, lost), None))),
+            Sought::Holders(lost) => reply(Ok(self.other_holders(from, id, lost))),
             Sought::Proof => self.prove(id, reply),
         }
     }

@@ -5,8 +5,8 @@
 //!                       │                                     ^
 //!   holder:             '─ Pull of the owner's tensor ─ lanes ┘ refused, lost, stalled, starved
 //! ```
-//! The pull stays the owner's: its lease, head, end and deadline are on the control connection with the owner. A holder brings
-//! bytes into the transfer of that pull, and is let go as soon as it does not. Nothing it says is believed but bytes, and
+//! The pull stays the owner's: its lease, head, end and deadline are on the control connection with the owner (`remote/alone` says
+//! what becomes of it without one). A holder brings bytes into the transfer of that pull, and is let go as soon as it does not. Nothing it says is believed but bytes, and
 //! those only when all of them have the checksum that the owner says.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,6 +125,8 @@ pub(super) struct Wish {
     pub(super) transport: Transport,
     /// What comes from the owner cannot be read on the wire: then nothing may.
     pub(super) encrypted: bool,
+    /// It is asked for a copy alone: the owner has not said that it may be waited for.
+    pub(super) whole: bool,
     pub(super) deadline: Instant,
 }
 
@@ -143,10 +145,10 @@ impl AidCall {
     }
 
     pub(super) fn message(&self) -> v1::Pull {
-        let Wish { owner, id, bytes, pass, .. } = &self.wish;
+        let Wish { owner, id, bytes, pass, whole, .. } = &self.wish;
         let owner = Some(life(owner));
         let (way, pass) = (v1::Way::from(self.way).into(), pass.to_vec().into());
-        v1::Pull { id: *id, bytes: *bytes, way, owner, pass, ..v1::Pull::default() }
+        v1::Pull { id: *id, bytes: *bytes, way, owner, pass, whole: *whole, ..v1::Pull::default() }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -236,6 +238,11 @@ pub(super) fn lose(shared: &Shared, asker: &Asker, why: HolderLost) {
 pub(super) fn life(key: &PeerKey) -> v1::Life {
     let (peer, incarnation) = (key.name.to_string(), key.incarnation.to_string());
     v1::Life { peer, incarnation, ..v1::Life::default() }
+}
+
+/// The same of several.
+pub(super) fn lives(keys: &[PeerKey]) -> Vec<v1::Life> {
+    keys.iter().map(life).collect()
 }
 
 /// As we have it.

@@ -146,6 +146,8 @@ pub struct Holders {
     pub pass: Pass,
     /// They, best first. None: the owner itself.
     pub peers: Vec<PeerKey>,
+    /// Others that have all of it, best first: who is asked where the owner is lost.
+    pub spares: Vec<PeerKey>,
 }
 
 /// A holder that did not do.
@@ -167,7 +169,18 @@ pub enum Sought {
 }
 
 /// The answer: other holders, or the CRC-32C.
-pub type Found = Result<(Vec<PeerKey>, Option<u32>), Failure>;
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Who has the bytes now, best first. None: the owner itself.
+    pub peers: Vec<PeerKey>,
+    /// Others that have all of it, best first: who is asked where the owner is lost.
+    pub spares: Vec<PeerKey>,
+    /// Of all bytes, where it was asked for.
+    pub crc32c: Option<u32>,
+}
+
+/// Takes the answer. May be called at any time on any thread.
+pub type TellFound = Box<dyn FnOnce(Result<Found, Failure>) + Send>;
 
 /// Our copy of another peer's tensor, or a part of it, for a reader that its owner has let in.
 pub struct Aided {
@@ -188,6 +201,8 @@ pub struct AskedAid {
     pub bytes: u64,
     /// What the reader shows.
     pub pass: Pass,
+    /// Only a copy will do, and nothing that is on its way.
+    pub whole: bool,
 }
 
 /// What a peer of this node asks to map here that is another peer's.
@@ -239,8 +254,8 @@ pub trait Serve: Send + Sync {
     /// # Errors
     /// What the asker is told.
     fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure>;
-    /// A reader of a pull that spreads wants to know more; `reply` may be called at any time on any thread.
-    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>);
+    /// A reader of a pull that spreads wants to know more.
+    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound);
     /// A pull that spreads is over; whether the reader has the tensor now. Its lease ends by [`Serve::done`], as always.
     fn left(&self, from: &PeerKey, id: u64, holds: bool);
     /// Small tensors at once: `answer` gets an outcome for each id, in order. They hold no lease.

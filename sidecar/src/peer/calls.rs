@@ -73,6 +73,12 @@ pub(super) struct PullCall {
     pub(super) pass: Option<Pass>,
     /// Holders that the owner has named and that were not asked.
     pub(super) holders: Vec<PeerKey>,
+    /// Others that have all of it by the owner's word, for when the owner is lost.
+    pub(super) spares: Vec<PeerKey>,
+    /// The owner does not go on with it, and others do: what it fails with where they do not either.
+    pub(super) orphaned: Option<Failure>,
+    /// What came from the owner last could not be read on the wire: then nothing may.
+    pub(super) encrypted: bool,
     /// The holder that brings it now.
     pub(super) aid: Option<Aid>,
     /// Holders that were asked.
@@ -393,7 +399,8 @@ impl Call {
         // A tensor without bytes came some way, too.
         paths.came(way, 0, 0);
         let (Head { descriptor, crc32c }, transport) = (head, way.transport());
-        let crc32c = crc32c.or(proof);
+        // The owner's own bytes need no proof, although it was asked for in case that others have to send them.
+        let crc32c = crc32c.or(proof.filter(|_| paths.senders().are_others()));
         let home = home.filter(|_| is_receipted);
         let told: Finish = Box::new(move || {
             // Made here, without locks, for it takes one when it is dropped.
@@ -444,6 +451,9 @@ impl PullCall {
             version: 0,
             pass: None,
             holders: Vec::new(),
+            spares: Vec::new(),
+            orphaned: None,
+            encrypted: true,
             aid: None,
             turns: 0,
             lost: Vec::new(),

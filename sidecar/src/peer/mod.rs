@@ -63,7 +63,7 @@ mod views;
 pub use api::{
     Aided, Asked, AskedAid, AskedLoan, Found, Holders, Keys, Known, KnownPeer, LostHolder, MapFailed,
     MapOrder, Mapped, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
-    Served, Sought,
+    Served, Sought, TellFound,
 };
 pub use calls::{InquireDone, MapDone, PullDone, SmallDone};
 pub use counters::Counters;

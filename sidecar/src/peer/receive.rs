@@ -116,6 +116,11 @@ impl<'a> Receiver<'a> {
         }
         if header.is_failed() {
             let failure = wire::failure(decode(header, &body)?);
+            if let Some(todo) = state.refused_by_owner(header.call, &failure) {
+                drop(state);
+                self.shared.perform(todo);
+                return Ok(());
+            }
             let (call, mut todo) = state.over(header.call, false);
             drop(state);
             todo.finish.extend(call.and_then(|mut call| call.fail(failure)));
@@ -182,7 +187,7 @@ impl<'a> Receiver<'a> {
             && pull.spreads()
         {
             pull.pass = Some(pass);
-            pull.hold(&message.holders);
+            pull.hold(&message.holders, &message.spares);
             if let Some(growth) = &pull.growth {
                 growth.admit(pass);
             }

@@ -35,6 +35,7 @@ use super::transport::Way;
 use super::transport::measure::Goodput;
 use crate::cancel::Cancel;
 
+mod alone;
 mod holders;
 mod landed;
 mod mapped;
@@ -306,6 +307,9 @@ impl<L: Carrier> State<L> {
                     todo.frame(&link, frame::encode(PeerKind::Ping.into(), 0, number, &v1::Ping {}));
                     continue;
                 }
+                if call.outlives_owner(|| owner_lost(link.peer()), &mut todo.aids) {
+                    continue;
+                }
                 todo.finish.extend(call.fail(owner_lost(link.peer())));
                 todo.over.push((call.deadline, number));
                 self.calls.remove(&number);
@@ -442,7 +446,9 @@ impl<L: Carrier> State<L> {
                 todo.frame(link, pull_done(number, id, holds));
             }
             Some(_) => {}
-            None if self.owed.len() < OWED_MAX => self.owed.push((number, id)),
+            None if expected == self.incarnation && self.owed.len() < OWED_MAX => {
+                self.owed.push((number, id));
+            }
             None => {}
         }
     }
@@ -588,7 +594,10 @@ impl<L: Carrier> State<L> {
         let stuck: Vec<u64> = self.waiting.iter().copied().collect();
         for number in stuck {
             let Some(call) = self.calls.get_mut(&number) else { continue };
-            let waits = if call.sent_before { !forgotten } else { call.attempt >= attempt };
+            let waits = match call.sent_before {
+                true => !forgotten || call.goes_on_alone(),
+                false => call.attempt >= attempt,
+            };
             if waits {
                 continue;
             }
@@ -599,8 +608,8 @@ impl<L: Carrier> State<L> {
         todo
     }
 
-    /// The peer has been away for as long as it keeps our leases: what was under way is over. An attempt to connect that is
-    /// still waiting for an answer changes nothing of that.
+    /// The peer has been away for as long as it keeps our leases: what was under way is over, but for what a holder brings. An
+    /// attempt to connect that is still waiting for an answer changes nothing of that.
     pub(super) fn give_up_lost(&mut self, grace: Duration, now: Instant) -> Todo<L> {
         let mut todo = Todo::default();
         let Some(away) = self.away(now) else { return todo };
@@ -612,7 +621,7 @@ impl<L: Carrier> State<L> {
             error => error.to_owned(),
         };
         for number in self.waiting.clone() {
-            if self.calls.get(&number).is_some_and(|call| call.sent_before) {
+            if self.calls.get(&number).is_some_and(|call| call.sent_before && !call.goes_on_alone()) {
                 let failure = Failure::new(Reason::PeerUnreachable, error.clone());
                 todo = todo.and(self.withdraw(number, failure));
             }

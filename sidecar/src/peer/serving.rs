@@ -16,7 +16,7 @@ use tensorlane_proto::{Failure, Reason, wire};
 
 use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
-use super::api::{Aided, Asked, AskedAid, AskedLoan, Holders, LostHolder, PeerKey, Served, Sought};
+use super::api::{Aided, Asked, AskedAid, AskedLoan, Found, Holders, LostHolder, PeerKey, Served, Sought};
 use super::gathered::Gathered;
 use super::give_way;
 use super::growth::Pass;
@@ -262,10 +262,11 @@ fn open(
 /// What is said first of what is served.
 fn headed(served: Served) -> (v1::PullHead, Source) {
     let Served { descriptor, crc32c, source, holders } = served;
-    let holders = holders.map(|Holders { pass, peers }| (pass, peers.iter().map(aid::life).collect()));
-    let (pass, holders) = holders.map_or_else(Default::default, |(pass, peers)| (pass.to_vec(), peers));
     let descriptor = Some((&descriptor).into());
-    (v1::PullHead { descriptor, crc32c, place: None, holders, pass: pass.into() }, source)
+    let head = v1::PullHead { descriptor, crc32c, ..v1::PullHead::default() };
+    let Some(Holders { pass, peers, spares }) = holders else { return (head, source) };
+    let (holders, spares) = (aid::lives(&peers), aid::lives(&spares));
+    (v1::PullHead { holders, spares, pass: pass.to_vec().into(), ..head }, source)
 }
 
 /// Finds what is here of another peer's tensor.
@@ -277,7 +278,8 @@ fn open_aid(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
     if asked.selection.is_some() || from != 0 {
         return Err(invalid("a tensor is passed on as a whole"));
     }
-    let Aided { served, leased } = shared.serve.aid(&link.key(), &AskedAid { owner, id, bytes, pass })?;
+    let wanted = AskedAid { owner, id, bytes, pass, whole: asked.whole };
+    let Aided { served, leased } = shared.serve.aid(&link.key(), &wanted)?;
     let (head, source) = headed(served);
     Ok(Opened {
         id,
@@ -317,8 +319,9 @@ fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek
         Box::new(move |found| {
             let Some(link) = answering.upgrade() else { return };
             link.submit(match found {
-                Ok((holders, crc32c)) => {
-                    let sought = v1::Sought { holders: holders.iter().map(aid::life).collect(), crc32c };
+                Ok(Found { peers, spares, crc32c }) => {
+                    let (holders, spares) = (aid::lives(&peers), aid::lives(&spares));
+                    let sought = v1::Sought { holders, crc32c, spares };
                     frame::encode(PeerKind::Seek.into(), REPLY, call, &sought)
                 }
                 Err(failure) => failed(PeerKind::Seek, call, &failure),

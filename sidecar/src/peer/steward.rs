@@ -156,7 +156,9 @@ fn round(shared: &Arc<Shared>) -> Instant {
             }
             continue;
         }
-        let over = state.give_up_lost(shared.config.grace, now);
+        let (progress, grace) = (shared.config.progress, shared.config.grace);
+        let elsewhere = state.turn_to_spares(progress.min(grace), now);
+        let over = elsewhere.and(state.give_up_lost(grace, now));
         let needed = state.needs_link();
         let eager = listed.is_some() && peer.is_eager();
         match state.dial.due(eager, needed, now, shared.config.backoff.0) {

@@ -1,6 +1,8 @@
 //! The readers of one tensor and who gets it from whom. Plain data, as all of the record.
 
-use crate::peer::{HolderLost, LostHolder, Pass, PeerKey, asks_on};
+use tensorlane_proto::frame::HOLDERS_MAX;
+
+use crate::peer::{HolderLost, Holders, LostHolder, Pass, PeerKey, asks_on};
 
 /// Most peers that are remembered to have a tensor, the latest. Each costs some 100 bytes.
 pub(super) const KEPT_MAX: usize = 32;
@@ -148,6 +150,29 @@ impl Readers {
         let getting = (0..me).filter(|at| !self.all[*at].has_all()).filter(may);
         let reachable = getting.filter_map(|at| self.depth(at, me).map(|depth| (depth, at)));
         reachable.min().map(|(_, at)| at)
+    }
+
+    /// Who else than its holders a reader may ask where the owner is lost, best first. They have all of it, so they wait for
+    /// nobody, whatever else becomes of anyone's place in the record.
+    pub(super) fn spares(&self, reader: &PeerKey, lost: &[LostHolder], peers: &[PeerKey]) -> Vec<PeerKey> {
+        if self.altered.len() >= ALTERED_MAX {
+            return Vec::new();
+        }
+        let does = |peer: &PeerKey| {
+            peer != reader && !peers.contains(peer) && !keeps_off(lost, peer) && !self.altered.contains(peer)
+        };
+        let has = |at: &usize| self.all[*at].has_all() && self.all[*at].is_well();
+        let mut spares: Vec<usize> =
+            (0..self.all.len()).rev().filter(has).filter(|at| does(&self.all[*at].peer)).collect();
+        // As where one is chosen: those with the fewest readers, of those the latest.
+        spares.sort_by_key(|at| self.served_by(*at, *at));
+        spares.into_iter().take(HOLDERS_MAX).map(|at| self.all[at].peer.clone()).collect()
+    }
+
+    /// What a reader is told that was given to these.
+    pub(super) fn named(&self, reader: &PeerKey, lost: &[LostHolder], peers: Vec<PeerKey>) -> Holders {
+        let spares = self.spares(reader, lost, &peers);
+        Holders { pass: self.pass, peers, spares }
     }
 
     /// How many readers a peer serves, without this one.

@@ -233,6 +233,29 @@ fn blame_is_remembered_where_nobody_reads_and_ends_where_its_limit_is() {
 }
 
 #[test]
+fn a_reader_is_told_who_else_has_all_in_case_that_the_owner_is_lost() {
+    let mut fanout = Fanout::new(1);
+    let spares = |fanout: &mut Fanout, number, lost: &[LostHolder]| {
+        fanout.enter(7, &peer(number), lost, PASS).unwrap().spares
+    };
+    assert!(spares(&mut fanout, 0, &[]).is_empty());
+    assert!(spares(&mut fanout, 1, &[]).is_empty(), "what is on its way may end with the owner");
+    (2..8).for_each(|number| drop(enter(&mut fanout, number)));
+    (0..7).for_each(|number| fanout.left(7, &peer(number), true));
+    // 7 gets it from 6, which so has no place.
+    assert_eq!(enter(&mut fanout, 8), [peer(5)]);
+    assert_eq!(spares(&mut fanout, 8, &[]), [4, 3, 2, 1].map(peer), "those with a place, the latest first");
+    fanout.away(&peer(4), true);
+    fanout.blame(7, &[lost_for(3, HolderLost::Altered)], PASS);
+    let lost = [lost_for(2, HolderLost::Unreachable)];
+    assert_eq!(spares(&mut fanout, 8, &lost), [1, 0, 6].map(peer));
+    assert_eq!(fanout.seek(7, &peer(8), &[lost_for(5, HolderLost::Slow)]), [peer(2)]);
+    let spares = fanout.spares(7, &peer(8), &[lost_for(5, HolderLost::Slow)], &[peer(2)]);
+    assert_eq!(spares, [1, 0, 6].map(peer));
+    assert!(fanout.spares(8, &peer(8), &[], &[]).is_empty(), "nothing is known of that one");
+}
+
+#[test]
 fn a_reader_that_has_lost_two_holders_takes_the_rest_from_the_owner() {
     let mut fanout = Fanout::new(1);
     (0..5).for_each(|number| drop(enter(&mut fanout, number)));
@@ -359,6 +382,10 @@ proptest! {
             }
             if let Some((who, lost, told)) = told {
                 prop_assert!(told.len() <= 1 && !told.contains(&peer(who)));
+                for spare in fanout.spares(7, &peer(who), &[], &told) {
+                    let known = readers.all.iter().find(|other| other.peer == spare).unwrap();
+                    prop_assert!(known.has_all() && known.is_well() && !told.contains(&spare) && spare != peer(who));
+                }
                 let was = before.iter().find(|reader| reader.peer == peer(who)).map(|reader| &reader.from);
                 let is_new = |holder: &&PeerKey| was != Some(&From::Peer((*holder).clone()));
                 // Nor the one that it has lost, but where that one begins anew.
@@ -401,6 +428,8 @@ struct Naive {
     /// It has all of what it pulled last.
     copy: bool,
     lost: Vec<LostHolder>,
+    /// Who else has all, as it was last told.
+    spares: Vec<PeerKey>,
 }
 
 /// What happens to readers of one tensor.
@@ -411,6 +440,8 @@ enum Happens {
     AllLoseOwner,
     IsBack(usize),
     LosesHolder(usize, Option<HolderLost>),
+    /// The owner is lost, and nobody brings it anything.
+    TurnsToSpare(usize),
     Ends(usize, bool),
     /// The owner's grace forgets it, and it does not know that yet.
     IsForgotten(usize),
@@ -428,6 +459,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         1 => Just(Happens::AllLoseOwner),
         6 => who.clone().prop_map(Happens::IsBack),
         2 => (who.clone(), why()).prop_map(|(who, why)| Happens::LosesHolder(who, why)),
+        3 => who.clone().prop_map(Happens::TurnsToSpare),
         1 => (who.clone(), any::<bool>()).prop_map(|(who, holds)| Happens::Ends(who, holds)),
         1 => who.clone().prop_map(Happens::IsForgotten),
         4 => who.clone().prop_map(Happens::IsHeard),
@@ -456,6 +488,9 @@ impl World {
                 self.asks(who);
             }
             Happens::LosesHolder(who, why) => self.loses_holder(who, why),
+            Happens::TurnsToSpare(who) if self.readers[who].reads && !self.readers[who].online => {
+                self.turns_to_spare(who);
+            }
             Happens::Ends(who, holds) if self.readers[who].reads && self.readers[who].online => {
                 self.fanout.left(7, &peer(who), holds);
                 self.readers[who] = Naive { pulls: self.readers[who].pulls, copy: holds, ..Naive::default() };
@@ -487,6 +522,23 @@ impl World {
         (self.readers[who].answered, self.readers[who].of) = (true, pulls);
     }
 
+    /// It is given a copy at once, or nothing.
+    fn turns_to_spare(&mut self, who: usize) {
+        let reader = &mut self.readers[who];
+        if reader.from.is_some() || reader.spares.is_empty() {
+            return;
+        }
+        let spare = reader.spares.remove(0);
+        let at = (0..self.readers.len()).find(|at| peer(*at) == spare).unwrap();
+        let Naive { copy, pulls, .. } = self.readers[at];
+        let reader = &mut self.readers[who];
+        if copy {
+            (reader.from, reader.answered, reader.of) = (Some(spare), true, pulls);
+        } else {
+            reader.lost.push(LostHolder { peer: spare, why: Some(HolderLost::Refused) });
+        }
+    }
+
     fn holder_of(&self, who: usize) -> Option<usize> {
         let from = self.readers[who].from.as_ref()?;
         (0..self.readers.len()).find(|other| peer(*other) == *from)
@@ -496,8 +548,9 @@ impl World {
     fn asks(&mut self, who: usize) {
         let reader = &mut self.readers[who];
         reader.online = true;
-        let told = self.fanout.enter(7, &peer(who), &reader.lost, PASS).unwrap().peers;
-        self.takes(who, told);
+        let Holders { peers, spares, .. } = self.fanout.enter(7, &peer(who), &reader.lost, PASS).unwrap();
+        reader.spares = spares;
+        self.takes(who, peers);
     }
 
     /// One that it has already it keeps, for it asked before.

@@ -1,12 +1,13 @@
 //! Pulls that come from other holders than the owner: which of them is asked, and when the next one is.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use tensorlane_proto::Failure;
 use tensorlane_proto::frame::{self, HOLDERS_MAX, LOST_MAX, PeerKind};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Incarnation};
 
-use super::{State, Todo};
+use super::{Peer, State, Todo};
 use crate::peer::aid::{self, Aid, Asker, HOLDERS_SINCE, Wish};
 use crate::peer::api::{LostHolder, PeerKey};
 use crate::peer::calls::{Head, Kind, PullCall};
@@ -23,6 +24,7 @@ impl State {
         let Some(call) = self.calls.get_mut(&number) else { return todo };
         let deadline = call.deadline;
         let Kind::Pull(pull) = &mut call.kind else { return todo };
+        pull.encrypted = !link.ways.is_plain(pull.way);
         if let Some(aid) = &pull.aid {
             // The connection with the owner is another one; the holder goes on if that is what the owner knows. Else others
             // may wait for us by its word, and one of them be who we wait for.
@@ -33,30 +35,21 @@ impl State {
             todo.finish.extend(pull.end_aid());
         }
         let next = pull.next_holder();
-        let wish = next.zip(pull.pass).and_then(|(holder, pass)| {
-            let transfer = pull.transfer(number, deadline)?;
-            // Of what came before, from whomever, sums may never come.
-            transfer.forget_sums();
-            pull.turns += 1;
-            let asker = Asker::new(&link.peer, number, pull.turns, holder);
-            pull.aid = Some(Aid { asker: Arc::clone(&asker), handle: None });
-            let (id, bytes, transport) = (pull.id, pull.bytes, pull.transport);
-            let encrypted = !link.ways.is_plain(pull.way);
-            let owner = link.key();
-            Some(Wish { asker, owner, id, bytes, pass, transfer, transport, encrypted, deadline })
-        });
-        let Some(wish) = wish else {
-            if let Some(way) = link.ways.of(pull.way) {
-                way.bring(number, deadline, pull);
-            }
-            return todo;
-        };
-        if let Some(frame) = pull.ask_proof(number, link.id)
+        let wish =
+            next.and_then(|holder| pull.wish(number, deadline, (&link.peer, link.incarnation), holder));
+        if wish.is_none()
+            && let Some(way) = link.ways.of(pull.way)
+        {
+            way.bring(number, deadline, pull);
+        }
+        // What others send must be proven: now, or once the owner is lost and cannot say it.
+        if (wish.is_some() || !pull.spares.is_empty())
+            && let Some(frame) = pull.ask_proof(number, link.id)
             && let Some(present) = self.link.as_ref().filter(|present| present.id == link.id)
         {
             todo.frame(present, frame);
         }
-        todo.aids.push(wish);
+        todo.aids.extend(wish);
         todo
     }
 
@@ -77,7 +70,7 @@ impl State {
     /// A holder does not do. None where it was let go before.
     pub(in crate::peer) fn aid_lost(&mut self, asker: &Asker, why: HolderLost) -> Option<Todo> {
         let call = self.calls.get_mut(&asker.call)?;
-        let (sent_on, withdrawn) = (call.sent_on, call.withdrawn);
+        let (sent_on, withdrawn, is_away) = (call.sent_on, call.withdrawn, self.link.is_none());
         let Kind::Pull(pull) = &mut call.kind else { return None };
         if pull.aid.as_ref().is_none_or(|aid| aid.asker.turn != asker.turn) {
             return None;
@@ -92,8 +85,16 @@ impl State {
             pull.lost.push(LostHolder { peer: asker.holder.clone(), why: Some(why) });
         }
         let present = self.link.clone().filter(|link| sent_on == Some(link.id) && pull.opened && !withdrawn);
-        // Else the next head says who there is.
-        let Some(link) = present else { return Some(todo) };
+        let Some(link) = present else {
+            if !is_away && pull.orphaned.is_none() {
+                // The next head says who there is.
+                return Some(todo);
+            }
+            if again {
+                pull.spares.insert(0, asker.holder.clone());
+            }
+            return Some(todo.and(self.go_on_alone(asker.call)));
+        };
         if again {
             // It is there, on another connection.
             pull.holders = vec![asker.holder.clone()];
@@ -119,11 +120,17 @@ impl State {
     ) -> Todo {
         let call = self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link.id));
         let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else { return Todo::default() };
-        let v1::Sought { holders, crc32c } = match sought {
+        let v1::Sought { holders, crc32c, spares } = match sought {
             Ok(sought) => sought,
             Err(failure) if pull.proof_asked == Some(link.id) && pull.proof.is_none() => {
-                pull.unproven = true;
-                return self.withdraw(number, failure);
+                if pull.has_from_others() {
+                    pull.unproven = true;
+                    return self.withdraw(number, failure);
+                }
+                // The owner's own bytes need none, and nobody else may send any.
+                pull.spares.clear();
+                pull.proof_asked = None;
+                v1::Sought::default()
             }
             Err(_) => v1::Sought::default(),
         };
@@ -134,7 +141,7 @@ impl State {
         if !std::mem::take(&mut pull.seeking) || pull.is_whole() {
             return Todo::default();
         }
-        pull.hold(&holders);
+        pull.hold(&holders, &spares);
         self.bring(number, link)
     }
 
@@ -183,9 +190,40 @@ impl PullCall {
     /// The holder to be asked now, of those that the owner has named.
     fn next_holder(&mut self) -> Option<PeerKey> {
         let named = std::mem::take(&mut self.holders);
-        let is_lost = |holder: &PeerKey| self.lost.iter().any(|lost| lost.peer == *holder);
-        let next = named.into_iter().find(|holder| !is_lost(holder));
+        let next = named.into_iter().find(|holder| !self.has_lost(holder));
         next.filter(|_| self.asks_on())
+    }
+
+    /// Whether a holder is among those that did not do.
+    pub(super) fn has_lost(&self, holder: &PeerKey) -> bool {
+        self.lost.iter().any(|lost| lost.peer == *holder)
+    }
+
+    /// Has the bytes brought by a holder, who is not the owner.
+    pub(super) fn wish(
+        &mut self,
+        number: u64,
+        deadline: Instant,
+        (owner, incarnation): (&Arc<Peer>, Incarnation),
+        holder: PeerKey,
+    ) -> Option<Wish> {
+        let pass = self.pass?;
+        let transfer = self.transfer(number, deadline)?;
+        // Of what came before, from whomever, sums may never come.
+        transfer.forget_sums();
+        self.turns += 1;
+        let asker = Asker::new(owner, number, self.turns, holder);
+        self.aid = Some(Aid { asker: Arc::clone(&asker), handle: None });
+        let (id, bytes, transport) = (self.id, self.bytes, self.transport);
+        let (encrypted, whole) = (self.encrypted, false);
+        let owner = PeerKey { name: owner.name.clone(), incarnation };
+        Some(Wish { asker, owner, id, bytes, pass, transfer, transport, encrypted, whole, deadline })
+    }
+
+    /// Whether some of its bytes came, or are to come, from others than the owner.
+    fn has_from_others(&self) -> bool {
+        let came = self.transfer.as_ref().is_some_and(|transfer| transfer.senders().are_others());
+        self.aid.is_some() || self.seeking || came || self.paths.senders().are_others()
     }
 
     /// Whether it may have another holder.
@@ -194,9 +232,10 @@ impl PullCall {
         lost::asks_on(&self.lost) && self.turns < LOST_MAX as u32
     }
 
-    /// The owner says who has the bytes.
-    pub(in crate::peer) fn hold(&mut self, holders: &[v1::Life]) {
-        self.holders = holders.iter().take(HOLDERS_MAX).filter_map(aid::key).collect();
+    /// The owner says who has the bytes, and who else has all of them.
+    pub(in crate::peer) fn hold(&mut self, holders: &[v1::Life], spares: &[v1::Life]) {
+        let keys = |lives: &[v1::Life]| lives.iter().take(HOLDERS_MAX).filter_map(aid::key).collect();
+        (self.holders, self.spares) = (keys(holders), keys(spares));
         // One that had let it go is getting it by now, the owner says.
         let named = &self.holders;
         let again = |lost: &LostHolder| lost.why == Some(HolderLost::Refused) && named.contains(&lost.peer);
@@ -310,7 +349,7 @@ mod tests {
             let asker = Asker::new(&peer, 1, 1, holder.clone());
             let transfer = crate::peer::transport::lanes::Transfer::growing(1, landing, 0, deadline, None);
             let (bytes, transport) = (4 * GRANULE, Transport::Tcp);
-            let encrypted = false;
+            let (encrypted, whole) = (false, false);
             let wish = Wish {
                 asker,
                 owner: holder,
@@ -320,6 +359,7 @@ mod tests {
                 transfer,
                 transport,
                 encrypted,
+                whole,
                 deadline,
             };
             let (tell, told) = std::sync::mpsc::channel();

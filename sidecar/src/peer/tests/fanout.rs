@@ -16,6 +16,8 @@ use crate::peer::{
     CallHandle, Growth, HolderLost, LanesConfig, LostHolder, Paths, PeerKey, PullFailed, PullOrder, Pulled,
 };
 
+mod alone;
+
 const ID: u64 = 7;
 const BYTES: u64 = 20 * GRANULE + 5;
 

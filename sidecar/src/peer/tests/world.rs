@@ -23,6 +23,7 @@ use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, Counters, Found, Growth, Holders, Known, KnownPeer, LanesConfig,
     LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers, PeersConfig,
     PullFailed, PullOrder, Pulled, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought, Source,
+    TellFound,
 };
 use crate::sums::Sums;
 use crate::unread::Unread;
@@ -144,10 +145,14 @@ pub(crate) struct Twin {
     pub(crate) asking: Mutex<Vec<Cancel>>,
     /// Whom a reader is given to, best first.
     pub(crate) holders: Mutex<HashMap<PeerName, Vec<PeerKey>>>,
+    /// Who else has all of it.
+    pub(crate) spares: Mutex<Vec<PeerKey>>,
     /// A reader is given to whoever it lost, when set: to the first one always.
     pub(crate) again: AtomicBool,
     /// Tensors of others on their way here, by their ids.
     pub(crate) growths: Mutex<HashMap<u64, Arc<Growth>>>,
+    /// What is on its way is given also to whom only a copy does, as peers do that know of no such wish.
+    pub(crate) whole_too: AtomicBool,
     /// Heads say no checksum; it is made when it is asked for.
     pub(crate) unsummed: AtomicBool,
     /// The checksum is not made either.
@@ -177,8 +182,10 @@ impl Twin {
             held: Mutex::default(),
             asking: Mutex::default(),
             holders: Mutex::default(),
+            spares: Mutex::default(),
             again: AtomicBool::new(false),
             growths: Mutex::default(),
+            whole_too: AtomicBool::new(false),
             unsummed: AtomicBool::new(false),
             unprovable: AtomicBool::new(false),
             lost: Mutex::default(),
@@ -238,7 +245,7 @@ impl Serve for Twin {
         let resolved = selection.resolve(&layout)?;
         let whole = *selection == Selection::All && !self.unsummed.load(Ordering::SeqCst);
         let peers = spreads.then(|| self.holder(from, lost));
-        let holders = peers.map(|peers| Holders { pass: PASS, peers });
+        let holders = peers.map(|peers| Holders { pass: PASS, peers, spares: self.spares.lock().clone() });
         self.blamed.lock().extend(lost.iter().filter(|_| !spreads).cloned());
         let crc32c = whole.then(|| crc32c::crc32c(block.chunk(0..block.len()).unwrap()));
         let bytes = block.len();
@@ -267,8 +274,11 @@ impl Serve for Twin {
         }
     }
     fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
-        let AskedAid { id, bytes, pass, .. } = *asked;
+        let AskedAid { id, bytes, pass, whole, .. } = *asked;
         if let Some(growth) = self.growths.lock().get(&id).cloned() {
+            if whole && !self.whole_too.load(Ordering::SeqCst) {
+                return Err(Failure::new(Reason::NotFound, "it is on its way here"));
+            }
             let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
             let (descriptor, source) = (Descriptor::host(layout), Source::growing(growth, pass));
             return Ok(Aided {
@@ -288,19 +298,19 @@ impl Serve for Twin {
         self.lent.lock().push(owner.name.clone());
         Ok(Aided { served: self.map(from, id, bytes)?, leased: Some(id) })
     }
-    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: Box<dyn FnOnce(Found) + Send>) {
+    fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound) {
         match sought {
             Sought::Holders(lost) => {
-                let holder = self.holder(from, &lost);
+                let (peers, spares) = (self.holder(from, &lost), self.spares.lock().clone());
                 *self.lost.lock() = lost;
-                reply(Ok((holder, None)));
+                reply(Ok(Found { peers, spares, crc32c: None }));
             }
             Sought::Proof if self.unprovable.load(Ordering::SeqCst) => {
                 reply(Err(Failure::new(Reason::LimitExceeded, "no worker is free")));
             }
             Sought::Proof => {
                 let sum = crc32c::crc32c(&self.bytes(id));
-                reply(Ok((Vec::new(), Some(sum))));
+                reply(Ok(Found { crc32c: Some(sum), ..Found::default() }));
             }
         }
     }

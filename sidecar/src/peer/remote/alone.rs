@@ -1,0 +1,278 @@
+//! Pulls whose owner is lost: what a holder brings goes on without it, and who else has all of the tensor is asked. That is for
+//! what can be proven without another word of the owner; the rest waits for it.
+//!
+//! ```text
+//!   owner lost ──> a holder brings it ─────────────────────────────────> goes on, until its deadline
+//!             └──> nobody does ──(for a while, or for good)──> a spare is asked ──┘
+//!                                                         └──> none is left: waits out the grace, or fails
+//! ```
+//! A pull that its owner does not go on with, since another life has taken its place or it let the tensor go, is an orphan: it is
+//! on no connection with the owner any more, and ends with its holders.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::Failure;
+
+use super::{Carrier, State, Todo};
+use crate::peer::aid::Wish;
+use crate::peer::api::PeerKey;
+use crate::peer::calls::{Call, Kind, PullCall};
+use crate::peer::transport::Way;
+
+impl Call {
+    /// Whether it can come to its end without the owner, as far as is known.
+    pub(super) fn goes_on_alone(&self) -> bool {
+        matches!(&self.kind, Kind::Pull(pull) if pull.goes_on_alone())
+    }
+
+    /// The owner does not go on with it, for this reason: whether it goes on all the same. Whoever has to be asked for that is added
+    /// to `aids`.
+    pub(super) fn outlives_owner(&mut self, why: impl FnOnce() -> Failure, aids: &mut Vec<Wish>) -> bool {
+        if self.withdrawn || !self.goes_on_alone() {
+            return false;
+        }
+        if matches!(&self.kind, Kind::Pull(pull) if pull.aid.is_none()) {
+            let Some(wish) = self.ask_spare() else { return false };
+            aids.push(wish);
+        }
+        if let Kind::Pull(pull) = &mut self.kind {
+            pull.orphaned = Some(why());
+        }
+        true
+    }
+
+    /// Has what is missing brought by somebody who has all of it, whom the owner has named before it was lost. What is on its way
+    /// there will not do: it may be waiting for us, and the owner cannot say whether it is.
+    fn ask_spare(&mut self) -> Option<Wish> {
+        let (number, deadline, incarnation) = (self.number, self.deadline, self.expected?);
+        let Kind::Pull(pull) = &mut self.kind else { return None };
+        let (_, owner) = pull.home.as_ref()?;
+        let owner = Arc::clone(owner);
+        let holder = pull.next_spare()?;
+        let wish = pull.wish(number, deadline, (&owner, incarnation), holder)?;
+        Some(Wish { whole: true, ..wish })
+    }
+
+    /// How long it waits for an owner that was lost then before it turns to others.
+    fn patience(&self, lost: Instant, most: Duration) -> Duration {
+        match &self.kind {
+            Kind::Pull(pull) => pull.transfer.as_ref().map_or(most, |t| most.min(t.allowance(lost))),
+            _ => most,
+        }
+    }
+}
+
+impl PullCall {
+    fn goes_on_alone(&self) -> bool {
+        let has_others = self.aid.is_some() || self.spares.iter().any(|spare| !self.has_lost(spare));
+        has_others && self.is_provable() && self.way != Way::Stream && !self.is_whole()
+    }
+
+    /// Whether what others send can be proven without another word of the owner.
+    fn is_provable(&self) -> bool {
+        self.proof.is_some() || self.head.as_ref().is_some_and(|head| head.crc32c.is_some())
+    }
+
+    /// The next one that was not asked yet.
+    fn next_spare(&mut self) -> Option<PeerKey> {
+        let at = self.spares.iter().position(|spare| !self.has_lost(spare))?;
+        Some(self.spares.remove(at))
+    }
+}
+
+impl<L: Carrier> State<L> {
+    /// The peer does not go on with a pull that was under way. None where that is the end of it.
+    pub(in crate::peer) fn refused_by_owner(&mut self, number: u64, why: &Failure) -> Option<Todo<L>> {
+        let call = self.calls.get_mut(&number)?;
+        let mut todo = Todo::default();
+        if !call.outlives_owner(|| why.clone(), &mut todo.aids) {
+            return None;
+        }
+        call.sent_on = None;
+        self.on_link -= 1;
+        Some(todo.and(self.pump()))
+    }
+
+    /// The peer has been lost for a while: what nobody brings is asked of those who have it.
+    pub(in crate::peer) fn turn_to_spares(&mut self, most: Duration, now: Instant) -> Todo<L> {
+        let mut todo = Todo::default();
+        let (None, Some(lost)) = (&self.link, self.lost) else { return todo };
+        let away = now.saturating_duration_since(lost);
+        for number in self.waiting.clone() {
+            let call = self.calls.get_mut(&number);
+            let Some(call) = call.filter(|call| call.sent_before && call.goes_on_alone()) else { continue };
+            let is_brought = matches!(&call.kind, Kind::Pull(pull) if pull.aid.is_some());
+            if !is_brought && away >= call.patience(lost, most) {
+                todo.aids.extend(call.ask_spare());
+            }
+        }
+        todo
+    }
+
+    /// A pull whose owner is lost has lost its holder, too: the next one is asked, or it waits for the owner, or fails where
+    /// that will not come.
+    pub(super) fn go_on_alone(&mut self, number: u64) -> Todo<L> {
+        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+        if call.goes_on_alone()
+            && let Some(wish) = call.ask_spare()
+        {
+            return Todo { aids: vec![wish], ..Todo::default() };
+        }
+        let orphaned = match &call.kind {
+            Kind::Pull(pull) => pull.orphaned.clone(),
+            _ => None,
+        };
+        orphaned.map_or_else(Todo::default, |failure| self.withdraw(number, failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_memory::Block;
+    use tensorlane_proto::{DType, Descriptor, Incarnation, Layout, Reason, Selection, Shape, Transport};
+
+    use super::*;
+    use crate::peer::calls::Head;
+    use crate::peer::lost::HolderLost;
+    use crate::peer::remote::Patience;
+    use crate::peer::tests::world::{One, PASS, name, two};
+    use crate::peer::transport::lanes::GRANULE;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn key(text: &str) -> PeerKey {
+        PeerKey { name: name(text), incarnation: Incarnation(1) }
+    }
+
+    /// A pull of `a` from `b`, which had begun to send it, with these spares. It is call 1.
+    fn pull_of(reader: &One, spares: &[&str], crc32c: Option<u32>) -> (Block, Call) {
+        let (block, landing) = reader.landing(4 * GRANULE);
+        let layout = Layout::contiguous(DType::U8, Shape::new(&[4 * GRANULE]).unwrap()).unwrap();
+        let wanted = (7, Selection::All, 4 * GRANULE);
+        let mut pull = PullCall::new(wanted, Transport::Tcp, landing, None, Box::new(|_| {}));
+        let owner = reader.peers.shared.known_peer(&name("b")).unwrap();
+        (pull.pass, pull.way) = (Some(PASS), Way::Lanes);
+        pull.spares = spares.iter().map(|spare| key(spare)).collect();
+        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c });
+        pull.home = Some((Arc::downgrade(&reader.peers.shared), owner));
+        let deadline = Instant::now() + 60 * SECOND;
+        pull.transfer(1, deadline).unwrap();
+        let mut call = Call::new(Kind::Pull(Box::new(pull)), deadline, 1, Some(Incarnation(1)));
+        call.sent_before = true;
+        (block, call)
+    }
+
+    /// The same call, with an owner that was lost three seconds ago.
+    fn lost(reader: &One, call: Call, then: impl FnOnce(&mut State)) {
+        let peer = reader.peers.shared.known_peer(&name("b")).unwrap();
+        let mut state = peer.state.lock();
+        let link = state.link.take();
+        (state.lost, state.last_error) = (Instant::now().checked_sub(3 * SECOND), "it broke".into());
+        state.calls.insert(1, call);
+        state.waiting.push_back(1);
+        then(&mut state);
+        let left: Vec<Call> = state.calls.drain().map(|(_, call)| call).collect();
+        state.waiting.clear();
+        (state.link, state.lost) = (link, None);
+        drop(state);
+        drop(left);
+    }
+
+    fn asked(todo: &Todo) -> Vec<&PeerKey> {
+        todo.aids.iter().map(|wish| &wish.asker.holder).collect()
+    }
+
+    #[test]
+    fn those_that_have_all_are_asked_one_after_the_other_once_the_owner_was_lost_for_a_while() {
+        let (_table, a, _b) = two();
+        let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
+        lost(&a, call, |state| {
+            let now = Instant::now();
+            assert!(state.turn_to_spares(5 * SECOND, now).aids.is_empty(), "it may be back at once");
+            let todo = state.turn_to_spares(2 * SECOND, now);
+            assert_eq!(asked(&todo), [&key("c")]);
+            assert!(
+                todo.aids[0].whole && todo.aids[0].encrypted,
+                "a copy, and no plainer than from the owner"
+            );
+            assert!(state.turn_to_spares(2 * SECOND, now).aids.is_empty(), "one at a time");
+            // Nobody gives it up meanwhile.
+            let patience = Patience { progress: SECOND, grace: SECOND };
+            drop(state.dial_failed(1, "refused", patience, now));
+            drop(state.give_up_lost(SECOND, now));
+            assert!(state.calls.contains_key(&1));
+            let next = state.aid_lost(&todo.aids[0].asker, HolderLost::Refused).unwrap();
+            assert_eq!(asked(&next), [&key("d")]);
+            let none = state.aid_lost(&next.aids[0].asker, HolderLost::Unreachable).unwrap();
+            assert!(
+                none.aids.is_empty() && state.calls.contains_key(&1),
+                "the owner may be back in its grace"
+            );
+            drop(state.give_up_lost(10 * SECOND, now));
+            assert!(state.calls.contains_key(&1));
+            drop(state.give_up_lost(SECOND, now));
+            assert!(state.calls.is_empty());
+        });
+    }
+
+    #[test]
+    fn what_only_the_owner_can_prove_is_asked_of_nobody_else_and_waits_for_the_owner() {
+        let (_table, a, _b) = two();
+        let (_block, call) = pull_of(&a, &["c"], None);
+        lost(&a, call, |state| {
+            assert!(state.turn_to_spares(SECOND, Instant::now()).aids.is_empty());
+            drop(state.give_up_lost(SECOND, Instant::now()));
+            assert!(state.calls.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_pull_with_little_time_left_turns_to_others_sooner() {
+        let (_table, a, _b) = two();
+        let (_block, call) = pull_of(&a, &["c"], Some(1));
+        lost(&a, call, |state| {
+            let now = Instant::now();
+            assert!(
+                state.turn_to_spares(20 * SECOND, now).aids.is_empty(),
+                "a quarter of a minute is longer"
+            );
+            let later = now + 14 * SECOND;
+            assert_eq!(state.turn_to_spares(20 * SECOND, later).aids.len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_holder_whose_connection_was_replaced_is_asked_once_more_while_the_owner_is_lost() {
+        let (_table, a, _b) = two();
+        let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
+        lost(&a, call, |state| {
+            let first = state.turn_to_spares(SECOND, Instant::now());
+            let again = state.aid_lost(&first.aids[0].asker, HolderLost::Replaced).unwrap();
+            assert_eq!(asked(&again), [&key("c")]);
+            let next = state.aid_lost(&again.aids[0].asker, HolderLost::Replaced).unwrap();
+            assert_eq!(asked(&next), [&key("d")]);
+        });
+    }
+
+    #[test]
+    fn what_the_owner_does_not_go_on_with_ends_with_its_last_holder() {
+        let (_table, a, _b) = two();
+        let (_block, call) = pull_of(&a, &["c"], Some(1));
+        lost(&a, call, |state| {
+            state.waiting.clear();
+            state.calls.get_mut(&1).unwrap().sent_on = Some(9);
+            state.on_link += 1;
+            let why = Failure::new(Reason::NotFound, "it is gone");
+            let todo = state.refused_by_owner(1, &why).unwrap();
+            assert_eq!((asked(&todo), state.on_link), (vec![&key("c")], 0));
+            drop(state.aid_lost(&todo.aids[0].asker, HolderLost::Refused));
+            assert!(state.calls.is_empty());
+        });
+        let (_block, call) = pull_of(&a, &[], Some(1));
+        lost(&a, call, |state| {
+            let why = Failure::new(Reason::NotFound, "it is gone");
+            assert!(state.refused_by_owner(1, &why).is_none(), "nobody else has it");
+        });
+    }
+}
