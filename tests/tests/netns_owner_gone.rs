@@ -6,20 +6,29 @@ use std::time::{Duration, Instant};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Result, Target, Tensor};
 use tensorlane_proto::Reason;
 use tensorlane_tests::netns::Peers;
+use tensorlane_tests::sidecar::SidecarOptions;
 use tensorlane_tests::tensors::{pattern, put_pattern, u8s};
 use tensorlane_tests::transfer::{LARGE, came, is, put, seconds};
 use tensorlane_tests::{reason, until};
 
 /// Slow enough to be in the middle for two seconds.
 const MBIT: u32 = 200;
+/// So slow that those behind go on for longer than anybody waits for an owner.
+const SLOWER_MBIT: u32 = 50;
+const GRACE: &str = "1500ms";
 /// What a get may take here, and what a busy machine may add to it.
 const DEADLINE: u64 = 30;
 const LATE: Duration = Duration::from_secs(5);
 
 /// Hosts that pass tensors on in a chain, over slow cables.
 fn start(hosts: usize) -> Peers {
+    start_with(hosts, |options| options)
+}
+
+/// The same, with other options, too.
+fn start_with(hosts: usize, more: fn(SidecarOptions) -> SidecarOptions) -> Peers {
     let peers = Peers::start(hosts, |_, options| {
-        options.set("peers.fanOut", 1).set("peers.fanOutFrom", "8Mi").set("transports", "tcp")
+        more(options.set("peers.fanOut", 1).set("peers.fanOutFrom", "8Mi").set("transports", "tcp"))
     });
     (0..hosts).for_each(|host| peers.network.slow(host, MBIT));
     peers
@@ -36,6 +45,10 @@ fn is_cut_off(peers: &mut Peers) {
     peers.network.cut(0);
 }
 
+fn starts_again(peers: &mut Peers) {
+    peers.sidecars[0].start_again();
+}
+
 /// The right bytes, or a reason that says that the owner cannot be reached. Whether it came.
 fn came_or_says_why(outcome: Result<Tensor>, seed: u64) -> bool {
     match outcome {
@@ -44,6 +57,7 @@ fn came_or_says_why(outcome: Result<Tensor>, seed: u64) -> bool {
             true
         }
         Err(error) => {
+            println!("it did not come: {error}");
             let reason = reason::<Tensor>(Err(error.clone()));
             assert!(matches!(reason, Reason::PeerUnreachable | Reason::OwnerLost), "{error}");
             false
@@ -51,7 +65,8 @@ fn came_or_says_why(outcome: Result<Tensor>, seed: u64) -> bool {
     }
 }
 
-/// Three readers in a chain; the owner goes when the last of them has half. `holder`: the first one has all of it by then.
+/// Three readers in a chain; the owner goes when the last of them has half. `holder`: the first one has all of it by then. So the
+/// second one gets it from that one, and the last one from the owner, which has a place.
 /// How many of them get it.
 fn readers_whose_owner_goes(goes: Going, holder: bool, checksum: bool) -> usize {
     const SEED: u64 = 11;
@@ -94,10 +109,50 @@ fn readers_whose_owner_is_cut_off_get_all_of_the_tensor_or_a_reason_in_time() {
 }
 
 #[test]
-fn who_has_a_tensor_keeps_it_when_its_owner_goes_and_those_in_the_middle_end_in_time() {
-    for (goes, checksum) in [(is_killed as Going, false), (is_cut_off, true), (is_killed as Going, true)] {
-        assert!(readers_whose_owner_goes(goes, true, checksum) >= 1, "the one that had it has it");
+fn all_readers_get_a_tensor_that_one_of_them_has_though_its_owner_is_killed() {
+    for checksum in [true, false] {
+        assert_eq!(readers_whose_owner_goes(is_killed, true, checksum), 3, "checksum: {checksum}");
     }
+}
+
+#[test]
+fn all_readers_get_a_tensor_that_one_of_them_has_though_its_owner_is_cut_off() {
+    for checksum in [true, false] {
+        assert_eq!(readers_whose_owner_goes(is_cut_off, true, checksum), 3, "checksum: {checksum}");
+    }
+}
+
+/// The first of a chain has all, and sends it on slowly, when the owner goes for good, or begins another life.
+fn a_chain_whose_owner_goes(goes: Going) {
+    const SEED: u64 = 12;
+    let mut peers = start_with(4, |options| options.set("gc.leaseGrace", GRACE));
+    peers.network.slow(1, SLOWER_MBIT);
+    let writer = peers.client(0);
+    let checked = PutOptions { checksum: true, ..PutOptions::new() };
+    let stored = writer.put(&u8s(LARGE), &pattern(SEED, LARGE as usize), &checked).unwrap();
+    let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
+    let options = seconds(DEADLINE);
+    std::thread::scope(|scope| {
+        let mut getting = Vec::new();
+        for host in 1..4 {
+            let (reader, stored, options) = (&readers[host - 1], &stored, &options);
+            getting.push(scope.spawn(move || reader.acquire(stored.reference(), options)));
+            until("some of it is there", || came(&peers, host) > 0);
+        }
+        until("the first one has all", || came(&peers, 1) >= LARGE);
+        assert!(came(&peers, 2) < LARGE / 2, "those behind are in the middle");
+        goes(&mut peers);
+        for getting in getting {
+            assert!(came_or_says_why(getting.join().unwrap(), SEED), "it came all the same");
+        }
+    });
+    drop(readers);
+    (1..4).for_each(|host| peers.assert_free(host));
+}
+
+#[test]
+fn those_behind_one_that_has_all_get_it_though_the_owner_is_killed_or_begins_another_life() {
+    [is_killed as Going, starts_again].into_iter().for_each(a_chain_whose_owner_goes);
 }
 
 /// A name that two peers have is never taken for one: who reaches one of them gets that one's, and who reaches both is told.

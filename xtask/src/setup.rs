@@ -42,7 +42,9 @@ const NFT: Tool = Tool {
     name: "nft",
     probe: &["nft", "--version"],
     package: "nftables",
-    without: Some("no link can be made to lose packets: suites that make bad weather, the soak and the row `choice` fail"),
+    without: Some(
+        "no link can be made to lose packets: suites that make bad weather, the soak and the row `choice` fail",
+    ),
 };
 
 /// What suites in network namespaces need besides.
