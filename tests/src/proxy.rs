@@ -46,28 +46,10 @@ impl Between {
             let ways = [Arc::clone(&wires[host]), Arc::clone(&wires[1 - host])];
             Proxy::start(&peers.network, host, ways)
         });
-        for host in 0..2 {
-            let mut everyone = peers.everyone();
-            everyone[1 - host].address = proxies[1 - host].address;
-            peers.list(host, &everyone);
-        }
         let between = Self { proxies, wires };
-        between.reconnect(peers);
+        redirect(peers, [0, 1].map(|host| between.proxies[host].address));
+        assert!(between.connections() > 0, "they are connected past the proxies");
         between
-    }
-
-    /// Cuts and mends: the connections there are were made past the proxies.
-    fn reconnect(&self, peers: &Peers) {
-        let before = self.connections();
-        until("the directory is read", || {
-            let addresses = [0, 1].map(|host| peers.seen(host, 1 - host).addresses);
-            (0..2).all(|host| addresses[host] == [self.proxies[1 - host].address.to_string()])
-        });
-        peers.network.cut(1);
-        until("the cut is noticed", || peers.seen(0, 1).state != "connected");
-        peers.network.mend(1);
-        peers.await_connected();
-        assert!(self.connections() > before, "they are connected past the proxies");
     }
 
     /// Connections that were carried.
@@ -94,6 +76,24 @@ impl Between {
             proxy.end(&peers.network, host);
         }
     }
+}
+
+/// Has each of two peers be reached at another address, and waits until they are connected over these.
+pub(crate) fn redirect(peers: &Peers, addresses: [SocketAddr; 2]) {
+    for host in 0..2 {
+        let mut everyone = peers.everyone();
+        everyone[1 - host].address = addresses[1 - host];
+        peers.list(host, &everyone);
+    }
+    until("the directory is read", || {
+        let seen = [0, 1].map(|host| peers.seen(host, 1 - host).addresses);
+        (0..2).all(|host| seen[host] == [addresses[1 - host].to_string()])
+    });
+    // Cut and mended, for the connections there are were made past them.
+    peers.network.cut(1);
+    until("the cut is noticed", || peers.seen(0, 1).state != "connected");
+    peers.network.mend(1);
+    peers.await_connected();
 }
 
 // === impl Proxy ===

@@ -32,8 +32,15 @@ pub(super) use wire::{Cut, QuicWire};
 
 /// The protocol that both ends must name in the handshake.
 const ALPN: &[u8] = b"tensorlane/2";
-/// The largest datagram that is probed for: a jumbo frame of 9,000 bytes, less the headers of IPv6 and UDP.
-const DATAGRAM_MAX: u16 = 9000 - 40 - 8;
+/// Bytes that the kernel takes as datagrams in one call: what a packet of IPv4 carries, less its header and that of UDP. A longer
+/// call is refused as a whole, and to quinn, which takes that for a datagram longer than the path, all of it is lost without a word.
+const BATCH_BYTES_MAX: u16 = u16::MAX - 20 - 8;
+/// Datagrams that quinn hands over in one call, at most (its `MAX_TRANSMIT_SEGMENTS`).
+const BATCH_MAX: u16 = 10;
+/// The largest datagram that is probed for: so many that a whole batch is taken. Jumbo frames carry larger ones, but then every
+/// batch of eight and more would be lost, and with it every step beyond some 70 kB under way: nothing without delay, a few
+/// hundred kB a second where the way is long.
+const DATAGRAM_MAX: u16 = BATCH_BYTES_MAX / BATCH_MAX;
 /// How long the smallest datagrams are sent where larger ones seem to vanish, before it is looked for again what comes
 /// through. A burst that overflows a buffer looks the same, and looking costs some datagrams that nobody waits for.
 const SEARCHED_AGAIN: Duration = Duration::from_secs(5);
