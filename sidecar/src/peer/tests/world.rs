@@ -255,8 +255,7 @@ impl Serve for Twin {
         Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source, holders })
     }
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
-        let asked =
-            Asked { id, selection: Selection::All, bytes, resumed: false, spreads: false, lost: Vec::new() };
+        let asked = asked_whole(id, bytes);
         let served = self.open(from, &asked)?;
         match served.descriptor.layout.bytes() == bytes {
             true => Ok(served),
@@ -279,8 +278,7 @@ impl Serve for Twin {
         if pass != PASS {
             return Err(Failure::new(Reason::NotFound, "another pass"));
         }
-        let asked =
-            Asked { id, selection: Selection::All, bytes, resumed: false, spreads: false, lost: Vec::new() };
+        let asked = asked_whole(id, bytes);
         Ok(Aided { served: self.open(from, &asked)?, leased: Some(id) })
     }
     fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
@@ -310,9 +308,9 @@ impl Serve for Twin {
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;
     }
-    fn small(&self, _: &PeerKey, ids: &[u64], answer: &mut SmallAnswer) {
+    fn small(&self, _: &PeerKey, asked: &v1::PullMany, answer: &mut SmallAnswer) {
         let tensors = self.tensors.lock();
-        for id in ids {
+        for id in &asked.ids {
             let Some((block, layout)) = tensors.get(id) else {
                 answer.failed(&Failure::new(Reason::NotFound, "no such tensor"));
                 continue;
@@ -346,6 +344,17 @@ impl Serve for Twin {
     fn peer_replaced(&self, old: &PeerKey) {
         self.event("replaced", old);
     }
+}
+
+/// A question for all of a tensor.
+fn asked_whole(id: u64, bytes: u64) -> Asked {
+    let (selection, lost) = (Selection::All, Vec::new());
+    Asked { id, selection, bytes, stored: None, resumed: false, spreads: false, lost }
+}
+
+/// A question for small tensors of which nothing else is said.
+pub(crate) fn many(ids: &[u64]) -> v1::PullMany {
+    v1::PullMany { ids: ids.to_vec(), stored: Vec::new() }
 }
 
 /// One peer of a test.
@@ -490,6 +499,7 @@ impl One {
             id,
             selection: Selection::All,
             bytes: landing.len(),
+            stored: None,
             landing,
             deadline: Instant::now() + PATIENCE,
             transport: self.transport,
@@ -622,7 +632,7 @@ impl One {
 
     pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<PulledSmall>, Failure> {
         let (tell, told) = mpsc::channel();
-        self.peers.pull_small(&name(from), None, ids.to_vec(), Instant::now() + PATIENCE, move |outcome| {
+        self.peers.pull_small(&name(from), None, many(ids), Instant::now() + PATIENCE, move |outcome| {
             let _ = tell.send(outcome);
         });
         told.recv_timeout(PATIENCE).expect("every call has an outcome")
