@@ -7,6 +7,7 @@ mod faults;
 mod hostile;
 mod keys;
 mod meter;
+mod node_wire;
 mod proxy;
 mod quic;
 mod rotation;

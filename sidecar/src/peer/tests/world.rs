@@ -369,8 +369,11 @@ pub(crate) struct One {
     key: PeerKey,
 }
 
+/// What a map tells when it is over.
+pub(crate) type ToldMap = mpsc::Receiver<Result<Mapped, MapFailed>>;
+
 /// What a pull tells when it is over.
-type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
+pub(crate) type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
 
 /// What one tells from which others are served: the checksum that the owner says, and who sent what.
 type ToldOn = mpsc::Receiver<Result<(Option<u32>, Paths), Failure>>;
@@ -390,6 +393,8 @@ pub(crate) struct Start<'a> {
     pub(crate) lanes: LanesConfig,
     /// The directory that the sidecars of its node share, if any.
     pub(crate) node: Option<std::path::PathBuf>,
+    /// What is put before the sockets of others in it.
+    pub(crate) between: Option<crate::peer::transport::shm::Between>,
     /// The newest version of the protocol that it speaks.
     pub(crate) version: u32,
     /// How many peers may be connected.
@@ -412,6 +417,7 @@ impl<'a> Start<'a> {
             listed: None,
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },
             node: None,
+            between: None,
             version: tensorlane_proto::frame::PEER_VERSION,
             peers_max: 256,
             unread: 128 << 20,
@@ -427,7 +433,10 @@ impl<'a> Start<'a> {
             table.list(self.name, listed, fingerprint);
         }
         let (twin, arena) = (Twin::new(), arena(self.arena));
-        let node = self.node.map(|directory| NodeConfig { directory, arena: Arc::clone(&arena) });
+        let between = self.between;
+        let node = self
+            .node
+            .map(|directory| NodeConfig { between, ..NodeConfig::new(directory, Arc::clone(&arena)) });
         let config = PeersConfig {
             progress: self.progress,
             grace: self.grace,
@@ -567,14 +576,19 @@ impl One {
     }
 
     /// Begins a map; its outcome comes through the channel.
-    pub(crate) fn map(
+    pub(crate) fn map(&self, from: &str, id: u64, bytes: u64) -> (ToldMap, crate::peer::CallHandle) {
+        self.map_until(from, id, bytes, Instant::now() + PATIENCE)
+    }
+
+    pub(crate) fn map_until(
         &self,
         from: &str,
         id: u64,
         bytes: u64,
-    ) -> (mpsc::Receiver<Result<Mapped, MapFailed>>, crate::peer::CallHandle) {
+        deadline: Instant,
+    ) -> (ToldMap, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let order = MapOrder { id, owner: None, bytes, deadline: Instant::now() + PATIENCE };
+        let order = MapOrder { id, owner: None, bytes, deadline };
         let handle = self.peers.map(&name(from), None, order, move |outcome| {
             let _ = tell.send(outcome);
         });
