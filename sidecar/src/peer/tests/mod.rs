@@ -2,6 +2,7 @@
 
 mod copied;
 mod datagrams;
+mod dated;
 mod fanout;
 mod faults;
 mod hostile;
@@ -10,6 +11,7 @@ mod meter;
 mod node_wire;
 mod proxy;
 mod quic;
+mod resumed;
 mod rotation;
 mod shm;
 mod transfer;
