@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod chart;
 pub mod cluster;
 pub mod dialogue;
+pub mod hostile;
 pub mod http;
 pub mod installed;
 pub mod kubernetes;
