@@ -270,7 +270,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8]) 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stall.store(false, Ordering::SeqCst);
-        [&self.back, &self.out].map(|wire| wire.end());
+        [&self.back, &self.out].into_iter().for_each(|wire| wire.end());
         self.node.end();
         let _ = socket2::SockRef::from(&self.listener).shutdown(Shutdown::Both);
         self.cut();

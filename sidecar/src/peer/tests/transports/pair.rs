@@ -96,7 +96,7 @@ impl Pair {
     }
 
     pub(super) fn go_on(&self) {
-        self.wires(false).map(Wire::go_on);
+        self.wires(false).into_iter().for_each(Wire::go_on);
     }
 }
 
