@@ -187,6 +187,11 @@ impl Reference {
         self.dtype == layout.dtype() && self.bytes == layout.bytes() && self.shape.matches(layout.shape())
     }
 
+    /// Whether another one says the same of what the tensor is.
+    pub fn says_as(&self, other: &Reference) -> bool {
+        self.dtype == other.dtype && self.bytes == other.bytes && self.shape == other.shape
+    }
+
     /// The text, in one allocation. `to_string` gives the same.
     pub fn encode(&self) -> String {
         let (exchange, peer) = (self.exchange.as_str(), self.peer.as_str());

@@ -158,6 +158,23 @@ impl Network {
         said[0]["stats64"]["rx"]["bytes"].as_u64().expect("a count of bytes")
     }
 
+    /// Calls by which programs of the host have taken and given datagrams: one that takes or gives several at once is one.
+    ///
+    /// # Panics
+    /// Where the kernel does not say.
+    pub fn datagram_calls(&self, host: usize) -> [u64; 2] {
+        // Of the namespace of the thread, not of the process.
+        let said = self.inside(host, || std::fs::read_to_string("/proc/thread-self/net/snmp"));
+        let said = said.expect("counters");
+        let mut lines = said.lines().filter_map(|line| line.strip_prefix("Udp: "));
+        let (names, counts) = (lines.next().expect("names"), lines.next().expect("counts"));
+        let count = |wanted| {
+            let found = names.split(' ').zip(counts.split(' ')).find(|(name, _)| *name == wanted);
+            found.and_then(|(_, count)| count.parse().ok()).expect("a count")
+        };
+        [count("InDatagrams"), count("OutDatagrams")]
+    }
+
     /// Does something on a thread inside the host's namespace. Sockets made there stay there.
     ///
     /// # Panics

@@ -275,6 +275,11 @@ impl Sidecar {
         child.wait().expect("it can be waited for");
     }
 
+    /// Whether it was started and not ended by the test.
+    pub fn is_running(&self) -> bool {
+        self.child.is_some()
+    }
+
     /// Asks it to end, and waits until it has.
     ///
     /// # Panics

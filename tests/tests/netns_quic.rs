@@ -154,6 +154,24 @@ fn what_may_be_under_way_does_not_grow_where_the_way_is_short() {
     assert_eq!(widest, FLOOR);
 }
 
+/// A kernel counts a call as one datagram, however many there are in it, and the frames on the cable are of 1500 bytes.
+#[test]
+fn several_datagrams_are_given_to_the_kernel_and_taken_from_it_in_one_call() {
+    let peers = two();
+    peers.network.frames(1500);
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    warm_up(&writer, &reader);
+    let bytes = 64 * MI;
+    let stored = put(&writer, 6, bytes);
+    let ([_, sent], [taken, _]) = (peers.network.datagram_calls(0), peers.network.datagram_calls(1));
+    let tensor = reader.acquire(stored.reference(), &seconds(60)).unwrap();
+    assert!(is(&tensor, 6, bytes) && by_quic(&tensor), "{}", tensor.moved());
+    let ([_, sent_by], [taken_by, _]) = (peers.network.datagram_calls(0), peers.network.datagram_calls(1));
+    for (what, calls) in [("gives", sent_by - sent), ("takes", taken_by - taken)] {
+        assert!(bytes / calls > 3 * 1500, "{calls} calls in which it {what} {bytes} bytes");
+    }
+}
+
 #[test]
 fn datagrams_are_as_large_as_the_frames_of_the_path() {
     for (frame, more_than, most) in [(1500, 1400.0, 1472.0), (9000, 1500.0, 6550.0)] {

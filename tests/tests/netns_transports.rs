@@ -136,6 +136,13 @@ fn a_selection_comes_packed_or_is_a_view_of_what_is_there() {
         let whole = pattern(5, 24 << 20);
         assert!(tensor.to_vec().iter().eq(whole.iter().skip(3).step_by(2)), "{}", way.name);
         assert_eq!(tensor.moved().bytes, if way.brings { 12 * MI - 1 } else { 0 });
+        // Rows are packed where they are read, if the whole is there.
+        let list: Vec<u64> = (0..24 * MI).rev().step_by(4099).collect();
+        let wanted: Vec<u8> = list.iter().map(|row| whole[*row as usize]).collect();
+        let rows = seconds(60).selection(Selection::rows(list));
+        let tensor = reader.acquire(stored.reference(), &rows).unwrap();
+        assert!(tensor.to_vec() == wanted, "{}", way.name);
+        assert_eq!(tensor.moved().bytes, if way.brings { wanted.len() as u64 } else { 0 });
     });
 }
 

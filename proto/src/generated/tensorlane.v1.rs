@@ -2776,6 +2776,10 @@ pub struct Pull {
     /// To another peer than the owner: only a copy will do that is here as a whole, and nothing that is on its way.
     #[prost(bool, tag = "11")]
     pub whole: bool,
+    /// To the owner: the byte length of the whole tensor as it lies there, as its reference states it. The owner refuses another
+    /// one than its own. Absent: nothing is stated.
+    #[prost(uint64, optional, tag = "12")]
+    pub stored: ::core::option::Option<u64>,
 }
 /// Packed bytes that lie together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2865,6 +2869,9 @@ pub struct PullMany {
     /// Their ids at the owner.
     #[prost(fixed64, repeated, tag = "1")]
     pub ids: ::prost::alloc::vec::Vec<u64>,
+    /// What the reference of each states, as `stored` of Pull does, in the order of the ids: as many, or none.
+    #[prost(uint64, repeated, tag = "2")]
+    pub stored: ::prost::alloc::vec::Vec<u64>,
 }
 /// One small tensor.
 #[derive(Clone, PartialEq, ::prost::Message)]

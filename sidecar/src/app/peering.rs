@@ -119,7 +119,7 @@ pub(super) fn start(
             },
             node: config.node.directory.clone().map(|directory| {
                 let arena = Arc::clone(exchange.store().arena());
-                NodeConfig { directory, arena }
+                NodeConfig::new(directory, arena)
             }),
             ..PeersConfig::new(address)
         },

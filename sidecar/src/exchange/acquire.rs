@@ -9,7 +9,7 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, TensorId};
 use tensorlane_proto::negotiate::Require;
-use tensorlane_proto::reference::SharedParts;
+use tensorlane_proto::reference::{Reference, SharedParts};
 use tensorlane_proto::selection::{Resolved, Selection};
 use tensorlane_proto::wire;
 
@@ -18,6 +18,7 @@ use super::gather::Gather;
 use super::lookup::Found;
 use super::retry::redeeming;
 use super::target::Meant;
+use super::transfer::is_of;
 use super::{Caller, Exchange, Taken, session_required};
 use crate::store::{OWN, Part, Wish};
 
@@ -93,14 +94,16 @@ impl Exchange {
             });
             match meant {
                 Err(failure) => gather.put(index, Err(failure)),
-                Ok((Meant::Here(id), selection)) => self.take_here(terms, id, &selection, &gather, index),
+                Ok((Meant::Here(id, said), selection)) => {
+                    self.take_here(terms, id, said.as_ref(), &selection, &gather, index);
+                }
                 Ok((Meant::There(reference), selection)) => {
                     fetches.push((index, Fetch::new(reference, selection, Arc::clone(terms))));
                 }
                 Ok((Meant::Named(peer, name), selection)) => match (&peer, self.store.find(name.as_str())) {
-                    (None, Some(id)) => self.take_here(terms, id, &selection, &gather, index),
+                    (None, Some(id)) => self.take_here(terms, id, None, &selection, &gather, index),
                     (Some(p), Some(id)) if *p == self.me().peer => {
-                        self.take_here(terms, id, &selection, &gather, index);
+                        self.take_here(terms, id, None, &selection, &gather, index);
                     }
                     _ => named.push((index, peer, name, selection)),
                 },
@@ -141,7 +144,7 @@ impl Exchange {
             let mut fetches = Vec::new();
             for ((index, _, _, selection), found) in named.into_iter().zip(found) {
                 match found {
-                    Ok(Found::Here(id)) => exchange.take_here(&terms, id, &selection, &own, index),
+                    Ok(Found::Here(id)) => exchange.take_here(&terms, id, None, &selection, &own, index),
                     Ok(Found::There(there)) => {
                         fetches.push((index, Fetch::new(there.reference, selection, Arc::clone(&terms))));
                     }
@@ -157,6 +160,7 @@ impl Exchange {
         self: &Arc<Self>,
         terms: &Arc<Terms>,
         id: TensorId,
+        said: Option<&Reference>,
         selection: &Selection,
         gather: &Arc<Gather<Taken>>,
         index: usize,
@@ -165,6 +169,10 @@ impl Exchange {
             Ok(taken) => taken,
             Err(failure) => return gather.put(index, Err(failure)),
         };
+        if let Some(Err(failure)) = said.map(|reference| is_of(reference, &taken.tensor)) {
+            self.untake(terms.by, &taken);
+            return gather.put(index, Err(failure));
+        }
         let gather = Arc::clone(gather);
         self.select(terms, taken, selection, move |outcome| gather.put(index, outcome));
     }

@@ -46,7 +46,7 @@ impl Exchange {
         for (index, target) in request.targets.into_iter().enumerate() {
             match self.meant(target) {
                 Err(failure) => gather.put(index, Err(failure)),
-                Ok(Meant::Here(id)) => gather.put(index, self.store.description(caller.holder, id)),
+                Ok(Meant::Here(id, _)) => gather.put(index, self.store.description(caller.holder, id)),
                 Ok(Meant::There(reference)) => {
                     remote.entry(reference.peer().clone()).or_default().push((index, reference));
                 }

@@ -141,7 +141,7 @@ impl Exchange {
             return None;
         }
         if let Some(taken) = self.store.lease_copy(fetch.terms.by, &fetch.reference) {
-            let fits = |taken: Taken| match is_of(&fetch.reference, &taken.tensor.descriptor.layout) {
+            let fits = |taken: Taken| match is_of(&fetch.reference, &taken.tensor) {
                 Ok(()) => Ok(taken),
                 Err(failure) => {
                     self.untake(fetch.terms.by, &taken);

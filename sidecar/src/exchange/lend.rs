@@ -13,9 +13,11 @@ use super::describe::describe_result;
 use super::fetch::{Fetch, Fetching, Waiting};
 use super::neighbours::Word;
 use super::target::Meant;
+use super::transfer::is_of;
 use super::{Exchange, serve};
 use crate::cancel::Cancel;
 use crate::peer::{Aided, AskedLoan, PeerKey};
+use crate::store::Tensor;
 
 /// What a fetch of a whole tensor is to the neighbours.
 #[derive(Debug, Default)]
@@ -220,7 +222,8 @@ impl Exchange {
             fetches.get_mut(reference).map_or(Word::No, |fetching| fetching.stage.word(&self.me().peer, from))
         };
         // Behind the look at what is coming: what is here now was coming before.
-        let is_ours = |id| self.store.sealed(None, id).is_ok_and(|tensor| !tensor.block.is_foreign());
+        let is_it = |tensor: Arc<Tensor>| !tensor.block.is_foreign() && is_of(reference, &tensor).is_ok();
+        let is_ours = |id| self.store.sealed(None, id).is_ok_and(is_it);
         if self.store.copy_of(reference).is_some_and(is_ours) { Word::Here } else { coming }
     }
 
@@ -228,7 +231,7 @@ impl Exchange {
     fn of_others(&self, target: v1::Target) -> Result<Reference, Failure> {
         match self.meant(target)? {
             Meant::There(reference) => Ok(reference),
-            Meant::Here(_) | Meant::Named(..) => {
+            Meant::Here(..) | Meant::Named(..) => {
                 let message = "copies are asked for by the references of other peers' tensors";
                 Err(Failure::new(Reason::InvalidArgument, message))
             }

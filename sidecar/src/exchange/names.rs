@@ -51,7 +51,7 @@ impl Exchange {
     /// A target that must be a tensor of this peer.
     fn owned(&self, target: Option<&v1::Target>) -> Result<TensorId, Failure> {
         match self.meant(target.cloned().unwrap_or_default())? {
-            Meant::Here(id) => Ok(id),
+            Meant::Here(id, _) => Ok(id),
             Meant::There(reference) => self.own(&reference),
             Meant::Named(peer, name) if peer.as_ref().is_none_or(|p| *p == self.me().peer) => {
                 self.store.find(name.as_str()).ok_or_else(|| self.store.no_such_name(&name))

@@ -58,7 +58,8 @@ impl Serve for Exchange {
         self.may_leave(from, asked.resumed)?;
         let slot = self.slots.lock().of(from);
         let taken = self.store.lease(Holder::Peer(slot), None, TensorId(asked.id))?;
-        let mut served = served(&taken.tensor, &asked.selection, asked.bytes);
+        let stated = is_stated(&taken.tensor, asked.stored);
+        let mut served = stated.and_then(|()| served(&taken.tensor, &asked.selection, asked.bytes));
         match &mut served {
             Ok(served) => {
                 let Asked { id, bytes, lost, .. } = asked;
@@ -105,20 +106,23 @@ impl Serve for Exchange {
         self.sources.left(id, from, holds);
     }
 
-    fn small(&self, from: &PeerKey, ids: &[u64], answer: &mut SmallAnswer) {
+    fn small(&self, from: &PeerKey, asked: &v1::PullMany, answer: &mut SmallAnswer) {
+        let v1::PullMany { ids, stored } = asked;
         if let Err(failure) = self.may_leave(from, false) {
             return ids.iter().for_each(|_| answer.failed(&failure));
         }
-        for batch in ids.chunks(SMALL_BATCH) {
+        for (first, batch) in (0..).step_by(SMALL_BATCH).zip(ids.chunks(SMALL_BATCH)) {
             if answer.is_full() {
                 batch.iter().for_each(|_| answer.does_not_fit());
                 continue;
             }
             let tensors = self.store.all_sealed(batch);
             answer.expect(batch.len(), tensors.iter().flatten().map(|tensor| tensor.encoded.len()).sum());
-            for tensor in &tensors {
+            for (index, tensor) in (first..).zip(&tensors) {
                 match tensor {
-                    Ok(tensor) => small(tensor, answer).unwrap_or_else(|failure| answer.failed(&failure)),
+                    Ok(tensor) => is_stated(tensor, stored.get(index).copied())
+                        .and_then(|()| small(tensor, answer))
+                        .unwrap_or_else(|failure| answer.failed(&failure)),
                     Err(failure) => answer.failed(failure),
                 }
             }
@@ -176,7 +180,7 @@ impl Exchange {
     fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
             Err(failure) => Err(failure.clone()),
-            Ok(Meant::Here(id)) => self.store.description(None, *id),
+            Ok(Meant::Here(id, _)) => self.store.description(None, *id),
             Ok(Meant::There(reference)) => Err(Failure::new(
                 Reason::NotOwned,
                 format!("{reference} is not this peer's; ask {}", reference.peer()),
@@ -219,7 +223,7 @@ impl Exchange {
                 return;
             }
             let describe = |target: Result<Meant, Failure>| match target? {
-                Meant::Here(id) => store.description(None, id),
+                Meant::Here(id, _) => store.description(None, id),
                 Meant::There(reference) => {
                     Err(Failure::new(Reason::NotOwned, format!("{reference} is not this peer's")))
                 }
@@ -265,6 +269,19 @@ fn small_length(tensor: &Tensor) -> Result<usize, Failure> {
         let why = format!("{bytes} bytes do not travel inside a message; pull them");
         Failure::new(Reason::TooLarge, why)
     })
+}
+
+/// Whether a tensor has as many bytes as its reference states, where the reader says that. What travels is packed, so that only the
+/// owner can tell.
+fn is_stated(tensor: &Tensor, stored: Option<u64>) -> Result<(), Failure> {
+    let ours = tensor.reference.bytes();
+    match stored {
+        Some(stated) if stated != ours => {
+            let message = format!("the tensor has {ours} bytes here, and its reference states {stated}");
+            Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Puts a small tensor into an answer.
@@ -336,7 +353,7 @@ pub(super) fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
 fn name_of(meant: &Meant) -> Option<&TensorName> {
     match meant {
         Meant::Named(_, name) => Some(name),
-        Meant::Here(_) | Meant::There(_) => None,
+        Meant::Here(..) | Meant::There(_) => None,
     }
 }
 

@@ -98,11 +98,13 @@ impl Exchange {
             Err(failure) => return self.none_arrives(many, &failure),
         };
         let exchange = Arc::clone(self);
-        let ids = many.firsts.iter().map(|first| first.fetch.reference.id()).collect();
+        let wanted = || many.firsts.iter().map(|first| &first.fetch.reference);
+        let (ids, stored) = wanted().map(|wanted| (wanted.id(), wanted.bytes())).unzip();
+        let asked = v1::PullMany { ids, stored };
         let (peer, incarnation, deadline) = (many.peer.clone(), many.incarnation, many.deadline);
         let begun = Instant::now();
         // Others may have come to wait for some of them: they go on until their deadline.
-        peers.pull_small(&peer, Some(incarnation), ids, deadline, move |outcome| match outcome {
+        peers.pull_small(&peer, Some(incarnation), asked, deadline, move |outcome| match outcome {
             Ok(all) => exchange.small_arrived(many, all, begun.elapsed().as_secs_f64()),
             Err(failure) => exchange.none_arrives(many, &failure),
         });

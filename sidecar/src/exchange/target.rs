@@ -13,8 +13,8 @@ use super::Exchange;
 /// A target, proven.
 #[derive(Debug, Clone)]
 pub(super) enum Meant {
-    /// A tensor of this peer's present incarnation.
-    Here(TensorId),
+    /// A tensor of this peer's present incarnation; and what is said of it, where a reference says that.
+    Here(TensorId, Option<Reference>),
     /// A tensor that another peer owns.
     There(Reference),
     /// A name: of one peer, or of whichever has it.
@@ -41,7 +41,7 @@ impl Exchange {
         use v1::target::Kind;
         match target.kind {
             None => Err(Failure::new(Reason::InvalidArgument, "a target needs a reference, an id or a name")),
-            Some(Kind::Id(id)) => Ok(Meant::Here(TensorId(id))),
+            Some(Kind::Id(id)) => Ok(Meant::Here(TensorId(id), None)),
             Some(Kind::Name(name)) => {
                 let name = TensorName::new(&name)
                     .map_err(|e| Failure::new(Reason::InvalidArgument, e.to_string()).with("name", &name))?;
@@ -52,7 +52,7 @@ impl Exchange {
                 self.check_exchange(&reference)?;
                 if self.store.is_ours(&reference) {
                     self.check_incarnation(&reference)?;
-                    return Ok(Meant::Here(TensorId(reference.id())));
+                    return Ok(Meant::Here(TensorId(reference.id()), Some(reference)));
                 }
                 Ok(Meant::There(reference))
             }

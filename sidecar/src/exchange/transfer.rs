@@ -23,7 +23,7 @@ use super::lend::Stage;
 use super::target::target_of;
 use crate::metrics::label::ChecksumPlace;
 use crate::peer::{Paths, PeerKey, PullOrder, Pulled, Receipt};
-use crate::store::Wish;
+use crate::store::{Tensor, Wish};
 
 /// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
 const SUM_AT_ONCE: u64 = 256 << 10;
@@ -148,6 +148,7 @@ impl Exchange {
             id: fetch.reference.id(),
             selection: fetch.selection.clone(),
             bytes,
+            stored: Some(fetch.reference.bytes()),
             landing,
             deadline: fetch.terms.deadline,
             transport: fetch.transport,
@@ -286,11 +287,12 @@ impl Exchange {
     }
 }
 
-/// Whether a tensor is what a reference says of it.
-pub(super) fn is_of(reference: &Reference, layout: &Layout) -> Result<(), Failure> {
-    match layout.dtype() == reference.dtype() && reference.shape().matches(layout.shape()) {
+/// Whether a tensor that is here is what a reference says of it. Its own reference knows how it lies at its owner, which a copy's layout
+/// does not.
+pub(super) fn is_of(reference: &Reference, tensor: &Tensor) -> Result<(), Failure> {
+    match reference.says_as(&tensor.reference) {
         true => Ok(()),
-        false => Err(mismatch(reference, layout)),
+        false => Err(mismatch(reference, &tensor.descriptor.layout)),
     }
 }
 

@@ -67,8 +67,24 @@ impl Identity {
         Identity::of(&KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
     }
 
+    /// One whose certificate is valid from the first day of one year to that of another, if anybody looks.
+    ///
+    /// # Panics
+    /// Where there is no such identity.
+    #[cfg(test)]
+    pub(crate) fn valid_in((first, last): (i32, i32)) -> Identity {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.not_before = rcgen::date_time_ymd(first, 1, 1);
+        params.not_after = rcgen::date_time_ymd(last, 1, 1);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        Identity::certified(&key, params).unwrap()
+    }
+
     fn of(key: &KeyPair) -> Result<Identity, rcgen::Error> {
-        let mut params = CertificateParams::new(Vec::new())?;
+        Identity::certified(key, CertificateParams::new(Vec::new())?)
+    }
+
+    fn certified(key: &KeyPair, mut params: CertificateParams) -> Result<Identity, rcgen::Error> {
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "tensorlane peer");
         let cert = params.self_signed(key)?.der().clone();

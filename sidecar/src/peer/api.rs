@@ -225,6 +225,8 @@ pub struct Asked {
     pub selection: Selection,
     /// How many packed bytes the peer expects that to be.
     pub bytes: u64,
+    /// The byte length of the whole tensor as its reference states it, where the peer says that.
+    pub stored: Option<u64>,
     /// It goes on with a pull that a lost connection interrupted, for which it still has its lease.
     pub resumed: bool,
     /// The reader takes the bytes from others, too.
@@ -258,8 +260,9 @@ pub trait Serve: Send + Sync {
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound);
     /// A pull that spreads is over; whether the reader has the tensor now. Its lease ends by [`Serve::done`], as always.
     fn left(&self, from: &PeerKey, id: u64, holds: bool);
-    /// Small tensors at once: `answer` gets an outcome for each id, in order. They hold no lease.
-    fn small(&self, from: &PeerKey, ids: &[u64], answer: &mut SmallAnswer);
+    /// Small tensors at once: `answer` gets an outcome for each id, in order. They hold no lease. `stored` is as in [`Asked`], of
+    /// each or of none.
+    fn small(&self, from: &PeerKey, asked: &v1::PullMany, answer: &mut SmallAnswer);
     /// Gives our copy of another peer's tensor, as it lies, to a peer of this node, which then maps it. A lease that it says is
     /// ended by one [`Serve::done`].
     ///
@@ -292,6 +295,8 @@ pub struct PullOrder {
     pub selection: Selection,
     /// How many packed bytes that is.
     pub bytes: u64,
+    /// The byte length of the whole tensor as its reference states it: the owner refuses another one than its own.
+    pub stored: Option<u64>,
     /// Where they go: of exactly that length.
     pub landing: Landing,
     /// When to give up.

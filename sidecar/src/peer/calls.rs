@@ -46,6 +46,8 @@ pub(super) struct PullCall {
     pub(super) id: u64,
     pub(super) selection: Selection,
     pub(super) bytes: u64,
+    /// The byte length of the whole tensor as its reference states it.
+    pub(super) stored: Option<u64>,
     /// The transport that was chosen for it.
     pub(super) transport: Transport,
     /// The way that its bytes come on the present connection.
@@ -131,7 +133,7 @@ pub(super) enum Kind {
     Aid(Box<AidCall>),
     Map(Box<MapCall>),
     Small {
-        ids: Vec<u64>,
+        asked: v1::PullMany,
         done: Option<SmallDone>,
     },
     Inquire {
@@ -182,9 +184,9 @@ impl Call {
                 let from = if pull.way == Way::Stream { pull.landed } else { 0 };
                 let way = v1::Way::from(pull.way).into();
                 let (spreads, lost) = (pull.spreads(), pull.lost.iter().map(lost::life).collect());
-                let (id, bytes, ahead) = (pull.id, pull.bytes, pull.ahead.spans());
-                let message =
-                    v1::Pull { id, selection, from, bytes, way, spreads, lost, ahead, ..v1::Pull::default() };
+                let (id, bytes, stored, ahead) = (pull.id, pull.bytes, pull.stored, pull.ahead.spans());
+                let asked = v1::Pull { id, selection, from, bytes, way, stored, ..v1::Pull::default() };
+                let message = v1::Pull { spreads, lost, ahead, ..asked };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
             Kind::Aid(aid) => frame::encode(PeerKind::Pull.into(), 0, self.number, &aid.message()),
@@ -194,10 +196,7 @@ impl Call {
                 let message = v1::Pull { id: map.id, bytes: map.bytes, way, owner, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
-            Kind::Small { ids, .. } => {
-                let message = v1::PullMany { ids: ids.clone() };
-                frame::encode(PeerKind::PullMany.into(), 0, self.number, &message)
-            }
+            Kind::Small { asked, .. } => frame::encode(PeerKind::PullMany.into(), 0, self.number, asked),
             Kind::Inquire { message, .. } => frame::encode(PeerKind::Inquire.into(), 0, self.number, message),
         }
     }
@@ -437,6 +436,7 @@ impl PullCall {
             id,
             selection,
             bytes,
+            stored: None,
             transport,
             way: Way::Stream,
             opened: false,

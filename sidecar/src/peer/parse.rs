@@ -244,7 +244,7 @@ mod tests {
         let mut stream = Vec::new();
         for (call, size) in sizes.iter().enumerate() {
             let ids = vec![7; usize::from(*size) / 8];
-            let frame = v1::PullMany { ids };
+            let frame = v1::PullMany { ids, stored: Vec::new() };
             tensorlane_proto::frame::encode_into(
                 &mut stream,
                 PeerKind::PullMany.into(),
@@ -286,8 +286,10 @@ mod tests {
 
     #[test]
     fn a_body_is_collected_where_the_one_before_was_until_a_frame_comes_whole() {
-        let frame =
-            |ids| tensorlane_proto::frame::encode(PeerKind::PullMany.into(), 0, 1, &v1::PullMany { ids });
+        let frame = |ids| {
+            let many = v1::PullMany { ids, stored: Vec::new() };
+            tensorlane_proto::frame::encode(PeerKind::PullMany.into(), 0, 1, &many)
+        };
         let large = frame(vec![7; 10_000]);
         let (mut parser, mut places) = (FrameParser::new(PEER_BODY_MAX), Places::default());
         for piece in large.chunks(1000).chain(large.chunks(700)) {

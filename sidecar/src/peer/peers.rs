@@ -163,7 +163,7 @@ impl Peers {
         order: PullOrder,
         done: impl FnOnce(Result<super::Pulled, PullFailed>) + Send + 'static,
     ) -> CallHandle {
-        let PullOrder { id, selection, bytes, landing, deadline, transport, growth, blamed } = order;
+        let PullOrder { id, selection, bytes, stored, landing, deadline, transport, growth, blamed } = order;
         let done = self.measuring(peer, transport, bytes, Box::new(done));
         if landing.len() != bytes {
             let message = format!("a landing of {} bytes cannot take {bytes}", landing.len());
@@ -172,6 +172,7 @@ impl Peers {
             return CallHandle { call: None };
         }
         let mut call = PullCall::new((id, selection, bytes), transport, landing, growth, done);
+        call.stored = stored;
         let altered = |peer| LostHolder { peer, why: Some(HolderLost::Altered) };
         call.lost = blamed.into_iter().take(LOST_MAX).map(altered).collect();
         self.call(peer, expected, deadline, Kind::Pull(Box::new(call)))
@@ -207,17 +208,17 @@ impl Peers {
         &self,
         peer: &PeerName,
         expected: Option<Incarnation>,
-        ids: Vec<u64>,
+        asked: v1::PullMany,
         deadline: Instant,
         done: impl FnOnce(Result<Vec<PulledSmall>, Failure>) + Send + 'static,
     ) -> CallHandle {
         let done: SmallDone = Box::new(done);
-        if ids.len() > ITEMS_MAX {
-            let message = format!("{} tensors in one request; {ITEMS_MAX} is the limit", ids.len());
+        if asked.ids.len() > ITEMS_MAX {
+            let message = format!("{} tensors in one request; {ITEMS_MAX} is the limit", asked.ids.len());
             done(Err(Failure::new(Reason::TooLarge, message)));
             return CallHandle { call: None };
         }
-        self.call(peer, expected, deadline, Kind::Small { ids, done: Some(done) })
+        self.call(peer, expected, deadline, Kind::Small { asked, done: Some(done) })
     }
 
     /// Asks what a peer knows of tensors.

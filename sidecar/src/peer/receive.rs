@@ -234,7 +234,7 @@ impl<'a> Receiver<'a> {
         check_descriptors(&message).map_err(|_| malformed(header))?;
         let mut state = self.link.peer.state.lock();
         match state.answered(header.call, PeerKind::PullMany, self.link.id).map(|call| &call.kind) {
-            Some(Kind::Small { ids, .. }) if ids.len() == message.tensors.len() => {}
+            Some(Kind::Small { asked, .. }) if asked.ids.len() == message.tensors.len() => {}
             Some(_) => return Err(malformed(header)),
             None => return Err(out_of_place(PeerKind::PullMany)),
         }

@@ -238,7 +238,7 @@ fn open(
     spreads: bool,
 ) -> Result<Opened, Failure> {
     let lost = lost_of(&asked.lost);
-    let v1::Pull { id, selection, from, bytes, ahead, .. } = asked;
+    let v1::Pull { id, selection, from, bytes, stored, ahead, .. } = asked;
     let selection = wire::selection(selection)?;
     let ahead = Ahead::told(&ahead, from, bytes).filter(|_| from <= bytes).ok_or_else(|| {
         let message =
@@ -246,7 +246,8 @@ fn open(
         Failure::new(Reason::InvalidArgument, message)
     })?;
     let key = link.key();
-    let mut served = shared.serve.open(&key, &Asked { id, selection, bytes, resumed, spreads, lost })?;
+    let asked = Asked { id, selection, bytes, stored, resumed, spreads, lost };
+    let mut served = shared.serve.open(&key, &asked)?;
     let ours = served.descriptor.layout.bytes();
     if ours != bytes {
         shared.serve.done(&key, id);
@@ -435,12 +436,13 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
 }
 
 fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {
-    if asked.ids.len() > ITEMS_MAX {
+    let is_stated = asked.stored.is_empty() || asked.stored.len() == asked.ids.len();
+    if asked.ids.len() > ITEMS_MAX || !is_stated {
         return Err(FrameError::Malformed(header.kind).into());
     }
     let call = header.call;
     if !link.outbox.is_late() {
-        link.submit_gathered(small_answer(shared, link, call, &asked.ids));
+        link.submit_gathered(small_answer(shared, link, call, &asked));
         give_way();
         return Ok(());
     }
@@ -449,14 +451,14 @@ fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullM
     }
     let (shared, answering) = (Arc::clone(shared), Arc::downgrade(link));
     link.outbox.submit_late(Box::new(move || {
-        answering.upgrade().map(|link| small_answer(&shared, &link, call, &asked.ids)).unwrap_or_default()
+        answering.upgrade().map(|link| small_answer(&shared, &link, call, &asked)).unwrap_or_default()
     }));
     Ok(())
 }
 
-fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, ids: &[u64]) -> Gathered {
-    let mut answer = SmallAnswer::new(ids.len());
-    shared.serve.small(&link.key(), ids, &mut answer);
+fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::PullMany) -> Gathered {
+    let mut answer = SmallAnswer::new(asked.ids.len());
+    shared.serve.small(&link.key(), asked, &mut answer);
     let (frame, bytes) = answer.into_frame(call);
     count_out(&shared.counters, &link.peer, bytes);
     frame

@@ -102,8 +102,17 @@ impl World {
         let (deadline, transport) = (std::time::Instant::now() + time, one.transport);
         let growth = blamed.is_empty().then(Growth::new);
         let selection = Selection::All;
-        let order =
-            PullOrder { id: ID, selection, bytes: BYTES, landing, deadline, transport, growth, blamed };
+        let order = PullOrder {
+            id: ID,
+            selection,
+            bytes: BYTES,
+            stored: None,
+            landing,
+            deadline,
+            transport,
+            growth,
+            blamed,
+        };
         let (tell, told) = std::sync::mpsc::channel();
         one.peers.pull(&name("a"), None, order, move |outcome| {
             let _ = tell.send(outcome);

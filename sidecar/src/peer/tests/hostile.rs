@@ -298,7 +298,7 @@ fn every_frame_that_may_not_be_ends_the_connection_with_its_reason() {
         ("a chunk that nobody asked for", "out_of_place", [chunk(8), vec![0; 8]].concat()),
         ("a PullDone that is an answer", "out_of_place", message(PeerKind::PullDone, REPLY, 7, &[])),
         ("more small tensors than are allowed", "malformed", {
-            frame::encode(kind(PeerKind::PullMany), 0, 1, &v1::PullMany { ids: vec![1; 4097] })
+            frame::encode(kind(PeerKind::PullMany), 0, 1, &many(&[1; 4097]))
         }),
     ];
     for (what, label, bytes) in cases {

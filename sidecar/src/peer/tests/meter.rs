@@ -1,5 +1,7 @@
-//! Counts what a proxy carries in one direction, and says where that is to fail: at a byte, and not where what happened to be
-//! read with it ends.
+//! Counts what a proxy carries in one direction, and says where that is to stand still or to fail: to fail at a byte, and not where
+//! what happened to be read with it ends.
+
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -12,6 +14,17 @@ pub(crate) struct Wire {
     pub(crate) lanes: Meter,
     /// Over datagrams.
     pub(crate) datagrams: Meter,
+    stop: Mutex<Stop>,
+}
+
+/// Where a wire stands still. Datagrams do not.
+#[derive(Default)]
+struct Stop {
+    at: Option<u64>,
+    /// Readers that have something which must wait.
+    stuck: u64,
+    /// Nothing is carried any more.
+    over: bool,
 }
 
 /// Counts bytes, and fails once where it is told to.
@@ -23,6 +36,47 @@ struct Count {
     carried: u64,
     fails_after: Option<u64>,
     failures: u64,
+}
+
+impl Wire {
+    /// So many more bytes come through, and what comes behind them, or is read with the last of them, waits.
+    pub(crate) fn stop_after(&self, more: u64) {
+        self.stop.lock().at = Some(self.all.carried() + more);
+    }
+
+    pub(crate) fn go_on(&self) {
+        self.stop.lock().at = None;
+    }
+
+    /// Whether something waits.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stop.lock().stuck > 0
+    }
+
+    /// Whatever waits is lost.
+    pub(super) fn end(&self) {
+        self.stop.lock().over = true;
+    }
+
+    /// Before bytes are carried: waits where the wire stands still. False: they are lost.
+    pub(super) fn await_turn(&self, bytes: u64) -> bool {
+        let mut waits = false;
+        loop {
+            let mut stop = self.stop.lock();
+            let must_wait = !stop.over && stop.at.is_some_and(|at| self.all.carried() + bytes > at);
+            match (waits, must_wait) {
+                (false, true) => stop.stuck += 1,
+                (true, false) => stop.stuck -= 1,
+                _ => {}
+            }
+            waits = must_wait;
+            if !must_wait {
+                return !stop.over;
+            }
+            drop(stop);
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Meter {

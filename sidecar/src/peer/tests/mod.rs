@@ -2,13 +2,16 @@
 
 mod copied;
 mod datagrams;
+mod dated;
 mod fanout;
 mod faults;
 mod hostile;
 mod keys;
 mod meter;
+mod node_wire;
 mod proxy;
 mod quic;
+mod resumed;
 mod rotation;
 mod shm;
 mod transfer;

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::datagrams::{Datagrams, Taps};
 use super::meter::Wire;
+use super::node_wire::NodeWires;
 
 /// Carries bytes between whoever connects and `to`; can cut, and flip bits.
 pub(crate) struct Proxy {
@@ -18,6 +19,8 @@ pub(crate) struct Proxy {
     controls: Controls,
     /// Those of QUIC.
     pub(crate) datagrams: Arc<Datagrams>,
+    /// What the dialing side says at the other one's socket on their node, where it is put between.
+    pub(crate) node: Arc<NodeWires>,
     listener: TcpListener,
     threads: Vec<JoinHandle<()>>,
 }
@@ -79,7 +82,8 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let (accepting, shared) = (listener.try_clone().unwrap(), controls.clone());
         let thread = std::thread::spawn(move || shared.accept(&accepting, to));
-        Self { address, controls, datagrams, listener, threads: vec![thread, out, back] }
+        let node = NodeWires::new(controls.taps());
+        Self { address, controls, datagrams, node, listener, threads: vec![thread, out, back] }
     }
 
     pub(crate) fn cut(&self) {
@@ -166,6 +170,7 @@ impl Controls {
         let out = std::thread::spawn(move || {
             pump(from, to, |bytes| match controls.hold.load(Ordering::SeqCst) {
                 true => Carry::Drop,
+                false if !controls.out.await_turn(bytes.len() as u64) => Carry::Drop,
                 false => controls.fail(&controls.out, bytes.len() as u64, first).1.unwrap_or(Carry::On),
             });
         });
@@ -205,7 +210,7 @@ impl Controls {
         while self.stall.load(Ordering::SeqCst) {
             std::thread::park_timeout(std::time::Duration::from_millis(1));
         }
-        if self.hold.load(Ordering::SeqCst) {
+        if self.hold.load(Ordering::SeqCst) || !self.back.await_turn(bytes.len() as u64) {
             return Carry::Drop;
         }
         let (before, fails) = self.fail(&self.back, bytes.len() as u64, first);
@@ -265,6 +270,8 @@ fn pump(mut from: TcpStream, mut to: TcpStream, mut each: impl FnMut(&mut [u8]) 
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.stall.store(false, Ordering::SeqCst);
+        [&self.back, &self.out].into_iter().for_each(|wire| wire.end());
+        self.node.end();
         let _ = socket2::SockRef::from(&self.listener).shutdown(Shutdown::Both);
         self.cut();
         self.datagrams.end();

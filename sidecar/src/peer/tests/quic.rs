@@ -159,7 +159,7 @@ fn get_until_datagrams_end(dials: bool, n: u64, comes: bool) {
 }
 
 /// A QUIC client with a key of its own.
-struct Stranger {
+pub(super) struct Stranger {
     door: Arc<Door>,
     until: Instant,
 }
@@ -195,14 +195,14 @@ impl Stranger {
         taken.unwrap()
     }
 
-    fn new(identity: &crate::identity::Identity) -> Self {
+    pub(super) fn new(identity: &crate::identity::Identity) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let door = Door::open(socket, &keys::keys(identity), Duration::from_secs(60)).unwrap();
         Self { door, until: Instant::now() + PATIENCE * 3 }
     }
 
     /// Says a first frame on a first stream; whether the connection is closed upon it.
-    fn is_refused(&self, at: &One, hello: &v1::LaneHello) -> bool {
+    pub(super) fn is_refused(&self, at: &One, hello: &v1::LaneHello) -> bool {
         let connecting = self.door.connect(at.peers.bound_address()).unwrap();
         let frame = frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
         let closed = self.door.within(self.until, async {
@@ -225,7 +225,7 @@ impl Drop for Stranger {
 }
 
 /// What proves that a QUIC connection is of a control connection.
-fn hello(key: &LaneKey, role: Role) -> v1::LaneHello {
+pub(super) fn hello(key: &LaneKey, role: Role) -> v1::LaneHello {
     let name = LaneName { number: 0, serves: false };
     v1::LaneHello {
         nonce: vec![7; 32].into(),

@@ -252,7 +252,7 @@ fn what_was_asked_for_on_the_control_connection_is_not_answered_at_the_nodes_soc
 #[test]
 fn a_frame_that_has_no_place_at_the_nodes_socket_ends_the_talk_and_not_the_connection() {
     let Pair { a, b, node: _node, .. } = pair();
-    let many = frame::encode(PeerKind::PullMany.into(), 0, 9, &v1::PullMany { ids: vec![7] });
+    let many = frame::encode(PeerKind::PullMany.into(), 0, 9, &many(&[7]));
     let pull = |way: v1::Way| v1::Pull { id: 7, bytes: MIB, way: way.into(), ..v1::Pull::default() };
     let stream = frame::encode(PeerKind::Pull.into(), 0, 9, &pull(v1::Way::Stream));
     let nameless = frame::encode(PeerKind::Pull.into(), 0, 0, &pull(v1::Way::Shm));

@@ -129,6 +129,7 @@ fn a_landing_of_another_length_is_refused_before_anything_is_asked() {
         id: 1,
         selection: Selection::All,
         bytes: 11,
+        stored: None,
         landing,
         deadline: Instant::now() + PATIENCE,
         transport: Transport::Tcp,
@@ -187,7 +188,7 @@ fn thousands_of_calls_at_once_are_all_answered() {
     let (tell, told) = mpsc::channel();
     for _ in 0..5000 {
         let tell = tell.clone();
-        a.peers.pull_small(&name("b"), None, vec![1; 8], Instant::now() + PATIENCE, move |outcome| {
+        a.peers.pull_small(&name("b"), None, many(&[1; 8]), Instant::now() + PATIENCE, move |outcome| {
             let _ = tell.send(outcome.unwrap().len());
         });
     }

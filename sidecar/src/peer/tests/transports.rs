@@ -1,4 +1,7 @@
-//! What every way of bringing bytes must do, run over all of them. A new one is a line in [`WAYS`].
+//! What every way of getting a tensor must do, run over all of them. A new one is a line in [`WAYS`].
+//!
+//! Parts of tensors are asked for here where the bytes travel. A map is always one of the whole: the view of it, or the rows that are
+//! packed out of it, are made above (`exchange::acquire`), and tried in `netns_transports` and `netns_shared_node`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,14 +10,18 @@ use std::time::{Duration, Instant};
 use tensorlane_proto::frame::PEER_VERSION;
 use tensorlane_proto::{Failure, Range, Reason, Selection, Transport};
 
+use self::get::{Got, Step};
+pub(super) use self::pair::Pair;
 use super::proxy::Proxy;
 use super::world::*;
 use crate::peer::transport::shm::AT_NODE_SINCE;
-use crate::peer::{FallBack, LanesConfig, MapFailed, Path, Way as Taken};
+use crate::peer::{FallBack, LanesConfig, Path, Way as Taken};
 
 mod broken;
 mod fallback;
+mod get;
 mod hurt;
+mod pair;
 mod steps;
 mod summed;
 
@@ -35,9 +42,15 @@ impl Way {
         self.maps.is_none()
     }
 
-    /// Whether a pull needs the connection: maps are asked for at the node's socket where both ends can.
-    fn is_asked_on_it(&self) -> bool {
-        self.maps.is_none_or(|version| version < AT_NODE_SINCE)
+    /// The points at which something is done to a get. What lands is in the middle for a while; of a map there are the few bytes
+    /// that are said of it, and the segment that goes with some of them.
+    fn steps(&self) -> Vec<Step> {
+        let said = [0, 16, 48, 80, 96, 112, 160];
+        let middle: Vec<Step> = match self.lands() {
+            true => [Step::Answered(0)].into_iter().chain((0..10).map(Step::Landed)).collect(),
+            false => said.into_iter().map(Step::Answered).collect(),
+        };
+        [Step::Asking].into_iter().chain(middle).collect()
     }
 }
 
@@ -72,79 +85,32 @@ const WAYS: [Way; 7] = [
     Way { counted: "quic", name: "two lanes on QUIC", lanes: LanesConfig { quic: 2, ..NONE }, maps: None },
 ];
 
-/// Two peers with a connection between them, which `a` dialed through the proxy.
-pub(super) struct Pair {
-    table: Arc<Table>,
-    pub(super) a: One,
-    pub(super) b: One,
-    pub(super) proxy: Proxy,
-    way: &'static Way,
-    node: tempfile::TempDir,
-}
-
-impl Pair {
-    pub(super) fn new(way: &'static Way) -> Self {
-        let table = Arc::new(Table::default());
-        let dir = tempfile::tempdir().unwrap();
-        let node = || (!way.lands()).then(|| dir.path().to_owned());
-        let version = way.maps.unwrap_or(PEER_VERSION);
-        let b = Start { lanes: way.lanes, node: node(), version, ..Start::new("b") }.start(&table);
-        let proxy = Proxy::new(b.peers.bound_address());
-        table.list("b", proxy.address, b.fingerprint);
-        let listed = Some(nowhere());
-        let a = Start { listed, lanes: way.lanes, node: node(), version, ..Start::new("a") }.start(&table);
-        until("a reached b through the proxy", || {
-            let _ = a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
-            a.peers.is_connected(&name("b")) && b.peers.is_connected(&name("a"))
-        });
-        let pair = Self { table, a, b, proxy, way, node: dir };
-        until("they have met, if they are to", || way.lands() || (pair.a.shares("b") && pair.b.shares("a")));
-        pair
-    }
-
-    /// All bytes of a tensor, in this way; or in the next best one, as the verbs do where it is lost.
-    fn get(&self, reader: &One, from: &str, id: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
-        if self.way.lands() {
-            return reader.get(from, id, bytes);
-        }
-        match reader.mapped(from, id, bytes) {
-            Ok(block) => {
-                assert!(block.is_foreign() || bytes == 0);
-                Ok(block.chunk(0..bytes).unwrap().to_vec())
-            }
-            Err(MapFailed::Owner(failure)) => Err(failure),
-            Err(MapFailed::Way(_)) => reader.get(from, id, bytes),
-        }
-    }
-
-    /// Nothing is left of anything.
-    pub(super) fn assert_over(&self) {
-        let name = self.way.name;
-        until(&format!("{name}: all leases have ended"), || {
-            self.a.twin.leased() == 0 && self.b.twin.leased() == 0
-        });
-        self.a.assert_free();
-        self.b.assert_free();
-    }
-
-    /// The reader, the owner and its name, in both directions.
-    pub(super) fn both_ways(&self) -> [(&One, &One, &'static str); 2] {
-        [(&self.a, &self.b, "b"), (&self.b, &self.a, "a")]
+/// For every way.
+fn for_every(case: impl Fn(Pair)) {
+    for way in &WAYS {
+        case(Pair::new(way));
     }
 }
 
-/// For the ways that bring bytes.
-fn for_all(case: impl Fn(Pair)) {
+/// For the ways in which bytes travel: what happens to bytes on their way happens to no other.
+fn for_all_that_land(case: impl Fn(Pair)) {
     for way in WAYS.iter().filter(|way| way.lands()) {
         case(Pair::new(way));
     }
 }
 
-/// For these, and for the one that brings none.
-fn for_every(case: impl Fn(Pair)) {
-    for way in &WAYS {
-        case(Pair::new(way));
-    }
+/// For every point of every way, in both directions. Each waits most of its time, so all ways are tried at once.
+fn at_every_step(case: impl Fn(Pair, Step, bool) + Sync) {
+    let case = &case;
+    std::thread::scope(|scope| {
+        for way in &WAYS {
+            scope.spawn(move || {
+                for step in way.steps() {
+                    [false, true].into_iter().for_each(|turned| case(Pair::new(way), step, turned));
+                }
+            });
+        }
+    });
 }
 
 #[test]
@@ -167,7 +133,7 @@ fn one_tensor_of_any_size_comes_whole_in_both_directions() {
 
 #[test]
 fn many_tensors_come_at_once_both_ways_empty_ones_among_them() {
-    for_all(|pair| {
+    for_every(|pair| {
         for id in 0..12 {
             for (one, seed) in [(&pair.a, 1000), (&pair.b, 2000)] {
                 let bytes = if id % 4 == 0 { 0 } else { (id % 5) * MIB + id };
@@ -176,17 +142,18 @@ fn many_tensors_come_at_once_both_ways_empty_ones_among_them() {
         }
         std::thread::scope(|scope| {
             for (reader, owner, from) in pair.both_ways() {
+                let pair = &pair;
                 scope.spawn(move || {
-                    let pulls: Vec<_> = (0..12)
-                        .map(|id| {
-                            (id, reader.pull(from, Some(1), id, Selection::All, owner.twin.bytes_of(id)))
-                        })
+                    let begun: Vec<_> = (0..12)
+                        .map(|id| (id, pair.begin(reader, from, id, owner.twin.bytes_of(id))))
                         .collect();
-                    for (id, (told, _, block)) in pulls {
-                        drop(told.recv_timeout(PATIENCE).unwrap().unwrap().landing);
-                        block.mark_sealed().unwrap();
-                        let same = block.chunk(0..block.len()).unwrap() == owner.own_bytes(id);
-                        assert!(same, "{}: tensor {id} from {from}", pair.way.name);
+                    for (id, get) in begun {
+                        let got = get.outcome().unwrap();
+                        assert!(
+                            got.bytes() == owner.own_bytes(id),
+                            "{}: tensor {id} from {from}",
+                            pair.way.name
+                        );
                     }
                 });
             }
@@ -197,7 +164,7 @@ fn many_tensors_come_at_once_both_ways_empty_ones_among_them() {
 
 #[test]
 fn selections_come_packed_and_nothing_else_of_the_tensor_does() {
-    for_all(|pair| {
+    for_all_that_land(|pair| {
         let (rows, width) = (2048, 4096);
         pair.b.twin.add(7, sealed(&pair.b.arena, rows * width, 1), rows);
         let whole = pair.b.own_bytes(7);
@@ -236,31 +203,40 @@ fn what_the_owner_refuses_fails_and_the_connection_is_as_good_as_before() {
 }
 
 #[test]
-fn the_way_that_the_bytes_came_is_told_with_the_pull() {
-    for_all(|pair| {
+fn the_way_that_a_tensor_came_is_told_with_it() {
+    for_every(|pair| {
         for (reader, owner, from) in pair.both_ways() {
             for bytes in [0, 17 * MIB + 5] {
                 owner.twin.add(7, sealed(&owner.arena, bytes, 1), 1);
-                let (told, _, block) = reader.pull(from, None, 7, Selection::All, bytes);
-                let pulled = told.recv_timeout(PATIENCE).unwrap().unwrap();
-                let [path] = pulled.paths.as_slice() else { panic!("{:?}", pulled.paths) };
-                assert_eq!((path.bytes, path.left), (bytes, None), "{}", pair.way.name);
-                let count = pair.way.lanes.count as u32;
-                match path.way {
-                    Taken::Lanes => assert!((1..=count).contains(&path.lanes), "{path:?}"),
-                    Taken::Quic => {
-                        assert!((1..=pair.way.lanes.quic as u32).contains(&path.lanes), "{path:?}");
-                        assert_eq!(pulled.transport, Transport::Quic);
-                    }
-                    Taken::Shm => panic!("{path:?}"),
-                    Taken::Stream => {
-                        let none = count == 0 && pair.way.lanes.quic == 0;
-                        assert!(path.lanes == 0 && (none || bytes == 0), "{path:?}");
-                    }
-                }
-                drop((pulled, block));
+                let before = bytes_in(reader);
+                let got = pair.begin(reader, from, 7, bytes).outcome().unwrap();
+                assert_told(pair.way, &got, bytes);
+                let came = bytes_in(reader) - before;
+                assert_eq!(came, if pair.way.lands() { bytes } else { 0 }, "{}", pair.way.name);
             }
         }
         pair.assert_over();
     });
+}
+
+fn assert_told(way: &Way, got: &Got, bytes: u64) {
+    let [path] = got.paths() else {
+        // A map has no ways within it.
+        return assert!(!way.lands() && got.is_mapped() == (bytes > 0), "{}", way.name);
+    };
+    assert!(way.lands() && !got.is_mapped());
+    assert_eq!((path.bytes, path.left), (bytes, None), "{}", way.name);
+    let count = way.lanes.count as u32;
+    match path.way {
+        Taken::Lanes => assert!((1..=count).contains(&path.lanes), "{path:?}"),
+        Taken::Quic => {
+            assert!((1..=way.lanes.quic as u32).contains(&path.lanes), "{path:?}");
+            assert_eq!(got.transport(), Transport::Quic);
+        }
+        Taken::Shm => panic!("{path:?}"),
+        Taken::Stream => {
+            let none = count == 0 && way.lanes.quic == 0;
+            assert!(path.lanes == 0 && (none || bytes == 0), "{path:?}");
+        }
+    }
 }

@@ -262,8 +262,7 @@ impl Serve for Twin {
         Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source, holders })
     }
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
-        let asked =
-            Asked { id, selection: Selection::All, bytes, resumed: false, spreads: false, lost: Vec::new() };
+        let asked = asked_whole(id, bytes);
         let served = self.open(from, &asked)?;
         match served.descriptor.layout.bytes() == bytes {
             true => Ok(served),
@@ -289,8 +288,7 @@ impl Serve for Twin {
         if pass != PASS {
             return Err(Failure::new(Reason::NotFound, "another pass"));
         }
-        let asked =
-            Asked { id, selection: Selection::All, bytes, resumed: false, spreads: false, lost: Vec::new() };
+        let asked = asked_whole(id, bytes);
         Ok(Aided { served: self.open(from, &asked)?, leased: Some(id) })
     }
     fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
@@ -320,9 +318,9 @@ impl Serve for Twin {
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;
     }
-    fn small(&self, _: &PeerKey, ids: &[u64], answer: &mut SmallAnswer) {
+    fn small(&self, _: &PeerKey, asked: &v1::PullMany, answer: &mut SmallAnswer) {
         let tensors = self.tensors.lock();
-        for id in ids {
+        for id in &asked.ids {
             let Some((block, layout)) = tensors.get(id) else {
                 answer.failed(&Failure::new(Reason::NotFound, "no such tensor"));
                 continue;
@@ -358,6 +356,17 @@ impl Serve for Twin {
     }
 }
 
+/// A question for all of a tensor.
+fn asked_whole(id: u64, bytes: u64) -> Asked {
+    let (selection, lost) = (Selection::All, Vec::new());
+    Asked { id, selection, bytes, stored: None, resumed: false, spreads: false, lost }
+}
+
+/// A question for small tensors of which nothing else is said.
+pub(crate) fn many(ids: &[u64]) -> v1::PullMany {
+    v1::PullMany { ids: ids.to_vec(), stored: Vec::new() }
+}
+
 /// One peer of a test.
 pub(crate) struct One {
     pub(crate) peers: Arc<Peers>,
@@ -370,8 +379,11 @@ pub(crate) struct One {
     key: PeerKey,
 }
 
+/// What a map tells when it is over.
+pub(crate) type ToldMap = mpsc::Receiver<Result<Mapped, MapFailed>>;
+
 /// What a pull tells when it is over.
-type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
+pub(crate) type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
 
 /// What one tells from which others are served: the checksum that the owner says, and who sent what.
 type ToldOn = mpsc::Receiver<Result<(Option<u32>, Paths), Failure>>;
@@ -391,6 +403,8 @@ pub(crate) struct Start<'a> {
     pub(crate) lanes: LanesConfig,
     /// The directory that the sidecars of its node share, if any.
     pub(crate) node: Option<std::path::PathBuf>,
+    /// What is put before the sockets of others in it.
+    pub(crate) between: Option<crate::peer::transport::shm::Between>,
     /// The newest version of the protocol that it speaks.
     pub(crate) version: u32,
     /// How many peers may be connected.
@@ -413,6 +427,7 @@ impl<'a> Start<'a> {
             listed: None,
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },
             node: None,
+            between: None,
             version: tensorlane_proto::frame::PEER_VERSION,
             peers_max: 256,
             unread: 128 << 20,
@@ -428,7 +443,10 @@ impl<'a> Start<'a> {
             table.list(self.name, listed, fingerprint);
         }
         let (twin, arena) = (Twin::new(), arena(self.arena));
-        let node = self.node.map(|directory| NodeConfig { directory, arena: Arc::clone(&arena) });
+        let between = self.between;
+        let node = self
+            .node
+            .map(|directory| NodeConfig { between, ..NodeConfig::new(directory, Arc::clone(&arena)) });
         let config = PeersConfig {
             progress: self.progress,
             grace: self.grace,
@@ -500,6 +518,7 @@ impl One {
             id,
             selection: Selection::All,
             bytes: landing.len(),
+            stored: None,
             landing,
             deadline: Instant::now() + PATIENCE,
             transport: self.transport,
@@ -567,14 +586,19 @@ impl One {
     }
 
     /// Begins a map; its outcome comes through the channel.
-    pub(crate) fn map(
+    pub(crate) fn map(&self, from: &str, id: u64, bytes: u64) -> (ToldMap, crate::peer::CallHandle) {
+        self.map_until(from, id, bytes, Instant::now() + PATIENCE)
+    }
+
+    pub(crate) fn map_until(
         &self,
         from: &str,
         id: u64,
         bytes: u64,
-    ) -> (mpsc::Receiver<Result<Mapped, MapFailed>>, crate::peer::CallHandle) {
+        deadline: Instant,
+    ) -> (ToldMap, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let order = MapOrder { id, owner: None, bytes, deadline: Instant::now() + PATIENCE };
+        let order = MapOrder { id, owner: None, bytes, deadline };
         let handle = self.peers.map(&name(from), None, order, move |outcome| {
             let _ = tell.send(outcome);
         });
@@ -632,7 +656,7 @@ impl One {
 
     pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<PulledSmall>, Failure> {
         let (tell, told) = mpsc::channel();
-        self.peers.pull_small(&name(from), None, ids.to_vec(), Instant::now() + PATIENCE, move |outcome| {
+        self.peers.pull_small(&name(from), None, many(ids), Instant::now() + PATIENCE, move |outcome| {
             let _ = tell.send(outcome);
         });
         told.recv_timeout(PATIENCE).expect("every call has an outcome")

@@ -23,7 +23,7 @@ fn ended(a: &One, why: &str) -> u64 {
 /// Somebody else is connected, and is answered.
 fn is_answered(a: &One, good: &Identity) {
     let mut raw = Raw::dial(a, good, "good");
-    raw.send(PeerKind::PullMany, 0, 1, &v1::PullMany { ids: vec![1] });
+    raw.send(PeerKind::PullMany, 0, 1, &many(&[1]));
     assert!(raw.next_of(PeerKind::PullMany).is_some());
     assert_eq!(ended(a, "lost"), 0);
 }
@@ -34,7 +34,7 @@ fn a_peer_that_asks_for_small_tensors_and_reads_nothing_is_cut_when_a_thousand_a
     a.twin.add(1, sealed(&a.arena, 64 << 10, 1), 1);
     let mut raw = greeted(&a, &evil);
     for call in 1..=CALLS_MAX as u64 + 16 {
-        raw.send(PeerKind::PullMany, 0, call, &v1::PullMany { ids: vec![1; 60] });
+        raw.send(PeerKind::PullMany, 0, call, &many(&[1; 60]));
     }
     until("it is cut", || ended(&a, "backlog") == 1);
     is_answered(&a, &good);
@@ -91,7 +91,7 @@ fn when_unread_answers_have_spent_their_budget_the_peer_with_the_most_is_cut() {
     a.twin.add(1, sealed(&a.arena, 64 << 10, 1), 1);
     let mut raw = greeted(&a, &evil);
     for call in 1..=4 {
-        raw.send(PeerKind::PullMany, 0, call, &v1::PullMany { ids: vec![1; 60] });
+        raw.send(PeerKind::PullMany, 0, call, &many(&[1; 60]));
     }
     until("it is cut", || ended(&a, "unread") == 1);
     is_answered(&a, &good);

@@ -96,7 +96,7 @@ fn a_peer_that_asks_for_much_and_reads_late_gets_all_its_answers() {
     a.twin.add(1, sealed(&a.arena, 64 << 10, 1), 1);
     let mut raw = greeted(&a, &evil);
     for call in 1..=30 {
-        raw.send(PeerKind::PullMany, 0, call, &v1::PullMany { ids: vec![1; 60] });
+        raw.send(PeerKind::PullMany, 0, call, &many(&[1; 60]));
     }
     let mut answered: Vec<u64> = Vec::new();
     while answered.len() < 30 {

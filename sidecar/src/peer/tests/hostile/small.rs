@@ -17,7 +17,7 @@ fn is_refused(what: &str, tensors: Vec<PulledSmall>) {
     let mut raw = greeted(&a, &evil);
     let (tell, told) = mpsc::channel();
     let deadline = Instant::now() + Duration::from_millis(200);
-    a.peers.pull_small(&name("evil"), None, vec![1, 2], deadline, move |outcome| {
+    a.peers.pull_small(&name("evil"), None, many(&[1, 2]), deadline, move |outcome| {
         let _ = tell.send(outcome);
     });
     let (header, _) = raw.next_of(PeerKind::PullMany).unwrap();

@@ -69,7 +69,7 @@ impl Unproven {
 
 /// Calls the peer at its socket.
 pub(super) fn dial(shm: &Shm, until: Instant) -> Result<UnixStream, Unproven> {
-    let stream = directory::connect(shm.node.directory(), &shm.theirs)?;
+    let stream = shm.node.config().reached(directory::connect(shm.node.directory(), &shm.theirs)?);
     let ours = nonce();
     let mut hello = MAGIC.to_vec();
     hello.extend(shm.key.id());

@@ -48,6 +48,8 @@ pub(in crate::peer) use directory::SocketName;
 pub(in crate::peer) use maps::Found;
 use maps::Maps;
 use meeting::Meeting;
+#[cfg(test)]
+pub(in crate::peer) use node::Between;
 pub(in crate::peer) use node::Node;
 pub use node::NodeConfig;
 use wire::{Message, NodeEnd};

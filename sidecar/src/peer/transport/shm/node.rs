@@ -32,6 +32,34 @@ pub struct NodeConfig {
     pub directory: PathBuf,
     /// The arena whose segments are lent, and that maps those of others.
     pub arena: Arc<Arena>,
+    /// What is put before the sockets of others.
+    #[cfg(test)]
+    pub(in crate::peer) between: Option<Between>,
+}
+
+/// Takes the end of a socket and gives what is to be in its place.
+#[cfg(test)]
+pub(in crate::peer) type Between = Arc<dyn Fn(UnixStream) -> UnixStream + Send + Sync>;
+
+impl NodeConfig {
+    /// A directory, and the arena whose memory is shared there.
+    pub fn new(directory: PathBuf, arena: Arc<Arena>) -> Self {
+        Self {
+            directory,
+            arena,
+            #[cfg(test)]
+            between: None,
+        }
+    }
+
+    /// The socket of another sidecar was connected: what is said there is said here.
+    pub(super) fn reached(&self, socket: UnixStream) -> UnixStream {
+        #[cfg(test)]
+        if let Some(between) = &self.between {
+            return between(socket);
+        }
+        socket
+    }
 }
 
 impl std::fmt::Debug for NodeConfig {
@@ -92,6 +120,10 @@ impl Node {
 
     pub(super) fn directory(&self) -> &Path {
         &self.config.directory
+    }
+
+    pub(super) fn config(&self) -> &NodeConfig {
+        &self.config
     }
 
     pub(in crate::peer) fn arena(&self) -> &Arc<Arena> {
