@@ -10,7 +10,7 @@ use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::ledger::RetryId;
 use tensorlane_proto::{ExchangeName, Incarnation, PeerName};
 
-use crate::config::{ClientOptions, RECONNECT_MAX, SESSION_SOCKET};
+use crate::config::{ClientOptions, GRACE, RECONNECT_MAX, SESSION_SOCKET, WELCOME_MAX};
 use crate::connection::{Connection, Sidecar};
 use crate::error::{Error, Result};
 use crate::late::Late;
@@ -62,7 +62,8 @@ impl Client {
 
     pub(crate) fn with_options(options: ClientOptions) -> Result<Self> {
         let path = options.directory.join(SESSION_SOCKET);
-        let connection = Connection::open(&path, &options.name, Instant::now() + options.patience)?;
+        let (until, welcome) = (Instant::now() + options.patience, welcome(options.deadline));
+        let connection = Connection::open(&path, &options.name, until, welcome)?;
         let deadline = options.deadline;
         let retries = Retries::new()?;
         let core =
@@ -152,7 +153,8 @@ impl Client {
             if let Some(loss) = connection.calls().untold_loss() {
                 return Err(loss);
             }
-            *connection = Connection::open(&self.core.path, &self.core.options.name, until)?;
+            let welcome = welcome(wait.left());
+            *connection = Connection::open(&self.core.path, &self.core.options.name, until, welcome)?;
         }
         Ok(Arc::clone(&connection))
     }
@@ -167,6 +169,11 @@ impl Client {
     pub(crate) fn retry_id(&self) -> RetryId {
         self.core.retries.next()
     }
+}
+
+/// How long a sidecar may take for its welcome to a caller that has so much time.
+fn welcome(left: Duration) -> Duration {
+    left.saturating_add(GRACE).min(WELCOME_MAX)
 }
 
 /// Retry ids: a random beginning and a count. Not a random generator in memory, which a forked child would repeat.

@@ -18,9 +18,11 @@ pub const SESSION_SOCKET: &str = "session.sock";
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 /// How long a call waits for a sidecar that restarts, at most. A native sidecar is back in less.
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// What a client waits beyond the deadline that it gave the sidecar, so that the sidecar's own answer, which knows
-/// more, has the time to come.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
+/// What a client waits beyond the deadline that it gave the sidecar, so that the sidecar's own answer, which knows more, has the
+/// time to come: a lane lets go of what it is reading within 100 ms, the rest is for a busy machine.
+pub(crate) const GRACE: Duration = Duration::from_millis(500);
+/// How long a sidecar that took a connection may take for its welcome; less where its caller has less time.
+pub(crate) const WELCOME_MAX: Duration = Duration::from_secs(5);
 /// The longest name of a client, in bytes.
 const NAME_BYTES_MAX: usize = 256;
 
@@ -63,7 +65,8 @@ impl ClientOptions {
         self
     }
 
-    /// Deadline of the calls that name none; 30 seconds by default.
+    /// Deadline of the calls that name none; 30 seconds by default. A call returns 500 ms after its deadline at the latest: the
+    /// sidecar ends it at the deadline and says why, and that answer is given the time to come.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;

@@ -65,8 +65,14 @@ pub(crate) struct Asked {
 
 impl Connection {
     /// Connects, shakes hands and starts the service thread, which ends with the connection.
-    pub(crate) fn open(path: &std::path::Path, name: &str, until: Instant) -> Result<Arc<Self>> {
-        let (socket, reader, sidecar, events) = handshake::perform(path, name, until)?;
+    /// `until`: for how long a sidecar that is not there is waited for; `welcome`: how long one that is may take to answer.
+    pub(crate) fn open(
+        path: &std::path::Path,
+        name: &str,
+        until: Instant,
+        welcome: Duration,
+    ) -> Result<Arc<Self>> {
+        let (socket, reader, sidecar, events) = handshake::perform(path, name, until, welcome)?;
         Self::start(socket, reader, sidecar, events)
     }
 
@@ -273,7 +279,7 @@ impl Connection {
             match self.calls.turn(number)? {
                 Turn::Done(frame) => return Ok(frame),
                 Turn::Lead => {
-                    let read = self.lead(number);
+                    let read = self.lead(number, wait.slice());
                     let own = self.lose_on(read).ok().flatten();
                     self.calls.step_down(own.as_ref().map(|_| number));
                     if let Some(frame) = own {
@@ -286,7 +292,7 @@ impl Connection {
     }
 
     /// Reads until the reply of call `number` is here, or a slice of time is over.
-    fn lead(&self, number: u64) -> Result<Option<Frame>> {
+    fn lead(&self, number: u64, slice: Duration) -> Result<Option<Frame>> {
         let mut reader = self.reader.lock();
         let began = Instant::now();
         loop {
@@ -302,7 +308,7 @@ impl Connection {
                 return Ok(own);
             }
             // Frames of others may come without end; the clock must be looked at all the same.
-            if began.elapsed() >= SLICE || reader.fill_within(&self.socket, SLICE)? == Filled::Nothing {
+            if began.elapsed() >= slice || reader.fill_within(&self.socket, slice)? == Filled::Nothing {
                 return Ok(None);
             }
         }

@@ -21,17 +21,16 @@ use crate::wire;
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// How long a sidecar that took the connection may take for its welcome.
-const WELCOME_MAX: Duration = Duration::from_secs(5);
 
 /// What a handshake yields: the socket, what was read beyond the welcome, the sidecar and the event pipe.
 type Welcomed = (UnixStream, Reader, Sidecar, OwnedFd);
 
-/// Connects and shakes hands. While nobody listens, tries again until `until`; once at least.
-pub(crate) fn perform(path: &Path, name: &str, until: Instant) -> Result<Welcomed> {
+/// Connects and shakes hands. While nobody listens, tries again until `until`; once at least. `welcome`: how long a sidecar that
+/// took the connection may take to answer.
+pub(crate) fn perform(path: &Path, name: &str, until: Instant, welcome: Duration) -> Result<Welcomed> {
     let mut pause = PAUSE_FIRST;
     loop {
-        let error = match connect(path).and_then(|socket| greet(socket, name)) {
+        let error = match connect(path).and_then(|socket| greet(socket, name, welcome)) {
             Ok(welcomed) => return Ok(welcomed),
             Err(error @ (Error::SidecarUnreachable { .. } | Error::SessionLost { .. })) => error,
             Err(error) => return Err(error),
@@ -60,13 +59,13 @@ fn unreachable(path: &Path, error: Error) -> Error {
     }
 }
 
-fn greet(socket: UnixStream, name: &str) -> Result<Welcomed> {
+fn greet(socket: UnixStream, name: &str, within: Duration) -> Result<Welcomed> {
     let hello = SessionHello { version: SESSION_VERSION, client: name.to_owned() };
     // A fresh socket has room for one small frame, so it is written whole or not at all.
     let greeted = send(&socket, &encode(SessionKind::Hello.into(), 0, 1, &hello), SendFlags::NOSIGNAL);
     let mut reader = Reader::new();
     // A sidecar that has no place for us says so and closes, perhaps before we have spoken: its reason is there to read.
-    let frame = match (first_frame(&socket, &mut reader), greeted) {
+    let frame = match (first_frame(&socket, &mut reader, within), greeted) {
         (Ok(frame), _) => frame,
         (Err(_), Err(error)) => return Err(Error::lost(format!("the greeting could not be sent: {error}"))),
         (Err(error), Ok(_)) => return Err(error),
@@ -82,15 +81,15 @@ fn greet(socket: UnixStream, name: &str) -> Result<Welcomed> {
     Ok((socket, reader, wire::sidecar(&welcome)?, events))
 }
 
-fn first_frame(socket: &UnixStream, reader: &mut Reader) -> Result<Frame> {
-    let until = Instant::now() + WELCOME_MAX;
+fn first_frame(socket: &UnixStream, reader: &mut Reader, within: Duration) -> Result<Frame> {
+    let until = Instant::now() + within;
     loop {
         if let Some(frame) = reader.next_frame()? {
             return Ok(frame);
         }
         if Instant::now() >= until {
-            return Err(Error::DeadlineExceeded { after: WELCOME_MAX });
+            return Err(Error::DeadlineExceeded { after: within });
         }
-        reader.fill_within(socket, SLICE)?;
+        reader.fill_within(socket, SLICE.min(until.saturating_duration_since(Instant::now())))?;
     }
 }

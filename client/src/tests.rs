@@ -1,5 +1,6 @@
 //! The client against the twin: what the two sides of a session owe each other.
 
+use std::collections::BTreeSet;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use parking_lot::Mutex;
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::{DType, Descriptor, Layout, Range, Reason, Selection, Shape};
 
-use crate::config::GRACE;
+use crate::config::{GRACE, WELCOME_MAX};
 use crate::connection::Connection;
 use crate::origin::Origin;
 use crate::twin::{SIDECAR_SEGMENT, Twin, until};
@@ -224,7 +225,7 @@ fn a_guard_from_before_a_fork_says_that_a_child_may_still_map() {
 fn a_forked_child_gives_nothing_back() {
     let (twin, _client) = start();
     let path = twin.directory().join("session.sock");
-    let connection = Connection::open(&path, "child", Instant::now()).unwrap();
+    let connection = Connection::open(&path, "child", Instant::now(), WELCOME_MAX).unwrap();
     connection.release(5, &Origin::parent());
     connection.abort(6, &Origin::parent());
     assert!(connection.releases().is_empty());
@@ -412,6 +413,39 @@ fn a_sidecar_that_does_not_answer_is_waited_for_once_however_many_requests_a_bat
     until("every request is withdrawn", || twin.state.lock().cancelled.len() == 8);
     twin.let_go_in_reverse();
     until("the late leases are released", || twin.state.lock().released.len() == targets.len());
+}
+
+#[test]
+fn a_session_that_is_lost_in_the_middle_of_a_batch_is_one_error_for_all_that_had_no_answer() {
+    let (twin, client) = start();
+    let stored = put(&client, "t", &[1, 2, 3]);
+    twin.state.lock().holding = true;
+    // More than are under way at a time: some are to be asked for when the session is lost already.
+    let targets = vec![Target::from(stored.reference()); 5_000];
+    let tensors = thread::scope(|scope| {
+        let tensors = scope.spawn(|| client.acquire_many(&targets, &AcquireOptions::new()));
+        until("as many as may be are held", || twin.held() == 8);
+        twin.die();
+        tensors.join().unwrap()
+    });
+    let told: BTreeSet<String> = tensors.into_iter().map(|tensor| tensor.unwrap_err().to_string()).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told.iter().all(|told| told.contains("call again to reconnect")), "{told:?}");
+    twin.rise();
+    twin.state.lock().holding = false;
+    client.status().unwrap();
+}
+
+#[test]
+fn a_call_returns_half_a_second_after_its_deadline_though_no_answer_comes() {
+    let (twin, client) = start();
+    twin.state.lock().holding = true;
+    let deadline = Duration::from_millis(1_000);
+    let began = Instant::now();
+    assert!(matches!(client.with_deadline(deadline).status(), Err(Error::DeadlineExceeded { .. })));
+    let took = began.elapsed();
+    // Not before; and on a busy machine it may be a little later.
+    assert!(took >= deadline + GRACE && took < deadline + 4 * GRACE, "{took:?}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Cancel {
 /// The patience of one call.
 #[derive(Clone)]
 pub(crate) struct Wait {
-    /// What the sidecar is given.
+    /// What the call was given.
     deadline: Duration,
     /// When this side stops waiting: a grace later, and later by what this process did not see of it.
     until: Cell<Instant>,
@@ -65,9 +65,15 @@ impl Wait {
         Self { deadline: STALLED_AFTER, until, looked: Cell::new(now), interrupt: None, cancel: None }
     }
 
-    /// The deadline as the sidecar is told, in milliseconds; at least 1, because 0 means its default.
+    /// What is left of the deadline, as the sidecar is told: in milliseconds, the one that has begun counted whole; at least 1,
+    /// because 0 means its default.
     pub(crate) fn deadline_ms(&self) -> u64 {
-        u64::try_from(self.deadline.as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(self.left().as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// What is left of the deadline.
+    pub(crate) fn left(&self) -> Duration {
+        self.instant().saturating_duration_since(Instant::now()).min(self.deadline)
     }
 
     /// When the deadline itself passes.
@@ -90,9 +96,16 @@ impl Wait {
         Ok(())
     }
 
-    /// The call follows another one on the same thread, which has looked meanwhile: what passed until then was seen.
+    /// The patience of a part of a call that begins now, and has as long as the whole.
+    pub(crate) fn part(&self) -> Self {
+        Self { looked: Cell::new(Instant::now()), ..self.clone() }
+    }
+
+    /// It follows another part on the same thread, which has looked meanwhile: what passed until then was seen, and what was put
+    /// off stays so.
     pub(crate) fn follows(&self, before: &Self) {
         self.looked.set(self.looked.get().max(before.looked.get()));
+        self.until.set(self.until.get().max(before.until.get()));
     }
 
     /// How long to sleep before looking again.
@@ -138,7 +151,18 @@ mod tests {
     fn a_deadline_beyond_the_clock_is_waited_for_all_the_same() {
         let wait = Wait::new(Duration::MAX, None, None);
         assert!(wait.check().is_ok());
-        assert_eq!(wait.deadline_ms(), u64::MAX);
+        assert!(wait.left() > Duration::from_secs(300 * 24 * 3600));
+    }
+
+    #[test]
+    fn a_sidecar_is_told_what_is_left_of_a_deadline() {
+        let wait = Wait::new(Duration::from_secs(8), None, None);
+        assert!((7_000..=8_000).contains(&wait.deadline_ms()), "{}", wait.deadline_ms());
+        // Half of it went before the request could leave.
+        wait.until.set(wait.until.get() - Duration::from_secs(4));
+        assert!((3_000..=4_000).contains(&wait.deadline_ms()), "{}", wait.deadline_ms());
+        let over = Wait::new(Duration::ZERO, None, None);
+        assert_eq!((over.left(), over.deadline_ms()), (Duration::ZERO, 1));
     }
 
     #[test]

@@ -121,7 +121,7 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "transports",
         accepts: "some of shm, cuda_ipc, tcp and quic, with commas between them",
-        doc: "The transports that may be used. It can only narrow what the exchange allows.",
+        doc: "The transports that may be used, in any order. It can only narrow what the exchange allows.",
         cel: Some("VALUE.split(',').all(word, word.trim() in ['shm', 'cuda_ipc', 'tcp', 'quic'])"),
         set: |wishes, text| words(text).map(|all| wishes.transports = Some(all)),
     },

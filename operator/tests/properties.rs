@@ -126,8 +126,9 @@ fn exchange() -> impl Strategy<Value = ExchangeSpec> {
         one_of(&["auto", "none", "broker", "legacy_ipc"]),
         one_of(&["off", "claim", "hostPath"]),
         maybe((0..=8).prop_map(|readers: i32| json!(readers))),
+        one_of(&["measured", "tcp", "quic"]),
     );
-    parts.prop_map(|(transports, require, encryption, mode, same_node, fan_out)| {
+    parts.prop_map(|(transports, require, encryption, mode, same_node, fan_out, prefer)| {
         let spec = object(vec![
             ("transports", transports),
             ("require", require),
@@ -135,6 +136,7 @@ fn exchange() -> impl Strategy<Value = ExchangeSpec> {
             ("gpu", mode.map(|mode| json!({"mode": mode}))),
             ("sameNode", same_node),
             ("fanOut", fan_out),
+            ("prefer", prefer),
         ]);
         serde_json::from_value(spec).unwrap()
     })

@@ -55,10 +55,14 @@ pub enum ReferenceError {
     #[error("version {0:?} of references is unknown here; this release reads version 1")]
     VersionUnknown(String),
     /// The checksum is not there, or not in its form.
-    #[error("the reference is cut or garbled: it does not end with a checksum of 8 hexadecimal digits")]
+    #[error(
+        "the reference was cut or altered: it does not end with a checksum of 8 hexadecimal digits; copy it whole, as it was handed out"
+    )]
     ChecksumMissing,
     /// The checksum belongs to another text.
-    #[error("the checksum of the reference does not match: a character is wrong or missing")]
+    #[error(
+        "the reference was altered or cut: its checksum is not that of what stands before it; copy it whole, as it was handed out"
+    )]
     ChecksumWrong,
     /// Too few or too many parts between the slashes.
     #[error("a reference has 7 parts between slashes; this one has {parts}")]

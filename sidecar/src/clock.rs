@@ -4,6 +4,12 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::ledger::Millis;
 
+/// A limit of time as people read it: `2s`, `250ms`. What a millisecond more or less would add says nothing, so it is rounded up.
+pub(crate) fn told(limit: Duration) -> String {
+    let millis = u64::try_from(limit.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
+    format!("{:?}", Duration::from_millis(millis))
+}
+
 /// Counts from the start of the incarnation.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
@@ -29,5 +35,18 @@ impl Clock {
     /// How long the sidecar has been running.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_told_to_the_millisecond() {
+        assert_eq!(told(Duration::from_secs(2)), "2s");
+        assert_eq!(told(Duration::from_nanos(1_999_999_123)), "2s");
+        assert_eq!(told(Duration::from_micros(249_100)), "250ms");
+        assert_eq!(told(Duration::ZERO), "0ns");
     }
 }

@@ -4,9 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 use tensorlane_tests::Sidecar;
+use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::sidecar::bin_dir;
 
 /// A sidecar, a file of two tensors, and the command.
@@ -37,8 +39,12 @@ impl Desk {
     }
 
     fn call(&self, line: &str) -> Called {
+        self.call_words(&line.split(' ').collect::<Vec<_>>())
+    }
+
+    fn call_words(&self, words: &[&str]) -> Called {
         let mut command = Command::new(bin_dir().join("tensorlane"));
-        command.args(line.split(' ')).current_dir(self.folder.path()).env_clear();
+        command.args(words).current_dir(self.folder.path()).env_clear();
         command.env("TENSORLANE_SOCKETS", self.sidecar.sockets()).stdin(Stdio::null());
         let Output { status, stdout, stderr } = command.output().expect("the command's binary");
         let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -122,6 +128,46 @@ fn errors_say_what_was_wrong_once_and_what_to_do() {
     assert_eq!(desk.fails("describe m/w no/such"), nowhere);
     let gone = "error: NOT_FOUND: nothing is named no/such; List (`tensorlane ls`) tells the names\n";
     assert_eq!(desk.fails("rm no/such"), gone);
+    let put = desk.json("put model.safetensors --name other");
+    let reference = put["tensors"][0]["reference"].as_str().unwrap().to_owned();
+    desk.works("rm -r m other");
+    // The number that is told is the one that stands in the reference.
+    let id = reference.split('/').nth(3).unwrap();
+    for verb in ["get", "describe"] {
+        let told = desk.fails(&format!("{verb} {reference}"));
+        let expected = format!("error: {reference}: NOT_FOUND: tensor {id} does not exist (any more)");
+        assert!(told.starts_with(&expected), "{told}");
+        let altered = reference.replacen(&format!("/{id}/"), &format!("/{id}7/"), 1);
+        let cut = &reference[..reference.len() - 3];
+        for (wrong, part) in [(altered.as_str(), "was altered or cut"), (cut, "was cut or altered")] {
+            let called = desk.call(&format!("{verb} {wrong}"));
+            assert!(called.code == 2 && called.errors.contains(part), "{}", called.errors);
+        }
+    }
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn an_error_is_json_where_json_was_asked_for() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    let read = |errors: String| -> Value {
+        serde_json::from_str(&errors).unwrap_or_else(|error| panic!("{error}: {errors}"))
+    };
+    let nowhere = read(desk.fails("-o json get no/such"));
+    assert_eq!((&nowhere["code"], &nowhere["reason"]), (&"NOT_FOUND".into(), &"NOT_FOUND".into()));
+    assert_eq!(nowhere["details"]["name"], "no/such");
+    assert!(nowhere["message"].as_str().unwrap().starts_with("nothing is named no/such here"), "{nowhere}");
+    let taken = read(desk.fails("put model.safetensors --name m --output json"));
+    assert_eq!(taken["reason"], "NAME_TAKEN");
+    assert!(taken["hint"].as_str().unwrap().contains("--replace"), "{taken}");
+    let unreached = read(desk.fails("-o json --sockets /there/is/nothing status"));
+    assert_eq!((&unreached["code"], &unreached["reason"]), (&"UNAVAILABLE".into(), &Value::Null));
+    // Called wrongly, the exit code stays what it is without JSON.
+    let wrong = desk.call("-o json get m/w --rows 9-3");
+    assert_eq!((wrong.code, wrong.out.as_str()), (2, ""));
+    assert!(read(wrong.errors)["message"].as_str().unwrap().contains("reversed"));
+    assert_eq!(read(desk.call("-o json routes").errors)["warning"], "no other peer is known");
     desk.works("rm -r m");
     desk.sidecar.assert_all_free();
 }
@@ -150,6 +196,28 @@ fn a_file_of_another_kind_is_refused_in_words() {
     assert!(!other.contains(|c: char| c.is_ascii_digit()), "no number that says nothing: {other}");
     assert!(desk.fails("put y.bin").contains("it has 3 bytes"));
     assert!(desk.fails("put z.bin").contains("cannot open z.bin: No such file"));
+    std::fs::create_dir(desk.path("folder")).unwrap();
+    assert!(desk.fails("put folder").contains("folder is a directory; put takes one safetensors file"));
+    assert!(desk.fails("put /dev/null").contains("/dev/null is no plain file"));
+    let empty = |header: &str| [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat();
+    for (bytes, part) in [
+        (Vec::new(), "it is empty"),
+        (empty("weights"), "its header is not the JSON of that format"),
+        (empty("{\"w\":{\"dtype\":\"F32\"}}"), "tensor \"w\": missing field `shape`"),
+        (
+            empty("{\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}"),
+            "are not inside the file",
+        ),
+    ] {
+        std::fs::write(desk.path("w.bin"), bytes).unwrap();
+        let told = desk.fails("put w.bin");
+        assert!(told.contains("w.bin is not a safetensors file") && told.contains(part), "{told}");
+    }
+    std::fs::write(desk.path("w.bin"), empty("{}")).unwrap();
+    assert_eq!(desk.call("put w.bin").errors, "warning: w.bin has no tensors, so nothing is put\n");
+    let nameless = desk.call_words(&["get", ""]);
+    assert_eq!(nameless.code, 2);
+    assert!(nameless.errors.contains("a name has at least one character"), "{}", nameless.errors);
     desk.sidecar.assert_all_free();
 }
 
@@ -162,6 +230,20 @@ fn recursion_is_over_names_of_this_peer() {
     assert!(desk.fails(&format!("get -r {reference}")).contains("get it without -r"));
     assert!(desk.fails("get -r elsewhere").contains("-r knows the names of this peer only"));
     desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_sidecar_that_stands_still_is_waited_for_no_longer_than_the_deadline() {
+    let desk = Desk::new();
+    stop(desk.sidecar.pid());
+    // It would be five seconds until it is taken for dead.
+    let begun = std::time::Instant::now();
+    let told = desk.fails("--deadline 1s status");
+    let took = begun.elapsed();
+    signal(desk.sidecar.pid(), Signal::CONT);
+    assert!(told.contains("no answer in 1.5s"), "{told}");
+    assert!(took < Duration::from_millis(4_500), "{took:?}");
     desk.sidecar.assert_all_free();
 }
 

@@ -216,6 +216,28 @@ fn a_silent_network_is_noticed_when_nothing_is_under_way_and_forgiven_when_it_sp
     peers.assert_all_free();
 }
 
+/// Of more than eight dimensions a reference does not say the shape: its owner is asked first.
+#[test]
+fn what_is_asked_before_a_transfer_is_part_of_the_deadline_and_the_limit_that_passed_is_told() {
+    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "10s"));
+    {
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        let deep = dense(DType::U8, &[1, 1, 1, 1, 1, 1, 1, 1, 1, MI]);
+        let stored = writer.put(&deep, &pattern(10, MI as usize), &PutOptions::new()).unwrap();
+        assert!(is(&reader.acquire(stored.reference(), &seconds(9)).unwrap(), 10, MI));
+        let other = writer.put(&deep, &pattern(11, MI as usize), &PutOptions::new()).unwrap();
+        stop(peers.sidecars[0].pid());
+        // It is the sidecar that says so, and not the client that got no answer in time.
+        let late = failure(reader.acquire(other.reference(), &seconds(2)));
+        assert_eq!(late.reason, Reason::DeadlineExceeded, "{late}");
+        // Some of the two seconds has gone before it was asked.
+        assert!(["within 1.", "within 2s"].iter().any(|limit| late.message.contains(limit)), "{late}");
+        signal(peers.sidecars[0].pid(), Signal::CONT);
+        peers.await_connected();
+    }
+    peers.assert_all_free();
+}
+
 #[test]
 fn a_name_of_a_peer_that_stands_still_is_not_said_to_be_missing() {
     // It stays connected while it is asked.
@@ -227,7 +249,9 @@ fn a_name_of_a_peer_that_stands_still_is_not_said_to_be_missing() {
         let ask = |peer| reader.lookup(&["model"], peer, Duration::ZERO).unwrap().remove(0);
         assert!(ask(Some(owner)).is_ok());
         stop(peers.sidecars[0].pid());
-        assert_eq!(reason(ask(Some(owner))), Reason::PeerUnreachable);
+        let silent = failure(ask(Some(owner)));
+        assert_eq!(silent.reason, Reason::PeerUnreachable);
+        assert!(silent.message.contains("did not say within 2s whether it has model"), "{silent}");
         let told = failure(ask(None));
         assert_eq!(told.reason, Reason::NotFound);
         assert!(told.message.contains(&format!("which {owner} did not")), "{told}");

@@ -1,6 +1,6 @@
 //! Acquire and get: leasing tensors and mapping them, or copying their bytes out.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -48,21 +48,21 @@ impl Client {
     /// The sidecar's refusal (NOT_FOUND, OWNER_LOST, REQUIREMENT_NOT_MET, ...), or what ended the call.
     pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Tensor> {
         let wait = self.wait(options.deadline);
-        let connection = self.connection(&wait)?;
-        let acquiring = Acquiring { connection, options, before: Cell::new(None) };
-        let mut tensors = acquiring.answer(acquiring.ask(&[target.into()], wait), 1)?;
+        let acquiring = Acquiring::new(self.connection(&wait)?, options, wait);
+        let mut tensors = acquiring.answer(acquiring.ask(&[target.into()]), 1)?;
         tensors.pop().ok_or_else(|| wire::missing("a result"))?
     }
 
-    /// Leases many tensors with the same options, each with a result of its own, in the order of the targets.
+    /// Leases many tensors with the same options, each with a result of its own, in the order of the targets. The deadline is that
+    /// of all together. Where the session is lost in the middle, all that have no answer yet fail with that one error.
     pub fn acquire_many(&self, targets: &[Target], options: &AcquireOptions) -> Vec<Result<Tensor>> {
         // One session for all, so that one that is lost is waited for once.
-        let connection = match self.connection(&self.wait(options.deadline)) {
+        let wait = self.wait(options.deadline);
+        let connection = match self.connection(&wait) {
             Ok(connection) => connection,
             Err(error) => return targets.iter().map(|_| Err(error.clone())).collect(),
         };
-        let acquiring = Acquiring { connection, options, before: Cell::new(None) };
-        let ask = |targets: &[Target]| acquiring.ask(targets, self.wait(options.deadline));
+        let acquiring = Acquiring::new(connection, options, wait);
         let items = targets.len().div_ceil(REQUESTS_MAX).clamp(ITEMS_MIN, ITEMS_MAX);
         let mut tensors = Vec::with_capacity(targets.len());
         let mut under_way = VecDeque::new();
@@ -70,12 +70,12 @@ impl Client {
             if under_way.len() == REQUESTS_MAX
                 && let Some((batch, asked)) = under_way.pop_front()
             {
-                acquiring.take(&mut tensors, batch, asked, &ask);
+                acquiring.take(&mut tensors, batch, asked);
             }
-            under_way.push_back((batch, ask(batch)));
+            under_way.push_back((batch, acquiring.ask(batch)));
         }
         for (batch, asked) in under_way {
-            acquiring.take(&mut tensors, batch, asked, &ask);
+            acquiring.take(&mut tensors, batch, asked);
         }
         tensors
     }
@@ -109,8 +109,10 @@ impl Client {
 struct Acquiring<'a> {
     connection: Arc<Connection>,
     options: &'a AcquireOptions,
-    /// How the reply before was waited for.
-    before: Cell<Option<Wait>>,
+    /// How long all of it is waited for, and what was seen of that.
+    wait: Wait,
+    /// What ended the session.
+    lost: RefCell<Option<Error>>,
 }
 
 /// A request that was sent, and how long its reply is waited for.
@@ -119,9 +121,17 @@ struct Requested {
     wait: Wait,
 }
 
-impl Acquiring<'_> {
-    fn ask(&self, targets: &[Target], wait: Wait) -> Result<Requested> {
+impl<'a> Acquiring<'a> {
+    fn new(connection: Arc<Connection>, options: &'a AcquireOptions, wait: Wait) -> Self {
+        Self { connection, options, wait, lost: RefCell::new(None) }
+    }
+
+    fn ask(&self, targets: &[Target]) -> Result<Requested> {
         let Self { connection, options, .. } = self;
+        if let Some(lost) = &*self.lost.borrow() {
+            return Err(lost.clone());
+        }
+        let wait = self.wait.part();
         let selection = match &options.selection {
             Selection::All => None,
             part => Some(v1::Selection::from(part)),
@@ -142,30 +152,35 @@ impl Acquiring<'_> {
 
     fn answer(&self, requested: Result<Requested>, count: usize) -> Result<Vec<Result<Tensor>>> {
         let Requested { call, wait } = requested?;
-        if let Some(before) = self.before.take() {
-            wait.follows(&before);
-        }
+        wait.follows(&self.wait);
         let reply: Result<encoded::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
-        self.before.set(Some(wait));
+        self.wait.follows(&wait);
         adopt(&self.connection, wire::counted(reply?.results, count))
     }
 
     /// What one request brings; two of half the size where the reply would be too long, as with very much metadata.
-    fn take(
-        &self,
-        to: &mut Vec<Result<Tensor>>,
-        batch: &[Target],
-        requested: Result<Requested>,
-        ask: &impl Fn(&[Target]) -> Result<Requested>,
-    ) {
+    fn take(&self, to: &mut Vec<Result<Tensor>>, batch: &[Target], requested: Result<Requested>) {
         match self.answer(requested, batch.len()) {
             Ok(acquired) => to.extend(acquired),
             Err(error) if error.reason() == Some(Reason::TooLarge) && batch.len() > 1 => {
                 let (one, other) = batch.split_at(batch.len() / 2);
-                self.take(to, one, ask(one), ask);
-                self.take(to, other, ask(other), ask);
+                self.take(to, one, self.ask(one));
+                self.take(to, other, self.ask(other));
             }
-            Err(error) => to.extend(batch.iter().map(|_| Err(error.clone()))),
+            Err(error) => {
+                let error = self.one_loss(error);
+                to.extend(batch.iter().map(|_| Err(error.clone())));
+            }
+        }
+    }
+
+    /// A session is lost once, whatever each of its requests met: all say the same of it.
+    fn one_loss(&self, error: Error) -> Error {
+        match error {
+            Error::SessionLost { .. } | Error::Protocol(_) => {
+                self.lost.borrow_mut().get_or_insert(error).clone()
+            }
+            other => other,
         }
     }
 }

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tensorlane_proto::crd::{
-    Encryption as EncryptionWord, ExchangeSpec, Requirement, SameNode, TensorExchange, TensorPeer,
+    Encryption as EncryptionWord, ExchangeSpec, Prefer, Requirement, SameNode, TensorExchange, TensorPeer,
     TransportKind,
 };
 use tensorlane_proto::device::Device;
@@ -181,7 +181,11 @@ fn policy(spec: &ExchangeSpec) -> Policy {
     Policy {
         allow: listed(spec).unwrap_or(if shares { usual.with(Transport::Shm) } else { usual }),
         encryption: if plain { Encryption::None } else { Encryption::Tls },
-        prefer: None,
+        prefer: match spec.prefer {
+            None | Some(Prefer::Measured) => None,
+            Some(Prefer::Tcp) => Some(Transport::Tcp),
+            Some(Prefer::Quic) => Some(Transport::Quic),
+        },
     }
 }
 

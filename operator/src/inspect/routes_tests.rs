@@ -47,6 +47,19 @@ fn every_pair_has_its_way_and_says_why_not_a_better_one() {
 }
 
 #[test]
+fn what_an_exchange_prefers_is_taken_where_both_can_be_had() {
+    let both = [peer("a", &["tcp", "quic"]), peer("b", &["tcp", "quic"])];
+    let taken = |peers: &[TensorPeer], prefer: &str| {
+        pairs(peers, spec(json!({"prefer": prefer}))).remove(0).transport.unwrap_or("none")
+    };
+    assert_eq!(["measured", "tcp", "quic"].map(|word| taken(&both, word)), ["tcp", "tcp", "quic"]);
+    // The order of the transports says nothing.
+    let listed = spec(json!({"transports": ["quic", "tcp"]}));
+    assert_eq!(pairs(&both, listed).remove(0).transport, Some("tcp"));
+    assert_eq!(taken(&[peer("a", &["tcp", "quic"]), peer("b", &["tcp"])], "quic"), "tcp");
+}
+
+#[test]
 fn an_exchange_that_requires_or_forbids_is_heard() {
     let peers = [peer("a", &["tcp"]), peer("b", &["tcp"])];
     let same_node = shown(&pairs(&peers, spec(json!({"require": ["same_node"]}))));

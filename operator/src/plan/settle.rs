@@ -1,7 +1,8 @@
 //! What holds for a sidecar: what the pod says, else what its exchange says, else what the installation says.
 
 use tensorlane_proto::crd::{
-    DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Requirement, SameNode, TransportKind,
+    DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Prefer, Requirement, SameNode,
+    TransportKind,
 };
 
 use super::asked::Asked;
@@ -26,6 +27,8 @@ pub(super) struct Settled {
     pub(super) gpu: GpuMode,
     /// Absent where neither pod nor exchange says anything.
     pub(super) transports: Option<Vec<TransportKind>>,
+    /// Absent where the exchange does not say it.
+    pub(super) prefer: Option<Prefer>,
     pub(super) require: Vec<Requirement>,
     pub(super) encryption: Option<Encryption>,
     pub(super) lease_grace: Option<String>,
@@ -60,6 +63,7 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
         log_level: wishes.log_level.or(sidecar.log_level).unwrap_or(facts.defaults.log_level),
         gpu,
         transports,
+        prefer: spec.prefer,
         require,
         encryption,
         lease_grace: gc.lease_grace,

@@ -135,6 +135,7 @@ fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
         ("TENSORLANE_GC_LEASE_GRACE", settled.lease_grace.clone()),
         ("TENSORLANE_GC_TICKET_TTL", settled.ticket_ttl.clone()),
         ("TENSORLANE_TRANSPORTS", transports),
+        ("TENSORLANE_PREFER", settled.prefer.map(|word| word.to_string())),
         ("TENSORLANE_REQUIRE", (!require.is_empty()).then(|| joined(require))),
         ("TENSORLANE_ENCRYPTION", settled.encryption.map(|word| word.to_string())),
         ("TENSORLANE_GPU_MODE", Some(settled.gpu.to_string())),

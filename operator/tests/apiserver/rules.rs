@@ -49,6 +49,11 @@ fn broken() -> Vec<(&'static str, &'static str, Vec<Trial>)> {
         ("TensorExchange spec", "contradict each other", vec![Exchange(plain)]),
         ("TensorExchange spec", "must contain shm", ["claim", "hostPath"].map(no_shm).into()),
         (
+            "TensorExchange spec",
+            "prefer is a transport that transports leaves out",
+            vec![Exchange(json!({"prefer": "quic", "transports": ["shm", "tcp"]}))],
+        ),
+        (
             "TensorExchange spec.arena.size",
             "such as 2Gi",
             ["2GB", "1Mi", "17Ti", "16777217", ""].map(arena).into(),
@@ -122,6 +127,7 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
             "supported values: \"auto\", \"none\", \"broker\", \"legacy_ipc\"",
             Exchange(json!({"gpu": {"mode": "mps"}})),
         ),
+        ("supported values: \"measured\", \"tcp\", \"quic\"", Exchange(json!({"prefer": "shm"}))),
         ("supported values: \"error\", \"warn\"", Exchange(json!({"sidecar": {"logLevel": "loud"}}))),
         ("spec.podUID: Required value", Peer(json!({"exchange": "default"}))),
         (
@@ -154,7 +160,7 @@ fn beside_the_rules() -> Vec<(&'static str, Trial)> {
 
 fn right() -> Vec<Trial> {
     let everything = json!({
-        "transports": ["shm", "cuda_ipc", "tcp", "quic"], "require": ["encrypted"], "arena": {"size": "2Gi"},
+        "transports": ["shm", "cuda_ipc", "tcp", "quic"], "prefer": "quic", "require": ["encrypted"], "arena": {"size": "2Gi"},
         "gc": {"leaseGrace": "500ms", "ticketTtl": "24h"}, "security": {"encryption": "required"},
         "sameNode": "claim", "fanOut": 8, "gpu": {"mode": "auto"},
         "inject": {"gpuPods": true, "selector": {"matchLabels": {"a": "b"}}},

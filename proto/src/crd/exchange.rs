@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector};
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
-use super::words::{Encryption, GpuMode, LogLevel, Requirement, SameNode, TransportKind};
+use super::words::{Encryption, GpuMode, LogLevel, Prefer, Requirement, SameNode, TransportKind};
 
 /// An exchange: the pods of this namespace that may exchange tensors, and how they do. The one named `default` is that
 /// of every pod that names none.
@@ -32,12 +32,18 @@ use super::words::{Encryption, GpuMode, LogLevel, Requirement, SameNode, Transpo
     .message("require: encrypted and security.encryption: none contradict each other: take one away"))]
 #[x_kube(validation = Rule::new("!has(self.sameNode) || self.sameNode == 'off' || !has(self.transports) || 'shm' in self.transports")
     .message("sameNode lets pods of a node share memory, so transports must contain shm: add it, or set sameNode to off"))]
+#[x_kube(validation = Rule::new("!has(self.prefer) || self.prefer == 'measured' || !has(self.transports) || self.prefer in self.transports")
+    .message("prefer is a transport that transports leaves out: add it there, or set prefer to measured"))]
 pub struct ExchangeSpec {
-    /// The transports that may be used, all of them if not given. What is best among them is found out by the peers;
-    /// the order says nothing.
+    /// The transports that may be used, all of them if not given: a set, whose order says nothing. What is best among them is
+    /// found out by the peers; `prefer` chooses between `tcp` and `quic`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4), extend("x-kubernetes-list-type" = "set"))]
     pub transports: Option<Vec<TransportKind>>,
+    /// Which of `tcp` and `quic` brings large tensors where both may be used: `measured` unless given, which is the one that
+    /// brings more. One that cannot be used between two peers is replaced by the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefer: Option<Prefer>,
     /// What every route must be; a transfer for which there is no such route fails, with the reasons.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]

@@ -21,7 +21,7 @@ pub use exchange::{
     TensorExchange,
 };
 pub use peer::{OfferedTransport, PeerOffer, PeerSpec, PeerStatus, TensorPeer};
-pub use words::{Encryption, GpuMode, LogLevel, Requirement, SameNode, TransportKind, UnknownWord};
+pub use words::{Encryption, GpuMode, LogLevel, Prefer, Requirement, SameNode, TransportKind, UnknownWord};
 
 /// The group of all our objects, and the prefix of our annotations and labels.
 pub const GROUP: &str = "tensorlane.dev";

@@ -94,6 +94,18 @@ words! {
 }
 
 words! {
+    /// Which of `tcp` and `quic` brings large tensors where both may be used.
+    Prefer {
+        /// The one that brings more, found out by trying the other now and then.
+        Measured = "measured",
+        /// TCP, unless it cannot.
+        Tcp = "tcp",
+        /// QUIC, unless it cannot.
+        Quic = "quic",
+    }
+}
+
+words! {
     /// Whether pods of one node share memory, and how their sidecars find each other.
     SameNode {
         /// They do not.

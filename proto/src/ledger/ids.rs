@@ -25,16 +25,17 @@ impl TensorId {
     }
 }
 
+/// Slot and generation, as `slot.generation`.
 impl fmt::Debug for TensorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "TensorId({self})")
+        write!(f, "TensorId({}.{})", self.slot(), self.generation())
     }
 }
 
-/// Slot and generation, as `slot.generation`.
+/// The number that stands in its reference: whoever reads of it finds it there.
 impl fmt::Display for TensorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.slot(), self.generation())
+        self.0.fmt(f)
     }
 }
 

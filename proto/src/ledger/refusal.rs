@@ -6,7 +6,9 @@ use super::{Holder, Millis, Origin, TensorId, TensorName};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Never was, or is freed: the two are one to every caller.
-    #[error("tensor {id} does not exist (any more)")]
+    #[error(
+        "tensor {id} does not exist (any more): a reference keeps nothing, a lease, a name or a ticket does"
+    )]
     NotFound {
         /// What was asked for.
         id: TensorId,

@@ -268,7 +268,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting!(
         "admin.listen",
         Text("127.0.0.1:9420"),
-        "an IP address and a port, or off",
+        "an IP address and a port, such as 0.0.0.0:9420 or [::]:9420, or off",
         "Where /metrics, /livez, /readyz and /startupz are served. They are not secret, but not for everyone either.",
         admin.listen = socket_address_or_off
     ),
@@ -387,7 +387,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting!(
         "log.level",
         Text("info"),
-        "error, warn, info, debug or trace, then module=level after commas",
+        "error, warn, info, debug or trace, then module=level after commas, such as info,tensorlane_sidecar::peer=debug",
         "How much is logged.",
         log.level = log_level
     ),

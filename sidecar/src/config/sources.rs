@@ -183,7 +183,9 @@ fn flatten(
     mistakes: &mut Vec<Mistake>,
 ) {
     let place = format!("{path} ({file})");
-    if let Value::Mapping(mapping) = value {
+    if let Value::Mapping(mapping) = value
+        && !SETTINGS.iter().any(|setting| setting.path == path)
+    {
         for (key, value) in mapping {
             let Value::String(key) = key else {
                 mistakes.push(Mistake::new(&place, "", "has a key that is no text"));
@@ -199,6 +201,7 @@ fn flatten(
         }
         return;
     }
+    let setting = SETTINGS.iter().find(|setting| setting.path == path);
     let names: Vec<_> =
         SETTINGS.iter().filter_map(|s| s.path.strip_prefix(path)?.strip_prefix('.')).collect();
     match scalar(value) {
@@ -208,11 +211,14 @@ fn flatten(
             mistakes.push(Mistake::new(place, &text, wrong));
         }
         Ok(Some(text)) => _ = flat.insert(path.to_owned(), text),
-        Err((text, wrong)) => mistakes.push(Mistake::new(place, &text, wrong)),
+        Err((text, wrong)) => {
+            let accepted = setting.map(|setting| setting.accepts).unwrap_or_default();
+            mistakes.push(Mistake::new(place, &text, wrong).accepted(accepted));
+        }
     }
 }
 
-/// The text of a value that is one.
+/// The text of a value that is one. Of a list, how it would be written as one.
 fn scalar(value: &Value) -> Result<Option<String>, (String, &'static str)> {
     match value {
         Value::Null => Ok(None),
@@ -222,8 +228,15 @@ fn scalar(value: &Value) -> Result<Option<String>, (String, &'static str)> {
         }
         Value::Number(number) => Ok(Some(number.to_string())),
         Value::String(text) => Ok(Some(text.clone())),
-        Value::Sequence(_) => Err((String::new(), "a list, where one value belongs")),
-        Value::Mapping(_) | Value::Tagged(_) => Err((String::new(), "not a plain value")),
+        Value::Sequence(values) => {
+            let words: Vec<String> = values.iter().filter_map(|value| scalar(value).ok().flatten()).collect();
+            Err((
+                words.join(","),
+                "a list, where one text belongs; where several are accepted, write them so, with commas",
+            ))
+        }
+        Value::Mapping(_) => Err((String::new(), "a mapping, where one value belongs")),
+        Value::Tagged(_) => Err((String::new(), "not a plain value")),
     }
 }
 

@@ -114,7 +114,8 @@ fn every_setting_can_be_set_from_either_side() {
 #[test]
 fn all_mistakes_are_told_at_once_with_what_is_accepted() {
     let yaml = "arena: {size: 1G, sise: 1Gi}\nlimits: {sessions: 0}\ngrpc: {listen: 0.0.0.0:1}\narenas: {size: 1Gi}\n\
-                gc: 7\npeers: [a]\nlog: {level: {deep: 1}}\nadmin: {listen: 1.5}\n";
+                gc: 7\npeers: [a]\nlog: {level: {deep: 1}}\nadmin: {listen: 1.5}\ntransports: [rdma, tcp]\n\
+                state: {directory: []}\ndeadlines: {map: soon, drain: [5s]}\n";
     let told = mistakes(yaml, &[("TENSORLANE_GC_TICKET_TTL", "60"), ("TENSORLANE_PEERS_MAXIMUM", "1")]);
     let expected = [
         ("arena.size (t.yaml) = \"1G\": \"G\" is not a unit", "8Gi"),
@@ -124,7 +125,14 @@ fn all_mistakes_are_told_at_once_with_what_is_accepted() {
         ("arenas (t.yaml): no such setting", "did you mean arena?"),
         ("gc (t.yaml) = \"7\": a section", "ticketTtl, leaseGrace, copyIdle"),
         ("peers (t.yaml)", "a section"),
-        ("log.level.deep (t.yaml)", "no such setting"),
+        ("log.level (t.yaml): a mapping, where one value belongs", "accepted: error, warn"),
+        (
+            "transports (t.yaml) = \"rdma,tcp\": a list",
+            "with commas; accepted: some of shm, cuda_ipc, tcp and quic",
+        ),
+        ("state.directory (t.yaml): a list", "an absolute path"),
+        ("deadlines.map (t.yaml) = \"soon\": not a duration", "such as 500ms"),
+        ("deadlines.drain (t.yaml) = \"5s\": a list", "such as 500ms"),
         ("admin.listen (t.yaml) = \"1.5\"", "in quotes"),
         ("gc.ticketTtl (variable TENSORLANE_GC_TICKET_TTL) = \"60\": no unit", "500ms"),
         ("variable TENSORLANE_PEERS_MAXIMUM", "did you mean TENSORLANE_PEERS_MAX?"),
@@ -139,7 +147,8 @@ fn all_mistakes_are_told_at_once_with_what_is_accepted() {
 #[test]
 fn a_mistake_in_an_overridden_value_is_still_told() {
     let told = mistakes("arena: {size: big}", &[("TENSORLANE_ARENA_SIZE", "2Gi")]);
-    assert!(told.len() == 1 && told[0].starts_with("arena.size (t.yaml) = \"big\""), "{told:?}");
+    assert!(told.len() == 1 && told[0].starts_with("arena.size (t.yaml) = \"big\": not a size"), "{told:?}");
+    assert!(told[0].contains("such as 8Gi"), "{told:?}");
 }
 
 #[test]

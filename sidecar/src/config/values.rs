@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tensorlane_proto::crd::TransportKind;
+use tensorlane_proto::crd::{Prefer, TransportKind};
 use tensorlane_proto::negotiate::{Encryption, Require, Transport, TransportSet};
 
 use super::{LogFormat, PeersDirectory};
@@ -31,7 +31,10 @@ pub(super) fn bytes(text: &str, min: u64) -> Parsed<u64> {
         "Mi" => MI,
         "Gi" => GI,
         "Ti" => GI << 10,
-        other => return Err(format!("{other:?} is not a unit")),
+        _ if digits.is_empty() => return Err("not a size: it begins with no number".to_owned()),
+        other => {
+            return Err(format!("{other:?} is not a unit: Ki, Mi, Gi and Ti are, and nothing for bytes"));
+        }
     };
     let count = whole(digits)?;
     let bytes = count.checked_mul(unit).ok_or("more bytes than can be counted")?;
@@ -60,8 +63,9 @@ pub(super) fn duration(text: &str) -> Parsed<Duration> {
         "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
-        "" => return Err("no unit".to_owned()),
-        other => return Err(format!("{other:?} is not a unit")),
+        _ if digits.is_empty() => return Err("not a duration: it begins with no number".to_owned()),
+        "" => return Err("no unit: write ms, s, m or h behind it".to_owned()),
+        other => return Err(format!("{other:?} is not a unit: ms, s, m and h are")),
     };
     let duration = whole(digits)?.checked_mul(unit).map(Duration::from_millis);
     match duration {
@@ -186,12 +190,11 @@ pub(super) fn encryption(text: &str) -> Parsed<Encryption> {
 
 /// Which of two transports brings large tensors.
 pub(super) fn prefer(text: &str) -> Parsed<Option<Transport>> {
-    match text {
-        "measured" => Ok(None),
-        "tcp" => Ok(Some(Transport::Tcp)),
-        "quic" => Ok(Some(Transport::Quic)),
-        _ => Err("no such choice".to_owned()),
-    }
+    Ok(match parsed(text)? {
+        Prefer::Measured => None,
+        Prefer::Tcp => Some(Transport::Tcp),
+        Prefer::Quic => Some(Transport::Quic),
+    })
 }
 
 /// Where the peer table comes from.

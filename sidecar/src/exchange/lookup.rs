@@ -16,6 +16,7 @@ use tensorlane_proto::wire;
 use super::describe::describe_result;
 use super::{Caller, Exchange};
 use crate::cancel::Cancel;
+use crate::clock;
 use crate::gate;
 use crate::peer::CallHandle;
 
@@ -141,7 +142,8 @@ impl Exchange {
         }
         search.withdraw();
         let unasked = self.peers.get().map_or(0, |peers| peers.unconnected());
-        search.finish(unasked, cancel)
+        let limit = deadline.min(started + wait.max(ANSWER)).saturating_duration_since(started);
+        search.finish(unasked, limit, cancel)
     }
 
     /// Names that this peer has.
@@ -315,12 +317,12 @@ impl Search {
         self.asked.drain().for_each(|(_, call)| call.cancel());
     }
 
-    /// `unasked`: peers that are listed and not connected.
-    fn finish(self, unasked: usize, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
+    /// `unasked`: peers that are listed and not connected; `limit`: how long the others had.
+    fn finish(self, unasked: usize, limit: Duration, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
         let Self { wanted, found, silent, .. } = self;
         let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
             _ if cancel.is_cancelled() => Failure::new(Reason::Cancelled, "the caller gave up the lookup"),
-            Some(peer) if silent.contains(&peer) => not_told(&peer, &name),
+            Some(peer) if silent.contains(&peer) => not_told(&peer, &name, limit),
             Some(peer) => not_found(&name, &format!("at {peer}")),
             None if silent.is_empty() => {
                 not_found(&name, &format!("here or at any connected peer{}", not_asked(unasked)))
@@ -357,9 +359,10 @@ fn not_asked(unasked: usize) -> String {
 }
 
 /// Of a peer that did not answer it is not known what it has.
-fn not_told(peer: &PeerName, name: &TensorName) -> Failure {
+fn not_told(peer: &PeerName, name: &TensorName, limit: Duration) -> Failure {
     let why = format!(
-        "{peer} did not say in time whether it has {name}; `tensorlane routes` tells how it is reached, a wait gives it longer"
+        "{peer} did not say within {} whether it has {name}; `tensorlane routes` tells how it is reached, a wait gives it longer",
+        clock::told(limit)
     );
     Failure::new(Reason::PeerUnreachable, why).with("name", name)
 }

@@ -2,6 +2,7 @@
 //! memory, and gone with its last lease.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::reference::Reference;
@@ -19,10 +20,13 @@ impl Exchange {
     pub(super) fn meet(self: &Arc<Self>, mut fetch: Fetch, place: Place<Taken>) {
         fetch.met = true;
         let after = Arc::clone(self);
-        let begin = move |fetch: Fetch| after.begin_again(fetch, place);
         let (peer, deadline) = (fetch.reference.peer().clone(), fetch.terms.deadline);
-        // Whoever cannot be reached is told so by what begins then.
-        let met = move |_: Result<(), Failure>| begin(fetch);
+        let met = move |met: Result<(), Failure>| match met {
+            // There is no time left in which anything could begin.
+            Err(failure) if Instant::now() >= deadline => place.put(Err(failure)),
+            // Whoever cannot be reached is told so by what begins then.
+            Ok(()) | Err(_) => after.begin_again(fetch, place),
+        };
         self.on_worker(Box::new(met), move |exchange| exchange.peers_or_fail()?.meet(&peer, deadline));
     }
 

@@ -4,6 +4,7 @@
 //! it fits what was asked for.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tensorlane_memory::{Block, Landing, Owner, Purpose};
 use tensorlane_proto::checksum;
@@ -75,7 +76,10 @@ impl Exchange {
         then: impl FnOnce(&Arc<Self>, Result<Layout, Failure>) + Send + 'static,
     ) {
         let exchange = Arc::clone(self);
-        let request = v1::DescribeRequest { targets: vec![target_of(&fetch.reference)], deadline_ms: 0 };
+        let left = fetch.terms.deadline.saturating_duration_since(Instant::now());
+        // Rounded up: who asks sooner than the deadline is over asks again. 0 would be the default of this sidecar.
+        let deadline_ms = u64::try_from(left.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1);
+        let request = v1::DescribeRequest { targets: vec![target_of(&fetch.reference)], deadline_ms };
         self.describe(fetch.terms.caller.clone(), request, move |outcome| {
             let first =
                 outcome.and_then(|r| super::lookup::there(r.results.into_iter().next().unwrap_or_default()));

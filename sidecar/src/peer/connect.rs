@@ -18,6 +18,7 @@ use super::record::RecordError;
 use super::remote::Peer;
 use super::shared::{Registered, Shared};
 use super::transport::lanes::bind;
+use crate::clock;
 
 /// Ports of the system that are tried where any will do: the same number must be free for TCP and for UDP.
 const PORTS_TRIED: usize = 32;
@@ -63,6 +64,14 @@ pub(super) enum Refused {
     /// The socket.
     #[error("{0}")]
     Socket(#[from] io::Error),
+    /// The time for all of it was over.
+    #[error("{step}the peer did not answer within {}", clock::told(*after))]
+    TimedOut {
+        /// What it was at, where that is known.
+        step: &'static str,
+        /// How long it had.
+        after: Duration,
+    },
     /// There is a connection already, and it stays.
     #[error("a connection that was made at the same time stays")]
     Double,
@@ -78,6 +87,20 @@ pub(super) enum Refused {
 }
 
 impl Refused {
+    /// The same, where its time was over with how long that was: the kernel's own words for it would be "Resource temporarily
+    /// unavailable".
+    pub(super) fn after(self, most: Duration) -> Self {
+        match self {
+            Self::Handshake(HandshakeError::TimedOut) => {
+                Self::TimedOut { step: "the TLS handshake: ", after: most }
+            }
+            Self::Socket(error) if handshake::timed_out_here(&error) => {
+                Self::TimedOut { step: "", after: most }
+            }
+            other => other,
+        }
+    }
+
     /// The label in metrics: one of `AuthRefusal`. None where it was no refusal of ours.
     pub(super) fn label(&self) -> Option<&'static str> {
         Some(match self {
@@ -88,6 +111,7 @@ impl Refused {
             Self::WrongExchange(_) => "other_exchange",
             Self::Version(_) => "version",
             Self::Frame(_) => "frame",
+            Self::TimedOut { .. } => "timeout",
             Self::Socket(error) if handshake::timed_out(error) => "timeout",
             Self::Quic(quinn::ConnectionError::TimedOut) => "timeout",
             Self::Record(_) | Self::Quic(_) => "tls",
@@ -135,8 +159,9 @@ fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
     let Some(guard) = shared.admit_unknown(&socket, from.ip()) else { return };
     let on_thread = Arc::clone(shared);
     shared.spawn("tl-peer-in", move || {
-        let until = Instant::now() + on_thread.config.handshake;
-        if let Err(refused) = arrived(&on_thread, socket, guard, until) {
+        let most = on_thread.config.handshake;
+        if let Err(refused) = arrived(&on_thread, socket, guard, Instant::now() + most) {
+            let refused = refused.after(most);
             on_thread.count_refusal(&refused);
             debug!(%from, %refused, "connection refused");
         }
@@ -182,6 +207,7 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
                 return shared.dial_ended(peer);
             }
             Err(refused) => {
+                let refused = refused.after(shared.config.handshake);
                 shared.count_refusal(&refused);
                 error = format!("{} at {address}: {refused}", peer.name);
             }
@@ -224,4 +250,30 @@ pub(super) fn connect(
 /// What an error shows of a text that may be long.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn a_handshake_whose_time_was_over_says_so_and_after_how_long() {
+        let most = Duration::from_secs(5);
+        let told = |refused: Refused| refused.after(most).to_string();
+        let late = |error: Errno| io::Error::from(error);
+        // A read of a socket whose time is over is EAGAIN to the kernel: "Resource temporarily unavailable".
+        assert_eq!(told(late(Errno::AGAIN).into()), "the peer did not answer within 5s");
+        assert_eq!(
+            told(io::Error::from(io::ErrorKind::TimedOut).into()),
+            "the peer did not answer within 5s"
+        );
+        let tls = HandshakeError::from(late(Errno::AGAIN));
+        assert_eq!(told(tls.into()), "the TLS handshake: the peer did not answer within 5s");
+        // What the kernel gave up by itself was not given that time.
+        assert!(!told(late(Errno::TIMEDOUT).into()).contains("5s"));
+        assert!(told(late(Errno::CONNREFUSED).into()).contains("refused"));
+        assert_eq!(Refused::from(late(Errno::AGAIN)).after(most).label(), Some("timeout"));
+    }
 }

@@ -24,6 +24,7 @@ use super::lost::HolderLost;
 use super::remote::Peer;
 use super::shared::{Shared, World};
 use super::transport::lanes::quic::Door;
+use crate::clock;
 
 /// How long connections may take to say what waits, and Goodbye, when we stop.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -255,6 +256,7 @@ impl Peers {
     /// # Errors
     /// PEER_UNKNOWN; PEER_UNREACHABLE with the last error, after one failed attempt or at the deadline.
     pub fn ensure(&self, name: &PeerName, deadline: Instant) -> Result<Incarnation, Failure> {
+        let limit = deadline.saturating_duration_since(Instant::now());
         let peer = self.shared.peer_of(name).or_else(|_| {
             self.shared.known.refresh();
             self.shared.peer_of(name)
@@ -280,10 +282,10 @@ impl Peers {
             }
             if peer.changed.wait_until(&mut state, deadline).timed_out() {
                 let error =
-                    if state.last_error.is_empty() { "no attempt ended in time" } else { &state.last_error };
+                    if state.last_error.is_empty() { "no attempt has ended" } else { &state.last_error };
                 break Err(Failure::new(
                     Reason::PeerUnreachable,
-                    format!("{name} was not reached in time: {error}"),
+                    format!("{name} was not reached within {}: {error}", clock::told(limit)),
                 ));
             }
         };

@@ -13,6 +13,7 @@ use super::link::Ended;
 use super::remote::{Peer, State};
 use super::serving;
 use super::shared::Shared;
+use crate::clock;
 
 /// How often at least everything is looked at: how late a new peer of the directory is dialed at worst.
 const ROUND: Duration = Duration::from_millis(500);
@@ -99,14 +100,16 @@ impl Steward {
 fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
     let todo = {
         let mut state = peer.state.lock();
+        let Some(over) = state.calls.get(&call) else { return };
+        // The caller may have more time than this question has, or has spent some of it already.
+        let limit = clock::told(over.deadline.saturating_duration_since(over.begun));
         let failure = if state.link.is_some() {
-            Failure::new(
-                Reason::DeadlineExceeded,
-                format!("{} did not answer before the deadline", peer.name),
-            )
+            let message = format!("{} did not answer within {limit}", peer.name);
+            Failure::new(Reason::DeadlineExceeded, message)
         } else {
             let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };
-            Failure::new(Reason::PeerUnreachable, format!("{} was not reached in time: {error}", peer.name))
+            let message = format!("{} was not reached within {limit}: {error}", peer.name);
+            Failure::new(Reason::PeerUnreachable, message)
         };
         state.withdraw(call, failure)
     };

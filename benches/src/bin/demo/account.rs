@@ -8,7 +8,8 @@ use tensorlane_benches::text;
 /// What the columns are.
 const LEGEND: &str = "
 of the limit: the rate, by what this machine does without Tensorlane, measured in turns with it: for a put a warm
-              memcpy, for a get one bare TLS 1.3 connection. 1.00 is as fast as that, and more is faster:
+              memcpy, for a get one bare TLS 1.3 connection. (What step 1 says of both was measured before
+              anything else ran, and is often more.) 1.00 is as fast as that, and more is faster:
               large copies go around the caches, TLS without rustls's buffers; - is where no bytes have to move (a map), or too few to tell. The
               first time pays for what is kept afterwards: memory, maps, and the connection's windows.
 path:         local is mapped memory of the same sidecar; tcp is TLS 1.3 between the two. \"not shm:\" says why no

@@ -34,7 +34,10 @@ impl Limits {
         account.say(&format!("memcpy, warm: {} ({})", text::rate(memcpy), limits.copy.way()));
         limits.tls()?;
         let tls = median(|| limits.tls())?;
-        account.say(&format!("TLS 1.3 from host A to host B, one connection: {}", text::rate(tls)));
+        account.say(&format!("TLS 1.3 from host A to host B, one bare connection: {}", text::rate(tls)));
+        account.say(
+            "nothing else runs yet; both are measured again below, in turns with what is compared with them",
+        );
         Ok(limits)
     }
 

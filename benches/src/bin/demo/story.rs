@@ -28,6 +28,8 @@ const ROWS: u64 = 8;
 const LATENESS: Duration = Duration::from_millis(300);
 /// What the process that is killed holds.
 const HELD: u64 = 256 << 20;
+/// The path of what is put.
+const COPY: &str = "copy";
 /// After that long, what should happen does not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -94,8 +96,8 @@ impl<'a> Scene<'a> {
         let count = stored.len();
         let first = total / took.as_secs_f64();
         let first = [Pair { value: first, limit: Some(limit) }];
-        self.moved(format!("put {count} tensors into A, for the first time"), "copy", &first)?;
-        self.moved(format!("put {count} tensors into A, again"), "copy", &again)?;
+        self.moved(format!("put {count} tensors into A, for the first time"), COPY, &first)?;
+        self.moved(format!("put {count} tensors into A, again"), COPY, &again)?;
         Ok(stored)
     }
 
@@ -104,9 +106,16 @@ impl<'a> Scene<'a> {
         let median = |values: Vec<f64>| stats::median(&values).context("nothing was measured");
         let rate = median(rates.iter().map(|pair| pair.value).collect())?;
         let of_limit = median(rates.iter().filter_map(|pair| pair.ratio()).collect())?;
+        let limit = median(rates.iter().filter_map(|pair| pair.limit).collect())?;
         let moved = self.model.total();
         let took = Duration::from_secs_f64(moved as f64 / rate);
         self.account.did(Line { what, moved, path: path.into(), took, of_limit: Some(of_limit) });
+        let without = if path == COPY { "a memcpy" } else { "one bare TLS connection" };
+        self.account.say(&format!(
+            "that is {}; {without}, in turns with it: {}; the median of the turns is {of_limit:.2} of the limit",
+            text::rate(rate),
+            text::rate(limit)
+        ));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! What the command understands.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 #[cfg(feature = "kubernetes")]
@@ -31,8 +31,8 @@ pub(crate) struct Connection {
     /// The directory of the sidecar's session socket [default: /run/tensorlane].
     #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
     sockets: Option<PathBuf>,
-    /// When a call gives up, such as 500ms, 30s, 10m [default: 30s]. Where it is given, --wait is cut to it, and what it takes
-    /// to find names is part of it.
+    /// When a call gives up, such as 500ms, 30s, 10m [default: 30s]; the answer is there 500ms later at the latest. Where it is
+    /// given, it is that of a whole get or describe, and --wait is cut to it.
     #[arg(long, global = true, value_parser = parse::duration, value_name = "DURATION")]
     deadline: Option<Duration>,
 }
@@ -51,18 +51,18 @@ impl Connection {
 
     /// Names are waited for as long as was asked, but not beyond a deadline that was given. (The default deadline is one of
     /// calls that need not wait.)
-    fn bound(&self, wait: &mut Waiting) {
-        wait.within = self.deadline;
+    fn bound(&self, wait: &mut Waiting, now: Instant) {
+        wait.until = self.deadline.and_then(|deadline| now.checked_add(deadline));
         wait.wait = self.deadline.map_or(wait.wait, |deadline| wait.wait.min(deadline));
     }
 }
 
 impl Args {
-    /// The command line, with what one option says of another.
-    pub(crate) fn settled(mut self) -> Self {
+    /// The command line, with what one option says of another. `now`: when the command began.
+    pub(crate) fn settled(mut self, now: Instant) -> Self {
         match &mut self.command {
-            Command::Get(get) => self.connection.bound(&mut get.waiting),
-            Command::Describe(describe) => self.connection.bound(&mut describe.waiting),
+            Command::Get(get) => self.connection.bound(&mut get.waiting, now),
+            Command::Describe(describe) => self.connection.bound(&mut describe.waiting, now),
             _ => {}
         }
         self
@@ -198,15 +198,15 @@ pub(crate) struct Describe {
     pub(crate) waiting: Waiting,
 }
 
-/// How names are found.
+/// How names are found, and until when all of it must be done.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Waiting {
     /// How long to wait for names that do not exist yet; no longer than a --deadline.
     #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
     wait: Duration,
-    /// The deadline, where one is given.
+    /// When the deadline passes, where one is given.
     #[arg(skip)]
-    within: Option<Duration>,
+    until: Option<Instant>,
 }
 
 impl Waiting {
@@ -217,18 +217,25 @@ impl Waiting {
         names: &[&str],
         peer: Option<&PeerName>,
     ) -> tensorlane_client::Result<Vec<tensorlane_client::Result<Description>>> {
+        let client = self.rest(client);
+        let Some(left) = self.until.map(|_| client.deadline()) else {
+            return client.lookup(names, peer, self.wait);
+        };
         // The wait comes on top of a client's deadline.
-        let rest = self.within.map(|within| within.saturating_sub(self.wait));
-        client.with_deadline(rest.unwrap_or(client.deadline())).lookup(names, peer, self.wait)
+        let wait = self.wait.min(left);
+        client.with_deadline(left - wait).lookup(names, peer, wait)
     }
 
-    /// A client for the calls that follow, with what is left of the deadline that was given; 1 ms at least, so that it is the
-    /// call that says what it could not do.
-    pub(crate) fn rest(&self, client: &Client, spent: Duration) -> Client {
-        let left = |within: Duration| within.saturating_sub(spent).max(Duration::from_millis(1));
-        client.with_deadline(self.within.map_or(client.deadline(), left))
+    /// A client for the next call, with what is left of the deadline that was given; 1 ms at least, so that it is the call that
+    /// says what it could not do.
+    pub(crate) fn rest(&self, client: &Client) -> Client {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now()).max(LEFT_MIN);
+        client.with_deadline(self.until.map_or(client.deadline(), left))
     }
 }
+
+/// The shortest deadline of a call.
+const LEFT_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Rm {
@@ -261,7 +268,8 @@ mod tests {
 
     #[test]
     fn a_deadline_that_is_given_bounds_the_wait() {
-        let wait = |line: &str| match Args::try_parse_from(line.split(' ')).unwrap().settled().command {
+        let settled = |line: &str| Args::try_parse_from(line.split(' ')).unwrap().settled(Instant::now());
+        let wait = |line: &str| match settled(line).command {
             Command::Get(get) => get.waiting.wait.as_secs(),
             Command::Describe(describe) => describe.waiting.wait.as_secs(),
             _ => unreachable!("{line}"),

@@ -5,7 +5,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -42,13 +42,31 @@ struct Raw {
     data_offsets: (u64, u64),
 }
 
+/// Opens a file that is to be put. Nothing but a plain file can be one: of a pipe the end would be waited for.
+pub(crate) fn open(path: &Path) -> Result<File> {
+    let cannot = || format!("cannot open {}", path.display());
+    let kind = fs::metadata(path).with_context(cannot)?;
+    ensure!(
+        !kind.is_dir(),
+        "{} is a directory; put takes one safetensors file: name one that is in it",
+        path.display()
+    );
+    ensure!(
+        kind.is_file(),
+        "{} is no plain file; write what it brings into one, and put that",
+        path.display()
+    );
+    File::open(path).with_context(cannot)
+}
+
 impl Header {
     /// Reads and proves the header of an open file.
     pub(crate) fn read(file: &File, path: &Path) -> Result<Self> {
         let whole = file.metadata()?.len();
         let context = || format!("{} is not a safetensors file", path.display());
         let mut length = [0; 8];
-        ensure!(whole >= 8, "{}: it has {whole} bytes, too few for any", context());
+        ensure!(whole > 0, "{}: it is empty; whoever writes it has not begun, or has failed", context());
+        ensure!(whole >= 8, "{}: it has {whole} bytes, too few for any; it was cut", context());
         file.read_exact_at(&mut length, 0).with_context(context)?;
         let length = u64::from_le_bytes(length);
         // The number itself would say nothing: in another kind of file these bytes are something else.
@@ -65,7 +83,8 @@ impl Header {
 
     /// Proves a header whose bytes begin at `start` of a file of `whole` bytes.
     fn parse(json: &[u8], start: u64, whole: u64) -> Result<Self> {
-        let raw: BTreeMap<String, serde_json::Value> = serde_json::from_slice(json)?;
+        let raw: BTreeMap<String, serde_json::Value> = serde_json::from_slice(json)
+            .context("its header is not the JSON of that format; it is of another format, or was damaged: write it anew")?;
         let mut entries = Vec::with_capacity(raw.len());
         let mut metadata = BTreeMap::new();
         for (name, value) in raw {

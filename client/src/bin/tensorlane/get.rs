@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
@@ -11,6 +11,7 @@ use tensorlane_proto::checksum;
 use tensorlane_proto::{Metadata, Reference};
 
 use crate::args::Get;
+use crate::complaint;
 use crate::list;
 use crate::output::{self, Output};
 use crate::parse::{self, REFERENCE_BEGINS, TICKET_MARK};
@@ -26,9 +27,7 @@ const BATCH_ITEMS: usize = 256;
 pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     // What tickets lease must be held until it is copied.
     let mut held = Vec::new();
-    let begun = Instant::now();
     let wanted = wanted(client, args, &mut held)?;
-    let client = &args.waiting.rest(client, begun.elapsed());
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
     let mut sink = args.to.as_deref().map(|path| Sink::create(path, &wanted)).transpose()?;
     let mut progress = Progress::new(total);
@@ -68,13 +67,13 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
             below(client, args, text, &mut wanted)?;
             ensure!(wanted.len() > before, list::nothing_below(client, text));
         } else if text.contains(TICKET_MARK) && text.starts_with(REFERENCE_BEGINS) {
-            let tensor = client.redeem(text, None).with_context(|| "the ticket")?;
+            let tensor = args.waiting.rest(client).redeem(text, None).with_context(|| "the ticket")?;
             let target = Target::Id(tensor.lease().id());
             wanted.push(one(args, format!("tensor-{}", tensor.lease().id()), target, tensor.descriptor())?);
             held.push(tensor);
         } else if text.starts_with(REFERENCE_BEGINS) {
             let reference: Reference = text.parse().with_context(|| text.clone())?;
-            let found = output::about(text, client.describe(&reference))?;
+            let found = complaint::about(text, args.waiting.rest(client).describe(&reference))?;
             let name = found.names.first().cloned().unwrap_or_else(|| format!("tensor-{}", reference.id()));
             wanted.push(one(args, name, reference.into(), &found.descriptor)?);
         } else {
@@ -89,14 +88,14 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
         args.waiting.lookup(client, &names, args.peer.as_ref())
     })?;
     for (name, found) in names.iter().zip(found) {
-        let found = output::about(name, found)?;
+        let found = complaint::about(name, found)?;
         wanted.push(one(args, name.to_string(), found.reference.into(), &found.descriptor)?);
     }
     Ok(wanted)
 }
 
 fn below(client: &Client, args: &Get, prefix: &str, wanted: &mut Vec<Wanted>) -> Result<()> {
-    for listed in list::below(client, prefix) {
+    for listed in list::below(&args.waiting.rest(client), prefix) {
         let listed = listed?;
         let short = listed.name.strip_prefix(prefix).unwrap_or(&listed.name).trim_start_matches('/');
         let name = if short.is_empty() { &listed.name } else { short };
@@ -135,13 +134,14 @@ fn acquire<'a>(
     progress: &mut Progress,
     got: &mut Vec<Got<'a>>,
 ) -> Result<()> {
+    let client = &args.waiting.rest(client);
     let options = AcquireOptions::new().selection(args.selection()).require(parse::require(&args.require));
     let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
     // Bytes that others get at the same time count too: it is a hint of how far it is.
     let arrived = || Some(client.peers().ok()?.iter().map(|peer| peer.bytes_in).sum());
     let tensors = progress.arriving("getting", arrived, || client.acquire_many(&targets, &options));
     for (wanted, tensor) in batch.iter().zip(tensors) {
-        let tensor = output::about(&wanted.name, tensor)?;
+        let tensor = complaint::about(&wanted.name, tensor)?;
         ensure!(
             tensor.descriptor().layout.packed() == wanted.layout,
             "{} has become another tensor meanwhile; get it again",

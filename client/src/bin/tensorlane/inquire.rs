@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tensorlane_client::{Client, Description, Moved, PeerStatus, Status, Target};
 
 use crate::args::Describe;
+use crate::complaint;
 use crate::output::{self, Output};
 use crate::progress;
 
@@ -27,9 +28,12 @@ pub(crate) fn describe(client: &Client, output: &Output, args: &Describe) -> Res
         found.push(match target {
             Target::Name { .. } => {
                 let (name, description) = named.next().context("the sidecar gave no result")?;
-                output::about(name, description)?
+                complaint::about(name, description)?
             }
-            other => client.describe(other)?,
+            Target::Reference(reference) => {
+                complaint::about(&reference.encode(), args.waiting.rest(client).describe(reference))?
+            }
+            other => args.waiting.rest(client).describe(other)?,
         });
     }
     output.print(

@@ -5,6 +5,7 @@ use serde_json::json;
 use tensorlane_client::{Client, Listed};
 
 use crate::args::{Ls, Rm};
+use crate::complaint;
 use crate::output::{self, Output};
 
 /// Names taken away in one call.
@@ -90,7 +91,7 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
             match result {
                 Ok(()) => removed.push(name),
                 // The others are done all the same; the first failure is told.
-                Err(error) if failed.is_ok() => failed = output::about(name, Err(error)),
+                Err(error) if failed.is_ok() => failed = complaint::about(name, Err(error)),
                 Err(_) => {}
             }
         }

@@ -1,11 +1,12 @@
 //! The command `tensorlane` (also `kubectl tensorlane`): what a person asks a sidecar.
 //!
-//! Results go to standard output, as text or JSON; progress and errors go to standard error. Exit codes: 0 done, 1 it
+//! Results go to standard output, as text or JSON; progress, and errors in the same form, go to standard error. Exit codes: 0 done, 1 it
 //! failed, 2 it was called wrongly; `check` has one more, 3: nothing wrong was found, not everything could be looked at.
 
 mod args;
 #[cfg(feature = "kubernetes")]
 mod check;
+mod complaint;
 mod file;
 mod get;
 #[cfg(feature = "kubernetes")]
@@ -20,8 +21,11 @@ mod routes;
 mod sink;
 mod watch;
 
-use std::io;
+use std::env;
+use std::ffi::OsString;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use anyhow::Result;
 use clap::Parser;
@@ -29,18 +33,39 @@ use clap::Parser;
 use crate::args::{Args, Command};
 use crate::output::Output;
 
+/// The exit code of a call that was wrong.
+const MISUSE: u8 = 2;
+
 fn main() -> ExitCode {
-    let args = Args::parse().settled();
-    let output = Output::new(args.output);
-    match run(args, &output) {
+    let args = match read() {
+        Ok(args) => args.settled(Instant::now()),
+        Err(code) => return code,
+    };
+    let format = args.output;
+    match run(args, &Output::new(format)) {
         Ok(code) => code,
         // Whoever read our output has seen enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            output::complain(&error);
+            complaint::complain(&error, format);
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line; or the exit code, where it was wrong or asked for no more than a word of help.
+fn read() -> std::result::Result<Args, ExitCode> {
+    let words: Vec<OsString> = env::args_os().collect();
+    Args::try_parse_from(&words).map_err(|error| {
+        match complaint::misuse(&error, words.iter().map(OsString::as_os_str)) {
+            Some(told) => {
+                // Nobody is left to tell if this fails.
+                let _ = writeln!(io::stderr(), "{told}");
+                ExitCode::from(MISUSE)
+            }
+            None => error.exit(),
+        }
+    })
 }
 
 fn run(args: Args, output: &Output) -> Result<ExitCode> {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tensorlane_client::{Description, Error, Moved, Way};
-use tensorlane_proto::{Layout, Reason};
+use tensorlane_client::{Description, Moved, Way};
+use tensorlane_proto::Layout;
 
+use crate::complaint;
 use crate::watch::Flow;
 
 /// How results are printed.
@@ -30,6 +31,11 @@ pub(crate) struct Output {
 impl Output {
     pub(crate) fn new(format: Format) -> Self {
         Self { format, colours: wants_colours(&io::stdout()) }
+    }
+
+    /// Says on standard error what is worth knowing.
+    pub(crate) fn warn(&self, what: &str) {
+        complaint::warn(what, self.format);
     }
 
     /// What a watch prints of one state: the JSON in one line, or else what `text` prints.
@@ -102,55 +108,8 @@ impl Output {
     }
 }
 
-/// Says on standard error what went wrong.
-pub(crate) fn complain(error: &anyhow::Error) {
-    let (red, plain) = if wants_colours(&io::stderr()) { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    // Nobody is left to tell if this fails.
-    let _ = writeln!(io::stderr(), "{red}error:{plain} {}", sentence(error));
-    if let Some(advice) = error.chain().find_map(|cause| advice(cause.downcast_ref::<Error>()?)) {
-        let _ = writeln!(io::stderr(), "hint: {advice}");
-    }
-}
-
-/// Which option of this command helps.
-fn advice(error: &Error) -> Option<&'static str> {
-    match error.reason()? {
-        Reason::NameTaken => Some("put with --replace to give the name to the new tensor"),
-        Reason::ArenaFull => {
-            Some("`tensorlane status` shows what fills the arena; --deadline 5m waits longer for room")
-        }
-        Reason::AmbiguousName => Some("get it with --peer PEER"),
-        _ => None,
-    }
-}
-
-/// The result of a call about something that has a name: the error says which, unless it does so already.
-pub(crate) fn about<T>(name: &str, result: tensorlane_client::Result<T>) -> anyhow::Result<T> {
-    result.map_err(|error| {
-        let told = matches!(&error, Error::Refused(failure) if failure.detail("name") == Some(name));
-        if told { error.into() } else { anyhow::Error::from(error).context(name.to_owned()) }
-    })
-}
-
-/// The error and its causes in one line, without those that the one before tells already.
-fn sentence(error: &anyhow::Error) -> String {
-    let mut told: Vec<String> = Vec::new();
-    for cause in error.chain().map(ToString::to_string) {
-        if !told.last().is_some_and(|last| last.contains(&cause)) {
-            told.push(cause);
-        }
-    }
-    told.join(": ")
-}
-
-/// Says on standard error what is worth knowing.
-pub(crate) fn warn(text: &str) {
-    let (yellow, plain) = if wants_colours(&io::stderr()) { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
-    // Nobody is left to tell if this fails.
-    let _ = writeln!(io::stderr(), "{yellow}warning:{plain} {text}");
-}
-
-fn wants_colours(stream: &impl IsTerminal) -> bool {
+/// Whether a stream is watched by somebody who likes colours.
+pub(crate) fn wants_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
@@ -264,8 +223,6 @@ pub(crate) fn merge(into: &mut Value, more: Value) {
 
 #[cfg(test)]
 mod tests {
-    use tensorlane_proto::Failure;
-
     use super::*;
 
     #[test]
@@ -277,21 +234,6 @@ mod tests {
         assert_eq!(rate(2_000_000_000, Duration::from_secs(1)), "2.00 GB/s");
         assert_eq!(span(0.5), "0.50 s");
         assert_eq!(span(3_700.0), "1h 1m");
-    }
-
-    #[test]
-    fn a_cause_that_was_told_is_not_told_again() {
-        let error = anyhow::anyhow!("no such file").context("cannot open x: no such file").context("weights");
-        assert_eq!(sentence(&error), "weights: cannot open x: no such file");
-    }
-
-    #[test]
-    fn a_name_that_the_error_tells_is_not_told_again() {
-        let failure =
-            |detail: &str| Failure::new(Reason::NotFound, "nothing is named x here").with("name", detail);
-        let said = |detail| sentence(&about::<()>("x", Err(failure(detail).into())).unwrap_err());
-        assert_eq!(said("x"), "NOT_FOUND: nothing is named x here");
-        assert_eq!(said("y"), "x: NOT_FOUND: nothing is named x here (name=y)");
     }
 
     #[test]

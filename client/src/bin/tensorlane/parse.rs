@@ -81,7 +81,7 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
 /// A name, a reference or a ticket, as it is written; what can be neither is refused.
 pub(crate) fn wanted(text: &str) -> Result<String, String> {
     if text.is_empty() {
-        return Err("a name has at least one character".to_owned());
+        return Err("a name has at least one character (`tensorlane ls` tells the names)".to_owned());
     }
     if text.starts_with(REFERENCE_BEGINS) {
         let reference = text.split_once(TICKET_MARK).map_or(text, |(reference, _)| reference);
@@ -170,6 +170,7 @@ mod tests {
         for wrong in ["", "1,", "5-3", "a", "0-99999999"] {
             assert!(rows(wrong).is_err(), "{wrong}");
         }
+        assert!(rows("9-3").is_err_and(|told| told.contains("reversed") && told.contains("write 3-9")));
     }
 
     #[test]

@@ -4,14 +4,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::json;
 use tensorlane_client::{Client, Item, PutOptions, Stored};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::{Descriptor, Metadata, Reason, Reference};
 
 use crate::args::Put;
-use crate::file::{Entry, Header};
+use crate::complaint;
+use crate::file::{self, Entry, Header};
 use crate::output::{self, Output};
 use crate::progress::Progress;
 
@@ -24,15 +25,18 @@ const BATCH_ITEMS: usize = 1_024;
 const TICKET_DEFAULT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
-    let file = File::open(&args.file).with_context(|| format!("cannot open {}", args.file.display()))?;
+    let file = file::open(&args.file)?;
     let header = Header::read(&file, &args.file)?;
+    if header.entries.is_empty() {
+        output.warn(&format!("{} has no tensors, so nothing is put", args.file.display()));
+    }
     let metadata = Metadata::new(header.metadata.clone()).unwrap_or_else(|error| {
-        output::warn(&format!("the file's metadata are left out: {error}"));
+        output.warn(&format!("the file's metadata are left out: {error}"));
         Metadata::default()
     });
     let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
-    let mut putting =
-        Putting { client, args, file: &file, metadata, progress: Progress::new(total), done: Vec::new() };
+    let (progress, done) = (Progress::new(total), Vec::new());
+    let mut putting = Putting { client, output, args, file: &file, metadata, progress, done };
     if let Err(error) = putting.all(&header.entries) {
         putting.undo();
         return Err(error);
@@ -53,6 +57,7 @@ struct Done {
 
 struct Putting<'a> {
     client: &'a Client,
+    output: &'a Output,
     args: &'a Put,
     file: &'a File,
     metadata: Metadata,
@@ -126,7 +131,7 @@ impl Putting<'_> {
 
     /// The result of a call about one tensor; the error says which, by its name where it gets one.
     fn about<T>(&self, entry: &Entry, result: tensorlane_client::Result<T>) -> Result<T> {
-        output::about(self.name(entry).as_ref().unwrap_or(&entry.name), result)
+        complaint::about(self.name(entry).as_ref().unwrap_or(&entry.name), result)
     }
 
     fn name(&self, entry: &Entry) -> Option<String> {
@@ -180,9 +185,9 @@ impl Putting<'_> {
             return;
         }
         if self.args.replace {
-            output::warn(&format!("{} of the names were replaced already", names.len()));
+            self.output.warn(&format!("{} of the names were replaced already", names.len()));
         } else if self.client.unname(&names).is_err() {
-            output::warn(&format!("{} tensors were put already and keep their names", names.len()));
+            self.output.warn(&format!("{} tensors were put already and keep their names", names.len()));
         }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Routes) -> Result<()>
     if !args.watch {
         let peers = others(client)?;
         if peers.is_empty() {
-            output::warn("no other peer is known");
+            output.warn("no other peer is known");
         }
         output.print(|| json(&peers, Speeds::Shown), |out| table(output, out, &peers, Speeds::Shown))?;
         return Ok(());

@@ -52,6 +52,7 @@ pub(super) fn dial(shared: &Arc<Shared>, link: &Arc<Link>, lanes: &Lanes, name: 
             None => lanes.missed(name),
         },
         Err(refused) => {
+            let refused = refused.after(shared.config.handshake);
             tracing::debug!(peer = %link.peer.name, %refused, "a lane was not opened");
             lanes.missed(name);
         }

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 use super::directory::NotThere;
 use super::{Shm, directory};
+use crate::clock;
+use crate::peer::handshake::timed_out_here;
 use crate::peer::link::Link;
 use crate::peer::shared::Shared;
 use crate::peer::transport::lanes::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
@@ -45,12 +47,23 @@ pub(super) enum Unproven {
     /// It does not know what the other end of the connection knows.
     #[error("{0}")]
     Stranger(&'static str),
-    /// It broke off, or took too long.
+    /// It broke off.
     #[error("{0}")]
     Socket(#[from] io::Error),
+    /// It took too long.
+    #[error("the other end did not answer within {}", clock::told(*.0))]
+    TimedOut(Duration),
 }
 
 impl Unproven {
+    /// The same, where its time was over with how long that was; the kernel has other words for it.
+    pub(super) fn after(self, most: Duration) -> Self {
+        match self {
+            Self::Socket(error) if timed_out_here(&error) => Self::TimedOut(most),
+            other => other,
+        }
+    }
+
     /// Whether it is on another node, as far as this one can see.
     pub(super) fn is_other_node(&self) -> bool {
         matches!(self, Self::NotThere(NotThere::OtherNode))
@@ -62,7 +75,7 @@ impl Unproven {
             Self::NotThere(NotThere::OtherNode) => "other_node",
             Self::NotThere(NotThere::Foreign) => "foreign_socket",
             Self::Stranger(_) => "stranger",
-            Self::NotThere(NotThere::Socket(_)) | Self::Socket(_) => "socket",
+            Self::NotThere(NotThere::Socket(_)) | Self::Socket(_) | Self::TimedOut(_) => "socket",
         }
     }
 }
@@ -163,4 +176,18 @@ fn receive<const N: usize>(mut stream: &UnixStream, until: Instant) -> io::Resul
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_does_not_answer_in_time_is_told_of_by_that_time() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let error = receive::<1>(&ours, Instant::now() + Duration::from_millis(10)).unwrap_err();
+        let told = Unproven::from(error).after(Duration::from_secs(5));
+        assert_eq!(told.to_string(), "the other end did not answer within 5s");
+        assert_eq!(told.label(), "socket");
+    }
 }

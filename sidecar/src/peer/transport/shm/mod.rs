@@ -301,6 +301,7 @@ impl Shm {
             match bind::dial(shm, until) {
                 Ok(stream) => shm.met(&on_thread, &called, stream, None),
                 Err(unproven) => {
+                    let unproven = unproven.after(on_thread.config.handshake);
                     on_thread.counters.node_refused.add(unproven.label());
                     tracing::debug!(peer = %called.peer.name, %unproven, "no memory is shared with the peer");
                     shm.meeting.lock().failed(Instant::now(), unproven.is_other_node());

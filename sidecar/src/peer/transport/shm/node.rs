@@ -260,6 +260,7 @@ impl Node {
             // Somebody looked whether we live.
             Err(Unproven::Socket(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {}
             Err(unproven) => {
+                let unproven = unproven.after(shared.config.handshake);
                 shared.counters.node_refused.add(unproven.label());
                 tracing::debug!(%unproven, "a call at the node's socket was refused");
             }

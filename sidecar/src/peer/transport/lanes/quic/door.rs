@@ -190,8 +190,9 @@ fn admit(door: &Weak<Door>, shared: &Weak<Shared>, incoming: Incoming) {
     let Some(guard) = shared.admit_stranger(from.ip()) else { return incoming.refuse() };
     let on_thread = Arc::clone(&shared);
     shared.spawn("tl-quic-in", move || {
-        let until = Instant::now() + on_thread.config.handshake;
-        if let Err(refused) = trunk::arrived(&on_thread, &door, incoming, guard, until) {
+        let most = on_thread.config.handshake;
+        if let Err(refused) = trunk::arrived(&on_thread, &door, incoming, guard, Instant::now() + most) {
+            let refused = refused.after(most);
             on_thread.count_refusal(&refused);
             tracing::debug!(%from, %refused, "a QUIC connection was refused");
         }

@@ -334,9 +334,10 @@ fn lane_arrived(
 ) {
     let (on_thread, door, link) = (Arc::clone(shared), Arc::clone(door), Arc::clone(link));
     shared.spawn("tl-quic-lane", move || {
-        let until = Instant::now() + on_thread.config.handshake;
+        let most = on_thread.config.handshake;
         let wire = QuicWire::new(door, streams, progress(&on_thread));
-        if let Err(refused) = bind::arrived_stream(&on_thread, &link, id, wire, until) {
+        if let Err(refused) = bind::arrived_stream(&on_thread, &link, id, wire, Instant::now() + most) {
+            let refused = refused.after(most);
             on_thread.count_refusal(&refused);
             tracing::debug!(peer = %link.peer.name, %refused, "a stream is no lane");
         }
