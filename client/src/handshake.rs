@@ -71,7 +71,8 @@ fn greet(socket: UnixStream, name: &str, within: Duration) -> Result<Welcomed> {
         (Err(error), Ok(_)) => return Err(error),
     };
     let welcome: SessionWelcome = wire::reply(SessionKind::Hello, frame)?;
-    if welcome.version != SESSION_VERSION {
+    // An older sidecar speaks its own: what this version has beyond it is said by the sidecar alone.
+    if !(1..=SESSION_VERSION).contains(&welcome.version) {
         return Err(Error::protocol(format!(
             "the sidecar speaks version {} of the session protocol",
             welcome.version

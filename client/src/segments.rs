@@ -1,16 +1,18 @@
 //! The segments that this process maps for one session.
 //!
-//! A segment is announced once, mapped once and kept until the sidecar retires it and no tensor lies in it any more.
-//! Its witness, a pipe end, stays open exactly as long as the map: the sidecar reuses the memory when the last
+//! A segment is announced once, mapped once and kept until the sidecar retires it and no tensor lies in it any more. It may be
+//! announced again while it is mapped: its bytes are in other pages then, which take the place of those from before under every
+//! tensor and view, at the same addresses. Its witness, a pipe end, stays open exactly as long as the map: the sidecar reuses the memory when the last
 //! copy of the pipe end is closed, so it must never be closed first.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
-use tensorlane_memory::Mapping;
+use tensorlane_memory::{MapError, Mapping};
 use tensorlane_proto::generated::SegmentFrame;
 
 use crate::error::{Error, Result};
@@ -25,12 +27,27 @@ static LINGERING: Mutex<Vec<(Weak<Mapping>, OwnedFd)>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 pub(crate) struct Segment {
     mapping: Option<Arc<Mapping>>,
-    witness: Option<OwnedFd>,
+    witness: Mutex<Option<OwnedFd>>,
+    /// Whether it shows other pages than at first.
+    exchanged: AtomicBool,
 }
 
 impl Segment {
     fn new(mapping: Mapping, witness: OwnedFd) -> Arc<Self> {
-        Arc::new(Self { mapping: Some(Arc::new(mapping)), witness: Some(witness) })
+        let (mapping, witness) = (Some(Arc::new(mapping)), Mutex::new(Some(witness)));
+        Arc::new(Self { mapping, witness, exchanged: AtomicBool::new(false) })
+    }
+
+    /// Puts other pages in the place of those that are mapped, and their witness in that of the one before. Where that cannot be,
+    /// all stays as it was.
+    fn exchange(&self, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
+        let mut own = self.witness.lock();
+        self.mapping().exchange(memory.as_fd()).map_err(cannot_map)?;
+        // Only now does nobody here map the pages from before.
+        let before = own.replace(witness);
+        self.exchanged.store(true, Ordering::Release);
+        drop((own, before));
+        Ok(())
     }
 
     /// The map.
@@ -49,7 +66,9 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let (Some(mapping), Some(witness)) = (self.mapping.take(), self.witness.take()) else { return };
+        let (Some(mapping), Some(witness)) = (self.mapping.take(), self.witness.get_mut().take()) else {
+            return;
+        };
         let weak = Arc::downgrade(&mapping);
         match Arc::into_inner(mapping) {
             Some(mapping) => {
@@ -77,6 +96,8 @@ struct Table {
     entries: HashMap<u32, Entry>,
     /// Retired on the event pipe before the socket announced them: the two are not ordered.
     early: HashSet<u32>,
+    /// Announced again, as the event pipe says, where the socket has not been read so far.
+    awaited: HashSet<u32>,
     /// Whether the session is over, and no segment is kept for tensors to come.
     over: bool,
 }
@@ -92,17 +113,21 @@ enum Entry {
 }
 
 impl Segments {
-    /// Maps an announced segment. For a writable one the result must be said to the sidecar.
+    /// Maps an announced segment, or exchanges the pages of one that is mapped for reading. For a writable one the result must
+    /// be said to the sidecar.
     pub(crate) fn announce(&self, frame: &SegmentFrame, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
         let mut table = self.table.lock();
         if table.early.remove(&frame.segment) {
             return Err(Error::lost("the segment was retired before it was mapped"));
         }
+        table.awaited.remove(&frame.segment);
+        let mapped = table.mapped(frame.segment).filter(|mapped| is_exchange(frame, mapped.mapping()));
         drop(table);
+        if let Some(mapped) = mapped {
+            return mapped.exchange(memory, witness);
+        }
         let map = if frame.writable { Mapping::writer } else { Mapping::reader };
-        let mapped = map(memory.as_fd(), frame.bytes).map_err(|error| {
-            Error::resources("a segment of the sidecar cannot be mapped", std::io::Error::other(error))
-        });
+        let mapped = map(memory.as_fd(), frame.bytes).map_err(cannot_map);
         let (entry, outcome) = match mapped {
             Ok(mapping) => (Entry::Mapped(Segment::new(mapping, witness)), Ok(())),
             Err(error) => (Entry::Failed(error.clone()), Err(error)),
@@ -112,6 +137,19 @@ impl Segments {
             table.entries.insert(frame.segment, entry);
         }
         outcome
+    }
+
+    /// A segment is announced again, on the socket, which somebody has to read for that. Nothing where that has been done.
+    pub(crate) fn awaits(&self, number: u32) {
+        let mut table = self.table.lock();
+        if table.mapped(number).is_some_and(|segment| !segment.exchanged.load(Ordering::Acquire)) {
+            table.awaited.insert(number);
+        }
+    }
+
+    /// Whether there is such a one.
+    pub(crate) fn needs_a_reader(&self) -> bool {
+        !self.table.lock().awaited.is_empty()
     }
 
     /// Fills the page tables of a segment in the background.
@@ -138,6 +176,7 @@ impl Segments {
     /// side has given it back. So it is let go at once, also during a call: that call may be waiting for this very room.
     pub(crate) fn retire(&self, number: u32) {
         let mut table = self.table.lock();
+        table.awaited.remove(&number);
         let let_go = match table.entries.remove(&number) {
             Some(Entry::Mapped(segment)) => {
                 table.entries.insert(number, Entry::Retired(Arc::downgrade(&segment)));
@@ -171,6 +210,7 @@ impl Segments {
     pub(crate) fn let_go_of_all(&self) {
         let mut table = self.table.lock();
         table.over = true;
+        table.awaited.clear();
         let entries = std::mem::take(&mut table.entries);
         for (number, entry) in &entries {
             if let Entry::Mapped(segment) = entry {
@@ -184,10 +224,28 @@ impl Segments {
 }
 
 impl Table {
+    /// A segment that is mapped, retired or not.
+    fn mapped(&self, number: u32) -> Option<Arc<Segment>> {
+        match self.entries.get(&number)? {
+            Entry::Mapped(segment) => Some(Arc::clone(segment)),
+            Entry::Retired(segment) => segment.upgrade(),
+            Entry::Failed(_) => None,
+        }
+    }
+
     fn missing(&self, number: u32) -> Error {
         if self.over {
             return Error::lost("the connection ended before the reply could be used");
         }
         Error::protocol(format!("a reply refers to segment {number}, which was not announced or is retired"))
     }
+}
+
+/// Whether a segment that is announced is one that is mapped, with other pages.
+fn is_exchange(frame: &SegmentFrame, mapped: &Mapping) -> bool {
+    !frame.writable && !mapped.is_writable() && mapped.bytes() == frame.bytes
+}
+
+fn cannot_map(error: MapError) -> Error {
+    Error::resources("a segment of the sidecar cannot be mapped", std::io::Error::other(error))
 }

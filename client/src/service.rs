@@ -1,6 +1,6 @@
 //! The one thread that a connection has: it does what no caller is there to do.
 //!
-//! - It listens on the event pipe: segments to unmap, and the end of the sidecar.
+//! - It listens on the event pipe: segments to unmap, segments with other pages, and the end of the sidecar.
 //! - It sends leases that ended where no request comes to take them along.
 //! - It reads replies that nobody waits for any more.
 //!
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tensorlane_proto::frame::{HEADER_BYTES, Header, SessionKind};
-use tensorlane_proto::generated::SegmentRetired;
+use tensorlane_proto::generated::{SegmentFrame, SegmentRetired};
 
 use crate::connection::{Connection, timespec};
 use crate::error::{Error, Result};
@@ -25,9 +25,9 @@ use crate::wire;
 const FLUSH_AFTER: Duration = Duration::from_micros(1000);
 /// So many windows without a new one, and the thread sleeps until it is woken.
 const QUIET_WINDOWS: u32 = 5;
-/// How often it looks whether a late reply has come.
+/// How often it looks whether a late reply, or a segment that is announced again, has come.
 const TICK: Duration = Duration::from_millis(10);
-/// Longest frame on the event pipe; the one kind there is has a few bytes.
+/// Longest frame on the event pipe; both kinds that there are have a few bytes.
 const EVENT_BODY_MAX: u32 = 1 << 10;
 
 /// Starts the thread of `connection`.
@@ -88,7 +88,7 @@ impl Service {
             }
             self.flush(&connection);
             connection.segments().sweep();
-            self.ticking = connection.calls().needs_a_reader();
+            self.ticking = connection.calls().needs_a_reader() || connection.segments().needs_a_reader();
             if self.ticking {
                 connection.read_unwanted();
             }
@@ -164,6 +164,11 @@ fn handle(connection: &Connection, header: &Header, body: &[u8]) -> Result<()> {
         Ok(SessionKind::SegmentRetired) => {
             let retired: SegmentRetired = wire::decode(SessionKind::SegmentRetired, body)?;
             connection.segments().retire(retired.segment);
+            Ok(())
+        }
+        Ok(SessionKind::SegmentExchanged) => {
+            let exchanged: SegmentFrame = wire::decode(SessionKind::SegmentExchanged, body)?;
+            connection.segments().awaits(exchanged.segment);
             Ok(())
         }
         _ => Err(Error::protocol(format!("a frame of kind {} came on the event pipe", header.kind))),

@@ -273,6 +273,42 @@ fn a_clone_of_a_view_keeps_the_witness_open() {
     });
 }
 
+/// The pages from before are let go of, and those from now are mapped.
+fn has_exchanged(twin: &Twin) -> bool {
+    twin.ended(SIDECAR_SEGMENT) == [true, false]
+}
+
+#[test]
+fn other_pages_take_the_place_of_those_that_are_mapped_though_nobody_waits_for_a_reply() {
+    let (twin, client) = start();
+    let bytes = bytes_of(3, 5_000);
+    let _stored = put(&client, "t", &bytes);
+    let tensor = acquire(&client, "t");
+    let (view, at) = (tensor.view().unwrap().clone(), tensor.view().unwrap().as_ptr());
+    twin.exchange(SIDECAR_SEGMENT, true);
+    until("the pages are exchanged", || has_exchanged(&twin));
+    assert_eq!((tensor.to_vec(), view.to_vec(), view.as_ptr()), (bytes.clone(), bytes.clone(), at));
+    let again = acquire(&client, "t");
+    assert_eq!((again.view().unwrap().as_ptr(), again.to_vec()), (at, bytes));
+    assert_eq!(twin.ended(SIDECAR_SEGMENT), [true, false], "one map, with one witness");
+    drop((tensor, view, again));
+    twin.retire(SIDECAR_SEGMENT);
+    until("it is unmapped", || twin.is_unmapped(SIDECAR_SEGMENT));
+}
+
+#[test]
+fn pages_are_exchanged_by_whoever_reads_the_socket_and_under_tensors_of_a_retired_segment_too() {
+    let (twin, client) = start();
+    let _stored = put(&client, "t", &[1, 2, 3]);
+    let tensor = acquire(&client, "t");
+    twin.retire(SIDECAR_SEGMENT);
+    twin.exchange(SIDECAR_SEGMENT, false);
+    client.status().unwrap();
+    assert!(has_exchanged(&twin) && tensor.to_vec() == [1, 2, 3]);
+    drop(tensor);
+    until("it is unmapped", || twin.is_unmapped(SIDECAR_SEGMENT));
+}
+
 #[test]
 fn a_client_that_is_dropped_unmaps_everything() {
     let (twin, client) = start();

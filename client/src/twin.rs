@@ -18,7 +18,7 @@ use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tempfile::TempDir;
 use tensorlane_memory::segment::{Sealed, Unsealed};
-use tensorlane_memory::{Fallocate, Mapping, WriteView, passing};
+use tensorlane_memory::{Fallocate, Mapping, View, WriteView, passing};
 use tensorlane_proto::frame::{FAILED, HEADER_BYTES, Header, REPLY, SessionKind, encode};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Incarnation, Reason, Reference, wire};
@@ -178,21 +178,55 @@ impl Twin {
         rustix::io::write(state.links[0].events.as_ref().unwrap(), &frame).unwrap();
     }
 
+    /// Gives the first client other pages for a sidecar segment, with the same bytes. `is_told`: also on the event pipe.
+    pub(crate) fn exchange(&self, number: u32, is_told: bool) {
+        let mut state = self.state.lock();
+        let Some(Segment::Sealed(before, _)) = state.segments.get(&number) else {
+            panic!("it is not sealed")
+        };
+        let before = Arc::new(Mapping::reader(before.reader_fd(), SEGMENT_BYTES).unwrap());
+        let (sealed, mut view) = writable();
+        view.copy_from(0, &View::new(before, 0, SEGMENT_BYTES).unwrap().to_vec()).unwrap();
+        state.segments.insert(number, Segment::Sealed(sealed, Some(view)));
+        state.links[0].announced.remove(&number);
+        state.announce(0, number, false);
+        if is_told {
+            let event = v1::SegmentFrame { segment: number, bytes: SEGMENT_BYTES, writable: false };
+            let frame = encode(SessionKind::SegmentExchanged.into(), 0, 0, &event);
+            rustix::io::write(state.links[0].events.as_ref().unwrap(), &frame).unwrap();
+        }
+    }
+
     /// Whether nobody maps a segment any more, as far as its witnesses tell.
     pub(crate) fn is_unmapped(&self, segment: u32) -> bool {
+        self.ended(segment).iter().all(|ended| *ended)
+    }
+
+    /// Which of a segment's witnesses are at their ends, in the order in which they were given away.
+    pub(crate) fn ended(&self, segment: u32) -> Vec<bool> {
         let state = self.state.lock();
-        let mut of_segment = state.witnesses.iter().filter(|(number, _)| *number == segment).peekable();
-        assert!(of_segment.peek().is_some(), "segment {segment} was never announced");
-        of_segment.all(|(_, witness)| {
+        let of_segment = state.witnesses.iter().filter(|(number, _)| *number == segment);
+        let ended = of_segment.map(|(_, witness)| {
             let mut ready = [PollFd::new(witness, PollFlags::IN)];
             poll(&mut ready, Some(&Timespec::default())).unwrap();
             ready[0].revents().contains(PollFlags::HUP)
-        })
+        });
+        let ended: Vec<bool> = ended.collect();
+        assert!(!ended.is_empty(), "segment {segment} was never announced");
+        ended
     }
 
     pub(crate) fn count(&self, kind: SessionKind) -> usize {
         self.state.lock().frames.iter().filter(|seen| **seen == kind).count()
     }
+}
+
+/// A sealed segment that the twin writes.
+fn writable() -> (Sealed, WriteView) {
+    let unsealed = Unsealed::create(SEGMENT_BYTES, &Fallocate).unwrap();
+    let mapping = Mapping::writer(unsealed.writer_fd().unwrap().as_fd(), SEGMENT_BYTES).unwrap();
+    let view = WriteView::new(Arc::new(mapping), 0, SEGMENT_BYTES).unwrap();
+    (unsealed.seal().unwrap(), view)
 }
 
 impl Drop for Twin {
@@ -291,10 +325,8 @@ impl State {
         }
         let segment = self.segments.entry(SIDECAR_SEGMENT).or_insert_with(|| {
             self.end = 0;
-            let unsealed = Unsealed::create(SEGMENT_BYTES, &Fallocate).unwrap();
-            let mapping = Mapping::writer(unsealed.writer_fd().unwrap().as_fd(), SEGMENT_BYTES).unwrap();
-            let view = WriteView::new(Arc::new(mapping), 0, SEGMENT_BYTES).unwrap();
-            Segment::Sealed(unsealed.seal().unwrap(), Some(view))
+            let (sealed, view) = writable();
+            Segment::Sealed(sealed, Some(view))
         });
         let Segment::Sealed(_, Some(view)) = segment else {
             panic!("the sidecar segment is written by the twin")

@@ -41,7 +41,7 @@ mod testing;
 pub use accounting::{Room, Shortage, Usage};
 pub use arena::{
     AdoptError, Arena, ArenaError, ArenaOptions, Foreign, ForeignUsage, Fresh, Grant, GrowError, ImportError,
-    Lease, NoRoom, Owner, Purpose, SegmentHandle,
+    Lease, NoRoom, Owner, Purpose, SegmentHandle, TakenIn,
 };
 pub use block::{Block, BlockError, Chunk, Landing};
 pub use mapping::{MapError, Mapping};

@@ -1,4 +1,5 @@
-//! A map of a segment into this process, checked before it is made.
+//! A map of a segment into this process, checked before it is made. A map for reading can be given other pages under it while
+//! it is being read ([`Mapping::exchange`]).
 //!
 //! A reader insists on the seals: without `SHRINK` a hostile sender could truncate the file and kill us with
 //! SIGBUS, without `FUTURE_WRITE` and `SEAL` what we read could be rewritten by strangers.
@@ -35,6 +36,9 @@ pub enum MapError {
         /// What was asked for.
         bytes: u64,
     },
+    /// Only a map for reading takes other pages: what a writer wrote would be gone.
+    #[error("the pages under a map for writing are not exchanged")]
+    Writable,
     /// The kernel refused.
     #[error("cannot {step}")]
     Kernel {
@@ -77,7 +81,41 @@ impl Mapping {
         Self::checked(fd, bytes, seals::BEFORE_WRITER, true)
     }
 
+    /// Puts the pages of another segment under this map, in one step: at every instant each address shows the page from before
+    /// or the one from now, and no access fails. That both have the same bytes is the word of whoever gives the descriptor,
+    /// as it is that nobody writes what a reader maps.
+    ///
+    /// # Errors
+    /// What is wrong with the descriptor, or that this map is for writing; what is mapped stays as it was.
+    pub fn exchange(&self, fd: BorrowedFd<'_>) -> Result<(), MapError> {
+        if self.writable {
+            return Err(MapError::Writable);
+        }
+        Self::check(fd, self.bytes(), seals::FOR_READERS)?;
+        let (start, flags) = (self.start.as_ptr().cast(), MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: the range is exactly our map, which lives as long as `self` and begins at a page, so that nothing else is
+        // mapped over. The kernel takes the old pages away and puts the new ones there under the one lock that a page fault
+        // waits for: pointers into the map stay valid, of the same length and for reading. The file cannot become shorter
+        // than the map (its seals and size were just checked). Nobody has a `&mut` of it: the map never was for writing.
+        let mapped = unsafe { rustix::mm::mmap(start, self.len, ProtFlags::READ, flags, fd, 0) };
+        mapped
+            .map(drop)
+            .map_err(|source| MapError::Kernel { step: "exchange the pages", source: source.into() })
+    }
+
     fn checked(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags, writable: bool) -> Result<Self, MapError> {
+        let len = Self::check(fd, bytes, wanted)?;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        // SAFETY: a new shared map at an address of the kernel's choice overlaps nothing of ours.
+        let start =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }
+                .map_err(|source| MapError::Kernel { step: "map the descriptor", source: source.into() })?;
+        let start = NonNull::new(start.cast()).ok_or(MapError::Size { bytes })?;
+        Ok(Self { start, len, writable })
+    }
+
+    /// The length of a map of `bytes`, where the descriptor's file carries the seals and has as many.
+    fn check(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags) -> Result<usize, MapError> {
         let kernel = |step| move |source: rustix::io::Errno| MapError::Kernel { step, source: source.into() };
         let missing = seals::missing(fd, wanted)
             .map_err(|source| MapError::Kernel { step: "read the seals of the descriptor", source })?;
@@ -91,14 +129,7 @@ impl Mapping {
             return Err(MapError::Short { expected: bytes, actual });
         }
         let len = usize::try_from(bytes).ok().filter(|len| *len > 0 && isize::try_from(*len).is_ok());
-        let len = len.ok_or(MapError::Size { bytes })?;
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new shared map at an address of the kernel's choice overlaps nothing of ours.
-        let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }
-                .map_err(kernel("map the descriptor"))?;
-        let start = NonNull::new(start.cast()).ok_or(MapError::Size { bytes })?;
-        Ok(Self { start, len, writable })
+        len.ok_or(MapError::Size { bytes })
     }
 
     /// Fills the page tables, so that later reads and writes do not fault. Slow (about 10 GB/s where the pages
@@ -137,3 +168,6 @@ impl Drop for Mapping {
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -119,6 +120,21 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: SIOCOUTQ, which is TIOCOUTQ, writes one int, and `bytes` is one.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if done == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What `by` is open on is behind the number of `of` from now on, and what was there before is closed. In one step: whoever uses
+/// the number meets the one or the other, never a closed one.
+pub(crate) fn replace(of: &OwnedFd, by: BorrowedFd<'_>) {
+    // SAFETY: both numbers are open for the length of the call, and `of` is its owner's, so that nobody else has a say in what
+    // is behind it. Two open numbers that differ, and a flag that exists, are all that the kernel asks: it cannot refuse.
+    let _ = unsafe { libc::dup3(by.as_raw_fd(), of.as_raw_fd(), libc::O_CLOEXEC) };
+}
+
+/// Whether nobody has the reading end of a pipe any more, of which `writing` is a writing end.
+pub(crate) fn has_no_reader(writing: BorrowedFd<'_>) -> bool {
+    let mut ends = [PollFd::from_borrowed_fd(writing, PollFlags::empty())];
+    // Without patience, so that no signal comes in between.
+    poll(&mut ends, Some(&Timespec::default())).is_ok() && ends[0].revents().contains(PollFlags::ERR)
 }
 
 /// A pipe, close-on-exec: the reading end, then the writing one.

@@ -150,6 +150,11 @@ impl Unsealed {
         self.mapping.bytes()
     }
 
+    /// Our own map, which writes.
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
     /// A read-write descriptor for the one writer. It must have mapped it before [`Unsealed::seal`].
     ///
     /// # Errors

@@ -18,8 +18,11 @@ use thiserror::Error;
 
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
-/// Newest version of the session socket's protocol.
-pub const SESSION_VERSION: u32 = 1;
+/// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
+/// bytes in other pages, which take the place of those that the client maps.
+pub const SESSION_VERSION: u32 = 2;
+/// The first version of the session socket's protocol in which segments are exchanged.
+pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
 /// since 6 maps are asked for at the node's socket.
@@ -240,6 +243,8 @@ kinds! {
         SegmentRetired = 4,
         /// Withdraws the call of the same number; empty body, no reply of its own.
         Cancel = 5,
+        /// `SegmentFrame`, on the event pipe only and without descriptors: it is announced again on the socket.
+        SegmentExchanged = 6,
         /// `PutRequest` / `PutResponse`.
         Put = 16,
         /// `ReserveRequest` / `ReserveResponse`.

@@ -195,7 +195,7 @@ fn is_killed_while_others_wait(peers: &mut Peers, owner: &Client, readers: &[Cli
 }
 
 #[test]
-fn a_copy_of_a_pod_that_is_killed_stays_with_those_who_map_it_and_others_bring_their_own() {
+fn a_copy_of_a_pod_that_is_killed_becomes_that_of_those_who_map_it_and_others_get_it_from_them() {
     let (_dir, mut peers) = node(3);
     let owner = peers.client(0);
     let first = peers.client(1);
@@ -213,15 +213,17 @@ fn a_copy_of_a_pod_that_is_killed_stays_with_those_who_map_it_and_others_bring_t
     });
     peers.sidecars[1].kill();
     drop((copied, first));
-    until("its pages are nobody's", || {
-        peers.metric(2, "tensorlane_peer_foreign_bytes", &["state=\"orphaned\""]) > 0.0
+    until("its pages are copied", || {
+        peers.metric(2, "tensorlane_peer_orphaned_bytes_total", &["end=\"copied\""]) > 0.0
     });
     assert_eq!(workload.ask("verify", "intact"), "1");
     let other = peers.client(3);
-    let own = other.acquire(stored.reference(), &seconds(60)).unwrap();
-    assert!(is_intact(&own) && how(&own).starts_with("tcp by "), "{}", how(&own));
+    let theirs = other.acquire(stored.reference(), &seconds(60)).unwrap();
+    assert!(is_intact(&theirs) && how(&theirs).starts_with("shm"), "{}", how(&theirs));
+    assert_eq!(workload.ask("verify", "intact"), "1");
     workload.kill();
-    drop((own, other, stored, owner));
+    assert!(is_intact(&theirs));
+    drop((theirs, other, stored, owner));
     peers.sidecars[1].start_again();
     peers.await_connected();
     peers.assert_all_free();

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions};
+use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions, Tensor, View};
+use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
 use tensorlane_proto::{Reason, Selection, Transport};
@@ -269,8 +270,46 @@ fn a_map_that_is_cancelled_while_the_owner_stands_still_is_answered_and_its_leas
     peers.assert_all_free();
 }
 
+/// Bytes of dead owners' segments that a host has copied.
+fn copied(peers: &Peers, host: usize) -> u64 {
+    peers.metric(host, "tensorlane_peer_orphaned_bytes_total", &["end=\"copied\""]) as u64
+}
+
+fn arena(client: &Client) -> v1::ArenaStatus {
+    client.status().unwrap().arena.unwrap_or_default()
+}
+
 #[test]
-fn an_owner_that_is_killed_leaves_its_pages_to_whoever_maps_them_and_to_nobody_else() {
+fn the_pages_of_an_owner_that_is_killed_become_those_of_whoever_maps_them() {
+    let (_dir, mut peers) = node(2);
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
+    let reader = peers.client(1);
+    let mapped = reader.acquire(stored.reference(), &on_node()).unwrap();
+    let mut workload = Workload::start(&peers.sidecars[1]);
+    assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
+    let at = |tensor: &Tensor| tensor.view().map(View::as_ptr);
+    let (address, before, segment) = (at(&mapped), pages(&mapped), foreign(&peers, 1, "mapped"));
+    peers.sidecars[0].kill();
+    // Neither process says a word meanwhile, and the grace of a lease is not awaited.
+    until("the pages are copied, and all map the copy", || {
+        copied(&peers, 1) == segment && foreign(&peers, 1, "mapped") == 0
+    });
+    assert_eq!((foreign(&peers, 1, "orphaned"), foreign(&peers, 1, "used")), (0, 0));
+    assert!(at(&mapped) == address && pages(&mapped) != before && is_intact(&mapped));
+    assert_eq!(mapped.moved().transport, Some(Transport::Shm), "it says how it came");
+    assert_eq!(workload.ask("verify", "intact"), "1");
+    let usage = arena(&reader);
+    assert_eq!((usage.sealed, usage.sealed + usage.retired), (6 * MI, segment), "{usage:?}");
+    assert_eq!(usage.free + usage.reserved + usage.sealed + usage.held + usage.retired, usage.total);
+    drop(mapped);
+    workload.ask("drop", "dropped 1");
+    drop((workload, reader, stored));
+    peers.assert_free(1);
+}
+
+#[test]
+fn an_owner_that_is_killed_and_comes_back_has_nothing_to_do_with_what_its_readers_keep() {
     let (_dir, mut peers) = node(2);
     until("they have met", || route(&peers, 1, 0) == "shm");
     let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
@@ -278,7 +317,7 @@ fn an_owner_that_is_killed_leaves_its_pages_to_whoever_maps_them_and_to_nobody_e
     let mut workload = Workload::start(&peers.sidecars[1]);
     assert_eq!(workload.ask(&format!("acquire {reference}"), "acquired"), "1");
     peers.sidecars[0].kill();
-    until("the pages are nobody's", || foreign(&peers, 1, "orphaned") > 0);
+    until("the pages are copied", || copied(&peers, 1) > 0 && foreign(&peers, 1, "orphaned") == 0);
     assert_eq!(workload.ask("verify", "intact"), "1");
     peers.sidecars[0].start_again();
     peers.await_connected();
@@ -290,9 +329,57 @@ fn an_owner_that_is_killed_leaves_its_pages_to_whoever_maps_them_and_to_nobody_e
     let mapped = reader.acquire(next.reference(), &on_node()).unwrap();
     assert!(is_intact(&mapped) && mapped.moved().transport == Some(Transport::Shm));
     assert_eq!(workload.ask("verify", "intact"), "1");
+    // A client that is killed gives back a copy as it does anything else.
     workload.kill();
-    until("they are gone", || foreign(&peers, 1, "orphaned") == 0);
     drop((mapped, next, owner, reader, stored));
+    peers.assert_all_free();
+}
+
+#[test]
+fn where_the_arena_has_no_room_the_pages_of_a_dead_owner_stay_and_are_copied_when_there_is() {
+    let (_dir, mut peers) = node(2);
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
+    let reader = peers.client(1);
+    let mapped = reader.acquire(stored.reference(), &on_node()).unwrap();
+    let (before, brief) =
+        (pages(&mapped), PutOptions { deadline: Some(Duration::from_secs(1)), ..PutOptions::new() });
+    let filled: Vec<_> = (100..).map_while(|seed| put_pattern(&reader, seed, 4 * MI, &brief).ok()).collect();
+    assert!(filled.len() > 8);
+    peers.sidecars[0].kill();
+    until("the pages are nobody's", || foreign(&peers, 1, "orphaned") > 0);
+    // Longer than any copy that finds room takes to be begun, and made: the test is that nothing is.
+    std::thread::park_timeout(Duration::from_secs(5));
+    assert!(foreign(&peers, 1, "orphaned") > 0 && copied(&peers, 1) == 0);
+    assert!(
+        is_intact(&mapped)
+            && pages(&mapped) == before
+            && filled.iter().all(|stored| stored.lease().is_some())
+    );
+    drop(filled);
+    until("they are copied", || copied(&peers, 1) > 0 && foreign(&peers, 1, "mapped") == 0);
+    assert!(is_intact(&mapped) && pages(&mapped) != before);
+    drop((mapped, reader, stored));
+    peers.assert_free(1);
+}
+
+#[test]
+fn a_child_of_a_client_keeps_the_pages_of_a_dead_owner_and_they_are_shown_until_it_ends() {
+    let (_dir, mut peers) = node(2);
+    until("they have met", || route(&peers, 1, 0) == "shm");
+    let stored = put_pattern(&peers.client(0), 7, 6 * MI, &PutOptions::named("kept")).unwrap();
+    let mut workload = Workload::start(&peers.sidecars[1]);
+    assert_eq!(workload.ask(&format!("acquire {}", stored.reference()), "acquired"), "1");
+    let child = workload.fork_watching();
+    child.wait_until_stopped();
+    peers.sidecars[0].kill();
+    until("the pages are copied", || copied(&peers, 1) > 0);
+    assert_eq!(workload.ask("verify", "intact"), "1");
+    assert!(foreign(&peers, 1, "orphaned") > 0, "the child maps them");
+    child.signal(Signal::CONT);
+    assert_eq!(workload.answer(), "intact");
+    until("nobody maps them", || foreign(&peers, 1, "orphaned") == 0);
+    drop((child, workload, stored));
     peers.assert_free(1);
 }
 

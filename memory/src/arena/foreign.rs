@@ -20,7 +20,7 @@ use rustix::fs::FileType;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::handle::Lent;
-use super::state::Place;
+use super::state::{Class, Place};
 use super::{Arena, SegmentHandle, Shared};
 use crate::block::Block;
 use crate::mapping::{MapError, Mapping};
@@ -61,8 +61,12 @@ pub struct ForeignUsage {
     pub mapped: u64,
     /// Tensors in them that are in use.
     pub used: u64,
-    /// The part of `mapped` whose owner is gone: pages that stay for as long as somebody here maps them.
+    /// The part of `mapped` whose owner is gone, or was lost: pages that stay for as long as somebody here maps them.
     pub orphaned: u64,
+    /// Of the orphaned, since the start: what was copied into this arena.
+    pub copied: u64,
+    /// Of the orphaned, since the start: what went because nobody here mapped it any more.
+    pub dropped: u64,
 }
 
 impl Arena {
@@ -76,7 +80,7 @@ impl Arena {
         if FileType::from_raw_mode(kind.st_mode) != FileType::Fifo {
             return Err(ImportError::Witness);
         }
-        let lent = Lent { mapping, fd: memory, witness };
+        let lent = Lent::new(mapping, memory, witness);
         let mut state = self.shared.state.lock();
         let Some(id) = state.next_foreign() else { return Err(ImportError::Stopped) };
         let handle = SegmentHandle::foreign(id, lent, Arc::downgrade(&self.shared));
@@ -100,7 +104,7 @@ impl Arena {
         let (shared, id) = (Arc::downgrade(&self.shared), segment.id());
         let watch = self.watcher.on_hangup(near, move || {
             if let Some(shared) = shared.upgrade() {
-                shared.witness_ended(id, session);
+                shared.carrier_ended(id, session);
             }
         });
         watch?.detach();
@@ -146,12 +150,17 @@ impl Foreign {
 }
 
 impl Shared {
-    /// The last handle of a foreign block is gone.
-    pub(super) fn release_foreign(&self, place: Place) {
+    /// The last handle of a block of a segment that came from elsewhere is gone.
+    pub(super) fn release_foreign(&self, place: Place, class: Class) {
         let Place { segment, charged, lease, .. } = place;
-        self.state.lock().foreign_given_back(segment.id(), charged);
+        let settled = self.state.lock().foreign_given_back(segment.id(), charged, class);
         drop(lease);
-        // The last one that keeps the segment does not unmap it on the thread of whoever dropped a tensor.
+        self.let_go(segment);
+        self.follow(settled);
+    }
+
+    /// The last one that keeps a segment does not unmap it on its own thread.
+    pub(super) fn let_go(&self, segment: Arc<SegmentHandle>) {
         if let Some(last) = Arc::into_inner(segment) {
             self.reap(Arc::new(last));
         }
@@ -160,6 +169,12 @@ impl Shared {
     /// Our map and descriptor of a foreign segment are gone.
     pub(super) fn foreign_memory_gone(&self, segment: u32) {
         self.state.lock().foreign_gone(segment);
+    }
+
+    /// Nobody has a carrier of a session any more.
+    pub(super) fn carrier_ended(&self, segment: u32, session: u64) {
+        let pinned = self.state.lock().carrier_ended(segment, session);
+        drop(pinned);
     }
 }
 

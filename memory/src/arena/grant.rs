@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::state::{Admitted, State};
 use super::{Arena, NoRoom, Owner, Purpose, SegmentHandle, Shared};
 use crate::block::Block;
-use crate::segment::{SegmentError, Unsealed};
+use crate::mapping::{MapError, Mapping};
+use crate::segment::{Sealed, SegmentError, Unsealed};
 
 /// Why a fresh segment was not adopted.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +17,9 @@ pub enum AdoptError {
     /// It could not be sealed; it was destroyed.
     #[error(transparent)]
     Segment(#[from] SegmentError),
+    /// Its pages could not be put in the place of those that it is a copy of; it was destroyed.
+    #[error(transparent)]
+    Exchange(#[from] MapError),
     /// Its session ended, or the arena stopped, in the meantime; it was destroyed.
     #[error("the owner of segment {segment} is gone")]
     OwnerGone {
@@ -109,6 +113,13 @@ impl Arena {
         }
     }
 
+    /// As [`Arena::admit`], for a segment of the sidecar's own of exactly that size in pages.
+    pub(super) fn admit_exactly(&self, bytes: u64) -> Result<Grant, NoRoom> {
+        let admitted = self.shared.state.lock().admit_exactly(bytes)?;
+        let (shared, owner, purpose) = (Arc::clone(&self.shared), Owner::Sidecar, Purpose::Pull);
+        Ok(Grant { shared, owner, purpose, admitted: Some(admitted) })
+    }
+
     fn adopt_and<T>(
         &self,
         mut fresh: Fresh,
@@ -118,14 +129,7 @@ impl Arena {
         if self.shared.state.lock().is_ended(segment) {
             return Err(AdoptError::OwnerGone { segment });
         }
-        let unsealed = fresh.unsealed.take().expect("only this method takes it");
-        let sealed = match unsealed.seal() {
-            Ok(sealed) => sealed,
-            Err(error) => {
-                // The memory is gone with the error; dropping `fresh` settles the books.
-                return Err(error.into());
-            }
-        };
+        let sealed = fresh.seal()?;
         let owner = fresh.owner;
         // From here on the handle's drop settles the books.
         let shared = fresh.disarm();
@@ -260,8 +264,18 @@ impl Fresh {
         }
     }
 
+    /// Seals it. The memory is gone with an error, and dropping this settles the books.
+    pub(super) fn seal(&mut self) -> Result<Sealed, SegmentError> {
+        self.unsealed.take().expect("what is sealed is sealed once").seal()
+    }
+
+    /// Its memory, mapped by us for writing.
+    pub(super) fn mapping(&self) -> Option<&Mapping> {
+        self.unsealed.as_ref().map(Unsealed::mapping)
+    }
+
     /// Leaves the books to someone else.
-    fn disarm(mut self) -> Arc<Shared> {
+    pub(super) fn disarm(mut self) -> Arc<Shared> {
         self.segment = 0;
         Arc::clone(&self.shared)
     }

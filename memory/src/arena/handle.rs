@@ -1,11 +1,15 @@
-//! A segment that the arena knows: one of its own, or one of another sidecar of the node.
+//! A segment that the arena knows: one of its own, or one of another sidecar of the node. One of another whose owner is dead
+//! may become our own under the same handle: blocks, addresses and the number stay ([`super::orphans`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::{Mutex, MutexGuard};
+
 use super::{Owner, Shared};
-use crate::mapping::Mapping;
+use crate::mapping::{MapError, Mapping};
+use crate::passing;
 use crate::segment::Sealed;
 
 /// A sealed segment: what a session layer hands to readers.
@@ -35,6 +39,16 @@ pub(super) struct Lent {
     pub(super) mapping: Mapping,
     pub(super) fd: OwnedFd,
     pub(super) witness: OwnedFd,
+    /// The pages are a copy in this arena by now, and the descriptors those of the copy.
+    taken_in: AtomicBool,
+    /// Held while a memory and the witness that belongs to it are handed out, and while both change.
+    handing: Mutex<()>,
+}
+
+impl Lent {
+    pub(super) fn new(mapping: Mapping, fd: OwnedFd, witness: OwnedFd) -> Self {
+        Self { mapping, fd, witness, taken_in: AtomicBool::new(false), handing: Mutex::new(()) }
+    }
 }
 
 impl SegmentHandle {
@@ -70,7 +84,43 @@ impl SegmentHandle {
     /// Whether another sidecar owns it.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
-        matches!(self.memory, Some(Memory::Foreign(_)))
+        self.lent().is_some_and(|lent| !lent.taken_in.load(Ordering::Acquire))
+    }
+
+    /// Whether it came from another sidecar, whoever has its pages now.
+    pub(super) fn is_guest(&self) -> bool {
+        self.lent().is_some()
+    }
+
+    /// While this is held, memory and witness are of one and the same file.
+    pub(super) fn handing(&self) -> Option<MutexGuard<'_, ()>> {
+        self.lent().map(|lent| lent.handing.lock())
+    }
+
+    /// The pages of `copy` take the place of its owner's, in our map and behind our descriptors, and the owner's are let go of.
+    /// The caller holds [`SegmentHandle::handing`].
+    pub(super) fn exchange(&self, copy: &Sealed) -> Result<(), MapError> {
+        let Some(lent) = self.lent() else { return Ok(()) };
+        // The one step that the kernel may refuse: after it nothing goes back.
+        lent.mapping.exchange(copy.reader_fd())?;
+        passing::replace(&lent.fd, copy.reader_fd());
+        // A witness of nothing, from here on.
+        passing::replace(&lent.witness, copy.reader_fd());
+        Ok(())
+    }
+
+    /// It is this arena's from now on. Said under the lock of the books.
+    pub(super) fn is_taken_in(&self) {
+        if let Some(lent) = self.lent() {
+            lent.taken_in.store(true, Ordering::Release);
+        }
+    }
+
+    fn lent(&self) -> Option<&Lent> {
+        match &self.memory {
+            Some(Memory::Foreign(lent)) => Some(lent),
+            _ => None,
+        }
     }
 
     /// Size in bytes, whole pages.
@@ -79,7 +129,7 @@ impl SegmentHandle {
         self.mapping().bytes()
     }
 
-    /// The read-only descriptor for readers. Hand it out with a witness ([`Arena::witness`](super::Arena::witness)), never alone.
+    /// The read-only descriptor for readers. Hand it out with a witness ([`Arena::hand_out`](super::Arena::hand_out)), never alone.
     #[must_use]
     pub fn reader_fd(&self) -> BorrowedFd<'_> {
         match self.memory() {
@@ -99,7 +149,7 @@ impl SegmentHandle {
     pub(super) fn owners_witness(&self) -> Option<BorrowedFd<'_>> {
         match self.memory() {
             Memory::Own(_) => None,
-            Memory::Foreign(lent) => Some(lent.witness.as_fd()),
+            Memory::Foreign(lent) => self.is_foreign().then(|| lent.witness.as_fd()),
         }
     }
 

@@ -16,6 +16,7 @@ pub mod foreign;
 mod grant;
 mod handle;
 mod options;
+mod orphans;
 mod state;
 mod threads;
 mod witness;
@@ -39,6 +40,7 @@ pub use handle::SegmentHandle;
 pub use options::{
     ArenaError, ArenaOptions, NoRoom, Owner, PULL_SHARE, Purpose, READY_BYTES_MAX, SEGMENT_BYTES,
 };
+pub use orphans::TakenIn;
 use state::{Limits, Settled, State};
 
 /// The memory of a sidecar. Cheap to share; its threads end with [`Arena::stop`] or the last owner.
@@ -238,8 +240,8 @@ impl Shared {
 
     /// A block is gone: its bytes return to its segment.
     pub(crate) fn release(&self, place: Place, class: Class) {
-        if place.segment.is_foreign() {
-            return self.release_foreign(place);
+        if place.segment.is_guest() {
+            return self.release_foreign(place, class);
         }
         let Place { segment, offset, charged, .. } = place;
         let id = segment.id();
@@ -258,9 +260,12 @@ impl Shared {
         let mut state = self.state.lock();
         // Under the lock, so that two callers at once see each other's step.
         let from = Class::of(class.fetch_max(to as u8, Ordering::AcqRel));
-        // What is another arena's is counted there.
-        if (from as u8) < to as u8 && !place.segment.is_foreign() {
-            state.reclass(place.segment.id(), place.charged, from, to);
+        if (from as u8) >= to as u8 {
+            return;
+        }
+        match place.segment.is_guest() {
+            true => state.foreign_reclass(place.segment.id(), place.charged, to),
+            false => state.reclass(place.segment.id(), place.charged, from, to),
         }
     }
 }

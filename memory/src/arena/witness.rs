@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use super::{Arena, Shared};
+use super::{Arena, SegmentHandle, Shared};
 use crate::block::Block;
 use crate::inherited::{Inherited, WitnessName, open_end};
 use crate::passing::pipe;
@@ -70,17 +70,28 @@ impl Arena {
     /// `NotFound` where the segment is gone; else what the kernel says.
     pub fn witness(&self, segment: u32, session: u64) -> io::Result<OwnedFd> {
         let begun = self.shared.state.lock().witness_begins(segment, session);
-        let made = match begun {
-            Some(bytes) => self.watched_pipe(segment, session, bytes),
-            None => {
-                let foreign = self.shared.state.lock().foreign_witness_begins(segment, session);
-                let foreign = foreign.ok_or_else(|| {
-                    io::Error::new(io::ErrorKind::NotFound, format!("there is no segment {segment}"))
-                })?;
-                self.carrier(&foreign, session)
-            }
-        };
-        made.inspect_err(|_| self.shared.witness_ended(segment, session))
+        if let Some(bytes) = begun {
+            let made = self.watched_pipe(segment, session, bytes);
+            return made.inspect_err(|_| self.shared.witness_ended(segment, session));
+        }
+        let foreign = self.shared.state.lock().foreign_witness_begins(segment, session);
+        let foreign = foreign.ok_or_else(|| {
+            io::Error::new(io::ErrorKind::NotFound, format!("there is no segment {segment}"))
+        })?;
+        let made = self.carrier(&foreign, session);
+        self.shared.let_go(foreign);
+        made.inspect_err(|_| self.shared.carrier_ended(segment, session))
+    }
+
+    /// What a session needs to map a segment: its memory, for reading, and a witness. The two belong together, also while the
+    /// pages of a dead owner are being exchanged for our own.
+    ///
+    /// # Errors
+    /// As [`Arena::witness`].
+    pub fn hand_out(&self, segment: &SegmentHandle, session: u64) -> io::Result<(OwnedFd, OwnedFd)> {
+        let _together = segment.handing();
+        let witness = self.witness(segment.id(), session)?;
+        Ok((segment.reader_fd().try_clone_to_owned()?, witness))
     }
 
     fn watched_pipe(&self, segment: u32, session: u64, bytes: u64) -> io::Result<OwnedFd> {

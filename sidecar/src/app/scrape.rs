@@ -9,7 +9,7 @@ use prometheus::IntCounter;
 use crate::exchange::Exchange;
 use crate::metrics::label::{
     AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
-    NodeEvent, NodeRefusal, PeerCut, PeerState, Wait, Way,
+    NodeEvent, NodeRefusal, OrphanEnd, PeerCut, PeerState, Wait, Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::peer::{Counters, Peers};
@@ -77,6 +77,8 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     ] {
         metrics.peers.foreign.at((state,)).set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
+    catch_up(metrics.peers.orphans.at((OrphanEnd::Copied,)), foreign.copied);
+    catch_up(metrics.peers.orphans.at((OrphanEnd::Dropped,)), foreign.dropped);
     catch_up(&metrics.arena.populate_failures, usage.populate_failures);
     catch_up(&metrics.arena.cold_populates, usage.cold_populates);
     metrics.arena.waiters.at((Wait::Room,)).set(i64::try_from(store.waiting()).unwrap_or(i64::MAX));

@@ -28,7 +28,7 @@ mod target;
 mod transfer;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -274,9 +274,7 @@ impl<T> Drop for Answer<T> {
 
 impl Segments for Exchange {
     fn open(&self, segment: &SegmentHandle, session: SessionId) -> io::Result<(OwnedFd, OwnedFd)> {
-        let witness = self.store.arena().witness(segment.id(), session.0)?;
-        let memory = segment.reader_fd().as_fd().try_clone_to_owned()?;
-        Ok((memory, witness))
+        self.store.arena().hand_out(segment, session.0)
     }
 }
 

@@ -10,8 +10,8 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
-    HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, Outcome, PeerCut, PeerState, SessionCut,
-    Verb, Wait, Way,
+    HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PeerCut, PeerState,
+    SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -121,6 +121,8 @@ pub struct Peers {
     pub node_refused: Counters<(NodeRefusal,)>,
     /// Bytes of other pods' memory that this pod maps.
     pub foreign: Gauges<(Foreign,)>,
+    /// What became of other pods' memory whose owner was gone, in bytes.
+    pub orphans: Counters<(OrphanEnd,)>,
 }
 
 /// The bytes of the arena at one moment.
@@ -455,6 +457,11 @@ impl Peers {
                 "peer_foreign_bytes",
                 &["state"],
                 "Memory of other pods of the node that this pod maps: whole segments, tensors of them in use, segments whose owner is gone or is not at its socket any more. Not counted: the arena.",
+            )?,
+            orphans: make.all_counters(
+                "peer_orphaned_bytes_total",
+                &["end"],
+                "Memory of other pods of the node whose owner was gone, in whole segments, by what became of it: copied into the arena, or dropped by the last who mapped it. Not counted: what is mapped still.",
             )?,
         })
     }

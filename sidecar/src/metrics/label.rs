@@ -394,6 +394,14 @@ labels! {
         Orphaned = "orphaned",
     }
 
+    /// What became of other pods' memory whose owner was gone.
+    OrphanEnd {
+        /// It was in use, and was copied into the arena.
+        Copied = "copied",
+        /// Nobody here mapped it any more.
+        Dropped = "dropped",
+    }
+
     /// Why a peer that a directory lists is not in the table.
     LeftOut {
         /// It has not said yet who it is.

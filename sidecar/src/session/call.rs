@@ -204,6 +204,7 @@ impl Call {
             | SessionKind::Segment
             | SessionKind::SegmentMapped
             | SessionKind::SegmentRetired
+            | SessionKind::SegmentExchanged
             | SessionKind::Cancel => Verb::Session,
         }
     }

@@ -54,9 +54,10 @@ pub(super) fn frame(
             }
             Ok(())
         }
-        SessionKind::Hello | SessionKind::Segment | SessionKind::SegmentRetired => {
-            Err(FrameError::OutOfPlace(header.kind))
-        }
+        SessionKind::Hello
+        | SessionKind::Segment
+        | SessionKind::SegmentRetired
+        | SessionKind::SegmentExchanged => Err(FrameError::OutOfPlace(header.kind)),
         // Two calls of one number could not be told apart: neither could be withdrawn, nor counted.
         _ if header.call == 0 || pending.lock().contains_key(&header.call) => {
             Err(FrameError::OutOfPlace(header.kind))

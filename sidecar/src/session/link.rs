@@ -5,10 +5,11 @@
 //! with a deadline. A client that takes nothing for [`STALL`] is cut, and so is one whose queue grows over
 //! [`BACKLOG_BYTES_MAX`], or is the longest when all of them together spend their budget; nobody else notices.
 //!
-//! A segment is announced, with its memory and its witness, before the first reply that refers to it.
+//! A segment is announced, with its memory and its witness, before the first reply that refers to it; and again where its pages
+//! become others while the client maps it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::IoSlice;
+use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
 use tensorlane_memory::{Block, SegmentHandle};
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{self, SessionKind};
+use tensorlane_proto::frame::{self, EXCHANGE_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
@@ -41,6 +42,8 @@ const DESCRIPTORS_MAX: usize = 2;
 /// One session's way back to its client.
 pub struct SessionLink {
     id: SessionId,
+    /// The version of the protocol that both ends speak.
+    version: u32,
     socket: UnixStream,
     events: OwnedFd,
     out: Mutex<Out>,
@@ -55,6 +58,8 @@ pub struct SessionLink {
 
 /// What a link needs of what is around it.
 pub struct Around<'a> {
+    /// The version of the protocol that both ends speak.
+    pub version: u32,
     /// For draining what a slow client leaves.
     pub workers: Workers,
     /// The budget that its backlog is a part of.
@@ -69,6 +74,8 @@ pub struct Around<'a> {
 #[derive(Default)]
 struct Out {
     announced: HashSet<u32>,
+    /// Those that were announced again, with other pages.
+    exchanged: HashSet<u32>,
     backlog: VecDeque<Outgoing>,
     backlog_bytes: usize,
     draining: bool,
@@ -87,8 +94,9 @@ enum Sent {
 
 /// Gives the two descriptors of a segment to a session: read-only memory, and a witness of this session's own.
 pub trait Segments: Send + Sync {
-    /// Called once for each segment and session, before the session first hears of it.
-    fn open(&self, segment: &SegmentHandle, session: SessionId) -> std::io::Result<(OwnedFd, OwnedFd)>;
+    /// Called once for each segment and session, before the session first hears of it, and once more where it is announced
+    /// again.
+    fn open(&self, segment: &SegmentHandle, session: SessionId) -> io::Result<(OwnedFd, OwnedFd)>;
 }
 
 // === impl SessionLink ===
@@ -96,7 +104,7 @@ pub trait Segments: Send + Sync {
 impl SessionLink {
     /// A link over `socket`; `events` is the write end of the client's event pipe, non-blocking.
     pub fn new(id: SessionId, socket: UnixStream, events: OwnedFd, around: Around<'_>) -> Arc<Self> {
-        let Around { workers, unread, metrics, map_deadline } = around;
+        let Around { version, workers, unread, metrics, map_deadline } = around;
         let (out, acks) = (Mutex::default(), Mutex::default());
         Arc::new_cyclic(|link: &Weak<Self>| {
             let link = Weak::clone(link);
@@ -106,7 +114,7 @@ impl SessionLink {
                 }
             });
             let cut = AtomicBool::new(false);
-            Self { id, socket, events, out, acks, workers, metrics, account, map_deadline, cut }
+            Self { id, version, socket, events, out, acks, workers, metrics, account, map_deadline, cut }
         })
     }
 
@@ -208,15 +216,46 @@ impl SessionLink {
         true
     }
 
+    /// Announces a segment again whose pages are others now, with the same bytes, for the client to put in the place of those that
+    /// it maps; once. Nothing if it never heard of the segment, or speaks a version in which this is not known: then it goes on
+    /// with those from before.
+    ///
+    /// # Errors
+    /// The segment cannot be opened for the client now (descriptors run out).
+    pub fn exchange(self: &Arc<Self>, segment: &SegmentHandle, segments: &dyn Segments) -> io::Result<()> {
+        let number = segment.id();
+        let mut out = self.out.lock();
+        let knows = self.version >= EXCHANGE_SINCE && out.announced.contains(&number);
+        if !knows || out.exchanged.contains(&number) {
+            return Ok(());
+        }
+        let (memory, witness) = segments.open(segment, self.id)?;
+        let announce = v1::SegmentFrame { segment: number, bytes: segment.bytes(), writable: false };
+        let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
+        self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+        out.exchanged.insert(number);
+        drop(out);
+        // Behind it: a client that waits for no reply reads the socket because of this.
+        self.tell(&frame::encode(SessionKind::SegmentExchanged.into(), 0, 0, &announce));
+        Ok(())
+    }
+
     /// Tells the client to let go of a segment; nothing if it never heard of it.
     pub fn retire(&self, segment: u32) {
-        if !self.out.lock().announced.remove(&segment) {
-            return;
+        let was_announced = {
+            let mut out = self.out.lock();
+            out.exchanged.remove(&segment);
+            out.announced.remove(&segment)
+        };
+        if was_announced {
+            let event = v1::SegmentRetired { segment };
+            self.tell(&frame::encode(SessionKind::SegmentRetired.into(), 0, 0, &event));
         }
-        let event = v1::SegmentRetired { segment };
-        let frame = frame::encode(SessionKind::SegmentRetired.into(), 0, 0, &event);
-        // A full pipe means a client that reads no events; its witnesses keep the memory accounted for as retired.
-        let _ = rustix::io::write(&self.events, &frame);
+    }
+
+    /// An event. A full pipe means a client that reads none; its witnesses keep the memory accounted for.
+    fn tell(&self, frame: &[u8]) {
+        let _ = rustix::io::write(&self.events, frame);
     }
 
     /// Ends the connection from this side: whoever reads from it sees the end.
@@ -372,7 +411,7 @@ fn ended() -> Failure {
     Failure::new(Reason::Cancelled, "the session has ended")
 }
 
-fn no_descriptor(error: &std::io::Error) -> Failure {
+fn no_descriptor(error: &io::Error) -> Failure {
     Failure::new(
         Reason::Internal,
         format!(

@@ -35,8 +35,7 @@ use tensorlane_proto::frame::{self, FAILED, INLINE_BYTES_MAX, REPLY, SESSION_VER
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
-use self::link::Around;
-pub use self::link::{Segments, SessionLink};
+pub use self::link::{Around, Segments, SessionLink};
 use self::read::{FrameReader, ReadError};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
@@ -261,7 +260,9 @@ impl Shared {
         }
         let (read_end, write_end) = passing::pipe()?;
         rustix::io::ioctl_fionbio(&write_end, true).map_err(io::Error::from)?;
+        let version = hello.version.min(SESSION_VERSION);
         let around = Around {
+            version,
             workers: self.workers.clone(),
             unread: &self.settings.unread,
             metrics: Arc::clone(&self.metrics),
@@ -270,7 +271,7 @@ impl Shared {
         let link = SessionLink::new(id, socket, write_end, around);
         self.exchange.session_began(&link);
         let exit_watch = self.watch_process(&link)?;
-        let welcome = self.welcome(id, hello.version.min(SESSION_VERSION));
+        let welcome = self.welcome(id, version);
         link.send(frame::encode(SessionKind::Hello.into(), REPLY, header.call, &welcome), vec![read_end]);
         self.metrics.sessions.opened.at((Carrier::Socket,)).inc();
         tracing::debug!(session = id.0, client = %hello.client, "session began");

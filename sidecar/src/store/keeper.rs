@@ -1,5 +1,5 @@
-//! The keeper: one thread that lets the ledger know when time has passed (tickets, graces, idle copies), and asks clients
-//! to unmap what they have no more use for.
+//! The keeper: one thread that lets the ledger know when time has passed (tickets, graces, idle copies), asks clients to unmap
+//! what they have no more use for, and looks after what dead owners left ([`super::orphans`]).
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 use tensorlane_proto::ledger::{Cause, Event, Millis, SessionId};
 
+use super::orphans::Orphans;
 use super::{State, Store};
 
 /// How often the keeper looks for segments to be unmapped while any are retired.
@@ -79,11 +80,16 @@ impl Keeper {
 // === impl Store ===
 
 impl Store {
-    fn keep(&self) {
+    fn keep(self: &Arc<Self>) {
+        let mut orphans = Orphans::default();
         loop {
             let look_in = self.ask_to_unmap();
+            self.look_after(&mut orphans);
             let mut state = self.state.lock();
             if state.keeper.stopping {
+                drop(state);
+                // Whether it could be copied is of no use to anybody now.
+                let _ = orphans.end();
                 return;
             }
             let (_, freed) = state.apply(self.clock.now(), Event::Tick);

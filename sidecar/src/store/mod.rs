@@ -13,6 +13,7 @@
 mod keeper;
 mod line;
 mod names;
+mod orphans;
 mod read;
 mod refusals;
 mod repeat;

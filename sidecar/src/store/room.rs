@@ -143,13 +143,15 @@ impl Store {
             AdoptError::Segment(error) => {
                 Failure::new(Reason::Internal, format!("a segment could not be sealed: {error}"))
             }
-            AdoptError::TooSmall { .. } => Failure::new(Reason::Internal, error.to_string()),
+            AdoptError::TooSmall { .. } | AdoptError::Exchange(_) => {
+                Failure::new(Reason::Internal, error.to_string())
+            }
         })
     }
 
     /// Gives back what nobody needs. True when there is more room already; bytes that clients were asked to let go of
     /// come back by themselves, and stir the line.
-    fn relieve(&self, bytes: u64) -> bool {
+    pub(super) fn relieve(&self, bytes: u64) -> bool {
         if self.evict(bytes) {
             return true;
         }

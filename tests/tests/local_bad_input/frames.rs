@@ -83,7 +83,8 @@ fn unknown_kinds_and_flags_and_bodies_that_are_no_message_cut_the_session() {
 #[test]
 fn frames_that_may_not_come_now_cut_the_session() {
     let attacked = Attacked::begin();
-    for kind in [SessionKind::Hello, SessionKind::Segment, SessionKind::SegmentRetired] {
+    let of_sidecars = [SessionKind::Segment, SessionKind::SegmentRetired, SessionKind::SegmentExchanged];
+    for kind in [SessionKind::Hello].into_iter().chain(of_sidecars) {
         attacked.is_cut(&header(0, kind.into(), 0), "out_of_place");
     }
     for flags in [frame::REPLY, frame::FAILED, frame::LAST] {

@@ -141,18 +141,18 @@ impl State {
     pub(in crate::arena) fn witness_ended(&mut self, segment: u32, session: u64) -> (Vec<Block>, Settled) {
         if let Some(record) = self.records.get_mut(&segment) {
             record.witnesses -= 1;
-        } else {
-            self.foreign_witness_ended(segment);
         }
-        let mut pinned = Vec::new();
-        if let Some(witnessed) = self.witnessed.get_mut(&(segment, session)) {
-            witnessed.live -= 1;
-            if witnessed.live == 0 {
-                pinned = std::mem::take(&mut witnessed.pinned);
-                self.witnessed.remove(&(segment, session));
-            }
+        (self.unwitnessed(segment, session), self.settle(segment))
+    }
+
+    /// One less who shows that a session maps a segment: what waited for the last of them.
+    pub(super) fn unwitnessed(&mut self, segment: u32, session: u64) -> Vec<Block> {
+        let Some(witnessed) = self.witnessed.get_mut(&(segment, session)) else { return Vec::new() };
+        witnessed.live -= 1;
+        if witnessed.live > 0 {
+            return Vec::new();
         }
-        (pinned, self.settle(segment))
+        self.witnessed.remove(&(segment, session)).map(|witnessed| witnessed.pinned).unwrap_or_default()
     }
 
     /// A segment of a dead incarnation is unmapped everywhere.

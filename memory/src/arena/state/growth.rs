@@ -76,8 +76,19 @@ impl State {
     ) -> Result<Admitted, NoRoom> {
         let purpose = if matches!(owner, Owner::Session(_)) { Purpose::Put } else { purpose };
         let plan = self.plan(purpose, bytes)?;
+        Ok(self.book(owner, purpose, &plan))
+    }
+
+    /// Books a segment of the sidecar's own that has as many bytes as it must, and no more.
+    pub(in crate::arena) fn admit_exactly(&mut self, bytes: u64) -> Result<Admitted, NoRoom> {
+        let plan = self.plan(Purpose::Pull, bytes)?;
+        let exact = Plan { bytes: plan.need, ..plan };
+        Ok(self.book(Owner::Sidecar, Purpose::Pull, &exact))
+    }
+
+    fn book(&mut self, owner: Owner, purpose: Purpose, plan: &Plan) -> Admitted {
         let dropped: Vec<_> = plan.drops.iter().filter_map(|id| self.forget(*id)).collect();
-        let ready = self.take_ready(&plan);
+        let ready = self.take_ready(plan);
         let bytes = ready.as_ref().map_or(plan.bytes, Unsealed::bytes);
         self.last_segment += 1;
         let segment = self.last_segment;
@@ -103,7 +114,7 @@ impl State {
         let clearing = if ready.is_some() { going } else { going.saturating_sub(bytes) };
         self.clearing += clearing;
         let waits_for = self.cancel_populating();
-        Ok(Admitted { segment, bytes, ready, doomed, dropped, waits_for, clearing })
+        Admitted { segment, bytes, ready, doomed, dropped, waits_for, clearing }
     }
 
     /// What a grant was about to destroy is gone.

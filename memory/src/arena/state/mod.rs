@@ -192,6 +192,9 @@ pub(crate) struct State {
     records: BTreeMap<u32, Record>,
     /// Segments of other sidecars.
     foreign: BTreeMap<u32, foreign::Guest>,
+    /// Bytes of those whose owner was gone, since the start: copied here, and let go of.
+    orphans_copied: u64,
+    orphans_dropped: u64,
     shelves: HashMap<Shelf, Vec<u32>>,
     last_segment: u32,
     pub(in crate::arena) pool: Vec<Unsealed>,
@@ -215,6 +218,8 @@ impl State {
             limits,
             records: BTreeMap::new(),
             foreign: BTreeMap::new(),
+            orphans_copied: 0,
+            orphans_dropped: 0,
             shelves: HashMap::new(),
             last_segment: 0,
             pool: Vec::new(),

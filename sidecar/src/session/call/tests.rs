@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use prometheus::Registry;
 use tensorlane_memory::{Arena, ArenaOptions, SegmentHandle, passing};
 use tensorlane_proto::dtype::DType;
+use tensorlane_proto::frame::SESSION_VERSION;
 use tensorlane_proto::identity::{Fingerprint, Incarnation};
 use tensorlane_proto::ledger::{Limits, SessionId};
 
@@ -65,7 +66,8 @@ impl Scene {
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (read_end, write_end) = passing::pipe().unwrap();
-        let around = Around { workers, unread: &Unread::new(1 << 20), metrics, map_deadline: minute };
+        let unread = &Unread::new(1 << 20);
+        let around = Around { version: SESSION_VERSION, workers, unread, metrics, map_deadline: minute };
         let link = SessionLink::new(SessionId(1), ours, write_end, around);
         exchange.session_began(&link);
         Self { exchange, link, pending: Pending::default(), _client: (theirs, read_end) }
