@@ -130,3 +130,6 @@ impl Segments for Arena {
         self.hand_out(segment, session.0)
     }
 }
+
+#[cfg(test)]
+mod tests;
