@@ -1,7 +1,8 @@
-//! One replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it.
+//! One replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that stood still while
+//! its lease ran out writes nothing more when it goes on: see [`Fence`].
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
@@ -11,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::AppError;
 use super::args::Args;
 use crate::metrics::Metrics;
-use crate::reconcile::{Controller, Webhooks, apply_webhooks};
+use crate::reconcile::{Controller, Fence, Webhooks, apply_webhooks};
 
 /// How long a leader that is gone keeps the others waiting.
 const LEASE_SECONDS: u64 = 15;
@@ -79,13 +80,19 @@ async fn terms(
         metrics.leader.set(1);
         let term = stop.child_token();
         let mut ended = false;
-        let work = work(client, args, bundle.clone(), metrics, &term);
+        let fence = Arc::new(Fence::new(Duration::from_secs(GRACE_SECONDS), Instant::now()));
+        let work = work(client, args, bundle.clone(), metrics, &fence, &term);
         let lost = leads.wait_for(|leads| !leads);
         tokio::select! {
             () = work => {}
             lost = lost => {
                 ended = lost.is_err();
                 tracing::info!(lease = args.lease, "this replica leads no more");
+            }
+            () = fence.broken() => {
+                // Whose the lease is now is asked from the beginning.
+                ended = true;
+                tracing::warn!(lease = args.lease, "this replica stood still: another one may lead by now");
             }
         }
         term.cancel();
@@ -102,11 +109,12 @@ async fn work(
     args: &Args,
     bundle: watch::Receiver<Option<String>>,
     metrics: &Arc<Metrics>,
+    fence: &Arc<Fence>,
     term: &CancellationToken,
 ) {
     let (wanted, gpu_namespaces) = watch::channel(None);
-    let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
-    tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term));
+    let controller = Controller::run(client, Arc::clone(metrics), wanted, Arc::clone(fence), term.clone());
+    tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, fence, term));
 }
 
 /// Applies the configuration of the webhook whenever something in it is to change, and from time to time.
@@ -116,6 +124,7 @@ async fn configure(
     mut bundle: watch::Receiver<Option<String>>,
     mut gpu_namespaces: watch::Receiver<Option<Vec<String>>>,
     metrics: &Metrics,
+    fence: &Fence,
     term: &CancellationToken,
 ) {
     let own = args.webhook_certificates.is_none();
@@ -131,7 +140,7 @@ async fn configure(
         let mut wait = AGAIN;
         if webhooks.bundle.is_some() || !own {
             let applied =
-                apply_webhooks(client, &args.webhook_configuration, &args.namespace, &webhooks).await;
+                apply_webhooks(client, &args.webhook_configuration, &args.namespace, &webhooks, fence).await;
             metrics.reconciled("webhooks", applied.is_ok());
             if let Err(error) = applied {
                 tracing::warn!(%error, "the configuration of the webhook cannot be applied");

@@ -1,6 +1,7 @@
 //! One call for each action.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -16,6 +17,7 @@ use tensorlane_proto::crd::{DEFAULT_EXCHANGE, PeerSpec, TensorExchange, TensorPe
 use thiserror::Error;
 
 use super::build::Action;
+use super::fence::Fence;
 use crate::names::FIELD_MANAGER;
 
 /// The manager of what the operator says in the status of a peer, beside what the sidecar says.
@@ -36,6 +38,11 @@ pub enum ApplyError {
     /// No answer came.
     #[error("no answer from the API server within {} seconds", CALL_DEADLINE.as_secs())]
     Deadline,
+    /// Another replica may lead by now.
+    #[error(
+        "this replica stood still for so long that another one may lead; it writes nothing before it has the lease anew"
+    )]
+    Fenced,
 }
 
 impl From<kube::Error> for ApplyError {
@@ -46,14 +53,14 @@ impl From<kube::Error> for ApplyError {
 
 /// Does things at an API server.
 #[derive(Clone)]
-pub struct Applier(Client, Recorder);
+pub struct Applier(Client, Recorder, Arc<Fence>);
 
 impl Applier {
-    /// By this client.
-    pub fn new(client: Client) -> Applier {
+    /// By this client, for as long as the fence holds.
+    pub fn new(client: Client, fence: Arc<Fence>) -> Applier {
         let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Applier(client, recorder)
+        Applier(client, recorder, fence)
     }
 
     /// Whether the policy on the status of peers is there and bound.
@@ -72,8 +79,11 @@ impl Applier {
     /// Does one thing.
     ///
     /// # Errors
-    /// It is not done; the same action can be tried again.
+    /// It is not done; the same action can be tried again, but for [`ApplyError::Fenced`], which is the end of a term.
     pub async fn apply(&self, namespace: &str, action: &Action) -> Result<(), ApplyError> {
+        if !self.2.holds(Instant::now()) {
+            return Err(ApplyError::Fenced);
+        }
         tokio::time::timeout(CALL_DEADLINE, self.call(namespace, action))
             .await
             .map_err(|_| ApplyError::Deadline)?

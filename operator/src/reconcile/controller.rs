@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::apply::Applier;
 use super::build::{Action, build};
 use super::dereference::{PodFacts, Scene};
+use super::fence::Fence;
 use super::schedule::{GATHER, Object, Schedule};
 use crate::metrics::Metrics;
 use crate::names::INJECTED;
@@ -80,6 +81,7 @@ impl Controller {
         client: &Client,
         metrics: Arc<Metrics>,
         gpu_namespaces: watch::Sender<Option<Vec<String>>>,
+        fence: Arc<Fence>,
         stop: CancellationToken,
     ) {
         // A page of a list is in memory whole before anything is left out, and a pod may have a megabyte.
@@ -104,7 +106,7 @@ impl Controller {
                 exchange.metadata.annotations = None;
             });
         let mut changes: Changes = Box::pin(select(changed_pods, select(changed_peers, changed_exchanges)));
-        let applier = Applier::new(client.clone());
+        let applier = Applier::new(client.clone(), fence);
         let controller = Controller { applier, metrics, gpu_namespaces, pods, peers, exchanges };
         controller.follow(&mut changes, &stop).await;
     }

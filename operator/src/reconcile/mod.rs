@@ -16,6 +16,7 @@ mod apply;
 mod build;
 mod controller;
 mod dereference;
+mod fence;
 mod schedule;
 mod status;
 mod webhooks;
@@ -24,6 +25,7 @@ pub use apply::{Applier, ApplyError};
 pub use build::{Action, build};
 pub use controller::Controller;
 pub use dereference::{PodFacts, Scene};
+pub use fence::Fence;
 pub use webhooks::{GPU_MANAGER, Webhooks, apply_webhooks};
 
 #[cfg(test)]

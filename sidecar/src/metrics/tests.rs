@@ -60,7 +60,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 54);
+    assert_eq!(families.len(), 55);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -104,6 +104,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<NodeEvent>(&mut words);
     of::<NodeRefusal>(&mut words);
     of::<Foreign>(&mut words);
+    of::<OrphanEnd>(&mut words);
     of::<Direction>(&mut words);
     of::<ChecksumPlace>(&mut words);
     let mut series = 0;
