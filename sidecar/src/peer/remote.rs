@@ -494,7 +494,9 @@ impl<L: Carrier> State<L> {
             // The leases of the old life end with it.
             self.open.clear();
             self.owed.clear();
-            if let Some(old) = self.incarnation {
+            // A connection of a life that is over may come late, after one of the life that followed it.
+            let is_late = self.past.contains(&link.incarnation());
+            if let Some(old) = self.incarnation.filter(|_| !is_late) {
                 self.is_over(old);
             }
         }

@@ -216,7 +216,8 @@ impl Trunk {
         if state.seen.replace(address).is_some_and(|before| before != address) {
             counters.quic_migrations.fetch_add(1, Ordering::Relaxed);
         }
-        let asked = stats.frame_tx.stream + stats.frame_tx.ping;
+        // Where all that may be under way has gone, QUIC probes with a frame that carries nothing.
+        let asked = stats.frame_tx.stream + stats.frame_tx.ping + stats.frame_tx.immediate_ack;
         let now = Heard { received: stats.udp_rx.datagrams, asked, at };
         // Of a link that loses much, a few datagrams in a row are nothing.
         let heard = state.heard.unwrap_or(now).next(now, SILENCES * progress);
