@@ -140,15 +140,8 @@ impl Exchange {
             place.put(Err(failure));
             return None;
         }
-        if let Some(taken) = self.store.lease_copy(fetch.terms.by, &fetch.reference) {
-            let fits = |taken: Taken| match is_of(&fetch.reference, &taken.tensor) {
-                Ok(()) => Ok(taken),
-                Err(failure) => {
-                    self.untake(fetch.terms.by, &taken);
-                    Err(failure)
-                }
-            };
-            match taken.and_then(fits) {
+        if let Some(taken) = self.take_copy(&fetch) {
+            match taken {
                 Ok(taken) => {
                     // A copy is as local as any tensor; another pod's memory is not.
                     let moved = taken.block().is_foreign().then(|| {
@@ -200,6 +193,21 @@ impl Exchange {
             false => {}
         }
         None
+    }
+
+    /// Leases a copy that is here. None also where the reference that it came by states another byte length and else the same: an
+    /// owner of an earlier release looks at no length, so that the other one may be the lie, and only the owner can tell.
+    fn take_copy(&self, fetch: &Fetch) -> Option<Result<Taken, Failure>> {
+        let (by, wanted) = (fetch.terms.by, &fetch.reference);
+        let taken = match self.store.lease_copy(by, wanted)? {
+            Ok(taken) => taken,
+            Err(failure) => return Some(Err(failure)),
+        };
+        let Err(failure) = is_of(wanted, &taken.tensor) else { return Some(Ok(taken)) };
+        self.untake(by, &taken);
+        let here = &taken.tensor.reference;
+        let may_be_true = wanted.dtype() == here.dtype() && wanted.shape() == here.shape();
+        (!may_be_true).then_some(Err(failure))
     }
 
     /// Waits for a tensor that is fetched whole; whether nobody has before.

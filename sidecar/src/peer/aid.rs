@@ -112,6 +112,8 @@ pub(super) struct Aid {
     pub(super) asker: Arc<Asker>,
     /// None for a moment, until it was asked.
     pub(super) handle: Option<CallHandle>,
+    /// It was asked for a copy alone.
+    pub(super) whole: bool,
 }
 
 /// A holder is to be asked.

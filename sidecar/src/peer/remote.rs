@@ -541,6 +541,7 @@ impl<L: Carrier> State<L> {
         // The order in which they were asked.
         back.sort_unstable();
         self.on_link -= back.len();
+        let mut complete = Vec::new();
         for number in back.into_iter().rev() {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             call.sent_on = None;
@@ -553,9 +554,14 @@ impl<L: Carrier> State<L> {
                 self.forget(number, &mut todo);
             } else if call.withdrawn {
                 self.forget(number, &mut todo);
+            } else if call.is_complete() {
+                complete.push(number);
             } else {
                 self.waiting.push_front(number);
             }
+        }
+        for number in complete.into_iter().rev() {
+            todo = todo.and(self.finish_whole(number));
         }
         (present, todo.and(self.pump()))
     }

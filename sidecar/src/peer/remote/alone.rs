@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tensorlane_proto::Failure;
 
 use super::{Carrier, State, Todo};
-use crate::peer::aid::Wish;
+use crate::peer::aid::{Asker, Wish};
 use crate::peer::api::PeerKey;
 use crate::peer::calls::{Call, Kind, PullCall};
 use crate::peer::transport::Way;
@@ -24,6 +24,12 @@ impl Call {
     /// Whether it can come to its end without the owner, as far as is known.
     pub(super) fn goes_on_alone(&self) -> bool {
         matches!(&self.kind, Kind::Pull(pull) if pull.goes_on_alone())
+    }
+
+    /// Whether all of it is here, and nothing is missing but an answer of the owner that would say nothing new: the head once more.
+    pub(super) fn is_complete(&self) -> bool {
+        let Kind::Pull(pull) = &self.kind else { return false };
+        !self.withdrawn && pull.is_whole() && pull.head.is_some() && !pull.is_unproven()
     }
 
     /// The owner does not go on with it, for this reason: whether it goes on all the same. Whoever has to be asked for that is added
@@ -45,13 +51,18 @@ impl Call {
     /// Has what is missing brought by somebody who has all of it, whom the owner has named before it was lost. What is on its way
     /// there will not do: it may be waiting for us, and the owner cannot say whether it is.
     fn ask_spare(&mut self) -> Option<Wish> {
+        let Kind::Pull(pull) = &mut self.kind else { return None };
+        let holder = pull.next_spare()?;
+        self.ask(holder, true)
+    }
+
+    /// Has what is missing brought by a holder, without another word of the owner; `whole`: only if it has all of it.
+    pub(super) fn ask(&mut self, holder: PeerKey, whole: bool) -> Option<Wish> {
         let (number, deadline, incarnation) = (self.number, self.deadline, self.expected?);
         let Kind::Pull(pull) = &mut self.kind else { return None };
         let (_, owner) = pull.home.as_ref()?;
         let owner = Arc::clone(owner);
-        let holder = pull.next_spare()?;
-        let wish = pull.wish(number, deadline, (&owner, incarnation), holder)?;
-        Some(Wish { whole: true, ..wish })
+        pull.wish(number, deadline, (&owner, incarnation), (holder, whole))
     }
 
     /// How long it waits for an owner that was lost then before it turns to others.
@@ -85,6 +96,12 @@ impl<L: Carrier> State<L> {
     /// The peer does not go on with a pull that was under way. None where that is the end of it.
     pub(in crate::peer) fn refused_by_owner(&mut self, number: u64, why: &Failure) -> Option<Todo<L>> {
         let call = self.calls.get_mut(&number)?;
+        if call.is_complete() {
+            // It was asked for anew, and came from elsewhere before this answer.
+            call.sent_on = None;
+            self.on_link -= 1;
+            return Some(self.finish_whole(number));
+        }
         let mut todo = Todo::default();
         if !call.outlives_owner(|| why.clone(), &mut todo.aids) {
             return None;
@@ -110,6 +127,17 @@ impl<L: Carrier> State<L> {
         todo
     }
 
+    /// Whether anybody else would bring what a holder brings that lives: the owner where it is there, or a spare. If nobody, a slow
+    /// holder is better than none.
+    pub(in crate::peer) fn has_another(&self, asker: &Asker) -> bool {
+        let Some(Kind::Pull(pull)) = self.calls.get(&asker.call).map(|call| &call.kind) else { return true };
+        if self.link.is_some() && pull.orphaned.is_none() {
+            return true;
+        }
+        let is_another = |spare: &PeerKey| *spare != asker.holder && !pull.has_lost(spare);
+        pull.is_provable() && pull.spares.iter().any(is_another)
+    }
+
     /// A pull whose owner is lost has lost its holder, too: the next one is asked, or it waits for the owner, or fails where
     /// that will not come.
     pub(super) fn go_on_alone(&mut self, number: u64) -> Todo<L> {
@@ -129,6 +157,8 @@ impl<L: Carrier> State<L> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
     use tensorlane_memory::Block;
     use tensorlane_proto::{DType, Descriptor, Incarnation, Layout, Reason, Selection, Shape, Transport};
 
@@ -253,6 +283,77 @@ mod tests {
             let next = state.aid_lost(&again.aids[0].asker, HolderLost::Replaced).unwrap();
             assert_eq!(asked(&next), [&key("d")]);
         });
+    }
+
+    #[test]
+    fn a_holder_that_is_getting_it_is_not_asked_for_a_copy_when_its_connection_was_replaced() {
+        let (_table, a, _b) = two();
+        let (_block, call) = pull_of(&a, &["c"], Some(1));
+        lost(&a, call, |state| {
+            let first = state.calls.get_mut(&1).unwrap().ask(key("g"), false).unwrap();
+            let again = state.aid_lost(&first.asker, HolderLost::Replaced).unwrap();
+            assert_eq!((asked(&again), again.aids[0].whole), (vec![&key("g")], false));
+            let next = state.aid_lost(&again.aids[0].asker, HolderLost::Replaced).unwrap();
+            assert_eq!((asked(&next), next.aids[0].whole), (vec![&key("c")], true));
+            let again = state.aid_lost(&next.aids[0].asker, HolderLost::Unreachable).unwrap();
+            assert!(asked(&again).is_empty(), "nobody is left");
+        });
+    }
+
+    #[test]
+    fn the_last_holder_of_a_lost_owner_has_nobody_in_its_place() {
+        let (_table, a, _b) = two();
+        let peer = a.peers.shared.known_peer(&name("b")).unwrap();
+        let link = peer.state.lock().link.clone().unwrap();
+        let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
+        lost(&a, call, |state| {
+            let first = state.turn_to_spares(SECOND, Instant::now()).aids.remove(0);
+            assert!(state.has_another(&first.asker), "there is one more");
+            let next = state.aid_lost(&first.asker, HolderLost::Slow).unwrap().aids.remove(0);
+            assert!(!state.has_another(&next.asker));
+            state.link = Some(link);
+            assert!(state.has_another(&next.asker), "the owner is back");
+            // But not for this one.
+            let Some(Kind::Pull(pull)) = state.calls.get_mut(&1).map(|call| &mut call.kind) else { panic!() };
+            pull.orphaned = Some(Failure::new(Reason::NotFound, "it is gone"));
+            assert!(!state.has_another(&next.asker));
+        });
+    }
+
+    /// Has all bytes of a call here; what it is told at its end: whether it has them.
+    fn complete(call: &mut Call) -> Receiver<bool> {
+        let Kind::Pull(pull) = &mut call.kind else { panic!("it is a pull") };
+        let reclaimed = pull.transfer.take().and_then(|transfer| transfer.reclaim()).unwrap();
+        pull.go_on_with(reclaimed);
+        pull.landed = pull.bytes;
+        let (tell, told) = channel();
+        pull.done = Some(Box::new(move |outcome| tell.send(outcome.is_ok()).unwrap()));
+        told
+    }
+
+    #[test]
+    fn what_is_all_here_needs_no_head_once_more() {
+        let (_table, a, _b) = two();
+        let peer = a.peers.shared.known_peer(&name("b")).unwrap();
+        let link = peer.state.lock().link.clone().unwrap();
+        for is_refused in [true, false] {
+            let (_block, mut call) = pull_of(&a, &[], Some(1));
+            let told = complete(&mut call);
+            call.sent_on = Some(link.id);
+            lost(&a, call, |state| {
+                state.waiting.clear();
+                state.on_link += 1;
+                assert!(state.finish_whole(1).finish.is_empty(), "the head may be on its way");
+                let why = Failure::new(Reason::Draining, "it goes away");
+                let todo = match is_refused {
+                    true => state.refused_by_owner(1, &why).unwrap(),
+                    false => state.link_ended(&link, "it broke", Instant::now()).1,
+                };
+                todo.finish.into_iter().for_each(|tell| tell());
+                assert_eq!(told.try_recv(), Ok(true));
+                assert!(state.calls.is_empty() && state.waiting.is_empty() && state.on_link == 0);
+            });
+        }
     }
 
     #[test]

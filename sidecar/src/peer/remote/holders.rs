@@ -25,25 +25,25 @@ impl State {
         let deadline = call.deadline;
         let Kind::Pull(pull) = &mut call.kind else { return todo };
         pull.encrypted = !link.ways.is_plain(pull.way);
-        if let Some(aid) = &pull.aid {
-            // The connection with the owner is another one; the holder goes on if that is what the owner knows. Else others
-            // may wait for us by its word, and one of them be who we wait for.
-            if pull.holders.contains(&aid.asker.holder) {
-                pull.holders.clear();
-                return todo;
-            }
+        // The connection with the owner is another one; the holder goes on if that is what the owner knows. Else others may
+        // wait for us by its word, and one of them be who we wait for.
+        let goes_on = pull.aid.as_ref().is_some_and(|aid| pull.holders.contains(&aid.asker.holder));
+        let mut wish = None;
+        if goes_on {
+            pull.holders.clear();
+        } else {
             todo.finish.extend(pull.end_aid());
-        }
-        let next = pull.next_holder();
-        let wish =
-            next.and_then(|holder| pull.wish(number, deadline, (&link.peer, link.incarnation), holder));
-        if wish.is_none()
-            && let Some(way) = link.ways.of(pull.way)
-        {
-            way.bring(number, deadline, pull);
+            let owner = (&link.peer, link.incarnation);
+            let next = pull.next_holder();
+            wish = next.and_then(|holder| pull.wish(number, deadline, owner, (holder, false)));
+            if wish.is_none()
+                && let Some(way) = link.ways.of(pull.way)
+            {
+                way.bring(number, deadline, pull);
+            }
         }
         // What others send must be proven: now, or once the owner is lost and cannot say it.
-        if (wish.is_some() || !pull.spares.is_empty())
+        if (goes_on || wish.is_some() || !pull.spares.is_empty())
             && let Some(frame) = pull.ask_proof(number, link.id)
             && let Some(present) = self.link.as_ref().filter(|present| present.id == link.id)
         {
@@ -72,10 +72,12 @@ impl State {
         let call = self.calls.get_mut(&asker.call)?;
         let (sent_on, withdrawn, is_away) = (call.sent_on, call.withdrawn, self.link.is_none());
         let Kind::Pull(pull) = &mut call.kind else { return None };
-        if pull.aid.as_ref().is_none_or(|aid| aid.asker.turn != asker.turn) {
-            return None;
-        }
+        let whole = pull.aid.as_ref().filter(|aid| aid.asker.turn == asker.turn)?.whole;
         let mut todo = Todo::one(pull.end_aid());
+        if pull.is_whole() {
+            // Only the owner's word is missing: nobody is to bring anything.
+            return Some(todo);
+        }
         if let Some(transfer) = &pull.transfer {
             // Of what came from it, sums may never come.
             transfer.forget_sums();
@@ -90,8 +92,10 @@ impl State {
                 // The next head says who there is.
                 return Some(todo);
             }
-            if again {
-                pull.spares.insert(0, asker.holder.clone());
+            // It is there, on another connection; and if it was getting the tensor, it may be still.
+            if again && let Some(wish) = call.ask(asker.holder.clone(), whole) {
+                todo.aids.push(wish);
+                return Some(todo);
             }
             return Some(todo.and(self.go_on_alone(asker.call)));
         };
@@ -199,13 +203,13 @@ impl PullCall {
         self.lost.iter().any(|lost| lost.peer == *holder)
     }
 
-    /// Has the bytes brought by a holder, who is not the owner.
+    /// Has the bytes brought by a holder, who is not the owner; `whole`: only if it has all of them.
     pub(super) fn wish(
         &mut self,
         number: u64,
         deadline: Instant,
         (owner, incarnation): (&Arc<Peer>, Incarnation),
-        holder: PeerKey,
+        (holder, whole): (PeerKey, bool),
     ) -> Option<Wish> {
         let pass = self.pass?;
         let transfer = self.transfer(number, deadline)?;
@@ -213,9 +217,9 @@ impl PullCall {
         transfer.forget_sums();
         self.turns += 1;
         let asker = Asker::new(owner, number, self.turns, holder);
-        self.aid = Some(Aid { asker: Arc::clone(&asker), handle: None });
+        self.aid = Some(Aid { asker: Arc::clone(&asker), handle: None, whole });
         let (id, bytes, transport) = (self.id, self.bytes, self.transport);
-        let (encrypted, whole) = (self.encrypted, false);
+        let encrypted = self.encrypted;
         let owner = PeerKey { name: owner.name.clone(), incarnation };
         Some(Wish { asker, owner, id, bytes, pass, transfer, transport, encrypted, whole, deadline })
     }
@@ -276,7 +280,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use tensorlane_memory::Block;
-    use tensorlane_proto::{Incarnation, Selection, Transport};
+    use tensorlane_proto::{DType, Descriptor, Incarnation, Layout, Selection, Shape, Transport};
 
     use super::*;
     use crate::peer::calls::Call;
@@ -333,6 +337,33 @@ mod tests {
         assert!(todo.aids.is_empty() && todo.send.is_some(), "now it is");
         let Kind::Pull(pull) = &state.calls[&1].kind else { panic!("it is a pull") };
         assert_eq!(pull.lost, [LostHolder { peer: holder, why: Some(HolderLost::Replaced) }]);
+        state.calls.clear();
+    }
+
+    #[test]
+    fn what_a_holder_goes_on_with_is_to_be_proven_on_the_new_connection_with_the_owner_too() {
+        let (_table, a, _b) = two();
+        let peer = a.peers.shared.known_peer(&name("b")).unwrap();
+        let mut state = peer.state.lock();
+        let link = state.link.clone().unwrap();
+        let (_block, mut pull) = pull_of(&a);
+        (pull.pass, pull.way, pull.opened) = (Some(PASS), Way::Lanes, true);
+        let layout = Layout::contiguous(DType::U8, Shape::new(&[4 * GRANULE]).unwrap()).unwrap();
+        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c: None });
+        let holder = PeerKey { name: name("c"), incarnation: Incarnation(1) };
+        pull.holders = vec![holder.clone()];
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut call = Call::new(Kind::Pull(Box::new(pull)), deadline, 1, None);
+        call.sent_on = Some(link.id);
+        state.calls.insert(1, call);
+        let frames = |todo: &Todo| todo.send.as_ref().map_or(0, |(_, frames)| frames.len());
+        let first = state.bring(1, &link);
+        assert_eq!((first.aids.len(), frames(&first)), (1, 1));
+        let Some(Kind::Pull(pull)) = state.calls.get_mut(&1).map(|call| &mut call.kind) else { panic!() };
+        // As if that had been on the connection before this one.
+        (pull.holders, pull.proof_asked) = (vec![holder], Some(link.id + 1));
+        let second = state.bring(1, &link);
+        assert_eq!((second.aids.len(), frames(&second)), (0, 1), "it goes on, and the proof is asked for");
         state.calls.clear();
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensorlane_memory::Landing;
 
-use super::{State, Todo};
+use super::{Carrier, State, Todo};
 use crate::peer::calls::{Call, Kind};
 use crate::peer::link::Link;
 use crate::peer::paths::FallBack;
@@ -29,30 +29,6 @@ impl State {
             // It failed in the meantime, and its caller waits for the landing.
             _ => Todo::one(transfer.unwanted(landing)),
         }
-    }
-
-    /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.
-    pub(in crate::peer) fn finish_whole(&mut self, number: u64) -> Todo {
-        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
-        let sent_on = call.sent_on;
-        let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
-        if sent_on.is_some() && !pull.opened {
-            return Todo::default();
-        }
-        if pull.is_unproven() {
-            // Asked for long ago, or now; or on the next connection.
-            let mut todo = Todo::default();
-            if let Some(link) = self.link.as_ref().filter(|link| sent_on == Some(link.id))
-                && let Some(frame) = pull.ask_proof(number, link.id)
-            {
-                todo.frame(link, frame);
-            }
-            return todo;
-        }
-        self.waiting.retain(|waiting| *waiting != number);
-        let (call, mut todo) = self.over(number, true);
-        todo.finish.extend(call.and_then(Call::pulled));
-        todo
     }
 
     /// The head of a pull came, whose bytes do not come on the control connection: has them brought by whoever brings them.
@@ -94,5 +70,31 @@ impl State {
         let mut todo = Todo::default();
         todo.frame(link, call.frame());
         Some((why, todo))
+    }
+}
+
+impl<L: Carrier> State<L> {
+    /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.
+    pub(in crate::peer) fn finish_whole(&mut self, number: u64) -> Todo<L> {
+        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+        let sent_on = call.sent_on;
+        let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
+        if sent_on.is_some() && !pull.opened {
+            return Todo::default();
+        }
+        if pull.is_unproven() {
+            // Asked for long ago, or now; or on the next connection.
+            let mut todo = Todo::default();
+            if let Some(link) = self.link.as_ref().filter(|link| sent_on == Some(link.id()))
+                && let Some(frame) = pull.ask_proof(number, link.id())
+            {
+                todo.frame(link, frame);
+            }
+            return todo;
+        }
+        self.waiting.retain(|waiting| *waiting != number);
+        let (call, mut todo) = self.over(number, true);
+        todo.finish.extend(call.and_then(Call::pulled));
+        todo
     }
 }

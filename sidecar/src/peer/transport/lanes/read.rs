@@ -140,12 +140,12 @@ impl Reader<'_> {
         }
     }
 
-    /// A holder that is too slow for the deadline is let go while there is time for another one.
+    /// A holder that is too slow for the deadline is let go while there is time for another one, if there is another one.
     fn keep_pace(&self, wanted: &Wanted) {
         let Wanted { transfer, asker, .. } = wanted;
         let is_slow = |asker: &Arc<Asker>| asker.is_too_slow(transfer.missing(), transfer.deadline);
         if !transfer.is_over() && asker.as_ref().is_some_and(is_slow) {
-            self.lose(wanted, HolderLost::Slow);
+            self.lose_for_another(wanted, HolderLost::Slow);
         }
     }
 
@@ -163,7 +163,7 @@ impl Reader<'_> {
         if wanted.transfer.is_over() { Ok(()) } else { Err(LaneEnd::Refused(failure)) }
     }
 
-    /// A holder has not got that far itself. It lives, so it is asked again; but not for ever.
+    /// A holder has not got that far itself. It lives, so it is asked again; but not for ever, if there is another one.
     fn later(&self, answer: Answer) {
         let (range, wanted) = (answer.range(), answer.wanted.clone());
         self.link.hear();
@@ -179,7 +179,14 @@ impl Reader<'_> {
             .as_ref()
             .is_some_and(|asker| asker.is_starved(wanted.transfer.allowance(Instant::now())))
         {
-            self.lose(&wanted, HolderLost::Starved);
+            self.lose_for_another(&wanted, HolderLost::Starved);
+        }
+    }
+
+    /// The same where a holder lives, and another one might do better: whoever has no other keeps it until the deadline.
+    fn lose_for_another(&self, wanted: &Wanted, why: HolderLost) {
+        if wanted.asker.as_ref().is_some_and(|asker| asker.owner.state.lock().has_another(asker)) {
+            self.lose(wanted, why);
         }
     }
 
