@@ -94,7 +94,8 @@ mod tests {
         });
         let fence = Fence::new(Duration::from_millis(20), Instant::now());
         let done = tokio::time::timeout(20 * S, fence.guard(work)).await.unwrap();
-        assert_eq!((done, polls), (None, 1));
+        // Not even once where a busy machine stood still before.
+        assert!(done.is_none() && polls <= 1, "{polls}");
     }
 
     #[tokio::test]
