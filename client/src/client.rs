@@ -62,8 +62,10 @@ impl Client {
 
     pub(crate) fn with_options(options: ClientOptions) -> Result<Self> {
         let path = options.directory.join(SESSION_SOCKET);
-        let (until, welcome) = (Instant::now() + options.patience, welcome(options.deadline));
-        let connection = Connection::open(&path, &options.name, until, welcome)?;
+        let until = Instant::now() + options.patience;
+        // Who is patient with a sidecar that is not there is as patient with one that is busy.
+        let first = welcome(options.deadline).max(options.patience.min(WELCOME_MAX));
+        let connection = Connection::open(&path, &options.name, until, || first)?;
         let deadline = options.deadline;
         let retries = Retries::new()?;
         let core =
@@ -144,18 +146,20 @@ impl Client {
             return Err(Error::Forked);
         }
         wait.check()?;
-        let until = wait.instant().min(Instant::now() + RECONNECT_MAX);
+        let most = wait.left().min(RECONNECT_MAX);
+        let until = Instant::now() + most;
         // Who reconnects holds the lock, so that the others wait for the same new session.
-        let late = || Error::DeadlineExceeded { after: RECONNECT_MAX };
+        let late = || Error::DeadlineExceeded { after: most };
         let mut connection = self.core.connection.try_lock_until(until).ok_or_else(late)?;
         if connection.is_lost() {
             // Leases went with it: its user must hear of that, also where no call was under way.
             if let Some(loss) = connection.calls().untold_loss() {
                 return Err(loss);
             }
-            let welcome = welcome(wait.left());
+            let welcome = || welcome(wait.left());
             *connection = Connection::open(&self.core.path, &self.core.options.name, until, welcome)?;
         }
+        wait.looked_until_now();
         Ok(Arc::clone(&connection))
     }
 

@@ -65,8 +65,10 @@ impl ClientOptions {
         self
     }
 
-    /// Deadline of the calls that name none; 30 seconds by default. A call returns 500 ms after its deadline at the latest: the
-    /// sidecar ends it at the deadline and says why, and that answer is given the time to come.
+    /// Deadline of the calls that name none; 30 seconds by default. It bounds what a call waits for the sidecar: until 500 ms after
+    /// it at the latest, because the sidecar ends the call at the deadline and says why, and that answer is given the time to come.
+    /// Not bounded is what this process does itself, such as copying bytes, nor time in which it stood still. A put of what is too
+    /// large for a request makes two calls, to reserve and to seal, and a put of many makes several: each has the whole deadline.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;

@@ -65,12 +65,13 @@ pub(crate) struct Asked {
 
 impl Connection {
     /// Connects, shakes hands and starts the service thread, which ends with the connection.
-    /// `until`: for how long a sidecar that is not there is waited for; `welcome`: how long one that is may take to answer.
+    /// `until`: for how long a sidecar that is not there is waited for; `welcome`: how long one that is may take to answer, asked
+    /// at each try.
     pub(crate) fn open(
         path: &std::path::Path,
         name: &str,
         until: Instant,
-        welcome: Duration,
+        welcome: impl Fn() -> Duration,
     ) -> Result<Arc<Self>> {
         let (socket, reader, sidecar, events) = handshake::perform(path, name, until, welcome)?;
         Self::start(socket, reader, sidecar, events)

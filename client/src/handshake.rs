@@ -26,11 +26,16 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 type Welcomed = (UnixStream, Reader, Sidecar, OwnedFd);
 
 /// Connects and shakes hands. While nobody listens, tries again until `until`; once at least. `welcome`: how long a sidecar that
-/// took the connection may take to answer.
-pub(crate) fn perform(path: &Path, name: &str, until: Instant, welcome: Duration) -> Result<Welcomed> {
+/// took the connection may take to answer, asked at each try.
+pub(crate) fn perform(
+    path: &Path,
+    name: &str,
+    until: Instant,
+    welcome: impl Fn() -> Duration,
+) -> Result<Welcomed> {
     let mut pause = PAUSE_FIRST;
     loop {
-        let error = match connect(path).and_then(|socket| greet(socket, name, welcome)) {
+        let error = match connect(path).and_then(|socket| greet(socket, name, welcome())) {
             Ok(welcomed) => return Ok(welcomed),
             Err(error @ (Error::SidecarUnreachable { .. } | Error::SessionLost { .. })) => error,
             Err(error) => return Err(error),

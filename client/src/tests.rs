@@ -225,7 +225,7 @@ fn a_guard_from_before_a_fork_says_that_a_child_may_still_map() {
 fn a_forked_child_gives_nothing_back() {
     let (twin, _client) = start();
     let path = twin.directory().join("session.sock");
-    let connection = Connection::open(&path, "child", Instant::now(), WELCOME_MAX).unwrap();
+    let connection = Connection::open(&path, "child", Instant::now(), || WELCOME_MAX).unwrap();
     connection.release(5, &Origin::parent());
     connection.abort(6, &Origin::parent());
     assert!(connection.releases().is_empty());

@@ -108,6 +108,11 @@ impl Wait {
         self.until.set(self.until.get().max(before.until.get()));
     }
 
+    /// What passed until now was waited for elsewhere, with a limit of its own: it was seen.
+    pub(crate) fn looked_until_now(&self) {
+        self.looked.set(Instant::now());
+    }
+
     /// How long to sleep before looking again.
     pub(crate) fn slice(&self) -> Duration {
         SLICE.min(self.until.get().saturating_duration_since(Instant::now()))

@@ -131,6 +131,8 @@ impl<'a> Acquiring<'a> {
         if let Some(lost) = &*self.lost.borrow() {
             return Err(lost.clone());
         }
+        // What nobody saw until here puts the end of the whole off.
+        self.wait.check()?;
         let wait = self.wait.part();
         let selection = match &options.selection {
             Selection::All => None,
@@ -147,6 +149,7 @@ impl<'a> Acquiring<'a> {
             wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
         };
         let call = connection.ask(SessionKind::Acquire, &request, &wait)?;
+        self.wait.follows(&wait);
         Ok(Requested { call, wait })
     }
 

@@ -1,5 +1,6 @@
 //! One replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that stood still while
-//! its lease ran out writes nothing more when it goes on: see [`Fence`].
+//! its lease ran out goes on with nothing: see [`Fence`], also for what that does not cover. Above all, one whose renewals fail
+//! while it runs goes on writing until it sees that another has the lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,8 +18,14 @@ use crate::reconcile::{Controller, Fence, Webhooks, apply_webhooks};
 /// How long a leader that is gone keeps the others waiting.
 const LEASE_SECONDS: u64 = 15;
 
-/// How long before its end a lease is renewed. Clocks may differ by as much.
+/// How long before its end a lease is renewed.
 const GRACE_SECONDS: u64 = 5;
+
+/// How long a leader may stand still. The other half of the grace is for clocks that differ.
+const STILL: Duration = Duration::from_millis(GRACE_SECONDS * 1_000 / 2);
+
+/// How long it may take to give the lease back; after that it runs out by itself.
+const GIVE_BACK: Duration = Duration::from_secs(10);
 
 /// How soon the lease is asked for again when it could not be.
 const RETRY: Duration = Duration::from_secs(5);
@@ -42,12 +49,17 @@ pub(super) async fn run(
             .with_grace(GRACE_SECONDS);
         match builder.build().await {
             Ok(manager) => {
-                let (mut leads, task) = manager.watch().await;
+                let (mut leads, mut task) = manager.watch().await;
                 terms(&client, &args, &bundle, &metrics, &mut leads, &stop).await;
                 // The lease is given back, so that another replica leads at once.
                 drop(leads);
-                if let Ok(Err(error)) = task.await {
-                    tracing::warn!(%error, "the lease cannot be kept");
+                match tokio::time::timeout(GIVE_BACK, &mut task).await {
+                    Ok(Ok(Err(error))) => tracing::warn!(%error, "the lease cannot be kept"),
+                    Ok(_) => {}
+                    Err(_) => {
+                        task.abort();
+                        tracing::warn!("the lease is not given back: the API server does not answer");
+                    }
                 }
             }
             Err(error) => tracing::warn!(%error, "the lease cannot be asked for"),
@@ -80,19 +92,18 @@ async fn terms(
         metrics.leader.set(1);
         let term = stop.child_token();
         let mut ended = false;
-        let fence = Arc::new(Fence::new(Duration::from_secs(GRACE_SECONDS), Instant::now()));
-        let work = work(client, args, bundle.clone(), metrics, &fence, &term);
+        let fence = Fence::new(STILL, Instant::now());
+        let work = fence.guard(work(client, args, bundle.clone(), metrics, &term));
         let lost = leads.wait_for(|leads| !leads);
         tokio::select! {
-            () = work => {}
-            lost = lost => {
-                ended = lost.is_err();
-                tracing::info!(lease = args.lease, "this replica leads no more");
-            }
-            () = fence.broken() => {
+            done = work => if done.is_none() {
                 // Whose the lease is now is asked from the beginning.
                 ended = true;
                 tracing::warn!(lease = args.lease, "this replica stood still: another one may lead by now");
+            },
+            lost = lost => {
+                ended = lost.is_err();
+                tracing::info!(lease = args.lease, "this replica leads no more");
             }
         }
         term.cancel();
@@ -109,12 +120,11 @@ async fn work(
     args: &Args,
     bundle: watch::Receiver<Option<String>>,
     metrics: &Arc<Metrics>,
-    fence: &Arc<Fence>,
     term: &CancellationToken,
 ) {
     let (wanted, gpu_namespaces) = watch::channel(None);
-    let controller = Controller::run(client, Arc::clone(metrics), wanted, Arc::clone(fence), term.clone());
-    tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, fence, term));
+    let controller = Controller::run(client, Arc::clone(metrics), wanted, term.clone());
+    tokio::join!(controller, configure(client, args, bundle, gpu_namespaces, metrics, term));
 }
 
 /// Applies the configuration of the webhook whenever something in it is to change, and from time to time.
@@ -124,7 +134,6 @@ async fn configure(
     mut bundle: watch::Receiver<Option<String>>,
     mut gpu_namespaces: watch::Receiver<Option<Vec<String>>>,
     metrics: &Metrics,
-    fence: &Fence,
     term: &CancellationToken,
 ) {
     let own = args.webhook_certificates.is_none();
@@ -140,7 +149,7 @@ async fn configure(
         let mut wait = AGAIN;
         if webhooks.bundle.is_some() || !own {
             let applied =
-                apply_webhooks(client, &args.webhook_configuration, &args.namespace, &webhooks, fence).await;
+                apply_webhooks(client, &args.webhook_configuration, &args.namespace, &webhooks).await;
             metrics.reconciled("webhooks", applied.is_ok());
             if let Err(error) = applied {
                 tracing::warn!(%error, "the configuration of the webhook cannot be applied");

@@ -1,7 +1,6 @@
 //! One call for each action.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -17,7 +16,6 @@ use tensorlane_proto::crd::{DEFAULT_EXCHANGE, PeerSpec, TensorExchange, TensorPe
 use thiserror::Error;
 
 use super::build::Action;
-use super::fence::Fence;
 use crate::names::FIELD_MANAGER;
 
 /// The manager of what the operator says in the status of a peer, beside what the sidecar says.
@@ -38,11 +36,6 @@ pub enum ApplyError {
     /// No answer came.
     #[error("no answer from the API server within {} seconds", CALL_DEADLINE.as_secs())]
     Deadline,
-    /// Another replica may lead by now.
-    #[error(
-        "this replica stood still for so long that another one may lead; it writes nothing before it has the lease anew"
-    )]
-    Fenced,
 }
 
 impl From<kube::Error> for ApplyError {
@@ -53,14 +46,14 @@ impl From<kube::Error> for ApplyError {
 
 /// Does things at an API server.
 #[derive(Clone)]
-pub struct Applier(Client, Recorder, Arc<Fence>);
+pub struct Applier(Client, Recorder);
 
 impl Applier {
-    /// By this client, for as long as the fence holds.
-    pub fn new(client: Client, fence: Arc<Fence>) -> Applier {
+    /// By this client.
+    pub fn new(client: Client) -> Applier {
         let reporter = Reporter { controller: FIELD_MANAGER.to_owned(), instance: None };
         let recorder = Recorder::new(client.clone(), reporter);
-        Applier(client, recorder, fence)
+        Applier(client, recorder)
     }
 
     /// Whether the policy on the status of peers is there and bound.
@@ -79,11 +72,8 @@ impl Applier {
     /// Does one thing.
     ///
     /// # Errors
-    /// It is not done; the same action can be tried again, but for [`ApplyError::Fenced`], which is the end of a term.
+    /// It is not done; the same action can be tried again.
     pub async fn apply(&self, namespace: &str, action: &Action) -> Result<(), ApplyError> {
-        if !self.2.holds(Instant::now()) {
-            return Err(ApplyError::Fenced);
-        }
         tokio::time::timeout(CALL_DEADLINE, self.call(namespace, action))
             .await
             .map_err(|_| ApplyError::Deadline)?

@@ -1,43 +1,60 @@
 //! The fence of a term: a leader that stood still (its process was stopped, its node was overloaded) may have lost its lease
-//! without having noticed, and what it was about to write is what another one has decided since. So it looks at the clock before
-//! each write, and all the time; after too long a gap the term is over, and the lease has to be had anew.
+//! without having noticed, and what it was about to write is what another one has decided since. So the whole work of a term is
+//! polled only after a look at the clock; after too long a gap it is not polled again, and the lease has to be had anew.
 //!
-//! It knows no lease and no API server. What it cannot hold back is a call that had left before the process was stopped.
+//! It knows no lease and no API server, so it does not hold back:
+//! - a request that had been handed to the connection before the gap, and what is done in a poll that a gap interrupts: it can
+//!   arrive late;
+//! - a leader that runs all the time while its renewals fail, as when the API server takes everything but those: whoever keeps
+//!   the lease tries again and says that it leads until it reads of another holder, and meanwhile two may write;
+//! - a gap between the answer that the lease is had and the beginning of the term;
+//! - a gap that the monotonic clock does not count, as that of a suspended machine.
 
-use std::sync::{Mutex, PoisonError};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// How often it is looked at where nothing is written.
+use tokio::time::MissedTickBehavior;
+
+/// How often it is looked at where there is nothing to poll.
 const PULSE: Duration = Duration::from_secs(1);
 
 /// Whether the process has run all the time since a term began.
 #[derive(Debug)]
 pub struct Fence {
     /// When it was last seen to run; none once it stood still for too long.
-    seen: Mutex<Option<Instant>>,
+    seen: Option<Instant>,
     /// The longest gap in which no lease can be lost.
     most: Duration,
 }
 
 impl Fence {
-    /// The fence of a term that begins `now`. `most`: how long before its end a lease is renewed.
+    /// The fence of a term that begins `now`. `most`: how long before its end a lease is renewed, less what clocks may differ by.
     pub fn new(most: Duration, now: Instant) -> Fence {
-        Fence { seen: Mutex::new(Some(now)), most }
+        Fence { seen: Some(now), most }
+    }
+
+    /// Does this work for as long as it holds; none if it broke before the work was done.
+    pub async fn guard<W: Future>(mut self, work: W) -> Option<W::Output> {
+        let mut work = pin!(work);
+        let mut pulse = tokio::time::interval(PULSE.min(self.most / 2));
+        pulse.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        poll_fn(move |context| {
+            if !self.holds(Instant::now()) {
+                return Poll::Ready(None);
+            }
+            // Until it is pending: then it wakes this task.
+            while pulse.poll_tick(context).is_ready() {}
+            work.as_mut().poll(context).map(Some)
+        })
+        .await
     }
 
     /// Whether it has run until `now`. Once it has not, it never has.
-    pub fn holds(&self, now: Instant) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen =
-            seen.filter(|seen| now.saturating_duration_since(*seen) <= self.most).map(|seen| seen.max(now));
-        seen.is_some()
-    }
-
-    /// Looks at it all the time; returns when it does not hold any more.
-    pub async fn broken(&self) {
-        while self.holds(Instant::now()) {
-            tokio::time::sleep(PULSE.min(self.most / 2)).await;
-        }
+    fn holds(&mut self, now: Instant) -> bool {
+        self.seen = self.seen.filter(|seen| now.saturating_duration_since(*seen) <= self.most).map(|_| now);
+        self.seen.is_some()
     }
 }
 
@@ -48,31 +65,47 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_leader_that_is_paused_beyond_its_lease_writes_nothing_when_it_goes_on() {
+    fn a_leader_that_is_paused_beyond_its_lease_goes_on_with_nothing() {
         let begun = Instant::now();
-        let fence = Fence::new(5 * S, begun);
+        let mut fence = Fence::new(5 * S, begun);
         assert!((1..60).all(|second| fence.holds(begun + second * S)), "it runs");
-        // Paused for twenty seconds; whichever of its tasks runs first, the writer finds the fence.
+        // Paused for twenty seconds.
         let goes_on = begun + 79 * S;
         assert!(!fence.holds(goes_on));
-        assert!(!fence.holds(goes_on + S / 10), "and another task does not mend it");
+        assert!(!fence.holds(goes_on + S / 10), "and another look does not mend it");
     }
 
     #[test]
     fn a_short_stand_still_loses_no_lease() {
         let begun = Instant::now();
-        let fence = Fence::new(5 * S, begun);
+        let mut fence = Fence::new(5 * S, begun);
         assert!(fence.holds(begun + 5 * S) && fence.holds(begun + 10 * S));
-        // A look that was made before, and told after, makes nothing older.
-        assert!(fence.holds(begun + 9 * S) && fence.holds(begun + 15 * S));
     }
 
     #[tokio::test]
-    async fn a_term_ends_when_its_fence_is_broken() {
+    async fn work_is_not_polled_again_after_a_gap() {
+        let mut polls = 0;
+        let work = poll_fn(|context| {
+            polls += 1;
+            // The thread that runs the term stands still, and the work could go on at once.
+            std::thread::sleep(Duration::from_millis(40));
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
         let fence = Fence::new(Duration::from_millis(20), Instant::now());
-        // The thread that runs the term stands still.
-        std::thread::sleep(Duration::from_millis(40));
-        tokio::time::timeout(Duration::from_secs(20), fence.broken()).await.unwrap();
-        assert!(!fence.holds(Instant::now()));
+        let done = tokio::time::timeout(20 * S, fence.guard(work)).await.unwrap();
+        // Not even once where a busy machine stood still before.
+        assert!(done.is_none() && polls <= 1, "{polls}");
+    }
+
+    #[tokio::test]
+    async fn work_that_waits_does_not_break_it() {
+        let mut polls = 0;
+        // Nothing wakes it but the pulse.
+        let work = poll_fn(|_| {
+            polls += 1;
+            if polls < 3 { Poll::Pending } else { Poll::Ready(7) }
+        });
+        assert_eq!(Fence::new(60 * S, Instant::now()).guard(work).await, Some(7));
     }
 }

@@ -1,14 +1,11 @@
 //! What the leader applies to the configuration of the webhook: the bundle, and the namespaces of pods with GPUs.
 
-use std::time::Instant;
-
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::apply::ApplyError;
-use super::fence::Fence;
 use crate::manifests::{WEBHOOKS, gpu_webhook};
 use crate::names::FIELD_MANAGER;
 
@@ -66,13 +63,12 @@ fn configuration(name: &str, entries: &[Value]) -> Value {
 /// Applies them.
 ///
 /// # Errors
-/// The fence does not hold, the API server refuses, or the configuration is not there: nothing of ours makes it anew after somebody removed it.
+/// The API server refuses, or the configuration is not there: nothing of ours makes it anew after somebody removed it.
 pub async fn apply_webhooks(
     client: &Client,
     name: &str,
     operator_namespace: &str,
     webhooks: &Webhooks,
-    fence: &Fence,
 ) -> Result<(), ApplyError> {
     let encode = |bytes: &[u8]| {
         let bytes = k8s_openapi::ByteString(bytes.to_vec());
@@ -85,9 +81,6 @@ pub async fn apply_webhooks(
     ];
     for (manager, patch) in all {
         if let Some(patch) = patch {
-            if !fence.holds(Instant::now()) {
-                return Err(ApplyError::Fenced);
-            }
             api.patch(name, &PatchParams::apply(manager).force(), &Patch::Apply(patch)).await?;
         }
     }

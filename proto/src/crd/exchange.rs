@@ -41,7 +41,8 @@ pub struct ExchangeSpec {
     #[schemars(length(min = 1, max = 4), extend("x-kubernetes-list-type" = "set"))]
     pub transports: Option<Vec<TransportKind>>,
     /// Which of `tcp` and `quic` brings large tensors where both may be used: `measured` unless given, which is the one that
-    /// brings more. One that cannot be used between two peers is replaced by the other.
+    /// brings more. One that cannot be used between two peers is replaced by the other. `tcp` turns QUIC off at its sidecars
+    /// altogether: no UDP port is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefer: Option<Prefer>,
     /// What every route must be; a transfer for which there is no such route fails, with the reasons.

@@ -31,8 +31,9 @@ pub(crate) struct Connection {
     /// The directory of the sidecar's session socket [default: /run/tensorlane].
     #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
     sockets: Option<PathBuf>,
-    /// When a call gives up, such as 500ms, 30s, 10m [default: 30s]; the answer is there 500ms later at the latest. Where it is
-    /// given, it is that of a whole get or describe, and --wait is cut to it.
+    /// How long a call waits for the sidecar, such as 500ms, 30s, 10m [default: 30s]; it gives up 500ms later at the latest. Where
+    /// it is given, it is that of all calls of a get or describe together, and --wait is cut to it; a put has it for each call.
+    /// Files are read and written beyond it.
     #[arg(long, global = true, value_parser = parse::duration, value_name = "DURATION")]
     deadline: Option<Duration>,
 }

@@ -31,6 +31,17 @@ pub(crate) fn warn(what: &str, format: Format) {
     let _ = writeln!(io::stderr(), "{told}");
 }
 
+/// Says on standard error what was done.
+#[cfg(feature = "kubernetes")]
+pub(crate) fn note(what: &str, format: Format) {
+    let told = match format {
+        Format::Json => json!({ "note": what }).to_string(),
+        Format::Text => what.to_owned(),
+    };
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(io::stderr(), "{told}");
+}
+
 /// Says how the command was called wrongly, where `words`, which it was called with, ask for JSON. Else it is clap's to say.
 pub(crate) fn misuse<'a>(error: &clap::Error, words: impl IntoIterator<Item = &'a OsStr>) -> Option<String> {
     (error.use_stderr() && ask_for_json(words)).then(|| {

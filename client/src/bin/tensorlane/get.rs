@@ -138,7 +138,7 @@ fn acquire<'a>(
     let options = AcquireOptions::new().selection(args.selection()).require(parse::require(&args.require));
     let targets: Vec<Target> = batch.iter().map(|one| one.target.clone()).collect();
     // Bytes that others get at the same time count too: it is a hint of how far it is.
-    let arrived = || Some(client.peers().ok()?.iter().map(|peer| peer.bytes_in).sum());
+    let arrived = || Some(args.waiting.rest(client).peers().ok()?.iter().map(|peer| peer.bytes_in).sum());
     let tensors = progress.arriving("getting", arrived, || client.acquire_many(&targets, &options));
     for (wanted, tensor) in batch.iter().zip(tensors) {
         let tensor = complaint::about(&wanted.name, tensor)?;

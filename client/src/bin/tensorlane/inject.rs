@@ -7,14 +7,15 @@ use tensorlane_operator::offline::{self, BYTES_MAX};
 use tensorlane_operator::plan::Defaults;
 
 use crate::args::Inject;
+use crate::output::Output;
 
-pub(crate) fn run(inject: &Inject) -> Result<()> {
+pub(crate) fn run(output: &Output, inject: &Inject) -> Result<()> {
     let yaml = read(inject)?;
     let image = inject.sidecar_image.clone().unwrap_or_else(|| Defaults::default().image);
     let defaults = inject.sidecar.defaults(image);
     let injected = offline::inject(&yaml, &inject.namespace, &defaults)?;
     for note in &injected.notes {
-        eprintln!("{}: {}", note.object, note.text);
+        output.note(&format!("{}: {}", note.object, note.text));
     }
     let denied = injected.notes.iter().filter(|note| note.denied).count();
     if denied > 0 {

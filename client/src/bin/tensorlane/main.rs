@@ -71,7 +71,7 @@ fn read() -> std::result::Result<Args, ExitCode> {
 fn run(args: Args, output: &Output) -> Result<ExitCode> {
     #[cfg(feature = "kubernetes")]
     match &args.command {
-        Command::Inject(inject) => return inject::run(inject).map(|()| ExitCode::SUCCESS),
+        Command::Inject(inject) => return inject::run(output, inject).map(|()| ExitCode::SUCCESS),
         Command::Check => return check::run(&args.connection, output),
         _ => {}
     }

@@ -38,6 +38,12 @@ impl Output {
         complaint::warn(what, self.format);
     }
 
+    /// Says on standard error what was done.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn note(&self, what: &str) {
+        complaint::note(what, self.format);
+    }
+
     /// What a watch prints of one state: the JSON in one line, or else what `text` prints.
     pub(crate) fn state(
         &self,
