@@ -28,24 +28,23 @@ static LINGERING: Mutex<Vec<(Weak<Mapping>, OwnedFd)>> = Mutex::new(Vec::new());
 pub(crate) struct Segment {
     mapping: Option<Arc<Mapping>>,
     witness: Mutex<Option<OwnedFd>>,
-    /// Whether it shows other pages than at first.
-    exchanged: AtomicBool,
+    /// Whether it was announced again: its pages were exchanged, are being so, or could not be.
+    announced_again: AtomicBool,
 }
 
 impl Segment {
     fn new(mapping: Mapping, witness: OwnedFd) -> Arc<Self> {
         let (mapping, witness) = (Some(Arc::new(mapping)), Mutex::new(Some(witness)));
-        Arc::new(Self { mapping, witness, exchanged: AtomicBool::new(false) })
+        Arc::new(Self { mapping, witness, announced_again: AtomicBool::new(false) })
     }
 
-    /// Puts other pages in the place of those that are mapped, and their witness in that of the one before. Where that cannot be,
-    /// all stays as it was.
+    /// Puts other pages in the place of those that are mapped, and their witness in that of the one before. Where the kernel refuses
+    /// that, all stays as it was; where it left a hole that cannot be filled, the process ends ([`Mapping::exchange`]).
     fn exchange(&self, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
         let mut own = self.witness.lock();
         self.mapping().exchange(memory.as_fd()).map_err(cannot_map)?;
         // Only now does nobody here map the pages from before.
         let before = own.replace(witness);
-        self.exchanged.store(true, Ordering::Release);
         drop((own, before));
         Ok(())
     }
@@ -113,19 +112,17 @@ enum Entry {
 }
 
 impl Segments {
-    /// Maps an announced segment, or exchanges the pages of one that is mapped for reading. For a writable one the result must
-    /// be said to the sidecar.
+    /// Maps an announced segment, or exchanges the pages of one that is announced again. For a writable one the result must be
+    /// said to the sidecar.
     pub(crate) fn announce(&self, frame: &SegmentFrame, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
+        if frame.again {
+            return self.announce_again(frame.segment, memory, witness);
+        }
         let mut table = self.table.lock();
         if table.early.remove(&frame.segment) {
             return Err(Error::lost("the segment was retired before it was mapped"));
         }
-        table.awaited.remove(&frame.segment);
-        let mapped = table.mapped(frame.segment).filter(|mapped| is_exchange(frame, mapped.mapping()));
         drop(table);
-        if let Some(mapped) = mapped {
-            return mapped.exchange(memory, witness);
-        }
         let map = if frame.writable { Mapping::writer } else { Mapping::reader };
         let mapped = map(memory.as_fd(), frame.bytes).map_err(cannot_map);
         let (entry, outcome) = match mapped {
@@ -139,10 +136,22 @@ impl Segments {
         outcome
     }
 
+    /// Exchanges the pages of a segment that is announced again. Where it is not mapped any more, nothing is mapped and both
+    /// descriptors are closed: the sidecar has retired it, and would not retire what was mapped now.
+    fn announce_again(&self, number: u32, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
+        let mut table = self.table.lock();
+        table.awaited.remove(&number);
+        let Some(mapped) = table.mapped(number) else { return Ok(()) };
+        // Under the lock, and whatever comes of it: the event pipe may say so only after this, and nothing is awaited then.
+        mapped.announced_again.store(true, Ordering::Release);
+        drop(table);
+        mapped.exchange(memory, witness)
+    }
+
     /// A segment is announced again, on the socket, which somebody has to read for that. Nothing where that has been done.
     pub(crate) fn awaits(&self, number: u32) {
         let mut table = self.table.lock();
-        if table.mapped(number).is_some_and(|segment| !segment.exchanged.load(Ordering::Acquire)) {
+        if table.mapped(number).is_some_and(|segment| !segment.announced_again.load(Ordering::Acquire)) {
             table.awaited.insert(number);
         }
     }
@@ -239,11 +248,6 @@ impl Table {
         }
         Error::protocol(format!("a reply refers to segment {number}, which was not announced or is retired"))
     }
-}
-
-/// Whether a segment that is announced is one that is mapped, with other pages.
-fn is_exchange(frame: &SegmentFrame, mapped: &Mapping) -> bool {
-    !frame.writable && !mapped.is_writable() && mapped.bytes() == frame.bytes
 }
 
 fn cannot_map(error: MapError) -> Error {

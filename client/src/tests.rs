@@ -310,6 +310,18 @@ fn pages_are_exchanged_by_whoever_reads_the_socket_and_under_tensors_of_a_retire
 }
 
 #[test]
+fn a_segment_that_is_announced_again_and_is_not_mapped_any_more_is_not_mapped() {
+    let (twin, client) = start();
+    let _stored = put(&client, "t", &[1, 2, 3]);
+    drop(acquire(&client, "t"));
+    twin.retire(SIDECAR_SEGMENT);
+    until("it is unmapped", || twin.is_unmapped(SIDECAR_SEGMENT));
+    twin.exchange(SIDECAR_SEGMENT, true);
+    client.status().unwrap();
+    assert_eq!(twin.ended(SIDECAR_SEGMENT), [true, true]);
+}
+
+#[test]
 fn a_client_that_is_dropped_unmaps_everything() {
     let (twin, client) = start();
     let stored = put(&client, "t", &bytes_of(1, 100_000));

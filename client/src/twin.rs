@@ -188,10 +188,9 @@ impl Twin {
         let (sealed, mut view) = writable();
         view.copy_from(0, &View::new(before, 0, SEGMENT_BYTES).unwrap().to_vec()).unwrap();
         state.segments.insert(number, Segment::Sealed(sealed, Some(view)));
-        state.links[0].announced.remove(&number);
-        state.announce(0, number, false);
+        let event = v1::SegmentFrame { segment: number, bytes: SEGMENT_BYTES, writable: false, again: true };
+        state.send_segment(0, &event);
         if is_told {
-            let event = v1::SegmentFrame { segment: number, bytes: SEGMENT_BYTES, writable: false };
             let frame = encode(SessionKind::SegmentExchanged.into(), 0, 0, &event);
             rustix::io::write(state.links[0].events.as_ref().unwrap(), &frame).unwrap();
         }
@@ -303,8 +302,13 @@ impl State {
         if !self.links[link].announced.insert(number) {
             return;
         }
-        let frame = v1::SegmentFrame { segment: number, bytes: SEGMENT_BYTES, writable };
-        let frame = encode(SessionKind::Segment.into(), 0, 0, &frame);
+        let frame = v1::SegmentFrame { segment: number, bytes: SEGMENT_BYTES, writable, again: false };
+        self.send_segment(link, &frame);
+    }
+
+    fn send_segment(&mut self, link: usize, frame: &v1::SegmentFrame) {
+        let number = frame.segment;
+        let frame = encode(SessionKind::Segment.into(), 0, 0, frame);
         let (ours, witness) = passing::pipe().unwrap();
         self.witnesses.push((number, ours));
         let send = |memory: BorrowedFd<'_>| {

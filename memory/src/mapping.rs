@@ -9,6 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rustix::fs::SealFlags;
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::seals;
@@ -85,22 +86,50 @@ impl Mapping {
     /// or the one from now, and no access fails. That both have the same bytes is the word of whoever gives the descriptor,
     /// as it is that nobody writes what a reader maps.
     ///
+    /// A kernel that is out of memory may take the old pages away and then have no room for the record of the new ones. What it
+    /// left is filled at once; where that cannot be, the process is aborted: a map with a hole in it must
+    /// not live, since the next map of anybody may lie there.
+    ///
     /// # Errors
-    /// What is wrong with the descriptor, or that this map is for writing; what is mapped stays as it was.
+    /// What is wrong with the descriptor, that this map is for writing, or that the kernel refused; what is mapped stays as it
+    /// was.
     pub fn exchange(&self, fd: BorrowedFd<'_>) -> Result<(), MapError> {
         if self.writable {
             return Err(MapError::Writable);
         }
         Self::check(fd, self.bytes(), seals::FOR_READERS)?;
         let (start, flags) = (self.start.as_ptr().cast(), MapFlags::SHARED | MapFlags::FIXED);
+        let refused = |source: Errno| MapError::Kernel { step: "exchange the pages", source: source.into() };
         // SAFETY: the range is exactly our map, which lives as long as `self` and begins at a page, so that nothing else is
         // mapped over. The kernel takes the old pages away and puts the new ones there under the one lock that a page fault
         // waits for: pointers into the map stay valid, of the same length and for reading. The file cannot become shorter
-        // than the map (its seals and size were just checked). Nobody has a `&mut` of it: the map never was for writing.
-        let mapped = unsafe { rustix::mm::mmap(start, self.len, ProtFlags::READ, flags, fd, 0) };
-        mapped
-            .map(drop)
-            .map_err(|source| MapError::Kernel { step: "exchange the pages", source: source.into() })
+        // than the map (its seals and size were just checked). Nobody has a `&mut` of it: the map never was for writing. Where
+        // the kernel is out of memory half-way, the range is ours still and unmapped, and is filled below or the process ends.
+        match unsafe { rustix::mm::mmap(start, self.len, ProtFlags::READ, flags, fd, 0) } {
+            Ok(_) => Ok(()),
+            Err(Errno::NOMEM) => match self.fill(fd) {
+                Ok(()) => Ok(()),
+                // Something is mapped there, and that is what was: nothing was taken away.
+                Err(Errno::EXIST) => Err(refused(Errno::NOMEM)),
+                Err(_) => std::process::abort(),
+            },
+            Err(source) => Err(refused(source)),
+        }
+    }
+
+    /// Maps the checked file where this map is, unless anything is mapped there (`EXIST`). What another thread maps in the hole
+    /// before this looks like our old map: that one instant, on a machine without memory, cannot be told apart.
+    fn fill(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let (start, flags) = (self.start.as_ptr().cast(), MapFlags::SHARED | MapFlags::FIXED_NOREPLACE);
+        // SAFETY: the range is that of our map, the file is no shorter, and nothing that is mapped is mapped over.
+        let mapped = unsafe { rustix::mm::mmap(start, self.len, ProtFlags::READ, flags, fd, 0) }?;
+        if mapped == start {
+            return Ok(());
+        }
+        // A kernel that does not know the flag (before 4.17) takes the address for a wish.
+        // SAFETY: exactly what was just mapped, which nobody else knows.
+        let _ = unsafe { rustix::mm::munmap(mapped, self.len) };
+        Err(Errno::INVAL)
     }
 
     fn checked(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags, writable: bool) -> Result<Self, MapError> {
@@ -116,7 +145,7 @@ impl Mapping {
 
     /// The length of a map of `bytes`, where the descriptor's file carries the seals and has as many.
     fn check(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags) -> Result<usize, MapError> {
-        let kernel = |step| move |source: rustix::io::Errno| MapError::Kernel { step, source: source.into() };
+        let kernel = |step| move |source: Errno| MapError::Kernel { step, source: source.into() };
         let missing = seals::missing(fd, wanted)
             .map_err(|source| MapError::Kernel { step: "read the seals of the descriptor", source })?;
         if !missing.is_empty() {

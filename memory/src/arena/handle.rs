@@ -1,6 +1,7 @@
 //! A segment that the arena knows: one of its own, or one of another sidecar of the node. One of another whose owner is dead
 //! may become our own under the same handle: blocks, addresses and the number stay ([`super::orphans`]).
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,9 +46,20 @@ pub(super) struct Lent {
     handing: Mutex<()>,
 }
 
+/// A dead owner's descriptors, once more: its memory closed first, and its witness last.
+#[derive(Debug)]
+pub(super) struct LetGo {
+    _fd: OwnedFd,
+    _witness: OwnedFd,
+}
+
 impl Lent {
     pub(super) fn new(mapping: Mapping, fd: OwnedFd, witness: OwnedFd) -> Self {
         Self { mapping, fd, witness, taken_in: AtomicBool::new(false), handing: Mutex::new(()) }
+    }
+
+    fn let_go(&self) -> io::Result<LetGo> {
+        Ok(LetGo { _fd: self.fd.try_clone()?, _witness: self.witness.try_clone()? })
     }
 }
 
@@ -88,7 +100,7 @@ impl SegmentHandle {
     }
 
     /// Whether it came from another sidecar, whoever has its pages now.
-    pub(super) fn is_guest(&self) -> bool {
+    pub(crate) fn is_guest(&self) -> bool {
         self.lent().is_some()
     }
 
@@ -97,16 +109,18 @@ impl SegmentHandle {
         self.lent().map(|lent| lent.handing.lock())
     }
 
-    /// The pages of `copy` take the place of its owner's, in our map and behind our descriptors, and the owner's are let go of.
-    /// The caller holds [`SegmentHandle::handing`].
-    pub(super) fn exchange(&self, copy: &Sealed) -> Result<(), MapError> {
-        let Some(lent) = self.lent() else { return Ok(()) };
+    /// The pages of `copy` take the place of its owner's, in our map and behind our descriptors. The caller holds
+    /// [`SegmentHandle::handing`], and lets go of the owner's when it does not any more: freeing them takes its time.
+    pub(super) fn exchange(&self, copy: &Sealed) -> Result<Option<LetGo>, MapError> {
+        let Some(lent) = self.lent() else { return Ok(None) };
+        // Where there are no descriptors for it, the owner's are let go of here.
+        let before = lent.let_go().ok();
         // The one step that the kernel may refuse: after it nothing goes back.
         lent.mapping.exchange(copy.reader_fd())?;
         passing::replace(&lent.fd, copy.reader_fd());
         // A witness of nothing, from here on.
         passing::replace(&lent.witness, copy.reader_fd());
-        Ok(())
+        Ok(before)
     }
 
     /// It is this arena's from now on. Said under the lock of the books.

@@ -73,11 +73,15 @@ impl Arena {
         copy_whole(original, &fresh);
         // Declared behind `fresh`, so that the memory of one that is given up is gone before its room is anybody's.
         let sealed = fresh.seal()?;
-        let _handing = original.handing();
-        original.exchange(&sealed).map_err(AdoptError::Exchange)?;
+        let handing = original.handing();
+        let before = original.exchange(&sealed).map_err(AdoptError::Exchange)?;
         let copied = fresh.segment_id();
         let shared = fresh.disarm();
-        Ok(shared.state.lock().taken_in(original, copied))
+        let sessions = shared.state.lock().taken_in(original, copied);
+        // Whoever hands it out does not wait until the pages of the dead owner are freed.
+        drop(handing);
+        drop(before);
+        Ok(sessions)
     }
 }
 

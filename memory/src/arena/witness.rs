@@ -64,7 +64,8 @@ fn random() -> u64 {
 impl Arena {
     /// A witness that `session` maps `segment`: the writing end of a pipe, to be sent with the descriptor and kept
     /// open by whoever has the map. Costs one descriptor here while it lives. Dropping it unsent ends it. For a foreign
-    /// segment it carries the owner's witness with it (see [`super::foreign`]).
+    /// segment it carries the owner's witness with it (see [`super::foreign`]); whoever needs the memory of such a one too takes both
+    /// from [`Arena::hand_out`], since they may be exchanged in between.
     ///
     /// # Errors
     /// `NotFound` where the segment is gone; else what the kernel says.

@@ -82,6 +82,22 @@ fn what_is_no_segment_of_that_size_is_not_put_under_a_map_nor_anything_under_one
 }
 
 #[test]
+fn a_hole_that_a_failed_exchange_left_is_filled_and_a_map_that_is_there_is_not_mapped_over() {
+    let [before, after] = [sealed(7), sealed(8)];
+    let map = Mapping::reader(before.reader_fd(), BYTES).unwrap();
+    // SAFETY: the first byte of a map that lives, in which nobody writes.
+    let first = || unsafe { map.as_ptr().as_ptr().read_volatile() };
+    assert_eq!((map.fill(after.reader_fd()), first()), (Err(Errno::EXIST), 7));
+    assert!(in_child(|| {
+        // SAFETY: exactly our map, in a child that has one thread; nobody reads there before it is filled.
+        unsafe { rustix::mm::munmap(map.as_ptr().as_ptr().cast(), map.len) }.is_ok()
+            && map.fill(after.reader_fd()).is_ok()
+            && first() == 8
+    }));
+    assert_eq!(first(), 7);
+}
+
+#[test]
 fn a_forked_child_has_a_map_of_its_own() {
     let [before, after] = [sealed(7), sealed(8)];
     let map = Mapping::reader(before.reader_fd(), BYTES).unwrap();

@@ -2645,6 +2645,10 @@ pub struct SegmentFrame {
     /// Whether the descriptor is writable: the client maps it at once and answers with SegmentMapped, or else.
     #[prost(bool, tag = "3")]
     pub writable: bool,
+    /// Whether it is announced again, since version 2 of the protocol: the same bytes in other pages, to be put in the
+    /// place of those that the client maps. Where it maps none any more, it maps nothing and closes both descriptors.
+    #[prost(bool, tag = "4")]
+    pub again: bool,
 }
 /// The client has mapped a writable segment; only after this is it sealed and used.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

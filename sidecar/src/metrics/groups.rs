@@ -121,7 +121,7 @@ pub struct Peers {
     pub node_refused: Counters<(NodeRefusal,)>,
     /// Bytes of other pods' memory that this pod maps.
     pub foreign: Gauges<(Foreign,)>,
-    /// What became of other pods' memory whose owner was gone, in bytes.
+    /// What became of other pods' memory whose owner was gone or lost, in bytes.
     pub orphans: Counters<(OrphanEnd,)>,
 }
 
@@ -461,7 +461,7 @@ impl Peers {
             orphans: make.all_counters(
                 "peer_orphaned_bytes_total",
                 &["end"],
-                "Memory of other pods of the node whose owner was gone, in whole segments, by what became of it: copied into the arena, or dropped by the last who mapped it. Not counted: what is mapped still.",
+                "Memory of other pods of the node whose owner was gone, or was lost at its socket, in whole segments, by what became of it: copied into the arena, or dropped by the last who mapped it. Not counted: what is mapped still.",
             )?,
         })
     }

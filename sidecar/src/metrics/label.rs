@@ -394,7 +394,7 @@ labels! {
         Orphaned = "orphaned",
     }
 
-    /// What became of other pods' memory whose owner was gone.
+    /// What became of other pods' memory whose owner was gone or lost.
     OrphanEnd {
         /// It was in use, and was copied into the arena.
         Copied = "copied",

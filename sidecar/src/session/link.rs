@@ -154,7 +154,7 @@ impl SessionLink {
             last = segment;
             let Some(handle) = block.segment() else { continue };
             let (memory, witness) = segments.open(&handle, self.id).map_err(|e| no_descriptor(&e))?;
-            let announce = v1::SegmentFrame { segment, bytes: handle.bytes(), writable: false };
+            let announce = v1::SegmentFrame { segment, bytes: handle.bytes(), writable: false, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
             self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
             out.announced.insert(segment);
@@ -184,7 +184,7 @@ impl SessionLink {
         {
             let mut out = self.out.lock();
             out.announced.insert(segment);
-            let announce = v1::SegmentFrame { segment, bytes, writable: true };
+            let announce = v1::SegmentFrame { segment, bytes, writable: true, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
             self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
         }
@@ -230,7 +230,8 @@ impl SessionLink {
             return Ok(());
         }
         let (memory, witness) = segments.open(segment, self.id)?;
-        let announce = v1::SegmentFrame { segment: number, bytes: segment.bytes(), writable: false };
+        let bytes = segment.bytes();
+        let announce = v1::SegmentFrame { segment: number, bytes, writable: false, again: true };
         let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
         self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
         out.exchanged.insert(number);

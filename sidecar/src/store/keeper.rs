@@ -41,6 +41,11 @@ impl Orders {
         self.sleeping && deadline.is_some_and(|d| self.wakes_at.is_none_or(|w| d < w))
     }
 
+    /// Whether the keeper was told to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     /// A number that was not given before.
     pub(super) fn next_number(&mut self) -> u64 {
         self.numbers += 1;
@@ -84,12 +89,15 @@ impl Store {
         let mut orphans = Orphans::default();
         loop {
             let look_in = self.ask_to_unmap();
-            self.look_after(&mut orphans);
+            // Nothing is begun any more then. Not under the lock, which the look takes itself.
+            let stopping = self.state.lock().keeper.stopping;
+            if !stopping {
+                self.look_after(&mut orphans);
+            }
             let mut state = self.state.lock();
             if state.keeper.stopping {
                 drop(state);
-                // Whether it could be copied is of no use to anybody now.
-                let _ = orphans.end();
+                orphans.stop();
                 return;
             }
             let (_, freed) = state.apply(self.clock.now(), Event::Tick);

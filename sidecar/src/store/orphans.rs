@@ -4,6 +4,7 @@
 //!
 //! The copies are made on a thread of their own, one segment after the other, so that the keeper keeps its time.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,17 +18,33 @@ use crate::session::Segments;
 
 /// How often it is looked whether an owner has died. A look costs a system call for each foreign segment in use.
 const LOOK: Millis = Millis(200);
-/// How long after one for which there was no room the next copy is tried: pages that stay for so much longer, against a look
-/// through the arena, and idle segments that clients are asked to unmap.
+/// How long after one for which there was no room the next copy is tried, and twice as long after each further one: pages that
+/// stay for so much longer, against a look through the arena, idle copies that are dropped and idle segments that clients are
+/// asked to unmap.
 const TRY_AGAIN: Millis = Millis(2_000);
+/// The longest pause.
+const TRY_AGAIN_MAX: Millis = Millis(60_000);
 
 /// What the keeper knows of the copies that are being made.
 #[derive(Default)]
 pub(super) struct Orphans {
-    copying: Option<JoinHandle<Result<(), GrowError>>>,
+    copying: Option<JoinHandle<Tried>>,
     not_before: Option<Millis>,
-    /// That there is no room was said since the last copy.
-    complained: bool,
+    /// When the next copy may be begun, where the last one could not be made.
+    paused_until: Option<Millis>,
+    /// How often it was tried in vain since the last copy.
+    failures: u32,
+    /// Segments that are larger than what the arena may give at all.
+    too_large: HashSet<u32>,
+}
+
+/// What came of one round of copies.
+#[derive(Default)]
+struct Tried {
+    copied: bool,
+    /// The last one that could not be made now.
+    failed: Option<GrowError>,
+    too_large: Vec<u32>,
 }
 
 // === impl Orphans ===
@@ -48,22 +65,36 @@ impl Orphans {
         true
     }
 
-    fn heard(&mut self, now: Millis, outcome: Result<(), GrowError>) {
-        let Err(error) = outcome else {
-            self.complained = false;
-            return;
-        };
-        self.not_before = Some(now.after(TRY_AGAIN));
-        if !std::mem::replace(&mut self.complained, true) {
+    fn heard(&mut self, now: Millis, tried: Tried) {
+        self.too_large.extend(tried.too_large);
+        self.paused_until = None;
+        if tried.copied {
+            self.failures = 0;
+        }
+        let Some(error) = tried.failed else { return };
+        self.paused_until = Some(now.after(pause(self.failures)));
+        self.failures = self.failures.saturating_add(1);
+        if self.failures == 1 {
             tracing::warn!(%error, "the memory of a dead owner stays nobody's: it cannot be copied into the arena now");
         }
     }
 
     /// Waits for what is being copied.
-    pub(super) fn end(&mut self) -> Option<Result<(), GrowError>> {
+    fn end(&mut self) -> Option<Tried> {
         // A panic there has been reported by the panic hook.
-        self.copying.take().map(|copying| copying.join().unwrap_or(Ok(())))
+        self.copying.take().map(|copying| copying.join().unwrap_or_default())
     }
+
+    /// The same, where it is of no use to anybody any more whether it could be copied.
+    pub(super) fn stop(mut self) {
+        let _ = self.end();
+    }
+}
+
+/// How long to wait after one more failure than these.
+fn pause(failures: u32) -> Millis {
+    // Doubled so often it is longer than the longest.
+    Millis((TRY_AGAIN.0 << failures.min(16)).min(TRY_AGAIN_MAX.0))
 }
 
 // === impl Store ===
@@ -71,13 +102,18 @@ impl Orphans {
 impl Store {
     /// Has copied what dead owners left, and tells of the copies whoever has not heard of them. Does not wait.
     pub(super) fn look_after(self: &Arc<Self>, orphans: &mut Orphans) {
-        if !orphans.is_time(self.clock.now()) || self.arena.foreign().mapped == 0 {
+        let now = self.clock.now();
+        if !orphans.is_time(now) || self.arena.foreign().mapped == 0 {
             return;
         }
         self.tell_of_copies();
-        let left = self.arena.orphans();
-        // Who waits in line for room came first.
-        if left.is_empty() || self.waiting() > 0 {
+        let mut left = self.arena.orphans();
+        left.retain(|(segment, _)| !orphans.too_large.contains(segment));
+        if left.is_empty() {
+            (orphans.failures, orphans.paused_until) = (0, None);
+            return;
+        }
+        if orphans.paused_until.is_some_and(|then| now < then) || self.has_to_yield() {
             return;
         }
         let store = Arc::clone(self);
@@ -86,16 +122,33 @@ impl Store {
         orphans.copying = std::thread::Builder::new().name("tl-orphans".into()).spawn(copy).ok();
     }
 
+    /// Whether no copy is begun now: who waits in line for room came first, and the store may be about to end.
+    fn has_to_yield(&self) -> bool {
+        self.waiting() > 0 || self.state.lock().keeper.is_stopping()
+    }
+
+    /// Whether there could be room for so much if all that is idle were given back. Without that nothing is taken away for it.
+    fn could_have(&self, bytes: u64) -> bool {
+        let (usage, totals) = (self.arena.usage(), self.totals().0);
+        usage.free.saturating_add(usage.held).saturating_add(totals.bytes_idle) >= bytes
+    }
+
     /// Copies segments of dead owners, given with their bytes; as many as there is room for.
-    fn take_in(&self, left: &[(u32, u64)]) -> Result<(), GrowError> {
-        let mut outcome = Ok(());
+    fn take_in(&self, left: &[(u32, u64)]) -> Tried {
+        let mut tried = Tried::default();
         for &(segment, bytes) in left {
+            if self.has_to_yield() {
+                break;
+            }
             let taken = match self.arena.take_in(segment) {
-                Err(GrowError::NoRoom(NoRoom::Full(_))) if self.relieve(bytes) => self.arena.take_in(segment),
+                Err(GrowError::NoRoom(NoRoom::Full(_))) if self.could_have(bytes) && self.relieve(bytes) => {
+                    self.arena.take_in(segment)
+                }
                 taken => taken,
             };
             match taken {
                 Ok(Some(taken)) => {
+                    tried.copied = true;
                     let sessions = taken.sessions.len();
                     tracing::info!(
                         segment,
@@ -105,11 +158,15 @@ impl Store {
                     );
                 }
                 Ok(None) => {}
-                Err(error) => outcome = Err(error),
+                Err(GrowError::NoRoom(error @ NoRoom::Never { .. })) => {
+                    tracing::warn!(segment, bytes, %error, "the memory of a dead owner stays nobody's: it can never be copied");
+                    tried.too_large.push(segment);
+                }
+                Err(error) => tried.failed = Some(error),
             }
             self.tell_of_copies();
         }
-        outcome
+        tried
     }
 
     /// Announces copies to the sessions that map the pages of a dead owner still; each hears of it once.

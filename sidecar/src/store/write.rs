@@ -154,7 +154,7 @@ impl Store {
     /// order.
     pub fn copies_in(&self, copies: Vec<Copied>) -> Vec<Result<Entered, Failure>> {
         let now = self.clock.now();
-        let mapped = copies.iter().any(|copied| copied.block.is_foreign());
+        let mapped = copies.iter().any(|copied| copied.block.is_guest());
         let mut freed = Freed::default();
         let mut state = self.state.lock();
         let entered = copies.into_iter().map(|copied| state.copy_in(now, copied, &mut freed)).collect();
@@ -187,7 +187,7 @@ impl Store {
 impl State {
     fn copy_in(&mut self, now: Millis, copied: Copied, freed: &mut Freed) -> Result<Entered, Failure> {
         let Copied { reference, descriptor, encoded, block, crc32c, wanted_by: mut leased } = copied;
-        let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_foreign());
+        let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_guest());
         leased.retain(|by| self.check_open(Some(*by)).is_ok());
         // The first one's from the start. Ours, until all who wait have theirs, where nobody does any more, or that one may have
         // no more.

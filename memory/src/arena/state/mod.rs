@@ -192,7 +192,7 @@ pub(crate) struct State {
     records: BTreeMap<u32, Record>,
     /// Segments of other sidecars.
     foreign: BTreeMap<u32, foreign::Guest>,
-    /// Bytes of those whose owner was gone, since the start: copied here, and let go of.
+    /// Bytes of those whose owner was gone or lost, since the start: copied here, and let go of.
     orphans_copied: u64,
     orphans_dropped: u64,
     shelves: HashMap<Shelf, Vec<u32>>,
