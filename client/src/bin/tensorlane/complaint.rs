@@ -51,7 +51,7 @@ pub(crate) fn misuse<'a>(error: &clap::Error, words: impl IntoIterator<Item = &'
         let told = told.strip_prefix("error: ").unwrap_or(told);
         // Of several lines, as of values that are possible, one.
         let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
-        parts(Some(Code::InvalidArgument), None, &told, json!({}), None).to_string()
+        parts(Some(Code::InvalidArgument), None, &told, &json!({}), None).to_string()
     })
 }
 
@@ -100,14 +100,14 @@ fn object(error: &anyhow::Error) -> Value {
     };
     let details = failure.map_or_else(|| json!({}), details);
     let reason = failure.map(|failure| failure.reason);
-    parts(known.and_then(code), reason, &message, details, known.and_then(advice))
+    parts(known.and_then(code), reason, &message, &details, known.and_then(advice))
 }
 
 fn parts(
     code: Option<Code>,
     reason: Option<Reason>,
     message: &str,
-    details: Value,
+    details: &Value,
     hint: Option<&str>,
 ) -> Value {
     json!({

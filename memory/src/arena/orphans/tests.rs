@@ -41,6 +41,7 @@ fn lent(owner: &Arena, reader: &Arena, bytes: &[u8]) -> (Foreign, Vec<Block>) {
 
 fn dies(owner: Arc<Arena>) {
     owner.stop();
+    drop(owner);
 }
 
 fn start_of(block: &Block) -> *const u8 {

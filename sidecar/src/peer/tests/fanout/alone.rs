@@ -63,7 +63,7 @@ fn away(world: &World) -> Duration {
 }
 
 /// Nothing is left at anyone but the owner, who is gone.
-fn assert_over(world: World) {
+fn assert_over(world: &World) {
     for one in &world.readers {
         until("its leases have ended", || one.twin.leased() == 0);
         one.twin.growths.lock().clear();
@@ -83,7 +83,7 @@ fn what_a_holder_brings_comes_though_the_owner_does_not_come_back() {
         growing.grow(16);
         assert_eq!(pull.end(&world), [("b".to_owned(), BYTES)], "unsummed: {unsummed}");
         drop(growing);
-        assert_over(world);
+        assert_over(&world);
     }
 }
 
@@ -97,7 +97,7 @@ fn a_holder_that_lets_go_when_the_owner_is_gone_leaves_the_reader_with_a_reason(
     let outcome = pull.told.recv_timeout(PATIENCE).expect("every pull has an outcome");
     assert_eq!(outcome.unwrap_err().reason, Reason::PeerUnreachable);
     drop((growing, pull.block));
-    assert_over(world);
+    assert_over(&world);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn what_came_from_the_owner_goes_on_from_one_that_has_all_when_it_is_gone() {
         assert!(*came > 0 && came + rest == BYTES, "{senders:?}");
         assert_eq!(world.lost(1, HolderLost::Refused), 1, "{senders:?}");
         drop(growing);
-        assert_over(world);
+        assert_over(&world);
     }
 }
 
@@ -143,7 +143,7 @@ fn what_the_owner_cannot_prove_comes_from_the_owner_and_from_nobody_else() {
     assert_eq!(outcome.unwrap_err().reason, Reason::PeerUnreachable);
     assert_eq!(world.sent(&world.readers[2]), 0);
     drop(pull.block);
-    assert_over(world);
+    assert_over(&world);
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_pull_under_way_outlives_the_life_of_its_owner_and_a_new_one_does_not_begin(
         }
         assert_eq!(next.twin.opens.load(Ordering::SeqCst), 0);
         drop(growing);
-        assert_over(world);
+        assert_over(&world);
         next.assert_free();
     }
 }
@@ -190,7 +190,7 @@ fn an_owner_that_is_back_and_does_not_go_on_with_a_pull_does_not_end_what_a_hold
     growing.grow(16);
     assert_eq!(pull.end(&world), [("b".to_owned(), BYTES)]);
     drop(growing);
-    assert_over(world);
+    assert_over(&world);
 }
 
 #[test]
@@ -208,5 +208,5 @@ fn a_reader_lets_a_spare_go_when_the_owner_is_back() {
     let senders = pull.end(&world);
     assert!(senders.is_empty(), "the owner sent all: {senders:?}");
     drop((silent, proxy));
-    assert_over(world);
+    assert_over(&world);
 }
