@@ -46,6 +46,7 @@ impl Hostile {
             exchange: "default".to_owned(),
             peer: name.to_owned(),
             incarnation: LIFE.to_string(),
+            offer: Some(offer(peers.network.peer_address(host))),
             ..v1::PeerHello::default()
         };
         hostile.send(PeerKind::Hello, 0, 0, &hello);
@@ -129,6 +130,13 @@ impl Hostile {
     pub fn is_closed(&mut self) -> bool {
         self.next_of(PeerKind::Hello).is_none()
     }
+}
+
+/// What an honest peer there would offer: else nothing would be asked of it.
+fn offer(address: SocketAddr) -> v1::Offer {
+    let (transport, addresses) = (v1::Transport::Tcp.into(), vec![address.to_string()]);
+    let tcp = v1::TransportOffer { transport, addresses, ..v1::TransportOffer::default() };
+    v1::Offer { versions: vec![1], transports: vec![tcp] }
 }
 
 fn is_end(error: &io::Error) -> bool {

@@ -46,6 +46,7 @@ fn is_cut_off(peers: &mut Peers) {
 }
 
 fn starts_again(peers: &mut Peers) {
+    is_killed(peers);
     peers.sidecars[0].start_again();
 }
 
