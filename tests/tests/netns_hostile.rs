@@ -13,13 +13,16 @@ const BYTES: u64 = 1 << 20;
 const PART: usize = 128 << 10;
 
 /// Chunks of a tensor by their numbers, where `(place, what)` says which part is said to lie where.
-fn chunks(parts: &[(u64, usize)], whole: &[u8]) -> Vec<(u64, Vec<u8>)> {
+fn chunks(parts: &[(u64, usize)], whole: &[u8]) -> Parts {
     let part = |number: usize| whole[number * PART..(number + 1) * PART].to_vec();
     parts.iter().map(|(place, what)| (place * PART as u64, part(*what))).collect()
 }
 
-/// What is sent; each is a list of offsets with the bytes that are said to lie there.
-fn wrongs(whole: &[u8]) -> Vec<(&'static str, Vec<(u64, Vec<u8>)>)> {
+/// Offsets, and the bytes that are said to lie there.
+type Parts = Vec<(u64, Vec<u8>)>;
+
+/// What is sent.
+fn wrongs(whole: &[u8]) -> Vec<(&'static str, Parts)> {
     let last = whole.len() as u64 - 1;
     let half = PART as u64 / 2;
     let all_but_the_last: Vec<_> = (0..7).map(|part| (part, part as usize)).collect();
