@@ -105,8 +105,8 @@ fn strangers_make_room_for_newcomers_and_sessions_stay() {
         oldest.wait_until_cut();
     }
     assert_eq!(counted(&sidecar, CUT, "stranger"), 2.0);
-    let welcome: v1::SessionWelcome =
-        silent[4].call(SessionKind::Hello, &v1::SessionHello { version: 1, client: String::new() }).unwrap();
+    let hello = v1::SessionHello { version: frame::SESSION_VERSION, client: String::new() };
+    let welcome: v1::SessionWelcome = silent[4].call(SessionKind::Hello, &hello).unwrap();
     assert_eq!(welcome.version, frame::SESSION_VERSION);
     let _: v1::StatusResponse = known.call(SessionKind::Status, &v1::StatusRequest {}).unwrap();
     drop((known, silent));

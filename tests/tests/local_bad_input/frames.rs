@@ -67,7 +67,7 @@ fn frames_of_impossible_lengths_cut_the_session() {
 #[test]
 fn unknown_kinds_and_flags_and_bodies_that_are_no_message_cut_the_session() {
     let attacked = Attacked::begin();
-    for kind in [0, 6, 15, 999, u16::MAX] {
+    for kind in [0, 7, 15, 999, u16::MAX] {
         attacked.is_cut(&header(0, kind, 0), "unknown_kind");
     }
     for flags in [8, 0x8000, u16::MAX] {
