@@ -6,8 +6,12 @@ use tensorlane_proto::ledger::Millis;
 
 /// A limit of time as people read it: `2s`, `250ms`. What a millisecond more or less would add says nothing, so it is rounded up.
 pub(crate) fn told(limit: Duration) -> String {
-    let millis = u64::try_from(limit.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX);
-    format!("{:?}", Duration::from_millis(millis))
+    format!("{:?}", Duration::from_millis(millis(limit)))
+}
+
+/// A time in milliseconds, rounded up: who waits for less comes before it is over.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }
 
 /// Counts from the start of the incarnation.

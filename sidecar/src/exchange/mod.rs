@@ -274,7 +274,7 @@ impl<T> Drop for Answer<T> {
 
 impl Segments for Exchange {
     fn open(&self, segment: &SegmentHandle, session: SessionId) -> io::Result<(OwnedFd, OwnedFd)> {
-        self.store.arena().hand_out(segment, session.0)
+        Segments::open(&**self.store.arena(), segment, session)
     }
 }
 

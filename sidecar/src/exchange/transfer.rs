@@ -22,6 +22,7 @@ use super::acquire::Terms;
 use super::fetch::Fetch;
 use super::lend::Stage;
 use super::target::target_of;
+use crate::clock;
 use crate::metrics::label::ChecksumPlace;
 use crate::peer::{Paths, PeerKey, PullOrder, Pulled, Receipt};
 use crate::store::{Tensor, Wish};
@@ -77,8 +78,8 @@ impl Exchange {
     ) {
         let exchange = Arc::clone(self);
         let left = fetch.terms.deadline.saturating_duration_since(Instant::now());
-        // Rounded up: who asks sooner than the deadline is over asks again. 0 would be the default of this sidecar.
-        let deadline_ms = u64::try_from(left.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1);
+        // 0 would be the default of this sidecar.
+        let deadline_ms = clock::millis(left).max(1);
         let request = v1::DescribeRequest { targets: vec![target_of(&fetch.reference)], deadline_ms };
         self.describe(fetch.terms.caller.clone(), request, move |outcome| {
             let first =

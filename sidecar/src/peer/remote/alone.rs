@@ -96,19 +96,15 @@ impl<L: Carrier> State<L> {
     /// The peer does not go on with a pull that was under way. None where that is the end of it.
     pub(in crate::peer) fn refused_by_owner(&mut self, number: u64, why: &Failure) -> Option<Todo<L>> {
         let call = self.calls.get_mut(&number)?;
-        if call.is_complete() {
-            // It was asked for anew, and came from elsewhere before this answer.
-            call.sent_on = None;
-            self.on_link -= 1;
-            return Some(self.finish_whole(number));
-        }
         let mut todo = Todo::default();
-        if !call.outlives_owner(|| why.clone(), &mut todo.aids) {
+        // It may have been asked for anew, and have come from elsewhere before this answer.
+        let is_complete = call.is_complete();
+        if !is_complete && !call.outlives_owner(|| why.clone(), &mut todo.aids) {
             return None;
         }
         call.sent_on = None;
         self.on_link -= 1;
-        Some(todo.and(self.pump()))
+        Some(todo.and(if is_complete { self.finish_whole(number) } else { self.pump() }))
     }
 
     /// The peer has been lost for a while: what nobody brings is asked of those who have it.
