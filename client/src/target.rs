@@ -7,6 +7,8 @@ use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::{PeerName, Reference, Selection};
 
 use crate::connection::Sidecar;
+use crate::error::Result;
+use crate::tensor::Tensor;
 
 /// A tensor, by reference, by id or by name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,16 +37,37 @@ impl Target {
         Self::Name { peer: Some(peer), name: name.into() }
     }
 
-    /// The message. A reference to a tensor of this very sidecar goes as its id, which is smaller and faster.
+    /// The message. A reference to a tensor of this very sidecar goes as its id, which is smaller and faster, and says nothing of what
+    /// the tensor is.
     pub(crate) fn to_message(&self, sidecar: &Sidecar) -> v1::Target {
+        match self {
+            Self::Reference(reference) if is_here(reference, sidecar) => Self::Id(reference.id()).in_full(),
+            _ => self.in_full(),
+        }
+    }
+
+    /// The message with all that is said of the tensor.
+    pub(crate) fn in_full(&self) -> v1::Target {
         use v1::target::Kind;
         let (kind, peer) = match self {
             Self::Id(id) => (Kind::Id(*id), None),
-            Self::Reference(reference) if is_here(reference, sidecar) => (Kind::Id(reference.id()), None),
             Self::Reference(reference) => (Kind::Reference(reference.encode()), None),
             Self::Name { peer, name } => (Kind::Name(name.clone()), peer.as_ref()),
         };
         v1::Target { kind: Some(kind), peer: peer.map(PeerName::to_string).unwrap_or_default() }
+    }
+}
+
+/// What the sidecar gave for a target that was wanted whole. Of what went as an id it could not see whether the tensor is what the
+/// reference says: that is seen here. (A copy of another peer's tensor may lie in another way than the reference says.)
+pub(crate) fn as_said(target: &Target, sidecar: &Sidecar, outcome: Result<Tensor>) -> Result<Tensor> {
+    let tensor = outcome?;
+    match target {
+        Target::Reference(reference) if is_here(reference, sidecar) => {
+            let layout = &tensor.descriptor().layout;
+            if reference.describes(layout) { Ok(tensor) } else { Err(reference.mismatch(layout).into()) }
+        }
+        _ => Ok(tensor),
     }
 }
 
@@ -161,5 +184,11 @@ mod tests {
         for other in [reference("trainer-0", 8), reference("trainer-1", 7)] {
             assert_eq!(kind(other.clone()), Kind::Reference(other.encode()));
         }
+        let here = reference("trainer-0", 7);
+        assert_eq!(
+            Target::from(&here).in_full().kind,
+            Some(Kind::Reference(here.encode())),
+            "where all is said"
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_proto::frame::SessionKind;
-use tensorlane_proto::{DType, Descriptor, Layout, Range, Reason, Selection, Shape};
+use tensorlane_proto::{DType, Descriptor, Layout, Range, Reason, Reference, Selection, Shape};
 
 use crate::config::{GRACE, WELCOME_MAX};
 use crate::connection::Connection;
@@ -63,6 +63,30 @@ fn a_large_tensor_is_written_in_place_after_its_segment_was_acknowledged() {
     // Another process gets the same segment, sealed.
     let other = Client::connect(twin.directory()).unwrap();
     assert_eq!(acquire(&other, "large").to_vec(), bytes);
+}
+
+#[test]
+fn a_reference_that_says_what_a_tensor_of_this_sidecar_is_not_is_refused_and_its_lease_given_back() {
+    let (twin, client) = start();
+    let stored = put(&client, "a", &bytes_of(1, 4096));
+    let truth = stored.reference();
+    let lie = |dtype, dims: &[u64]| {
+        let layout = Layout::contiguous(dtype, Shape::new(dims).unwrap()).unwrap();
+        let (exchange, peer) = (truth.exchange().clone(), truth.peer().clone());
+        Reference::new(exchange, peer, truth.incarnation(), truth.id(), &layout)
+    };
+    let lies = [lie(DType::I8, &[4096]), lie(DType::U8, &[64, 64]), lie(DType::U8, &[4095])];
+    for lie in &lies {
+        let refused = client.acquire(lie, &AcquireOptions::new()).unwrap_err();
+        assert_eq!(refused.reason(), Some(Reason::LayoutMismatch), "{lie}");
+        assert!(refused.to_string().contains(&lie.to_string()));
+    }
+    let targets = [Target::from(&lies[0]), Target::from(truth), Target::from("a")];
+    let all = client.acquire_many(&targets, &AcquireOptions::new());
+    assert_eq!(all.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, true]);
+    drop(all);
+    let acquired = lies.len() + targets.len();
+    until("every lease is released", || twin.state.lock().released.len() == acquired);
 }
 
 #[test]

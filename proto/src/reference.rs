@@ -24,6 +24,7 @@ use thiserror::Error;
 
 use crate::checksum;
 use crate::dtype::DType;
+use crate::failure::{Failure, Reason};
 use crate::identity::{ExchangeName, Incarnation, PeerName};
 use crate::layout::{Layout, MAX_TENSOR_BYTES, Shape};
 
@@ -189,6 +190,11 @@ impl Reference {
     /// Whether a tensor of this layout can be the one that is meant.
     pub fn describes(&self, layout: &Layout) -> bool {
         self.dtype == layout.dtype() && self.bytes == layout.bytes() && self.shape.matches(layout.shape())
+    }
+
+    /// The refusal of a tensor of this layout, which is not what is meant.
+    pub fn mismatch(&self, layout: &Layout) -> Failure {
+        Failure::new(Reason::LayoutMismatch, format!("{} has {layout} for {self}", self.peer))
     }
 
     /// Whether another one says the same of what the tensor is.

@@ -57,12 +57,12 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     let mut same = Pod::start(&exchange, "same", &PodOptions::on(NODES[0]));
     let mut other = Pod::start(&exchange, "other", &PodOptions::on(NODES[1]));
     exchange.await_peers(3);
+    let met = |pod: &str| {
+        let all = metrics(exchange.name(), pod);
+        metric(&all, "tensorlane_peer_node_connections_total", &["event=\"met\""])
+    };
     for pod in ["owner", "same"] {
-        eventually("the two of one node have met", || {
-            let met = metrics(exchange.name(), pod);
-            let met = metric(&met, "tensorlane_peer_node_connections_total", &["event=\"met\""]);
-            (met > 0.0).then_some(())
-        });
+        eventually("the two of one node have met", || (met(pod) > 0.0).then_some(()));
     }
     let reference = owner.ask(&format!("store {} 1", 8 * MIB), "stored");
     assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "shm");
@@ -82,6 +82,8 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
             &["reason=\"foreign_socket\""],
         )
     };
+    // Whoever is alone on another node has met nobody there, and nobody was refused.
+    assert_eq!(met("other"), 0.0);
     assert_eq!(["owner", "same", "other"].map(refused), [0.0; 3]);
     // What is elsewhere comes to the node once; again where a busy machine lets a sidecar not answer in its 500 ms, after which
     // it is not asked for 5 s.

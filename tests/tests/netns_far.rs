@@ -10,15 +10,25 @@ use tensorlane_tests::transfer::{MI, is, put, seconds};
 
 /// Around half of the world.
 const ROUND_TRIP: Duration = Duration::from_millis(300);
+const WINDOW: &str = "tensorlane_peer_quic_window_bytes";
+/// More than what a connection has where nothing is far, which its two lanes ask for at a time.
+const FLOOR: u64 = 17 * MI;
+/// What it may have at most, and a little.
+const MOST: u64 = 65 * MI;
+
+/// Two peers that take QUIC for every large tensor, and are patient.
+fn two() -> Peers {
+    let set = |_, options: SidecarOptions| {
+        options.set("prefer", "quic").set("deadlines.progress", "10s").set("gc.leaseGrace", "20s")
+    };
+    Peers::start(2, set)
+}
 
 /// Datagrams grow until a batch of them is what the kernel takes in one call. Had they grown beyond, whole batches would be lost,
 /// and this would take more than a minute.
 #[test]
 fn tensors_come_by_quic_over_a_long_way_within_half_a_minute() {
-    let set = |_, options: SidecarOptions| {
-        options.set("prefer", "quic").set("deadlines.progress", "10s").set("gc.leaseGrace", "20s")
-    };
-    let peers = Peers::start(2, set);
+    let peers = two();
     let _way = LongWay::start(&peers, ROUND_TRIP);
     // One of the two has the relay on its own host, where the path carries the largest datagrams.
     for (owner, reader) in [(0, 1), (1, 0)] {
@@ -32,4 +42,24 @@ fn tensors_come_by_quic_over_a_long_way_within_half_a_minute() {
             assert!(by_quic || seed == 1, "{}", tensor.moved());
         }
     }
+}
+
+/// What is under way on a link that is full is its goodput times its round trip. The floor of the window allows some 55 MB/s here;
+/// twice the product passes it from 30 MB/s on.
+#[test]
+fn the_window_of_a_quic_connection_grows_with_what_is_under_way_on_a_long_way_up_to_its_limit() {
+    let peers = two();
+    let _way = LongWay::start(&peers, ROUND_TRIP);
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    for seed in 1..=12 {
+        let stored = put(&writer, seed, 64 * MI);
+        let tensor = reader.acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(is(&tensor, seed, 64 * MI));
+        let window = peers.metric(1, WINDOW, &["direction=\"in\""]);
+        assert!(window <= MOST as f64, "{window}");
+        if window > FLOOR as f64 {
+            return;
+        }
+    }
+    panic!("twice the product was never more than the floor");
 }

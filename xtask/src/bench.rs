@@ -36,16 +36,16 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
     let with_gloo = words.iter().any(|word| word == WITH_GLOO);
     let arguments: Vec<String> = words.iter().filter(|word| *word != WITH_GLOO).cloned().collect();
     match arguments.first().map(String::as_str) {
-        Some("local" | "tcp" | "cluster") if with_gloo => {
+        Some("local" | "tcp" | "cluster" | "calls") if with_gloo => {
             Err(Failure::usage(format!("`{WITH_GLOO}` goes with `bench paths` alone")))
         }
-        Some("local" | "tcp" | "paths" | "cluster") => Ok(Options { arguments, with_gloo }),
+        Some("local" | "tcp" | "paths" | "cluster" | "calls") => Ok(Options { arguments, with_gloo }),
         Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths` or `cluster`, not `{other}`"
+            "`bench` measures `local`, `tcp`, `paths`, `cluster` or `calls`, not `{other}`"
         ))),
-        None => {
-            Err(Failure::usage("`bench` needs to know what to measure: `local`, `tcp`, `paths` or `cluster`"))
-        }
+        None => Err(Failure::usage(
+            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `cluster` or `calls`",
+        )),
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn bench(options: &Options, place: &Place, style: Style) -> Result<u8
     } else {
         (PROFILE, build_programs(PROFILE, &[PROGRAM]))
     };
-    if arguments.first().is_some_and(|what| what == "paths") {
+    if arguments.first().is_some_and(|what| what == "paths" || what == "calls") {
         setup::provide(setup::PATHS_TOOLS, place, style)?;
     }
     let built = build.streamed(place, style)?;

@@ -8,8 +8,9 @@ use anyhow::Result;
 use clap::Subcommand;
 
 use super::bulk::How;
+use super::calls::Over;
 use super::quic::Set;
-use super::{bulk, quic, round_trip, tls};
+use super::{bulk, calls, quic, round_trip, tls};
 use crate::worker::{At, Worker};
 
 /// The word that makes our program such an end.
@@ -32,6 +33,20 @@ pub enum End {
     TcpAsk {
         /// Whom to ask.
         address: SocketAddr,
+    },
+    /// Answers calls of 200 bytes with as many as they ask for.
+    CallsAnswer {
+        /// Where to listen.
+        address: SocketAddr,
+        /// What carries them.
+        over: Over,
+    },
+    /// Makes such calls; a number of them and the bytes of an answer are asked for, their microseconds are answered.
+    CallsAsk {
+        /// Whom to ask.
+        address: SocketAddr,
+        /// What carries them.
+        over: Over,
     },
     /// Sends bytes over TLS, whenever a byte comes.
     TlsSend {
@@ -103,6 +118,8 @@ impl End {
             Self::UnixEcho { socket } => round_trip::unix_echo(&socket),
             Self::TcpAnswer { address } => round_trip::tcp_answer(address),
             Self::TcpAsk { address } => round_trip::tcp_ask(address),
+            Self::CallsAnswer { address, over } => calls::answer(address, over),
+            Self::CallsAsk { address, over } => calls::ask(address, over),
             Self::TlsSend { address, bytes } => tls::send(address, bytes),
             Self::BulkSend { address, bytes, how, connections } => {
                 bulk::send(address, bytes, how, connections)

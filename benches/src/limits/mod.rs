@@ -3,6 +3,7 @@
 //! Whatever needs two ends has them in two processes, as we do: [`End`] is the hidden command line of the other ends.
 
 pub mod bulk;
+pub mod calls;
 pub mod chain;
 pub mod ends;
 mod fetch;

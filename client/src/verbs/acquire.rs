@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::moved::Moved;
 use crate::segments::Segment;
-use crate::target::{AcquireOptions, Target};
+use crate::target::{AcquireOptions, Target, as_said};
 use crate::tensor::{Lease, Parts, Tensor};
 use crate::wait::Wait;
 use crate::wire;
@@ -49,7 +49,8 @@ impl Client {
     pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Tensor> {
         let wait = self.wait(options.deadline);
         let acquiring = Acquiring::new(self.connection(&wait)?, options, wait);
-        let mut tensors = acquiring.answer(acquiring.ask(&[target.into()]), 1)?;
+        let target = [target.into()];
+        let mut tensors = acquiring.answer(acquiring.ask(&target), &target)?;
         tensors.pop().ok_or_else(|| wire::missing("a result"))?
     }
 
@@ -139,7 +140,10 @@ impl<'a> Acquiring<'a> {
             part => Some(v1::Selection::from(part)),
         };
         let item = |target: &Target| v1::GetItem {
-            target: Some(target.to_message(connection.sidecar())),
+            target: Some(match options.selection {
+                Selection::All => target.to_message(connection.sidecar()),
+                _ => target.in_full(),
+            }),
             selection: selection.clone(),
         };
         let request = v1::AcquireRequest {
@@ -153,17 +157,22 @@ impl<'a> Acquiring<'a> {
         Ok(Requested { call, wait })
     }
 
-    fn answer(&self, requested: Result<Requested>, count: usize) -> Result<Vec<Result<Tensor>>> {
+    fn answer(&self, requested: Result<Requested>, targets: &[Target]) -> Result<Vec<Result<Tensor>>> {
         let Requested { call, wait } = requested?;
         wait.follows(&self.wait);
         let reply: Result<encoded::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
         self.wait.follows(&wait);
-        adopt(&self.connection, wire::counted(reply?.results, count))
+        let tensors = adopt(&self.connection, wire::counted(reply?.results, targets.len()))?;
+        if self.options.selection != Selection::All {
+            return Ok(tensors);
+        }
+        let sidecar = self.connection.sidecar();
+        Ok(targets.iter().zip(tensors).map(|(target, tensor)| as_said(target, sidecar, tensor)).collect())
     }
 
     /// What one request brings; two of half the size where the reply would be too long, as with very much metadata.
     fn take(&self, to: &mut Vec<Result<Tensor>>, batch: &[Target], requested: Result<Requested>) {
-        match self.answer(requested, batch.len()) {
+        match self.answer(requested, batch) {
             Ok(acquired) => to.extend(acquired),
             Err(error) if error.reason() == Some(Reason::TooLarge) && batch.len() > 1 => {
                 let (one, other) = batch.split_at(batch.len() / 2);

@@ -21,6 +21,7 @@ mod namesake;
 mod needed;
 mod objects;
 mod orphans;
+mod paused;
 mod people;
 mod permissions;
 mod proxy;

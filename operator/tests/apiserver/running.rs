@@ -46,6 +46,13 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
 
 /// Starts an operator with these arguments besides; gives its token.
 pub(crate) async fn install(admin: &Client, server: &mut Server, admin_port: u16, more: &[String]) -> String {
+    let (own, port) = prepare(admin).await;
+    start(server, "operator", &own, (port, admin_port), more);
+    own
+}
+
+/// Makes everything that an operator needs; gives its token, and the port at which its webhook is called.
+pub(crate) async fn prepare(admin: &Client) -> (String, u16) {
     install_definitions(admin).await;
     let port = free_port();
     let kinds = [
@@ -71,18 +78,28 @@ pub(crate) async fn install(admin: &Client, server: &mut Server, admin_port: u16
         apply(admin, &object).await.unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
     }
     make_namespace(admin, "ml", &json!({})).await;
-    let own = token(admin, "tensorlane-system", "tensorlane-operator", None).await;
-    server.write_kubeconfig(&own);
+    (token(admin, "tensorlane-system", "tensorlane-operator", None).await, port)
+}
+
+/// Starts a replica with this token, these ports of its webhook and of its probes, and its name before `.log`; gives the number of
+/// its process.
+pub(crate) fn start(
+    server: &mut Server,
+    name: &str,
+    token: &str,
+    (webhook, admin): (u16, u16),
+    more: &[String],
+) -> u32 {
+    server.write_kubeconfig(token);
     let arguments = [
-        "--pod-name=operator-a".to_owned(),
+        format!("--pod-name={name}"),
         "--namespace=tensorlane-system".to_owned(),
         "--sidecar-image=example.org/sidecar".to_owned(),
-        format!("--webhook-listen={WEBHOOK_ADDRESS}:{port}"),
-        format!("--admin-listen=127.0.0.1:{admin_port}"),
+        format!("--webhook-listen={WEBHOOK_ADDRESS}:{webhook}"),
+        format!("--admin-listen=127.0.0.1:{admin}"),
     ];
     let program = Path::new(env!("CARGO_BIN_EXE_tensorlane-operator"));
-    server.spawn(program, &[&arguments[..], more].concat(), "operator.log");
-    own
+    server.spawn(program, &[&arguments[..], more].concat(), &format!("{name}.log"))
 }
 
 /// A token of an account, for this pod alone where one is given.

@@ -144,8 +144,8 @@ impl Server {
         self.spawn(&programs.join("kube-apiserver"), &[&apiserver[..], &more].concat(), "apiserver.log");
     }
 
-    /// Starts a program that ends with this server, its output in a file.
-    pub(crate) fn spawn(&mut self, program: &Path, arguments: &[String], log: &str) {
+    /// Starts a program that ends with this server, its output in a file; gives the number of its process.
+    pub(crate) fn spawn(&mut self, program: &Path, arguments: &[String], log: &str) -> u32 {
         let log = fs::File::create(self.path(log)).unwrap();
         let child = Command::new(program)
             .args(arguments)
@@ -155,7 +155,9 @@ impl Server {
             .stderr(log)
             .spawn()
             .unwrap();
+        let number = child.id();
         self.processes.push(Process(child));
+        number
     }
 
     /// Starts to delete what has lost all of its owners, and nothing else that a cluster does.

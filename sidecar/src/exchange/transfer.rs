@@ -268,7 +268,7 @@ impl Exchange {
         let whole = *selection == Selection::All;
         let fits = layout.bytes() == block.len() && layout.dtype() == reference.dtype();
         if !fits || (whole && !reference.shape().matches(layout.shape())) {
-            return Err(mismatch(reference, layout));
+            return Err(reference.mismatch(layout));
         }
         block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()))?;
         if let Some(growth) = self.growing(reference).filter(|_| whole) {
@@ -297,12 +297,8 @@ impl Exchange {
 pub(super) fn is_of(reference: &Reference, tensor: &Tensor) -> Result<(), Failure> {
     match reference.says_as(&tensor.reference) {
         true => Ok(()),
-        false => Err(mismatch(reference, &tensor.descriptor.layout)),
+        false => Err(reference.mismatch(&tensor.descriptor.layout)),
     }
-}
-
-fn mismatch(reference: &Reference, layout: &Layout) -> Failure {
-    Failure::new(Reason::LayoutMismatch, format!("{} has {layout} for {reference}", reference.peer()))
 }
 
 /// Who sent it, where that was not the owner alone.

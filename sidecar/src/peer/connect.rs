@@ -75,6 +75,9 @@ pub(super) enum Refused {
     /// There is a connection already, and it stays.
     #[error("a connection that was made at the same time stays")]
     Double,
+    /// It leads to a life of the peer that is over.
+    #[error("a later life of the peer was connected meanwhile")]
+    Late,
     /// There are `peers.max` others.
     #[error("as many peers are connected as may be")]
     TooMany,
@@ -117,7 +120,7 @@ impl Refused {
             Self::Record(_) | Self::Quic(_) => "tls",
             Self::Lane(_) => "lane",
             Self::TooMany => "too_many",
-            Self::ByPeer(_) | Self::Socket(_) | Self::Double => return None,
+            Self::ByPeer(_) | Self::Socket(_) | Self::Double | Self::Late => return None,
         })
     }
 }
@@ -202,7 +205,7 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
                 shared.dial_ended(peer);
                 return up.run(shared);
             }
-            Err(Refused::Double) => return shared.dial_ended(peer),
+            Err(Refused::Double | Refused::Late) => return shared.dial_ended(peer),
             Err(Refused::ByPeer(failure)) if failure.reason == greet::DOUBLE => {
                 return shared.dial_ended(peer);
             }
@@ -242,8 +245,9 @@ pub(super) fn connect(
 ) -> io::Result<(TcpStream, Registered)> {
     let socket = socket2::Socket::new(socket2::Domain::for_address(*address), socket2::Type::STREAM, None)?;
     let socket = TcpStream::from(socket);
-    let guard = shared.register(&socket)?;
+    let mut guard = shared.register(&socket)?;
     SockRef::from(&socket).connect_timeout(&(*address).into(), timeout)?;
+    guard.begun = Instant::now();
     Ok((socket, guard))
 }
 

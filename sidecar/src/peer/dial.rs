@@ -68,7 +68,7 @@ impl Dial {
         self.next = None;
     }
 
-    /// The attempt is over, because its connection lives or was refused as a double.
+    /// The attempt is over, because its connection lives or was refused for the sake of another one.
     pub(super) fn end(&mut self) {
         self.running = false;
     }

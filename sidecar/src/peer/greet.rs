@@ -210,9 +210,7 @@ impl<'a> Place<'a> {
         incarnation: Incarnation,
     ) -> Result<Seat<'s>, Refused> {
         let new = Candidate { dialed: false, incarnation };
-        if !shared.may_replace(self.peer, new, &talk.ours, &talk.claim.fingerprint) {
-            return Err(Refused::Double);
-        }
+        shared.may_replace(self.peer, (new, talk.guard.begun), &talk.ours, &talk.claim.fingerprint)?;
         shared.seat(self.peer)
     }
 }
@@ -327,7 +325,7 @@ impl Talk {
         let reason = match refused {
             Refused::WrongExchange(_) => Reason::WrongExchange,
             Refused::Version(_) => Reason::Unsupported,
-            Refused::Double => DOUBLE,
+            Refused::Double | Refused::Late => DOUBLE,
             Refused::TooMany => Reason::LimitExceeded,
             _ => Reason::InvalidArgument,
         };
@@ -380,6 +378,7 @@ impl Talk {
                 fingerprint: claim.fingerprint,
                 ours,
                 told,
+                begun: guard.begun,
                 ways: Ways::new(Stream::new(&outbox), (lanes, missed_from), quic, shm),
                 outbox,
                 socket,
@@ -387,7 +386,8 @@ impl Talk {
         });
         // From here on it is ended as a connection that is up.
         drop(guard);
-        if shared.adopt(&link, handover) { Ok(Up { link, incoming, parser }) } else { Err(Refused::Double) }
+        shared.adopt(&link, handover)?;
+        Ok(Up { link, incoming, parser })
     }
 }
 

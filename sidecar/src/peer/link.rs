@@ -134,6 +134,9 @@ pub(super) struct Link {
     pub(super) ours: tensorlane_proto::Fingerprint,
     /// The socket of ours in the node's directory that it was told of.
     pub(super) told: Option<SocketName>,
+    /// When its socket was connected: it orders the lives of the peer.
+    pub(super) begun: Instant,
+    /// When it was up.
     pub(super) since: Instant,
     pub(super) outbox: Arc<Outbox>,
     /// How the bytes of pulls come and go.
@@ -160,6 +163,7 @@ pub(super) struct LinkParts {
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
     pub(super) ours: tensorlane_proto::Fingerprint,
     pub(super) told: Option<SocketName>,
+    pub(super) begun: Instant,
     pub(super) outbox: Arc<Outbox>,
     pub(super) ways: Ways,
     pub(super) socket: TcpStream,
@@ -177,6 +181,7 @@ impl Link {
             fingerprint,
             ours,
             told,
+            begun,
             outbox,
             ways,
             socket,
@@ -191,6 +196,7 @@ impl Link {
             fingerprint,
             ours,
             told,
+            begun,
             since: Instant::now(),
             outbox,
             ways,
@@ -284,6 +290,10 @@ impl Link {
 impl Carrier for Link {
     fn id(&self) -> u64 {
         self.id
+    }
+
+    fn begun(&self) -> Instant {
+        self.begun
     }
 
     fn incarnation(&self) -> Incarnation {

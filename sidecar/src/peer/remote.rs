@@ -38,6 +38,7 @@ use crate::cancel::Cancel;
 mod alone;
 mod holders;
 mod landed;
+mod lives;
 mod mapped;
 mod opened;
 
@@ -67,6 +68,8 @@ pub(super) trait Carrier {
     fn id(&self) -> u64;
     /// The life of the peer that it leads to.
     fn incarnation(&self) -> Incarnation;
+    /// When it was begun.
+    fn begun(&self) -> Instant;
     /// What the peer said it can speak.
     fn offer(&self) -> &Arc<Offer>;
     /// The peer.
@@ -165,6 +168,8 @@ pub(super) struct OpenPull {
 pub(super) struct State<L = Link> {
     pub(super) link: Option<Arc<L>>,
     pub(super) incarnation: Option<Incarnation>,
+    /// When its last connection was begun.
+    begun: Option<Instant>,
     pub(super) offer: Option<Arc<Offer>>,
     /// `Serve` was told that it is lost, and when that was.
     pub(super) lost: Option<Instant>,
@@ -199,6 +204,7 @@ impl<L> Default for State<L> {
         Self {
             link: None,
             incarnation: None,
+            begun: None,
             offer: None,
             lost: None,
             last_error: String::new(),
@@ -356,43 +362,6 @@ impl<L: Carrier> State<L> {
         todo
     }
 
-    /// The connected incarnation lives: the one that this call is for does not.
-    pub(super) fn lives(&mut self, number: u64, link: u64) -> Todo<L> {
-        let present = self.link.as_ref().is_some_and(|present| present.id() == link);
-        let Some(place) = self.in_doubt.iter().position(|n| *n == number).filter(|_| present) else {
-            return Todo::default();
-        };
-        self.in_doubt.swap_remove(place);
-        if let Some(expected) = self.calls.get(&number).and_then(|call| call.expected) {
-            self.is_over(expected);
-        }
-        self.waiting.push_front(number);
-        self.pump()
-    }
-
-    /// Remembers an incarnation that will not come back.
-    fn is_over(&mut self, incarnation: Incarnation) {
-        if self.past.contains(&incarnation) {
-            return;
-        }
-        if self.past.len() >= PAST_MAX {
-            self.past.pop_front();
-        }
-        self.past.push_back(incarnation);
-    }
-
-    /// Whether an incarnation is known to be over.
-    pub(super) fn was(&self, incarnation: Incarnation) -> bool {
-        self.past.contains(&incarnation)
-    }
-
-    /// What was in doubt is decided by the next connection.
-    fn doubt_again(&mut self) {
-        let mut in_doubt = std::mem::take(&mut self.in_doubt);
-        in_doubt.sort_unstable();
-        in_doubt.into_iter().rev().for_each(|number| self.waiting.push_front(number));
-    }
-
     /// The call that an answer on this connection belongs to.
     pub(super) fn answered(&mut self, number: u64, kind: PeerKind, link: u64) -> Option<&mut Call> {
         self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link) && call.answer() == kind)
@@ -488,23 +457,12 @@ impl<L: Carrier> State<L> {
         }
     }
 
-    /// A connection is up. The caller has told `Serve`.
+    /// A connection is up, which is not late. The caller has told `Serve`.
     pub(super) fn adopt(&mut self, link: &Arc<L>) -> Todo<L> {
-        if self.incarnation != Some(link.incarnation()) {
-            // The leases of the old life end with it.
-            self.open.clear();
-            self.owed.clear();
-            // A connection of a life that is over may come late, after one of the life that followed it.
-            let is_late = self.past.contains(&link.incarnation());
-            if let Some(old) = self.incarnation.filter(|_| !is_late) {
-                self.is_over(old);
-            }
-        }
+        self.lives_now(link.incarnation(), link.begun());
         // Of another connection nothing is opened any more.
         self.done_early.clear();
-        self.past.retain(|past| *past != link.incarnation());
         self.doubt_again();
-        self.incarnation = Some(link.incarnation());
         self.offer = Some(Arc::clone(link.offer()));
         self.link = Some(Arc::clone(link));
         self.lost = None;

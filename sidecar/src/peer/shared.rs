@@ -78,6 +78,8 @@ pub(super) struct World {
 pub(super) struct Registered {
     shared: Arc<Shared>,
     number: u64,
+    /// When the socket was connected, as far as is known.
+    pub(super) begun: Instant,
     unknown: Option<Origin>,
 }
 
@@ -342,7 +344,7 @@ impl Shared {
     pub(super) fn register(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Registered> {
         let number = self.next_link();
         self.remember(number, socket)?;
-        Ok(Registered { shared: Arc::clone(self), number, unknown: None })
+        Ok(Registered { shared: Arc::clone(self), number, begun: Instant::now(), unknown: None })
     }
 
     fn remember(&self, number: u64, socket: &TcpStream) -> io::Result<()> {
@@ -372,7 +374,8 @@ impl Shared {
             tracing::debug!(%from, reason = too_many.label(), "connection refused");
         };
         let origin = admitted.inspect_err(too_many).ok()?;
-        Some(Registered { shared: Arc::clone(self), number: self.next_link(), unknown: Some(origin) })
+        let (number, begun) = (self.next_link(), Instant::now());
+        Some(Registered { shared: Arc::clone(self), number, begun, unknown: Some(origin) })
     }
 
     /// A place for the connection of a peer that comes up now.
@@ -390,30 +393,40 @@ impl Shared {
         Ok(Seat { shared: self, peer: peer.name.clone() })
     }
 
-    /// Whether a new connection of a peer may take the place of the one that is there, if any; `ours` and `theirs` are the keys
-    /// that it was made with. The peer's `handover` is held; once it may, it may for as long as that is.
+    /// Whether a new connection of a peer, which was begun then, may take the place of the one that is there, if any; `ours` and
+    /// `theirs` are the keys that it was made with. The peer's `handover` is held; once it may, it may for as long as that is.
+    ///
+    /// # Errors
+    /// It may not.
     pub(super) fn may_replace(
         &self,
         peer: &Peer,
-        new: Candidate,
+        (new, begun): (Candidate, Instant),
         ours: &Fingerprint,
         theirs: &Fingerprint,
-    ) -> bool {
-        peer.state.lock().link.as_ref().is_none_or(|old| {
-            let young = old.since.elapsed() < self.config.handshake;
-            let kept = Candidate { dialed: old.dialed, incarnation: old.incarnation };
-            dial::replaces(new, kept, young, ours, theirs)
-        })
+    ) -> Result<(), Refused> {
+        let state = peer.state.lock();
+        if state.is_late(new.incarnation, begun) {
+            return Err(Refused::Late);
+        }
+        let Some(old) = &state.link else { return Ok(()) };
+        let young = old.since.elapsed() < self.config.handshake;
+        let kept = Candidate { dialed: old.dialed, incarnation: old.incarnation };
+        if dial::replaces(new, kept, young, ours, theirs) { Ok(()) } else { Err(Refused::Double) }
     }
 
-    /// Gives a new connection its place, or says that it has none. Tells `Serve` before anything is read from it.
-    /// `handover` is that of its peer.
-    pub(super) fn adopt(self: &Arc<Self>, link: &Arc<Link>, handover: MutexGuard<'_, ()>) -> bool {
+    /// Gives a new connection its place. Tells `Serve` before anything is read from it. `handover` is that of its peer.
+    ///
+    /// # Errors
+    /// It has none.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        link: &Arc<Link>,
+        handover: MutexGuard<'_, ()>,
+    ) -> Result<(), Refused> {
         let peer = &link.peer;
         let new = Candidate { dialed: link.dialed, incarnation: link.incarnation };
-        if !self.may_replace(peer, new, &link.ours, &link.fingerprint) {
-            return false;
-        }
+        self.may_replace(peer, (new, link.begun), &link.ours, &link.fingerprint)?;
         let (replaced, old_life, away) = {
             let state = peer.state.lock();
             let old_life = state.incarnation.filter(|old| *old != link.incarnation);
@@ -441,7 +454,7 @@ impl Shared {
         if self.is_stopping() {
             link.end_in_order(Ended::Stopped);
         }
-        true
+        Ok(())
     }
 
     /// A connection has ended, and its threads with it.
@@ -478,7 +491,13 @@ impl Shared {
 
     /// An attempt to connect is over, but not because it failed.
     pub(super) fn dial_ended(&self, peer: &Peer) {
-        peer.state.lock().dial.end();
+        let mut state = peer.state.lock();
+        state.dial.end();
+        // What waits for one, since the connection for whose sake this one was refused was lost meanwhile.
+        if state.needs_link() {
+            drop(state);
+            self.steward.wake();
+        }
     }
 
     pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {

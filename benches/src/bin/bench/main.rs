@@ -11,6 +11,7 @@ use tensorlane_benches::limits::End;
 use tensorlane_benches::style::Style;
 use tensorlane_benches::{machine, sidecar, undo};
 
+mod calls;
 mod cluster;
 mod local;
 mod paths;
@@ -43,6 +44,8 @@ enum What {
     Paths(PathsOptions),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
+    /// Small calls over TLS and on a QUIC stream, on links that lose packets. Reported, not judged.
+    Calls(calls::Options),
     /// The other end of a limit.
     #[command(subcommand, hide = true)]
     End(End),
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         What::Tcp(options) => measure(&options, Vec::new(), style, tcp::run),
         What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
+        What::Calls(options) => calls::run(&options, style),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
     };

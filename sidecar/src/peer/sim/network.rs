@@ -40,7 +40,8 @@ impl World {
         let number = self.next_wire;
         self.next_wire += 1;
         let side = |node: usize| Side::new(node, self.nodes[node].life);
-        self.wires.insert(number, Wire { sides: [side(pair.0), side(pair.1)], cut: false });
+        let (sides, begun) = ([side(pair.0), side(pair.1)], self.instant());
+        self.wires.insert(number, Wire { sides, begun, cut: false });
         self.pairs.insert(pair, number);
         for side in 0..2 {
             self.soon(30 * MS, Happening::Adopt { wire: number, side });
@@ -55,10 +56,16 @@ impl World {
 
     pub(super) fn adopt(&mut self, wire: u64, side: usize) {
         let Some(node) = self.present(wire, side) else { return };
-        let far = &self.wires[&wire].sides[1 - side];
+        let wired = &self.wires[&wire];
+        let (far, begun) = (&wired.sides[1 - side], wired.begun);
         let (other, life) = (far.node, far.life);
-        let end =
-            End { wire, name: name(other), incarnation: life, offer: Arc::clone(&self.nodes[other].offer) };
+        let offer = Arc::clone(&self.nodes[other].offer);
+        let end = End { wire, name: name(other), incarnation: life, begun, offer };
+        if self.nodes[node].other(other).state.is_late(life, begun) {
+            self.seen.late += 1;
+            self.wires.get_mut(&wire).expect("it was there").sides[side].over = true;
+            return self.cut(wire, 5 * MS);
+        }
         let (millis, now) = (self.millis(), self.instant());
         let (replaced, old_life, away) = {
             let state = &self.nodes[node].other(other).state;
@@ -134,13 +141,15 @@ impl World {
         here.over = true;
         here.sending.clear();
         let was_up = here.up;
-        let (other, life) = (ended.sides[1 - side].node, ended.sides[1 - side].life);
+        let (far, begun) = (&ended.sides[1 - side], ended.begun);
+        let (other, life) = (far.node, far.life);
         let pair = (node.min(other), node.max(other));
         if was_up {
             let end = End {
                 wire,
                 name: name(other),
                 incarnation: life,
+                begun,
                 offer: Arc::clone(&self.nodes[other].offer),
             };
             let (now, millis) = (self.instant(), self.millis());

@@ -1,6 +1,7 @@
 //! A connection between two simulated peers: bytes in order in both directions, in pieces of any size, until it is cut.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tensorlane_proto::frame::{FrameError, Header, PEER_BODY_MAX, PeerKind};
 use tensorlane_proto::negotiate::Offer;
@@ -16,12 +17,17 @@ pub(super) struct End {
     pub(super) wire: u64,
     pub(super) name: PeerName,
     pub(super) incarnation: Incarnation,
+    pub(super) begun: Instant,
     pub(super) offer: Arc<Offer>,
 }
 
 impl Carrier for End {
     fn id(&self) -> u64 {
         self.wire
+    }
+
+    fn begun(&self) -> Instant {
+        self.begun
     }
 
     fn incarnation(&self) -> Incarnation {
@@ -149,6 +155,8 @@ impl Side {
 /// A connection.
 pub(super) struct Wire {
     pub(super) sides: [Side; 2],
+    /// When it was begun.
+    pub(super) begun: Instant,
     /// Nothing that was sent after this arrives.
     pub(super) cut: bool,
 }

@@ -1,7 +1,7 @@
 //! The peers, the connections between them and what happens when: one queue in a time of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::Arena;
@@ -89,10 +89,11 @@ pub(super) struct World {
     pub(super) seen: Seen,
 }
 
-/// One for all runs: its blocks come back, and making it takes longer than a run.
+/// One for all runs of a test: its blocks come back, and making it takes longer than a run. Two tests that shared one would find no
+/// room while the other one lets it grow.
 fn shared_arena() -> Arc<Arena> {
-    static ARENA: OnceLock<Arc<Arena>> = OnceLock::new();
-    Arc::clone(ARENA.get_or_init(|| arena(64 << 20)))
+    thread_local!(static ARENA: Arc<Arena> = arena(64 << 20));
+    ARENA.with(Arc::clone)
 }
 
 impl World {

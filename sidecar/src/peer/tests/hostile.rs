@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use prost::Message;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-use tensorlane_proto::Selection;
 use tensorlane_proto::frame::{self, FAILED, Header, LAST, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Incarnation, Selection};
 
 use crate::cancel::Cancel;
 use crate::identity::Identity;

@@ -44,6 +44,36 @@ fn a_second_connection_of_the_same_side_takes_over_and_what_ends_on_the_first_en
 }
 
 #[test]
+fn a_connection_that_a_life_begun_before_it_ended_takes_no_place_from_the_life_that_followed() {
+    let (_table, a, evil) = hall();
+    a.twin.add(7, sealed(&a.arena, 1000, 7), 1);
+    let hello = |life: u32| {
+        let incarnation = format!("{life:032x}");
+        v1::PeerHello { incarnation, ..Raw::hello("default", "evil", 1) }
+    };
+    let mut of_the_dead = Raw::connect(&a, keys::client(&evil));
+    let mut living = Raw::connect(&a, keys::client(&evil));
+    living.send(PeerKind::Hello, 0, 0, &hello(2));
+    assert!(living.next_of(PeerKind::Hello).is_some());
+    living.send(PeerKind::Pull, 0, 5, &v1::Pull { id: 7, bytes: 1000, ..Default::default() });
+    assert!(living.next_of(PeerKind::Chunk).is_some());
+    // Only now it comes to say who it is.
+    of_the_dead.send(PeerKind::Hello, 0, 0, &hello(1));
+    let (refused, body) = of_the_dead.next_of(PeerKind::Hello).unwrap();
+    assert!(refused.is_failed());
+    assert!(v1::Failure::decode(&body[..]).unwrap().message.contains("later life"));
+    assert!(of_the_dead.is_closed());
+    assert_eq!((a.twin.leased(), a.twin.events.lock().len()), (1, 0), "the living one lost nothing");
+    assert!(!a.peers.is_over(&name("evil"), Incarnation(2)));
+    // It is replaced by a life that begins after it.
+    let mut next = Raw::connect(&a, keys::client(&evil));
+    next.send(PeerKind::Hello, 0, 0, &hello(3));
+    assert!(next.next_of(PeerKind::Hello).is_some());
+    until("that life is over", || a.peers.is_over(&name("evil"), Incarnation(2)));
+    assert_eq!(*a.twin.events.lock(), ["replaced evil 2"]);
+}
+
+#[test]
 fn a_pull_whose_end_was_lost_with_its_connection_is_ended_a_grace_after_the_next_one_came() {
     let table = Arc::new(Table::default());
     let a = Start { grace: Duration::from_millis(300), ..Start::new("a") }.start(&table);
