@@ -75,8 +75,10 @@ pub enum Why {
     NotSameNode,
     /// Required: encrypted.
     NotEncrypted,
-    /// Measured to be slower than the one that was taken, or not measured while that one is in use.
+    /// Measured to be slower than the one that was taken.
     Slower,
+    /// Not both were measured, and the one that was taken is in use, or is tried so that they can be compared.
+    NotCompared,
 }
 
 impl Why {
@@ -98,6 +100,7 @@ impl Why {
             Why::NotSameNode => "not_same_node",
             Why::NotEncrypted => "not_encrypted",
             Why::Slower => "slower",
+            Why::NotCompared => "not_compared",
         }
     }
 

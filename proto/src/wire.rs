@@ -47,6 +47,7 @@ pub fn offer(peer: PeerName, incarnation: Incarnation, message: &v1::Offer) -> O
         transports: message.transports.iter().filter_map(read).collect(),
         node: None,
         gpus: Vec::new(),
+        require: require(message.require),
     }
 }
 

@@ -136,7 +136,7 @@ impl Hostile {
 fn offer(address: SocketAddr) -> v1::Offer {
     let (transport, addresses) = (v1::Transport::Tcp.into(), vec![address.to_string()]);
     let tcp = v1::TransportOffer { transport, addresses, ..v1::TransportOffer::default() };
-    v1::Offer { versions: vec![1], transports: vec![tcp] }
+    v1::Offer { versions: vec![1], transports: vec![tcp], require: None }
 }
 
 fn is_end(error: &io::Error) -> bool {

@@ -162,6 +162,8 @@ fn parts_of_a_tensor_of_the_node_are_views_and_rows_are_packed_here() {
         let rows = seconds(20).selection(Selection::rows(vec![9, 2, 2]));
         let packed = reader.acquire(stored.reference(), &rows).unwrap();
         assert!(packed.copied() && packed.to_vec() == [whole[9], whole[2], whole[2]]);
+        // What they were packed from was mapped.
+        assert_eq!(packed.moved().transport, Some(Transport::Shm));
         let mut small = Vec::new();
         for seed in 0..200 {
             small.push(put_pattern(&owner, seed, seed * 31, &PutOptions::new()).unwrap());

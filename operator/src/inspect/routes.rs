@@ -223,6 +223,7 @@ fn offer(peer: &TensorPeer) -> Option<Offer> {
         transports: said.transports.iter().map(one).collect(),
         node: None,
         gpus: Vec::new(),
+        require: Require::NONE,
     })
 }
 

@@ -71,7 +71,10 @@ impl Pair<'_> {
     /// What speaks against a transport. First what cannot be had, then what the caller does not want, and last
     /// what is worse than the other choice.
     fn against(&self, transport: Transport) -> Option<Why> {
-        self.unfit(transport).or_else(|| self.is_slower(transport).then_some(Why::Slower))
+        let is_measured = |one| self.measured.goodput(one).is_some();
+        let compared = [Transport::Tcp, Transport::Quic].into_iter().all(is_measured);
+        let why = if compared { Why::Slower } else { Why::NotCompared };
+        self.unfit(transport).or_else(|| self.is_slower(transport).then_some(why))
     }
 
     pub(super) fn unfit(&self, transport: Transport) -> Option<Why> {
@@ -136,7 +139,8 @@ impl Pair<'_> {
     }
 
     fn unwanted(&self, transport: Transport) -> Option<Why> {
-        let require = self.what.require;
+        // What either of the two insists on holds for both of them.
+        let require = self.what.require.and(self.ours.require).and(self.theirs.require);
         if require.zero_copy && !self.is_zero_copy(transport) {
             return Some(Why::NotZeroCopy);
         }

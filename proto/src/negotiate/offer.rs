@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::identity::{Incarnation, PeerName};
+use crate::negotiate::Require;
 
 /// How bytes get from one peer to another, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,6 +166,8 @@ pub struct Offer {
     pub node: Option<NodeToken>,
     /// The UUIDs of the GPUs that the peer or its workloads reach.
     pub gpus: Vec<[u8; 16]>,
+    /// What every route from and to it must be, whoever asks.
+    pub require: Require,
 }
 
 impl Offer {

@@ -12,6 +12,7 @@ fn offer(name: &str, node: &str) -> Offer {
         transports: Transport::ALL.into_iter().map(at).collect(),
         node: Some(NodeToken(node.into())),
         gpus: vec![[7; 16]],
+        require: Require::NONE,
     }
 }
 
@@ -203,6 +204,25 @@ fn the_faster_network_is_taken_and_kept_until_the_other_is_clearly_faster() {
 }
 
 #[test]
+fn one_that_is_tried_to_be_compared_is_taken_before_the_other_which_is_not_called_slower() {
+    let tried = Measured { current: Some(Transport::Quic), ..Measured::default() };
+    assert_eq!(
+        between_nodes(&What::default(), &open(), &tried),
+        "quic, not shm: other_node, not tcp: not_compared"
+    );
+}
+
+#[test]
+fn what_one_of_two_peers_requires_holds_for_both() {
+    let (a, b) = (offer("a", "n1"), Offer { require: Require::SAME_NODE, ..offer("b", "n2") });
+    for (ours, theirs) in [(&a, &b), (&b, &a)] {
+        let none = negotiate(ours, theirs, &What::default(), &open(), &Measured::default()).unwrap_err();
+        let tcp = none.refusals.iter().find(|refusal| refusal.transport == Transport::Tcp).unwrap();
+        assert_eq!(tcp.why, Why::NotSameNode);
+    }
+}
+
+#[test]
 fn a_slower_network_says_so_and_a_policy_ends_the_question() {
     let measured = speeds(1.0, 2.0, None);
     assert_eq!(
@@ -295,8 +315,10 @@ fn what_was_measured_stands_beside_its_transport() {
 fn arbitrary_offer() -> impl Strategy<Value = Offer> {
     let transports = prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 5);
     let node = prop::option::of(prop::sample::select(vec!["n1", "n2"]));
-    (prop::sample::select(vec!["a", "b"]), 0u128..2, 0u16..3, 0u16..3, transports, node, any::<bool>())
-        .prop_map(|(peer, incarnation, min, span, transports, node, gpu)| Offer {
+    let gpu =
+        (any::<bool>(), prop::sample::select(vec![Require::NONE, Require::SAME_NODE, Require::ZERO_COPY]));
+    (prop::sample::select(vec!["a", "b"]), 0u128..2, 0u16..3, 0u16..3, transports, node, gpu).prop_map(
+        |(peer, incarnation, min, span, transports, node, (gpu, require))| Offer {
             peer: PeerName::new(peer).unwrap(),
             incarnation: Incarnation(incarnation),
             versions: VersionRange { min, max: min + span },
@@ -312,7 +334,9 @@ fn arbitrary_offer() -> impl Strategy<Value = Offer> {
                 .collect(),
             node: node.map(|token| NodeToken(token.into())),
             gpus: if gpu { vec![[7; 16]] } else { vec![] },
-        })
+            require,
+        },
+    )
 }
 
 fn subset() -> impl Strategy<Value = TransportSet> {
@@ -392,8 +416,9 @@ proptest! {
                 let transport = route.transport;
                 prop_assert!(ours.transport(transport).is_some() && theirs.transport(transport).is_some());
                 prop_assert!(policy.allow.contains(transport) && !measured.cooling.contains(transport));
-                prop_assert!(!what.require.zero_copy || route.zero_copy);
-                prop_assert!(!what.require.same_node || transport.stays_on_node());
+                let require = what.require.and(ours.require).and(theirs.require);
+                prop_assert!(!require.zero_copy || route.zero_copy);
+                prop_assert!(!require.same_node || transport.stays_on_node());
                 let plain = transport == Transport::Tcp && policy.encryption == Encryption::None;
                 prop_assert!(!what.require.encrypted || !plain);
                 prop_assert!(route.refusals.iter().all(|refusal| refusal.transport != transport));
@@ -403,7 +428,8 @@ proptest! {
             Err(none) => {
                 // The other way round: nobody is sent away by a comparison, and everybody is told something.
                 prop_assert!(!none.refusals.is_empty());
-                prop_assert!(none.refusals.iter().all(|refusal| refusal.why != Why::Slower));
+                let compares = |refusal: &Refusal| matches!(refusal.why, Why::Slower | Why::NotCompared);
+                prop_assert!(!none.refusals.iter().any(compares));
             }
         }
     }
@@ -425,7 +451,9 @@ proptest! {
         for refusal in refusals {
             let one = all.iter().find(|one| one.transport == refusal.transport).unwrap();
             match refusal.why {
-                Why::Slower => prop_assert!(matches!(one.standing, Standing::Fits(_)), "{}", one),
+                Why::Slower | Why::NotCompared => {
+                    prop_assert!(matches!(one.standing, Standing::Fits(_)), "{}", one);
+                }
                 why => prop_assert_eq!(one.standing, Standing::Refused(why)),
             }
         }

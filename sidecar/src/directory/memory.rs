@@ -67,7 +67,7 @@ impl Directory for MemoryDirectory {
 #[cfg(test)]
 mod tests {
     use tensorlane_proto::identity::{Fingerprint, Incarnation};
-    use tensorlane_proto::negotiate::{Offer, VersionRange};
+    use tensorlane_proto::negotiate::{Offer, Require, VersionRange};
 
     use super::*;
 
@@ -85,6 +85,7 @@ mod tests {
             transports: Vec::new(),
             node: None,
             gpus: Vec::new(),
+            require: Require::NONE,
         };
         PublishedOffer { entry, offer }
     }

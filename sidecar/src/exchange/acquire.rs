@@ -239,7 +239,8 @@ impl Exchange {
         drop(landing);
         let descriptor = Descriptor { layout, ..taken.tensor.descriptor.clone() };
         let packed = self.store.pack_in(terms.by, descriptor, block)?;
-        Ok(Taken { copied: true, ..packed })
+        // By the way that the whole came.
+        Ok(Taken { copied: true, moved: taken.moved.clone(), ..packed })
     }
 
     /// Gives a lease back that came to nothing.

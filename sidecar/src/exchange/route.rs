@@ -85,8 +85,9 @@ impl Exchange {
             selection,
             require: require.and(self.settings.routes.require),
         };
-        self.evidence(reference.peer(), reference.incarnation(), &what, true).route(&what).map_err(|none| {
-            let mut failure = self.no_route(none);
+        let evidence = self.evidence(reference.peer(), reference.incarnation(), &what, true);
+        evidence.route(&what).map_err(|none| {
+            let mut failure = self.no_route(none, &evidence.theirs);
             if failure.reason == Reason::RequirementNotMet && require != Require::NONE {
                 failure.message.push_str(&too_much(require, reference.peer()));
             }
@@ -94,13 +95,7 @@ impl Exchange {
         })
     }
 
-    /// The route that a plain transfer of something large from a peer would take now.
-    fn plain_route(&self, peer: &PeerName, incarnation: Option<Incarnation>) -> Result<Route, NoRoute> {
-        let (evidence, what) = self.plain(peer, incarnation);
-        evidence.route(&what)
-    }
-
-    /// The same, and how every transport stands for it.
+    /// The route that a plain transfer of something large from a peer would take now, and how every transport stands for it.
     pub(super) fn plain_routes(
         &self,
         peer: &PeerName,
@@ -159,18 +154,21 @@ impl Exchange {
         if self.settings.routes.require == Require::NONE {
             return Ok(());
         }
-        self.plain_route(&to.name, Some(to.incarnation)).map(drop).map_err(|none| self.no_route(none))
+        let (evidence, what) = self.plain(&to.name, Some(to.incarnation));
+        evidence.route(&what).map(drop).map_err(|none| self.no_route(none, &evidence.theirs))
     }
 
-    /// With the name of the setting, where it is not the call alone that wants too much.
-    fn no_route(&self, none: NoRoute) -> Failure {
+    /// With the name of the setting, and whose it is, where it is not the call alone that wants too much.
+    fn no_route(&self, none: NoRoute, theirs: &Offer) -> Failure {
         let mut failure = Failure::from(none);
-        let required = self.settings.routes.require;
-        if failure.reason == Reason::RequirementNotMet && required != Require::NONE {
+        if failure.reason != Reason::RequirementNotMet {
+            return failure;
+        }
+        let insist = [(&self.me().peer, self.settings.routes.require), (&theirs.peer, theirs.require)];
+        for (peer, required) in insist.into_iter().filter(|(_, required)| *required != Require::NONE) {
             let hint = format!(
-                "; every route of {} must be {required} (the setting require, from its exchange or the annotation \
-                 tensorlane.dev/require)",
-                self.me().peer
+                "; every route of {peer} must be {required} (the setting require, from its exchange or the annotation \
+                 tensorlane.dev/require)"
             );
             failure.message.push_str(&hint);
         }
@@ -212,6 +210,7 @@ fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
         // Newest first.
         versions: (1..=tensorlane_proto::frame::PEER_VERSION).rev().collect(),
         transports: routes.offered().map(offered).collect(),
+        require: (routes.require != Require::NONE).then(|| routes.require.into()),
     }
 }
 

@@ -535,6 +535,7 @@ impl Label for Why {
         Why::NotSameNode,
         Why::NotEncrypted,
         Why::Slower,
+        Why::NotCompared,
     ];
 
     fn as_str(self) -> &'static str {

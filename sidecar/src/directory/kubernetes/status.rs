@@ -103,7 +103,7 @@ fn offered(offer: &TransportOffer) -> Option<OfferedTransport> {
 #[cfg(test)]
 mod tests {
     use tensorlane_proto::identity::{Fingerprint, Incarnation};
-    use tensorlane_proto::negotiate::{Transport, VersionRange};
+    use tensorlane_proto::negotiate::{Require, Transport, VersionRange};
 
     use super::super::super::PeerEntry;
     use super::*;
@@ -125,6 +125,7 @@ mod tests {
             ],
             node: None,
             gpus: Vec::new(),
+            require: Require::NONE,
         };
         PublishedOffer { entry, offer }
     }

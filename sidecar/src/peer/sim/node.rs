@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tensorlane_memory::Arena;
 use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, Millis, Origin, PeerSlot, SessionId, TensorId};
-use tensorlane_proto::negotiate::{NodeToken, Offer, Transport, TransportOffer, VersionRange};
+use tensorlane_proto::negotiate::{NodeToken, Offer, Require, Transport, TransportOffer, VersionRange};
 use tensorlane_proto::{Failure, Incarnation, PeerName};
 
 use super::book::Book;
@@ -95,6 +95,7 @@ fn offer(number: usize, life: Incarnation, dice: &mut Dice) -> Offer {
         transports: transports.into_iter().map(|transport| some(dice, transport)).collect(),
         node: (!dice.one_in(4)).then(|| NodeToken(format!("node-{}", dice.roll(2)))),
         gpus: Vec::new(),
+        require: Require::NONE,
     }
 }
 

@@ -43,6 +43,8 @@ const SLUMP: f64 = 0.5;
 struct One {
     /// Bytes a second; none before the first pull.
     rate: Option<f64>,
+    /// What it did not bring more than, where it has brought nothing yet: no measurement, and good only to be held against one.
+    bound: Option<f64>,
     /// Failures since it last brought something.
     failed: u32,
     cooling: Option<Instant>,
@@ -181,7 +183,7 @@ impl Goodput {
     fn went_on(&mut self, new: f64) {
         let Some(one) = self.of(self.in_use) else { return };
         let before = one.rate;
-        one.rate = Some(before.map_or(new, |old| old + NEWEST * (new - old)));
+        (one.rate, one.bound) = (Some(before.map_or(new, |old| old + NEWEST * (new - old))), None);
         if before.is_some_and(|before| new < before * SLUMP) {
             self.every = TRIAL_EVERY.0;
         }
@@ -202,7 +204,7 @@ impl Goodput {
             return;
         }
         let Some(one) = self.of(self.idle()) else { return };
-        one.rate = Some(mean);
+        (one.rate, one.bound) = (Some(mean), None);
         self.settle(true);
     }
 
@@ -218,7 +220,10 @@ impl Goodput {
         let tried = transport != self.in_use;
         let Some(one) = self.of(transport) else { return };
         let before = one.rate;
-        one.rate = Some(before.map_or(bound, |before| before.min(bound)));
+        match before {
+            Some(before) => one.rate = Some(before.min(bound)),
+            None => one.bound = Some(one.bound.map_or(bound, |lowest| lowest.min(bound))),
+        }
         if !tried && before.is_none_or(|before| bound < before * SLUMP) {
             self.every = TRIAL_EVERY.0;
         }
@@ -231,7 +236,7 @@ impl Goodput {
         let doubled = COOLDOWN.0.saturating_mul(1 << one.failed.min(16));
         one.cooling = Some(now + doubled.min(COOLDOWN.1));
         one.failed = one.failed.saturating_add(1);
-        one.rate = None;
+        (one.rate, one.bound) = (None, None);
         if transport == self.in_use {
             self.use_instead();
         } else {
@@ -241,7 +246,10 @@ impl Goodput {
 
     /// The faster one is in use from now on, if it is clearly faster.
     fn settle(&mut self, tried: bool) {
-        let rate = |transport| if transport == Transport::Quic { self.quic.rate } else { self.tcp.rate };
+        let rate = |transport| {
+            let one = if transport == Transport::Quic { &self.quic } else { &self.tcp };
+            one.rate.or(one.bound)
+        };
         let (mine, its) = (rate(self.in_use), rate(other(self.in_use)));
         let advantage = 1.0 + f64::from(GOODPUT_ADVANTAGE_PERCENT) / 100.0;
         match (mine, its) {

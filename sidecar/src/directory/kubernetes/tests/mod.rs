@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube::Config;
 use prometheus::Registry;
 use tensorlane_proto::identity::{Fingerprint, Incarnation};
-use tensorlane_proto::negotiate::{Offer, VersionRange};
+use tensorlane_proto::negotiate::{Offer, Require, VersionRange};
 
 use self::twin::{Twin, published};
 use super::super::PeerEntry;
@@ -118,6 +118,7 @@ fn offer(incarnation: u128) -> PublishedOffer {
         transports: Vec::new(),
         node: None,
         gpus: Vec::new(),
+        require: Require::NONE,
     };
     PublishedOffer { entry, offer }
 }

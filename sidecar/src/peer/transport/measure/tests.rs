@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use tensorlane_proto::negotiate::{
-    Offer, Policy, TransportOffer, TransportSet, VersionRange, What, negotiate,
+    Offer, Policy, Require, TransportOffer, TransportSet, VersionRange, What, negotiate,
 };
 use tensorlane_proto::{Incarnation, PeerName};
 
@@ -17,6 +17,7 @@ fn offer(name: &str) -> Offer {
         transports: [Transport::Tcp, Transport::Quic].into_iter().map(at).collect(),
         node: None,
         gpus: Vec::new(),
+        require: Require::NONE,
     }
 }
 
@@ -235,6 +236,18 @@ fn calls_whose_bytes_come_from_others_leave_the_other_one_alone() {
         (0..8).for_each(|_| link.end(&mut goodput, Outcome::Unknown));
     }
     assert!((8..=4 * 8).contains(&link.by_quic), "{}", link.by_quic);
+}
+
+#[test]
+fn a_pull_that_was_given_up_is_no_measurement_of_what_a_transport_brings() {
+    let (mut goodput, now) = (Goodput::default(), Instant::now());
+    let begun = goodput.began(Transport::Tcp, 64 * MIB, now);
+    // After a millisecond: it brought at most 67 GB/s.
+    goodput.ended(begun, Outcome::FellShort(64 * MIB, 0.001), now + Duration::from_millis(1));
+    assert_eq!(goodput.measured(now).tcp_goodput, None);
+    pulls(&mut goodput, 1, now + Duration::from_secs(1), 1e9, 1e9);
+    let measured = goodput.measured(now).tcp_goodput.unwrap();
+    assert!((0.99e9..1.01e9).contains(&measured), "{measured}");
 }
 
 #[test]

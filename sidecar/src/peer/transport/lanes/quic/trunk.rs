@@ -109,6 +109,9 @@ impl Drop for Closing {
     }
 }
 
+/// Whether what is asked for was asked for before, and has not come.
+pub(in crate::peer) struct InVain(pub(in crate::peer) bool);
+
 impl Trunk {
     /// For so many lanes in each direction.
     pub(in crate::peer) fn new(door: Arc<Door>, lanes: usize) -> Self {
@@ -135,14 +138,16 @@ impl Trunk {
         self.live().is_some()
     }
 
-    /// Whether it should be asked for, though nobody waits for it: true once in a while.
-    pub(in crate::peer) fn is_to_be_asked_for(&self, now: Instant) -> bool {
+    /// Whether it should be asked for, though nobody waits for it: once in a while. Says then whether it was asked for before, and has
+    /// not come.
+    pub(in crate::peer) fn is_to_be_asked_for(&self, now: Instant) -> Option<InVain> {
         let mut state = self.state.lock();
-        let due = state.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= ASKED);
-        if due {
-            state.asked = Some(now);
+        let before = state.asked;
+        if state.ended || before.is_some_and(|asked| now.saturating_duration_since(asked) < ASKED) {
+            return None;
         }
-        due && !state.ended
+        state.asked = Some(now);
+        Some(InVain(before.is_some()))
     }
 
     /// Takes a connection that has proven that it belongs here. One before it has lost its other end.
@@ -157,6 +162,7 @@ impl Trunk {
         state.seen = Some(connection.remote_address());
         (state.heard, state.unused) = (None, None);
         state.connection = Some(connection.clone());
+        state.asked = None;
         drop(state);
         drop(Closing(before));
         true

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tensorlane_proto::Transport;
 use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::super::Lanes;
+use super::trunk::InVain;
 use crate::peer::link::Link;
 use crate::peer::shared::Shared;
 
@@ -19,10 +21,13 @@ impl Lanes {
             return true;
         }
         let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else { return false };
-        if trunk.is_to_be_asked_for(Instant::now()) {
+        if let Some(InVain(in_vain)) = trunk.is_to_be_asked_for(Instant::now()) {
             if link.dialed {
                 warm(&shared, &link);
             } else {
+                if in_vain {
+                    does_not_come_up(&link, "the other end was asked to make it");
+                }
                 let nothing = v1::Lanes { missing: Vec::new(), way: v1::Way::Quic.into() };
                 link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &nothing));
             }
@@ -33,7 +38,7 @@ impl Lanes {
     /// The other end wants a connection that we dial, and nobody waits for it.
     pub(in super::super) fn asked_to_be_ready(&self, shared: &Arc<Shared>, link: &Arc<Link>) {
         let Some(trunk) = self.trunk() else { return };
-        if !trunk.is_up() && trunk.is_to_be_asked_for(Instant::now()) {
+        if !trunk.is_up() && trunk.is_to_be_asked_for(Instant::now()).is_some() {
             warm(shared, link);
         }
     }
@@ -48,7 +53,13 @@ fn warm(shared: &Arc<Shared>, link: &Arc<Link>) {
         let Some(trunk) = lanes.trunk() else { return };
         let until = Instant::now() + on_thread.config.handshake;
         if let Err(refused) = trunk.connection(&on_thread, &dialed, lanes, until) {
-            tracing::debug!(peer = %dialed.peer.name, %refused, "no QUIC connection");
+            does_not_come_up(&dialed, &refused.to_string());
         }
     });
+}
+
+/// A trial that cannot begin is one that failed: it is left alone for a while, and shown so.
+fn does_not_come_up(link: &Link, why: &str) {
+    tracing::info!(peer = %link.peer.name, why, "no QUIC connection comes up; does the network carry UDP?");
+    link.peer.goodput.lock().failed(Transport::Quic, Instant::now());
 }
