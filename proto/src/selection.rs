@@ -51,11 +51,12 @@ impl Range {
     }
 }
 
-/// `2:10:3`, with nothing where nothing was given.
+/// `2:10:3` or `2:10`, with nothing where nothing was given.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |bound: Option<u64>| bound.map_or_else(String::new, |bound| bound.to_string());
-        write!(f, "{}:{}:{}", text(self.start), text(self.stop), self.step)
+        write!(f, "{}:{}", text(self.start), text(self.stop))?;
+        if self.step == 1 { Ok(()) } else { write!(f, ":{}", self.step) }
     }
 }
 
@@ -115,7 +116,7 @@ pub enum SelectionError {
         range: Range,
     },
     /// A range that is backwards or reaches beyond its dimension. Nothing is clamped.
-    #[error("the range {range} is outside dimension {dim} of size {size}")]
+    #[error("{}", outside(*dim, range, *size))]
     RangeOutside {
         /// The dimension.
         dim: usize,
@@ -146,6 +147,16 @@ pub enum SelectionError {
     /// The result is no tensor, because it is too large.
     #[error("the selection is too large: {0}")]
     Result(#[source] LayoutError),
+}
+
+/// What is wrong with a range that is refused.
+fn outside(dim: usize, range: &Range, size: u64) -> String {
+    match (range.start, range.stop) {
+        (Some(start), Some(stop)) if start > stop => {
+            format!("the range {range} of dimension {dim} ends before it begins")
+        }
+        _ => format!("the range {range} is outside dimension {dim} of size {size}"),
+    }
 }
 
 impl Selection {

@@ -114,6 +114,24 @@ fn strangers_make_room_for_newcomers_and_sessions_stay() {
 }
 
 #[test]
+fn connections_that_say_nothing_take_the_place_of_no_session() {
+    let options = SidecarOptions::default().admin().set("limits.sessions", 4).set("limits.strangers", 64);
+    let sidecar = Sidecar::with(options);
+    let mut silent: Vec<_> = (0..12).map(|_| RawSession::connect(&sidecar)).collect();
+    for oldest in &mut silent[..8] {
+        oldest.wait_until_cut();
+    }
+    let known: Vec<_> = (0..4).map(|_| RawSession::begin(&sidecar)).collect();
+    // Now there are as many sessions as may be, and it is they who are told so.
+    let mut more = RawSession::connect(&sidecar);
+    let (header, body) = more.next_frame().unwrap();
+    assert!(header.is_failed());
+    assert!(v1::Failure::decode(&*body).unwrap().message.contains("4 sessions are open already"));
+    drop((known, silent, more));
+    sidecar.assert_all_free();
+}
+
+#[test]
 fn a_frame_that_claims_millions_of_items_costs_no_more_than_its_bytes() {
     let sidecar = Sidecar::start();
     let mut session = RawSession::begin(&sidecar);

@@ -115,7 +115,7 @@ pub enum Refusal {
         id: TensorId,
     },
     /// The ledger is full.
-    #[error("the limit of {limit} tensors is reached: release some")]
+    #[error("the limit of {limit} tensors (limits.tensors) is reached: release some, or raise it")]
     TooManyTensors {
         /// [`Limits::tensors`](super::Limits::tensors).
         limit: usize,
@@ -141,13 +141,13 @@ pub enum Refusal {
         limit: u64,
     },
     /// All names are given.
-    #[error("the limit of {limit} names is reached: unname some")]
+    #[error("the limit of {limit} names (limits.names) is reached: unname some, or raise it")]
     TooManyNames {
         /// [`Limits::names`](super::Limits::names).
         limit: usize,
     },
     /// All tickets are out.
-    #[error("the limit of {limit} tickets is reached: the next one ends in time {next:?}")]
+    #[error("the limit of {limit} tickets (limits.tickets) is reached: give them shorter lives, or raise it")]
     TooManyTickets {
         /// [`Limits::tickets`](super::Limits::tickets).
         limit: usize,

@@ -73,6 +73,9 @@ fn what_lies_outside_is_refused_and_never_clamped() {
     for range in [Range::new(0, 11), Range::new(11, 11), Range::new(5, 4), Range::new(u64::MAX, u64::MAX)] {
         assert_eq!(resolve(vec![range]), SelectionError::RangeOutside { dim: 0, range, size: 10 });
     }
+    let told = |range| resolve(vec![range]).to_string();
+    assert_eq!(told(Range::new(0, 11)), "the range 0:11 is outside dimension 0 of size 10");
+    assert_eq!(told(Range::new(5, 4).step_by(2)), "the range 5:4:2 of dimension 0 ends before it begins");
     let range = Range::FULL.step_by(0);
     assert_eq!(resolve(vec![Range::FULL, range]), SelectionError::ZeroStep { dim: 1, range });
     assert_eq!(resolve(vec![Range::FULL; 3]), SelectionError::MoreRangesThanDims { ranges: 3, dims: 2 });

@@ -55,6 +55,11 @@ impl Parts {
         for transport in missing_transports(config) {
             tracing::warn!(%transport, "allowed and not in this release: other transports are used");
         }
+        if config.routes.may_be_plain() {
+            tracing::warn!(
+                "encryption is none: with peers that agree, lanes carry tensors that can be read on the wire"
+            );
+        }
         raise_descriptor_limit();
         let state = &config.state.directory;
         let locks = [lock(state)?, lock(&config.sockets.directory)?];

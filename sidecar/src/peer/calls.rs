@@ -201,6 +201,16 @@ impl Call {
         }
     }
 
+    /// How many bytes have come of how many, where the owner has begun to send them.
+    pub(super) fn came_of(&self) -> Option<(u64, u64)> {
+        let Kind::Pull(pull) = &self.kind else { return None };
+        let came = pull
+            .transfer
+            .as_ref()
+            .map_or(pull.landed, |transfer| pull.bytes.saturating_sub(transfer.missing()));
+        (pull.opened && came > 0).then_some((came, pull.bytes))
+    }
+
     /// Whether no more frames come for it on the control connection, whatever becomes of it.
     pub(super) fn is_answered(&self) -> bool {
         match &self.kind {

@@ -104,7 +104,13 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
         // The caller may have more time than this question has, or has spent some of it already.
         let limit = clock::told(over.deadline.saturating_duration_since(over.begun));
         let failure = if state.link.is_some() {
-            let message = format!("{} did not answer within {limit}", peer.name);
+            let message = match over.came_of() {
+                Some((came, of)) => format!(
+                    "{came} of {of} bytes had come from {} after {limit}: let the call have a longer deadline",
+                    peer.name
+                ),
+                None => format!("{} did not answer within {limit}", peer.name),
+            };
             Failure::new(Reason::DeadlineExceeded, message)
         } else {
             let error = if state.last_error.is_empty() { "not connected yet" } else { &state.last_error };

@@ -67,7 +67,7 @@ pub(super) fn frame(
             if pending.lock().len() > pending_max {
                 call.fail(&Failure::new(
                     Reason::LimitExceeded,
-                    format!("{pending_max} calls of this session wait already; wait for some to end"),
+                    format!("{pending_max} calls of this session wait already (limits.pendingRequests); wait for some to end"),
                 ));
                 return Ok(());
             }

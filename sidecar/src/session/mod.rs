@@ -194,12 +194,19 @@ impl Shared {
         if self.stopping.load(Ordering::Acquire) {
             return;
         }
-        if open.len() >= self.settings.sessions_max {
+        let count = |standing| open.values().filter(|session| session.standing == standing).count();
+        let (known, strangers) = (count(Standing::Known), count(Standing::Stranger));
+        let SessionSettings { sessions_max, strangers_max, .. } = self.settings;
+        // Whoever says nothing takes no session's place, and those that are shown out are gone in a moment; but not if they come
+        // faster than their threads end.
+        if known >= sessions_max || count(Standing::ShownOut) > strangers_max {
             drop(open);
             self.metrics.session_refused();
-            return refuse(&socket, self.settings.sessions_max);
+            return refuse(&socket, known, sessions_max);
         }
-        self.show_out_oldest(&mut open);
+        if strangers >= strangers_max || known + strangers >= sessions_max {
+            self.show_out_oldest(&mut open);
+        }
         open.insert(id, Open { socket: end, standing: Standing::Stranger, thread: None });
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new()
@@ -218,11 +225,8 @@ impl Shared {
 
     /// Makes room for one more stranger.
     fn show_out_oldest(&self, open: &mut HashMap<SessionId, Open>) {
-        let strangers = || open.iter().filter(|(_, session)| session.standing == Standing::Stranger);
-        if strangers().count() < self.settings.strangers_max {
-            return;
-        }
-        let Some(oldest) = strangers().map(|(id, _)| *id).min() else { return };
+        let strangers = open.iter().filter(|(_, session)| session.standing == Standing::Stranger);
+        let Some(oldest) = strangers.map(|(id, _)| *id).min() else { return };
         if let Some(session) = open.get_mut(&oldest) {
             session.standing = Standing::ShownOut;
             self.metrics.sessions.cut.at((SessionCut::Stranger,)).inc();
@@ -324,11 +328,14 @@ impl Shared {
 }
 
 /// Says why, in the form of a reply to the Hello that is on its way.
-fn refuse(socket: &UnixStream, most: usize) {
-    let failure = Failure::new(
-        Reason::SessionLimit,
-        format!("{most} sessions are open already; close some, or raise limits.sessions"),
-    );
+fn refuse(socket: &UnixStream, open: usize, most: usize) {
+    let message = if open >= most {
+        format!("{open} sessions are open already; close some, or raise limits.sessions")
+    } else {
+        "more connections than can be shown out say nothing on the session socket; try again in a moment"
+            .into()
+    };
+    let failure = Failure::new(Reason::SessionLimit, message);
     let frame = frame::encode(SessionKind::Hello.into(), REPLY | FAILED, 1, &v1::Failure::from(&failure));
     // Whoever does not read this sees the end of the connection instead.
     let _ = rustix::net::send(

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
 use tensorlane_client::{AcquireOptions, Client, Moved, Target, Tensor};
 use tensorlane_proto::checksum;
-use tensorlane_proto::{Metadata, Reference};
+use tensorlane_proto::{Failure, Metadata, Reference};
 
 use crate::args::Get;
 use crate::complaint;
@@ -111,7 +111,10 @@ fn one(
     target: Target,
     descriptor: &tensorlane_proto::Descriptor,
 ) -> Result<Wanted> {
-    let resolved = args.selection().resolve(&descriptor.layout).with_context(|| name.clone())?;
+    // In the words in which the sidecar would refuse it.
+    let refused = |error| tensorlane_client::Error::from(Failure::from(error));
+    let resolved =
+        args.selection().resolve(&descriptor.layout).map_err(refused).with_context(|| name.clone())?;
     let metadata: Metadata = descriptor.metadata.clone();
     Ok(Wanted { name, target, layout: resolved.packed_layout(), metadata })
 }

@@ -251,7 +251,7 @@ impl Transfer {
     }
 
     /// Bytes that are not here.
-    pub(super) fn missing(&self) -> u64 {
+    pub(in crate::peer) fn missing(&self) -> u64 {
         self.state.lock().pieces.missing()
     }
 
