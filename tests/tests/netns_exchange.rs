@@ -8,7 +8,9 @@ use tensorlane_client::{AcquireOptions, Client, Moved, PutOptions, Stored, Targe
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Range;
-use tensorlane_proto::{DType, Descriptor, Layout, Metadata, Reason, Selection, Shape, Strides, Transport};
+use tensorlane_proto::{
+    DType, Descriptor, Layout, Metadata, Reason, Selection, Shape, Strides, Transport, generated as v1,
+};
 use tensorlane_tests::netns::{Network, Peers};
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, failure, reason, until};
@@ -569,6 +571,30 @@ fn a_requirement_that_no_route_meets_is_refused_with_reasons_and_moves_nothing()
         // Now that a copy is here, nothing has to be moved and nothing leaves the node.
         let local = reader.acquire(stored.reference(), &ALL.require(Require::ZERO_COPY)).unwrap();
         assert_eq!(local.moved().transport, Some(Transport::Local));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
+fn what_one_end_requires_is_in_the_routes_and_refusals_of_the_other_too() {
+    let strict = |host, options: SidecarOptions| {
+        if host == 1 { options.set("require", "same_node") } else { options }
+    };
+    let peers = Peers::start(2, strict);
+    {
+        for (from, to) in [(0, 1), (1, 0)] {
+            let seen = peers.seen(from, to);
+            assert!(seen.route.is_none(), "{seen:?}");
+            let tcp = seen.candidates.iter().find(|one| one.transport() == v1::Transport::Tcp).unwrap();
+            assert_eq!((&*tcp.standing, &*tcp.why), ("refused", "not_same_node"));
+        }
+        for (owner, reader) in [(0, 1), (1, 0)] {
+            let (stored, _) = put(&peers.client(owner), 21, MI);
+            let refused = failure(peers.client(reader).acquire(stored.reference(), &ALL));
+            assert_eq!(refused.reason, Reason::RequirementNotMet);
+            assert!(refused.message.contains("every route of b must be same_node"), "{}", refused.message);
+            assert!(!refused.message.contains("every route of a"), "{}", refused.message);
+        }
     }
     peers.assert_all_free();
 }
