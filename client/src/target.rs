@@ -7,7 +7,7 @@ use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::{PeerName, Reference, Selection};
 
 use crate::connection::Sidecar;
-use crate::error::Result;
+use crate::error::Error;
 use crate::tensor::Tensor;
 
 /// A tensor, by reference, by id or by name.
@@ -58,17 +58,14 @@ impl Target {
     }
 }
 
-/// What the sidecar gave for a target that was wanted whole. Of what went as an id it could not see whether the tensor is what the
-/// reference says: that is seen here. (A copy of another peer's tensor may lie in another way than the reference says.)
-pub(crate) fn as_said(target: &Target, sidecar: &Sidecar, outcome: Result<Tensor>) -> Result<Tensor> {
-    let tensor = outcome?;
-    match target {
-        Target::Reference(reference) if is_here(reference, sidecar) => {
-            let layout = &tensor.descriptor().layout;
-            if reference.describes(layout) { Ok(tensor) } else { Err(reference.mismatch(layout).into()) }
-        }
-        _ => Ok(tensor),
-    }
+/// Why what the sidecar gave for a target that was wanted whole is not what is meant. Of what went as an id it could not see whether the
+/// tensor is what the reference says: that is seen here. (A copy of another peer's tensor may lie in another way than the reference
+/// says.)
+pub(crate) fn not_as_said(target: &Target, sidecar: &Sidecar, tensor: &Tensor) -> Option<Error> {
+    let Target::Reference(reference) = target else { return None };
+    let layout = &tensor.descriptor().layout;
+    let is_other = is_here(reference, sidecar) && !reference.describes(layout);
+    is_other.then(|| reference.mismatch(layout).into())
 }
 
 fn is_here(reference: &Reference, sidecar: &Sidecar) -> bool {

@@ -118,10 +118,12 @@ fn connections_that_say_nothing_take_the_place_of_no_session() {
     let options = SidecarOptions::default().admin().set("limits.sessions", 4).set("limits.strangers", 64);
     let sidecar = Sidecar::with(options);
     let mut silent: Vec<_> = (0..12).map(|_| RawSession::connect(&sidecar)).collect();
-    for oldest in &mut silent[..8] {
-        oldest.wait_until_cut();
-    }
     let known: Vec<_> = (0..4).map(|_| RawSession::begin(&sidecar)).collect();
+    // Whoever speaks up late finds the places taken, and is told so.
+    let hello = v1::SessionHello { version: frame::SESSION_VERSION, client: String::new() };
+    let refused = silent[3].call::<v1::SessionWelcome>(SessionKind::Hello, &hello).unwrap_err();
+    assert!(refused.message.contains("4 sessions are open already"), "{refused:?}");
+    silent[3].wait_until_cut();
     // Now there are as many sessions as may be, and it is they who are told so.
     let mut more = RawSession::connect(&sidecar);
     let (header, body) = more.next_frame().unwrap();

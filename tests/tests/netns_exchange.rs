@@ -600,6 +600,26 @@ fn what_one_end_requires_is_in_the_routes_and_refusals_of_the_other_too() {
 }
 
 #[test]
+fn one_end_that_requires_encryption_gets_it_where_the_other_allows_plain_lanes() {
+    let mixed = |host, options: SidecarOptions| match host {
+        0 => options.set("encryption", "none").set("transports", "tcp"),
+        _ => options.set("require", "encrypted"),
+    };
+    let peers = Peers::start(2, mixed);
+    for (owner, reader, seed) in [(1, 0, 22), (0, 1, 23)] {
+        let (stored, data) = put(&peers.client(owner), seed, 16 * MI);
+        let tensor = peers.client(reader).acquire(stored.reference(), &ALL).unwrap();
+        assert!(tensor.to_vec() == data && tensor.moved().transport == Some(Transport::Tcp));
+        // The same is said of a call that wants more than both do.
+        let refused =
+            failure(peers.client(reader).acquire(stored.reference(), &ALL.require(Require::SAME_NODE)));
+        assert!(!refused.message.contains("every route of"), "{}", refused.message);
+        drop((tensor, stored));
+    }
+    peers.assert_all_free();
+}
+
+#[test]
 fn idle_copies_make_room_for_new_ones_and_go_by_themselves() {
     let small = |_, options: SidecarOptions| {
         options.set("arena.size", "64Mi").set("arena.segment", "16Mi").set("gc.copyIdle", "1h")

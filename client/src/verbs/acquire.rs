@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::moved::Moved;
 use crate::segments::Segment;
-use crate::target::{AcquireOptions, Target, as_said};
+use crate::target::{AcquireOptions, Target, not_as_said};
 use crate::tensor::{Lease, Parts, Tensor};
 use crate::wait::Wait;
 use crate::wire;
@@ -162,12 +162,18 @@ impl<'a> Acquiring<'a> {
         wait.follows(&self.wait);
         let reply: Result<encoded::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
         self.wait.follows(&wait);
-        let tensors = adopt(&self.connection, wire::counted(reply?.results, targets.len()))?;
+        let mut tensors = adopt(&self.connection, wire::counted(reply?.results, targets.len()))?;
         if self.options.selection != Selection::All {
             return Ok(tensors);
         }
         let sidecar = self.connection.sidecar();
-        Ok(targets.iter().zip(tensors).map(|(target, tensor)| as_said(target, sidecar, tensor)).collect())
+        for (target, outcome) in targets.iter().zip(&mut tensors) {
+            let wrong = outcome.as_ref().ok().and_then(|tensor| not_as_said(target, sidecar, tensor));
+            if let Some(error) = wrong {
+                *outcome = Err(error);
+            }
+        }
+        Ok(tensors)
     }
 
     /// What one request brings; two of half the size where the reply would be too long, as with very much metadata.

@@ -2692,7 +2692,7 @@ pub struct Offer {
     /// The transports that it has probed by doing.
     #[prost(message, repeated, tag = "2")]
     pub transports: ::prost::alloc::vec::Vec<TransportOffer>,
-    /// What every route to it must be, whoever asks: what its own setting require says. The peer holds to it itself; said here, so that
+    /// What every route from and to it must be, whoever asks: what its own setting require says. The peer holds to it itself; said here, so that
     /// the other end chooses and explains by it.
     #[prost(message, optional, tag = "3")]
     pub require: ::core::option::Option<Require>,

@@ -139,9 +139,12 @@ impl Pair<'_> {
     }
 
     fn unwanted(&self, transport: Transport) -> Option<Why> {
-        // What either of the two insists on holds for both of them.
-        let require = self.what.require.and(self.ours.require).and(self.theirs.require);
-        if require.zero_copy && !self.is_zero_copy(transport) {
+        // What either of the two insists on of every route holds for both of them. That rows are packed is no matter of the route.
+        let of_routes = self.ours.require.and(self.theirs.require);
+        let require = self.what.require.and(of_routes);
+        if self.what.require.zero_copy && !self.is_zero_copy(transport)
+            || of_routes.zero_copy && !self.is_mapped(transport)
+        {
             return Some(Why::NotZeroCopy);
         }
         if require.same_node && !transport.stays_on_node() {
@@ -153,17 +156,25 @@ impl Pair<'_> {
     /// A row list is packed into a new block everywhere. A sidecar hands GPU memory on without a copy only by
     /// `cuda_ipc`.
     fn is_zero_copy(&self, transport: Transport) -> bool {
-        let mapped = match transport {
+        self.is_mapped(transport) && self.what.selection != SelectionKind::Rows
+    }
+
+    fn is_mapped(&self, transport: Transport) -> bool {
+        match transport {
             Transport::Local | Transport::Shm => self.what.device.is_host(),
             Transport::CudaIpc => true,
             Transport::Tcp | Transport::Quic => false,
-        };
-        mapped && self.what.selection != SelectionKind::Rows
+        }
     }
 
     fn is_encrypted(&self, transport: Transport) -> bool {
         match transport {
-            Transport::Tcp => self.policy.encryption == Encryption::Tls,
+            // Lanes are plain only where neither end insists on the contrary.
+            Transport::Tcp => {
+                self.policy.encryption == Encryption::Tls
+                    || self.ours.require.encrypted
+                    || self.theirs.require.encrypted
+            }
             Transport::Local | Transport::Shm | Transport::CudaIpc | Transport::Quic => true,
         }
     }

@@ -223,6 +223,19 @@ fn what_one_of_two_peers_requires_holds_for_both() {
 }
 
 #[test]
+fn one_that_requires_encryption_makes_the_lanes_of_a_pair_encrypted_whatever_the_other_allows() {
+    let plain = Policy { encryption: Encryption::None, ..open() };
+    let (a, b) = (offer("a", "n1"), Offer { require: Require::ENCRYPTED, ..offer("b", "n2") });
+    for (ours, theirs) in [(&a, &b), (&b, &a)] {
+        let route = negotiate(ours, theirs, &What::default(), &plain, &Measured::default()).unwrap();
+        assert_eq!(route.transport, Transport::Tcp);
+    }
+    let what = What { require: Require::ENCRYPTED, ..What::default() };
+    let route = negotiate(&a, &offer("c", "n2"), &what, &plain, &Measured::default()).unwrap();
+    assert_eq!(route.transport, Transport::Quic, "the two would speak in the clear");
+}
+
+#[test]
 fn a_slower_network_says_so_and_a_policy_ends_the_question() {
     let measured = speeds(1.0, 2.0, None);
     assert_eq!(
@@ -315,8 +328,7 @@ fn what_was_measured_stands_beside_its_transport() {
 fn arbitrary_offer() -> impl Strategy<Value = Offer> {
     let transports = prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 5);
     let node = prop::option::of(prop::sample::select(vec!["n1", "n2"]));
-    let gpu =
-        (any::<bool>(), prop::sample::select(vec![Require::NONE, Require::SAME_NODE, Require::ZERO_COPY]));
+    let gpu = (any::<bool>(), arbitrary_require());
     (prop::sample::select(vec!["a", "b"]), 0u128..2, 0u16..3, 0u16..3, transports, node, gpu).prop_map(
         |(peer, incarnation, min, span, transports, node, (gpu, require))| Offer {
             peer: PeerName::new(peer).unwrap(),
@@ -348,6 +360,14 @@ fn network() -> impl Strategy<Value = Option<Transport>> {
     prop::option::of(prop::sample::select(vec![Transport::Tcp, Transport::Quic]))
 }
 
+fn arbitrary_require() -> impl Strategy<Value = Require> {
+    any::<(bool, bool, bool)>().prop_map(|(zero_copy, same_node, encrypted)| Require {
+        zero_copy,
+        same_node,
+        encrypted,
+    })
+}
+
 fn arbitrary_what() -> impl Strategy<Value = What> {
     let device = prop_oneof![
         Just(Device::Host),
@@ -356,12 +376,7 @@ fn arbitrary_what() -> impl Strategy<Value = What> {
     ];
     let selection =
         prop::sample::select(vec![SelectionKind::All, SelectionKind::Ranges, SelectionKind::Rows]);
-    let require = any::<(bool, bool, bool)>().prop_map(|(zero_copy, same_node, encrypted)| Require {
-        zero_copy,
-        same_node,
-        encrypted,
-    });
-    (device, selection, require).prop_map(|(device, selection, require)| What {
+    (device, selection, arbitrary_require()).prop_map(|(device, selection, require)| What {
         bytes: 1,
         device,
         selection,
@@ -416,11 +431,12 @@ proptest! {
                 let transport = route.transport;
                 prop_assert!(ours.transport(transport).is_some() && theirs.transport(transport).is_some());
                 prop_assert!(policy.allow.contains(transport) && !measured.cooling.contains(transport));
-                let require = what.require.and(ours.require).and(theirs.require);
-                prop_assert!(!require.zero_copy || route.zero_copy);
-                prop_assert!(!require.same_node || transport.stays_on_node());
+                let of_routes = ours.require.and(theirs.require);
+                prop_assert!(!what.require.zero_copy || route.zero_copy);
+                prop_assert!(!of_routes.zero_copy || !matches!(transport, Transport::Tcp | Transport::Quic));
+                prop_assert!(!what.require.and(of_routes).same_node || transport.stays_on_node());
                 let plain = transport == Transport::Tcp && policy.encryption == Encryption::None;
-                prop_assert!(!what.require.encrypted || !plain);
+                prop_assert!(!what.require.encrypted || of_routes.encrypted || !plain);
                 prop_assert!(route.refusals.iter().all(|refusal| refusal.transport != transport));
                 let shared = transport == Transport::Shm && measured.same_node != SameNode::Proven;
                 prop_assert!(!shared);

@@ -9,7 +9,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
     Candidate, Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Transport, TransportSet,
-    What,
+    What, Why,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
@@ -126,8 +126,16 @@ impl Exchange {
         let theirs = self.peers.get().and_then(|p| p.offer(peer));
         // Before the first Hello it is assumed to speak what we do, wherever the directory says that it listens.
         let theirs = theirs.unwrap_or_else(|| {
-            Arc::new(Offer { peer: peer.clone(), incarnation, ..self.own_offer(&[peer.to_string()]) })
+            let own = self.own_offer(&[peer.to_string()]);
+            Arc::new(Offer { peer: peer.clone(), incarnation, require: Require::NONE, ..own })
         });
+        // What it required when it was last heard may be over. It holds to it itself.
+        let is_heard = self.peers.get().is_some_and(|peers| peers.is_connected(peer));
+        let theirs = if is_heard || theirs.require == Require::NONE {
+            theirs
+        } else {
+            Arc::new(Offer { require: Require::NONE, ..(*theirs).clone() })
+        };
         let routes = &self.settings.routes;
         let mut policy = routes.policy();
         let measured =
@@ -158,14 +166,16 @@ impl Exchange {
         evidence.route(&what).map(drop).map_err(|none| self.no_route(none, &evidence.theirs))
     }
 
-    /// With the name of the setting, and whose it is, where it is not the call alone that wants too much.
+    /// With the name of the setting that speaks against a route, and whose it is.
     fn no_route(&self, none: NoRoute, theirs: &Offer) -> Failure {
+        let missed: Vec<Why> = none.refusals.iter().map(|refusal| refusal.why).collect();
         let mut failure = Failure::from(none);
         if failure.reason != Reason::RequirementNotMet {
             return failure;
         }
         let insist = [(&self.me().peer, self.settings.routes.require), (&theirs.peer, theirs.require)];
-        for (peer, required) in insist.into_iter().filter(|(_, required)| *required != Require::NONE) {
+        for (peer, required) in insist.into_iter().filter(|(_, required)| speaks_against(*required, &missed))
+        {
             let hint = format!(
                 "; every route of {peer} must be {required} (the setting require, from its exchange or the annotation \
                  tensorlane.dev/require)"
@@ -184,6 +194,13 @@ impl Exchange {
     pub fn own_offer(&self, addresses: &[String]) -> Offer {
         own_offer(self.me(), &self.settings.routes, addresses)
     }
+}
+
+/// Whether one of these refusals is for what is required here.
+fn speaks_against(required: Require, missed: &[Why]) -> bool {
+    required.zero_copy && missed.contains(&Why::NotZeroCopy)
+        || required.same_node && missed.contains(&Why::NotSameNode)
+        || required.encrypted && missed.contains(&Why::NotEncrypted)
 }
 
 /// What a call wants of the way to a peer, where no way has it.

@@ -208,6 +208,11 @@ impl Link {
         }
     }
 
+    /// Whether it is the connection of its peer still.
+    pub(super) fn is_present(&self) -> bool {
+        self.peer.state.lock().link.as_ref().is_some_and(|present| present.id == self.id)
+    }
+
     /// The peer in the life that this connection leads to.
     pub(super) fn key(&self) -> PeerKey {
         PeerKey { name: self.peer.name.clone(), incarnation: self.incarnation }

@@ -106,7 +106,7 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
         let failure = if state.link.is_some() {
             let message = match over.came_of() {
                 Some((came, of)) => format!(
-                    "{came} of {of} bytes had come from {} after {limit}: let the call have a longer deadline",
+                    "{came} of {of} bytes of a tensor of {} had come after {limit}: let the call have a longer deadline",
                     peer.name
                 ),
                 None => format!("{} did not answer within {limit}", peer.name),

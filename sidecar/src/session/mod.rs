@@ -194,17 +194,17 @@ impl Shared {
         if self.stopping.load(Ordering::Acquire) {
             return;
         }
-        let count = |standing| open.values().filter(|session| session.standing == standing).count();
-        let (known, strangers) = (count(Standing::Known), count(Standing::Stranger));
         let SessionSettings { sessions_max, strangers_max, .. } = self.settings;
-        // Whoever says nothing takes no session's place, and those that are shown out are gone in a moment; but not if they come
-        // faster than their threads end.
-        if known >= sessions_max || count(Standing::ShownOut) > strangers_max {
+        let known = count(&open, Standing::Known);
+        // Whoever says nothing takes no session's place. Those that are shown out are gone in a moment, but not if they come faster
+        // than their threads end.
+        if known >= sessions_max || count(&open, Standing::ShownOut) > strangers_max {
             drop(open);
             self.metrics.session_refused();
-            return refuse(&socket, known, sessions_max);
+            // The call of the first frame, which need not have come.
+            return refuse(&socket, 1, known, sessions_max);
         }
-        if strangers >= strangers_max || known + strangers >= sessions_max {
+        if count(&open, Standing::Stranger) >= strangers_max {
             self.show_out_oldest(&mut open);
         }
         open.insert(id, Open { socket: end, standing: Standing::Stranger, thread: None });
@@ -251,6 +251,22 @@ impl Shared {
         }
     }
 
+    /// One that has said Hello becomes a session.
+    ///
+    /// # Errors
+    /// There are as many as may be, so many; or it was shown out before that was read.
+    fn takes_a_place(&self, id: SessionId) -> Result<(), usize> {
+        let mut open = self.open.lock();
+        let known = count(&open, Standing::Known);
+        match open.get_mut(&id) {
+            Some(session) if session.standing == Standing::Stranger && known < self.settings.sessions_max => {
+                session.standing = Standing::Known;
+                Ok(())
+            }
+            _ => Err(known),
+        }
+    }
+
     fn serve(self: &Arc<Self>, id: SessionId, socket: UnixStream) -> Result<(), ReadError> {
         let mut reader = FrameReader::of_stranger(Instant::now() + HELLO_DEADLINE);
         let (header, body) = reader.next(&socket)?;
@@ -259,8 +275,10 @@ impl Shared {
             return Err(frame::FrameError::Malformed(header.kind).into());
         }
         reader.trust();
-        if let Some(session) = self.open.lock().get_mut(&id) {
-            session.standing = Standing::Known;
+        if let Err(known) = self.takes_a_place(id) {
+            self.metrics.session_refused();
+            refuse(&socket, header.call, known, self.settings.sessions_max);
+            return Ok(());
         }
         let (read_end, write_end) = passing::pipe()?;
         rustix::io::ioctl_fionbio(&write_end, true).map_err(io::Error::from)?;
@@ -328,7 +346,12 @@ impl Shared {
 }
 
 /// Says why, in the form of a reply to the Hello that is on its way.
-fn refuse(socket: &UnixStream, open: usize, most: usize) {
+/// How many stand so.
+fn count(open: &HashMap<SessionId, Open>, standing: Standing) -> usize {
+    open.values().filter(|session| session.standing == standing).count()
+}
+
+fn refuse(socket: &UnixStream, call: u64, open: usize, most: usize) {
     let message = if open >= most {
         format!("{open} sessions are open already; close some, or raise limits.sessions")
     } else {
@@ -336,7 +359,7 @@ fn refuse(socket: &UnixStream, open: usize, most: usize) {
             .into()
     };
     let failure = Failure::new(Reason::SessionLimit, message);
-    let frame = frame::encode(SessionKind::Hello.into(), REPLY | FAILED, 1, &v1::Failure::from(&failure));
+    let frame = frame::encode(SessionKind::Hello.into(), REPLY | FAILED, call, &v1::Failure::from(&failure));
     // Whoever does not read this sees the end of the connection instead.
     let _ = rustix::net::send(
         socket,

@@ -219,9 +219,9 @@ impl Goodput {
     fn at_most(&mut self, transport: Transport, bound: f64) {
         let tried = transport != self.in_use;
         let Some(one) = self.of(transport) else { return };
-        let before = one.rate;
-        match before {
-            Some(before) => one.rate = Some(before.min(bound)),
+        let before = one.rate.or(one.bound);
+        match one.rate {
+            Some(rate) => one.rate = Some(rate.min(bound)),
             None => one.bound = Some(one.bound.map_or(bound, |lowest| lowest.min(bound))),
         }
         if !tried && before.is_none_or(|before| bound < before * SLUMP) {
@@ -246,11 +246,11 @@ impl Goodput {
 
     /// The faster one is in use from now on, if it is clearly faster.
     fn settle(&mut self, tried: bool) {
-        let rate = |transport| {
-            let one = if transport == Transport::Quic { &self.quic } else { &self.tcp };
-            one.rate.or(one.bound)
-        };
-        let (mine, its) = (rate(self.in_use), rate(other(self.in_use)));
+        let one = |transport| if transport == Transport::Quic { &self.quic } else { &self.tcp };
+        let (mine, its) = (one(self.in_use), one(other(self.in_use)));
+        // A bound is held against what was measured; against nothing but another bound where neither has brought anything.
+        let its = its.rate.or(its.bound.filter(|_| mine.rate.is_none() && mine.bound.is_some()));
+        let mine = mine.rate.or(mine.bound);
         let advantage = 1.0 + f64::from(GOODPUT_ADVANTAGE_PERCENT) / 100.0;
         match (mine, its) {
             (Some(mine), Some(its)) if its > mine * advantage => self.use_instead(),

@@ -138,8 +138,7 @@ impl Trunk {
         self.live().is_some()
     }
 
-    /// Whether it should be asked for, though nobody waits for it: once in a while. Says then whether it was asked for before, and has
-    /// not come.
+    /// Whether it should be asked for, though nobody waits for it: once in a while.
     pub(in crate::peer) fn is_to_be_asked_for(&self, now: Instant) -> Option<InVain> {
         let mut state = self.state.lock();
         let before = state.asked;

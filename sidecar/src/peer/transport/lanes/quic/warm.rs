@@ -9,6 +9,7 @@ use tensorlane_proto::generated as v1;
 
 use super::super::Lanes;
 use super::trunk::InVain;
+use crate::peer::connect::Refused;
 use crate::peer::link::Link;
 use crate::peer::shared::Shared;
 
@@ -26,7 +27,8 @@ impl Lanes {
                 warm(&shared, &link);
             } else {
                 if in_vain {
-                    does_not_come_up(&link, "the other end was asked to make it");
+                    does_not_come_up(&link, "the other end was asked to make it, and none came");
+                    return false;
                 }
                 let nothing = v1::Lanes { missing: Vec::new(), way: v1::Way::Quic.into() };
                 link.submit(frame::encode(PeerKind::Lanes.into(), 0, 0, &nothing));
@@ -52,8 +54,13 @@ fn warm(shared: &Arc<Shared>, link: &Arc<Link>) {
         let Some(lanes) = dialed.ways.quic() else { return };
         let Some(trunk) = lanes.trunk() else { return };
         let until = Instant::now() + on_thread.config.handshake;
-        if let Err(refused) = trunk.connection(&on_thread, &dialed, lanes, until) {
-            does_not_come_up(&dialed, &refused.to_string());
+        match trunk.connection(&on_thread, &dialed, lanes, until) {
+            Ok(_) => {}
+            // The control connection ended meanwhile, or the other end does not know it: that says nothing of QUIC.
+            Err(refused) if matches!(refused, Refused::Lane(_)) || !dialed.is_present() => {
+                tracing::debug!(peer = %dialed.peer.name, %refused, "no QUIC connection");
+            }
+            Err(refused) => does_not_come_up(&dialed, &refused.to_string()),
         }
     });
 }
