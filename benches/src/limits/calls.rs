@@ -123,6 +123,14 @@ fn ask_tls(address: SocketAddr) -> Result<()> {
     socket.set_nodelay(true)?;
     let name = ServerName::try_from("limit").context("a name")?;
     let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(tls::client_config()?), name)?, socket);
+    call_and_time(|question, room| {
+        stream.write_all(question)?;
+        Ok(stream.read_exact(room)?)
+    })
+}
+
+/// Makes as many calls as are asked for, one after the other, and tells what each took.
+fn call_and_time(mut call: impl FnMut(&[u8], &mut [u8]) -> Result<()>) -> Result<()> {
     let mut room = Vec::new();
     worker::say(&true)?;
     worker::serve(|(count, answer): (usize, u64)| {
@@ -130,8 +138,7 @@ fn ask_tls(address: SocketAddr) -> Result<()> {
         let mut took = Vec::with_capacity(count);
         for _ in 0..count {
             let begun = Instant::now();
-            stream.write_all(&question(answer))?;
-            stream.read_exact(&mut room)?;
+            call(&question(answer), &mut room)?;
             took.push(begun.elapsed().as_secs_f64() * 1e6);
         }
         Ok(took)
@@ -167,19 +174,10 @@ fn ask_quic(address: SocketAddr) -> Result<()> {
     let connection =
         runtime.block_on(async { anyhow::Ok(endpoint.connect_with(client, address, "limit")?.await?) })?;
     let (mut send, mut receive) = runtime.block_on(connection.open_bi())?;
-    let mut room = Vec::new();
-    worker::say(&true)?;
-    worker::serve(|(count, answer): (usize, u64)| {
-        room.resize(usize::try_from(answer)?, 0);
-        let mut took = Vec::with_capacity(count);
-        for _ in 0..count {
-            let begun = Instant::now();
-            runtime.block_on(async {
-                send.write_all(&question(answer)).await?;
-                anyhow::Ok(receive.read_exact(&mut room).await?)
-            })?;
-            took.push(begun.elapsed().as_secs_f64() * 1e6);
-        }
-        Ok(took)
+    call_and_time(|question, room| {
+        runtime.block_on(async {
+            send.write_all(question).await?;
+            Ok(receive.read_exact(room).await?)
+        })
     })
 }

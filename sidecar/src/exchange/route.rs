@@ -130,8 +130,8 @@ impl Exchange {
             Arc::new(Offer { peer: peer.clone(), incarnation, require: Require::NONE, ..own })
         });
         // What it required when it was last heard may be over. It holds to it itself.
-        let is_heard = self.peers.get().is_some_and(|peers| peers.is_connected(peer));
-        let theirs = if is_heard || theirs.require == Require::NONE {
+        let is_heard = || self.peers.get().is_some_and(|peers| peers.is_connected(peer));
+        let theirs = if theirs.require == Require::NONE || is_heard() {
             theirs
         } else {
             Arc::new(Offer { require: Require::NONE, ..(*theirs).clone() })
