@@ -25,8 +25,8 @@ pub const SESSION_VERSION: u32 = 2;
 pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
-/// since 6 maps are asked for at the node's socket.
-pub const PEER_VERSION: u32 = 6;
+/// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too.
+pub const PEER_VERSION: u32 = 7;
 /// Most holders that are told in one frame.
 pub const HOLDERS_MAX: usize = 4;
 /// Most holders that a reader names as lost.
@@ -36,6 +36,8 @@ pub const LOST_MAX: usize = 16;
 pub const HOLDERS_TRIED: usize = 2;
 /// Most lanes of a pair of peers in each direction. Each costs a thread and up to half a MiB at both ends.
 pub const LANES_MAX: usize = 8;
+/// What a stream of QUIC says in the place of its number that carries calls and is no lane.
+pub const CALLS_STREAM: u32 = LANES_MAX as u32;
 /// Most bytes of one answer on a lane. A lane that breaks loses at most two of them.
 pub const PIECE_BYTES_MAX: u32 = 4 << 20;
 /// Longest body on a session socket. Costs that much memory a session at most: a batch of 65,536 small items fits.

@@ -9,7 +9,7 @@ use prometheus::IntCounter;
 use crate::exchange::Exchange;
 use crate::metrics::label::{
     AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
-    NodeEvent, NodeRefusal, OrphanEnd, PeerCut, PeerState, Wait, Way,
+    NodeEvent, NodeRefusal, OrphanEnd, PeerCut, PeerState, QuicCall, Wait, Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::peer::{Counters, Peers};
@@ -140,6 +140,9 @@ fn show_lanes(metrics: &Metrics, counters: &Counters) {
     }
     for dialed in Dialed::ALL {
         catch_up(metrics.peers.quic_connections.at((*dialed,)), counters.quic_opened.count(dialed.as_str()));
+    }
+    for outcome in QuicCall::ALL {
+        catch_up(metrics.peers.quic_calls.at((*outcome,)), counters.quic_calls.count(outcome.as_str()));
     }
     catch_up(&metrics.peers.quic_migrations, counters.quic_migrations.load(Ordering::Relaxed));
     for reason in FallBack::ALL {

@@ -17,7 +17,6 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
-use tensorlane_proto::negotiate::Transport;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Selection;
 use tensorlane_proto::wire;
@@ -27,7 +26,7 @@ use super::acquire::Terms;
 use super::arrive::Arrival;
 use super::fetch::{Fetch, Waiting};
 use super::transfer::{Came, landing};
-use crate::peer::Paths;
+use crate::peer::{CameSmall, Paths, Way};
 use crate::store::{Copied, Wish};
 
 /// Tensor bytes of one frame of small ones: under the limit of a frame by a wide margin for the descriptors, and few enough
@@ -105,7 +104,10 @@ impl Exchange {
         let begun = Instant::now();
         // Others may have come to wait for some of them: they go on until their deadline.
         peers.pull_small(&peer, Some(incarnation), asked, deadline, move |outcome| match outcome {
-            Ok(all) => exchange.small_arrived(many, all, begun.elapsed().as_secs_f64()),
+            Ok(CameSmall { tensors, way }) => {
+                let how = How { way, seconds: begun.elapsed().as_secs_f64() };
+                exchange.small_arrived(many, tensors, how);
+            }
             Err(failure) => exchange.none_arrives(many, &failure),
         });
     }
@@ -116,11 +118,11 @@ impl Exchange {
 
     /// Each goes where it is waited for. Descriptors may be larger than what they describe: what found no place in the
     /// answer is asked for again, as long as every answer brings something.
-    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<PulledSmall>, seconds: f64) {
+    fn small_arrived(self: &Arc<Self>, many: Many, all: Vec<PulledSmall>, how: How) {
         let Many { firsts, .. } = many;
         let some_came = !all.iter().all(found_no_place);
         let (mut again, mut landed) = (Vec::new(), Vec::with_capacity(all.len()));
-        let mut alike = Likeness { seconds, ..Likeness::default() };
+        let mut alike = Likeness::of(how);
         let mut all = all.into_iter();
         for first in firsts {
             let small = all.next().unwrap_or_default();
@@ -133,7 +135,7 @@ impl Exchange {
                     Ok(arrival) => landed.push(Arrival { first: Some(first), ..arrival }),
                     Err(failure) => self.small_fails(first, &failure),
                 },
-                None => self.small_waits(first, small, seconds),
+                None => self.small_waits(first, small, how),
             }
         }
         self.all_arrived(landed);
@@ -143,7 +145,7 @@ impl Exchange {
     }
 
     /// There is no room for a small tensor that is here already: it waits on a worker.
-    fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, seconds: f64) {
+    fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, how: How) {
         let (reference, terms) = (first.fetch.reference.clone(), Arc::clone(&first.fetch.terms));
         let after = Arc::clone(self);
         let done = move |outcome: Result<Arrival, Failure>| match outcome {
@@ -161,7 +163,7 @@ impl Exchange {
                 cancel: &caller.cancel,
             };
             let block = exchange.store.room(&wish)?;
-            exchange.small_into(&reference, small, block, &mut Likeness { seconds, ..Likeness::default() })
+            exchange.small_into(&reference, small, block, &mut Likeness::of(how))
         });
     }
 
@@ -187,10 +189,16 @@ impl Exchange {
     }
 }
 
-/// What the small tensor before was, of those that came together: most are like it.
-#[derive(Default)]
-struct Likeness {
+/// How small tensors came together.
+#[derive(Debug, Clone, Copy)]
+struct How {
+    way: Way,
     seconds: f64,
+}
+
+/// What the small tensor before was, of those that came together: most are like it.
+struct Likeness {
+    how: How,
     described: Alike<(Descriptor, Bytes)>,
     came: Option<(u64, Arc<Came>)>,
 }
@@ -243,6 +251,10 @@ impl Many {
 // === impl Likeness ===
 
 impl Likeness {
+    fn of(how: How) -> Self {
+        Self { how, described: Alike::default(), came: None }
+    }
+
     /// A descriptor, and how we encode it ourselves.
     fn descriptor(&mut self, sent: Bytes) -> Result<(Descriptor, Bytes), Failure> {
         self.described.read(sent, |sent| {
@@ -260,8 +272,8 @@ impl Likeness {
         match &self.came {
             Some((known, came)) if *known == bytes => Arc::clone(came),
             _ => {
-                let paths = Paths::stream(bytes);
-                let (transport, seconds) = (Transport::Tcp, self.seconds);
+                let How { way, seconds } = self.how;
+                let (paths, transport) = (Paths::one(way, bytes), way.transport());
                 let came = Arc::new(Came { transport, seconds, instead_of: None, paths });
                 self.came = Some((bytes, Arc::clone(&came)));
                 came

@@ -11,7 +11,7 @@ use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
     HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PeerCut, PeerState,
-    SessionCut, Verb, Wait, Way,
+    QuicCall, SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -109,6 +109,8 @@ pub struct Peers {
     pub lost_holders: Counters<(HolderLost,)>,
     /// QUIC connections that came up, by who dialed.
     pub quic_connections: Counters<(Dialed,)>,
+    /// Calls for small tensors on QUIC, by what became of them.
+    pub quic_calls: Counters<(QuicCall,)>,
     /// QUIC connections that went on from another address.
     pub quic_migrations: IntCounter,
     /// Bytes that may be under way on QUIC connections.
@@ -429,6 +431,11 @@ impl Peers {
                 "peer_quic_connections_total",
                 &["dialed"],
                 "QUIC connections that came up, by who dialed. Not counted: the streams of them, which are lanes.",
+            )?,
+            quic_calls: make.all_counters(
+                "peer_quic_calls_total",
+                &["outcome"],
+                "Calls for small tensors that were asked on QUIC: answered there, or asked again on the control connection. Not counted: those that were asked there in the first place.",
             )?,
             quic_migrations: make.counter(
                 "peer_quic_migrations_total",

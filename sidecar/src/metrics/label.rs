@@ -356,6 +356,14 @@ labels! {
         Them = "them",
     }
 
+    /// What became of a call that was asked on QUIC.
+    QuicCall {
+        /// It was answered there.
+        Answered = "answered",
+        /// The stream ended, and it was asked again on the control connection.
+        Again = "again",
+    }
+
     /// What became of memory of other pods of the node, or of a peer there.
     NodeEvent {
         /// A peer was met at the node's socket.

@@ -27,7 +27,7 @@ pub type PullDone = Box<dyn FnOnce(Result<Pulled, PullFailed>) + Send>;
 /// Takes the outcome of a map. Runs on a reader thread: must not block.
 pub type MapDone = Box<dyn FnOnce(Result<Mapped, MapFailed>) + Send>;
 /// Takes the outcome of a pull of small tensors. Runs on a reader thread: must not block.
-pub type SmallDone = Box<dyn FnOnce(Result<Vec<PulledSmall>, Failure>) + Send>;
+pub type SmallDone = Box<dyn FnOnce(Result<CameSmall, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
 pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 
@@ -126,16 +126,29 @@ pub(super) struct MapCall {
     pub(super) done: Option<MapDone>,
 }
 
+/// Small tensors that were asked for together.
+pub(super) struct SmallCall {
+    pub(super) asked: v1::PullMany,
+    /// The stream of QUIC on which that was; none: the control connection.
+    pub(super) on_quic: Option<u64>,
+    pub(super) done: Option<SmallDone>,
+}
+
+/// Small tensors that came together.
+pub struct CameSmall {
+    /// Each with its outcome, in the order in which they were asked for.
+    pub tensors: Vec<PulledSmall>,
+    /// How: on the control connection, or on QUIC.
+    pub way: Way,
+}
+
 /// What was asked.
 pub(super) enum Kind {
     Pull(Box<PullCall>),
     /// Bytes of a pull, from a holder that is not the owner.
     Aid(Box<AidCall>),
     Map(Box<MapCall>),
-    Small {
-        asked: v1::PullMany,
-        done: Option<SmallDone>,
-    },
+    Small(SmallCall),
     Inquire {
         message: v1::Inquire,
         done: Option<InquireDone>,
@@ -196,7 +209,7 @@ impl Call {
                 let message = v1::Pull { id: map.id, bytes: map.bytes, way, owner, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
-            Kind::Small { asked, .. } => frame::encode(PeerKind::PullMany.into(), 0, self.number, asked),
+            Kind::Small(small) => frame::encode(PeerKind::PullMany.into(), 0, self.number, &small.asked),
             Kind::Inquire { message, .. } => frame::encode(PeerKind::Inquire.into(), 0, self.number, message),
         }
     }
@@ -217,7 +230,7 @@ impl Call {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
             Kind::Aid(aid) => aid.opened,
             Kind::Map(map) => map.opened,
-            Kind::Small { .. } | Kind::Inquire { .. } => false,
+            Kind::Small(_) | Kind::Inquire { .. } => false,
         }
     }
 
@@ -259,6 +272,14 @@ impl Call {
         }
     }
 
+    /// The stream of QUIC that it was asked on.
+    pub(super) fn on_quic(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Small(small) => small.on_quic,
+            _ => None,
+        }
+    }
+
     /// Whether it is of no use on another connection: the tensor can be had elsewhere at once.
     pub(super) fn ends_with_link(&self) -> bool {
         matches!(self.kind, Kind::Aid(_)) || self.is_for_neighbour()
@@ -269,7 +290,7 @@ impl Call {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
             Kind::Inquire { message, .. } => message.copies,
-            Kind::Pull(_) | Kind::Aid(_) | Kind::Small { .. } => false,
+            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) => false,
         }
     }
 
@@ -292,7 +313,7 @@ impl Call {
             Kind::Pull(pull) => pull.way,
             Kind::Aid(aid) => aid.way,
             Kind::Map(_) => Way::Shm,
-            Kind::Small { .. } | Kind::Inquire { .. } => Way::Stream,
+            Kind::Small(_) | Kind::Inquire { .. } => Way::Stream,
         }
     }
 
@@ -319,7 +340,7 @@ impl Call {
     pub(super) fn answer(&self) -> PeerKind {
         match self.kind {
             Kind::Pull(_) | Kind::Map(_) | Kind::Aid(_) => PeerKind::Pull,
-            Kind::Small { .. } => PeerKind::PullMany,
+            Kind::Small(_) => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
         }
     }
@@ -351,8 +372,8 @@ impl Call {
                 let done = map.done.take()?;
                 Some(Box::new(move || done(Err(MapFailed::Owner(failure)))))
             }
-            Kind::Small { done, .. } => {
-                let done = done.take()?;
+            Kind::Small(small) => {
+                let done = small.done.take()?;
                 Some(Box::new(move || done(Err(failure))))
             }
             Kind::Inquire { done, .. } => {

@@ -27,6 +27,7 @@ use super::record::RecordError;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
 use super::slowest;
+use super::transport::lanes::Lanes;
 use super::transport::shm::{AT_NODE_SINCE, SocketName};
 use super::transport::{Way, Ways};
 
@@ -328,6 +329,13 @@ impl Carrier for Link {
     fn want_no_more(&self, way: Way, call: u64) {
         if let Some(lanes) = self.ways.lanes_of(way) {
             lanes.want_no_more(call);
+        }
+    }
+
+    fn ask_on_quic(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>> {
+        match self.ways.quic().and_then(Lanes::trunk) {
+            Some(trunk) if self.peer.goodput.lock().takes_quic() => trunk.ask(call, frame, deadline),
+            _ => Err(frame),
         }
     }
 

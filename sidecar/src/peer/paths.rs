@@ -122,9 +122,9 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// All bytes came on the control connection.
-    pub fn stream(bytes: u64) -> Self {
-        let ways = vec![Path { way: Way::Stream, bytes, lanes: 0, left: None }];
+    /// All bytes came one way, on no lanes.
+    pub fn one(way: Way, bytes: u64) -> Self {
+        let ways = vec![Path { way, bytes, lanes: 0, left: None }];
         Self { ways, senders: Senders::default() }
     }
 

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use socket2::SockRef;
-use tensorlane_proto::encoded::PulledSmall;
 use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
@@ -16,7 +15,7 @@ use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 use super::api::{
     Keys, Known, LostHolder, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve,
 };
-use super::calls::{InquireDone, Kind, MapCall, MapDone, PullCall, SmallDone};
+use super::calls::{CameSmall, InquireDone, Kind, MapCall, MapDone, PullCall, SmallCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
@@ -211,7 +210,7 @@ impl Peers {
         expected: Option<Incarnation>,
         asked: v1::PullMany,
         deadline: Instant,
-        done: impl FnOnce(Result<Vec<PulledSmall>, Failure>) + Send + 'static,
+        done: impl FnOnce(Result<CameSmall, Failure>) + Send + 'static,
     ) -> CallHandle {
         let done: SmallDone = Box::new(done);
         if asked.ids.len() > ITEMS_MAX {
@@ -219,7 +218,7 @@ impl Peers {
             done(Err(Failure::new(Reason::TooLarge, message)));
             return CallHandle { call: None };
         }
-        self.call(peer, expected, deadline, Kind::Small { asked, done: Some(done) })
+        self.call(peer, expected, deadline, Kind::Small(SmallCall { asked, on_quic: None, done: Some(done) }))
     }
 
     /// Asks what a peer knows of tensors.

@@ -14,7 +14,7 @@ use tensorlane_proto::frame::{self, FAILED, FrameError, Header, LAST, PeerKind, 
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
-use super::calls::{Finish, Head, Kind, Place};
+use super::calls::{CameSmall, Finish, Head, Kind, Place, SmallCall};
 use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::parse::{Body, Flow, Sink};
@@ -45,6 +45,8 @@ struct InChunk {
 pub(super) struct Receiver<'a> {
     shared: &'a Arc<Shared>,
     link: &'a Arc<Link>,
+    /// The stream of QUIC that it comes on; none: the control connection.
+    on_quic: Option<u64>,
     chunk: Option<InChunk>,
 }
 
@@ -70,7 +72,12 @@ fn check_descriptors(message: &PulledMany) -> Result<(), DecodeError> {
 
 impl<'a> Receiver<'a> {
     pub(super) fn new(shared: &'a Arc<Shared>, link: &'a Arc<Link>) -> Self {
-        Self { shared, link, chunk: None }
+        Self { shared, link, on_quic: None, chunk: None }
+    }
+
+    /// For answers that come on a stream of QUIC.
+    pub(super) fn on_quic(self, stream: u64) -> Self {
+        Self { on_quic: Some(stream), ..self }
     }
 
     /// Before the thread waits for the socket: the landing goes back to its call.
@@ -111,7 +118,10 @@ impl<'a> Receiver<'a> {
             return self.sought(header, &body);
         }
         let mut state = self.link.peer.state.lock();
-        if state.answered(header.call, kind, self.link.id).is_none() {
+        let Some(call) = state.answered(header.call, kind, self.link.id) else {
+            return Err(out_of_place(kind));
+        };
+        if call.on_quic() != self.on_quic {
             return Err(out_of_place(kind));
         }
         if header.is_failed() {
@@ -234,15 +244,19 @@ impl<'a> Receiver<'a> {
         check_descriptors(&message).map_err(|_| malformed(header))?;
         let mut state = self.link.peer.state.lock();
         match state.answered(header.call, PeerKind::PullMany, self.link.id).map(|call| &call.kind) {
-            Some(Kind::Small { asked, .. }) if asked.ids.len() == message.tensors.len() => {}
+            Some(Kind::Small(small)) if small.asked.ids.len() == message.tensors.len() => {}
             Some(_) => return Err(malformed(header)),
             None => return Err(out_of_place(PeerKind::PullMany)),
         }
         let (call, mut todo) = state.over(header.call, false);
         drop(state);
         self.count_in(message.tensors.iter().map(|tensor| tensor.data.len() as u64).sum());
-        if let Some(Kind::Small { done: Some(done), .. }) = call.map(|call| call.kind) {
-            todo.finish.push(Box::new(move || done(Ok(message.tensors))));
+        let way = if self.on_quic.is_some() { Way::Quic } else { Way::Stream };
+        if way == Way::Quic {
+            self.shared.counters.quic_calls.add("answered");
+        }
+        if let Some(Kind::Small(SmallCall { done: Some(done), .. })) = call.map(|call| call.kind) {
+            todo.finish.push(Box::new(move || done(Ok(CameSmall { tensors: message.tensors, way }))));
         }
         self.shared.perform(todo);
         Ok(())

@@ -82,6 +82,9 @@ pub(super) trait Carrier {
     fn passes_on(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
+    /// Asks for small tensors on QUIC, and by which stream of it; gives the frame back where they are asked for on the control
+    /// connection.
+    fn ask_on_quic(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>>;
     /// Chooses the way in which the bytes of a call are to come.
     fn choose_way(&self, call: &mut Call);
 }
@@ -355,6 +358,13 @@ impl<L: Carrier> State<L> {
                     map.at_node = true;
                     todo.at_node.push((Arc::clone(&link), number, frame));
                 }
+                Kind::Small(small) => match link.ask_on_quic(number, frame, call.deadline) {
+                    Ok(stream) => small.on_quic = Some(stream),
+                    Err(frame) => {
+                        small.on_quic = None;
+                        todo.frame(&link, frame);
+                    }
+                },
                 _ => todo.frame(&link, frame),
             }
             self.on_link += 1;
@@ -365,6 +375,31 @@ impl<L: Carrier> State<L> {
     /// The call that an answer on this connection belongs to.
     pub(super) fn answered(&mut self, number: u64, kind: PeerKind, link: u64) -> Option<&mut Call> {
         self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link) && call.answer() == kind)
+    }
+
+    /// A stream of QUIC is over on which was asked: what has no answer is asked again on the control connection. How much that is.
+    pub(super) fn leave_quic(&mut self, link: u64, stream: u64) -> (usize, Todo<L>) {
+        let is_on = |call: &&Call| {
+            let on_quic = matches!(&call.kind, Kind::Small(small) if small.on_quic == Some(stream));
+            on_quic && call.sent_on == Some(link)
+        };
+        let mut left: Vec<u64> = self.calls.values().filter(is_on).map(|call| call.number).collect();
+        left.sort_unstable();
+        let (mut again, mut todo) = (0, Todo::default());
+        for number in left {
+            let Some(call) = self.calls.get_mut(&number) else { continue };
+            if call.withdrawn {
+                todo = todo.and(self.over(number, false).1);
+                continue;
+            }
+            let Some(present) = self.link.clone().filter(|present| present.id() == link) else { continue };
+            if let Kind::Small(small) = &mut call.kind {
+                small.on_quic = None;
+            }
+            todo.frame(&present, call.frame());
+            again += 1;
+        }
+        (again, todo)
     }
 
     /// Whether anybody waits for the outcome of a call.
@@ -397,7 +432,7 @@ impl<L: Carrier> State<L> {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
-            Kind::Small { .. } | Kind::Inquire { .. } | Kind::Aid(_) => return,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Aid(_) => return,
         };
         self.end_lease((call.number, id), call.expected, false, todo);
     }

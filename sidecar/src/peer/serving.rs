@@ -435,11 +435,28 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     close(shared, link, call);
 }
 
-fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {
+/// Small tensors that are asked for apart from the control connection: their answer, which the asker waits for.
+pub(super) fn small_apart(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    body: &[u8],
+) -> Result<Gathered, Ended> {
+    let asked = decode(header, body)?;
+    check_many(header, &asked)?;
+    Ok(small_answer(shared, link, header.call, &asked))
+}
+
+fn check_many(header: Header, asked: &v1::PullMany) -> Result<(), Ended> {
     let is_stated = asked.stored.is_empty() || asked.stored.len() == asked.ids.len();
     if asked.ids.len() > ITEMS_MAX || !is_stated {
         return Err(FrameError::Malformed(header.kind).into());
     }
+    Ok(())
+}
+
+fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullMany) -> Result<(), Ended> {
+    check_many(header, &asked)?;
     let call = header.call;
     if !link.outbox.is_late() {
         link.submit_gathered(small_answer(shared, link, call, &asked));

@@ -50,6 +50,10 @@ impl Carrier for End {
         false
     }
 
+    fn ask_on_quic(&self, _: u64, frame: Vec<u8>, _: Instant) -> Result<u64, Vec<u8>> {
+        Err(frame)
+    }
+
     fn passes_on(&self) -> bool {
         false
     }

@@ -30,7 +30,7 @@ mod small;
 
 /// A raw peer: rustls as anyone would use it.
 pub(super) struct Raw {
-    tls: StreamOwned<ClientConnection, TcpStream>,
+    pub(super) tls: StreamOwned<ClientConnection, TcpStream>,
 }
 
 impl Raw {

@@ -11,6 +11,7 @@ mod meter;
 mod node_wire;
 mod proxy;
 mod quic;
+mod quic_calls;
 mod resumed;
 mod rotation;
 mod shm;

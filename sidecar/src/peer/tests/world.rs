@@ -20,10 +20,10 @@ use super::keys;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, Counters, Found, Growth, Holders, Known, KnownPeer, LanesConfig,
-    LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers, PeersConfig,
-    PullFailed, PullOrder, Pulled, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought, Source,
-    TellFound,
+    Aided, Asked, AskedAid, AskedLoan, CameSmall, Counters, Found, Growth, Holders, Known, KnownPeer,
+    LanesConfig, LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers,
+    PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
+    Source, TellFound,
 };
 use crate::sums::Sums;
 use crate::unread::Unread;
@@ -655,6 +655,11 @@ impl One {
     }
 
     pub(crate) fn small(&self, from: &str, ids: &[u64]) -> Result<Vec<PulledSmall>, Failure> {
+        self.came_small(from, ids).map(|came| came.tensors)
+    }
+
+    /// The same, with how they came.
+    pub(crate) fn came_small(&self, from: &str, ids: &[u64]) -> Result<CameSmall, Failure> {
         let (tell, told) = mpsc::channel();
         self.peers.pull_small(&name(from), None, many(ids), Instant::now() + PATIENCE, move |outcome| {
             let _ = tell.send(outcome);

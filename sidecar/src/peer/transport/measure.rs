@@ -56,6 +56,8 @@ pub(in crate::peer) struct Goodput {
     tcp: One,
     quic: One,
     in_use: Transport,
+    /// What the last pull took that was not one to find out more: by what is in use, or by somebody's wish.
+    taken: Transport,
     /// Windows since the other one was tried.
     since: u32,
     /// Windows after which it is.
@@ -89,6 +91,7 @@ impl Default for Goodput {
             tcp: One::default(),
             quic: One::default(),
             in_use: Transport::Tcp,
+            taken: Transport::Tcp,
             since: 0,
             every: TRIAL_EVERY.0,
             tried: 0,
@@ -140,10 +143,17 @@ impl Goodput {
         other(self.in_use)
     }
 
+    /// Whether large pulls take `quic`, and so should small ones.
+    pub(in crate::peer) fn takes_quic(&self) -> bool {
+        self.taken == Transport::Quic
+    }
+
     /// A pull of so many bytes begins.
     pub(in crate::peer) fn began(&mut self, transport: Transport, bytes: u64, now: Instant) -> Begun {
         if transport != self.in_use && self.since >= self.every {
             self.trial.get_or_insert(now);
+        } else {
+            self.taken = transport;
         }
         self.busy.began(transport, bytes, now)
     }
@@ -237,6 +247,9 @@ impl Goodput {
         one.cooling = Some(now + doubled.min(COOLDOWN.1));
         one.failed = one.failed.saturating_add(1);
         (one.rate, one.bound) = (None, None);
+        if self.taken == transport {
+            self.taken = other(transport);
+        }
         if transport == self.in_use {
             self.use_instead();
         } else {
@@ -267,6 +280,7 @@ impl Goodput {
 
     fn use_instead(&mut self) {
         self.in_use = other(self.in_use);
+        self.taken = self.in_use;
         self.begin_anew();
         self.every = TRIAL_EVERY.0;
     }

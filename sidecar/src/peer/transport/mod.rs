@@ -49,7 +49,7 @@ impl Way {
     }
 
     /// The transport that it is part of.
-    pub(super) fn transport(self) -> negotiate::Transport {
+    pub fn transport(self) -> negotiate::Transport {
         match self {
             Self::Stream | Self::Lanes => negotiate::Transport::Tcp,
             Self::Quic => negotiate::Transport::Quic,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, LANES_MAX, PeerKind, REPLY};
+use tensorlane_proto::frame::{self, CALLS_STREAM, CHUNK_BYTES_MAX, LANES_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
 use super::bound::{Bound, Cord};
 use super::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
 use super::plain::PlainWire;
 use super::queued::Queued;
-use super::quic::{Cut, QuicWire, Trunk};
+use super::quic::{Cut, QuicWire, Trunk, calls};
 use super::tls::TlsWire;
 use super::wire::{LaneEnd, TICK, Wire};
 use super::{Carrier, Lanes};
@@ -191,6 +191,9 @@ pub(super) fn arrived_stream(
     let First::Lane(hello) = wire.hear(until)? else {
         return Err(frame::FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
+    if hello.lane == CALLS_STREAM {
+        return calls::arrived(shared, link, connection, (wire, cut), hello.serves);
+    }
     let name = lane_name(hello.lane, hello.serves)?;
     let lanes = link.ways.quic().ok_or(Refused::Lane("its connection has no QUIC"))?;
     let bound = lanes.admit(name, Cord::Stream(cut)).ok_or(Refused::Lane("there is no place for it"))?;

@@ -24,7 +24,7 @@ use crate::peer::source::SourceError;
 /// How long a wire waits for bytes before it looks whether they are still wanted.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// A lane is never taken for failed sooner, however little time a pull has: more than the round trip around the world.
-const PROGRESS_MIN: Duration = Duration::from_millis(500);
+pub(super) const PROGRESS_MIN: Duration = Duration::from_millis(500);
 
 /// Why a lane ended.
 #[derive(Debug, thiserror::Error)]

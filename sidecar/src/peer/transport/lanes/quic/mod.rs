@@ -1,6 +1,6 @@
 //! Way `quic`: lanes that are streams of one QUIC connection. What a lane carries and who takes which piece is as on every
 //! other lane; this module knows the UDP socket (`door`), the connection of a pair (`trunk`), how much of it may be under way
-//! (`flow`) and a stream (`wire`).
+//! (`flow`), a stream (`wire`), and that small tensors are asked for on two of them (`calls`).
 //!
 //! ```text
 //!   Door (one a sidecar: UDP socket, runtime, its threads) ── Trunk (one a control connection) ── QuicWire (one a lane)
@@ -18,6 +18,7 @@ use quinn::{EndpointConfig, IdleTimeout, MtuDiscoveryConfig, TransportConfig, Va
 use socket2::SockRef;
 use tensorlane_proto::frame::{LANES_MAX, PIECE_BYTES_MAX};
 
+pub(super) mod calls;
 mod door;
 mod flow;
 mod spare;
@@ -58,7 +59,7 @@ const SPARE: u64 = 64 << 20;
 /// The window of whoever has not bound yet, and until the first pull of ours: nobody may fill memory with what was not asked
 /// for.
 const NARROW_WINDOW: u32 = 64 << 10;
-/// How long a connection stays after the last lane on it ended.
+/// How long a connection stays after the last lane on it ended, and the last call.
 const LINGER: Duration = Duration::from_secs(30);
 /// How long nothing may go out from the side that dialed before it says something, while the connection is up: where its
 /// address has changed on the way, the other end learns the new one by it. Less than the 2 seconds that a lane waits.
@@ -97,8 +98,8 @@ fn transport(idle: Duration, window: u32) -> TransportConfig {
     probing.upper_bound(DATAGRAM_MAX).black_hole_cooldown(SEARCHED_AGAIN);
     let mut config = TransportConfig::default();
     config
-        // A stream that binds, and the lanes of both directions, each of which may be replaced.
-        .max_concurrent_bidi_streams(VarInt::from_u32(1 + 4 * LANES_MAX as u32))
+        // A stream that binds, those for calls, and the lanes of both directions, each of which may be replaced.
+        .max_concurrent_bidi_streams(VarInt::from_u32(1 + 2 + 4 * LANES_MAX as u32))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .datagram_receive_buffer_size(None)
         .stream_receive_window(VarInt::from_u32(WINDOW_MAX as u32))

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,6 +15,7 @@ use tensorlane_proto::generated as v1;
 use super::super::Lanes;
 use super::super::bind::{self, progress};
 use super::super::key::{LaneName, Nonce, Role, nonce};
+use super::calls::{self, Asks};
 use super::flow::Flow;
 use super::wire::{Cut, QuicWire};
 use super::{Door, LINGER};
@@ -41,6 +42,8 @@ pub(in crate::peer) struct Trunk {
     /// Bytes that each lane should have asked for, as far as that is known.
     ahead: AtomicU64,
     lanes: usize,
+    /// Somebody has asked or answered on it since it was last looked at.
+    called: AtomicBool,
 }
 
 struct State {
@@ -56,6 +59,14 @@ struct State {
     flow: Flow,
     /// Whether pulls of ours are under way.
     expects: bool,
+    /// Questions of ours on the present connection.
+    asks: Option<Arc<Asks>>,
+    /// How many have no answer.
+    unanswered: usize,
+    /// The connection on which we answer.
+    answers: Option<usize>,
+    /// Streams for questions so far.
+    asked_on: u64,
     ended: bool,
 }
 
@@ -63,7 +74,20 @@ impl State {
     /// There is no connection any more.
     fn take(&mut self) -> Option<Connection> {
         self.flow.begin();
+        (self.asks, self.unanswered, self.answers) = (None, 0, None);
         self.connection.take()
+    }
+
+    fn is_present(&self, id: usize) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.stable_id() == id)
+    }
+
+    fn expect(&mut self, expects: bool) {
+        let Self { connection, flow, .. } = self;
+        if let Some(connection) = connection {
+            flow.tell(connection, expects);
+        }
+        self.expects = expects;
     }
 }
 
@@ -123,10 +147,14 @@ impl Trunk {
             unused: None,
             flow: Flow::new(lanes, door.spare()),
             expects: false,
+            asks: None,
+            unanswered: 0,
+            answers: None,
+            asked_on: 0,
             ended: false,
         };
-        let (dialing, ahead) = (Mutex::default(), AtomicU64::new(0));
-        Self { door, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1) }
+        let (dialing, ahead, called) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
+        Self { door, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1), called }
     }
 
     fn live(&self) -> Option<Connection> {
@@ -171,20 +199,75 @@ impl Trunk {
     /// have been replaced already.
     pub(in crate::peer) fn distrust(&self, id: usize) {
         let mut state = self.state.lock();
-        let is_it = state.connection.as_ref().is_some_and(|connection| connection.stable_id() == id);
-        let connection = if is_it { state.take() } else { None };
+        let connection = if state.is_present(id) { state.take() } else { None };
         drop(state);
         drop(Closing(connection));
     }
 
-    /// Pulls of ours come on it, or none do.
-    pub(in crate::peer) fn expect(&self, expects: bool) {
+    /// Pulls of ours come on it, or none do but what was asked for in calls.
+    pub(in crate::peer) fn expect(&self, pulls: bool) {
         let mut state = self.state.lock();
-        let State { connection, flow, .. } = &mut *state;
-        if let Some(connection) = connection {
-            flow.tell(connection, expects);
+        let expects = pulls || state.unanswered > 0;
+        state.expect(expects);
+    }
+
+    /// A stream for questions of ours is there; none where another one is, or it is of another connection than the present one.
+    pub(super) fn begin_asks(&self, connection: usize) -> Option<Arc<Asks>> {
+        let mut state = self.state.lock();
+        if !state.is_present(connection) || state.asks.is_some() {
+            return None;
         }
-        state.expects = expects;
+        state.asked_on += 1;
+        let asks = Asks::new(state.asked_on);
+        state.asks = Some(Arc::clone(&asks));
+        Some(asks)
+    }
+
+    /// It is over.
+    pub(super) fn asks_over(&self, id: u64) {
+        let mut state = self.state.lock();
+        if state.asks.as_ref().is_some_and(|asks| asks.id() == id) {
+            (state.asks, state.unanswered) = (None, 0);
+        }
+    }
+
+    /// Asks on QUIC, and by which stream; gives the question back where there is none. Called under the lock of the peer's calls.
+    pub(in crate::peer) fn ask(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>> {
+        let mut state = self.state.lock();
+        let Some(asks) = &state.asks else { return Err(frame) };
+        let id = asks.push(call, frame, deadline)?;
+        state.unanswered += 1;
+        state.expect(true);
+        drop(state);
+        self.called();
+        Ok(id)
+    }
+
+    /// A question of ours has its answer.
+    pub(super) fn answered(&self) {
+        let mut state = self.state.lock();
+        state.unanswered = state.unanswered.saturating_sub(1);
+    }
+
+    /// A stream for questions of the other end is there. False: as with ours.
+    pub(super) fn begin_answers(&self, connection: usize) -> bool {
+        let mut state = self.state.lock();
+        let begins = state.is_present(connection) && state.answers.is_none();
+        if begins {
+            state.answers = Some(connection);
+        }
+        begins
+    }
+
+    /// It is over.
+    pub(super) fn answers_over(&self, connection: usize) {
+        let mut state = self.state.lock();
+        state.answers = state.answers.filter(|present| *present != connection);
+    }
+
+    /// Somebody asks on it.
+    pub(super) fn called(&self) {
+        self.called.store(true, Ordering::Relaxed);
     }
 
     /// Bytes that each lane should have asked for, so that the link is full. Nothing where nothing was measured.
@@ -212,6 +295,7 @@ impl Trunk {
     /// Looks whether the other end has moved, whether it is still there, and whether anybody needs it. What goes out while
     /// nothing comes is what QUIC sends again and again, and it would be kept for ever. `used`: a lane is on it.
     pub(in crate::peer) fn look(&self, counters: &Counters, progress: Duration, used: bool) {
+        let used = self.called.swap(false, Ordering::Relaxed) || used;
         let mut state = self.state.lock();
         let State { connection: Some(connection), flow, expects, .. } = &mut *state else { return };
         let (address, stats) = (connection.remote_address(), connection.stats());
@@ -240,7 +324,7 @@ impl Trunk {
     pub(in crate::peer) fn connection(
         &self,
         shared: &Arc<Shared>,
-        link: &Link,
+        link: &Arc<Link>,
         lanes: &Lanes,
         until: Instant,
     ) -> Result<Connection, Refused> {
@@ -268,6 +352,7 @@ impl Trunk {
         }
         closing.0 = None;
         shared.counters.quic_opened.add("us");
+        calls::open(shared, link, &connection);
         Ok(connection)
     }
 
@@ -345,7 +430,7 @@ fn lane_arrived(
         if let Err(refused) = bind::arrived_stream(&on_thread, &link, id, wire, Instant::now() + most) {
             let refused = refused.after(most);
             on_thread.count_refusal(&refused);
-            tracing::debug!(peer = %link.peer.name, %refused, "a stream is no lane");
+            tracing::debug!(peer = %link.peer.name, %refused, "a stream is neither a lane nor for calls");
         }
     });
 }

@@ -1,4 +1,4 @@
-//! A lane that is a stream of a QUIC connection: the same frames as in TLS, sealed and numbered by QUIC.
+//! A lane, or a stream for calls, of a QUIC connection: the same frames as in TLS, sealed and numbered by QUIC.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use prost::Message;
-use quinn::{ReadError, RecvStream, SendStream, WriteError};
+use quinn::{ReadError, RecvStream, SendStream, WriteError, Written};
 use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, PeerKind};
 use tensorlane_proto::generated as v1;
 use tokio::sync::watch;
@@ -52,6 +52,25 @@ enum Waited<T> {
     Done(T),
     Cut,
     Late,
+}
+
+/// What was first.
+enum Turn {
+    Came(Result<Option<usize>, ReadError>),
+    Went(Result<Written, WriteError>),
+    Woken,
+}
+
+/// Why no frame comes any more: by the stream, or by what came.
+pub(super) enum Over<E> {
+    Wire(LaneEnd),
+    Sink(E),
+}
+
+impl<E> From<LaneEnd> for Over<E> {
+    fn from(end: LaneEnd) -> Self {
+        Self::Wire(end)
+    }
 }
 
 /// Waits for `work`, the lane's end, or that long.
@@ -104,7 +123,11 @@ impl QuicWire {
     }
 
     /// Looks at what came, until the sink has what it wants.
-    fn parse<S: Sink>(&mut self, sink: &mut S, has_all: impl Fn(&S) -> bool) -> Result<(), S::Error> {
+    pub(super) fn parse<S: Sink>(
+        &mut self,
+        sink: &mut S,
+        has_all: impl Fn(&S) -> bool,
+    ) -> Result<(), S::Error> {
         while !has_all(sink)
             && let Some(run) = self.came.front_mut()
         {
@@ -132,6 +155,64 @@ impl QuicWire {
             rest = &mut now[written.chunks..];
         }
         Ok(())
+    }
+
+    /// Sends of `out` what the window takes, or takes what comes, whichever is first; or waits to be woken, or that long. Whether
+    /// anything came.
+    pub(super) fn turn(
+        &mut self,
+        out: &mut Vec<Bytes>,
+        woken: impl Future<Output = ()>,
+        most: Option<Duration>,
+    ) -> Result<bool, LaneEnd> {
+        let Self { door, send, receive, room, cut, .. } = self;
+        let has_more = !out.is_empty();
+        let moved = async {
+            // Not in an order: neither answers nor questions are to wait for the others to end. None of them loses bytes where
+            // another one is first.
+            tokio::select! {
+                came = receive.read_chunks(&mut room[..]) => Turn::Came(came),
+                went = send.write_chunks(&mut out[..]), if has_more => Turn::Went(went),
+                () = woken => Turn::Woken,
+            }
+        };
+        match door.wait(wait(moved, cut, most)) {
+            Waited::Done(Turn::Came(Ok(Some(runs)))) => {
+                self.came.extend(self.room[..runs].iter_mut().map(std::mem::take));
+                Ok(true)
+            }
+            Waited::Done(Turn::Went(Ok(written))) => {
+                out.drain(..written.chunks);
+                Ok(false)
+            }
+            Waited::Done(
+                Turn::Came(Err(ReadError::ConnectionLost(error)))
+                | Turn::Went(Err(WriteError::ConnectionLost(error))),
+            ) => Err(lost(error)),
+            Waited::Done(Turn::Came(_) | Turn::Went(Err(_))) | Waited::Cut => Err(LaneEnd::Closed),
+            Waited::Done(Turn::Woken) | Waited::Late => Ok(false),
+        }
+    }
+
+    /// Waits until the sink has what it wants, for as long as the connection lives.
+    pub(super) fn next_frame<S: Sink>(
+        &mut self,
+        sink: &mut S,
+        has_all: impl Fn(&S) -> bool,
+    ) -> Result<(), Over<S::Error>> {
+        loop {
+            self.parse(sink, &has_all).map_err(Over::Sink)?;
+            if has_all(sink) {
+                return Ok(());
+            }
+            self.take(None)?;
+        }
+    }
+
+    /// Answers with a frame in parts.
+    pub(super) fn reply(&mut self, chunks: &mut [Bytes]) -> Result<(), LaneEnd> {
+        let bytes: usize = chunks.iter().map(Bytes::len).sum();
+        self.write(chunks, Taking::begin(bytes as u64, self.progress))
     }
 
     fn send(&mut self, frame: Vec<u8>) -> Result<(), LaneEnd> {

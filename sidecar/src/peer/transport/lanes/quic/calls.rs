@@ -1,0 +1,375 @@
+//! Calls on the QUIC connection of a pair: who takes QUIC for large tensors asks for small ones there too, on one stream in each
+//! direction. Where packets are lost they come several times as fast as over TCP (decision 013).
+//!
+//! ```text
+//!   pump (any thread) ── Asks (what waits) ── asker thread ══ stream ══ answering thread ── Serve::small
+//!                                               └─ Receiver, as on the control connection
+//! ```
+//! Questions and answers are the frames of the control connection, answered in order. The control connection stays beside it: what
+//! has no answer when the stream ends is asked again there. This module knows no tensor; what is asked is `remote`'s, what is
+//! answered `serving`'s.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use quinn::Connection;
+use tensorlane_proto::frame::{CALLS_STREAM, FrameError, Header, PeerKind, REPLY};
+use tensorlane_proto::generated as v1;
+use tokio::sync::Notify;
+
+use super::super::bind::progress;
+use super::super::wire::{LaneEnd, PROGRESS_MIN, TICK};
+use super::trunk::Trunk;
+use super::wire::{Cut, QuicWire};
+use crate::peer::connect::Refused;
+use crate::peer::greet::First;
+use crate::peer::link::{Ended, Link};
+use crate::peer::parse::{Body, Flow, Sink};
+use crate::peer::receive::Receiver;
+use crate::peer::serving;
+use crate::peer::shared::Shared;
+
+/// The first version of the protocol in which small tensors are asked for on QUIC.
+pub(super) const CALLS_SINCE: u32 = 7;
+
+/// A question of ours.
+struct Question {
+    call: u64,
+    frame: Vec<u8>,
+    deadline: Instant,
+}
+
+/// Questions that wait for their stream. There are never more than calls on a connection.
+pub(super) struct Asks {
+    /// Unlike that of any stream before on this control connection.
+    id: u64,
+    queue: Mutex<Queue>,
+    came: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    questions: VecDeque<Question>,
+    ended: bool,
+}
+
+// === impl Asks ===
+
+impl Asks {
+    pub(super) fn new(id: u64) -> Arc<Self> {
+        Arc::new(Self { id, queue: Mutex::default(), came: Notify::new() })
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Takes a question, unless the stream is over: gives it back then.
+    pub(super) fn push(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>> {
+        let mut queue = self.queue.lock();
+        if queue.ended {
+            return Err(frame);
+        }
+        queue.questions.push_back(Question { call, frame, deadline });
+        drop(queue);
+        self.came.notify_one();
+        Ok(self.id)
+    }
+
+    fn take(&self) -> VecDeque<Question> {
+        std::mem::take(&mut self.queue.lock().questions)
+    }
+
+    fn end(&self) {
+        let mut queue = self.queue.lock();
+        queue.ended = true;
+        queue.questions.clear();
+    }
+}
+
+/// Opens both streams of a connection that we dialed, each on a thread of its own. Where one does not come up, calls of its direction
+/// stay on the control connection.
+pub(super) fn open(shared: &Arc<Shared>, link: &Arc<Link>, connection: &Connection) {
+    if link.version < CALLS_SINCE {
+        return;
+    }
+    for serves in [false, true] {
+        let (on_thread, link, connection) = (Arc::clone(shared), Arc::clone(link), connection.clone());
+        let thread = if serves { "tl-quic-answer" } else { "tl-quic-ask" };
+        shared.spawn(thread, move || {
+            let until = Instant::now() + on_thread.config.handshake;
+            if let Err(refused) = dialed(&on_thread, &link, &connection, serves, until) {
+                tracing::debug!(peer = %link.peer.name, %refused, serves, "no calls on QUIC");
+            }
+        });
+    }
+}
+
+fn dialed(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    connection: &Connection,
+    serves: bool,
+    until: Instant,
+) -> Result<(), Refused> {
+    let trunk = trunk(link)?;
+    let (mut wire, cut) = trunk.open(shared, connection, until)?;
+    wire.say(
+        PeerKind::LaneHello,
+        0,
+        &v1::LaneHello { lane: CALLS_STREAM, serves, ..v1::LaneHello::default() },
+    )?;
+    let First::LaneReply = wire.hear(until)? else {
+        return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
+    };
+    let place = Place::of(shared, link, trunk, connection.stable_id(), !serves)?;
+    place.run(wire, cut);
+    Ok(())
+}
+
+/// A stream for calls came in: runs it on this thread until it ends. `serves`: the other end answers on it.
+pub(in super::super) fn arrived(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    connection: usize,
+    (mut wire, cut): (QuicWire, Cut),
+    serves: bool,
+) -> Result<(), Refused> {
+    if link.version < CALLS_SINCE {
+        return Err(Refused::Lane("there is no lane of its number"));
+    }
+    let place = Place::of(shared, link, trunk(link)?, connection, serves)?;
+    // A stream that cannot take the reply is found out by whoever uses it.
+    let _ = wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default());
+    place.run(wire, cut);
+    Ok(())
+}
+
+fn trunk(link: &Link) -> Result<&Trunk, Refused> {
+    let trunk = link.ways.quic().and_then(super::super::Lanes::trunk);
+    trunk.ok_or(Refused::Lane("its connection has no QUIC"))
+}
+
+/// The place of a stream: one in each direction of the present connection. Given up when this is dropped, by a panic too: what has
+/// no answer goes to the control connection then.
+struct Place<'a> {
+    shared: &'a Arc<Shared>,
+    link: &'a Arc<Link>,
+    trunk: &'a Trunk,
+    connection: usize,
+    /// None: we answer on it.
+    asks: Option<Arc<Asks>>,
+}
+
+// === impl Place ===
+
+impl<'a> Place<'a> {
+    fn of(
+        shared: &'a Arc<Shared>,
+        link: &'a Arc<Link>,
+        trunk: &'a Trunk,
+        connection: usize,
+        we_ask: bool,
+    ) -> Result<Self, Refused> {
+        let taken = || Refused::Lane("there is a stream for calls already, or another connection");
+        let asks = match we_ask {
+            true => Some(trunk.begin_asks(connection).ok_or_else(taken)?),
+            false => trunk.begin_answers(connection).then_some(None).ok_or_else(taken)?,
+        };
+        Ok(Self { shared, link, trunk, connection, asks })
+    }
+
+    fn run(self, mut wire: QuicWire, _cut: Cut) {
+        let ended = match &self.asks {
+            Some(asks) => self.ask(asks, &mut wire),
+            None => self.answer(&mut wire),
+        };
+        drop(wire);
+        let Err(over) = ended;
+        match over {
+            Over::Wire(end) => {
+                tracing::debug!(peer = %self.link.peer.name, %end, "a stream for calls ended");
+                if matches!(end, LaneEnd::Progress | LaneEnd::Slow) {
+                    // A path that carries no datagrams is the path of all streams.
+                    self.trunk.distrust(self.connection);
+                }
+            }
+            Over::Sink(why) => self.link.end(why),
+        }
+    }
+
+    /// Asks what waits, and takes the answers.
+    fn ask(&self, asks: &Asks, wire: &mut QuicWire) -> Result<std::convert::Infallible, Over> {
+        let receiver = Receiver::new(self.shared, self.link).on_quic(asks.id());
+        let mut answers = Answers { receiver, trunk: self.trunk, asked: VecDeque::new() };
+        let mut out = Vec::new();
+        let mut moved = Instant::now();
+        loop {
+            for question in asks.take() {
+                answers.asked.push_back(Asked::now(&question, progress(self.shared)));
+                out.push(Bytes::from(question.frame));
+            }
+            let most = (!answers.asked.is_empty()).then_some(TICK);
+            if wire.turn(&mut out, asks.came.notified(), most)? {
+                moved = Instant::now();
+                self.link.hear();
+                wire.parse(&mut answers, |_| false)?;
+            } else if answers.asked.front().is_some_and(|oldest| oldest.is_late(moved)) {
+                return Err(LaneEnd::Progress.into());
+            }
+        }
+    }
+
+    /// Answers what is asked.
+    fn answer(&self, wire: &mut QuicWire) -> Result<std::convert::Infallible, Over> {
+        loop {
+            let mut questions = Questions(None);
+            wire.next_frame(&mut questions, |questions| questions.0.is_some())?;
+            let Some((header, body)) = questions.0 else { continue };
+            self.link.hear();
+            self.trunk.called();
+            let answer = serving::small_apart(self.shared, self.link, header, &body)?;
+            wire.reply(&mut answer.into_chunks())?;
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let Some(asks) = &self.asks else { return self.trunk.answers_over(self.connection) };
+        asks.end();
+        self.trunk.asks_over(asks.id());
+        let (again, todo) = self.link.peer.state.lock().leave_quic(self.link.id, asks.id());
+        (0..again).for_each(|_| self.shared.counters.quic_calls.add("again"));
+        if again > 0 {
+            tracing::info!(peer = %self.link.peer.name, again, "what was asked on QUIC is asked again");
+        }
+        self.shared.perform(todo);
+    }
+}
+
+/// How a stream for calls ended. What the other end may not say on the control connection it may not say here: both end.
+type Over = super::wire::Over<Ended>;
+
+impl From<Ended> for Over {
+    fn from(why: Ended) -> Self {
+        Self::Sink(why)
+    }
+}
+
+/// A question that has no answer yet.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    call: u64,
+    at: Instant,
+    /// How long nothing may come. Where its deadline is near it is left time to be asked again.
+    patience: Duration,
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn now(question: &Question, progress: Duration) -> Self {
+        let at = Instant::now();
+        let quarter = question.deadline.saturating_duration_since(at) / 4;
+        Self { call: question.call, at, patience: progress.min(quarter.max(PROGRESS_MIN)) }
+    }
+
+    /// Whether it should have been answered by now, where something last came then.
+    fn is_late(&self, moved: Instant) -> bool {
+        self.at.max(moved).elapsed() >= self.patience
+    }
+}
+
+/// Takes answers, in the order in which was asked.
+struct Answers<'a> {
+    receiver: Receiver<'a>,
+    trunk: &'a Trunk,
+    asked: VecDeque<Asked>,
+}
+
+impl Sink for Answers<'_> {
+    type Error = Ended;
+
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Ended> {
+        let is_next = self.asked.front().is_some_and(|asked| asked.call == header.call);
+        if kind != PeerKind::PullMany || !header.is_reply() || !is_next {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        self.asked.pop_front();
+        self.trunk.answered();
+        self.receiver.message(kind, header, body)
+    }
+
+    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Ended> {
+        Err(FrameError::OutOfPlace(header.kind).into())
+    }
+
+    fn bytes(&mut self, _: &[u8]) -> Result<(), Ended> {
+        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
+    }
+
+    fn chunk_end(&mut self) -> Result<Flow, Ended> {
+        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
+    }
+}
+
+/// Takes one question.
+struct Questions(Option<(Header, Bytes)>);
+
+impl Sink for Questions {
+    type Error = Ended;
+
+    fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Ended> {
+        if kind != PeerKind::PullMany || header.flags != 0 || header.call == 0 {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        self.0 = Some((header, body.into()));
+        Ok(Flow::Stop)
+    }
+
+    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Ended> {
+        Err(FrameError::OutOfPlace(header.kind).into())
+    }
+
+    fn bytes(&mut self, _: &[u8]) -> Result<(), Ended> {
+        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
+    }
+
+    fn chunk_end(&mut self) -> Result<Flow, Ended> {
+        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(left: Duration, progress: Duration) -> Asked {
+        let question = Question { call: 1, frame: Vec::new(), deadline: Instant::now() + left };
+        Asked::now(&question, progress)
+    }
+
+    #[test]
+    fn who_waits_on_quic_is_left_most_of_its_time_for_the_control_connection() {
+        let progress = Duration::from_secs(2);
+        assert_eq!(asked(Duration::from_secs(60), progress).patience, progress);
+        let quarter = asked(Duration::from_secs(4), progress).patience;
+        assert!(quarter <= Duration::from_secs(1) && quarter > Duration::from_millis(900), "{quarter:?}");
+        assert_eq!(asked(Duration::from_millis(1), progress).patience, PROGRESS_MIN);
+        assert!(!asked(Duration::ZERO, progress).is_late(Instant::now()));
+        assert!(asked(Duration::ZERO, Duration::ZERO).is_late(Instant::now()));
+    }
+
+    #[test]
+    fn a_stream_that_is_over_gives_questions_back() {
+        let (asks, deadline) = (Asks::new(7), Instant::now());
+        assert_eq!(asks.push(1, vec![1], deadline), Ok(7));
+        asks.end();
+        assert_eq!(asks.push(2, vec![2], deadline), Err(vec![2]));
+        assert!(asks.take().is_empty(), "what it had is asked again by whoever knows the calls");
+    }
+}
