@@ -250,6 +250,11 @@ impl Link {
         }
     }
 
+    /// Whether it ends, or has.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ended.lock().is_some()
+    }
+
     /// Ends the connection at once.
     pub(super) fn end(&self, why: Ended) {
         self.ended.lock().get_or_insert(why);

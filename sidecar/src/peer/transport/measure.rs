@@ -21,8 +21,10 @@ mod busy;
 
 pub(in crate::peer) use busy::Begun;
 
-/// How much a new measurement counts, of 1: a rate follows a change within some ten pulls.
-const NEWEST: f64 = 0.25;
+/// How much a new measurement counts, of 1. What is averaged is the time of a byte and not the rate, which is what makes a goodput of
+/// pulls of which some take five times as long as others (a lost packet at the end waits for TCP's timeout of 200 ms). A rate follows
+/// a link that becomes slow within a few pulls, and one that becomes faster doubles with every five.
+const NEWEST: f64 = 0.125;
 /// Windows between two trials of the transport that is not in use: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (16, 1024);
 /// How long pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so long, and so
@@ -64,7 +66,7 @@ pub(in crate::peer) struct Goodput {
     every: u32,
     /// Windows of the present trial that are over.
     tried: u32,
-    /// The sum of the rates of those that count.
+    /// The sum of the times of a byte of those that count, in seconds.
     shown: f64,
     /// Since when a trial has pulls under way of which no window is over.
     trial: Option<Instant>,
@@ -193,7 +195,7 @@ impl Goodput {
     fn went_on(&mut self, new: f64) {
         let Some(one) = self.of(self.in_use) else { return };
         let before = one.rate;
-        (one.rate, one.bound) = (Some(before.map_or(new, |old| old + NEWEST * (new - old))), None);
+        (one.rate, one.bound) = (Some(before.map_or(new, |old| averaged(old, new))), None);
         if before.is_some_and(|before| new < before * SLUMP) {
             self.every = TRIAL_EVERY.0;
         }
@@ -207,9 +209,9 @@ impl Goodput {
         if self.tried < TRIAL_WINDOWS.0 {
             return;
         }
-        self.shown += new;
+        self.shown += new.recip();
         let count = f64::from(self.tried - TRIAL_WINDOWS.0 + 1);
-        let mean = self.shown / count;
+        let mean = count / self.shown;
         if self.tried < TRIAL_WINDOWS.1 && self.is_in_doubt(mean, count) {
             return;
         }
@@ -302,6 +304,14 @@ impl Goodput {
             Transport::Local | Transport::Shm | Transport::CudaIpc => None,
         }
     }
+}
+
+/// The rate at which as much comes in the mean of both times, by how much the new one counts.
+fn averaged(old: f64, new: f64) -> f64 {
+    if old <= 0.0 {
+        return new;
+    }
+    ((1.0 - NEWEST) / old + NEWEST / new).recip()
 }
 
 fn other(transport: Transport) -> Transport {

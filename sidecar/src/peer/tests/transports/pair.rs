@@ -28,7 +28,7 @@ impl Pair {
     }
 
     /// Waits until they are connected, and have met where they are to. Who can dial does.
-    pub(super) fn meet(&self) {
+    pub(in crate::peer::tests) fn meet(&self) {
         until("a reached b through the proxy", || {
             let _ = self.a.peers.ensure(&name("b"), Instant::now() + PATIENCE);
             let met = self.way.lands() || (self.a.shares("b") && self.b.shares("a"));

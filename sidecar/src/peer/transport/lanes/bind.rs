@@ -184,7 +184,7 @@ fn dial_quic(
 pub(super) fn arrived_stream(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
-    connection: usize,
+    connection: &quinn::Connection,
     (mut wire, cut): (QuicWire, Cut),
     until: Instant,
 ) -> Result<(), Refused> {
@@ -199,7 +199,7 @@ pub(super) fn arrived_stream(
     let bound = lanes.admit(name, Cord::Stream(cut)).ok_or(Refused::Lane("there is no place for it"))?;
     // A stream that cannot take the reply is found out by whoever uses it.
     let _ = wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default());
-    run(shared, link, lanes, bound, (Box::new(wire), Some(connection)));
+    run(shared, link, lanes, bound, (Box::new(wire), Some(connection.stable_id())));
     Ok(())
 }
 

@@ -10,6 +10,8 @@
 //! answered `serving`'s.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,12 @@ use crate::peer::shared::Shared;
 
 /// The first version of the protocol in which small tensors are asked for on QUIC.
 pub(super) const CALLS_SINCE: u32 = 7;
+
+/// Bytes of questions that may be on their way or wait for their answer, beyond the first: those that are not read yet take of the window
+/// that the asks of lanes need, too, and it may be no wider than 64 KiB. What is behind them waits here.
+const ASKED_BYTES: usize = 16 << 10;
+/// How long no stream is opened again after one has ended.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// A question of ours.
 struct Question {
@@ -79,8 +87,9 @@ impl Asks {
         Ok(self.id)
     }
 
-    fn take(&self) -> VecDeque<Question> {
-        std::mem::take(&mut self.queue.lock().questions)
+    /// The next question.
+    fn take(&self) -> Option<Question> {
+        self.queue.lock().questions.pop_front()
     }
 
     fn end(&self) {
@@ -90,8 +99,8 @@ impl Asks {
     }
 }
 
-/// Opens both streams of a connection that we dialed, each on a thread of its own. Where one does not come up, calls of its direction
-/// stay on the control connection.
+/// Opens both streams of a connection that we dialed, each on a thread of its own, and again where one ends before the connection. Until
+/// one is up calls of its direction stay on the control connection.
 pub(super) fn open(shared: &Arc<Shared>, link: &Arc<Link>, connection: &Connection) {
     if link.version < CALLS_SINCE {
         return;
@@ -100,9 +109,15 @@ pub(super) fn open(shared: &Arc<Shared>, link: &Arc<Link>, connection: &Connecti
         let (on_thread, link, connection) = (Arc::clone(shared), Arc::clone(link), connection.clone());
         let thread = if serves { "tl-quic-answer" } else { "tl-quic-ask" };
         shared.spawn(thread, move || {
-            let until = Instant::now() + on_thread.config.handshake;
-            if let Err(refused) = dialed(&on_thread, &link, &connection, serves, until) {
-                tracing::debug!(peer = %link.peer.name, %refused, serves, "no calls on QUIC");
+            while connection.close_reason().is_none() {
+                if let Err(refused) = dialed(&on_thread, &link, &connection, serves) {
+                    tracing::debug!(peer = %link.peer.name, %refused, serves, "no calls on QUIC");
+                }
+                let Some(door) = on_thread.door() else { return };
+                match door.within(Instant::now() + AGAIN, connection.closed()) {
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                    _ => return,
+                }
             }
         });
     }
@@ -113,19 +128,15 @@ fn dialed(
     link: &Arc<Link>,
     connection: &Connection,
     serves: bool,
-    until: Instant,
 ) -> Result<(), Refused> {
-    let trunk = trunk(link)?;
+    let (trunk, until) = (trunk(link)?, Instant::now() + shared.config.handshake);
     let (mut wire, cut) = trunk.open(shared, connection, until)?;
-    wire.say(
-        PeerKind::LaneHello,
-        0,
-        &v1::LaneHello { lane: CALLS_STREAM, serves, ..v1::LaneHello::default() },
-    )?;
+    let hello = v1::LaneHello { lane: CALLS_STREAM, serves, ..v1::LaneHello::default() };
+    wire.say(PeerKind::LaneHello, 0, &hello)?;
     let First::LaneReply = wire.hear(until)? else {
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
-    let place = Place::of(shared, link, trunk, connection.stable_id(), !serves)?;
+    let place = Place::of(shared, link, trunk, connection, !serves)?;
     place.run(wire, cut);
     Ok(())
 }
@@ -134,7 +145,7 @@ fn dialed(
 pub(in super::super) fn arrived(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
-    connection: usize,
+    connection: &Connection,
     (mut wire, cut): (QuicWire, Cut),
     serves: bool,
 ) -> Result<(), Refused> {
@@ -159,7 +170,7 @@ struct Place<'a> {
     shared: &'a Arc<Shared>,
     link: &'a Arc<Link>,
     trunk: &'a Trunk,
-    connection: usize,
+    connection: &'a Connection,
     /// None: we answer on it.
     asks: Option<Arc<Asks>>,
 }
@@ -171,13 +182,13 @@ impl<'a> Place<'a> {
         shared: &'a Arc<Shared>,
         link: &'a Arc<Link>,
         trunk: &'a Trunk,
-        connection: usize,
+        connection: &'a Connection,
         we_ask: bool,
     ) -> Result<Self, Refused> {
         let taken = || Refused::Lane("there is a stream for calls already, or another connection");
         let asks = match we_ask {
-            true => Some(trunk.begin_asks(connection).ok_or_else(taken)?),
-            false => trunk.begin_answers(connection).then_some(None).ok_or_else(taken)?,
+            true => Some(trunk.begin_asks(connection.stable_id()).ok_or_else(taken)?),
+            false => trunk.begin_answers(connection.stable_id()).then_some(None).ok_or_else(taken)?,
         };
         Ok(Self { shared, link, trunk, connection, asks })
     }
@@ -192,44 +203,41 @@ impl<'a> Place<'a> {
         match over {
             Over::Wire(end) => {
                 tracing::debug!(peer = %self.link.peer.name, %end, "a stream for calls ended");
-                if matches!(end, LaneEnd::Progress | LaneEnd::Slow) {
-                    // A path that carries no datagrams is the path of all streams.
-                    self.trunk.distrust(self.connection);
-                }
             }
             Over::Sink(why) => self.link.end(why),
         }
     }
 
     /// Asks what waits, and takes the answers.
-    fn ask(&self, asks: &Asks, wire: &mut QuicWire) -> Result<std::convert::Infallible, Over> {
+    fn ask(&self, asks: &Asks, wire: &mut QuicWire) -> Result<Infallible, Over> {
         let receiver = Receiver::new(self.shared, self.link).on_quic(asks.id());
-        let mut answers = Answers { receiver, trunk: self.trunk, asked: VecDeque::new() };
+        let mut answers = Answers { receiver, trunk: self.trunk, asked: Outstanding::default() };
         let mut out = Vec::new();
         let mut moved = Instant::now();
+        let progress = progress(self.shared);
         loop {
-            for question in asks.take() {
-                answers.asked.push_back(Asked::now(&question, progress(self.shared)));
+            while answers.asked.has_room()
+                && let Some(question) = asks.take()
+            {
+                answers.asked.add(&question, progress);
                 out.push(Bytes::from(question.frame));
             }
             let most = (!answers.asked.is_empty()).then_some(TICK);
             if wire.turn(&mut out, asks.came.notified(), most)? {
                 moved = Instant::now();
-                self.link.hear();
                 wire.parse(&mut answers, |_| false)?;
-            } else if answers.asked.front().is_some_and(|oldest| oldest.is_late(moved)) {
+            } else if answers.asked.is_late(moved) {
                 return Err(LaneEnd::Progress.into());
             }
         }
     }
 
     /// Answers what is asked.
-    fn answer(&self, wire: &mut QuicWire) -> Result<std::convert::Infallible, Over> {
+    fn answer(&self, wire: &mut QuicWire) -> Result<Infallible, Over> {
         loop {
             let mut questions = Questions(None);
             wire.next_frame(&mut questions, |questions| questions.0.is_some())?;
             let Some((header, body)) = questions.0 else { continue };
-            self.link.hear();
             self.trunk.called();
             let answer = serving::small_apart(self.shared, self.link, header, &body)?;
             wire.reply(&mut answer.into_chunks())?;
@@ -239,9 +247,13 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let Some(asks) = &self.asks else { return self.trunk.answers_over(self.connection) };
+        let Some(asks) = &self.asks else { return self.trunk.answers_over(self.connection.stable_id()) };
         asks.end();
         self.trunk.asks_over(asks.id());
+        if self.link.is_ending() {
+            // Its end takes all calls back, these among them.
+            return;
+        }
         let (again, todo) = self.link.peer.state.lock().leave_quic(self.link.id, asks.id());
         (0..again).for_each(|_| self.shared.counters.quic_calls.add("again"));
         if again > 0 {
@@ -264,23 +276,53 @@ impl From<Ended> for Over {
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     call: u64,
+    bytes: usize,
     at: Instant,
     /// How long nothing may come. Where its deadline is near it is left time to be asked again.
     patience: Duration,
 }
 
-// === impl Asked ===
+/// All of them, in the order in which they were asked.
+#[derive(Debug, Default)]
+struct Outstanding {
+    asked: VecDeque<Asked>,
+    bytes: usize,
+}
 
-impl Asked {
-    fn now(question: &Question, progress: Duration) -> Self {
+// === impl Outstanding ===
+
+impl Outstanding {
+    fn add(&mut self, question: &Question, progress: Duration) {
         let at = Instant::now();
         let quarter = question.deadline.saturating_duration_since(at) / 4;
-        Self { call: question.call, at, patience: progress.min(quarter.max(PROGRESS_MIN)) }
+        let patience = progress.min(quarter.max(PROGRESS_MIN));
+        let bytes = question.frame.len();
+        self.asked.push_back(Asked { call: question.call, bytes, at, patience });
+        self.bytes += bytes;
     }
 
-    /// Whether it should have been answered by now, where something last came then.
+    fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Whether one more may be asked.
+    fn has_room(&self) -> bool {
+        self.bytes < ASKED_BYTES
+    }
+
+    /// Takes the oldest one away, if it is this call.
+    fn answered(&mut self, call: u64) -> bool {
+        let Some(asked) = self.asked.front().copied().filter(|asked| asked.call == call) else {
+            return false;
+        };
+        self.asked.pop_front();
+        self.bytes -= asked.bytes;
+        true
+    }
+
+    /// Whether any should have been answered by now, where something last came then.
     fn is_late(&self, moved: Instant) -> bool {
-        self.at.max(moved).elapsed() >= self.patience
+        self.asked.iter().any(|asked| asked.at.max(moved).elapsed() >= asked.patience)
     }
 }
 
@@ -288,18 +330,16 @@ impl Asked {
 struct Answers<'a> {
     receiver: Receiver<'a>,
     trunk: &'a Trunk,
-    asked: VecDeque<Asked>,
+    asked: Outstanding,
 }
 
 impl Sink for Answers<'_> {
     type Error = Ended;
 
     fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Ended> {
-        let is_next = self.asked.front().is_some_and(|asked| asked.call == header.call);
-        if kind != PeerKind::PullMany || !header.is_reply() || !is_next {
+        if kind != PeerKind::PullMany || !header.is_reply() || !self.asked.answered(header.call) {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
-        self.asked.pop_front();
         self.trunk.answered();
         self.receiver.message(kind, header, body)
     }
@@ -348,20 +388,45 @@ impl Sink for Questions {
 mod tests {
     use super::*;
 
-    fn asked(left: Duration, progress: Duration) -> Asked {
-        let question = Question { call: 1, frame: Vec::new(), deadline: Instant::now() + left };
-        Asked::now(&question, progress)
+    fn asked(left: Duration, progress: Duration) -> Outstanding {
+        let question = Question { call: 1, frame: vec![0; 40 << 10], deadline: Instant::now() + left };
+        let mut all = Outstanding::default();
+        all.add(&question, progress);
+        all
     }
 
     #[test]
     fn who_waits_on_quic_is_left_most_of_its_time_for_the_control_connection() {
         let progress = Duration::from_secs(2);
-        assert_eq!(asked(Duration::from_secs(60), progress).patience, progress);
-        let quarter = asked(Duration::from_secs(4), progress).patience;
+        let patience = |left| asked(left, progress).asked[0].patience;
+        assert_eq!(patience(Duration::from_secs(60)), progress);
+        let quarter = patience(Duration::from_secs(4));
         assert!(quarter <= Duration::from_secs(1) && quarter > Duration::from_millis(900), "{quarter:?}");
-        assert_eq!(asked(Duration::from_millis(1), progress).patience, PROGRESS_MIN);
-        assert!(!asked(Duration::ZERO, progress).is_late(Instant::now()));
-        assert!(asked(Duration::ZERO, Duration::ZERO).is_late(Instant::now()));
+        assert_eq!(patience(Duration::from_millis(1)), PROGRESS_MIN);
+    }
+
+    #[test]
+    fn it_is_late_where_one_is_that_has_no_answer_however_long_those_before_it_may_wait() {
+        let mut all = asked(Duration::from_secs(60), Duration::from_secs(2));
+        assert!(!all.is_late(Instant::now()));
+        let (frame, deadline) = (Vec::new(), Instant::now());
+        all.add(&Question { call: 2, frame, deadline }, Duration::ZERO);
+        assert!(all.is_late(Instant::now()));
+        assert!(!all.answered(2) && all.answered(1) && all.answered(2) && !all.answered(2));
+        assert!(all.is_empty() && !all.is_late(Instant::now()));
+    }
+
+    #[test]
+    fn one_question_may_be_long_and_nothing_goes_beside_it() {
+        let mut all = asked(Duration::from_secs(60), Duration::from_secs(2));
+        assert!(!all.has_room() && all.answered(1) && all.has_room());
+        let short = Question { call: 2, frame: vec![0; 1 << 10], deadline: Instant::now() };
+        let mut count = 0;
+        while all.has_room() {
+            all.add(&short, Duration::ZERO);
+            count += 1;
+        }
+        assert_eq!(count, ASKED_BYTES >> 10);
     }
 
     #[test]
@@ -370,6 +435,6 @@ mod tests {
         assert_eq!(asks.push(1, vec![1], deadline), Ok(7));
         asks.end();
         assert_eq!(asks.push(2, vec![2], deadline), Err(vec![2]));
-        assert!(asks.take().is_empty(), "what it had is asked again by whoever knows the calls");
+        assert!(asks.take().is_none(), "what it had is asked again by whoever knows the calls");
     }
 }

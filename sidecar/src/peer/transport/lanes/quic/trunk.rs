@@ -392,7 +392,7 @@ pub(super) fn arrived(
     wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default())?;
     drop(guard);
     while let Ok(streams) = door.wait(connection.accept_bi()) {
-        lane_arrived(shared, door, &link, connection.stable_id(), streams);
+        lane_arrived(shared, door, &link, &connection, streams);
     }
     Ok(())
 }
@@ -420,14 +420,17 @@ fn lane_arrived(
     shared: &Arc<Shared>,
     door: &Arc<Door>,
     link: &Arc<Link>,
-    id: usize,
+    connection: &Connection,
     streams: (SendStream, RecvStream),
 ) {
     let (on_thread, door, link) = (Arc::clone(shared), Arc::clone(door), Arc::clone(link));
+    let connection = connection.clone();
     shared.spawn("tl-quic-lane", move || {
         let most = on_thread.config.handshake;
         let wire = QuicWire::new(door, streams, progress(&on_thread));
-        if let Err(refused) = bind::arrived_stream(&on_thread, &link, id, wire, Instant::now() + most) {
+        if let Err(refused) =
+            bind::arrived_stream(&on_thread, &link, &connection, wire, Instant::now() + most)
+        {
             let refused = refused.after(most);
             on_thread.count_refusal(&refused);
             tracing::debug!(peer = %link.peer.name, %refused, "a stream is neither a lane nor for calls");
