@@ -12,7 +12,8 @@ use super::*;
 
 const MODULES: [&str; 11] =
     ["arena", "call", "directory", "get", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
-const UNITS: [&str; 24] = [
+const UNITS: [&str; 25] = [
+    "calls",
     "migrations",
     "pulls",
     "lanes",
