@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tensorlane_client::{AcquireOptions, Client, Tensor};
+use tensorlane_client::{AcquireOptions, Client, Target, Tensor};
 use tensorlane_proto::Transport;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
@@ -12,9 +12,11 @@ use tensorlane_tests::{SidecarOptions, until};
 
 const PULLS: &str = "tensorlane_peer_pulls_total";
 const CONNECTIONS: &str = "tensorlane_peer_quic_connections_total";
+const CALLS: &str = "tensorlane_peer_quic_calls_total";
 const MIGRATIONS: &str = "tensorlane_peer_quic_migrations_total";
 const WINDOW: &str = "tensorlane_peer_quic_window_bytes";
 const DATAGRAM: &str = "tensorlane_peer_quic_datagram_bytes";
+const ROUTES: &str = "tensorlane_route_fallbacks_total";
 const FALLBACKS: &str = "tensorlane_peer_fallbacks_total";
 
 /// Two peers that take QUIC for every large tensor, and are patient with a network that loses much.
@@ -55,6 +57,33 @@ fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_fi
         drop((tensor, stored, writer, reader));
         peers.assert_free(1);
     }
+}
+
+#[test]
+fn small_tensors_follow_large_ones_over_a_link_that_loses_packets_and_come_by_tcp_when_datagrams_stop() {
+    let peers = two();
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    warm_up(&writer, &reader);
+    let calls = |outcome| peers.metric(1, CALLS, &[&format!("outcome=\"{outcome}\"")]);
+    let small = |seeds: std::ops::Range<u64>| {
+        let stored: Vec<_> = seeds.map(|seed| (seed, put(&writer, seed, 4000 + seed))).collect();
+        let targets: Vec<_> = stored.iter().map(|(_, stored)| Target::from(stored.reference())).collect();
+        let tensors = reader.acquire_many(&targets, &seconds(20));
+        for ((seed, _), tensor) in stored.iter().zip(&tensors) {
+            assert!(is(tensor.as_ref().unwrap(), *seed, 4000 + seed), "tensor {seed}");
+        }
+        tensors.iter().filter(|tensor| by_quic(tensor.as_ref().unwrap())).count()
+    };
+    until("small ones come by QUIC", || small(1..2) == 1);
+    (0..2).for_each(|host| peers.network.lossy(host, 1));
+    let before = calls("answered");
+    assert!(small(200..700) > 0 && calls("answered") > before);
+    let again = calls("again");
+    (0..2).for_each(|host| peers.network.no_datagrams(host));
+    assert_eq!(small(700..800), 0, "all of them were asked again");
+    assert!(calls("again") > again);
+    drop((writer, reader));
+    peers.assert_free(1);
 }
 
 #[test]
@@ -103,6 +132,28 @@ fn a_flow_goes_on_from_another_port_without_a_new_connection() {
     assert_eq!((counts(), fallbacks()), before, "{}", tensor.moved());
 }
 
+/// Between two processes, as the suites inside the sidecar do it at every byte.
+#[test]
+fn datagrams_that_stop_in_the_middle_cost_time_and_no_byte_that_came() {
+    let peers = two();
+    let (writer, reader) = (peers.client(0), peers.client(1));
+    warm_up(&writer, &reader);
+    let stored = put(&writer, 8, LARGE);
+    let before = peers.seen(1, 0).bytes_in;
+    let options = seconds(28);
+    let tensor = std::thread::scope(|scope| {
+        let pulling = in_the_middle(scope, &peers, &reader, stored.reference(), &options);
+        (0..2).for_each(|host| peers.network.no_datagrams(host));
+        peers.network.fast(0);
+        pulling.join().unwrap().unwrap()
+    });
+    assert!(is(&tensor, 8, LARGE), "{}", tensor.moved());
+    let told = tensor.moved().to_string();
+    assert!(tensor.moved().paths.len() > 1 && told.contains("quic"), "{told}");
+    let came = peers.seen(1, 0).bytes_in - before;
+    assert!(came < LARGE + 8 * MI, "{came} bytes came: it began anew");
+}
+
 #[test]
 fn where_datagrams_are_not_carried_large_tensors_come_by_tcp_and_the_reply_says_what_failed() {
     let peers = two();
@@ -120,6 +171,7 @@ fn where_datagrams_are_not_carried_large_tensors_come_by_tcp_and_the_reply_says_
     assert!(told.starts_with("tcp") && told.contains("not quic: cooldown"), "{told}");
     assert_eq!(peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]), 1.0);
     assert_eq!(peers.metric(1, PULLS, &["way=\"lanes\""]), 2.0);
+    assert!(peers.metric(1, ROUTES, &["from=\"quic\"", "to=\"tcp\""]) >= 1.0);
 }
 
 /// What a connection may fill where the way is short: all that its two lanes ask for at a time.

@@ -34,5 +34,9 @@ mod slow {
         assert!(got > 10, "{got} gets are too few to say anything: {report}");
         assert!(report.large("tcp") > 0, "nothing large came over the network: {report}");
         assert!(report.faults() > 0, "nothing was hurt: {report}");
+        for way in ["shm", "tcp"] {
+            let by = |outcome: &Outcome| matches!(outcome, Outcome::Got { transport, .. } if transport.as_str() == way);
+            assert!(report.count(by) > 0, "nothing came by {way}: {report}");
+        }
     }
 }

@@ -76,8 +76,8 @@ pub(crate) fn help() -> String {
   bench local|tcp|paths|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
   bench paths --with-gloo       the same with gloo, for which it fetches torch (some 4 GB) where it is not here
-  bench calls [--turns N]       what calls take over TLS and on a QUIC stream where packets are lost, nothing of ours
-                                in it
+  bench calls [--turns N]       what calls take over TLS and on a QUIC stream where packets are lost, without us and
+                                between two sidecars
   soak [--seconds N | --minutes N] [--seed S]
                                 random puts, gets, kills and cuts between sidecars for that long (10 minutes), checked
                                 against what holds at all times; prints its seed. Needs root

@@ -430,7 +430,7 @@ impl Peers {
             quic_connections: make.all_counters(
                 "peer_quic_connections_total",
                 &["dialed"],
-                "QUIC connections that came up, by who dialed. Not counted: the streams of them, which are lanes.",
+                "QUIC connections that came up, by who dialed. Not counted: the streams of them.",
             )?,
             quic_calls: make.all_counters(
                 "peer_quic_calls_total",

@@ -2,7 +2,7 @@
 
 mod choice;
 mod fanout;
-mod far;
+pub(crate) mod far;
 
 use anyhow::Result;
 use tensorlane_benches::hosts::TwoHosts;

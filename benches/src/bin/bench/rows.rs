@@ -108,7 +108,7 @@ pub(crate) static QUIC_GET_1G: Row = row(
 pub(crate) static CHOICE: Row = row(
     "choice",
     "links",
-    "none; of 12 links, those on which sidecars that choose stay within 10 % of the faster of tcp and quic",
+    "none; of 12 links, those on which sidecars that choose stay within 10 % of the faster of tcp and quic, by the bytes of all gets and the time of all",
     Bound::ValueAtLeast(11.0),
 );
 pub(crate) static GET_SHAPED: Row = row(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use prost::Message;
 use quinn::{Connection, RecvStream, SendStream};
-use tensorlane_proto::encoded::PulledMany;
+use tensorlane_proto::encoded::{PulledMany, PulledSmall};
 use tensorlane_proto::frame::{
     self, CALLS_STREAM, HEADER_BYTES, Header, PEER_BODY_MAX, PEER_VERSION, PeerKind, REPLY,
 };
@@ -106,10 +106,10 @@ fn thousands_of_calls_both_ways_at_once_are_all_answered_while_the_source_port_c
     let mut on_quic = 0;
     for _ in 0..2 * CALLS {
         let came = told.recv_timeout(PATIENCE).unwrap().unwrap();
-        assert!(came.tensors.iter().all(|small| small.data.len() == 4096) && came.tensors.len() == 16);
+        assert!(came.tensors.iter().all(|small| small.data.len() == 4096) && came.tensors.len() == 4);
         on_quic += usize::from(came.way == Taken::Quic);
     }
-    assert!(on_quic > CALLS, "{on_quic} came on QUIC");
+    assert!(on_quic > CALLS / 2, "{on_quic} came on QUIC");
     assert!(
         pair.a.peers.counters().closed.all().is_empty() && pair.b.peers.counters().closed.all().is_empty()
     );
@@ -118,7 +118,7 @@ fn thousands_of_calls_both_ways_at_once_are_all_answered_while_the_source_port_c
 
 #[test]
 fn what_has_no_answer_when_datagrams_stop_is_asked_again_on_the_control_connection() {
-    for (deadline, most) in [(PATIENCE, PATIENCE), (Duration::from_secs(4), Duration::from_secs(3))] {
+    for (deadline, most) in [(PATIENCE, PATIENCE), (Duration::from_secs(8), Duration::from_secs(7))] {
         for turned in [0, 1] {
             let pair = pair();
             let (reader, _, from) = pair.both_ways()[turned];
@@ -187,6 +187,8 @@ fn a_control_connection_that_ends_takes_its_calls_on_quic_with_it_to_the_next_on
         for _ in 0..20 {
             assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
         }
+        assert!(calls(reader, "answered") > 0);
+        assert_eq!(calls(reader, "again"), 0, "that is not the end of a stream alone");
         pair.proxy.datagrams.mute.store(false, Ordering::SeqCst);
         pair.meet();
     }
@@ -194,7 +196,7 @@ fn a_control_connection_that_ends_takes_its_calls_on_quic_with_it_to_the_next_on
 }
 
 #[test]
-fn a_panic_where_an_answer_is_taken_costs_quic_and_nobody_elses_answer() {
+fn a_panic_where_an_answer_is_taken_costs_a_second_on_quic_and_nobody_elses_answer() {
     let pair = pair();
     large(&pair.a, "b", Transport::Quic);
     until_on_quic(&pair.a, "b");
@@ -211,7 +213,7 @@ fn a_panic_where_an_answer_is_taken_costs_quic_and_nobody_elses_answer() {
     for _ in 0..20 {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
     }
-    assert_eq!(pair.a.came_small("b", &[1]).unwrap().way, Taken::Stream);
+    until_on_quic(&pair.a, "b");
     pair.assert_over();
 }
 
@@ -350,7 +352,7 @@ fn greeted(at: &One, evil: &Identity, version: u32) -> (Raw, LaneKey) {
 fn an_answer_on_another_carrier_than_was_asked_on_ends_the_connection() {
     let mut evil = Evil::new(PEER_VERSION);
     let (_stream, call, told) = evil.asked();
-    let answer = PulledMany { tensors: vec![Default::default()] };
+    let answer = PulledMany { tensors: vec![PulledSmall::default()] };
     evil.control.send(PeerKind::PullMany, REPLY, call, &answer);
     assert!(evil.control.is_closed());
     until("it is counted", || evil.refused("out_of_place") == 1);
@@ -366,7 +368,7 @@ fn what_may_not_be_said_on_a_stream_for_calls_ends_the_connection() {
                 PeerKind::PullMany,
                 REPLY,
                 call + 1,
-                &PulledMany { tensors: vec![Default::default()] },
+                &PulledMany { tensors: vec![PulledSmall::default()] },
             );
         }),
         ("too few tensors", "malformed", |stream, call| {
@@ -441,7 +443,7 @@ fn an_owner_that_does_not_answer_on_quic_is_asked_again_on_the_control_connectio
     drop(stream);
     let (header, body) = evil.control.next_of(PeerKind::PullMany).unwrap();
     assert_eq!((header.call, v1::PullMany::decode(&body[..]).unwrap().ids), (call, vec![1]));
-    evil.control.send(PeerKind::PullMany, REPLY, call, &PulledMany { tensors: vec![Default::default()] });
+    evil.control.send(PeerKind::PullMany, REPLY, call, &PulledMany { tensors: vec![PulledSmall::default()] });
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
     assert_eq!((calls(&evil.a, "again"), calls(&evil.a, "answered")), (1, 0));
 }

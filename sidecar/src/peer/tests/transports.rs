@@ -144,6 +144,12 @@ fn many_tensors_come_at_once_both_ways_empty_ones_among_them() {
             for (reader, owner, from) in pair.both_ways() {
                 let pair = &pair;
                 scope.spawn(move || {
+                    // Small ones among them, of which none comes and one is empty.
+                    let small = reader.small(from, &[0, 99, 5]).unwrap();
+                    assert!(small[0].data.is_empty() && small[1].failure.is_some(), "{}", pair.way.name);
+                    assert!(small[2].data == owner.own_bytes(5), "{}", pair.way.name);
+                });
+                scope.spawn(move || {
                     let begun: Vec<_> = (0..12)
                         .map(|id| (id, pair.begin(reader, from, id, owner.twin.bytes_of(id))))
                         .collect();

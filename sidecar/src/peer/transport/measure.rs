@@ -22,9 +22,11 @@ mod busy;
 pub(in crate::peer) use busy::Begun;
 
 /// How much a new measurement counts, of 1. What is averaged is the time of a byte and not the rate, which is what makes a goodput of
-/// pulls of which some take five times as long as others (a lost packet at the end waits for TCP's timeout of 200 ms). A rate follows
-/// a link that becomes slow within a few pulls, and one that becomes faster doubles with every five.
+/// pulls of which some take five times as long as others (a lost packet at the end waits for TCP's timeout of 200 ms). A rate falls to
+/// two thirds with one pull at most, and doubles with every five that are faster.
 const NEWEST: f64 = 0.125;
+/// How much longer than usual one measurement counts at most. Without it a single pull that stands still would change what is in use.
+const SLOWEST: f64 = 5.0;
 /// Windows between two trials of the transport that is not in use: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (16, 1024);
 /// How long pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so long, and so
@@ -311,6 +313,7 @@ fn averaged(old: f64, new: f64) -> f64 {
     if old <= 0.0 {
         return new;
     }
+    let new = new.max(old / SLOWEST);
     ((1.0 - NEWEST) / old + NEWEST / new).recip()
 }
 

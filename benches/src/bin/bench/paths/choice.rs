@@ -15,6 +15,7 @@ use anyhow::Result;
 use tensorlane_benches::hosts::TwoHosts;
 use tensorlane_benches::links::Link;
 use tensorlane_benches::pairs::Pair;
+use tensorlane_benches::stats;
 use tensorlane_proto::Transport;
 
 use super::far::{Far, Get, QUIC, TLS};
@@ -70,19 +71,23 @@ pub(crate) fn run(bench: &Bench) -> Result<Measured> {
 
 /// What the kinds bring over one link.
 struct Brought {
-    /// GB/s, in the order of `KINDS`.
+    /// GB/s, in the order of `KINDS`: the bytes of all gets by the time of all.
     rates: [f64; 3],
+    /// The same of the get in the middle, to be looked at.
+    medians: [f64; 3],
     /// Gets of those that choose, and how many of them came by QUIC.
     chosen: usize,
     by_quic: usize,
 }
 
-/// `tcp 2.08, quic 1.02, chosen 1.98 GB/s (quic in 0 of 183 gets)`
+/// `tcp 2.08, quic 1.02, chosen 1.98 GB/s (quic in 0 of 183 gets; medians 2.10, 1.03, 2.01)`
 impl fmt::Display for Brought {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [tcp, quic, chosen] = self.rates;
         write!(f, "tcp {tcp:.3}, quic {quic:.3}, chosen {chosen:.3} GB/s ")?;
-        write!(f, "(quic in {} of {} gets)", self.by_quic, self.chosen)
+        let [tcp, quic, choosing] = self.medians;
+        write!(f, "(quic in {} of {} gets; ", self.by_quic, self.chosen)?;
+        write!(f, "medians {tcp:.3}, {quic:.3}, {choosing:.3})")
     }
 }
 
@@ -103,8 +108,10 @@ fn brought(bench: &Bench, hosts: &TwoHosts) -> Result<Brought> {
             pair.end()?;
         }
     }
-    let rates = took.map(|took| BYTES as f64 * took.len() as f64 / took.iter().sum::<f64>() / 1e9);
-    Ok(Brought { rates, chosen, by_quic })
+    let gigabytes = |seconds: f64| BYTES as f64 / seconds / 1e9;
+    let rates = took.each_ref().map(|took| gigabytes(took.iter().sum::<f64>() / took.len() as f64));
+    let medians = took.map(|took| stats::median(&took).map_or(0.0, gigabytes));
+    Ok(Brought { rates, medians, chosen, by_quic })
 }
 
 /// The gets of each of the three.

@@ -115,6 +115,49 @@ fn a_link_on_which_quic_becomes_the_faster_one_changes_over_and_back() {
     assert_eq!(goodput.in_use, Transport::Tcp);
 }
 
+/// One window of `transport` at that rate.
+fn window(goodput: &mut Goodput, transport: Transport, now: Instant, rate: f64) {
+    let begun = goodput.began(transport, 64 * MIB, now);
+    goodput.ended(begun, Outcome::Came, now + Duration::from_secs_f64(64.0 * MIB as f64 / rate));
+}
+
+#[test]
+fn what_counts_is_the_time_of_all_pulls_and_not_how_fast_the_lucky_ones_were() {
+    let (mut goodput, now) = (Goodput { every: u32::MAX, ..Goodput::default() }, Instant::now());
+    for rate in [1e9, 1e9, 1e9, 1e9, 2e8].into_iter().cycle().take(200) {
+        window(&mut goodput, Transport::Tcp, now, rate);
+    }
+    // Five pulls take the time of nine fast ones.
+    let known = goodput.measured(now).tcp_goodput.unwrap() / 1e9;
+    assert!((0.44..0.66).contains(&known), "{known}, and not 0.84");
+}
+
+#[test]
+fn one_pull_that_stands_still_changes_nothing() {
+    let (mut goodput, now) = (Goodput::default(), Instant::now());
+    pulls(&mut goodput, 100, now, 1e9, 5e8);
+    assert_eq!(goodput.in_use, Transport::Tcp);
+    window(&mut goodput, Transport::Tcp, now, 1e6);
+    assert_eq!(goodput.in_use, Transport::Tcp, "{goodput:?}");
+}
+
+#[test]
+fn small_tensors_follow_what_is_in_use_or_wished_and_no_trial() {
+    let (mut goodput, now) = (Goodput::default(), Instant::now());
+    pulls(&mut goodput, TRIAL_EVERY.0 as usize, now, 1e9, 4e8);
+    assert_eq!(chosen(&goodput, now), Transport::Quic, "a trial is due");
+    window(&mut goodput, Transport::Quic, now, 4e8);
+    assert!(!goodput.takes_quic());
+    let (mut wished, now) = (Goodput::default(), Instant::now());
+    window(&mut wished, Transport::Quic, now, 4e8);
+    assert!(wished.takes_quic());
+    wished.failed(Transport::Quic, now);
+    assert!(!wished.takes_quic());
+    let mut faster = Goodput::default();
+    pulls(&mut faster, 100, now, 1e8, 1e9);
+    assert!(faster.takes_quic());
+}
+
 /// As one packet of a hundred that is lost makes windows: one brings up to twice what another does.
 #[test]
 fn the_first_trial_finds_the_faster_one_by_a_third_on_most_links_whose_windows_differ_by_much() {

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use tokio::sync::Notify;
 use super::super::bind::progress;
 use super::super::wire::{LaneEnd, PROGRESS_MIN, TICK};
 use super::trunk::Trunk;
-use super::wire::{Cut, QuicWire};
+use super::wire::{Cut, Moved, QuicWire};
 use crate::peer::connect::Refused;
 use crate::peer::greet::First;
 use crate::peer::link::{Ended, Link};
@@ -37,7 +38,7 @@ use crate::peer::shared::Shared;
 /// The first version of the protocol in which small tensors are asked for on QUIC.
 pub(super) const CALLS_SINCE: u32 = 7;
 
-/// Bytes of questions that may be on their way or wait for their answer, beyond the first: those that are not read yet take of the window
+/// Bytes of questions that may be on their way or wait for their answer, unless there is one alone: those that are not read yet take of the window
 /// that the asks of lanes need, too, and it may be no wider than 64 KiB. What is behind them waits here.
 const ASKED_BYTES: usize = 16 << 10;
 /// How long no stream is opened again after one has ended.
@@ -87,9 +88,10 @@ impl Asks {
         Ok(self.id)
     }
 
-    /// The next question.
-    fn take(&self) -> Option<Question> {
-        self.queue.lock().questions.pop_front()
+    /// The next question, if there is room for its bytes.
+    fn take(&self, has_room: impl FnOnce(usize) -> bool) -> Option<Question> {
+        let mut queue = self.queue.lock();
+        queue.questions.pop_front_if(|next| has_room(next.frame.len()))
     }
 
     fn end(&self) {
@@ -110,7 +112,9 @@ pub(super) fn open(shared: &Arc<Shared>, link: &Arc<Link>, connection: &Connecti
         let thread = if serves { "tl-quic-answer" } else { "tl-quic-ask" };
         shared.spawn(thread, move || {
             while connection.close_reason().is_none() {
-                if let Err(refused) = dialed(&on_thread, &link, &connection, serves) {
+                // Where an answer was taken in a panic, which its hook has reported, those after it are not to go without.
+                let dialed = AssertUnwindSafe(|| dialed(&on_thread, &link, &connection, serves));
+                if let Ok(Err(refused)) = catch_unwind(dialed) {
                     tracing::debug!(peer = %link.peer.name, %refused, serves, "no calls on QUIC");
                 }
                 let Some(door) = on_thread.door() else { return };
@@ -152,7 +156,14 @@ pub(in super::super) fn arrived(
     if link.version < CALLS_SINCE {
         return Err(Refused::Lane("there is no lane of its number"));
     }
-    let place = Place::of(shared, link, trunk(link)?, connection, serves)?;
+    let mut place = Place::of(shared, link, trunk(link)?, connection, serves);
+    let until = Instant::now() + TICK;
+    // One that has ended may be on its way out of the place still.
+    while place.is_err() && Instant::now() < until {
+        std::thread::sleep(TICK / 20);
+        place = Place::of(shared, link, trunk(link)?, connection, serves);
+    }
+    let place = place?;
     // A stream that cannot take the reply is found out by whoever uses it.
     let _ = wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default());
     place.run(wire, cut);
@@ -216,18 +227,19 @@ impl<'a> Place<'a> {
         let mut moved = Instant::now();
         let progress = progress(self.shared);
         loop {
-            while answers.asked.has_room()
-                && let Some(question) = asks.take()
-            {
+            while let Some(question) = asks.take(|bytes| answers.asked.has_room(bytes)) {
                 answers.asked.add(&question, progress);
                 out.push(Bytes::from(question.frame));
             }
             let most = (!answers.asked.is_empty()).then_some(TICK);
-            if wire.turn(&mut out, asks.came.notified(), most)? {
-                moved = Instant::now();
-                wire.parse(&mut answers, |_| false)?;
-            } else if answers.asked.is_late(moved) {
-                return Err(LaneEnd::Progress.into());
+            match wire.turn(&mut out, asks.came.notified(), most)? {
+                Moved::In => {
+                    moved = Instant::now();
+                    wire.parse(&mut answers, |_| false)?;
+                }
+                Moved::Out => moved = Instant::now(),
+                Moved::Nothing if answers.asked.is_late(moved) => return Err(LaneEnd::Progress.into()),
+                Moved::Nothing => {}
             }
         }
     }
@@ -305,9 +317,9 @@ impl Outstanding {
         self.asked.is_empty()
     }
 
-    /// Whether one more may be asked.
-    fn has_room(&self) -> bool {
-        self.bytes < ASKED_BYTES
+    /// Whether one more of so many bytes may be asked: any, where there is none.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.is_empty() || self.bytes + bytes <= ASKED_BYTES
     }
 
     /// Takes the oldest one away, if it is this call.
@@ -419,11 +431,12 @@ mod tests {
     #[test]
     fn one_question_may_be_long_and_nothing_goes_beside_it() {
         let mut all = asked(Duration::from_secs(60), Duration::from_secs(2));
-        assert!(!all.has_room() && all.answered(1) && all.has_room());
+        assert!(!all.has_room(1) && all.answered(1) && all.has_room(40 << 10));
         let short = Question { call: 2, frame: vec![0; 1 << 10], deadline: Instant::now() };
         let mut count = 0;
-        while all.has_room() {
+        while all.has_room(1 << 10) {
             all.add(&short, Duration::ZERO);
+            assert!(!all.has_room(40 << 10), "nor after short ones");
             count += 1;
         }
         assert_eq!(count, ASKED_BYTES >> 10);
@@ -435,6 +448,6 @@ mod tests {
         assert_eq!(asks.push(1, vec![1], deadline), Ok(7));
         asks.end();
         assert_eq!(asks.push(2, vec![2], deadline), Err(vec![2]));
-        assert!(asks.take().is_none(), "what it had is asked again by whoever knows the calls");
+        assert!(asks.take(|_| true).is_none(), "what it had is asked again by whoever knows the calls");
     }
 }

@@ -54,6 +54,13 @@ enum Waited<T> {
     Late,
 }
 
+/// What moved in a turn.
+pub(super) enum Moved {
+    In,
+    Out,
+    Nothing,
+}
+
 /// What was first.
 enum Turn {
     Came(Result<Option<usize>, ReadError>),
@@ -157,14 +164,13 @@ impl QuicWire {
         Ok(())
     }
 
-    /// Sends of `out` what the window takes, or takes what comes, whichever is first; or waits to be woken, or that long. Whether
-    /// anything came.
+    /// Sends of `out` what the window takes, or takes what comes, whichever is first; or waits to be woken, or that long.
     pub(super) fn turn(
         &mut self,
         out: &mut Vec<Bytes>,
         woken: impl Future<Output = ()>,
         most: Option<Duration>,
-    ) -> Result<bool, LaneEnd> {
+    ) -> Result<Moved, LaneEnd> {
         let Self { door, send, receive, room, cut, .. } = self;
         let has_more = !out.is_empty();
         let moved = async {
@@ -179,18 +185,18 @@ impl QuicWire {
         match door.wait(wait(moved, cut, most)) {
             Waited::Done(Turn::Came(Ok(Some(runs)))) => {
                 self.came.extend(self.room[..runs].iter_mut().map(std::mem::take));
-                Ok(true)
+                Ok(Moved::In)
             }
             Waited::Done(Turn::Went(Ok(written))) => {
                 out.drain(..written.chunks);
-                Ok(false)
+                Ok(Moved::Out)
             }
             Waited::Done(
                 Turn::Came(Err(ReadError::ConnectionLost(error)))
                 | Turn::Went(Err(WriteError::ConnectionLost(error))),
             ) => Err(lost(error)),
             Waited::Done(Turn::Came(_) | Turn::Went(Err(_))) | Waited::Cut => Err(LaneEnd::Closed),
-            Waited::Done(Turn::Woken) | Waited::Late => Ok(false),
+            Waited::Done(Turn::Woken) | Waited::Late => Ok(Moved::Nothing),
         }
     }
 
