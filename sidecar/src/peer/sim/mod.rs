@@ -10,7 +10,9 @@
 //! What is real: the ledger, the calls of a peer and what becomes of them when connections come and go (`remote`), the frames
 //! and their parser, the negotiation and what it measures, the pieces and paces of lanes. What is told again in short, because
 //! the real one has threads and sockets: how frames are answered (`receive`, `serving`), who writes when (`outbox`), that
-//! connections are made. Not here: maps of shared memory, TLS, sessions of workloads.
+//! connections are made. Not here: maps of shared memory, TLS, sessions of workloads, small
+//! tensors; and holders, whose choice has a model of its own (`exchange/fanout/tests.rs`), as have copies of a node
+//! (`exchange/neighbours/model.rs`).
 //!
 //! After every happening all that must hold is checked; at the end of a run everyone lets go, and nothing may be left.
 

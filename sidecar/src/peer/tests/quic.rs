@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prost::Message;
-use tensorlane_proto::frame::{self, PeerKind};
+use tensorlane_proto::frame::{self, LANES_MAX, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Selection, Transport};
 
@@ -195,6 +195,28 @@ impl Stranger {
         taken.unwrap()
     }
 
+    /// Binds a connection and opens streams, on which it says nothing, for as long as there are more within half a second. How many.
+    fn streams(&self, at: &One, hello: &v1::LaneHello) -> usize {
+        let connecting = self.door.connect(at.peers.bound_address()).unwrap();
+        let bind = frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
+        let opened = self.door.within(self.until, async {
+            let connection = connecting.await.unwrap();
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(&bind).await.unwrap();
+            assert!(receive.read(&mut [0; 64]).await.unwrap().is_some(), "it is bound");
+            let mut opened = vec![(send, receive)];
+            let patience = Duration::from_millis(500);
+            while let Ok(stream) = tokio::time::timeout(patience, connection.open_bi()).await {
+                let (mut send, receive) = stream.unwrap();
+                // A stream is known to the other end with its first byte.
+                send.write_all(&[0]).await.unwrap();
+                opened.push((send, receive));
+            }
+            opened.len()
+        });
+        opened.unwrap()
+    }
+
     pub(super) fn new(identity: &crate::identity::Identity) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let door = Door::open(socket, &keys::keys(identity), Duration::from_secs(60)).unwrap();
@@ -300,6 +322,21 @@ fn a_quic_connection_binds_with_a_key_of_the_table_and_a_proof_of_its_control_co
     assert!(!evil_door.is_refused(&a, &hello(&key, Role::Quic)));
     until("it is counted", || a.peers.counters().quic_opened.count("them") == 1);
     until("nobody is a stranger", || a.peers.strangers() == 0);
+}
+
+#[test]
+fn a_peer_has_so_many_streams_and_no_more_and_others_are_served_meanwhile() {
+    let table = Arc::default();
+    let a = Start { lanes: QUIC, handshake: PATIENCE * 2, ..Start::new("a") }.start(&table);
+    let (evil, other) = (keys::identity(), Start { lanes: QUIC, ..Start::new("c") }.start(&table));
+    table.list("evil", nowhere(), evil.fingerprint);
+    a.twin.add(7, sealed(&a.arena, MIB, 1), 1);
+    let (_control, key) = greeted(&a, &evil);
+    let stranger = Stranger::new(&evil);
+    // One that binds, two for calls, and each lane of both directions twice.
+    assert_eq!(stranger.streams(&a, &hello(&key, Role::Quic)), 1 + 2 + 4 * LANES_MAX);
+    assert!(other.get("a", 7, MIB).unwrap() == a.own_bytes(7));
+    assert!(a.peers.is_connected(&name("evil")), "it did what it may");
 }
 
 #[test]
