@@ -92,8 +92,8 @@ fn thousands_of_calls_both_ways_at_once_are_all_answered_while_the_source_port_c
             reader.peers.pull_small(
                 &name(from),
                 None,
-                many(&[1; 16]),
-                Instant::now() + PATIENCE,
+                many(&[1; 4]),
+                Instant::now() + 3 * PATIENCE,
                 move |came| {
                     let _ = tell.send(came);
                 },
@@ -184,13 +184,14 @@ fn a_control_connection_that_ends_takes_its_calls_on_quic_with_it_to_the_next_on
             });
         }
         pair.proxy.cut();
+        // One of them alone can dial, and only the calls of that one make it.
+        pair.meet();
         for _ in 0..20 {
             assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
         }
         assert!(calls(reader, "answered") > 0);
         assert_eq!(calls(reader, "again"), 0, "that is not the end of a stream alone");
         pair.proxy.datagrams.mute.store(false, Ordering::SeqCst);
-        pair.meet();
     }
     pair.assert_over();
 }
