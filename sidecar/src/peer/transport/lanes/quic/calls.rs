@@ -91,7 +91,8 @@ impl Asks {
     /// The next question, if there is room for its bytes.
     fn take(&self, has_room: impl FnOnce(usize) -> bool) -> Option<Question> {
         let mut queue = self.queue.lock();
-        queue.questions.pop_front_if(|next| has_room(next.frame.len()))
+        let fits = queue.questions.front().is_some_and(|next| has_room(next.frame.len()));
+        if fits { queue.questions.pop_front() } else { None }
     }
 
     fn end(&self) {
