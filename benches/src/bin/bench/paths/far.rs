@@ -121,7 +121,7 @@ impl Pages {
         let pages = Self::by(bench, hosts, QUIC, Transport::Quic)?;
         let large =
             pages.writer.put(&tensors::bytes(LARGE)?, &vec![7; LARGE as usize], &PutOptions::new())?;
-        drop(pages.reader.acquire(&Target::from(large.reference()), &AcquireOptions::new())?);
+        drop(pages.reader.acquire(large.reference(), &AcquireOptions::new())?);
         let target = &pages.targets[0];
         let comes = || {
             without_copies(&pages.reader)?;
