@@ -467,16 +467,4 @@ impl Sink for FirstSink {
         });
         Ok(Flow::Stop)
     }
-
-    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Refused> {
-        Err(FrameError::OutOfPlace(header.kind).into())
-    }
-
-    fn bytes(&mut self, _: &[u8]) -> Result<(), Refused> {
-        Ok(())
-    }
-
-    fn chunk_end(&mut self) -> Result<Flow, Refused> {
-        Ok(Flow::Stop)
-    }
 }

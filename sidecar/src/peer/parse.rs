@@ -59,18 +59,24 @@ impl From<Body<'_>> for Bytes {
     }
 }
 
-/// What is done with frames. An error ends the connection.
+/// What is done with frames. An error ends the connection. Whoever takes messages alone says nothing of chunks.
 pub(super) trait Sink {
     /// Why a frame was not taken.
     type Error: From<FrameError>;
     /// A message came whole.
     fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Self::Error>;
     /// A chunk of `length` bytes begins at `offset` of its call.
-    fn chunk(&mut self, header: Header, offset: u64, length: usize) -> Result<(), Self::Error>;
+    fn chunk(&mut self, header: Header, _offset: u64, _length: usize) -> Result<(), Self::Error> {
+        Err(FrameError::OutOfPlace(header.kind).into())
+    }
     /// The next bytes of the chunk; together never more than its length.
-    fn bytes(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
+    fn bytes(&mut self, _bytes: &[u8]) -> Result<(), Self::Error> {
+        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
+    }
     /// All bytes of the chunk came.
-    fn chunk_end(&mut self) -> Result<Flow, Self::Error>;
+    fn chunk_end(&mut self) -> Result<Flow, Self::Error> {
+        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
+    }
 }
 
 enum State {

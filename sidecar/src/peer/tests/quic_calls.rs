@@ -51,6 +51,23 @@ fn until_on_quic(reader: &One, from: &str) {
     until("small tensors come on QUIC", || reader.came_small(from, &[1]).unwrap().way == Taken::Quic);
 }
 
+/// Asks for a small tensor so often at once; where the outcomes come.
+fn asked(
+    reader: &One,
+    from: &str,
+    count: usize,
+    deadline: Instant,
+) -> mpsc::Receiver<Result<CameSmall, Failure>> {
+    let (tell, told) = mpsc::channel();
+    for _ in 0..count {
+        let tell = tell.clone();
+        reader.peers.pull_small(&name(from), None, many(&[1]), deadline, move |came| {
+            let _ = tell.send(came);
+        });
+    }
+    told
+}
+
 fn calls(one: &One, outcome: &str) -> u64 {
     one.peers.counters().quic_calls.count(outcome)
 }
@@ -125,14 +142,8 @@ fn what_has_no_answer_when_datagrams_stop_is_asked_again_on_the_control_connecti
             large(reader, from, Transport::Quic);
             until_on_quic(reader, from);
             pair.proxy.datagrams.mute.store(true, Ordering::SeqCst);
-            let (tell, told) = mpsc::channel();
             let begun = Instant::now();
-            for _ in 0..50 {
-                let tell = tell.clone();
-                reader.peers.pull_small(&name(from), None, many(&[1]), begun + deadline, move |came| {
-                    let _ = tell.send(came);
-                });
-            }
+            let told = asked(reader, from, 50, begun + deadline);
             for _ in 0..50 {
                 let came = told.recv_timeout(PATIENCE).unwrap().unwrap();
                 assert_eq!(came.way, Taken::Stream);
@@ -157,13 +168,9 @@ fn whoever_gives_up_what_was_asked_on_quic_is_told_at_once_and_nothing_is_asked_
     large(&pair.a, "b", Transport::Quic);
     until_on_quic(&pair.a, "b");
     pair.proxy.datagrams.mute.store(true, Ordering::SeqCst);
-    let (tell, told) = mpsc::channel();
-    let begun = Instant::now();
-    let deadline = begun + Duration::from_millis(200);
-    pair.a.peers.pull_small(&name("b"), None, many(&[1]), deadline, move |came| {
-        let _ = tell.send(came.map(|came| came.way));
-    });
-    assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().reason.as_str(), "DEADLINE_EXCEEDED");
+    let told = asked(&pair.a, "b", 1, Instant::now() + Duration::from_millis(200));
+    let failure = told.recv_timeout(PATIENCE).unwrap().map(|came| came.way).unwrap_err();
+    assert_eq!(failure.reason.as_str(), "DEADLINE_EXCEEDED");
     until("the connection is given up", || pair.a.came_small("b", &[1]).unwrap().way == Taken::Stream);
     assert!(calls(&pair.a, "again") <= 1, "only what somebody waits for");
     pair.assert_over();
@@ -176,18 +183,12 @@ fn a_control_connection_that_ends_takes_its_calls_on_quic_with_it_to_the_next_on
         large(reader, from, Transport::Quic);
         until_on_quic(reader, from);
         pair.proxy.datagrams.mute.store(true, Ordering::SeqCst);
-        let (tell, told) = mpsc::channel();
-        for _ in 0..20 {
-            let tell = tell.clone();
-            reader.peers.pull_small(&name(from), None, many(&[1]), Instant::now() + PATIENCE, move |came| {
-                let _ = tell.send(came.map(|came| came.tensors.len()));
-            });
-        }
+        let told = asked(reader, from, 20, Instant::now() + PATIENCE);
         pair.proxy.cut();
         // One of them alone can dial, and only the calls of that one make it.
         pair.meet();
         for _ in 0..20 {
-            assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
+            assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().tensors.len(), 1);
         }
         assert!(calls(reader, "answered") > 0);
         assert_eq!(calls(reader, "again"), 0, "that is not the end of a stream alone");
@@ -201,18 +202,12 @@ fn a_panic_where_an_answer_is_taken_costs_a_second_on_quic_and_nobody_elses_answ
     let pair = pair();
     large(&pair.a, "b", Transport::Quic);
     until_on_quic(&pair.a, "b");
-    let (tell, told) = mpsc::channel();
     pair.a.peers.pull_small(&name("b"), None, many(&[1]), Instant::now() + PATIENCE, |_| {
         panic!("a panic that the test makes");
     });
+    let told = asked(&pair.a, "b", 20, Instant::now() + PATIENCE);
     for _ in 0..20 {
-        let tell = tell.clone();
-        pair.a.peers.pull_small(&name("b"), None, many(&[2]), Instant::now() + PATIENCE, move |came| {
-            let _ = tell.send(came.map(|came| came.tensors.len()));
-        });
-    }
-    for _ in 0..20 {
-        assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap(), 1);
+        assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().tensors.len(), 1);
     }
     until_on_quic(&pair.a, "b");
     pair.assert_over();

@@ -170,14 +170,9 @@ fn dial_quic(
     let (mut wire, cut) = trunk.open(shared, &connection, until)?;
     // The first stream of the connection has proven for all.
     let hello = v1::LaneHello { lane: name.number.into(), serves: name.serves, ..v1::LaneHello::default() };
-    wire.say(PeerKind::LaneHello, 0, &hello)?;
-    match wire.hear(until)? {
-        First::LaneReply => {
-            let connection = Some(connection.stable_id());
-            Ok(Dialed { wire: Box::new(wire), guard: None, cord: Cord::Stream(cut), connection })
-        }
-        _ => Err(frame::FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
-    }
+    wire.introduce(&hello, until)?;
+    let connection = Some(connection.stable_id());
+    Ok(Dialed { wire: Box::new(wire), guard: None, cord: Cord::Stream(cut), connection })
 }
 
 /// A stream came in on a QUIC connection that is bound: runs it on this thread until it ends.

@@ -326,18 +326,6 @@ impl Sink for AskSink {
         self.0 = Some(Ask::decode(kind, header, &body)?);
         Ok(Flow::Stop)
     }
-
-    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), LaneEnd> {
-        Err(FrameError::OutOfPlace(header.kind).into())
-    }
-
-    fn bytes(&mut self, _: &[u8]) -> Result<(), LaneEnd> {
-        Ok(())
-    }
-
-    fn chunk_end(&mut self) -> Result<Flow, LaneEnd> {
-        Ok(Flow::Stop)
-    }
 }
 
 impl Sink for Answer {

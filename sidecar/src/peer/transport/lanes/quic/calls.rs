@@ -28,7 +28,6 @@ use super::super::wire::{LaneEnd, PROGRESS_MIN, TICK};
 use super::trunk::Trunk;
 use super::wire::{Cut, Moved, QuicWire};
 use crate::peer::connect::Refused;
-use crate::peer::greet::First;
 use crate::peer::link::{Ended, Link};
 use crate::peer::parse::{Body, Flow, Sink};
 use crate::peer::receive::Receiver;
@@ -137,10 +136,7 @@ fn dialed(
     let (trunk, until) = (trunk(link)?, Instant::now() + shared.config.handshake);
     let (mut wire, cut) = trunk.open(shared, connection, until)?;
     let hello = v1::LaneHello { lane: CALLS_STREAM, serves, ..v1::LaneHello::default() };
-    wire.say(PeerKind::LaneHello, 0, &hello)?;
-    let First::LaneReply = wire.hear(until)? else {
-        return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
-    };
+    wire.introduce(&hello, until)?;
     let place = Place::of(shared, link, trunk, connection, !serves)?;
     place.run(wire, cut);
     Ok(())
@@ -249,7 +245,7 @@ impl<'a> Place<'a> {
     fn answer(&self, wire: &mut QuicWire) -> Result<Infallible, Over> {
         loop {
             let mut questions = Questions(None);
-            wire.next_frame(&mut questions, |questions| questions.0.is_some())?;
+            wire.next_frame::<_, Over>(&mut questions, |questions| questions.0.is_some())?;
             let Some((header, body)) = questions.0 else { continue };
             self.trunk.called();
             let answer = serving::small_apart(self.shared, self.link, header, &body)?;
@@ -277,7 +273,16 @@ impl Drop for Place<'_> {
 }
 
 /// How a stream for calls ended. What the other end may not say on the control connection it may not say here: both end.
-type Over = super::wire::Over<Ended>;
+enum Over {
+    Wire(LaneEnd),
+    Sink(Ended),
+}
+
+impl From<LaneEnd> for Over {
+    fn from(end: LaneEnd) -> Self {
+        Self::Wire(end)
+    }
+}
 
 impl From<Ended> for Over {
     fn from(why: Ended) -> Self {
@@ -356,18 +361,6 @@ impl Sink for Answers<'_> {
         self.trunk.answered();
         self.receiver.message(kind, header, body)
     }
-
-    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Ended> {
-        Err(FrameError::OutOfPlace(header.kind).into())
-    }
-
-    fn bytes(&mut self, _: &[u8]) -> Result<(), Ended> {
-        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
-    }
-
-    fn chunk_end(&mut self) -> Result<Flow, Ended> {
-        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
-    }
 }
 
 /// Takes one question.
@@ -382,18 +375,6 @@ impl Sink for Questions {
         }
         self.0 = Some((header, body.into()));
         Ok(Flow::Stop)
-    }
-
-    fn chunk(&mut self, header: Header, _: u64, _: usize) -> Result<(), Ended> {
-        Err(FrameError::OutOfPlace(header.kind).into())
-    }
-
-    fn bytes(&mut self, _: &[u8]) -> Result<(), Ended> {
-        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
-    }
-
-    fn chunk_end(&mut self) -> Result<Flow, Ended> {
-        Err(FrameError::OutOfPlace(PeerKind::Chunk.into()).into())
     }
 }
 

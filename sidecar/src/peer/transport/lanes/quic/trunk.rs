@@ -345,8 +345,7 @@ impl Trunk {
             nonce: nonce.to_vec().into(),
             proof: lanes.key.prove(Role::Quic, FIRST, &[nonce]).to_vec().into(),
         };
-        wire.say(PeerKind::LaneHello, 0, &hello)?;
-        let First::LaneReply = wire.hear(until)? else { return Err(out_of_place()) };
+        wire.introduce(&hello, until)?;
         if !self.adopt(&connection) {
             return Err(Refused::Lane("its control connection has ended"));
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes};
 use prost::Message;
 use quinn::{ReadError, RecvStream, SendStream, WriteError, Written};
-use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, PeerKind};
+use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 use tokio::sync::watch;
 
@@ -66,18 +66,6 @@ enum Turn {
     Came(Result<Option<usize>, ReadError>),
     Went(Result<Written, WriteError>),
     Woken,
-}
-
-/// Why no frame comes any more: by the stream, or by what came.
-pub(super) enum Over<E> {
-    Wire(LaneEnd),
-    Sink(E),
-}
-
-impl<E> From<LaneEnd> for Over<E> {
-    fn from(end: LaneEnd) -> Self {
-        Self::Wire(end)
-    }
 }
 
 /// Waits for `work`, the lane's end, or that long.
@@ -200,14 +188,14 @@ impl QuicWire {
         }
     }
 
-    /// Waits until the sink has what it wants, for as long as the connection lives.
-    pub(super) fn next_frame<S: Sink>(
+    /// Waits until the sink has what it wants: its control connection sees to it that nobody waits here for a peer that is gone.
+    pub(super) fn next_frame<S: Sink, E: From<S::Error> + From<LaneEnd>>(
         &mut self,
         sink: &mut S,
         has_all: impl Fn(&S) -> bool,
-    ) -> Result<(), Over<S::Error>> {
+    ) -> Result<(), E> {
         loop {
-            self.parse(sink, &has_all).map_err(Over::Sink)?;
+            self.parse(sink, &has_all)?;
             if has_all(sink) {
                 return Ok(());
             }
@@ -234,6 +222,19 @@ impl QuicWire {
         message: &impl Message,
     ) -> Result<(), Refused> {
         Ok(self.send(frame::encode(kind.into(), flags, 0, message)).map_err(io::Error::other)?)
+    }
+
+    /// Says what the stream is for, and hears that it is taken.
+    pub(in super::super) fn introduce(
+        &mut self,
+        hello: &v1::LaneHello,
+        until: Instant,
+    ) -> Result<(), Refused> {
+        self.say(PeerKind::LaneHello, 0, hello)?;
+        match self.hear(until)? {
+            First::LaneReply => Ok(()),
+            _ => Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
+        }
     }
 
     /// Reads until the first frame is there, and nothing beyond it.
@@ -290,14 +291,12 @@ impl Wire for QuicWire {
     }
 
     fn next_ask(&mut self) -> Result<Ask, LaneEnd> {
-        let mut sink = AskSink(None);
         loop {
-            self.parse(&mut sink, |sink| sink.0.is_some())?;
+            let mut sink = AskSink(None);
+            self.next_frame::<_, LaneEnd>(&mut sink, |sink| sink.0.is_some())?;
             if let Some(ask) = sink.0 {
                 return Ok(ask);
             }
-            // Its control connection sees to it that nobody waits here for a peer that is gone.
-            self.take(None)?;
         }
     }
 
