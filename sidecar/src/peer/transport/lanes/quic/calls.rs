@@ -1,5 +1,5 @@
 //! Calls on the QUIC connection of a pair: who takes QUIC for large tensors asks for small ones there too, on one stream in each
-//! direction. Where packets are lost they come several times as fast as over TCP (decision 013).
+//! direction. Where packets are lost they come sooner than over TCP (decision 013 has what was measured).
 //!
 //! ```text
 //!   pump (any thread) ── Asks (what waits) ── asker thread ══ stream ══ answering thread ── Serve::small
