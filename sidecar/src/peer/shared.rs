@@ -502,14 +502,19 @@ impl Shared {
 
     pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {
         let patience = Patience { progress: self.config.progress, grace: self.config.grace };
-        let todo = {
+        let (todo, needed) = {
             let mut state = peer.state.lock();
             state.dial.fail(attempt, Instant::now(), self.config.backoff, rand::random());
-            state.dial_failed(attempt, error, patience, Instant::now())
+            let todo = state.dial_failed(attempt, error, patience, Instant::now());
+            (todo, state.needs_link())
         };
         self.perform(todo);
         peer.changed.notify_all();
-        self.steward.wake();
+        if needed {
+            self.steward.wake();
+        } else {
+            self.steward.wake_soon();
+        }
     }
 }
 

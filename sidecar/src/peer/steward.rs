@@ -17,6 +17,9 @@ use crate::clock;
 
 /// How often at least everything is looked at: how late a new peer of the directory is dialed at worst.
 const ROUND: Duration = Duration::from_millis(500);
+/// How long attempts to connect that nobody waits for are gathered, to be looked at together. A look visits every peer of the
+/// directory: with one for each attempt, a thousand peers that cannot be reached took a tenth of a processor and more.
+const GATHER: Duration = Duration::from_millis(50);
 /// Attempts to connect at the same time. Each costs a thread.
 const DIALS_MAX: usize = 64;
 
@@ -25,6 +28,8 @@ struct Agenda {
     deadlines: BTreeMap<(Instant, u64), Arc<Peer>>,
     /// Until when the thread sleeps; `None` while it is awake.
     sleeps_until: Option<Instant>,
+    /// When to look at everything at the latest, although nobody waits for it.
+    soon: Option<Instant>,
     woken: bool,
     stop: bool,
 }
@@ -64,6 +69,19 @@ impl Steward {
         self.wake.notify_one();
     }
 
+    /// Something changed that may want a connection for which nobody waits.
+    pub(super) fn wake_soon(&self) {
+        let mut agenda = self.agenda.lock();
+        if agenda.soon.is_some() {
+            return;
+        }
+        let soon = Instant::now() + GATHER;
+        agenda.soon = Some(soon);
+        if agenda.sleeps_until.is_some_and(|until| soon < until) {
+            self.wake.notify_one();
+        }
+    }
+
     pub(super) fn stop(&self) {
         self.agenda.lock().stop = true;
         self.wake.notify_one();
@@ -71,29 +89,39 @@ impl Steward {
 
     /// The thread.
     pub(super) fn run(&self, shared: &Arc<Shared>) {
-        loop {
-            let overdue = {
-                let mut agenda = self.agenda.lock();
-                if agenda.stop {
-                    return;
-                }
-                agenda.woken = false;
-                agenda.sleeps_until = None;
-                let later = agenda.deadlines.split_off(&(Instant::now(), u64::MAX));
-                std::mem::replace(&mut agenda.deadlines, later)
-            };
+        while let Some(overdue) = self.overdue() {
             for ((_, call), peer) in overdue {
                 expire(shared, &peer, call);
             }
             let next = round(shared);
-            let mut agenda = self.agenda.lock();
+            self.sleep(next);
+        }
+    }
+
+    /// Calls whose time is over; `None` once it is told to stop. What is told from here on is looked at in the next round.
+    fn overdue(&self) -> Option<BTreeMap<(Instant, u64), Arc<Peer>>> {
+        let mut agenda = self.agenda.lock();
+        if agenda.stop {
+            return None;
+        }
+        agenda.woken = false;
+        agenda.soon = None;
+        let later = agenda.deadlines.split_off(&(Instant::now(), u64::MAX));
+        Some(std::mem::replace(&mut agenda.deadlines, later))
+    }
+
+    /// Sleeps until then, or until the first deadline, or until it is woken.
+    fn sleep(&self, next: Instant) {
+        let mut agenda = self.agenda.lock();
+        while !agenda.woken && !agenda.stop {
             let first = agenda.deadlines.first_key_value().map(|((deadline, _), _)| *deadline);
-            let until = first.map_or(next, |first| first.min(next));
-            if !agenda.woken && !agenda.stop {
-                agenda.sleeps_until = Some(until);
-                self.wake.wait_until(&mut agenda, until);
+            let until = [first, agenda.soon].into_iter().flatten().fold(next, Instant::min);
+            agenda.sleeps_until = Some(until);
+            if self.wake.wait_until(&mut agenda, until).timed_out() {
+                break;
             }
         }
+        agenda.sleeps_until = None;
     }
 }
 
@@ -176,7 +204,8 @@ fn round(shared: &Arc<Shared>) -> Instant {
                 begin(shared, &peer, &mut state, now);
             }
             Due::Now | Due::Never => {}
-            Due::At(at) => next = next.min(at),
+            Due::At(at) if needed => next = next.min(at),
+            Due::At(at) => next = next.min(at.max(now + GATHER)),
         }
         drop(state);
         shared.perform(over);
@@ -198,5 +227,39 @@ fn listen_for(shared: &Arc<Shared>, link: &Arc<super::link::Link>) {
     let (silent, progress) = (link.silent(), shared.config.progress);
     if silent >= progress / 2 && link.ask() >= progress / 2 && silent >= progress {
         link.end(Ended::Progress);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn what_nobody_waits_for_is_looked_at_once_and_soon() {
+        let steward = Steward::default();
+        let began = Instant::now();
+        (0..1000).for_each(|_| steward.wake_soon());
+        steward.sleep(began + LONG);
+        let slept = began.elapsed();
+        assert!((GATHER..LONG).contains(&slept), "{slept:?}");
+        assert!(steward.overdue().is_some());
+        assert_eq!(steward.agenda.lock().soon, None, "a thousand of them are one");
+    }
+
+    #[test]
+    fn what_nobody_waits_for_shortens_a_sleep_that_has_begun() {
+        let steward = Steward::default();
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| steward.sleep(began + LONG));
+            while steward.agenda.lock().sleeps_until.is_none() {
+                std::thread::yield_now();
+            }
+            steward.wake_soon();
+            sleeper.join().unwrap();
+        });
+        assert!((GATHER..LONG).contains(&began.elapsed()));
     }
 }
