@@ -181,6 +181,21 @@ impl<'a> Pod<'a> {
         process_of(&container_status(&self.object(), container))
     }
 
+    /// The names of what a directory of one of its containers holds, sorted.
+    ///
+    /// # Panics
+    /// Where the container does not run, or has no such directory.
+    pub fn listed(&self, container: &str, directory: &str) -> Vec<String> {
+        let process = first_process(&container_status(&self.object(), container));
+        let seen = format!("/proc/{process}/root{directory}");
+        let entries =
+            fs::read_dir(&seen).unwrap_or_else(|error| panic!("{directory} of {}: {error}", self.name));
+        let mut names: Vec<_> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
     /// Has the kernel kill the sidecar, as when it runs out of memory, and waits until another one is ready.
     ///
     /// # Panics
@@ -223,18 +238,22 @@ pub fn container_status(pod: &Value, container: &str) -> Value {
     all.find(|one| one["name"] == container).cloned().unwrap_or_default()
 }
 
-/// The first process of a container, by what Kubernetes says of it.
+/// The first process of a container, by what Kubernetes says of it. It is killed when this is dropped.
 ///
 /// # Panics
 /// Where it does not run.
 pub fn process_of(status: &Value) -> Orphan {
+    Orphan::adopt(first_process(status))
+}
+
+fn first_process(status: &Value) -> u32 {
     let id =
         status["containerID"].as_str().and_then(|id| id.rsplit('/').next()).expect("a container that runs");
     let is_in_it =
         |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(id));
     let entries = fs::read_dir("/proc").expect("processes").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    Orphan::adopt(pids.filter(is_in_it).min().unwrap_or_else(|| panic!("no process of the container {id}")))
+    pids.filter(is_in_it).min().unwrap_or_else(|| panic!("no process of the container {id}"))
 }
 
 /// A folder with two pipes, and who talks through them.

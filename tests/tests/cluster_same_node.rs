@@ -7,9 +7,12 @@ use tensorlane_tests::cluster::{NODES, Namespace, cluster, eventually, image, su
 use tensorlane_tests::http::metric;
 use tensorlane_tests::installed::Exchange;
 use tensorlane_tests::kubernetes::metrics;
-use tensorlane_tests::pod::{Pod, PodOptions};
+use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 
 const MIB: u64 = 1 << 20;
+
+/// Where a sidecar sees the directory of its node.
+const NODE_DIRECTORY: &str = "/run/tensorlane-node";
 
 /// The directory of an exchange on every node, and the volume and the claim that stand for it, as the chart makes them. The
 /// volume goes with this.
@@ -57,13 +60,11 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     let mut same = Pod::start(&exchange, "same", &PodOptions::on(NODES[0]));
     let mut other = Pod::start(&exchange, "other", &PodOptions::on(NODES[1]));
     exchange.await_peers(3);
-    let met = |pod: &str| {
-        let all = metrics(exchange.name(), pod);
-        metric(&all, "tensorlane_peer_node_connections_total", &["event=\"met\""])
-    };
-    for pod in ["owner", "same"] {
-        eventually("the two of one node have met", || (met(pod) > 0.0).then_some(()));
-    }
+    have_met(&exchange, ["owner", "same"]);
+    let sockets = [&owner, &same, &other].map(|pod| pod.listed(SIDECAR, NODE_DIRECTORY));
+    assert_eq!((sockets[0].len(), &sockets[0]), (2, &sockets[1]), "the two of one node see each other's");
+    assert_eq!(sockets[2].len(), 1, "the third sees its own: {:?}", sockets[2]);
+    assert!(!sockets[0].contains(&sockets[2][0]), "{sockets:?}");
     let reference = owner.ask(&format!("store {} 1", 8 * MIB), "stored");
     assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "shm");
     assert_eq!(other.ask(&format!("read 60 {reference}"), "read"), "tcp");
@@ -83,7 +84,7 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
         )
     };
     // Whoever is alone on another node has met nobody there, and nobody was refused.
-    assert_eq!(met("other"), 0.0);
+    assert_eq!(met(&exchange, "other"), 0.0);
     assert_eq!(["owner", "same", "other"].map(refused), [0.0; 3]);
     // What is elsewhere comes to the node once; again where a busy machine lets a sidecar not answer in its 500 ms, after which
     // it is not asked for 5 s.
@@ -99,6 +100,24 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     // What is mapped outlives the sidecar that gave it.
     owner.kill_sidecar();
     assert_eq!(same.ask("verify", "intact"), "1");
+}
+
+#[test]
+fn what_an_exchange_requires_of_every_route_holds_for_calls_that_require_nothing() {
+    let exchange = Exchange::with("{sameNode: claim, require: [same_node]}");
+    let _directories = Directories::of(&exchange);
+    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on(NODES[0]));
+    let mut same = Pod::start(&exchange, "same", &PodOptions::on(NODES[0]));
+    let mut other = Pod::start(&exchange, "other", &PodOptions::on(NODES[1]));
+    exchange.await_peers(3);
+    let reference = owner.ask(&format!("store {MIB} 1"), "stored");
+    have_met(&exchange, ["owner", "same"]);
+    assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "shm");
+    other.tell(&format!("read 60 {reference}"));
+    assert_eq!(other.answer(), "error REQUIREMENT_NOT_MET");
+    let told = exchange.shell("other", "main", "tensorlane routes");
+    let line = told.lines().find(|line| line.contains("owner")).unwrap_or_else(|| panic!("{told}"));
+    assert!(line.contains("not_same_node"), "what the exchange requires is told as the reason: {told}");
 }
 
 #[test]
@@ -152,6 +171,18 @@ spec:
     comes_by_tcp_alone(&exchange, "three");
     let mapped = ["one", "two", "three"].map(|pod| pages_of_moved(&exchange, pod));
     assert!(mapped[0] == mapped[1] && mapped[1] != mapped[2], "the pages that each maps: {mapped:?}");
+}
+
+/// How often a pod's sidecar has met another one in the directory of their node.
+fn met(exchange: &Exchange, pod: &str) -> f64 {
+    let all = metrics(exchange.name(), pod);
+    metric(&all, "tensorlane_peer_node_connections_total", &["event=\"met\""])
+}
+
+fn have_met(exchange: &Exchange, pods: [&str; 2]) {
+    for pod in pods {
+        eventually("the two of one node have met", || (met(exchange, pod) > 0.0).then_some(()));
+    }
 }
 
 /// Which pages a pod maps a tensor from, as a program in it finds out.

@@ -116,7 +116,14 @@ fn all_mistakes_are_told_at_once_with_what_is_accepted() {
     let yaml = "arena: {size: 1G, sise: 1Gi}\nlimits: {sessions: 0}\ngrpc: {listen: 0.0.0.0:1}\narenas: {size: 1Gi}\n\
                 gc: 7\npeers: [a]\nlog: {level: {deep: 1}}\nadmin: {listen: 1.5}\ntransports: [rdma, tcp]\n\
                 state: {directory: []}\ndeadlines: {map: soon, drain: [5s]}\n";
-    let told = mistakes(yaml, &[("TENSORLANE_GC_TICKET_TTL", "60"), ("TENSORLANE_PEERS_MAXIMUM", "1")]);
+    let told = mistakes(
+        yaml,
+        &[
+            ("TENSORLANE_GC_TICKET_TTL", "60"),
+            ("TENSORLANE_PEERS_LANES", "9"),
+            ("TENSORLANE_PEERS_MAXIMUM", "1"),
+        ],
+    );
     let expected = [
         ("arena.size (t.yaml) = \"1G\": \"G\" is not a unit", "8Gi"),
         ("arena.sise (t.yaml): no such setting", "did you mean arena.size?"),
@@ -135,6 +142,7 @@ fn all_mistakes_are_told_at_once_with_what_is_accepted() {
         ("deadlines.drain (t.yaml) = \"5s\": a list", "such as 500ms"),
         ("admin.listen (t.yaml) = \"1.5\"", "in quotes"),
         ("gc.ticketTtl (variable TENSORLANE_GC_TICKET_TTL) = \"60\": no unit", "500ms"),
+        ("peers.lanes (variable TENSORLANE_PEERS_LANES) = \"9\": more than 8", "from 0 to 8"),
         ("variable TENSORLANE_PEERS_MAXIMUM", "did you mean TENSORLANE_PEERS_MAX?"),
     ];
     for (start, part) in expected {
