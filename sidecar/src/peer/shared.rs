@@ -461,7 +461,11 @@ impl Shared {
     pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str) {
         let peer = &link.peer;
         let handover = peer.handover.lock();
-        let (present, todo) = peer.state.lock().link_ended(link, why, Instant::now());
+        let (present, needed, todo) = {
+            let mut state = peer.state.lock();
+            let (present, todo) = state.link_ended(link, why, Instant::now());
+            (present, state.needs_link(), todo)
+        };
         if present {
             self.serve.peer_lost(&link.key());
         }
@@ -469,6 +473,8 @@ impl Shared {
         self.perform(todo);
         if present {
             peer.changed.notify_all();
+        }
+        if present || needed {
             self.steward.wake();
         }
     }
@@ -491,13 +497,13 @@ impl Shared {
 
     /// An attempt to connect is over, but not because it failed.
     pub(super) fn dial_ended(&self, peer: &Peer) {
-        let mut state = peer.state.lock();
-        state.dial.end();
-        // What waits for one, since the connection for whose sake this one was refused was lost meanwhile.
-        if state.needs_link() {
-            drop(state);
-            self.steward.wake();
-        }
+        let needed = {
+            let mut state = peer.state.lock();
+            state.dial.end();
+            // What waits for one, since the connection for whose sake this one was refused was lost meanwhile.
+            state.needs_link()
+        };
+        self.steward.attempted(needed);
     }
 
     pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {
@@ -510,11 +516,7 @@ impl Shared {
         };
         self.perform(todo);
         peer.changed.notify_all();
-        if needed {
-            self.steward.wake();
-        } else {
-            self.steward.wake_soon();
-        }
+        self.steward.attempted(needed);
     }
 }
 

@@ -20,8 +20,11 @@ const ROUND: Duration = Duration::from_millis(500);
 /// How long attempts to connect that nobody waits for are gathered, to be looked at together. A look visits every peer of the
 /// directory: with one for each attempt, a thousand peers that cannot be reached took a tenth of a processor and more.
 const GATHER: Duration = Duration::from_millis(50);
-/// Attempts to connect at the same time. Each costs a thread.
-const DIALS_MAX: usize = 64;
+/// Attempts to connect at the same time to peers that nobody waits for. Each costs a thread.
+pub(super) const DIALS_MAX: usize = 64;
+/// Attempts at the same time in all. Peers that do not answer and that nobody waits for leave room for those that somebody
+/// waits for.
+const DIALS_NEEDED_MAX: usize = 2 * DIALS_MAX;
 
 #[derive(Default)]
 struct Agenda {
@@ -30,8 +33,18 @@ struct Agenda {
     sleeps_until: Option<Instant>,
     /// When to look at everything at the latest, although nobody waits for it.
     soon: Option<Instant>,
+    /// Somebody waits for a peer for which there was no room in the last round.
+    crowded: bool,
     woken: bool,
     stop: bool,
+}
+
+/// What a round leaves for the next one.
+struct Round {
+    /// When that is due.
+    next: Instant,
+    /// Somebody waits for a peer for which there was no room.
+    crowded: bool,
 }
 
 /// What the steward has to think of.
@@ -69,9 +82,13 @@ impl Steward {
         self.wake.notify_one();
     }
 
-    /// Something changed that may want a connection for which nobody waits.
-    pub(super) fn wake_soon(&self) {
+    /// An attempt to connect is over. `needed`: somebody waits for that peer.
+    pub(super) fn attempted(&self, needed: bool) {
         let mut agenda = self.agenda.lock();
+        if needed || agenda.crowded {
+            agenda.woken = true;
+            self.wake.notify_one();
+        }
         if agenda.soon.is_some() {
             return;
         }
@@ -93,12 +110,11 @@ impl Steward {
             for ((_, call), peer) in overdue {
                 expire(shared, &peer, call);
             }
-            let next = round(shared);
-            self.sleep(next);
+            self.sleep(round(shared));
         }
     }
 
-    /// Calls whose time is over; `None` once it is told to stop. What is told from here on is looked at in the next round.
+    /// Begins a round: calls whose time is over; `None` once it is told to stop. Whatever wakes from here on asks for one more.
     fn overdue(&self) -> Option<BTreeMap<(Instant, u64), Arc<Peer>>> {
         let mut agenda = self.agenda.lock();
         if agenda.stop {
@@ -110,9 +126,10 @@ impl Steward {
         Some(std::mem::replace(&mut agenda.deadlines, later))
     }
 
-    /// Sleeps until then, or until the first deadline, or until it is woken.
-    fn sleep(&self, next: Instant) {
+    /// Sleeps until the next round is due, or until the first deadline, or until it is woken.
+    fn sleep(&self, Round { next, crowded }: Round) {
         let mut agenda = self.agenda.lock();
+        agenda.crowded = crowded;
         while !agenda.woken && !agenda.stop {
             let first = agenda.deadlines.first_key_value().map(|((deadline, _), _)| *deadline);
             let until = [first, agenda.soon].into_iter().flatten().fold(next, Instant::min);
@@ -150,8 +167,13 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
     shared.perform(todo);
 }
 
-/// Looks at every peer; when to look again.
-fn round(shared: &Arc<Shared>) -> Instant {
+/// Whether one more attempt may begin beside so many.
+fn is_room(dials: usize, needed: bool) -> bool {
+    dials < if needed { DIALS_NEEDED_MAX } else { DIALS_MAX }
+}
+
+/// Looks at every peer.
+fn round(shared: &Arc<Shared>) -> Round {
     let now = Instant::now();
     let mut next = now + ROUND.min(shared.config.progress / 4);
     let known = shared.known.all();
@@ -168,7 +190,7 @@ fn round(shared: &Arc<Shared>) -> Instant {
     if let Some(node) = &shared.node {
         node.tend(shared);
     }
-    let mut dials = 0;
+    let (mut dials, mut crowded) = (0, false);
     for peer in shared.peers() {
         let listed = by_name.get(&peer.name);
         let mut state = peer.state.lock();
@@ -199,18 +221,19 @@ fn round(shared: &Arc<Shared>) -> Instant {
         let needed = state.needs_link();
         let eager = listed.is_some() && peer.is_eager();
         match state.dial.due(eager, needed, now, shared.config.backoff.0) {
-            Due::Now if dials < DIALS_MAX => {
+            Due::Now if is_room(dials, needed) => {
                 dials += 1;
                 begin(shared, &peer, &mut state, now);
             }
-            Due::Now | Due::Never => {}
+            Due::Now => crowded |= needed,
+            Due::Never => {}
             Due::At(at) if needed => next = next.min(at),
             Due::At(at) => next = next.min(at.max(now + GATHER)),
         }
         drop(state);
         shared.perform(over);
     }
-    next
+    Round { next, crowded }
 }
 
 fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant) {
@@ -236,30 +259,57 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    fn long(crowded: bool) -> Round {
+        Round { next: Instant::now() + LONG, crowded }
+    }
+
     #[test]
-    fn what_nobody_waits_for_is_looked_at_once_and_soon() {
+    fn attempts_that_nobody_waits_for_are_looked_at_together_and_soon() {
         let steward = Steward::default();
         let began = Instant::now();
-        (0..1000).for_each(|_| steward.wake_soon());
-        steward.sleep(began + LONG);
-        let slept = began.elapsed();
-        assert!((GATHER..LONG).contains(&slept), "{slept:?}");
+        steward.attempted(false);
+        let soon = steward.agenda.lock().soon;
+        (0..1000).for_each(|_| steward.attempted(false));
+        assert_eq!(steward.agenda.lock().soon, soon, "those that come later put nothing off");
+        steward.sleep(long(false));
+        assert!((GATHER..LONG).contains(&began.elapsed()));
         assert!(steward.overdue().is_some());
         assert_eq!(steward.agenda.lock().soon, None, "a thousand of them are one");
     }
 
     #[test]
-    fn what_nobody_waits_for_shortens_a_sleep_that_has_begun() {
+    fn an_attempt_that_ends_shortens_a_sleep_that_has_begun() {
         let steward = Steward::default();
         let began = Instant::now();
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| steward.sleep(began + LONG));
-            while steward.agenda.lock().sleeps_until.is_none() {
+            let sleeper = scope.spawn(|| steward.sleep(long(false)));
+            while steward.agenda.lock().sleeps_until.is_none() && !sleeper.is_finished() {
                 std::thread::yield_now();
             }
-            steward.wake_soon();
+            steward.attempted(false);
             sleeper.join().unwrap();
         });
         assert!((GATHER..LONG).contains(&began.elapsed()));
+    }
+
+    #[test]
+    fn an_attempt_that_somebody_waits_for_or_makes_room_for_is_looked_at_at_once() {
+        for (needed, crowded, woken) in
+            [(false, false, false), (true, false, true), (false, true, true), (true, true, true)]
+        {
+            let steward = Steward::default();
+            steward.agenda.lock().crowded = crowded;
+            steward.attempted(needed);
+            assert_eq!(steward.agenda.lock().woken, woken, "needed {needed}, crowded {crowded}");
+        }
+    }
+
+    #[test]
+    fn peers_that_somebody_waits_for_have_room_that_others_have_not() {
+        let room = |dials| [is_room(dials, false), is_room(dials, true)];
+        assert_eq!(
+            [0, 63, 64, 127, 128].map(room),
+            [[true, true], [true, true], [false, true], [false, true], [false, false]]
+        );
     }
 }

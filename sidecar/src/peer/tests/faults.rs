@@ -6,11 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Incarnation, Reason, Selection};
+use tensorlane_proto::{Fingerprint, Incarnation, Reason, Selection};
 
 use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
+use crate::peer::steward::DIALS_MAX;
 use crate::peer::{CallHandle, Known, PullFailed};
 
 /// A world in which `a` reaches `b` through a proxy only: `b` is made to know another address for `a` that nobody
@@ -298,7 +299,7 @@ fn what_was_under_way_is_over_with_the_grace_whatever_an_attempt_to_connect_stil
 fn a_peer_that_is_not_there_is_unreachable_and_one_that_is_not_listed_unknown() {
     let table = Arc::new(Table::default());
     let a = Start::new("a").start(&table);
-    table.list("b", nowhere(), tensorlane_proto::Fingerprint([0; 32]));
+    table.list("b", nowhere(), Fingerprint([0; 32]));
     assert_eq!(a.get("b", 7, 10).unwrap_err().reason, Reason::PeerUnreachable);
     assert_eq!(a.get("c", 7, 10).unwrap_err().reason, Reason::PeerUnknown);
     assert_eq!(a.get("a", 7, 10).unwrap_err().reason, Reason::PeerUnknown, "one does not pull from oneself");
@@ -364,4 +365,26 @@ fn stopping_tells_every_caller_and_ends_every_thread() {
     until("in order", || b.peers.counters().closed.count("goodbye") == 1);
     assert_eq!(a.get("b", 1, 1).unwrap_err().reason, Reason::Draining);
     a.peers.stop();
+}
+
+#[test]
+fn peers_that_never_answer_leave_room_for_one_that_somebody_waits_for() {
+    // Who connects here hears nothing, and waits for longer than the test.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let handshake = 10 * PATIENCE;
+    let table = Arc::new(Table::default());
+    for number in 0..100 {
+        let mut fingerprint = Fingerprint([0xFF; 32]);
+        fingerprint.0[31] = number;
+        table.list(&format!("mute-{number}"), mute.local_addr().unwrap(), fingerprint);
+    }
+    // Of two the one with the smaller fingerprint dials: nobody else makes this connection.
+    let mut identities = [keys::identity(), keys::identity()];
+    identities.sort_by_key(|identity| keys::keys(identity).fingerprint);
+    let [dials, is_dialed] = identities;
+    let a = Start { identity: dials, handshake, ..Start::new("a") }.start(&table);
+    let _held: Vec<_> = (0..DIALS_MAX).map(|_| mute.accept().unwrap()).collect();
+    let b = Start { identity: is_dialed, handshake, ..Start::new("b") }.start(&table);
+    b.twin.add(7, sealed(&b.arena, 1 << 20, 1), 1);
+    assert!(a.get("b", 7, 1 << 20).unwrap() == b.own_bytes(7));
 }
