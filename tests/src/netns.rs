@@ -122,9 +122,18 @@ impl Network {
 
     /// Everything that the host sends goes at that many Mbit/s, so that a test can be in the middle of it.
     pub fn slow(&self, host: usize, mbit: u32) {
+        self.shape(host, mbit, "latency 200ms");
+    }
+
+    /// The same, where so many bytes wait for the cable at most, however slow it is.
+    pub fn slow_behind(&self, host: usize, mbit: u32, bytes: u64) {
+        self.shape(host, mbit, &format!("limit {bytes}"));
+    }
+
+    fn shape(&self, host: usize, mbit: u32, waiting: &str) {
         let namespace = &self.hosts[host];
-        let rate = format!("rate {mbit}mbit burst 256kb latency 200ms");
-        run("ip", &format!("netns exec {namespace} tc qdisc replace dev e0 root tbf {rate}"));
+        let shape = format!("rate {mbit}mbit burst 256kb {waiting}");
+        run("ip", &format!("netns exec {namespace} tc qdisc replace dev e0 root tbf {shape}"));
     }
 
     /// Ends [`Network::slow`].

@@ -44,12 +44,12 @@ fn tensors_come_by_quic_over_a_long_way_within_half_a_minute() {
     }
 }
 
-/// What is under way on a link that is full is its goodput times its round trip. The floor of the window allows some 55 MB/s here;
-/// twice the product passes it from 30 MB/s on.
+/// What is under way on a link that is full is its goodput times its round trip. The floor of the window allows some 28 MB/s at twice
+/// the distance; twice the product passes it from 15 MB/s on, which the relay of a busy machine can do as well.
 #[test]
 fn the_window_of_a_quic_connection_grows_with_what_is_under_way_on_a_long_way_up_to_its_limit() {
     let peers = two();
-    let _way = LongWay::start(&peers, ROUND_TRIP);
+    let _way = LongWay::start(&peers, 2 * ROUND_TRIP);
     let (writer, reader) = (peers.client(0), peers.client(1));
     for seed in 1..=12 {
         let stored = put(&writer, seed, 64 * MI);

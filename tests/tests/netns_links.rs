@@ -145,16 +145,17 @@ fn eight_plain_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut(
     slow_lanes_stay("none", get_slowly);
 }
 
-/// What waits in their sockets then is what a link had room for that was fifty times as fast.
+/// What waits in their sockets then is what a link had room for that was ten times as fast. What waits for the cable takes less than half a
+/// second: behind more than two a lane may rightly count as dead.
 #[test]
 fn plain_lanes_on_a_link_that_becomes_slow_in_the_middle_are_not_cut() {
     slow_lanes_stay("none", |peers, reader, reference| {
         let before = peers.seen(1, 0).bytes_in;
-        peers.network.slow(0, 500);
+        peers.network.slow_behind(0, 100, MI / 2);
         std::thread::scope(|scope| {
             let getting = scope.spawn(|| reader.acquire(reference, &seconds(100)).unwrap());
             until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 3 * MI);
-            peers.network.slow(0, 10);
+            peers.network.slow_behind(0, 10, MI / 2);
             getting.join().unwrap()
         })
     });
@@ -178,7 +179,9 @@ fn slow_lanes_stay(encryption: &str, get: impl FnOnce(&Peers, &Client, &Referenc
     let ended = |host, why: &str| {
         peers.metric(host, "tensorlane_peer_ended_lanes_total", &[&format!("reason=\"{why}\"")])
     };
-    assert_eq!((ended(0, "slow"), ended(0, "progress"), ended(1, "progress")), (0.0, 0.0, 0.0));
+    // The kernel may be the first to give one up, which counts as lost.
+    let cut = [(0, "slow"), (0, "progress"), (0, "lost"), (1, "progress"), (1, "lost")];
+    assert_eq!(cut.map(|(host, why)| ended(host, why)), [0.0; 5], "{cut:?}");
     drop((tensor, stored, writer, reader));
     peers.assert_free(1);
 }

@@ -6,10 +6,10 @@ use std::thread::ScopedJoinHandle;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
-use tensorlane_client::{Client, PutOptions, Result, Tensor};
+use tensorlane_client::{AcquireOptions, Client, PutOptions, Result, Tensor};
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::selection::Range;
-use tensorlane_proto::{Reason, Selection, Transport};
+use tensorlane_proto::{Reason, Reference, Selection, Transport};
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::{is_intact, put_pattern};
@@ -55,6 +55,24 @@ fn when_nobody_is_late<T>(mut once: impl FnMut(u64) -> Option<T>) -> T {
         found.is_some()
     });
     found.unwrap()
+}
+
+/// From the node alone.
+fn from_here() -> AcquireOptions {
+    seconds(60).require(Require::SAME_NODE.and(Require::ZERO_COPY))
+}
+
+/// From a pod of the node that has it: one that does not answer in its 500 ms has no copy, and is not asked for 5 s.
+fn from_a_pod_that_answers(reader: &Client, reference: &Reference) -> Tensor {
+    let mut mapped = None;
+    until("the pod that has a copy answers in time", || {
+        match reader.acquire(reference, &from_here()) {
+            Ok(tensor) => mapped = Some(tensor),
+            refused => assert_eq!(failure(refused).reason, Reason::RequirementNotMet),
+        }
+        mapped.is_some()
+    });
+    mapped.unwrap()
 }
 
 fn from_neighbours(peers: &Peers, host: usize) -> u64 {
@@ -218,7 +236,7 @@ fn a_copy_of_a_pod_that_is_killed_becomes_that_of_those_who_map_it_and_others_ge
     });
     assert_eq!(workload.ask("verify", "intact"), "1");
     let other = peers.client(3);
-    let theirs = other.acquire(stored.reference(), &seconds(60)).unwrap();
+    let theirs = from_a_pod_that_answers(&other, stored.reference());
     assert!(is_intact(&theirs) && how(&theirs).starts_with("shm"), "{}", how(&theirs));
     assert_eq!(workload.ask("verify", "intact"), "1");
     workload.kill();
@@ -249,20 +267,10 @@ fn what_must_be_on_the_node_is_refused_until_a_pod_of_it_has_a_copy() {
     let (_dir, peers) = node(2);
     let (owner, first, second) = (peers.client(0), peers.client(1), peers.client(2));
     let stored = put(&owner, 3, LARGE);
-    let here = || seconds(60).require(Require::SAME_NODE.and(Require::ZERO_COPY));
-    let refused = failure(second.acquire(stored.reference(), &here()));
+    let refused = failure(second.acquire(stored.reference(), &from_here()));
     assert_eq!(refused.reason, Reason::RequirementNotMet, "{refused}");
     let copied = first.acquire(stored.reference(), &seconds(60)).unwrap();
-    // A pod that does not answer in its 500 ms has no copy, and is not asked for 5 s.
-    let mut mapped = None;
-    until("the pod that has a copy answers in time", || {
-        match second.acquire(stored.reference(), &here()) {
-            Ok(tensor) => mapped = Some(tensor),
-            refused => assert_eq!(failure(refused).reason, Reason::RequirementNotMet),
-        }
-        mapped.is_some()
-    });
-    let mapped = mapped.unwrap();
+    let mapped = from_a_pod_that_answers(&second, stored.reference());
     assert!(is(&mapped, 3, LARGE));
     assert_eq!((how(&mapped).split(',').next(), came(&peers, 2)), (Some("shm from b"), 0));
     drop((copied, mapped, stored, owner, first, second));

@@ -162,7 +162,8 @@ fn stored(peers: &Peers, at: &At<'_>) -> (Client, Client, Stored) {
 
 #[test]
 fn a_reader_that_cancels_at_any_point_leaves_nothing_at_either_end() {
-    at_every_point(|at, peers| {
+    // Where a connection is lost on a busy machine, the call must still be there to be cancelled when the peer is back.
+    at_the_points_of(WAYS.iter(), "20s", |at, peers| {
         let (_writer, reader, stored) = stored(peers, at);
         let cancel = Cancel::new();
         let cancelling = reader.with_cancel(cancel.clone());

@@ -169,9 +169,9 @@ mod tests {
     use super::*;
 
     /// How long no byte may move, and what is given for a few bytes.
-    const PROGRESS: Duration = Duration::from_millis(400);
+    const PROGRESS: Duration = Duration::from_secs(2);
     /// The reader takes so many bytes a tick: the socket goes on, and is full for longer than that.
-    const TICK: Duration = Duration::from_millis(50);
+    const TICK: Duration = Duration::from_millis(250);
     const TICK_BYTES: usize = 8 << 10;
     const ROOM: usize = 256 << 10;
 
