@@ -16,7 +16,7 @@ pub(super) struct Dial {
     /// The number of the last attempt that failed.
     pub(super) last_failed: u64,
     /// When the last one began.
-    last: Option<Instant>,
+    pub(super) last: Option<Instant>,
     /// Not before this, unless someone waits.
     next: Option<Instant>,
 }

@@ -167,6 +167,15 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
     shared.perform(todo);
 }
 
+/// A peer whose time to be dialed has come.
+struct Waiting {
+    peer: Arc<Peer>,
+    /// Somebody waits for it.
+    needed: bool,
+    /// When it was dialed last.
+    last: Option<Instant>,
+}
+
 /// Whether one more attempt may begin beside so many.
 fn is_room(dials: usize, needed: bool) -> bool {
     dials < if needed { DIALS_NEEDED_MAX } else { DIALS_MAX }
@@ -190,7 +199,7 @@ fn round(shared: &Arc<Shared>) -> Round {
     if let Some(node) = &shared.node {
         node.tend(shared);
     }
-    let (mut dials, mut crowded) = (0, false);
+    let (mut dials, mut waiting) = (0, Vec::new());
     for peer in shared.peers() {
         let listed = by_name.get(&peer.name);
         let mut state = peer.state.lock();
@@ -220,20 +229,37 @@ fn round(shared: &Arc<Shared>) -> Round {
         let over = elsewhere.and(state.give_up_lost(grace, now));
         let needed = state.needs_link();
         let eager = listed.is_some() && peer.is_eager();
-        match state.dial.due(eager, needed, now, shared.config.backoff.0) {
-            Due::Now if is_room(dials, needed) => {
-                dials += 1;
-                begin(shared, &peer, &mut state, now);
-            }
-            Due::Now => crowded |= needed,
-            Due::Never => {}
+        let (due, last) = (state.dial.due(eager, needed, now, shared.config.backoff.0), state.dial.last);
+        drop(state);
+        match due {
+            Due::Now => waiting.push(Waiting { peer, needed, last }),
             Due::At(at) if needed => next = next.min(at),
             Due::At(at) => next = next.min(at.max(now + GATHER)),
+            Due::Never => {}
         }
-        drop(state);
         shared.perform(over);
     }
-    Round { next, crowded }
+    Round { next, crowded: dial(shared, waiting, dials, now) }
+}
+
+/// Dials those for whom there is room beside so many others: first those that somebody waits for, and of these, and of the rest,
+/// whoever was not dialed for longest. Whether somebody waits for one that found no room.
+fn dial(shared: &Arc<Shared>, mut waiting: Vec<Waiting>, mut dials: usize, now: Instant) -> bool {
+    waiting.sort_by_key(|one| (!one.needed, one.last));
+    let mut crowded = false;
+    for Waiting { peer, needed, .. } in waiting {
+        if !is_room(dials, needed) {
+            crowded |= needed;
+            continue;
+        }
+        let mut state = peer.state.lock();
+        // It may have come by itself meanwhile.
+        if state.link.is_none() && !state.dial.running {
+            dials += 1;
+            begin(shared, &peer, &mut state, now);
+        }
+    }
+    crowded
 }
 
 fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant) {
