@@ -17,8 +17,9 @@ use super::datagrams::Taps;
 use super::meter::Wire;
 use crate::peer::transport::shm::Between;
 
-/// Bytes that are read at a time: no more than a message of the node's socket has, so that it can stand still between two.
-const AT_ONCE: usize = 16;
+/// Bytes that are read at a time. With more the end of one message could be read together with the beginning of the next, and the
+/// descriptors of that one would go with bytes that have none.
+const AT_ONCE: usize = 1;
 
 /// All wires of one pair.
 pub(crate) struct NodeWires {
