@@ -56,11 +56,7 @@ impl Drop for Directories {
 fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     let exchange = Exchange::with("{sameNode: claim}");
     let _directories = Directories::of(&exchange);
-    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on(NODES[0]));
-    let mut same = Pod::start(&exchange, "same", &PodOptions::on(NODES[0]));
-    let mut other = Pod::start(&exchange, "other", &PodOptions::on(NODES[1]));
-    exchange.await_peers(3);
-    have_met(&exchange, ["owner", "same"]);
+    let [mut owner, mut same, mut other] = three_pods(&exchange);
     let sockets = [&owner, &same, &other].map(|pod| pod.listed(SIDECAR, NODE_DIRECTORY));
     assert_eq!((sockets[0].len(), &sockets[0]), (2, &sockets[1]), "the two of one node see each other's");
     assert_eq!(sockets[2].len(), 1, "the third sees its own: {:?}", sockets[2]);
@@ -106,12 +102,8 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
 fn what_an_exchange_requires_of_every_route_holds_for_calls_that_require_nothing() {
     let exchange = Exchange::with("{sameNode: claim, require: [same_node]}");
     let _directories = Directories::of(&exchange);
-    let mut owner = Pod::start(&exchange, "owner", &PodOptions::on(NODES[0]));
-    let mut same = Pod::start(&exchange, "same", &PodOptions::on(NODES[0]));
-    let mut other = Pod::start(&exchange, "other", &PodOptions::on(NODES[1]));
-    exchange.await_peers(3);
+    let [mut owner, mut same, mut other] = three_pods(&exchange);
     let reference = owner.ask(&format!("store {MIB} 1"), "stored");
-    have_met(&exchange, ["owner", "same"]);
     assert_eq!(same.ask(&format!("read 60 {reference}"), "read"), "shm");
     other.tell(&format!("read 60 {reference}"));
     assert_eq!(other.answer(), "error REQUIREMENT_NOT_MET");
@@ -179,10 +171,15 @@ fn met(exchange: &Exchange, pod: &str) -> f64 {
     metric(&all, "tensorlane_peer_node_connections_total", &["event=\"met\""])
 }
 
-fn have_met(exchange: &Exchange, pods: [&str; 2]) {
-    for pod in pods {
+/// Two of one node, that have met in its directory, and one of another node.
+fn three_pods(exchange: &Exchange) -> [Pod<'_>; 3] {
+    let placed = [("owner", NODES[0]), ("same", NODES[0]), ("other", NODES[1])];
+    let pods = placed.map(|(name, node)| Pod::start(exchange, name, &PodOptions::on(node)));
+    exchange.await_peers(pods.len());
+    for pod in ["owner", "same"] {
         eventually("the two of one node have met", || (met(exchange, pod) > 0.0).then_some(()));
     }
+    pods
 }
 
 /// Which pages a pod maps a tensor from, as a program in it finds out.

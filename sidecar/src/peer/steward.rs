@@ -88,14 +88,12 @@ impl Steward {
         if needed || agenda.crowded {
             agenda.woken = true;
             self.wake.notify_one();
-        }
-        if agenda.soon.is_some() {
-            return;
-        }
-        let soon = Instant::now() + GATHER;
-        agenda.soon = Some(soon);
-        if agenda.sleeps_until.is_some_and(|until| soon < until) {
-            self.wake.notify_one();
+        } else if agenda.soon.is_none() {
+            let soon = Instant::now() + GATHER;
+            agenda.soon = Some(soon);
+            if agenda.sleeps_until.is_some_and(|until| soon < until) {
+                self.wake.notify_one();
+            }
         }
     }
 

@@ -5,11 +5,6 @@ use std::time::Instant;
 use super::hostile::{Raw, greeted, victim};
 use super::world::*;
 
-/// Connections that were ever up, by the counters.
-fn ever_up(one: &One) -> u64 {
-    one.peers.counters().opened.all().iter().map(|(_, count)| count).sum()
-}
-
 #[test]
 fn whoever_copies_a_key_and_an_address_gets_nothing_and_its_owner_loses_nothing() {
     let (table, a, b) = two();
@@ -18,14 +13,14 @@ fn whoever_copies_a_key_and_an_address_gets_nothing_and_its_owner_loses_nothing(
     for copier in ["aa", "cc"] {
         table.list(copier, b.peers.bound_address(), b.fingerprint);
     }
-    let before = ever_up(&b);
+    let before = b.ever_up();
     for copier in ["aa", "cc"] {
         let why = a.peers.ensure(&name(copier), Instant::now() + PATIENCE).unwrap_err().to_string();
         assert!(why.contains("belongs to b, not to"), "{why}");
         assert!(!a.peers.is_connected(&name(copier)), "{copier} does not have the key");
     }
     // Nobody greeted it under another name, which would have ended the connection of the two.
-    assert_eq!(ever_up(&b), before);
+    assert_eq!(b.ever_up(), before);
     assert_eq!(a.get("b", 1, 1 << 16).unwrap(), b.own_bytes(1));
 
     // Nor to somebody who has just started, and has seen neither of them first.

@@ -176,11 +176,6 @@ fn whoever_gives_up_what_was_asked_on_quic_is_told_at_once_and_nothing_is_asked_
     pair.assert_over();
 }
 
-/// Connections that came up.
-fn opened(one: &One) -> u64 {
-    one.peers.counters().opened.all().iter().map(|(_, count)| count).sum()
-}
-
 #[test]
 fn a_control_connection_that_ends_takes_its_calls_on_quic_with_it_to_the_next_one() {
     let pair = pair();
@@ -189,13 +184,12 @@ fn a_control_connection_that_ends_takes_its_calls_on_quic_with_it_to_the_next_on
         until_on_quic(reader, from);
         pair.proxy.datagrams.mute.store(true, Ordering::SeqCst);
         let told = asked(reader, from, 20, Instant::now() + PATIENCE);
-        let opened = || opened(&pair.a);
-        let before = opened();
+        let before = pair.a.ever_up();
         pair.proxy.cut();
         // One of them alone can dial, and only the calls of that one make it. Neither may have seen yet that the old one is cut.
         until("there is another connection", || {
             pair.meet();
-            opened() > before
+            pair.a.ever_up() > before
         });
         for _ in 0..20 {
             assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap().tensors.len(), 1);

@@ -702,9 +702,13 @@ impl One {
 
     /// Connections that are up, by the counters.
     pub(crate) fn links(&self) -> u64 {
-        let counters = self.peers.counters();
-        let sum = |all: Vec<(&str, u64)>| all.iter().map(|(_, count)| count).sum::<u64>();
-        sum(counters.opened.all()) - sum(counters.closed.all())
+        let closed = self.peers.counters().closed.all();
+        self.ever_up() - closed.iter().map(|(_, count)| count).sum::<u64>()
+    }
+
+    /// Connections that were ever up, by the counters.
+    pub(crate) fn ever_up(&self) -> u64 {
+        self.peers.counters().opened.all().iter().map(|(_, count)| count).sum()
     }
 
     /// An attempt may fail on a machine that stands still; the next one does not.
