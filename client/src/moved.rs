@@ -67,6 +67,8 @@ pub struct Path {
     pub bytes: u64,
     /// Connections of its own that carried them; 0 for the control connection.
     pub lanes: u32,
+    /// Of these bytes, those that came without encryption, on plain lanes.
+    pub plain_bytes: u64,
     /// Why the rest did not come this way, a stable label such as `no_lane`; none where it was not left.
     pub left: Option<String>,
 }
@@ -110,6 +112,7 @@ impl From<v1::Moved> for Moved {
             way: Way::of(path.way),
             bytes: path.bytes,
             lanes: path.lanes,
+            plain_bytes: path.plain_bytes,
             left: (!path.left.is_empty()).then_some(path.left),
         };
         Self {
@@ -144,12 +147,17 @@ impl fmt::Display for Moved {
     }
 }
 
-/// `2 lanes (lanes_broke)`
+/// `2 plain lanes (lanes_broke)`
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = match self.plain_bytes {
+            0 => "",
+            plain if plain < self.bytes => "partly plain ",
+            _ => "plain ",
+        };
         match (self.way, self.lanes) {
-            (Some(Way::Lanes | Way::Quic), 1) => f.write_str("1 lane")?,
-            (Some(Way::Lanes | Way::Quic), lanes @ 2..) => write!(f, "{lanes} lanes")?,
+            (Some(Way::Lanes | Way::Quic), 1) => write!(f, "1 {plain}lane")?,
+            (Some(Way::Lanes | Way::Quic), lanes @ 2..) => write!(f, "{lanes} {plain}lanes")?,
             (way, _) => f.write_str(way.map_or("unknown", Way::as_str))?,
         }
         match &self.left {
@@ -184,7 +192,13 @@ mod tests {
 
     #[test]
     fn the_ways_are_told_with_the_reason_why_one_was_left() {
-        let path = |way: i32, lanes, left: &str| v1::Path { way, bytes: 1, lanes, left: left.into() };
+        let path = |way: i32, lanes, left: &str| v1::Path {
+            way,
+            bytes: 2,
+            lanes,
+            left: left.into(),
+            ..v1::Path::default()
+        };
         let shown = |paths: Vec<v1::Path>| {
             let transport = v1::Transport::Tcp.into();
             Moved::from(v1::Moved { transport, paths, ..v1::Moved::default() }).to_string()
@@ -195,6 +209,9 @@ mod tests {
         assert_eq!(shown(broken), "tcp by 1 lane (lanes_broke), then stream");
         assert_eq!(shown(vec![path(1, 0, "no_lane"), path(0, 0, "")]), "tcp by lanes (no_lane), then stream");
         assert_eq!(shown(vec![path(77, 0, "")]), "tcp by unknown");
+        let plain = |plain_bytes| v1::Path { plain_bytes, ..path(1, 3, "") };
+        assert_eq!(shown(vec![plain(2)]), "tcp by 3 plain lanes");
+        assert_eq!(shown(vec![plain(1)]), "tcp by 3 partly plain lanes");
     }
 
     #[test]

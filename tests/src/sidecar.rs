@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use tensorlane_client::Client;
+use tensorlane_proto::Reason;
 use tensorlane_sidecar::identity::KEY_FILE;
 
 use crate::http;
@@ -221,6 +222,20 @@ impl Sidecar {
         Client::connect(self.sockets()).expect("a session")
     }
 
+    /// A new session, where others have just ended: they count until the sidecar has noticed, which
+    /// `limits.sessions` may leave no room for.
+    fn client_once_there_is_room(&self) -> Client {
+        let mut session = None;
+        until("there is room for a session", || {
+            let opened = Client::connect(self.sockets());
+            let is_full =
+                opened.as_ref().is_err_and(|refused| refused.reason() == Some(Reason::SessionLimit));
+            session = Some(opened);
+            !is_full
+        });
+        session.expect("just tried").expect("a session")
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
@@ -310,7 +325,7 @@ impl Sidecar {
     /// # Panics
     /// Where something is left after the patience of [`until`].
     pub fn assert_all_free(&self) {
-        let client = self.client();
+        let client = self.client_once_there_is_room();
         let mut last = String::new();
         let all_free = |last: &mut String| {
             let status = client.status().expect("a status");

@@ -60,6 +60,8 @@ fn assert_told(way: &Way, tensor: &Tensor, size: u64) {
     let may_follow = way.transport == Transport::Quic && size <= INLINE_BYTES_MAX as u64 && told == its;
     let expected = if size >= 8 * MI || may_follow { its } else { (Some(Transport::Tcp), Some("stream")) };
     assert_eq!(told, expected, "{}: {moved}", way.name);
+    let is_plain = !way.encrypted && told == its;
+    assert_eq!(path.plain_bytes, if is_plain { size } else { 0 }, "{}: {moved}", way.name);
 }
 
 /// Sessions of who puts and of who gets.

@@ -108,6 +108,9 @@ pub struct Path {
     /// Empty where it was not left.
     #[prost(string, tag = "4")]
     pub left: ::prost::alloc::string::String,
+    /// Of these bytes, those that came without encryption, on plain lanes.
+    #[prost(uint64, tag = "5")]
+    pub plain_bytes: u64,
 }
 /// How the bytes of one reply travelled. In every reply that moved bytes.
 #[derive(Clone, PartialEq, ::prost::Message)]

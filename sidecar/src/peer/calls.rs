@@ -15,7 +15,7 @@ use super::aid::{self, Aid, AidCall};
 use super::api::{LostHolder, MapFailed, Mapped, PeerKey, PullFailed, Pulled};
 use super::growth::{Growth, Pass};
 use super::lost;
-use super::paths::{FallBack, Paths};
+use super::paths::{FallBack, Paths, Travelled};
 use super::receipt::Receipt;
 use super::remote::Peer;
 use super::shared::Shared;
@@ -323,9 +323,8 @@ impl Call {
         let Kind::Pull(pull) = &mut self.kind else { return false };
         let Some(transfer) = &pull.transfer else { return false };
         let Some(reclaimed) = transfer.reclaim() else { return false };
-        let (bytes, lanes) = transfer.travelled();
+        pull.paths.came(way, transfer.travelled());
         pull.paths.sent_by(transfer.senders());
-        pull.paths.came(way, bytes, lanes);
         pull.paths.left(way, FallBack::LanesNotOffered);
         pull.go_on_with(reclaimed);
         true
@@ -427,7 +426,7 @@ impl Call {
             return aid;
         };
         // A tensor without bytes came some way, too.
-        paths.came(way, 0, 0);
+        paths.came(way, Travelled::default());
         let (Head { descriptor, crc32c }, transport) = (head, way.transport());
         // The owner's own bytes need no proof, although it was asked for in case that others have to send them.
         let crc32c = crc32c.or(proof.filter(|_| paths.senders().are_others()));

@@ -47,8 +47,28 @@ pub struct Path {
     pub bytes: u64,
     /// Connections of its own that carried them.
     pub lanes: u32,
+    /// Of the bytes, those that came without encryption.
+    pub plain: u64,
     /// Why the rest did not come this way.
     pub left: Option<FallBack>,
+}
+
+/// What came on lanes, or on none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Travelled {
+    /// Bytes that came.
+    pub(super) bytes: u64,
+    /// Of these, bytes that came without encryption.
+    pub(super) plain: u64,
+    /// Connections of their own that carried them.
+    pub(super) lanes: u32,
+}
+
+impl Travelled {
+    /// Bytes came on no lanes.
+    pub(super) fn on_none(bytes: u64) -> Self {
+        Self { bytes, ..Self::default() }
+    }
 }
 
 /// Who sent the bytes of one pull: at most 16 peers, and the rest together.
@@ -124,7 +144,7 @@ pub struct Paths {
 impl Paths {
     /// All bytes came one way, on no lanes.
     pub fn one(way: Way, bytes: u64) -> Self {
-        let ways = vec![Path { way, bytes, lanes: 0, left: None }];
+        let ways = vec![Path { way, bytes, lanes: 0, plain: 0, left: None }];
         Self { ways, senders: Senders::default() }
     }
 
@@ -149,10 +169,8 @@ impl Paths {
     }
 
     /// Bytes came this way.
-    pub(super) fn came(&mut self, way: Way, bytes: u64, lanes: u32) {
-        let path = self.open(way);
-        path.bytes += bytes;
-        path.lanes = path.lanes.max(lanes);
+    pub(super) fn came(&mut self, way: Way, travelled: Travelled) {
+        self.open(way).add(travelled);
     }
 
     /// The rest does not come this way.
@@ -161,8 +179,7 @@ impl Paths {
         self.ways.retain(|other| other.way != way || other.left.is_some());
         match self.ways.iter_mut().find(|before| before.way == way && before.left == Some(why)) {
             Some(before) => {
-                before.bytes += path.bytes;
-                before.lanes = before.lanes.max(path.lanes);
+                before.add(Travelled { bytes: path.bytes, plain: path.plain, lanes: path.lanes });
             }
             None => self.ways.push(Path { left: Some(why), ..path }),
         }
@@ -176,10 +193,18 @@ impl Paths {
     fn open(&mut self, way: Way) -> &mut Path {
         let at = self.ways.iter().position(|path| path.way == way && path.left.is_none());
         let at = at.unwrap_or_else(|| {
-            self.ways.push(Path { way, bytes: 0, lanes: 0, left: None });
+            self.ways.push(Path { way, bytes: 0, lanes: 0, plain: 0, left: None });
             self.ways.len() - 1
         });
         &mut self.ways[at]
+    }
+}
+
+impl Path {
+    fn add(&mut self, travelled: Travelled) {
+        self.bytes += travelled.bytes;
+        self.plain += travelled.plain;
+        self.lanes = self.lanes.max(travelled.lanes);
     }
 }
 
@@ -189,6 +214,7 @@ impl From<&Path> for v1::Path {
             way: v1::Way::from(path.way).into(),
             bytes: path.bytes,
             lanes: path.lanes,
+            plain_bytes: path.plain,
             left: path.left.map(|why| why.as_str().to_owned()).unwrap_or_default(),
         }
     }
@@ -201,19 +227,31 @@ mod tests {
     use super::*;
 
     fn path(way: Way, bytes: u64, lanes: u32, left: Option<FallBack>) -> Path {
-        Path { way, bytes, lanes, left }
+        Path { way, bytes, lanes, plain: 0, left }
     }
 
     #[test]
     fn what_came_is_told_by_way_and_a_way_that_was_left_with_its_reason() {
         let mut paths = Paths::default();
-        paths.came(Way::Lanes, 3, 2);
+        paths.came(Way::Lanes, Travelled { bytes: 3, plain: 0, lanes: 2 });
         paths.left(Way::Lanes, FallBack::LanesBroke);
-        paths.came(Way::Stream, 4, 0);
-        paths.came(Way::Stream, 5, 0);
+        paths.came(Way::Stream, Travelled::on_none(4));
+        paths.came(Way::Stream, Travelled::on_none(5));
         let broke = path(Way::Lanes, 3, 2, Some(FallBack::LanesBroke));
         assert_eq!(paths.as_slice(), [broke, path(Way::Stream, 9, 0, None)]);
         assert_eq!(v1::Path::from(&broke).left, "lanes_broke");
+    }
+
+    #[test]
+    fn what_came_without_encryption_is_told_and_added_up() {
+        let mut paths = Paths::default();
+        paths.came(Way::Lanes, Travelled { bytes: 5, plain: 2, lanes: 3 });
+        paths.left(Way::Lanes, FallBack::LanesBroke);
+        paths.came(Way::Lanes, Travelled { bytes: 4, plain: 4, lanes: 1 });
+        paths.left(Way::Lanes, FallBack::LanesBroke);
+        let [told] = paths.as_slice() else { panic!("one way: {paths:?}") };
+        let told = v1::Path::from(told);
+        assert_eq!((told.bytes, told.plain_bytes, told.lanes), (9, 6, 3));
     }
 
     #[test]
@@ -240,8 +278,8 @@ mod tests {
         let mut paths = Paths::default();
         for _ in 0..100 {
             paths.left(Way::Lanes, FallBack::LanesCooldown);
-            paths.came(Way::Stream, 1, 0);
-            paths.came(Way::Lanes, 1, 1);
+            paths.came(Way::Stream, Travelled::on_none(1));
+            paths.came(Way::Lanes, Travelled { bytes: 1, plain: 0, lanes: 1 });
             paths.left(Way::Lanes, FallBack::LanesBroke);
         }
         assert_eq!(

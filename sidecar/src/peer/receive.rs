@@ -18,6 +18,7 @@ use super::calls::{CameSmall, Finish, Head, Kind, Place, SmallCall};
 use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::parse::{Body, Flow, Sink};
+use super::paths::Travelled;
 use super::remote::Todo;
 use super::serving;
 use super::shared::{Shared, count_in};
@@ -366,7 +367,7 @@ impl Sink for Receiver<'_> {
         if let Some(Kind::Pull(pull)) =
             state.answered(chunk.call, PeerKind::Pull, self.link.id).map(|call| &mut call.kind)
         {
-            pull.paths.came(Way::Stream, chunk.length, 0);
+            pull.paths.came(Way::Stream, Travelled::on_none(chunk.length));
             match landing {
                 Some(landing) => todo.finish.extend(pull.give_back(landing, chunk.at)),
                 None => pull.has_come(chunk.at),

@@ -207,7 +207,13 @@ pub(crate) fn moved(moved: &Moved) -> Value {
         .iter()
         .map(|path| {
             let way = path.way.map_or("unknown", Way::as_str);
-            json!({ "way": way, "bytes": path.bytes, "lanes": path.lanes, "left": path.left })
+            json!({
+                "way": way,
+                "bytes": path.bytes,
+                "lanes": path.lanes,
+                "plain_bytes": path.plain_bytes,
+                "left": path.left,
+            })
         })
         .collect();
     json!({

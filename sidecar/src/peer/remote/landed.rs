@@ -21,9 +21,8 @@ impl State {
                 pull.landing = Some(landing);
                 pull.landed = pull.bytes;
                 pull.transfer = None;
-                let (bytes, lanes) = transfer.travelled();
+                pull.paths.came(pull.way, transfer.travelled());
                 pull.paths.sent_by(transfer.senders());
-                pull.paths.came(pull.way, bytes, lanes);
                 self.finish_whole(transfer.call)
             }
             // It failed in the meantime, and its caller waits for the landing.
@@ -60,10 +59,9 @@ impl State {
         if to == Way::Stream {
             pull.go_on_with(transfer.reclaim()?);
         }
-        let (bytes, lanes) = transfer.travelled();
+        pull.paths.came(pull.way, transfer.travelled());
         pull.paths.sent_by(transfer.senders());
         let why = if transfer.has_moved() { FallBack::LanesBroke } else { FallBack::NoLane };
-        pull.paths.came(pull.way, bytes, lanes);
         pull.paths.left(pull.way, why);
         pull.way = to;
         pull.opened = false;

@@ -13,8 +13,8 @@ fn paths(reader: &One, owner: &One, from: &str, time: Duration) -> Vec<Path> {
 }
 
 fn left_for_stream(why: FallBack) -> Vec<Path> {
-    let lanes = Path { way: Taken::Lanes, bytes: 0, lanes: 0, left: Some(why) };
-    vec![lanes, Path { way: Taken::Stream, bytes: 9 * MIB, lanes: 0, left: None }]
+    let lanes = Path { way: Taken::Lanes, bytes: 0, lanes: 0, plain: 0, left: Some(why) };
+    vec![lanes, Path { way: Taken::Stream, bytes: 9 * MIB, lanes: 0, plain: 0, left: None }]
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn a_peer_that_takes_no_lanes_is_served_without_and_that_is_told() {
     assert_eq!(paths(&c, &pair.b, "b", PATIENCE), left_for_stream(FallBack::LanesNotOffered));
     assert_eq!(c.peers.counters().fallbacks.all(), [("lanes_not_offered", 1)]);
     // Whoever has none of its own misses none.
-    let stream = Path { way: Taken::Stream, bytes: 9 * MIB, lanes: 0, left: None };
+    let stream = Path { way: Taken::Stream, bytes: 9 * MIB, lanes: 0, plain: 0, left: None };
     assert_eq!(paths(&pair.a, &pair.b, "b", PATIENCE), [stream]);
     assert_eq!(pair.a.peers.counters().fallbacks.all(), []);
     c.peers.stop();
@@ -150,7 +150,7 @@ fn an_owner_with_as_many_lanes_as_it_may_have_lets_no_more_in_and_serves_on_thos
     connect(&reader, &owner);
     owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);
     let told = paths(&reader, &owner, "b", PATIENCE);
-    assert_eq!(told, [Path { way: Taken::Lanes, bytes: 9 * MIB, lanes: 1, left: None }]);
+    assert_eq!(told, [Path { way: Taken::Lanes, bytes: 9 * MIB, lanes: 1, plain: 0, left: None }]);
     let counters = owner.peers.counters();
     until("the other one was refused", || counters.lanes_refused.count("serve") > 0);
     assert_eq!(counters.lanes_opened.all(), [("serve", 1)]);

@@ -10,7 +10,7 @@ use tensorlane_proto::{Failure, Reason};
 
 use super::Lanes;
 use super::pool::{Next, Piece, Wanted};
-use super::transfer::Landed;
+use super::transfer::{Came, Landed};
 use super::wire::{Answer, LaneEnd, Wire};
 use crate::peer::aid::{self, Asker};
 use crate::peer::link::Link;
@@ -121,7 +121,8 @@ impl Reader<'_> {
         self.lanes.pool.came(self.id, bytes, took);
         self.lanes.delivered();
         let holder = wanted.asker.as_ref().map(|asker| &asker.holder);
-        transfer.came(self.number, bytes, &self.link.peer.name, holder);
+        let lane = Came { number: self.number, is_plain: self.lanes.is_plain() };
+        transfer.came(lane, bytes, &self.link.peer.name, holder);
         if let Some(asker) = &wanted.asker {
             asker.fed(bytes);
             self.shared.counters.relayed_in.fetch_add(bytes, Ordering::Relaxed);

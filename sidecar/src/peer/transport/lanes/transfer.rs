@@ -21,7 +21,7 @@ use super::pieces::Pieces;
 use crate::peer::api::PeerKey;
 use crate::peer::calls::Finish;
 use crate::peer::growth::Growth;
-use crate::peer::paths::Senders;
+use crate::peer::paths::{Senders, Travelled};
 
 /// Takes the landing of a transfer that was stopped.
 type Tell = Box<dyn FnOnce(Landing) + Send>;
@@ -37,6 +37,15 @@ pub(in crate::peer) struct Reclaimed {
     pub(in crate::peer) prefix: u64,
     /// Those behind that gap.
     pub(in crate::peer) ahead: Vec<Range<u64>>,
+}
+
+/// The lane that bytes came on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Came {
+    /// Its number among those of its connection.
+    pub(super) number: u8,
+    /// Whether it is without encryption.
+    pub(super) is_plain: bool,
 }
 
 /// A pull that comes over lanes.
@@ -57,8 +66,9 @@ struct State {
     pieces: Pieces,
     /// Parts that lanes have.
     out: usize,
-    /// Bytes that came on lanes, and the numbers of those lanes, a bit each.
+    /// Bytes that came on lanes, of these those without encryption, and the numbers of those lanes, a bit each.
     came: u64,
+    plain: u64,
     lanes: u32,
     /// Who sent them.
     senders: Senders,
@@ -154,6 +164,7 @@ impl Transfer {
             pieces,
             out: 0,
             came: 0,
+            plain: 0,
             lanes: 0,
             senders: Senders::default(),
             moved: None,
@@ -220,10 +231,11 @@ impl Transfer {
     }
 
     /// Bytes came from a peer on a lane, wanted or not; which life of it, if that is another holder than the owner.
-    pub(super) fn came(&self, lane: u8, bytes: u64, peer: &PeerName, holder: Option<&PeerKey>) {
+    pub(super) fn came(&self, lane: Came, bytes: u64, peer: &PeerName, holder: Option<&PeerKey>) {
         let mut state = self.state.lock();
         state.came += bytes;
-        state.lanes |= 1 << (lane % 32);
+        state.plain += if lane.is_plain { bytes } else { 0 };
+        state.lanes |= 1 << (lane.number % 32);
         state.senders.sent(peer, bytes, holder);
     }
 
@@ -240,9 +252,13 @@ impl Transfer {
 
     /// How many bytes came on lanes, and on how many lanes; since the last time that this was asked, for the next ones may come
     /// on lanes of another kind.
-    pub(in crate::peer) fn travelled(&self) -> (u64, u32) {
+    pub(in crate::peer) fn travelled(&self) -> Travelled {
         let mut state = self.state.lock();
-        (std::mem::take(&mut state.came), std::mem::take(&mut state.lanes).count_ones())
+        Travelled {
+            bytes: std::mem::take(&mut state.came),
+            plain: std::mem::take(&mut state.plain),
+            lanes: std::mem::take(&mut state.lanes).count_ones(),
+        }
     }
 
     /// Whether no byte of it is wanted any more.

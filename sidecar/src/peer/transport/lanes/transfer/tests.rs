@@ -62,10 +62,12 @@ fn it_waits_for_a_lane_as_long_as_there_is_time_for_another_way() {
 #[test]
 fn what_came_is_counted_with_the_lanes_that_brought_it() {
     let (_arena, _block, transfer) = transfer(GRANULE);
-    for (lane, bytes) in [(0, 5), (7, 6), (0, 7)] {
+    for (number, bytes, is_plain) in [(0, 5, false), (7, 6, true), (0, 7, false)] {
+        let lane = Came { number, is_plain };
         transfer.came(lane, bytes, &crate::peer::tests::world::name("b"), None);
     }
-    assert_eq!(transfer.travelled(), (18, 2));
+    assert_eq!(transfer.travelled(), Travelled { bytes: 18, plain: 6, lanes: 2 });
+    assert_eq!(transfer.travelled(), Travelled::default(), "told once");
 }
 
 #[test]
