@@ -1,5 +1,6 @@
 //! What the tests of this crate share.
 
+use std::process::{Child, Command};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,12 @@ pub(crate) fn exit_code_of(run: impl FnOnce() -> i32) -> i32 {
         assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
         if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + libc::WTERMSIG(status) }
     }
+}
+
+/// Starts a program. Until it is another one than this, it has a copy of every descriptor, too.
+pub(crate) fn spawned(command: &mut Command) -> Child {
+    let _alone = CHILDREN.write().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().expect("it can be started")
 }
 
 /// Waits for a condition, with a deadline.

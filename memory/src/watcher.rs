@@ -188,7 +188,7 @@ mod tests {
 
     use super::*;
     use crate::passing::pipe;
-    use crate::testing::until;
+    use crate::testing::{spawned, until};
 
     const SOON: Duration = Duration::from_secs(10);
 
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn the_end_of_a_process_is_told() {
         let watcher = Watcher::start().unwrap();
-        let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut child = spawned(Command::new("cat").stdin(std::process::Stdio::piped()));
         let pid = rustix::process::Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         let (told, hears) = mpsc::channel();

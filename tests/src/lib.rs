@@ -23,6 +23,7 @@ pub mod raw;
 pub mod refused;
 pub mod sidecar;
 pub mod soak;
+pub mod standstill;
 pub mod tensors;
 pub mod transfer;
 pub mod wait;
@@ -32,7 +33,8 @@ pub mod weather;
 pub mod wire;
 pub mod workload;
 
-pub use refused::{failure, reason};
+pub use refused::{failure, failure_in_time, reason};
 pub use sidecar::{Sidecar, SidecarOptions};
+pub use standstill::where_the_machine_runs_on;
 pub use wait::until;
 pub use workload::Workload;

@@ -37,7 +37,7 @@ fn template(app: &str, restart: &str, line: &str, out: &Path) -> String {
       annotations: {{tensorlane.dev/inject: enabled, tensorlane.dev/arena-size: 192Mi}}
     spec:
       restartPolicy: {restart}
-      terminationGracePeriodSeconds: 1
+      terminationGracePeriodSeconds: 30
       topologySpreadConstraints:
       - maxSkew: 1
         topologyKey: kubernetes.io/hostname

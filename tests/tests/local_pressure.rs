@@ -8,7 +8,7 @@ use tensorlane_client::{AcquireOptions, Cancel, Client, Error, PutOptions, Resul
 use tensorlane_proto::Reason;
 use tensorlane_proto::generated::ArenaStatus;
 use tensorlane_tests::tensors::{is_intact, put_pattern, seeded, u8s};
-use tensorlane_tests::{Sidecar, SidecarOptions, Workload, failure, until};
+use tensorlane_tests::{Sidecar, SidecarOptions, Workload, failure, failure_in_time, until};
 
 const MIB: u64 = 1 << 20;
 /// Each put of this size takes a segment of its own.
@@ -111,7 +111,7 @@ fn who_waits_in_vain_is_told_how_full_it_is_and_by_whom() {
     let full = fill(&client);
     let before = arena(&client);
     let late = sidecar.client();
-    let full_now = failure(put(&late, 1, SEGMENT, Duration::from_millis(50)));
+    let full_now = failure_in_time(|| put(&late, 1, SEGMENT, Duration::from_millis(50)));
     assert_eq!(full_now.reason, Reason::ArenaFull, "{full_now}");
     let number = |key: &str| full_now.detail(key).and_then(|text| text.parse::<u64>().ok());
     assert_eq!(number("asked_bytes"), Some(SEGMENT));
@@ -121,7 +121,7 @@ fn who_waits_in_vain_is_told_how_full_it_is_and_by_whom() {
     let holder = full_now.detail("holder_1").expect("who has the most");
     assert!(holder.contains(&(MOST * SEGMENT).to_string()), "{holder}");
     // Small ones go through the sidecar's own segments, and are told the same.
-    let small = failure(put(&late, 1, 1000, Duration::from_millis(50)));
+    let small = failure_in_time(|| put(&late, 1, 1000, Duration::from_millis(50)));
     assert_eq!(small.reason, Reason::ArenaFull, "{small}");
     assert_eq!(arena(&client), before, "nothing is left of it");
     drop(full);
@@ -141,7 +141,7 @@ fn free_bytes_that_a_put_cannot_have_are_told_apart() {
     until("the sidecar has what the sessions left", || arena(&client).free == ends + ARENA - MOST * SEGMENT);
     let status = arena(&client);
     assert_eq!((status.largest_put, status.largest_copied_put), (0, SEGMENT - MIB));
-    let full = failure(put(&client, 1, MIB, Duration::from_millis(50)));
+    let full = failure_in_time(|| put(&client, 1, MIB, Duration::from_millis(50)));
     assert_eq!(full.reason, Reason::ArenaFull, "{full}");
     let number = |key: &str| full.detail(key).and_then(|text| text.parse::<u64>().ok());
     assert_eq!(number("free_bytes"), Some(status.free));
@@ -251,7 +251,7 @@ fn a_segment_is_not_taken_back_before_every_process_has_unmapped_it() {
     drop(full);
     client.flush().unwrap();
     let other = sidecar.client();
-    let refused = failure(put(&other, 1, SEGMENT, Duration::from_millis(300)));
+    let refused = failure_in_time(|| put(&other, 1, SEGMENT, Duration::from_millis(300)));
     assert_eq!(refused.reason, Reason::ArenaFull, "{refused}");
     stuck.signal(rustix::process::Signal::CONT);
     stuck.ask("verify", &format!("intact {MOST}"));

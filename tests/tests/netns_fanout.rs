@@ -12,7 +12,7 @@ use tensorlane_tests::netns::Peers;
 use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::pattern;
 use tensorlane_tests::transfer::{LARGE, MI, await_counted, came, is, put, seconds, sent};
-use tensorlane_tests::until;
+use tensorlane_tests::{until, where_the_machine_runs_on};
 
 /// Slow enough to be in the middle for two seconds.
 const MBIT: u32 = 200;
@@ -72,63 +72,72 @@ fn get_together(readers: &[Client], reference: &Reference) -> Vec<Tensor> {
 
 #[test]
 fn eight_hosts_that_come_together_take_a_tensor_once_from_its_owner_and_late_ones_not_at_all() {
-    let peers = start(11);
-    let writer = peers.client(0);
-    let stored = put(&writer, 3, LARGE);
-    let readers: Vec<Client> = (1..11).map(|host| peers.client(host)).collect();
-    let (together, late) = readers.split_at(8);
-    let tensors = get_together(together, stored.reference());
-    assert!(tensors.iter().all(|tensor| is(tensor, 3, LARGE)));
-    assert_eq!(
-        tensors.iter().filter(|tensor| senders(tensor).is_empty()).count(),
-        1,
-        "one had it of the owner"
-    );
-    await_counted(&peers);
-    let by_owner = sent(&peers, 0);
-    assert!(by_owner <= LARGE + LARGE / 5, "the owner sent {by_owner} bytes of a tensor of {LARGE}");
-    for host in 1..9 {
-        assert_eq!(came(&peers, host), LARGE, "host {host} got every byte once");
-    }
+    where_the_machine_runs_on(|| {
+        let peers = start(11);
+        let writer = peers.client(0);
+        let stored = put(&writer, 3, LARGE);
+        let readers: Vec<Client> = (1..11).map(|host| peers.client(host)).collect();
+        let (together, late) = readers.split_at(8);
+        let tensors = get_together(together, stored.reference());
+        assert!(tensors.iter().all(|tensor| is(tensor, 3, LARGE)));
+        assert_eq!(
+            tensors.iter().filter(|tensor| senders(tensor).is_empty()).count(),
+            1,
+            "one had it of the owner"
+        );
+        await_counted(&peers);
+        let by_owner = sent(&peers, 0);
+        assert!(by_owner <= LARGE + LARGE / 5, "the owner sent {by_owner} bytes of a tensor of {LARGE}");
+        for host in 1..9 {
+            assert_eq!(came(&peers, host), LARGE, "host {host} got every byte once");
+        }
 
-    // Two that come late are given to whoever has it, each to another one.
-    let late = get_together(late, stored.reference());
-    assert!(late.iter().all(|tensor| is(tensor, 3, LARGE)));
-    await_counted(&peers);
-    let told: Vec<String> = late.iter().map(|tensor| tensor.moved().to_string()).collect();
-    assert_eq!(sent(&peers, 0), by_owner, "{told:?}");
-    let from: Vec<_> = late.iter().map(senders).collect();
-    assert!(from.iter().all(|senders| senders.len() == 1) && from[0] != from[1], "{told:?}");
-    drop((late, tensors, stored, readers, writer));
-    peers.assert_all_free();
+        // Two that come late are given to whoever has it, each to another one.
+        let late = get_together(late, stored.reference());
+        assert!(late.iter().all(|tensor| is(tensor, 3, LARGE)));
+        await_counted(&peers);
+        let told: Vec<String> = late.iter().map(|tensor| tensor.moved().to_string()).collect();
+        assert_eq!(sent(&peers, 0), by_owner, "{told:?}");
+        let from: Vec<_> = late.iter().map(senders).collect();
+        assert!(from.iter().all(|senders| senders.len() == 1) && from[0] != from[1], "{told:?}");
+        drop((late, tensors, stored, readers, writer));
+        peers.assert_all_free();
+    });
 }
 
 /// A tree of two branches: six readers of one owner.
 #[test]
 fn where_each_serves_two_no_host_sends_more_than_twice_and_every_reader_gets_all() {
-    const READERS: usize = 6;
-    let peers = start_with(1 + READERS, 2);
-    let writer = peers.client(0);
-    let stored = put(&writer, 8, LARGE);
-    let readers: Vec<Client> = (1..=READERS).map(|host| peers.client(host)).collect();
-    let tensors = get_together(&readers, stored.reference());
-    assert!(tensors.iter().all(|tensor| is(tensor, 8, LARGE)));
-    let of_owner = tensors.iter().filter(|tensor| senders(tensor).is_empty()).count();
-    assert_eq!(of_owner, 2, "so many had it of the owner alone");
-    for host in 0..=READERS {
-        let by_host = sent(&peers, host);
-        assert!(by_host <= 2 * LARGE + UNDER_WAY, "host {host} sent {by_host} bytes of a tensor of {LARGE}");
-    }
-    drop((tensors, stored, readers, writer));
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        const READERS: usize = 6;
+        let peers = start_with(1 + READERS, 2);
+        let writer = peers.client(0);
+        let stored = put(&writer, 8, LARGE);
+        let readers: Vec<Client> = (1..=READERS).map(|host| peers.client(host)).collect();
+        let tensors = get_together(&readers, stored.reference());
+        assert!(tensors.iter().all(|tensor| is(tensor, 8, LARGE)));
+        let of_owner = tensors.iter().filter(|tensor| senders(tensor).is_empty()).count();
+        assert_eq!(of_owner, 2, "so many had it of the owner alone");
+        for host in 0..=READERS {
+            let by_host = sent(&peers, host);
+            assert!(
+                by_host <= 2 * LARGE + UNDER_WAY,
+                "host {host} sent {by_host} bytes of a tensor of {LARGE}"
+            );
+        }
+        drop((tensors, stored, readers, writer));
+        peers.assert_all_free();
+    });
 }
 
 #[test]
 fn a_reader_that_is_killed_at_any_tenth_costs_its_readers_what_was_under_way() {
-    for tenth in 1..10 {
-        // Near the end it may be over before the kill; then nothing was shown, and it is done again.
-        assert!((0..5).any(|_| is_killed_at(tenth)), "it was never in the middle at {tenth} tenths");
-    }
+    where_the_machine_runs_on(|| {
+        for tenth in 1..10 {
+            // Near the end it may be over before the kill; then nothing was shown, and it is done again.
+            assert!((0..5).any(|_| is_killed_at(tenth)), "it was never in the middle at {tenth} tenths");
+        }
+    });
 }
 
 /// Whether the first reader of a chain was killed in the middle, before it had passed on everything; then all that follows
@@ -164,20 +173,22 @@ fn is_killed_at(tenth: u64) -> bool {
 
 #[test]
 fn a_reader_that_stands_still_is_left_by_its_reader() {
-    let peers = start(3);
-    let writer = peers.client(0);
-    let stored = put(&writer, 5, LARGE);
-    let readers: Vec<Client> = (1..3).map(|host| peers.client(host)).collect();
-    std::thread::scope(|scope| {
-        let mut getting = chain(scope, &peers, &readers, stored.reference());
-        until("it is in the middle", || came(&peers, 2) >= LARGE / 2);
-        stop(peers.sidecars[1].pid());
-        let tensor = getting.pop().unwrap().join().unwrap().unwrap();
-        assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
-        assert_eq!(senders(&tensor), ["b", "a"]);
-        signal(peers.sidecars[1].pid(), Signal::CONT);
-        let tensor = getting.pop().unwrap().join().unwrap().unwrap();
-        assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
+    where_the_machine_runs_on(|| {
+        let peers = start(3);
+        let writer = peers.client(0);
+        let stored = put(&writer, 5, LARGE);
+        let readers: Vec<Client> = (1..3).map(|host| peers.client(host)).collect();
+        std::thread::scope(|scope| {
+            let mut getting = chain(scope, &peers, &readers, stored.reference());
+            until("it is in the middle", || came(&peers, 2) >= LARGE / 2);
+            stop(peers.sidecars[1].pid());
+            let tensor = getting.pop().unwrap().join().unwrap().unwrap();
+            assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
+            assert_eq!(senders(&tensor), ["b", "a"]);
+            signal(peers.sidecars[1].pid(), Signal::CONT);
+            let tensor = getting.pop().unwrap().join().unwrap().unwrap();
+            assert!(is(&tensor, 5, LARGE), "{}", tensor.moved());
+        });
     });
 }
 
@@ -188,21 +199,23 @@ fn lost(peers: &Peers, host: usize, reason: &str) -> f64 {
 
 #[test]
 fn a_reader_behind_a_slow_one_keeps_its_deadline() {
-    let peers = start(3);
-    // It takes forty seconds for what the owner sends in two.
-    peers.network.slow(1, 10);
-    let writer = peers.client(0);
-    let stored = put(&writer, 7, LARGE);
-    let (slow, quick) = (peers.client(1), peers.client(2));
-    std::thread::scope(|scope| {
-        let getting = scope.spawn(|| slow.acquire(stored.reference(), &seconds(120)));
-        until("some of it is there", || came(&peers, 1) > 0);
-        let tensor = quick.acquire(stored.reference(), &seconds(15)).unwrap();
-        assert!(is(&tensor, 7, LARGE));
-        assert_eq!(senders(&tensor), ["b", "a"], "{}", tensor.moved());
-        assert_eq!(lost(&peers, 2, "slow"), 1.0);
-        let tensor = getting.join().unwrap().unwrap();
-        assert!(is(&tensor, 7, LARGE) && senders(&tensor).is_empty(), "{}", tensor.moved());
+    where_the_machine_runs_on(|| {
+        let peers = start(3);
+        // It takes forty seconds for what the owner sends in two.
+        peers.network.slow(1, 10);
+        let writer = peers.client(0);
+        let stored = put(&writer, 7, LARGE);
+        let (slow, quick) = (peers.client(1), peers.client(2));
+        std::thread::scope(|scope| {
+            let getting = scope.spawn(|| slow.acquire(stored.reference(), &seconds(120)));
+            until("some of it is there", || came(&peers, 1) > 0);
+            let tensor = quick.acquire(stored.reference(), &seconds(15)).unwrap();
+            assert!(is(&tensor, 7, LARGE));
+            assert_eq!(senders(&tensor), ["b", "a"], "{}", tensor.moved());
+            assert_eq!(lost(&peers, 2, "slow"), 1.0);
+            let tensor = getting.join().unwrap().unwrap();
+            assert!(is(&tensor, 7, LARGE) && senders(&tensor).is_empty(), "{}", tensor.moved());
+        });
     });
 }
 
@@ -250,23 +263,28 @@ fn spoil(pid: u32, seed: u64) {
 
 #[test]
 fn what_a_holder_changed_is_found_and_the_tensor_comes_from_its_owner_and_from_that_holder_to_nobody() {
-    let peers = start(4);
-    let writer = peers.client(0);
-    let stored = put(&writer, 6, LARGE);
-    let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
-    let copy = readers[0].acquire(stored.reference(), &seconds(60)).unwrap();
-    spoil(peers.sidecars[1].pid(), 6);
-    let tensor = readers[1].acquire(stored.reference(), &seconds(60)).unwrap();
-    assert!(is(&tensor, 6, LARGE));
-    assert!(senders(&tensor).is_empty(), "the owner alone sent it: {}", tensor.moved());
-    until("all is counted as sent", || sent(&peers, 0) == 2 * LARGE && sent(&peers, 1) >= LARGE);
-    assert_eq!(sent(&peers, 1), LARGE, "it was tried");
-    assert_eq!(peers.metric(2, "tensorlane_transfer_checksum_mismatches_total", &["place=\"pull\""]), 1.0);
-    // Who found it is no holder either: it got it alone.
-    let other = readers[2].acquire(stored.reference(), &seconds(60)).unwrap();
-    assert!(is(&other, 6, LARGE) && senders(&other).is_empty(), "{}", other.moved());
-    until("all is counted as sent", || sent(&peers, 0) == 3 * LARGE);
-    assert_eq!(sent(&peers, 1), LARGE, "nobody is given to it again");
-    drop((other, tensor, copy, stored, readers, writer));
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = start(4);
+        let writer = peers.client(0);
+        let stored = put(&writer, 6, LARGE);
+        let readers: Vec<Client> = (1..4).map(|host| peers.client(host)).collect();
+        let copy = readers[0].acquire(stored.reference(), &seconds(60)).unwrap();
+        spoil(peers.sidecars[1].pid(), 6);
+        let tensor = readers[1].acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(is(&tensor, 6, LARGE));
+        assert!(senders(&tensor).is_empty(), "the owner alone sent it: {}", tensor.moved());
+        until("all is counted as sent", || sent(&peers, 0) == 2 * LARGE && sent(&peers, 1) >= LARGE);
+        assert_eq!(sent(&peers, 1), LARGE, "it was tried");
+        assert_eq!(
+            peers.metric(2, "tensorlane_transfer_checksum_mismatches_total", &["place=\"pull\""]),
+            1.0
+        );
+        // Who found it is no holder either: it got it alone.
+        let other = readers[2].acquire(stored.reference(), &seconds(60)).unwrap();
+        assert!(is(&other, 6, LARGE) && senders(&other).is_empty(), "{}", other.moved());
+        until("all is counted as sent", || sent(&peers, 0) == 3 * LARGE);
+        assert_eq!(sent(&peers, 1), LARGE, "nobody is given to it again");
+        drop((other, tensor, copy, stored, readers, writer));
+        peers.assert_all_free();
+    });
 }

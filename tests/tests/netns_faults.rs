@@ -13,7 +13,7 @@ use tensorlane_tests::proxy::Between;
 use tensorlane_tests::tensors::{dense, pattern, u8s};
 use tensorlane_tests::transfer::{LARGE, MI, SLOW_MBIT, in_the_middle, is, put, seconds};
 use tensorlane_tests::workload::Workload;
-use tensorlane_tests::{SidecarOptions, failure, reason, until};
+use tensorlane_tests::{SidecarOptions, failure, reason, until, where_the_machine_runs_on};
 
 /// Nothing was published at host 1, and its arena is free.
 fn assert_nothing_came(peers: &Peers) {
@@ -125,35 +125,37 @@ fn a_transfer_goes_on_where_it_was_when_the_cable_is_back_within_the_grace() {
 
 #[test]
 fn a_cable_that_stays_out_is_an_error_in_time_and_the_leases_of_the_lost_peer_end_after_the_grace() {
-    let peers = Peers::pair();
-    {
-        let (writer, reader) = (peers.client(0), peers.client(1));
-        let (stored, other) = (put(&writer, 7, LARGE), put(&writer, 8, 100));
-        // The grace ends it, long before.
-        let (reference, options) = (stored.reference().clone(), seconds(15));
-        let leases = || peers.client(0).status().unwrap().leases;
-        let began = Instant::now();
-        let outcome = std::thread::scope(|scope| {
-            let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
-            assert_eq!(leases(), 3);
-            peers.network.cut(1);
-            pulling.join().unwrap()
-        });
-        assert_eq!(reason(outcome), Reason::PeerUnreachable);
-        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-        assert_nothing_came(&peers);
-        let began = Instant::now();
-        let refused = failure(reader.acquire(other.reference(), &seconds(2)));
-        assert_eq!(refused.reason, Reason::PeerUnreachable, "{refused}");
-        assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
-        until("the grace is over", || leases() == 2);
-        peers.network.fast(0);
-        peers.network.mend(1);
-        peers.await_connected();
-        assert!(is(&reader.acquire(other.reference(), &seconds(9)).unwrap(), 8, 100));
-        assert!(is(&reader.acquire(&reference, &seconds(25)).unwrap(), 7, LARGE));
-    }
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = Peers::pair();
+        {
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            let (stored, other) = (put(&writer, 7, LARGE), put(&writer, 8, 100));
+            // The grace ends it, long before.
+            let (reference, options) = (stored.reference().clone(), seconds(15));
+            let leases = || peers.client(0).status().unwrap().leases;
+            let began = Instant::now();
+            let outcome = std::thread::scope(|scope| {
+                let pulling = in_the_middle(scope, &peers, &reader, &reference, &options);
+                assert_eq!(leases(), 3);
+                peers.network.cut(1);
+                pulling.join().unwrap()
+            });
+            assert_eq!(reason(outcome), Reason::PeerUnreachable);
+            assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+            assert_nothing_came(&peers);
+            let began = Instant::now();
+            let refused = failure(reader.acquire(other.reference(), &seconds(2)));
+            assert_eq!(refused.reason, Reason::PeerUnreachable, "{refused}");
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+            until("the grace is over", || leases() == 2);
+            peers.network.fast(0);
+            peers.network.mend(1);
+            peers.await_connected();
+            assert!(is(&reader.acquire(other.reference(), &seconds(9)).unwrap(), 8, 100));
+            assert!(is(&reader.acquire(&reference, &seconds(25)).unwrap(), 7, LARGE));
+        }
+        peers.assert_all_free();
+    });
 }
 
 /// One direction of the network is lost without a word; the other goes on.
@@ -240,34 +242,36 @@ fn what_is_asked_before_a_transfer_is_part_of_the_deadline_and_the_limit_that_pa
 
 #[test]
 fn a_name_of_a_peer_that_stands_still_is_not_said_to_be_missing() {
-    // It stays connected while it is asked.
-    let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "10s"));
-    {
-        let (writer, reader) = (peers.client(0), peers.client(1));
-        let stored = writer.put(&u8s(3), &[1, 2, 3], &PutOptions::named("model")).unwrap();
-        let owner = stored.reference().peer();
-        let ask = |peer| reader.lookup(&["model"], peer, Duration::ZERO).unwrap().remove(0);
-        assert!(ask(Some(owner)).is_ok());
-        stop(peers.sidecars[0].pid());
-        let silent = failure(ask(Some(owner)));
-        assert_eq!(silent.reason, Reason::PeerUnreachable);
-        assert!(silent.message.contains("did not say within 2s whether it has model"), "{silent}");
-        let told = failure(ask(None));
-        assert_eq!(told.reason, Reason::NotFound);
-        assert!(told.message.contains(&format!("which {owner} did not")), "{told}");
-        // Peers have two seconds to answer, but not where the caller has less.
-        let hasty = reader.with_deadline(Duration::from_millis(200));
-        let began = Instant::now();
-        assert_eq!(
-            reason(hasty.lookup(&["model"], Some(owner), Duration::ZERO).unwrap().remove(0)),
-            Reason::PeerUnreachable
-        );
-        assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
-        signal(peers.sidecars[0].pid(), Signal::CONT);
-        until("it answers again", || ask(Some(owner)).is_ok());
-        writer.unname(&["model"]).unwrap().remove(0).unwrap();
-    }
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        // It stays connected while it is asked.
+        let peers = Peers::start(2, |_, options| options.set("deadlines.progress", "10s"));
+        {
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            let stored = writer.put(&u8s(3), &[1, 2, 3], &PutOptions::named("model")).unwrap();
+            let owner = stored.reference().peer();
+            let ask = |peer| reader.lookup(&["model"], peer, Duration::ZERO).unwrap().remove(0);
+            assert!(ask(Some(owner)).is_ok());
+            stop(peers.sidecars[0].pid());
+            let silent = failure(ask(Some(owner)));
+            assert_eq!(silent.reason, Reason::PeerUnreachable);
+            assert!(silent.message.contains("did not say within 2s whether it has model"), "{silent}");
+            let told = failure(ask(None));
+            assert_eq!(told.reason, Reason::NotFound);
+            assert!(told.message.contains(&format!("which {owner} did not")), "{told}");
+            // Peers have two seconds to answer, but not where the caller has less.
+            let hasty = reader.with_deadline(Duration::from_millis(200));
+            let began = Instant::now();
+            assert_eq!(
+                reason(hasty.lookup(&["model"], Some(owner), Duration::ZERO).unwrap().remove(0)),
+                Reason::PeerUnreachable
+            );
+            assert!(began.elapsed() < Duration::from_millis(1800), "{:?}", began.elapsed());
+            signal(peers.sidecars[0].pid(), Signal::CONT);
+            until("it answers again", || ask(Some(owner)).is_ok());
+            writer.unname(&["model"]).unwrap().remove(0).unwrap();
+        }
+        peers.assert_all_free();
+    });
 }
 
 #[test]
@@ -457,19 +461,23 @@ fn a_reader_process_that_is_killed_in_the_middle_leaves_nothing() {
 
 #[test]
 fn a_reader_whose_deadline_passes_in_the_middle_leaves_nothing() {
-    let peers = Peers::pair();
-    {
-        let (writer, reader) = (peers.client(0), peers.client(1));
-        let stored = put(&writer, 14, LARGE);
-        let options = seconds(3);
-        std::thread::scope(|scope| {
-            let pulling = in_the_middle(scope, &peers, &reader, stored.reference(), &options);
-            assert_eq!(reason(pulling.join().unwrap()), Reason::DeadlineExceeded);
-        });
-        until("the owner keeps it for its writer alone", || peers.client(0).status().unwrap().leases == 1);
-        assert_nothing_came(&peers);
-    }
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = Peers::pair();
+        {
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            let stored = put(&writer, 14, LARGE);
+            let options = seconds(3);
+            std::thread::scope(|scope| {
+                let pulling = in_the_middle(scope, &peers, &reader, stored.reference(), &options);
+                assert_eq!(reason(pulling.join().unwrap()), Reason::DeadlineExceeded);
+            });
+            until("the owner keeps it for its writer alone", || {
+                peers.client(0).status().unwrap().leases == 1
+            });
+            assert_nothing_came(&peers);
+        }
+        peers.assert_all_free();
+    });
 }
 
 #[test]
@@ -539,21 +547,23 @@ fn a_key_that_leaves_the_directory_is_cut_off_and_one_that_comes_is_let_in() {
 
 #[test]
 fn a_peer_that_leaves_the_directory_is_unknown_and_one_that_joins_is_found() {
-    let peers = Peers::start(3, |_, options| options);
-    {
-        let stored = put(&peers.client(2), 17, MI);
-        let reader = peers.client(0);
-        peers.list(0, &peers.everyone()[..2]);
-        until("it is cut off", || {
-            reader.peers().unwrap().iter().all(|peer| peer.name != "c" || peer.state != "connected")
-        });
-        let refused = reason(reader.acquire(stored.reference(), &seconds(2)));
-        assert!(matches!(refused, Reason::PeerUnknown | Reason::PeerUnreachable), "{refused}");
-        peers.list(0, &peers.everyone());
-        peers.await_connected();
-        assert!(is(&reader.acquire(stored.reference(), &seconds(9)).unwrap(), 17, MI));
-    }
-    peers.assert_all_free();
+    where_the_machine_runs_on(|| {
+        let peers = Peers::start(3, |_, options| options);
+        {
+            let stored = put(&peers.client(2), 17, MI);
+            let reader = peers.client(0);
+            peers.list(0, &peers.everyone()[..2]);
+            until("it is cut off", || {
+                reader.peers().unwrap().iter().all(|peer| peer.name != "c" || peer.state != "connected")
+            });
+            let refused = reason(reader.acquire(stored.reference(), &seconds(2)));
+            assert!(matches!(refused, Reason::PeerUnknown | Reason::PeerUnreachable), "{refused}");
+            peers.list(0, &peers.everyone());
+            peers.await_connected();
+            assert!(is(&reader.acquire(stored.reference(), &seconds(9)).unwrap(), 17, MI));
+        }
+        peers.assert_all_free();
+    });
 }
 
 #[test]

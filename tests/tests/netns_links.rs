@@ -16,7 +16,7 @@ use tensorlane_tests::transfer::{
 };
 use tensorlane_tests::wait::PATIENCE;
 use tensorlane_tests::weather::Closed;
-use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
+use tensorlane_tests::{Sidecar, SidecarOptions, reason, until, where_the_machine_runs_on};
 
 /// What takes some sixteen seconds on the links of these tests.
 const FLAPPING: u64 = 2 * LARGE;
@@ -137,27 +137,33 @@ fn a_large_tensor_comes_or_fails_in_time_over_a_link_that_drops_one_packet_of_fi
 /// Each of them has 150 KiB a second, of which no end knows how many there are.
 #[test]
 fn eight_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
-    slow_lanes_stay("required", get_slowly);
+    where_the_machine_runs_on(|| {
+        slow_lanes_stay("required", get_slowly);
+    });
 }
 
 #[test]
 fn eight_plain_lanes_on_a_link_of_ten_megabits_are_slow_and_none_of_them_is_cut() {
-    slow_lanes_stay("none", get_slowly);
+    where_the_machine_runs_on(|| {
+        slow_lanes_stay("none", get_slowly);
+    });
 }
 
 /// What waits in their sockets then is what a link had room for that was ten times as fast. What waits for the cable takes less than half a
 /// second: behind more than two a lane may rightly count as dead.
 #[test]
 fn plain_lanes_on_a_link_that_becomes_slow_in_the_middle_are_not_cut() {
-    slow_lanes_stay("none", |peers, reader, reference| {
-        let before = peers.seen(1, 0).bytes_in;
-        peers.network.slow_behind(0, 100, MI / 2);
-        std::thread::scope(|scope| {
-            let getting = scope.spawn(|| reader.acquire(reference, &seconds(100)).unwrap());
-            until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 3 * MI);
-            peers.network.slow_behind(0, 10, MI / 2);
-            getting.join().unwrap()
-        })
+    where_the_machine_runs_on(|| {
+        slow_lanes_stay("none", |peers, reader, reference| {
+            let before = peers.seen(1, 0).bytes_in;
+            peers.network.slow_behind(0, 100, MI / 2);
+            std::thread::scope(|scope| {
+                let getting = scope.spawn(|| reader.acquire(reference, &seconds(100)).unwrap());
+                until("some bytes have come", || peers.seen(1, 0).bytes_in - before > 3 * MI);
+                peers.network.slow_behind(0, 10, MI / 2);
+                getting.join().unwrap()
+            })
+        });
     });
 }
 
@@ -331,28 +337,30 @@ fn ways(tensor: &Tensor) -> Vec<(Option<Way>, Option<&str>)> {
 /// The control connection lives, and the firewall lets no other through.
 #[test]
 fn where_a_firewall_allows_one_connection_large_tensors_come_on_it_and_the_reply_says_why() {
-    for closed in [Closed::Drops, Closed::Rejects] {
-        let peers = Peers::start(2, by_tcp);
-        let (writer, reader) = (peers.client(0), peers.client(1));
-        // No larger than what is just not small: the next one must come within 5 s of what this one found out.
-        let stored = put(&writer, 38, 9 * MI);
-        let next = put(&writer, 39, 9 * MI);
-        (0..2).for_each(|host| peers.network.no_new_connections(host, closed));
-        let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
-        // Whoever comes next need not find out again; that is forgotten after 5 s.
-        let second = reader.acquire(next.reference(), &seconds(20)).unwrap();
-        assert!(is(&tensor, 38, 9 * MI), "{closed:?}");
-        assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
-        let told = tensor.moved().to_string();
-        let expected = [(Some(Way::Lanes), Some("no_lane")), (Some(Way::Stream), None)];
-        assert_eq!(ways(&tensor), expected, "{closed:?}: {told}");
-        assert!(told.contains("no_lane"), "{closed:?}: {told}");
-        assert_eq!(peers.metric(1, "tensorlane_peer_fallbacks_total", &["reason=\"no_lane\""]), 1.0);
-        assert!(is(&second, 39, 9 * MI));
-        assert_eq!(ways(&second)[0].1, Some("lanes_cooldown"), "{closed:?}: {}", second.moved());
-        drop((tensor, second, next, stored, writer, reader));
-        peers.assert_all_free();
-    }
+    where_the_machine_runs_on(|| {
+        for closed in [Closed::Drops, Closed::Rejects] {
+            let peers = Peers::start(2, by_tcp);
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            // No larger than what is just not small: the next one must come within 5 s of what this one found out.
+            let stored = put(&writer, 38, 9 * MI);
+            let next = put(&writer, 39, 9 * MI);
+            (0..2).for_each(|host| peers.network.no_new_connections(host, closed));
+            let tensor = reader.acquire(stored.reference(), &seconds(20)).unwrap();
+            // Whoever comes next need not find out again; that is forgotten after 5 s.
+            let second = reader.acquire(next.reference(), &seconds(20)).unwrap();
+            assert!(is(&tensor, 38, 9 * MI), "{closed:?}");
+            assert_eq!(tensor.moved().transport, Some(Transport::Tcp));
+            let told = tensor.moved().to_string();
+            let expected = [(Some(Way::Lanes), Some("no_lane")), (Some(Way::Stream), None)];
+            assert_eq!(ways(&tensor), expected, "{closed:?}: {told}");
+            assert!(told.contains("no_lane"), "{closed:?}: {told}");
+            assert_eq!(peers.metric(1, "tensorlane_peer_fallbacks_total", &["reason=\"no_lane\""]), 1.0);
+            assert!(is(&second, 39, 9 * MI));
+            assert_eq!(ways(&second)[0].1, Some("lanes_cooldown"), "{closed:?}: {}", second.moved());
+            drop((tensor, second, next, stored, writer, reader));
+            peers.assert_all_free();
+        }
+    });
 }
 
 /// What a process costs.

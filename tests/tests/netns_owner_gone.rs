@@ -9,7 +9,7 @@ use tensorlane_tests::netns::Peers;
 use tensorlane_tests::sidecar::SidecarOptions;
 use tensorlane_tests::tensors::{pattern, put_pattern, u8s};
 use tensorlane_tests::transfer::{LARGE, came, is, put, seconds};
-use tensorlane_tests::{reason, until};
+use tensorlane_tests::{reason, until, where_the_machine_runs_on};
 
 /// Slow enough to be in the middle for two seconds.
 const MBIT: u32 = 200;
@@ -113,16 +113,20 @@ fn readers_whose_owner_is_cut_off_get_all_of_the_tensor_or_a_reason_in_time() {
 
 #[test]
 fn all_readers_get_a_tensor_that_one_of_them_has_though_its_owner_is_killed() {
-    for checksum in [true, false] {
-        assert_eq!(readers_whose_owner_goes(is_killed, true, checksum), 3, "checksum: {checksum}");
-    }
+    where_the_machine_runs_on(|| {
+        for checksum in [true, false] {
+            assert_eq!(readers_whose_owner_goes(is_killed, true, checksum), 3, "checksum: {checksum}");
+        }
+    });
 }
 
 #[test]
 fn all_readers_get_a_tensor_that_one_of_them_has_though_its_owner_is_cut_off() {
-    for checksum in [true, false] {
-        assert_eq!(readers_whose_owner_goes(is_cut_off, true, checksum), 3, "checksum: {checksum}");
-    }
+    where_the_machine_runs_on(|| {
+        for checksum in [true, false] {
+            assert_eq!(readers_whose_owner_goes(is_cut_off, true, checksum), 3, "checksum: {checksum}");
+        }
+    });
 }
 
 /// The first of a chain has all, and sends it on slowly, when the owner goes for good, or begins another life.
@@ -155,38 +159,42 @@ fn a_chain_whose_owner_goes(goes: Going) {
 
 #[test]
 fn those_behind_one_that_has_all_get_it_though_the_owner_is_killed_or_begins_another_life() {
-    [is_killed as Going, starts_again].into_iter().for_each(a_chain_whose_owner_goes);
+    where_the_machine_runs_on(|| {
+        [is_killed as Going, starts_again].into_iter().for_each(a_chain_whose_owner_goes);
+    });
 }
 
 /// A name that two peers have is never taken for one: who reaches one of them gets that one's, and who reaches both is told.
 #[test]
 fn a_reader_that_does_not_reach_the_owner_gets_what_another_has_or_a_reason_and_all_is_well_after() {
-    let peers = start(3);
-    let (owner, other, reader) = (peers.client(0), peers.client(1), peers.client(2));
-    let stored = put(&owner, 21, LARGE);
-    let named = |client, seed| put_pattern(client, seed, 100, &PutOptions::named("step")).unwrap();
-    let names = [named(&owner, 1), named(&other, 2)];
-    let held = other.acquire(stored.reference(), &seconds(DEADLINE)).unwrap();
+    where_the_machine_runs_on(|| {
+        let peers = start(3);
+        let (owner, other, reader) = (peers.client(0), peers.client(1), peers.client(2));
+        let stored = put(&owner, 21, LARGE);
+        let named = |client, seed| put_pattern(client, seed, 100, &PutOptions::named("step")).unwrap();
+        let names = [named(&owner, 1), named(&other, 2)];
+        let held = other.acquire(stored.reference(), &seconds(DEADLINE)).unwrap();
 
-    peers.network.lose(0, 2);
-    peers.network.lose(2, 0);
-    until("the reader has noticed", || peers.seen(2, 0).state != "connected");
-    let begun = Instant::now();
-    came_or_says_why(reader.acquire(stored.reference(), &seconds(DEADLINE)), 21);
-    assert!(begun.elapsed() < Duration::from_secs(DEADLINE) + LATE, "{:?}", begun.elapsed());
-    let found = reader.acquire(Target::name("step"), &AcquireOptions::new()).unwrap();
-    assert!(is(&found, 2, 100), "that of the one it reaches");
+        peers.network.lose(0, 2);
+        peers.network.lose(2, 0);
+        until("the reader has noticed", || peers.seen(2, 0).state != "connected");
+        let begun = Instant::now();
+        came_or_says_why(reader.acquire(stored.reference(), &seconds(DEADLINE)), 21);
+        assert!(begun.elapsed() < Duration::from_secs(DEADLINE) + LATE, "{:?}", begun.elapsed());
+        let found = reader.acquire(Target::name("step"), &AcquireOptions::new()).unwrap();
+        assert!(is(&found, 2, 100), "that of the one it reaches");
 
-    peers.network.find(0, 2);
-    peers.network.find(2, 0);
-    peers.await_connected();
-    let tensor = reader.acquire(stored.reference(), &seconds(DEADLINE)).unwrap();
-    assert!(is(&tensor, 21, LARGE), "{}", tensor.moved());
-    let both = reader.acquire(Target::name("step"), &AcquireOptions::new());
-    assert_eq!(reason(both), Reason::AmbiguousName);
-    for client in [&owner, &other] {
-        client.unname(&["step"]).unwrap();
-    }
-    drop((tensor, found, held, names, stored, reader, other, owner));
-    peers.assert_all_free();
+        peers.network.find(0, 2);
+        peers.network.find(2, 0);
+        peers.await_connected();
+        let tensor = reader.acquire(stored.reference(), &seconds(DEADLINE)).unwrap();
+        assert!(is(&tensor, 21, LARGE), "{}", tensor.moved());
+        let both = reader.acquire(Target::name("step"), &AcquireOptions::new());
+        assert_eq!(reason(both), Reason::AmbiguousName);
+        for client in [&owner, &other] {
+            client.unname(&["step"]).unwrap();
+        }
+        drop((tensor, found, held, names, stored, reader, other, owner));
+        peers.assert_all_free();
+    });
 }

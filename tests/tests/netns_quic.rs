@@ -8,7 +8,7 @@ use tensorlane_client::{AcquireOptions, Client, Target, Tensor};
 use tensorlane_proto::Transport;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
-use tensorlane_tests::{SidecarOptions, until};
+use tensorlane_tests::{SidecarOptions, until, where_the_machine_runs_on};
 
 const PULLS: &str = "tensorlane_peer_pulls_total";
 const CONNECTIONS: &str = "tensorlane_peer_quic_connections_total";
@@ -43,20 +43,22 @@ fn warm_up(writer: &Client, reader: &Client) {
 
 #[test]
 fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_five() {
-    for percent in [1, 20] {
-        let peers = two();
-        let (writer, reader) = (peers.client(0), peers.client(1));
-        warm_up(&writer, &reader);
-        let stored = put(&writer, 3, 12 * MI);
-        (0..2).for_each(|host| peers.network.lossy(host, percent));
-        let options = AcquireOptions::new().deadline(Duration::from_secs(120));
-        let tensor = reader.acquire(stored.reference(), &options).unwrap();
-        assert!(is(&tensor, 3, 12 * MI), "{percent} %");
-        // Where one of five is lost, QUIC need not be there in time, and the next best way goes on.
-        assert!(by_quic(&tensor) || percent == 20, "{percent} %: {}", tensor.moved());
-        drop((tensor, stored, writer, reader));
-        peers.assert_free(1);
-    }
+    where_the_machine_runs_on(|| {
+        for percent in [1, 20] {
+            let peers = two();
+            let (writer, reader) = (peers.client(0), peers.client(1));
+            warm_up(&writer, &reader);
+            let stored = put(&writer, 3, 12 * MI);
+            (0..2).for_each(|host| peers.network.lossy(host, percent));
+            let options = AcquireOptions::new().deadline(Duration::from_secs(120));
+            let tensor = reader.acquire(stored.reference(), &options).unwrap();
+            assert!(is(&tensor, 3, 12 * MI), "{percent} %");
+            // Where one of five is lost, QUIC need not be there in time, and the next best way goes on.
+            assert!(by_quic(&tensor) || percent == 20, "{percent} %: {}", tensor.moved());
+            drop((tensor, stored, writer, reader));
+            peers.assert_free(1);
+        }
+    });
 }
 
 #[test]
@@ -88,48 +90,52 @@ fn small_tensors_follow_large_ones_over_a_link_that_loses_packets_and_come_by_tc
 
 #[test]
 fn datagrams_that_are_altered_on_the_way_cost_time_and_no_byte() {
-    let peers = two();
-    let (writer, reader) = (peers.client(0), peers.client(1));
-    warm_up(&writer, &reader);
-    let stored = put(&writer, 6, 12 * MI);
-    let dialed = || {
-        let by = |host| peers.metric(host, CONNECTIONS, &["dialed=\"us\""]);
-        by(0) + by(1)
-    };
-    let before = dialed();
-    (0..2).for_each(|host| peers.network.altering(host, 2));
-    let tensor = reader.acquire(stored.reference(), &seconds(28)).unwrap();
-    assert!(is(&tensor, 6, 12 * MI) && by_quic(&tensor), "{}", tensor.moved());
-    // Nobody else's datagram can end a connection: an altered one is as good as lost.
-    assert_eq!(dialed(), before, "{}", tensor.moved());
-    assert!(peers.network.altered(1) > 0, "none was altered");
-    drop((tensor, stored, writer, reader));
-    peers.assert_free(1);
+    where_the_machine_runs_on(|| {
+        let peers = two();
+        let (writer, reader) = (peers.client(0), peers.client(1));
+        warm_up(&writer, &reader);
+        let stored = put(&writer, 6, 12 * MI);
+        let dialed = || {
+            let by = |host| peers.metric(host, CONNECTIONS, &["dialed=\"us\""]);
+            by(0) + by(1)
+        };
+        let before = dialed();
+        (0..2).for_each(|host| peers.network.altering(host, 2));
+        let tensor = reader.acquire(stored.reference(), &seconds(28)).unwrap();
+        assert!(is(&tensor, 6, 12 * MI) && by_quic(&tensor), "{}", tensor.moved());
+        // Nobody else's datagram can end a connection: an altered one is as good as lost.
+        assert_eq!(dialed(), before, "{}", tensor.moved());
+        assert!(peers.network.altered(1) > 0, "none was altered");
+        drop((tensor, stored, writer, reader));
+        peers.assert_free(1);
+    });
 }
 
 #[test]
 fn a_flow_goes_on_from_another_port_without_a_new_connection() {
-    let peers = two();
-    let clients = [peers.client(0), peers.client(1)];
-    warm_up(&clients[0], &clients[1]);
-    let dialed = |host: usize, by: &str| peers.metric(host, CONNECTIONS, &[&format!("dialed=\"{by}\"")]);
-    // Who dials is decided by the keys.
-    let dials = if dialed(0, "us") > 0.0 { 0 } else { 1 };
-    let counts = || (dialed(dials, "us"), dialed(1 - dials, "them"));
-    let fallbacks = || peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]);
-    let before = (counts(), fallbacks());
-    let stored = put(&clients[0], 2, LARGE);
-    let options = seconds(28);
-    let tensor = std::thread::scope(|scope| {
-        let pulling = in_the_middle(scope, &peers, &clients[1], stored.reference(), &options);
-        peers.network.rebind(dials, 40_001);
-        until("the other one saw it move", || peers.metric(1 - dials, MIGRATIONS, &[]) > 0.0);
-        peers.network.rebind(dials, 40_002);
-        peers.network.fast(0);
-        pulling.join().unwrap().unwrap()
+    where_the_machine_runs_on(|| {
+        let peers = two();
+        let clients = [peers.client(0), peers.client(1)];
+        warm_up(&clients[0], &clients[1]);
+        let dialed = |host: usize, by: &str| peers.metric(host, CONNECTIONS, &[&format!("dialed=\"{by}\"")]);
+        // Who dials is decided by the keys.
+        let dials = if dialed(0, "us") > 0.0 { 0 } else { 1 };
+        let counts = || (dialed(dials, "us"), dialed(1 - dials, "them"));
+        let fallbacks = || peers.metric(1, FALLBACKS, &["reason=\"no_lane\""]);
+        let before = (counts(), fallbacks());
+        let stored = put(&clients[0], 2, LARGE);
+        let options = seconds(28);
+        let tensor = std::thread::scope(|scope| {
+            let pulling = in_the_middle(scope, &peers, &clients[1], stored.reference(), &options);
+            peers.network.rebind(dials, 40_001);
+            until("the other one saw it move", || peers.metric(1 - dials, MIGRATIONS, &[]) > 0.0);
+            peers.network.rebind(dials, 40_002);
+            peers.network.fast(0);
+            pulling.join().unwrap().unwrap()
+        });
+        assert!(is(&tensor, 2, LARGE) && by_quic(&tensor), "{}", tensor.moved());
+        assert_eq!((counts(), fallbacks()), before, "{}", tensor.moved());
     });
-    assert!(is(&tensor, 2, LARGE) && by_quic(&tensor), "{}", tensor.moved());
-    assert_eq!((counts(), fallbacks()), before, "{}", tensor.moved());
 }
 
 /// Between two processes, as the suites inside the sidecar do it at every byte.

@@ -142,7 +142,7 @@ fn a_peer_that_advertises_memory_of_a_node_on_which_it_is_not_gives_bytes_and_st
     let foreign = ["reason=\"foreign_socket\""];
     let refused =
         |host: usize| peers.metric(host, "tensorlane_peer_refused_node_connections_total", &foreign);
-    assert!(refused(0) + refused(1) >= 1.0, "whoever dialed looked at it");
+    until("whoever dialed looked at it", || refused(0) + refused(1) >= 1.0);
     for stranger in strangers {
         let called = stranger.accept().map(|_| ()).unwrap_err();
         assert_eq!(called.kind(), ErrorKind::WouldBlock, "somebody called the stranger");
@@ -188,7 +188,9 @@ fn overwrite(client: &Client) {
         match put_pattern(client, seed, 4 * MI, &brief) {
             Ok(stored) => kept.push(stored),
             Err(error) => {
-                assert_eq!(error.reason(), Some(Reason::ArenaFull), "{error}");
+                // On a busy machine the sidecar may say so too late for its client.
+                let is_late = matches!(error, Error::DeadlineExceeded { .. });
+                assert!(is_late || error.reason() == Some(Reason::ArenaFull), "{error}");
                 break;
             }
         }

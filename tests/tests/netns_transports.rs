@@ -14,7 +14,7 @@ use tensorlane_tests::process::{signal, stop};
 use tensorlane_tests::tensors::pattern;
 use tensorlane_tests::transfer::{LARGE, MI, ROUTES, Route, in_the_middle_of, is, put, seconds};
 use tensorlane_tests::ways::{WAYS, Way};
-use tensorlane_tests::{reason, until};
+use tensorlane_tests::{reason, until, where_the_machine_runs_on};
 
 /// In both directions, each between hosts of its own and both at once, for most of it is waiting.
 fn over<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers, Route) + Sync) {
@@ -213,28 +213,32 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
 
 #[test]
 fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
-    for_all_that_bring(|way, peers, route| {
-        let (writer, reader) = ends(peers, route);
-        let stored = put(&writer, 8, LARGE);
-        let options = seconds(8);
-        let outcome = std::thread::scope(|scope| {
-            let pulling = in_the_middle_of(scope, peers, route, (&reader, stored.reference(), &options));
-            peers.sidecars[route.owner].kill();
-            pulling.join().unwrap()
+    where_the_machine_runs_on(|| {
+        for_all_that_bring(|way, peers, route| {
+            let (writer, reader) = ends(peers, route);
+            let stored = put(&writer, 8, LARGE);
+            let options = seconds(8);
+            let outcome = std::thread::scope(|scope| {
+                let pulling = in_the_middle_of(scope, peers, route, (&reader, stored.reference(), &options));
+                peers.sidecars[route.owner].kill();
+                pulling.join().unwrap()
+            });
+            assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
         });
-        assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
     });
 }
 
 #[test]
 fn an_owner_that_is_killed_leaves_what_is_mapped_and_nothing_else() {
-    over(WAYS.iter().filter(|way| !way.brings), |way, peers, route| {
-        let (writer, reader) = ends(peers, route);
-        let stored = [put(&writer, 8, LARGE), put(&writer, 9, LARGE)];
-        let mapped = get(&reader, &stored[0]);
-        assert_eq!(mapped.moved().transport, Some(way.transport));
-        peers.sidecars[route.owner].kill();
-        assert_eq!(reason(reader.acquire(stored[1].reference(), &seconds(4))), Reason::PeerUnreachable);
-        assert!(is(&mapped, 8, LARGE), "{}", way.name);
+    where_the_machine_runs_on(|| {
+        over(WAYS.iter().filter(|way| !way.brings), |way, peers, route| {
+            let (writer, reader) = ends(peers, route);
+            let stored = [put(&writer, 8, LARGE), put(&writer, 9, LARGE)];
+            let mapped = get(&reader, &stored[0]);
+            assert_eq!(mapped.moved().transport, Some(way.transport));
+            peers.sidecars[route.owner].kill();
+            assert_eq!(reason(reader.acquire(stored[1].reference(), &seconds(4))), Reason::PeerUnreachable);
+            assert!(is(&mapped, 8, LARGE), "{}", way.name);
+        });
     });
 }

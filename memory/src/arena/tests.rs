@@ -8,7 +8,7 @@ use super::*;
 use crate::accounting::Shortage;
 use crate::block::BlockError;
 use crate::mapping::Mapping;
-use crate::testing::until;
+use crate::testing::{spawned, until};
 use crate::view::{View, WriteView};
 
 mod balance;
@@ -425,11 +425,11 @@ fn a_reader_killed_by_sigkill_gives_back_what_it_mapped() {
     let block = put(&arena, 1, 100).unwrap();
     let witness = arena.witness(block.segment_id(), 1).unwrap();
     // `cat` waits for an input that never comes, with the witness as its output.
-    let mut reader = std::process::Command::new("cat")
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::from(witness))
-        .spawn()
-        .unwrap();
+    let mut reader = spawned(
+        std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::from(witness)),
+    );
     arena.session_ended(1);
     arena.pin_until_witness_ends(block.segment_id(), 1, vec![block]);
     assert_eq!(arena.usage().free, 0);

@@ -117,7 +117,7 @@ async fn templates_are_only_warned_of(admin: &Client) {
     });
     create(admin, &deployment, true).await.unwrap();
     let path = "/apis/apps/v1/namespaces/ml/deployments?dryRun=All";
-    let text = warnings(admin, path, &deployment).await.concat();
+    let text = warnings(admin, path, &deployment).await.unwrap().concat();
     for part in [
         "stands on the object itself",
         "without effect: tensorlane.dev/arena-sise",

@@ -39,15 +39,17 @@ pub(crate) async fn create(client: &Client, object: &Value, dry_run: bool) -> Re
 }
 
 /// Makes an object at this path; gives what is warned of, which the typed client does not show.
-pub(crate) async fn warnings(client: &Client, path: &str, object: &Value) -> Vec<String> {
+pub(crate) async fn warnings(client: &Client, path: &str, object: &Value) -> Result<Vec<String>, String> {
     let request = http::Request::post(path)
         .header("content-type", "application/json")
         .body(kube::client::Body::from(serde_json::to_vec(object).unwrap()))
         .unwrap();
     let reply = client.send(request).await.unwrap();
-    assert!(reply.status().is_success(), "{}", reply.status());
+    if !reply.status().is_success() {
+        return Err(reply.status().to_string());
+    }
     let all = reply.headers().get_all("warning").iter();
-    all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect()
+    Ok(all.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()).collect())
 }
 
 /// The object as it is there.

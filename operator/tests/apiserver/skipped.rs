@@ -3,6 +3,7 @@
 use kube::Client;
 use serde_json::{Value, json};
 
+use crate::gpus::answer;
 use crate::metrics::{injections, scrape};
 use crate::objects::warnings;
 use crate::running::{event_of, pod};
@@ -25,7 +26,7 @@ pub(crate) async fn whoever_gets_no_sidecar_is_told_why(admin: &Client, port: u1
         pod["metadata"]["ownerReferences"] =
             json!([{"apiVersion": version, "kind": kind, "name": name, "uid": "u-3", "controller": true}]);
         let before = injections(port, result);
-        let told = warnings(admin, "/api/v1/namespaces/ml/pods", &pod).await;
+        let told = answer(admin, || warnings(admin, "/api/v1/namespaces/ml/pods", &pod)).await;
         assert_eq!(told, [format!("299 - \"tensorlane: no sidecar: {why}\"")], "{result}");
         assert_eq!(injections(port, result), before + 1, "{result}");
         event_of(admin, "InjectionSkipped", kind, name, |event| event["note"] == why).await;

@@ -121,6 +121,8 @@ impl Call {
             return self.fail(&failure);
         }
         self.count(rooms.iter().map(|room| ended(room.as_ref().err())));
+        // Before it is told: whoever gives it up at once finds that nobody holds it.
+        drop(rooms);
         self.done();
         self.link.send(frame, Vec::new());
     }
@@ -153,6 +155,8 @@ impl Call {
         let moves = &self.exchange.metrics().moves;
         moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
         self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
+        // Before it is told: whoever gives it back at once finds that nobody holds it.
+        drop(taken);
         self.done();
         self.link.send(frame, Vec::new());
     }

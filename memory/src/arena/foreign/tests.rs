@@ -84,7 +84,7 @@ fn the_lease_goes_back_with_the_last_handle_and_the_segment_with_the_last_block(
     drop(again);
     assert_eq!(returned.load(Ordering::SeqCst), 1);
     until("the owner sees that nobody maps it", || !owner.is_witnessed(segment, READER));
-    assert_eq!(reader.foreign(), ForeignUsage::default());
+    until("so do the books of the reader", || reader.foreign() == ForeignUsage::default());
 }
 
 #[test]

@@ -22,9 +22,15 @@ const TIMES: [(i32, i32); 2] = [(1990, 1991), (2190, 2191)];
 fn a_key_of_the_table_is_taken_whatever_the_dates_of_its_certificate_are() {
     for years in TIMES {
         let table = Arc::default();
-        let start = |name, identity| Start { identity, lanes: QUIC, ..Start::new(name) }.start(&table);
+        // Both are listed before either dials.
+        let start = |name, identity| {
+            Start { identity, lanes: QUIC, listed: Some(nowhere()), ..Start::new(name) }.start(&table)
+        };
         let a = start("a", Identity::valid_in(years));
         let b = start("b", keys::identity());
+        for (name, one) in [("a", &a), ("b", &b)] {
+            table.list(name, one.peers.bound_address(), one.fingerprint);
+        }
         connect(&a, &b);
         for (reader, owner, from) in [(&a, &b, "b"), (&b, &a, "a")] {
             owner.twin.add(7, sealed(&owner.arena, 9 * MIB, 1), 1);

@@ -61,7 +61,7 @@ pub(super) const NONE: LanesConfig = LanesConfig {
     most: 256,
     quic: 0,
     idle: Duration::from_secs(60),
-    patience: Duration::from_secs(2),
+    patience: Duration::from_secs(10),
 };
 
 /// All of them.

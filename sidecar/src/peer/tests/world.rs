@@ -422,7 +422,7 @@ impl<'a> Start<'a> {
             identity: keys::identity(),
             progress: Duration::from_secs(10),
             grace: Duration::from_secs(10),
-            handshake: Duration::from_secs(2),
+            handshake: PATIENCE / 2,
             arena: 256 << 20,
             listed: None,
             lanes: LanesConfig { count: 0, ..LanesConfig::default() },

@@ -1,0 +1,131 @@
+//! Claims that hold where the machine runs on.
+//!
+//! Whoever stands still for two seconds is left by others, and rightly (`deadlines.progress`); whoever answers half a second
+//! late is no longer waited for. So a case that demands that nobody is left, or that an answer comes in its time, shows nothing
+//! where the machine itself stood still meanwhile, as a virtual one does whose host is busy. Such a case is done again, and
+//! says so. On a machine that ran on, a case that fails has failed.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{ScopedJoinHandle, available_parallelism, scope};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// A core that ran nobody for so long stood still: just less than a client waits for an answer that is late.
+const STOOD_STILL: Duration = Duration::from_millis(400);
+/// How often a core is asked to run somebody.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How often a case is done at most. Where a machine stands still in all of them, what the last one says is said.
+const TIMES: usize = 4;
+
+/// Does a case, and does it again where it failed while the machine stood still. A case starts all that it needs itself.
+///
+/// # Panics
+/// As the case does.
+pub fn where_the_machine_runs_on(case: impl Fn()) {
+    repeated(|| watched(&case));
+}
+
+/// How a case ended, and for how long a core stood still at most in that time.
+type Ended = (Result<(), Box<dyn Any + Send>>, Duration);
+
+fn repeated(mut once: impl FnMut() -> Ended) {
+    for time in 1..=TIMES {
+        match once() {
+            (Ok(()), _) => return,
+            (Err(failed), still) if still < STOOD_STILL || time == TIMES => resume_unwind(failed),
+            (Err(_), still) => eprintln!("the machine stood still for {still:?}, which shows nothing: again"),
+        }
+    }
+}
+
+fn watched(case: &impl Fn()) -> Ended {
+    let over = AtomicBool::new(false);
+    scope(|scope| {
+        let cores = 0..available_parallelism().map_or(1, usize::from);
+        let over = &over;
+        let watching: Vec<ScopedJoinHandle<'_, Duration>> =
+            cores.map(|core| scope.spawn(move || longest_standstill(core, over))).collect();
+        let outcome = catch_unwind(AssertUnwindSafe(case));
+        over.store(true, Ordering::Relaxed);
+        let still = watching.into_iter().filter_map(|one| one.join().ok()).max();
+        (outcome, still.unwrap_or_default())
+    })
+}
+
+/// For how long one of the cores that this process may use did not run a thread that wanted to run.
+fn longest_standstill(core: usize, over: &AtomicBool) -> Duration {
+    stay_on(core);
+    longest_delay(|| std::thread::park_timeout(LOOK_EVERY), || over.load(Ordering::Relaxed))
+}
+
+/// By how much the longest of several waits was longer than it was to be.
+fn longest_delay(wait: impl Fn(), mut is_over: impl FnMut() -> bool) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !is_over() {
+        let began = Instant::now();
+        wait();
+        longest = longest.max(began.elapsed().saturating_sub(LOOK_EVERY));
+    }
+    longest
+}
+
+/// Keeps this thread on the core of that number among those that it may use. Where that is refused it runs on any.
+fn stay_on(core: usize) {
+    let Ok(allowed) = sched_getaffinity(None) else { return };
+    if let Some(core) = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).nth(core) {
+        let mut only = CpuSet::new();
+        only.set(core);
+        let _ = sched_setaffinity(None, &only);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAILED: Result<(), &str> = Err("failed");
+
+    /// How often a case is done that ends so, each time, and what it says at last.
+    fn times(ends: &[(Result<(), &'static str>, Duration)]) -> (usize, Result<(), String>) {
+        let mut done = 0;
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            repeated(|| {
+                let (outcome, still) = ends[done.min(ends.len() - 1)];
+                done += 1;
+                (outcome.map_err(|why| Box::new(why) as Box<dyn Any + Send>), still)
+            });
+        }));
+        (done, outcome.map_err(|why| why.downcast_ref::<&str>().copied().unwrap_or_default().to_owned()))
+    }
+
+    #[test]
+    fn a_case_that_fails_is_done_again_only_where_the_machine_stood_still_and_not_for_ever() {
+        let (ran, stood) = (STOOD_STILL - LOOK_EVERY, STOOD_STILL);
+        assert_eq!(times(&[(Ok(()), stood)]), (1, Ok(())));
+        assert_eq!(times(&[(FAILED, ran)]), (1, Err("failed".to_owned())));
+        assert_eq!(times(&[(FAILED, stood), (Ok(()), ran)]), (2, Ok(())));
+        assert_eq!(times(&[(FAILED, stood), (FAILED, ran)]), (2, Err("failed".to_owned())));
+        assert_eq!(times(&[(FAILED, stood)]), (TIMES, Err("failed".to_owned())));
+    }
+
+    #[test]
+    fn what_a_case_says_is_heard_and_who_watched_it_ends() {
+        let failed = catch_unwind(|| where_the_machine_runs_on(|| panic!("it failed"))).unwrap_err();
+        assert_eq!(failed.downcast_ref::<&str>(), Some(&"it failed"));
+        where_the_machine_runs_on(|| ());
+    }
+
+    #[test]
+    fn the_longest_of_its_waits_counts() {
+        let (long, waits) = (5 * LOOK_EVERY, std::cell::Cell::new(0));
+        let wait = || std::thread::sleep(if waits.get() == 2 { long } else { LOOK_EVERY });
+        let is_over = || {
+            waits.set(waits.get() + 1);
+            waits.get() == 4
+        };
+        assert!(longest_delay(wait, is_over) >= long - LOOK_EVERY);
+    }
+}
