@@ -13,6 +13,7 @@ use tensorlane_sidecar::identity::KEY_FILE;
 
 use crate::http;
 use crate::process::signal;
+use crate::standstill::never_right;
 use crate::wait::{LOOK_EVERY, PATIENCE, until};
 
 /// How a sidecar is started.
@@ -332,6 +333,9 @@ impl Sidecar {
             *last = format!("{status:?}");
             let arena = status.arena.unwrap_or_default();
             let sum = arena.free + arena.reserved + arena.sealed + arena.held + arena.retired;
+            if arena.total != sum {
+                never_right();
+            }
             assert_eq!(arena.total, sum, "the arena's books balance: {arena:?}");
             let lives = [status.tensors, status.leases, status.names, status.tickets, status.waiting];
             let used = [arena.reserved, arena.sealed, arena.retired, arena.inherited];

@@ -7,6 +7,7 @@ use tensorlane_client::{AcquireOptions, Client, PutOptions, Result, Stored, Tens
 use tensorlane_proto::{DType, Reference};
 
 use crate::netns::Peers;
+use crate::standstill;
 use crate::tensors::{dense, pattern};
 use crate::wait::until;
 
@@ -33,7 +34,11 @@ pub fn put(client: &Client, seed: u64, count: u64) -> Stored {
 
 /// Whether these are the bytes that follow from `seed`.
 pub fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
-    usize::try_from(count).is_ok_and(|count| tensor.to_vec() == pattern(seed, count))
+    let is = usize::try_from(count).is_ok_and(|count| tensor.to_vec() == pattern(seed, count));
+    if !is {
+        standstill::never_right();
+    }
+    is
 }
 
 /// Bytes of tensors that a host has sent.

@@ -337,8 +337,8 @@ fn ways(tensor: &Tensor) -> Vec<(Option<Way>, Option<&str>)> {
 /// The control connection lives, and the firewall lets no other through.
 #[test]
 fn where_a_firewall_allows_one_connection_large_tensors_come_on_it_and_the_reply_says_why() {
-    where_the_machine_runs_on(|| {
-        for closed in [Closed::Drops, Closed::Rejects] {
+    for closed in [Closed::Drops, Closed::Rejects] {
+        where_the_machine_runs_on(|| {
             let peers = Peers::start(2, by_tcp);
             let (writer, reader) = (peers.client(0), peers.client(1));
             // No larger than what is just not small: the next one must come within 5 s of what this one found out.
@@ -359,8 +359,8 @@ fn where_a_firewall_allows_one_connection_large_tensors_come_on_it_and_the_reply
             assert_eq!(ways(&second)[0].1, Some("lanes_cooldown"), "{closed:?}: {}", second.moved());
             drop((tensor, second, next, stored, writer, reader));
             peers.assert_all_free();
-        }
-    });
+        });
+    }
 }
 
 /// What a process costs.

@@ -113,20 +113,20 @@ fn readers_whose_owner_is_cut_off_get_all_of_the_tensor_or_a_reason_in_time() {
 
 #[test]
 fn all_readers_get_a_tensor_that_one_of_them_has_though_its_owner_is_killed() {
-    where_the_machine_runs_on(|| {
-        for checksum in [true, false] {
+    for checksum in [true, false] {
+        where_the_machine_runs_on(|| {
             assert_eq!(readers_whose_owner_goes(is_killed, true, checksum), 3, "checksum: {checksum}");
-        }
-    });
+        });
+    }
 }
 
 #[test]
 fn all_readers_get_a_tensor_that_one_of_them_has_though_its_owner_is_cut_off() {
-    where_the_machine_runs_on(|| {
-        for checksum in [true, false] {
+    for checksum in [true, false] {
+        where_the_machine_runs_on(|| {
             assert_eq!(readers_whose_owner_goes(is_cut_off, true, checksum), 3, "checksum: {checksum}");
-        }
-    });
+        });
+    }
 }
 
 /// The first of a chain has all, and sends it on slowly, when the owner goes for good, or begins another life.
@@ -159,9 +159,9 @@ fn a_chain_whose_owner_goes(goes: Going) {
 
 #[test]
 fn those_behind_one_that_has_all_get_it_though_the_owner_is_killed_or_begins_another_life() {
-    where_the_machine_runs_on(|| {
-        [is_killed as Going, starts_again].into_iter().for_each(a_chain_whose_owner_goes);
-    });
+    for goes in [is_killed as Going, starts_again] {
+        where_the_machine_runs_on(|| a_chain_whose_owner_goes(goes));
+    }
 }
 
 /// A name that two peers have is never taken for one: who reaches one of them gets that one's, and who reaches both is told.

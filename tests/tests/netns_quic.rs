@@ -43,8 +43,8 @@ fn warm_up(writer: &Client, reader: &Client) {
 
 #[test]
 fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_five() {
-    where_the_machine_runs_on(|| {
-        for percent in [1, 20] {
+    for percent in [1, 20] {
+        where_the_machine_runs_on(|| {
             let peers = two();
             let (writer, reader) = (peers.client(0), peers.client(1));
             warm_up(&writer, &reader);
@@ -57,8 +57,8 @@ fn every_byte_comes_over_a_link_that_loses_one_packet_of_a_hundred_and_one_of_fi
             assert!(by_quic(&tensor) || percent == 20, "{percent} %: {}", tensor.moved());
             drop((tensor, stored, writer, reader));
             peers.assert_free(1);
-        }
-    });
+        });
+    }
 }
 
 #[test]

@@ -23,13 +23,12 @@ const EVERY: Duration = Duration::from_millis(50);
 /// Changes its key every two seconds.
 fn restless(options: SidecarOptions) -> SidecarOptions {
     // A busy machine may take a while to connect again.
-    let settings = [
-        ("identity.rotateEvery", "2s"),
-        ("identity.overlap", "1500ms"),
-        ("deadlines.progress", "10s"),
-        ("gc.leaseGrace", "20s"),
-    ];
-    settings.into_iter().fold(options, |options, (path, value)| options.set(path, value))
+    let settings =
+        [("identity.rotateEvery", "2s"), ("identity.overlap", "1500ms"), ("deadlines.progress", "10s")];
+    settings
+        .into_iter()
+        .fold(options, |options, (path, value)| options.set(path, value))
+        .default_of("gc.leaseGrace")
 }
 
 /// The keys that a sidecar is to be listed with, as its own command prints them.

@@ -22,12 +22,13 @@ fn over<'a>(ways: impl Iterator<Item = &'a Way>, case: impl Fn(&Way, &mut Peers,
         std::thread::scope(|scope| {
             for route in ROUTES {
                 let case = &case;
-                scope.spawn(move || {
+                let once = move || {
                     // So that an owner that is stopped for a moment keeps what it serves.
                     let (mut peers, _node) = way.pair(|_, options| options.set("gc.leaseGrace", "20s"));
                     case(way, &mut peers, route);
                     peers.assert_free(route.reader);
-                });
+                };
+                scope.spawn(move || where_the_machine_runs_on(once));
             }
         });
     }
@@ -213,32 +214,28 @@ fn a_reader_that_is_stopped_has_not_got_it_and_gets_it_when_it_goes_on() {
 
 #[test]
 fn an_owner_that_is_killed_in_the_middle_is_an_error_in_time() {
-    where_the_machine_runs_on(|| {
-        for_all_that_bring(|way, peers, route| {
-            let (writer, reader) = ends(peers, route);
-            let stored = put(&writer, 8, LARGE);
-            let options = seconds(8);
-            let outcome = std::thread::scope(|scope| {
-                let pulling = in_the_middle_of(scope, peers, route, (&reader, stored.reference(), &options));
-                peers.sidecars[route.owner].kill();
-                pulling.join().unwrap()
-            });
-            assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
+    for_all_that_bring(|way, peers, route| {
+        let (writer, reader) = ends(peers, route);
+        let stored = put(&writer, 8, LARGE);
+        let options = seconds(8);
+        let outcome = std::thread::scope(|scope| {
+            let pulling = in_the_middle_of(scope, peers, route, (&reader, stored.reference(), &options));
+            peers.sidecars[route.owner].kill();
+            pulling.join().unwrap()
         });
+        assert_eq!(reason(outcome), Reason::PeerUnreachable, "{}", way.name);
     });
 }
 
 #[test]
 fn an_owner_that_is_killed_leaves_what_is_mapped_and_nothing_else() {
-    where_the_machine_runs_on(|| {
-        over(WAYS.iter().filter(|way| !way.brings), |way, peers, route| {
-            let (writer, reader) = ends(peers, route);
-            let stored = [put(&writer, 8, LARGE), put(&writer, 9, LARGE)];
-            let mapped = get(&reader, &stored[0]);
-            assert_eq!(mapped.moved().transport, Some(way.transport));
-            peers.sidecars[route.owner].kill();
-            assert_eq!(reason(reader.acquire(stored[1].reference(), &seconds(4))), Reason::PeerUnreachable);
-            assert!(is(&mapped, 8, LARGE), "{}", way.name);
-        });
+    over(WAYS.iter().filter(|way| !way.brings), |way, peers, route| {
+        let (writer, reader) = ends(peers, route);
+        let stored = [put(&writer, 8, LARGE), put(&writer, 9, LARGE)];
+        let mapped = get(&reader, &stored[0]);
+        assert_eq!(mapped.moved().transport, Some(way.transport));
+        peers.sidecars[route.owner].kill();
+        assert_eq!(reason(reader.acquire(stored[1].reference(), &seconds(4))), Reason::PeerUnreachable);
+        assert!(is(&mapped, 8, LARGE), "{}", way.name);
     });
 }

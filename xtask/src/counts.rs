@@ -43,6 +43,8 @@ pub(crate) struct Report {
     pub(crate) failed: Vec<String>,
     /// Programs and names of tests that ignore themselves, with the reason where one is given.
     pub(crate) ignored: Vec<String>,
+    /// Programs and what they say of cases that they did again (`tests/src/standstill.rs`).
+    pub(crate) again: Vec<String>,
 }
 
 /// Reads the output of `cargo test`.
@@ -55,6 +57,8 @@ pub(crate) fn report(output: &str) -> Report {
         } else if let Some((counts, filtered_out)) = closing_line(line) {
             report.counts += counts;
             report.filtered_out += filtered_out;
+        } else if let Some(case) = line.strip_prefix("AGAIN ") {
+            report.again.push(format!("{program} {case}"));
         } else if let Some((name, result)) = test_line(line) {
             let name = format!("{program} {name}");
             match result.split_once(", ").unwrap_or((result, "")) {
@@ -145,6 +149,7 @@ test result: FAILED. 1 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out; 
 
      Running tests/b.rs (target/release/deps/b_suite-2)
 running 3 tests
+AGAIN one: it failed, and the machine had stood still for 1.2s
 test lost_again ... FAILED
 test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 7 filtered out; finished in 1.00s
    Doc-tests thing
@@ -164,6 +169,12 @@ test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fini
         let report = report(OUTPUT);
         assert_eq!(report.failed, ["thing a::tensor_is_lost", "b_suite lost_again"]);
         assert_eq!(report.ignored, ["thing a::needs_root: needs root", "thing a::slow"]);
+    }
+
+    #[test]
+    fn what_was_done_again_is_named_with_its_program() {
+        let said = "b_suite one: it failed, and the machine had stood still for 1.2s";
+        assert_eq!(report(OUTPUT).again, [said]);
     }
 
     #[test]

@@ -166,6 +166,7 @@ fn add_tests(told: &mut Told, part: &str, output: &str, succeeded: bool, failure
     told.counts += report.counts;
     told.failed.extend(report.failed.iter().map(|name| format!("{part}: {name}")));
     told.skipped.extend(report.ignored.iter().map(|name| format!("{part}: {name}")));
+    told.notes.extend(report.again.iter().map(|case| format!("{part}: done again: {case}")));
     if !succeeded && report.counts.failed == 0 {
         told.counts += Counts::FAILED;
         told.failed.push(failure);

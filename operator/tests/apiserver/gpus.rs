@@ -41,7 +41,8 @@ pub(crate) async fn answer<T, F: Future<Output = Result<T, String>>>(
 ) -> T {
     until("the webhook answers", || async {
         let answer = ask().await;
-        if answer.is_err() {
+        if let Err(refused) = &answer {
+            println!("asked again after the entry was led here: {refused}");
             the_entry_is_led_here(admin).await;
         }
         answer.ok()

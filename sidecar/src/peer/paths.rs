@@ -103,6 +103,11 @@ impl Senders {
         }
     }
 
+    /// Takes what was sent, to be told once; who sends it stays known.
+    pub(super) fn take(&mut self) -> Self {
+        Self { sent: std::mem::take(&mut self.sent), others: self.others.clone() }
+    }
+
     /// Whether another holder than the owner sent any.
     pub fn are_others(&self) -> bool {
         !self.others.is_empty()

@@ -118,6 +118,7 @@ impl Call {
             for room in rooms.iter().flatten() {
                 self.exchange.give_up(Holder::Session(self.link.id()), room.id);
             }
+            drop(rooms);
             return self.fail(&failure);
         }
         self.count(rooms.iter().map(|room| ended(room.as_ref().err())));
@@ -150,6 +151,7 @@ impl Call {
             let ids = taken.iter().flatten().map(|t| t.id.0).collect();
             let release = v1::ReleaseRequest { ids, still_mapped: Vec::new() };
             self.exchange.release(Holder::Session(self.link.id()), &release);
+            drop(taken);
             return self.fail(&failure);
         }
         let moves = &self.exchange.metrics().moves;

@@ -38,17 +38,16 @@ use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern,
 
 /// How long a put of `fill` waits before the arena counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(300);
-
-/// Whether a put had no room in its time. The sidecar says so; on a busy machine it may say so too late for its client.
-fn is_full(error: &Error) -> bool {
-    error.reason() == Some(Reason::ArenaFull) || matches!(error, Error::DeadlineExceeded { .. })
-}
+/// How often in all the sidecar may say so too late for its client, as on a busy machine.
+const LATE_MOST: u32 = 8;
 
 struct Workload {
     client: Client,
     tensors: Vec<Tensor>,
     stored: Vec<Stored>,
     reservations: Vec<Reservation>,
+    /// How many answers came too late.
+    late: u32,
 }
 
 fn main() -> ExitCode {
@@ -63,7 +62,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let mut workload = Workload { client, tensors: Vec::new(), stored: Vec::new(), reservations: Vec::new() };
+    let mut workload =
+        Workload { client, tensors: Vec::new(), stored: Vec::new(), reservations: Vec::new(), late: 0 };
     say("ready");
     for line in std::io::stdin().lock().lines().map_while(std::io::Result::ok) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -180,6 +180,13 @@ impl Workload {
         Ok(answer)
     }
 
+    /// Whether an answer came too late for its client, and not often.
+    fn is_late(&mut self, error: &Error) -> bool {
+        let is_late = matches!(error, Error::DeadlineExceeded { .. });
+        self.late += u32::from(is_late);
+        is_late && self.late <= LATE_MOST
+    }
+
     fn fill(&mut self, bytes: u64, seed: u64) -> Result<String> {
         let options = PutOptions { deadline: Some(FULL_AFTER), ..PutOptions::new() };
         for seed in seed.. {
@@ -188,7 +195,8 @@ impl Workload {
                     self.tensors.push(self.client.acquire(stored.reference(), &AcquireOptions::new())?);
                     self.stored.push(stored);
                 }
-                Err(error) if is_full(&error) => break,
+                Err(error) if error.reason() == Some(Reason::ArenaFull) => break,
+                Err(error) if self.is_late(&error) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -263,7 +271,7 @@ impl Workload {
             match put_pattern(&self.client, seed ^ (round << 32), bytes, &options) {
                 Ok(stored) => self.stored.push(stored),
                 Err(error) if error.reason() == Some(Reason::NameTaken) => {}
-                Err(error) if is_full(&error) => {
+                Err(error) if error.reason() == Some(Reason::ArenaFull) || self.is_late(&error) => {
                     // All may hold and wait, so each lets go.
                     self.drop_all()?;
                 }

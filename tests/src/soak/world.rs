@@ -21,8 +21,8 @@ use crate::sidecar::SidecarOptions;
 pub const GRACE_MS: u64 = 3000;
 /// How long everyone may take to see everyone again, and all to become free.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long everyone must see everyone. A connection that a short cut has killed counts as one until `deadlines.progress` (1 s).
-const STEADY: Duration = Duration::from_millis(1500);
+/// How long everyone must see everyone. A connection that a short cut has killed counts as one until `deadlines.progress` (2 s).
+const STEADY: Duration = Duration::from_millis(2500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// How long one question to a sidecar may take.
 const ANSWER: Duration = Duration::from_secs(2);

@@ -226,7 +226,7 @@ impl PullCall {
 
     /// Whether some of its bytes came, or are to come, from others than the owner.
     fn has_from_others(&self) -> bool {
-        let came = self.transfer.as_ref().is_some_and(|transfer| transfer.senders().are_others());
+        let came = self.transfer.as_ref().is_some_and(|transfer| transfer.has_from_others());
         self.aid.is_some() || self.seeking || came || self.paths.senders().are_others()
     }
 

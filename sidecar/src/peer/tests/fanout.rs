@@ -592,7 +592,8 @@ fn a_holder_that_falls_silent_is_left_after_two_seconds() {
         let patience = Duration::from_secs(3);
         let lanes = LanesConfig { patience, ..*lanes };
         let table = Arc::new(Table::default());
-        let start = |name| Start { lanes, ..Start::new(name) };
+        // It is the lanes that leave it, and not the end of their connection.
+        let start = |name| Start { lanes, progress: 3 * PATIENCE, ..Start::new(name) };
         let owner = start("a").start(&table);
         let holder = start("b").start(&table);
         let proxy = super::proxy::Proxy::new(holder.peers.bound_address());

@@ -69,6 +69,7 @@ fn one_lane_of_three_that_breaks_anywhere_in_a_pull_costs_what_it_was_bringing_a
             let [path] = paths.as_slice() else { panic!("{name}: {paths:?}") };
             assert_eq!((path.way, path.bytes, path.left), (Taken::Lanes, BYTES, None), "{name}");
             assert!((1..=3).contains(&path.lanes), "{name}: {path:?}");
+            assert_eq!(path.plain, if pair.way.lanes.plain { BYTES } else { 0 }, "{name}");
             assert_eq!(bytes_in(reader) - before.0, BYTES, "{name}: no piece came twice");
             let sent = sent(owner) - before.1;
             assert!(sent <= BYTES + IN_FLIGHT, "{name}: {sent} bytes were sent");
@@ -100,6 +101,8 @@ fn what_came_before_all_lanes_broke_stays_and_the_rest_comes_on_the_control_stre
         assert!((1..BYTES).contains(&lanes.bytes) && (1..=3).contains(&lanes.lanes), "{name}: {lanes:?}");
         assert_eq!((stream.way, stream.lanes, stream.left), (Taken::Stream, 0, None), "{name}");
         assert_eq!(lanes.bytes + stream.bytes, BYTES, "{name}: nothing comes twice: {paths:?}");
+        let plain = if pair.way.lanes.plain { lanes.bytes } else { 0 };
+        assert_eq!((lanes.plain, stream.plain), (plain, 0), "{name}");
         assert_eq!(reader.peers.counters().fallbacks.all(), [("lanes_broke", 1)], "{name}");
         assert_eq!(reader.peers.counters().closed.all(), [], "{name}");
     });

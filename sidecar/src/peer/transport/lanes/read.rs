@@ -10,7 +10,7 @@ use tensorlane_proto::{Failure, Reason};
 
 use super::Lanes;
 use super::pool::{Next, Piece, Wanted};
-use super::transfer::{Came, Landed};
+use super::transfer::{Landed, OnLane};
 use super::wire::{Answer, LaneEnd, Wire};
 use crate::peer::aid::{self, Asker};
 use crate::peer::link::Link;
@@ -121,7 +121,7 @@ impl Reader<'_> {
         self.lanes.pool.came(self.id, bytes, took);
         self.lanes.delivered();
         let holder = wanted.asker.as_ref().map(|asker| &asker.holder);
-        let lane = Came { number: self.number, is_plain: self.lanes.is_plain() };
+        let lane = OnLane { number: self.number, is_plain: self.lanes.is_plain() };
         transfer.came(lane, bytes, &self.link.peer.name, holder);
         if let Some(asker) = &wanted.asker {
             asker.fed(bytes);

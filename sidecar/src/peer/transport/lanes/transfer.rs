@@ -41,7 +41,7 @@ pub(in crate::peer) struct Reclaimed {
 
 /// The lane that bytes came on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Came {
+pub(super) struct OnLane {
     /// Its number among those of its connection.
     pub(super) number: u8,
     /// Whether it is without encryption.
@@ -231,7 +231,7 @@ impl Transfer {
     }
 
     /// Bytes came from a peer on a lane, wanted or not; which life of it, if that is another holder than the owner.
-    pub(super) fn came(&self, lane: Came, bytes: u64, peer: &PeerName, holder: Option<&PeerKey>) {
+    pub(super) fn came(&self, lane: OnLane, bytes: u64, peer: &PeerName, holder: Option<&PeerKey>) {
         let mut state = self.state.lock();
         state.came += bytes;
         state.plain += if lane.is_plain { bytes } else { 0 };
@@ -239,9 +239,14 @@ impl Transfer {
         state.senders.sent(peer, bytes, holder);
     }
 
-    /// Who sent what has come.
-    pub(in crate::peer) fn senders(&self) -> Senders {
-        self.state.lock().senders.clone()
+    /// Who sent what has come since the last time that this was asked.
+    pub(in crate::peer) fn sent(&self) -> Senders {
+        self.state.lock().senders.take()
+    }
+
+    /// Whether others than the owner ever sent some of it.
+    pub(in crate::peer) fn has_from_others(&self) -> bool {
+        self.state.lock().senders.are_others()
     }
 
     /// It is to leave its lanes, which happens as soon as none of them writes: nothing more is asked for, or they would go on
@@ -250,8 +255,8 @@ impl Transfer {
         self.state.lock().leaving = leaves;
     }
 
-    /// How many bytes came on lanes, and on how many lanes; since the last time that this was asked, for the next ones may come
-    /// on lanes of another kind.
+    /// How many bytes came on lanes, how many of them without encryption, and on how many lanes; since the last time that this was
+    /// asked, for the next ones may come on lanes of another kind.
     pub(in crate::peer) fn travelled(&self) -> Travelled {
         let mut state = self.state.lock();
         Travelled {

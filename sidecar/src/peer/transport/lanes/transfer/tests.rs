@@ -1,9 +1,11 @@
 use std::sync::mpsc;
 
 use tensorlane_memory::{Arena, Block};
+use tensorlane_proto::{Incarnation, generated as v1};
 
 use super::super::pieces::GRANULE;
 use super::*;
+use crate::peer::paths::Paths;
 use crate::peer::tests::world::{arena, block};
 
 fn transfer(bytes: u64) -> (Arc<Arena>, Block, Arc<Transfer>) {
@@ -62,12 +64,19 @@ fn it_waits_for_a_lane_as_long_as_there_is_time_for_another_way() {
 #[test]
 fn what_came_is_counted_with_the_lanes_that_brought_it() {
     let (_arena, _block, transfer) = transfer(GRANULE);
+    let b = PeerKey { name: crate::peer::tests::world::name("b"), incarnation: Incarnation(1) };
     for (number, bytes, is_plain) in [(0, 5, false), (7, 6, true), (0, 7, false)] {
-        let lane = Came { number, is_plain };
-        transfer.came(lane, bytes, &crate::peer::tests::world::name("b"), None);
+        let lane = OnLane { number, is_plain };
+        transfer.came(lane, bytes, &b.name, Some(&b));
     }
     assert_eq!(transfer.travelled(), Travelled { bytes: 18, plain: 6, lanes: 2 });
     assert_eq!(transfer.travelled(), Travelled::default(), "told once");
+    let mut told = Paths::default();
+    told.sent_by(transfer.sent());
+    told.sent_by(transfer.sent());
+    let told: Vec<v1::Sender> = told.senders().into();
+    assert_eq!(told, [v1::Sender { peer: "b".to_owned(), bytes: 18 }], "so is who sent them");
+    assert!(transfer.has_from_others(), "as ever");
 }
 
 #[test]
