@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +15,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 
 use crate::metrics::Metrics;
+
+mod connections;
 
 /// How long open requests may go on when the server stops; a scrape takes milliseconds.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -106,32 +106,13 @@ impl Default for Health {
 }
 
 /// Serves until `stop` is done, and at most [`GRACE`] longer for requests that are open then.
-///
-/// # Errors
-/// The listener fails for good.
 pub async fn serve(
     listener: TcpListener,
     health: Health,
     metrics: Arc<Metrics>,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let (stopped, grace_begins) = oneshot::channel();
-    let signal = async move {
-        stop.await;
-        // Nobody listens where the server has ended by itself.
-        let _ = stopped.send(());
-    };
-    let server = axum::serve(listener, routes(health, metrics)).with_graceful_shutdown(signal);
-    let cut = async move {
-        match grace_begins.await {
-            Ok(()) => tokio::time::sleep(GRACE).await,
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        ended = server.into_future() => ended,
-        () = cut => Ok(()),
-    }
+    stop: impl Future<Output = ()>,
+) {
+    connections::serve(listener, routes(health, metrics), stop, GRACE).await;
 }
 
 fn routes(health: Health, metrics: Arc<Metrics>) -> Router {
@@ -168,6 +149,7 @@ mod tests {
     use prometheus::Registry;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
+    use tokio::sync::oneshot;
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -176,7 +158,7 @@ mod tests {
         address: SocketAddr,
         health: Health,
         stop: oneshot::Sender<()>,
-        server: JoinHandle<io::Result<()>>,
+        server: JoinHandle<()>,
     }
 
     async fn scene() -> Scene {
@@ -203,7 +185,7 @@ mod tests {
         async fn end(self) {
             self.stop.send(()).unwrap();
             let ended = tokio::time::timeout(Duration::from_secs(10), self.server);
-            ended.await.expect("the server goes on").unwrap().unwrap();
+            ended.await.expect("the server goes on").unwrap();
         }
     }
 
@@ -230,6 +212,40 @@ mod tests {
         let (status, body) = scene.ask("/metrics").await;
         assert!(status == 200 && body.contains("tensorlane_sidecar_build_info"), "{status} {body}");
         assert_eq!(scene.ask("/").await.0, 404);
+        scene.end().await;
+    }
+
+    /// Whether a connection is closed, with or without an answer.
+    async fn is_closed(stream: &mut TcpStream) -> bool {
+        let mut rest = Vec::new();
+        tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn those_who_never_finish_a_request_make_room_for_probes() {
+        let scene = scene().await;
+        let mut silent = Vec::new();
+        for _ in 0..200 {
+            let mut stream = TcpStream::connect(scene.address).await.unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n").await.unwrap();
+            silent.push(stream);
+        }
+        assert_eq!(scene.ask("/livez").await.0, 200);
+        assert!(is_closed(&mut silent[0]).await, "the oldest has gone");
+        drop(silent);
+        scene.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_head_that_is_too_long_is_refused() {
+        let scene = scene().await;
+        let mut stream = TcpStream::connect(scene.address).await.unwrap();
+        let line = format!("X: {}\r\n", "x".repeat(4000));
+        let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}", line.repeat(90));
+        // It may be closed before all of it is written.
+        let _ = stream.write_all(head.as_bytes()).await;
+        assert!(is_closed(&mut stream).await);
+        assert_eq!(scene.ask("/livez").await.0, 200);
         scene.end().await;
     }
 

@@ -545,6 +545,9 @@ fn a_key_that_leaves_the_directory_is_cut_off_and_one_that_comes_is_let_in() {
     peers.assert_all_free();
 }
 
+const LISTED: &str = "this peer is in the peers file";
+const NOT_LISTED: &str = "this peer is not in the peers file: others refuse it until it is";
+
 #[test]
 fn a_peer_that_leaves_the_directory_is_unknown_and_one_that_joins_is_found() {
     where_the_machine_runs_on(|| {
@@ -552,6 +555,12 @@ fn a_peer_that_leaves_the_directory_is_unknown_and_one_that_joins_is_found() {
         {
             let stored = put(&peers.client(2), 17, MI);
             let reader = peers.client(0);
+            let said = |message| peers.sidecars[2].log().matches(message).count();
+            let before = [LISTED, NOT_LISTED].map(said);
+            peers.list(2, &peers.everyone()[..2]);
+            until("it says that it is not there", || said(NOT_LISTED) > before[1]);
+            peers.list(2, &peers.everyone());
+            until("it says that it is there again", || said(LISTED) > before[0]);
             peers.list(0, &peers.everyone()[..2]);
             until("it is cut off", || {
                 reader.peers().unwrap().iter().all(|peer| peer.name != "c" || peer.state != "connected")

@@ -52,6 +52,27 @@ fn every_peer_and_transport_has_a_mark_or_a_reason() {
     }
 }
 
+/// Both see it alike, and so does whoever asks for the other one's tensors.
+#[test]
+fn who_turns_quic_off_does_not_offer_it_to_one_that_prefers_it() {
+    let set = |host, options: SidecarOptions| options.set("prefer", ["tcp", "quic"][host]);
+    let peers = Peers::start(2, set);
+    let sees = |host: usize| {
+        let told = watching::says(&peers.sidecars[host].sockets(), &["routes"]);
+        told.split_whitespace().skip(6 + 4).collect::<Vec<_>>().join(" ")
+    };
+    until("each says why", || sees(0) == "taken policy" && sees(1) == "taken not_offered");
+    for (owner, reader, why) in [(0, 1, "not_offered"), (1, 0, "policy")] {
+        let stored = put(&peers.client(owner), 3, 9 * MI);
+        let tensor = peers.client(reader).acquire(stored.reference(), &seconds(60)).unwrap();
+        let told = tensor.moved().to_string();
+        assert!(is(&tensor, 3, 9 * MI) && told.starts_with("tcp by "), "{told}");
+        // It is what the reader prefers that would have been better.
+        assert_eq!(told.contains(&format!("not quic: {why}")), reader == 1, "{told}");
+    }
+    peers.assert_all_free();
+}
+
 #[test]
 fn what_was_measured_stands_beside_the_transport_that_brought_it() {
     let (_dirs, peers) = three();

@@ -84,10 +84,7 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
     let ended = parts.stop().await;
     stop.send_replace(());
     while let Some(joined) = serving.join_next().await {
-        joined
-            .map_err(io::Error::other)
-            .and_then(|served| served)
-            .map_err(failed_to("serve metrics and health"))?;
+        joined.map_err(io::Error::other).map_err(failed_to("serve metrics and health"))?;
     }
     ended.and(reason)
 }

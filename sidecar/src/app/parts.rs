@@ -84,7 +84,7 @@ impl Parts {
                 transports: config.routes.transports,
                 require: config.routes.require,
                 encryption: config.routes.encryption,
-                prefer: config.routes.prefer,
+                prefer: peering::prefer(config),
                 node: config.node.directory.is_some(),
             },
             fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },

@@ -5,7 +5,6 @@
 //! turned, and a file that appears later. A writer should replace the file by renaming; a file caught half-written is no
 //! table, so the last good one stays until the next look.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -17,8 +16,9 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 use super::parse::{FILE_BYTES_MAX, parse};
-use super::{Directory, PeerTable, PublishedOffer};
+use super::{Directory, PeerEntry, PeerTable, PublishedOffer};
 use crate::metrics::Metrics;
+use crate::plain;
 
 /// How often the file is looked at; a look costs one `stat`.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -38,6 +38,50 @@ struct Shared {
     table: watch::Sender<Arc<PeerTable>>,
     wanted: Mutex<Wanted>,
     wake: Condvar,
+    /// What should stand in the file of this peer, and what was last said of that.
+    own: Mutex<Option<(PeerEntry, Listed)>>,
+}
+
+/// How a peer stands in a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    Well,
+    /// With a key that it has no more, too.
+    WithMore,
+    /// Without one of its keys.
+    WithLess,
+    Not,
+}
+
+// === impl Listed ===
+
+impl Listed {
+    fn of(entry: &PeerEntry, table: &PeerTable) -> Self {
+        let Some(listed) = table.peer(&entry.name) else { return Self::Not };
+        let missing = entry.fingerprints.iter().any(|key| !listed.fingerprints.contains(key));
+        let gone = listed.fingerprints.iter().any(|key| !entry.fingerprints.contains(key));
+        match (missing, gone) {
+            (false, false) => Self::Well,
+            (false, true) => Self::WithMore,
+            (true, _) => Self::WithLess,
+        }
+    }
+
+    fn say(self, file: &Path, entry: &PeerEntry) {
+        let file = file.display();
+        match self {
+            Self::Well => tracing::info!(peer = %entry.name, "this peer is in the peers file"),
+            Self::WithMore => {
+                tracing::info!(%file, %entry, "the peers file lists a key that this peer has no more");
+            }
+            Self::WithLess => {
+                tracing::warn!(%file, %entry, "the peers file lacks a key of this peer: write it there");
+            }
+            Self::Not => {
+                tracing::warn!(%file, %entry, "this peer is not in the peers file: others refuse it until it is");
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -70,6 +114,7 @@ impl FileDirectory {
             table: watch::Sender::new(Arc::default()),
             wanted: Mutex::default(),
             wake: Condvar::new(),
+            own: Mutex::default(),
         });
         shared.metrics.directory.asked();
         let seen = shared.look(Seen::Nothing, false);
@@ -83,25 +128,10 @@ impl FileDirectory {
 impl Directory for FileDirectory {
     /// The file belongs to whoever writes it: what should stand in it is logged.
     fn publish(&self, offer: PublishedOffer) {
-        let entry = offer.entry;
-        let listed = self.shared.table.borrow().peer(&entry.name).cloned();
-        let Some(listed) = listed else {
-            let file = self.shared.path.display();
-            tracing::warn!(%file, %entry, "this peer is not in the peers file: others refuse it until it is");
-            return;
-        };
-        let file = self.shared.path.display();
-        let missing = entry.fingerprints.iter().any(|key| !listed.fingerprints.contains(key));
-        let gone = listed.fingerprints.iter().any(|key| !entry.fingerprints.contains(key));
-        match (missing, gone) {
-            (false, false) => tracing::info!(peer = %entry.name, "this peer is in the peers file"),
-            (false, true) => {
-                tracing::info!(%file, %entry, "the peers file lists a key that this peer has no more");
-            }
-            (true, _) => {
-                tracing::warn!(%file, %entry, "the peers file lacks a key of this peer: write it there");
-            }
-        }
+        let mut own = self.shared.own.lock();
+        let listed = Listed::of(&offer.entry, &self.shared.table.borrow());
+        listed.say(&self.shared.path, &offer.entry);
+        *own = Some((offer.entry, listed));
     }
 
     fn watch(&self) -> watch::Receiver<Arc<PeerTable>> {
@@ -196,6 +226,18 @@ impl Shared {
             }
             changed
         });
+        self.look_for_own();
+    }
+
+    /// Says so where what is said of this peer has changed: whoever is taken out of the file finds that nobody knows it.
+    fn look_for_own(&self) {
+        if let Some((entry, said)) = &mut *self.own.lock() {
+            let listed = Listed::of(entry, &self.table.borrow());
+            if listed != *said {
+                listed.say(&self.path, entry);
+                *said = listed;
+            }
+        }
     }
 
     fn stamp(&self) -> Result<Stamp, String> {
@@ -205,7 +247,7 @@ impl Shared {
 
     fn read(&self) -> Result<PeerTable, String> {
         let mut text = String::new();
-        let file = File::open(&self.path).map_err(|error| error.to_string())?;
+        let file = plain::open(&self.path).map_err(|error| error.to_string())?;
         let read =
             file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
         if read as u64 > FILE_BYTES_MAX {
@@ -241,6 +283,23 @@ mod tests {
         let directory = FileDirectory::start(&path, Arc::clone(&metrics)).unwrap();
         let watch = directory.watch();
         Scene { directory, metrics, watch, path, _folder: folder }
+    }
+
+    #[test]
+    fn who_is_listed_with_other_keys_than_its_own_or_not_at_all_is_told_apart() {
+        let table = |text: &str| parse(text).unwrap();
+        let entry = |text: &str| table(text).peer(&"a".parse().unwrap()).unwrap().clone();
+        let keys = |keys: &[u8]| {
+            let keys: Vec<String> = keys.iter().map(|key| format!("'sha256:{key:064x}'")).collect();
+            format!("peers:\n- {{name: a, fingerprints: [{}]}}\n", keys.join(", "))
+        };
+        let own = entry(&keys(&[1, 2]));
+        let listed = |text: &str| Listed::of(&own, &table(text));
+        assert_eq!(listed(&keys(&[2, 1])), Listed::Well);
+        assert_eq!(listed(&keys(&[1])), Listed::WithLess);
+        assert_eq!(listed(&keys(&[1, 3])), Listed::WithLess);
+        assert_eq!(Listed::of(&entry(&keys(&[1])), &table(&keys(&[1, 2]))), Listed::WithMore);
+        assert_eq!(listed(&peers(&["b"])), Listed::Not);
     }
 
     fn peers(names: &[&str]) -> String {

@@ -32,7 +32,8 @@ pub struct RoutePolicy {
     pub require: Require,
     /// Whether lanes between peers are encrypted.
     pub encryption: Encryption,
-    /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster.
+    /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster. `tcp` also where lanes are off:
+    /// then there are none on QUIC.
     pub prefer: Option<Transport>,
     /// Whether there is a directory in which the sidecars of a node find each other.
     pub node: bool,
@@ -49,8 +50,8 @@ impl RoutePolicy {
         if !self.node {
             allow = allow.without(Transport::Shm);
         }
-        if !allow.contains(Transport::Tcp) {
-            // What is small, and what QUIC cannot bring, comes by TCP.
+        // What is small, and what QUIC cannot bring, comes by TCP; and where TCP is preferred there is no port for QUIC.
+        if !allow.contains(Transport::Tcp) || self.prefer == Some(Transport::Tcp) {
             allow = allow.without(Transport::Quic);
         }
         Policy { allow, encryption: self.encryption, prefer: self.prefer }
@@ -340,6 +341,15 @@ mod tests {
         let encrypted = route(plain, Require::ENCRYPTED);
         let expected = "quic, not shm: no_socket_dir, not tcp: not_encrypted";
         assert_eq!(encrypted, Ok(expected.to_owned()));
+    }
+
+    #[test]
+    fn who_prefers_tcp_has_no_quic_and_does_not_offer_it() {
+        let tcp = RoutePolicy { prefer: Some(Transport::Tcp), ..RoutePolicy::default() };
+        assert_eq!(standings(tcp, Measured::default())[2..], ["tcp: taken", "quic: refused, policy"]);
+        let told: Vec<i32> =
+            offer(&tcp, &["h:1".into()]).transports.iter().map(|one| one.transport).collect();
+        assert_eq!(told, [i32::from(v1::Transport::Tcp)]);
     }
 
     #[test]

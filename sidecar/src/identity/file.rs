@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
+use crate::plain;
+
 /// The file in the state directory.
 pub const KEY_FILE: &str = "identity.pem";
 
@@ -74,10 +76,10 @@ pub(super) fn load_or_create(directory: &Path, name: &str) -> Result<(KeyPair, P
     };
     DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(io("make", directory))?;
     let path = directory.join(name);
-    let file = match File::open(&path) {
+    let file = match plain::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             create(directory, &path).map_err(io("create", &path))?;
-            File::open(&path)
+            plain::open(&path)
         }
         opened => opened,
     };

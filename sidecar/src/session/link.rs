@@ -30,6 +30,7 @@ use tensorlane_proto::ledger::SessionId;
 
 use crate::metrics::Metrics;
 use crate::metrics::label::{Label, SessionCut};
+use crate::no_descriptor::no_descriptor;
 use crate::unread::{Account, Unread};
 use crate::workers::Workers;
 
@@ -410,13 +411,4 @@ fn wait_writable(socket: BorrowedFd<'_>, patience: Duration) -> bool {
 
 fn ended() -> Failure {
     Failure::new(Reason::Cancelled, "the session has ended")
-}
-
-fn no_descriptor(error: &io::Error) -> Failure {
-    Failure::new(
-        Reason::Internal,
-        format!(
-            "no descriptor can be opened for the segment ({error}); raise the sidecar's limit of open files"
-        ),
-    )
 }

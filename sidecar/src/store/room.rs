@@ -24,6 +24,7 @@ use super::line::{Line, Waited};
 use super::refusals::{arena_full, never_fits};
 use crate::cancel::Cancel;
 use crate::gate;
+use crate::no_descriptor::no_descriptor;
 use crate::session::SessionLink;
 
 /// Bytes that somebody wants, and for how long.
@@ -181,11 +182,4 @@ impl Store {
 
 fn cancelled() -> Failure {
     Failure::new(Reason::Cancelled, "the caller gave up waiting for room")
-}
-
-fn no_descriptor(error: &std::io::Error) -> Failure {
-    Failure::new(
-        Reason::Internal,
-        format!("no descriptor for a segment ({error}); raise the sidecar's limit of open files"),
-    )
 }
