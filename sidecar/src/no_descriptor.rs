@@ -2,16 +2,18 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use tensorlane_proto::{Failure, Reason};
 
 /// A segment cannot be opened for a client, and what is to be done.
 pub(crate) fn no_descriptor(error: &io::Error) -> Failure {
-    let remedy = match error.kind() {
+    let remedy = match Errno::from_io_error(error) {
+        Some(Errno::MFILE | Errno::NFILE) => "raise the sidecar's limit of open files",
         // The pipes that say which process maps what have their names there.
-        io::ErrorKind::NotFound => {
-            "its state directory (state.directory) has been removed: start the sidecar again"
+        Some(Errno::NOENT) => {
+            "has its state directory (state.directory) been removed? start the sidecar again"
         }
-        _ => "raise the sidecar's limit of open files",
+        _ => "its state directory (state.directory) must be there and writable",
     };
     Failure::new(Reason::Internal, format!("no descriptor can be opened for the segment ({error}); {remedy}"))
 }
@@ -23,7 +25,8 @@ mod tests {
     #[test]
     fn the_remedy_is_that_of_the_cause() {
         let told = |number| no_descriptor(&io::Error::from_raw_os_error(number)).message;
-        assert!(told(rustix::io::Errno::MFILE.raw_os_error()).ends_with("limit of open files"));
-        assert!(told(rustix::io::Errno::NOENT.raw_os_error()).contains("state.directory"));
+        assert!(told(Errno::MFILE.raw_os_error()).ends_with("limit of open files"));
+        assert!(told(Errno::NOENT.raw_os_error()).contains("been removed"));
+        assert!(told(Errno::NOSPC.raw_os_error()).contains("writable"));
     }
 }

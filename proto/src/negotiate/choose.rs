@@ -98,6 +98,9 @@ impl Pair<'_> {
         else {
             return Some(Why::NotOffered);
         };
+        if self.measured.absent.contains(transport) {
+            return Some(Why::NotOffered);
+        }
         let host = self.what.device.is_host();
         let out_of_reach = match transport {
             Transport::Local => None,

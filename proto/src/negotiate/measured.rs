@@ -21,6 +21,8 @@ pub struct Measured {
     pub same_node: SameNode,
     /// The transports that failed lately and are not to be tried now.
     pub cooling: TransportSet,
+    /// The transports that the two offer and have found out that they do not have with each other.
+    pub absent: TransportSet,
     /// Goodput over `tcp`, bytes a second, where measured.
     pub tcp_goodput: Option<f64>,
     /// Goodput over `quic`, bytes a second, where measured.

@@ -396,10 +396,11 @@ fn arbitrary_policy() -> impl Strategy<Value = Policy> {
 fn arbitrary_measured() -> impl Strategy<Value = Measured> {
     let same = prop::sample::select(vec![SameNode::Unknown, SameNode::Proven, SameNode::Refuted]);
     let speed = || prop::option::of(prop::sample::select(vec![0.0, 1.0, 1.1, 1.2, 2.0, f64::NAN]));
-    (same, subset(), speed(), speed(), network()).prop_map(
-        |(same_node, cooling, tcp_goodput, quic_goodput, current)| Measured {
+    (same, subset(), subset(), speed(), speed(), network()).prop_map(
+        |(same_node, cooling, absent, tcp_goodput, quic_goodput, current)| Measured {
             same_node,
             cooling,
+            absent,
             tcp_goodput,
             quic_goodput,
             current,

@@ -84,7 +84,7 @@ impl Parts {
                 transports: config.routes.transports,
                 require: config.routes.require,
                 encryption: config.routes.encryption,
-                prefer: peering::prefer(config),
+                prefer: config.routes.prefer,
                 node: config.node.directory.is_some(),
             },
             fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },

@@ -142,16 +142,12 @@ pub(super) fn start(
     Ok(Some(Peering { peers, rotating }))
 }
 
-/// Which of `tcp` and `quic` brings large tensors, if that is set: where lanes are off altogether there are none on QUIC.
-pub(super) fn prefer(config: &Config) -> Option<Transport> {
-    if config.peers.lanes == 0 { Some(Transport::Tcp) } else { config.routes.prefer }
-}
-
 /// None where it is not allowed, where the other one is always taken, and where lanes are off altogether.
 fn quic_lanes(config: &Config) -> usize {
     let needed = [Transport::Quic, Transport::Tcp];
     let allowed = config.routes.transports.is_none_or(|all| needed.iter().all(|one| all.contains(*one)));
-    if allowed && prefer(config) != Some(Transport::Tcp) { QUIC_LANES } else { 0 }
+    let wanted = config.routes.prefer != Some(Transport::Tcp) && config.peers.lanes > 0;
+    if allowed && wanted { QUIC_LANES } else { 0 }
 }
 
 /// The place that `peers.directory` names.

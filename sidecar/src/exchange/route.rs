@@ -32,8 +32,7 @@ pub struct RoutePolicy {
     pub require: Require,
     /// Whether lanes between peers are encrypted.
     pub encryption: Encryption,
-    /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster. `tcp` also where lanes are off:
-    /// then there are none on QUIC.
+    /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster.
     pub prefer: Option<Transport>,
     /// Whether there is a directory in which the sidecars of a node find each other.
     pub node: bool,
@@ -50,8 +49,8 @@ impl RoutePolicy {
         if !self.node {
             allow = allow.without(Transport::Shm);
         }
-        // What is small, and what QUIC cannot bring, comes by TCP; and where TCP is preferred there is no port for QUIC.
-        if !allow.contains(Transport::Tcp) || self.prefer == Some(Transport::Tcp) {
+        if !allow.contains(Transport::Tcp) {
+            // What is small, and what QUIC cannot bring, comes by TCP.
             allow = allow.without(Transport::Quic);
         }
         Policy { allow, encryption: self.encryption, prefer: self.prefer }
@@ -139,8 +138,14 @@ impl Exchange {
         };
         let routes = &self.settings.routes;
         let mut policy = routes.policy();
-        let measured =
+        let mut measured =
             self.peers.get().map(|peers| peers.measured(peer, what.bytes, pulls)).unwrap_or_default();
+        if policy.encryption == Encryption::None && what.require.encrypted {
+            // Where it is QUIC that makes it encrypted, something encrypted takes the place of QUIC that is not there.
+            measured.absent = TransportSet::EMPTY;
+        } else if self.peers.get().is_some_and(|peers| !peers.has_quic()) {
+            policy.allow = policy.allow.without(Transport::Quic);
+        }
         // Below a few MiB lanes are not worth their while, on whatever they run.
         if !self.peers.get().is_some_and(|peers| peers.has_choice(what.bytes)) {
             policy.prefer = Some(Transport::Tcp);
@@ -341,15 +346,6 @@ mod tests {
         let encrypted = route(plain, Require::ENCRYPTED);
         let expected = "quic, not shm: no_socket_dir, not tcp: not_encrypted";
         assert_eq!(encrypted, Ok(expected.to_owned()));
-    }
-
-    #[test]
-    fn who_prefers_tcp_has_no_quic_and_does_not_offer_it() {
-        let tcp = RoutePolicy { prefer: Some(Transport::Tcp), ..RoutePolicy::default() };
-        assert_eq!(standings(tcp, Measured::default())[2..], ["tcp: taken", "quic: refused, policy"]);
-        let told: Vec<i32> =
-            offer(&tcp, &["h:1".into()]).transports.iter().map(|one| one.transport).collect();
-        assert_eq!(told, [i32::from(v1::Transport::Tcp)]);
     }
 
     #[test]

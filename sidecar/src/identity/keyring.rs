@@ -9,7 +9,7 @@
 //! last one nothing is left to be known by.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -17,6 +17,7 @@ use tensorlane_proto::identity::Fingerprint;
 
 use super::file::{self, NEXT_FILE};
 use super::{Identity, KEY_FILE, KeyFileError};
+use crate::plain;
 
 const PREVIOUS_FILE: &str = "identity-previous";
 
@@ -45,7 +46,7 @@ impl Keyring {
     /// # Errors
     /// As [`Self::start`].
     pub fn look(directory: &Path) -> Result<Keyring, KeyFileError> {
-        let previous = fs::read_to_string(directory.join(PREVIOUS_FILE)).ok();
+        let previous = plain::open(&directory.join(PREVIOUS_FILE)).and_then(io::read_to_string).ok();
         // The next one before the one in use: whoever changes them meanwhile leaves none of them out.
         let next = directory.join(NEXT_FILE).exists();
         let next = next.then(|| Identity::named(directory, NEXT_FILE)).transpose()?;

@@ -38,6 +38,11 @@ impl Peers {
         bytes >= lanes.from && lanes.quic > 0
     }
 
+    /// Whether this sidecar has a port for `quic`.
+    pub fn has_quic(&self) -> bool {
+        self.shared.config.lanes.quic > 0
+    }
+
     /// From how many bytes on it is one.
     pub fn choice_from(&self) -> u64 {
         self.shared.config.lanes.from
@@ -54,7 +59,7 @@ impl Peers {
         let goodput = peer.goodput.lock();
         let tried = if pulls { goodput.for_pull(now, ready) } else { goodput.measured(now) };
         let cooling = met.cooling.iter().chain(tried.cooling.iter()).collect();
-        Measured { same_node: met.same_node, cooling, ..tried }
+        Measured { same_node: met.same_node, absent: met.absent, cooling, ..tried }
     }
 }
 

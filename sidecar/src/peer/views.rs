@@ -54,7 +54,10 @@ impl Peers {
         let same_node = shm.map_or(SameNode::Unknown, super::transport::shm::Shm::same_node);
         let cooling =
             if state.is_cooling() { TransportSet::EMPTY.with(Transport::Shm) } else { TransportSet::EMPTY };
-        Measured { same_node, cooling, ..Measured::default() }
+        // What both have said in their Hellos.
+        let has_no_quic = state.link.as_ref().is_some_and(|link| link.ways.quic().is_none());
+        let absent = [Transport::Quic].into_iter().filter(|_| has_no_quic).collect();
+        Measured { same_node, cooling, absent, ..Measured::default() }
     }
 
     /// Whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.

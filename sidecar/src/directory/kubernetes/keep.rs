@@ -11,11 +11,12 @@ use tokio::sync::watch;
 
 use super::super::PeerTable;
 use super::super::parse::{FILE_BYTES_MAX, parse_claims};
+use crate::plain;
 
 /// The table that was kept; none where there is none, or none that can be read.
 pub(super) fn load(path: &Path) -> Option<PeerTable> {
     let read = fs::metadata(path).and_then(|data| match data.len() {
-        0..=FILE_BYTES_MAX => fs::read_to_string(path),
+        0..=FILE_BYTES_MAX => plain::open(path).and_then(io::read_to_string),
         more => Err(io::Error::other(format!("{more} bytes"))),
     });
     let table = match read {
