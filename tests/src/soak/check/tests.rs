@@ -218,7 +218,7 @@ fn what_the_dead_have_said_is_no_claim_though_it_is_written_down_later() {
     story.kill(Who::Workload(at(0)));
     story.note(What::Ended { call: 50, outcome: stored(0, 1) });
     story.call(2, get(1), of(1).as_deref(), failed("NOT_FOUND")).is_right();
-    story.later(5_000).probed(&reference(0, 1, 1), Some(1)).breaks(3);
+    story.later(7_000).probed(&reference(0, 1, 1), Some(1)).breaks(3);
 }
 
 #[test]
