@@ -324,7 +324,6 @@ impl Call {
         let Some(transfer) = &pull.transfer else { return false };
         let Some(reclaimed) = transfer.reclaim() else { return false };
         pull.paths.came(way, transfer.travelled());
-        pull.paths.sent_by(transfer.sent());
         pull.paths.left(way, FallBack::LanesNotOffered);
         pull.go_on_with(reclaimed);
         true

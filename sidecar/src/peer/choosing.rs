@@ -34,8 +34,7 @@ impl Peers {
 
     /// Whether `tcp` or `quic` is a choice for so many bytes.
     pub fn has_choice(&self, bytes: u64) -> bool {
-        let lanes = &self.shared.config.lanes;
-        bytes >= lanes.from && lanes.quic > 0
+        bytes >= self.choice_from() && self.has_quic()
     }
 
     /// Whether this sidecar has a port for `quic`.

@@ -54,7 +54,7 @@ pub struct Path {
 }
 
 /// What came on lanes, or on none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Travelled {
     /// Bytes that came.
     pub(super) bytes: u64,
@@ -62,6 +62,8 @@ pub(super) struct Travelled {
     pub(super) plain: u64,
     /// Connections of their own that carried them.
     pub(super) lanes: u32,
+    /// Who sent what came on lanes.
+    pub(super) senders: Senders,
 }
 
 impl Travelled {
@@ -166,7 +168,7 @@ impl Paths {
     }
 
     /// Who sent some of it is known now. What others have sent stays theirs, whoever sends the rest.
-    pub(super) fn sent_by(&mut self, senders: Senders) {
+    fn sent_by(&mut self, senders: Senders) {
         senders.others.iter().for_each(|holder| self.senders.add_other(holder));
         for (name, bytes) in senders.sent {
             self.senders.add(name.as_ref(), bytes);
@@ -175,7 +177,8 @@ impl Paths {
 
     /// Bytes came this way.
     pub(super) fn came(&mut self, way: Way, travelled: Travelled) {
-        self.open(way).add(travelled);
+        self.open(way).add(&travelled);
+        self.sent_by(travelled.senders);
     }
 
     /// The rest does not come this way.
@@ -184,7 +187,12 @@ impl Paths {
         self.ways.retain(|other| other.way != way || other.left.is_some());
         match self.ways.iter_mut().find(|before| before.way == way && before.left == Some(why)) {
             Some(before) => {
-                before.add(Travelled { bytes: path.bytes, plain: path.plain, lanes: path.lanes });
+                before.add(&Travelled {
+                    bytes: path.bytes,
+                    plain: path.plain,
+                    lanes: path.lanes,
+                    ..Travelled::default()
+                });
             }
             None => self.ways.push(Path { left: Some(why), ..path }),
         }
@@ -206,7 +214,7 @@ impl Paths {
 }
 
 impl Path {
-    fn add(&mut self, travelled: Travelled) {
+    fn add(&mut self, travelled: &Travelled) {
         self.bytes += travelled.bytes;
         self.plain += travelled.plain;
         self.lanes = self.lanes.max(travelled.lanes);
@@ -238,7 +246,7 @@ mod tests {
     #[test]
     fn what_came_is_told_by_way_and_a_way_that_was_left_with_its_reason() {
         let mut paths = Paths::default();
-        paths.came(Way::Lanes, Travelled { bytes: 3, plain: 0, lanes: 2 });
+        paths.came(Way::Lanes, Travelled { lanes: 2, ..Travelled::on_none(3) });
         paths.left(Way::Lanes, FallBack::LanesBroke);
         paths.came(Way::Stream, Travelled::on_none(4));
         paths.came(Way::Stream, Travelled::on_none(5));
@@ -250,9 +258,9 @@ mod tests {
     #[test]
     fn what_came_without_encryption_is_told_and_added_up() {
         let mut paths = Paths::default();
-        paths.came(Way::Lanes, Travelled { bytes: 5, plain: 2, lanes: 3 });
+        paths.came(Way::Lanes, Travelled { plain: 2, lanes: 3, ..Travelled::on_none(5) });
         paths.left(Way::Lanes, FallBack::LanesBroke);
-        paths.came(Way::Lanes, Travelled { bytes: 4, plain: 4, lanes: 1 });
+        paths.came(Way::Lanes, Travelled { plain: 4, lanes: 1, ..Travelled::on_none(4) });
         paths.left(Way::Lanes, FallBack::LanesBroke);
         let [told] = paths.as_slice() else { panic!("one way: {paths:?}") };
         let told = v1::Path::from(told);
@@ -284,7 +292,7 @@ mod tests {
         for _ in 0..100 {
             paths.left(Way::Lanes, FallBack::LanesCooldown);
             paths.came(Way::Stream, Travelled::on_none(1));
-            paths.came(Way::Lanes, Travelled { bytes: 1, plain: 0, lanes: 1 });
+            paths.came(Way::Lanes, Travelled { lanes: 1, ..Travelled::on_none(1) });
             paths.left(Way::Lanes, FallBack::LanesBroke);
         }
         assert_eq!(

@@ -22,7 +22,6 @@ impl State {
                 pull.landed = pull.bytes;
                 pull.transfer = None;
                 pull.paths.came(pull.way, transfer.travelled());
-                pull.paths.sent_by(transfer.sent());
                 self.finish_whole(transfer.call)
             }
             // It failed in the meantime, and its caller waits for the landing.
@@ -60,7 +59,6 @@ impl State {
             pull.go_on_with(transfer.reclaim()?);
         }
         pull.paths.came(pull.way, transfer.travelled());
-        pull.paths.sent_by(transfer.sent());
         let why = if transfer.has_moved() { FallBack::LanesBroke } else { FallBack::NoLane };
         pull.paths.left(pull.way, why);
         pull.way = to;

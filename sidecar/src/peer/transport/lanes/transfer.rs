@@ -239,11 +239,6 @@ impl Transfer {
         state.senders.sent(peer, bytes, holder);
     }
 
-    /// Who sent what has come since the last time that this was asked.
-    pub(in crate::peer) fn sent(&self) -> Senders {
-        self.state.lock().senders.take()
-    }
-
     /// Whether others than the owner ever sent some of it.
     pub(in crate::peer) fn has_from_others(&self) -> bool {
         self.state.lock().senders.are_others()
@@ -255,7 +250,7 @@ impl Transfer {
         self.state.lock().leaving = leaves;
     }
 
-    /// How many bytes came on lanes, how many of them without encryption, and on how many lanes; since the last time that this was
+    /// How many bytes came on lanes, how many of them without encryption, on how many lanes, and who sent them; since the last time that this was
     /// asked, for the next ones may come on lanes of another kind.
     pub(in crate::peer) fn travelled(&self) -> Travelled {
         let mut state = self.state.lock();
@@ -263,6 +258,7 @@ impl Transfer {
             bytes: std::mem::take(&mut state.came),
             plain: std::mem::take(&mut state.plain),
             lanes: std::mem::take(&mut state.lanes).count_ones(),
+            senders: state.senders.take(),
         }
     }
 

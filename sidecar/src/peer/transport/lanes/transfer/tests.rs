@@ -7,6 +7,7 @@ use super::super::pieces::GRANULE;
 use super::*;
 use crate::peer::paths::Paths;
 use crate::peer::tests::world::{arena, block};
+use crate::peer::transport::Way;
 
 fn transfer(bytes: u64) -> (Arc<Arena>, Block, Arc<Transfer>) {
     let arena = arena(16 << 20);
@@ -69,11 +70,14 @@ fn what_came_is_counted_with_the_lanes_that_brought_it() {
         let lane = OnLane { number, is_plain };
         transfer.came(lane, bytes, &b.name, Some(&b));
     }
-    assert_eq!(transfer.travelled(), Travelled { bytes: 18, plain: 6, lanes: 2 });
-    assert_eq!(transfer.travelled(), Travelled::default(), "told once");
+    let travelled = transfer.travelled();
+    assert_eq!((travelled.bytes, travelled.plain, travelled.lanes), (18, 6, 2));
+    let again = transfer.travelled();
+    assert_eq!((again.bytes, again.plain, again.lanes), (0, 0, 0), "told once");
     let mut told = Paths::default();
-    told.sent_by(transfer.sent());
-    told.sent_by(transfer.sent());
+    for travelled in [travelled, again] {
+        told.came(Way::Lanes, travelled);
+    }
     let told: Vec<v1::Sender> = told.senders().into();
     assert_eq!(told, [v1::Sender { peer: "b".to_owned(), bytes: 18 }], "so is who sent them");
     assert!(transfer.has_from_others(), "as ever");
