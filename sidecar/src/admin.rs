@@ -18,8 +18,6 @@ use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
 
-mod connections;
-
 /// How long open requests may go on when the server stops; a scrape takes milliseconds.
 pub const GRACE: Duration = Duration::from_secs(1);
 
@@ -112,7 +110,7 @@ pub async fn serve(
     metrics: Arc<Metrics>,
     stop: impl Future<Output = ()>,
 ) {
-    connections::serve(listener, routes(health, metrics), stop, GRACE).await;
+    tensorlane_admin::serve(listener, routes(health, metrics), stop, GRACE).await;
 }
 
 fn routes(health: Health, metrics: Arc<Metrics>) -> Router {
@@ -212,40 +210,6 @@ mod tests {
         let (status, body) = scene.ask("/metrics").await;
         assert!(status == 200 && body.contains("tensorlane_sidecar_build_info"), "{status} {body}");
         assert_eq!(scene.ask("/").await.0, 404);
-        scene.end().await;
-    }
-
-    /// Whether a connection is closed, with or without an answer.
-    async fn is_closed(stream: &mut TcpStream) -> bool {
-        let mut rest = Vec::new();
-        tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await.is_ok()
-    }
-
-    #[tokio::test]
-    async fn those_who_never_finish_a_request_make_room_for_probes() {
-        let scene = scene().await;
-        let mut silent = Vec::new();
-        for _ in 0..200 {
-            let mut stream = TcpStream::connect(scene.address).await.unwrap();
-            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n").await.unwrap();
-            silent.push(stream);
-        }
-        assert_eq!(scene.ask("/livez").await.0, 200);
-        assert!(is_closed(&mut silent[0]).await, "the oldest has gone");
-        drop(silent);
-        scene.end().await;
-    }
-
-    #[tokio::test]
-    async fn a_head_that_is_too_long_is_refused() {
-        let scene = scene().await;
-        let mut stream = TcpStream::connect(scene.address).await.unwrap();
-        let line = format!("X: {}\r\n", "x".repeat(4000));
-        let head = format!("GET /metrics HTTP/1.1\r\nHost: x\r\n{}", line.repeat(90));
-        // It may be closed before all of it is written.
-        let _ = stream.write_all(head.as_bytes()).await;
-        assert!(is_closed(&mut stream).await);
-        assert_eq!(scene.ask("/livez").await.0, 200);
         scene.end().await;
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -33,7 +34,10 @@ struct Known {
     stop: CancellationToken,
 }
 
-/// Serves until `stop`. Then it is not ready at once, and answers as long as the process lives.
+/// How long requests that are open may go on at the end; a scrape takes milliseconds.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Serves until `stop`. Then nobody is answered that it is ready.
 pub(super) async fn serve(
     listener: TcpListener,
     readiness: Readiness,
@@ -45,11 +49,8 @@ pub(super) async fn serve(
         .route("/readyz", get(ready))
         .route("/metrics", get(scrape))
         .with_state(Known { readiness, metrics, stop: stop.clone() });
-    let server = axum::serve(listener, routes).into_future();
-    tokio::select! {
-        ended = server => ended.map_err(|error| AppError::Task(format!("metrics and probes: {error}"))),
-        () = stop.cancelled() => Ok(()),
-    }
+    tensorlane_admin::serve(listener, routes, stop.cancelled(), GRACE).await;
+    Ok(())
 }
 
 async fn ready(State(known): State<Known>) -> Response {
