@@ -121,10 +121,13 @@ pub fn json(matrices: &[Matrix]) -> Value {
 
 /// Every pair of the peers, by name.
 fn pairs(peers: &[&TensorPeer], spec: &ExchangeSpec, requires: &Requires) -> Vec<PairRoute> {
+    let of_all = all_of(spec.require.as_deref().unwrap_or_default());
     let end = |peer: &&TensorPeer| {
         let place = (peer.namespace().unwrap_or_default(), peer.name_any());
         let require = requires.of.get(&place).copied().unwrap_or(Require::NONE);
-        End { name: place.1, offer: offer(peer), require }
+        // As the sidecars tell each other: lanes to whoever requires it are encrypted, whatever the exchange allows.
+        let offer = offer(peer).map(|offer| Offer { require: require.and(of_all), ..offer });
+        End { name: place.1, offer, require }
     };
     let mut all: Vec<End> = peers.iter().map(end).collect();
     all.sort_unstable_by(|a, b| a.name.cmp(&b.name));

@@ -86,6 +86,15 @@ fn what_a_pod_requires_holds_for_every_pair_of_it() {
 }
 
 #[test]
+fn a_pod_that_requires_encryption_has_it_where_its_exchange_lets_lanes_be_plain() {
+    let peers = [peer("a", &["tcp"]), peer("b", &["tcp"])];
+    let plain = || spec(json!({"transports": ["tcp"], "security": {"encryption": "none"}}));
+    let of = BTreeMap::from([((String::new(), "b".to_owned()), Require::ENCRYPTED)]);
+    let told = shown(&between(&peers, plain(), &Requires { of, wrong: Vec::new() }));
+    assert!(told[0].starts_with("a-b tcp"), "{told:?}");
+}
+
+#[test]
 fn what_pods_require_is_read_as_the_planner_reads_it() {
     let pod = |name: &str, said: &str| PodSaid {
         namespace: "ml".to_owned(),

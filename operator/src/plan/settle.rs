@@ -52,7 +52,6 @@ pub(super) fn settle(wishes: &Wishes, asked: &Asked, view: &View, facts: &Facts)
     let transports = transports(wishes, &spec, &exchange)?;
     let require = require(wishes, &spec);
     let encryption = spec.security.as_ref().and_then(|security| security.encryption);
-    check_encryption(&require, transports.as_ref(), encryption, &exchange)?;
     let sidecar = spec.sidecar.clone().unwrap_or_default();
     let gc = spec.gc.clone().unwrap_or_default();
     Ok(Settled {
@@ -251,20 +250,4 @@ fn require(wishes: &Wishes, spec: &ExchangeSpec) -> Vec<Requirement> {
     all.sort_unstable();
     all.dedup();
     all
-}
-
-/// Encryption that no transport gives is refused here, and not at the first transfer between nodes.
-fn check_encryption(
-    require: &[Requirement],
-    transports: Option<&Vec<TransportKind>>,
-    encryption: Option<Encryption>,
-    exchange: &str,
-) -> Result<(), Deny> {
-    let quic = transports.is_none_or(|all| all.contains(&TransportKind::Quic));
-    if quic || encryption != Some(Encryption::None) || !require.contains(&Requirement::Encrypted) {
-        return Ok(());
-    }
-    Err(Deny::Contradiction(format!(
-        "require: encrypted cannot be met in exchange {exchange:?}, whose security.encryption is none: set it to required, or allow quic"
-    )))
 }
