@@ -4,7 +4,7 @@
 //! it fits what was asked for.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorlane_memory::{Block, Landing, Owner, Purpose};
 use tensorlane_proto::checksum;
@@ -117,6 +117,7 @@ impl Exchange {
         };
         self.on_worker(Box::new(failed), move |exchange| {
             let Terms { deadline, caller, .. } = &*fetch.terms;
+            let begun = Instant::now();
             let wish = Wish {
                 writer: None,
                 purpose: Purpose::Pull,
@@ -128,8 +129,11 @@ impl Exchange {
             if whole {
                 exchange.stage(&fetch.reference, |_| ((), Stage::Coming));
             }
+            let waited = begun.elapsed();
             if let Some(then) = then.lock().take() {
-                exchange.pull(&fetch, block, then);
+                exchange.pull(&fetch, block, move |exchange, outcome| {
+                    then(exchange, outcome.map_err(|failure| after_waiting(failure, waited)));
+                });
             }
             Ok(())
         });
@@ -301,6 +305,17 @@ pub(super) fn is_of(reference: &Reference, tensor: &Tensor) -> Result<(), Failur
     }
 }
 
+/// With the time that the owner never had, where too little was left for it: it is not the one that was slow.
+fn after_waiting(mut failure: Failure, waited: Duration) -> Failure {
+    if failure.reason == Reason::DeadlineExceeded {
+        let waited = clock::told(waited);
+        failure
+            .message
+            .push_str(&format!("; {waited} of the call's time had gone before, for room in the arena here"));
+    }
+    failure
+}
+
 /// Who sent it, where that was not the owner alone.
 fn sent_by(paths: &Paths) -> String {
     let senders = paths.senders();
@@ -311,4 +326,21 @@ pub(super) fn landing(block: &Block) -> Result<Landing, Failure> {
     block
         .landing()
         .ok_or_else(|| Failure::new(Reason::Internal, "a fresh block of the sidecar cannot be written"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_that_was_spent_on_waiting_for_room_is_not_put_on_the_owner_alone() {
+        let late = Failure::new(Reason::DeadlineExceeded, "a did not answer within 8ms");
+        let told = after_waiting(late, Duration::from_secs(2)).message;
+        assert_eq!(
+            told,
+            "a did not answer within 8ms; 2s of the call's time had gone before, for room in the arena here"
+        );
+        let other = Failure::new(Reason::PeerUnreachable, "a was not reached");
+        assert_eq!(after_waiting(other, Duration::from_secs(2)).message, "a was not reached");
+    }
 }

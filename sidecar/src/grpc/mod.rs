@@ -12,6 +12,7 @@
 mod broken;
 mod call;
 mod get;
+mod guests;
 mod limits;
 mod put;
 mod results;
@@ -40,6 +41,7 @@ use tonic_health::server::HealthReporter;
 
 use self::broken::WholeRequests;
 use self::call::Cancelled;
+use self::guests::{Guest, Guests};
 use self::service::Service;
 use self::sessions::Sessions;
 use crate::exchange::Exchange;
@@ -130,7 +132,8 @@ impl GrpcServer {
         let service = Service::new(exchange, metrics, sessions);
         let (mut health, router) = router(service.clone()).await?;
         let (stopping, stopped) = watch::channel(false);
-        let mut serving = pin!(both(router, unix, tcp, stopped));
+        let guests = Guests::new(settings.sessions_max);
+        let mut serving = pin!(both(router, unix, tcp, guests, stopped));
         let unhealthy = async {
             closed.wait().await;
             tell(&health, ServingStatus::NotServing).await;
@@ -193,15 +196,15 @@ async fn both(
     router: Router,
     unix: UnixListener,
     tcp: Option<TcpListener>,
+    guests: Arc<Guests>,
     stopped: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let over_unix = router
-        .clone()
-        .serve_with_incoming_shutdown(patient(UnixListenerStream::new(unix)), is_set(stopped.clone()));
+    let incoming = patient(UnixListenerStream::new(unix), Arc::clone(&guests));
+    let over_unix = router.clone().serve_with_incoming_shutdown(incoming, is_set(stopped.clone()));
     let over_tcp = async {
         let Some(tcp) = tcp else { return Ok(()) };
         let incoming = TcpListenerStream::new(tcp).map(|socket| socket.and_then(without_delay));
-        router.serve_with_incoming_shutdown(patient(incoming), is_set(stopped)).await
+        router.serve_with_incoming_shutdown(patient(incoming, guests), is_set(stopped)).await
     };
     tokio::try_join!(over_unix, over_tcp).map(|_| ()).map_err(io::Error::other)
 }
@@ -216,14 +219,21 @@ fn without_delay(socket: tokio::net::TcpStream) -> io::Result<tokio::net::TcpStr
     Ok(socket)
 }
 
-/// Connections, with a pause after each that could not be accepted.
-fn patient<S>(incoming: impl Stream<Item = io::Result<S>>) -> impl Stream<Item = io::Result<S>> {
-    incoming.then(|accepted| async {
+/// Connections for which there is room, with a pause after each that could not be accepted.
+fn patient<S>(
+    incoming: impl Stream<Item = io::Result<S>>,
+    guests: Arc<Guests>,
+) -> impl Stream<Item = io::Result<Guest<S>>> {
+    let accepted = incoming.then(|accepted| async {
         if let Err(error) = &accepted {
             tracing::warn!(%error, "a gRPC connection could not be accepted");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted
+    });
+    accepted.filter_map(move |accepted| match accepted {
+        Ok(connection) => guests.admit(connection).map(Ok),
+        Err(error) => Some(Err(error)),
     })
 }
 

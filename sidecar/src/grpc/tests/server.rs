@@ -141,3 +141,34 @@ async fn the_end_of_the_server_ends_streams_sessions_and_waits() {
     drop(silent);
     stopped.end().await.unwrap();
 }
+
+/// Whether one who has just come is answered.
+async fn is_served(socket: &std::path::Path) -> bool {
+    let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
+    let Ok(channel) = endpoint.connect().await else { return false };
+    TensorlaneClient::new(channel).status(v1::StatusRequest {}).await.is_ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_say_nothing_are_bounded_and_keep_no_client_out() {
+    const SILENT: usize = 300;
+    let world = World::with(Shape { sessions_max: 1, ..Shape::default() }).await;
+    let mut first = world.client().await;
+    first.status(v1::StatusRequest {}).await.unwrap();
+    let mut closed = tokio::task::JoinSet::new();
+    for _ in 0..SILENT {
+        let mut silent = tokio::net::UnixStream::connect(&world.socket).await.unwrap();
+        closed.spawn(async move { tokio::io::copy(&mut silent, &mut tokio::io::sink()).await });
+    }
+    // It is turned away for as long as those who go have not noticed.
+    let comes_in = async { while !is_served(&world.socket).await {} };
+    tokio::time::timeout(Duration::from_secs(20), comes_in).await.expect("a client is kept out");
+    first.status(v1::StatusRequest {}).await.unwrap();
+    // 65 may stay, of which two have spoken.
+    for _ in 0..SILENT - 65 {
+        let gone = tokio::time::timeout(Duration::from_secs(20), closed.join_next()).await;
+        gone.expect("too many stay").unwrap().unwrap().unwrap();
+    }
+    drop(closed);
+    world.end().await;
+}
