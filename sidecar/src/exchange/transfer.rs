@@ -40,6 +40,9 @@ pub(super) struct Arrived {
     pub(super) receipt: Option<Receipt>,
 }
 
+/// What is done with it, or with why it has not come.
+type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<Arrived, Failure>) + Send>;
+
 /// How it has come.
 #[derive(Debug, Clone)]
 pub(super) struct Came {
@@ -131,9 +134,11 @@ impl Exchange {
             }
             let waited = begun.elapsed();
             if let Some(then) = then.lock().take() {
-                exchange.pull(&fetch, block, move |exchange, outcome| {
+                // In a box: what is pulled may be pulled anew after one more wait, and so on.
+                let then: Then = Box::new(move |exchange, outcome| {
                     then(exchange, outcome.map_err(|failure| after_waiting(failure, waited)));
                 });
+                exchange.pull(&fetch, block, then);
             }
             Ok(())
         });
