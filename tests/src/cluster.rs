@@ -48,6 +48,20 @@ pub fn cluster(words: &[&str]) -> Output {
     cluster_with(words, b"")
 }
 
+/// Runs `xtask cluster` with these words, which only look, until it succeeds; gives its output. An API server may be slow for once.
+///
+/// # Panics
+/// Where it fails all the time; says what it said last.
+pub fn reads(words: &[&str]) -> String {
+    let mut told = String::new();
+    let read = within(PATIENCE, || {
+        let output = cluster(words);
+        told = String::from_utf8_lossy(&output.stderr).into_owned();
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    });
+    read.unwrap_or_else(|| panic!("xtask cluster {}: {told}", words.join(" ")))
+}
+
 /// Runs `xtask cluster` with these words and this input.
 ///
 /// # Panics
@@ -80,9 +94,23 @@ pub fn succeeds(words: &[&str]) -> String {
 /// # Panics
 /// Where it fails.
 pub fn succeeds_with(words: &[&str], input: &str) {
-    let output = cluster_with(words, input.as_bytes());
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "xtask cluster {}: {told}\n{input}", words.join(" "));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = cluster_with(words, input.as_bytes());
+        let told = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            return;
+        }
+        let again = is_for_a_moment(&told) && Instant::now() < deadline;
+        assert!(again, "xtask cluster {}: {told}\n{input}", words.join(" "));
+    }
+}
+
+/// Whether the API server refused something because it had no answer in time, of a webhook within its five seconds or of its own
+/// memory of a quota. Whoever makes pods tries again then.
+pub(crate) fn is_for_a_moment(refusal: &str) -> bool {
+    let is_late = refusal.contains("failed calling webhook") && refusal.contains("deadline exceeded");
+    is_late || refusal.contains("status unknown for quota")
 }
 
 /// Prints what a command says, for a person who looks at a test that has failed.
@@ -177,7 +205,8 @@ impl Namespace {
     /// # Panics
     /// Where it is not there.
     pub fn get(&self, object: &str) -> Value {
-        serde_json::from_str(&self.kubectl(&["get", object, "--output", "json"])).expect("JSON")
+        let words = ["kubectl", "--namespace", &self.name, "get", object, "--output", "json"];
+        serde_json::from_str(&reads(&words)).expect("JSON")
     }
 
     /// Waits for a condition of an object, such as `Ready` of `pod/a`; on failure says what the object is like.
@@ -185,6 +214,8 @@ impl Namespace {
     /// # Panics
     /// Where it does not come about.
     pub fn wait_for(&self, condition: &str, object: &str) {
+        // kubectl waits for no object that is not there.
+        eventually(&format!("{object} is there"), || self.try_kubectl(&["get", object, "--output=name"]));
         let timeout = format!("--timeout={}s", PATIENCE.as_secs());
         let wait = ["wait", &format!("--for=condition={condition}"), object, &timeout];
         if self.try_kubectl(&wait).is_none() {

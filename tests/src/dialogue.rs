@@ -15,6 +15,7 @@ pub(crate) const END: &str = "nobody listens any more";
 pub struct Dialogue {
     input: Option<Box<dyn Write + Send>>,
     answers: Receiver<String>,
+    patience: Duration,
 }
 
 impl Dialogue {
@@ -28,7 +29,12 @@ impl Dialogue {
                 }
             }
         });
-        Self { input: Some(Box::new(input)), answers }
+        Self { input: Some(Box::new(input)), answers, patience: PATIENCE }
+    }
+
+    /// With so much patience for each answer, for what is longer under way than a process of this machine.
+    pub(crate) fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Tells it something, and does not wait for the answer.
@@ -56,7 +62,7 @@ impl Dialogue {
     /// Where it says something else, or nothing.
     #[track_caller]
     pub fn expect(&mut self, word: &str) -> String {
-        self.expect_within(word, PATIENCE)
+        self.expect_within(word, self.patience)
     }
 
     /// As [`Dialogue::expect`], for what takes its time.
@@ -76,7 +82,7 @@ impl Dialogue {
     /// Where there is none.
     #[track_caller]
     pub fn answer(&mut self) -> String {
-        self.answer_within(PATIENCE)
+        self.answer_within(self.patience)
     }
 
     /// Its next answer, for what takes its time.

@@ -9,7 +9,9 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::chart::{self, injects};
-use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, show, succeeds};
+use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, reads, show, succeeds};
+use crate::http::metric;
+use crate::kubernetes::try_metrics;
 
 pub use crate::chart::{OPERATOR, SYSTEM};
 
@@ -73,25 +75,48 @@ impl Exchange {
 
     /// Its peers, as `kubectl get txp` has them.
     pub fn peers(&self) -> Vec<Value> {
-        items(&self.kubectl(&["get", "txp", "--output", "json"]))
+        items(&reads(&["kubectl", "--namespace", self.name(), "get", "txp", "--output", "json"]))
     }
 
-    /// Waits until there are so many peers, no more, and all are ready; gives them.
+    /// Waits until a peer is ready; its sidecar knows the others by then.
+    ///
+    /// # Panics
+    /// Where that does not come about.
+    pub fn await_peer(&self, name: &str) {
+        eventually(&format!("the peer {name} is ready"), || {
+            let peer = self.try_kubectl(&["get", &format!("txp/{name}"), "--output", "json"])?;
+            let peer = serde_json::from_str(&peer).expect("kubectl writes JSON");
+            condition(&peer, "Ready").is("True").then_some(())
+        });
+    }
+
+    /// Waits until there are so many peers, no more, all are ready, and the sidecar of each knows as many; gives them.
     ///
     /// # Panics
     /// Where that does not come about.
     pub fn await_peers(&self, count: usize) -> Vec<Value> {
-        eventually(&format!("{count} peers are ready"), || {
+        let peers = eventually(&format!("{count} peers are ready"), || {
             let listed = self.try_kubectl(&["get", "txp", "--output", "json"])?;
             let peers = items(&listed);
             let all = peers.len() == count && peers.iter().all(|peer| condition(peer, "Ready").is("True"));
             all.then_some(peers)
-        })
+        });
+        // Who is written down last is known to the others a moment later.
+        for name in peers.iter().filter_map(|peer| peer["metadata"]["name"].as_str()) {
+            eventually(&format!("{name} knows {count} peers"), || {
+                let listed =
+                    metric(&try_metrics(self.name(), name)?, "tensorlane_directory_listed_peers", &[]);
+                (listed >= count as f64).then_some(())
+            });
+        }
+        peers
     }
 
     /// The names of the pods with a label such as `app=x`, those that are being deleted left out.
     pub fn pods(&self, label: &str) -> Vec<Value> {
-        let mut pods = items(&self.kubectl(&["get", "pods", "--selector", label, "--output", "json"]));
+        let words =
+            ["kubectl", "--namespace", self.name(), "get", "pods", "--selector", label, "--output", "json"];
+        let mut pods = items(&reads(&words));
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }

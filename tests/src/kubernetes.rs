@@ -1,9 +1,11 @@
 //! What a suite asks of the cluster besides applying and waiting: what kubectl said to whoever made an object, Events, what
 //! a pod may do with its own token, the metrics of a pod, and what its containers take.
 
+use std::time::Instant;
+
 use serde_json::Value;
 
-use crate::cluster::{cluster, cluster_with, items, succeeds};
+use crate::cluster::{PATIENCE, cluster, cluster_with, is_for_a_moment, items, reads, succeeds};
 
 mod container;
 
@@ -57,13 +59,23 @@ pub fn kubectl_with(words: &[&str], input: &str) -> Told {
 
 /// Makes an object, and prints it.
 pub fn create(namespace: &str, manifest: &str) -> Told {
-    kubectl_with(&["--namespace", namespace, "create", "--output=json", "--filename=-"], manifest)
+    makes(&["--namespace", namespace, "create", "--output=json", "--filename=-"], manifest)
 }
 
 /// What would come of making an object: everything is asked that would be, and nothing is kept.
 pub fn try_create(namespace: &str, manifest: &str) -> Told {
     let words = ["--namespace", namespace, "create", "--dry-run=server", "--output=json", "--filename=-"];
-    kubectl_with(&words, manifest)
+    makes(&words, manifest)
+}
+
+/// Runs kubectl with this input, once more where an object was refused for want of an answer in time: it was not made then.
+fn makes(words: &[&str], manifest: &str) -> Told {
+    let mut told = kubectl_with(words, manifest);
+    let deadline = Instant::now() + PATIENCE;
+    while !told.done && is_for_a_moment(&told.err) && Instant::now() < deadline {
+        told = kubectl_with(words, manifest);
+    }
+    told
 }
 
 /// The Events of a namespace.
@@ -71,8 +83,7 @@ pub fn try_create(namespace: &str, manifest: &str) -> Told {
 /// # Panics
 /// Where they cannot be read.
 pub fn events(namespace: &str) -> Vec<Value> {
-    let said =
-        succeeds(&["kubectl", "--namespace", namespace, "get", "events.events.k8s.io", "--output=json"]);
+    let said = reads(&["kubectl", "--namespace", namespace, "get", "events.events.k8s.io", "--output=json"]);
     items(&said)
 }
 
@@ -121,8 +132,17 @@ pub fn kubectl_as(token: &str, words: &[&str], input: &str) -> Told {
 /// # Panics
 /// Where nobody answers there.
 pub fn metrics(namespace: &str, pod: &str) -> String {
-    let path = format!("/api/v1/namespaces/{namespace}/pods/{pod}:9420/proxy/metrics");
-    succeeds(&["kubectl", "get", "--raw", &path])
+    reads(&["kubectl", "get", "--raw", &metrics_of(namespace, pod)])
+}
+
+/// The same, where anybody answers there now.
+pub fn try_metrics(namespace: &str, pod: &str) -> Option<String> {
+    let output = cluster(&["kubectl", "get", "--raw", &metrics_of(namespace, pod)]);
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn metrics_of(namespace: &str, pod: &str) -> String {
+    format!("/api/v1/namespaces/{namespace}/pods/{pod}:9420/proxy/metrics")
 }
 
 /// The metrics of the API server itself.
@@ -130,7 +150,7 @@ pub fn metrics(namespace: &str, pod: &str) -> String {
 /// # Panics
 /// Where it is away.
 pub fn metrics_of_the_api_server() -> String {
-    succeeds(&["kubectl", "get", "--raw", "/metrics"])
+    reads(&["kubectl", "get", "--raw", "/metrics"])
 }
 
 /// The names of the pods that a selector of labels finds, those that are being deleted left out.
@@ -139,7 +159,7 @@ pub fn metrics_of_the_api_server() -> String {
 /// Where they cannot be listed.
 pub fn pods(namespace: &str, selector: &str) -> Vec<String> {
     let words = ["kubectl", "--namespace", namespace, "get", "pods", "--selector", selector, "--output=json"];
-    let pods = items(&succeeds(&words)).into_iter().map(|mut pod| pod["metadata"].take());
+    let pods = items(&reads(&words)).into_iter().map(|mut pod| pod["metadata"].take());
     let living = pods.filter(|about| about["deletionTimestamp"].is_null());
     living.filter_map(|about| about["name"].as_str().map(str::to_owned)).collect()
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::{cluster, eventually, succeeds};
+use crate::cluster::{cluster, eventually, reads, succeeds};
 
 /// Services of the cluster that are dead.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Drop for BadLink {
 /// # Panics
 /// Where the API server does not answer.
 pub fn heard_of(node: &str) -> String {
-    let lease = succeeds(&["kubectl", "--namespace=kube-node-lease", "get", "lease", node, "--output=json"]);
+    let lease = reads(&["kubectl", "--namespace=kube-node-lease", "get", "lease", node, "--output=json"]);
     let lease: Value = serde_json::from_str(&lease).expect("kubectl writes JSON");
     lease["spec"]["renewTime"].as_str().unwrap_or_default().to_owned()
 }

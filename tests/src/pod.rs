@@ -173,12 +173,18 @@ impl<'a> Pod<'a> {
         self.ask(&format!("put {name} {bytes} {seed}"), "put")
     }
 
-    /// The first process of one of its containers, `main` or `tensorlane`.
+    /// The first process of one of its containers, `main` or `tensorlane`. A workload answers before Kubernetes has written down which
+    /// container it is in.
     ///
     /// # Panics
     /// Where the container does not run.
     pub fn process(&self, container: &str) -> Orphan {
-        process_of(&container_status(&self.object(), container))
+        Orphan::adopt(self.first_process(container))
+    }
+
+    fn first_process(&self, container: &str) -> u32 {
+        let what = format!("{container} of {} runs", self.name);
+        eventually(&what, || first_process(&container_status(&self.object(), container)))
     }
 
     /// The names of what a directory of one of its containers holds, sorted.
@@ -186,7 +192,7 @@ impl<'a> Pod<'a> {
     /// # Panics
     /// Where the container does not run, or has no such directory.
     pub fn listed(&self, container: &str, directory: &str) -> Vec<String> {
-        let process = first_process(&container_status(&self.object(), container));
+        let process = self.first_process(container);
         let seen = format!("/proc/{process}/root{directory}");
         let entries =
             fs::read_dir(&seen).unwrap_or_else(|error| panic!("{directory} of {}: {error}", self.name));
@@ -238,22 +244,14 @@ pub fn container_status(pod: &Value, container: &str) -> Value {
     all.find(|one| one["name"] == container).cloned().unwrap_or_default()
 }
 
-/// The first process of a container, by what Kubernetes says of it. It is killed when this is dropped.
-///
-/// # Panics
-/// Where it does not run.
-pub fn process_of(status: &Value) -> Orphan {
-    Orphan::adopt(first_process(status))
-}
-
-fn first_process(status: &Value) -> u32 {
-    let id =
-        status["containerID"].as_str().and_then(|id| id.rsplit('/').next()).expect("a container that runs");
+/// The first process of a container, by what Kubernetes says of it; none where it does not run.
+pub fn first_process(status: &Value) -> Option<u32> {
+    let id = status["containerID"].as_str().and_then(|id| id.rsplit('/').next())?;
     let is_in_it =
         |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|groups| groups.contains(id));
     let entries = fs::read_dir("/proc").expect("processes").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(is_in_it).min().unwrap_or_else(|| panic!("no process of the container {id}"))
+    pids.filter(is_in_it).min()
 }
 
 /// A folder with two pipes, and who talks through them.
@@ -261,7 +259,7 @@ fn pipes() -> (TempDir, Dialogue) {
     let folder = tempfile::Builder::new().prefix("tensorlane-pod-").tempdir().expect("a directory");
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our own directory");
     let dialogue = Dialogue::new(pipe(&folder.path().join("in")), pipe(&folder.path().join("out")));
-    (folder, dialogue)
+    (folder, dialogue.patient(cluster::PATIENCE))
 }
 
 /// A named pipe that stays open while the test holds it, whoever else comes and goes.

@@ -266,6 +266,7 @@ fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
     scene.works();
     // Also to a sidecar that knows of nothing: it has not seen whose key it was first.
     let mut late = Pod::start(&exchange, "late", &PodOptions::on("node2").annotated("arena-size", "32Mi"));
+    exchange.await_peer("late");
     assert_eq!(late.ask(&format!("read 20 {}", scene.reference), "read"), "tcp");
     drop(late);
 

@@ -313,6 +313,13 @@ fn pods_under_a_limit_range_or_limited_as_a_whole_run_and_fill_their_arenas() {
     }]);
     let range = json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "all"}, "spec": {"limits": limits}});
     exchange.apply(&range);
+    // The API server remembers for half a minute that there was none.
+    let mut plain = asking("plain");
+    annotate(&mut plain, "inject", "disabled");
+    eventually("the range is known", || {
+        let made = try_create(exchange.name(), &plain.to_string()).object();
+        (made["spec"]["containers"][0]["resources"]["limits"]["memory"] == "48Mi").then_some(())
+    });
     let mut ranged = Pod::start(&exchange, "ranged", &PodOptions::on("node2"));
     let containers = ranged.object()["spec"]["containers"].clone();
     assert_eq!(containers[0]["resources"]["limits"]["memory"], "48Mi", "the default is the user's");

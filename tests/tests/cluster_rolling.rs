@@ -20,7 +20,7 @@ const REPLICAS: &str = "app.kubernetes.io/component=operator";
 const BATCH: usize = 40;
 
 /// How long before an authority signs the test lets the bundle hold it, in seconds. It is an hour in life.
-const RIPENS: u64 = 30;
+const RIPENS: u64 = 60;
 
 /// Pods that are made without a pause, for a try: the webhook is called for each, and nothing is kept.
 struct Stream {

@@ -260,7 +260,9 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
             // They start an API server of their own and render the chart, by programs that `cluster up` has built.
             let alone = tests(around.place, &["--test", "apiserver", "--test", "chart"])
                 .env(COMPONENTS, state.join("bin"))
-                .with(ALL_TESTS);
+                .with(ALL_TESTS)
+                // Beside each runs a cluster already.
+                .with(["--test-threads=1"]);
             steps.push(step(Counted::Tests, alone));
             steps.push(step(Counted::Cleanup, xtask(&["cluster", "down"])));
             Plan::Run(steps)

@@ -96,6 +96,8 @@ async fn terms(
         let work = fence.guard(work(client, args, bundle.clone(), metrics, &term));
         let lost = leads.wait_for(|leads| !leads);
         tokio::select! {
+            // Where both are so, that it stood still is why.
+            biased;
             done = work => if done.is_none() {
                 // Whose the lease is now is asked from the beginning.
                 ended = true;

@@ -65,6 +65,7 @@ fn pod(annotations: &Value) -> Value {
 
 /// The webhook's configuration is there, and nobody answers: that pod is refused, others never wait.
 async fn a_pod_that_asks_is_refused_while_nobody_injects(admin: &Client) {
+    policies_are_known(admin).await;
     let asking = pod(&json!({"tensorlane.dev/inject": "enabled"}));
     let refused = until("the webhook is called", || async { create(admin, &asking, true).await.err() }).await;
     assert!(refused.contains("pods.tensorlane.dev"), "{refused}");
@@ -102,9 +103,20 @@ async fn a_gpu_pod_is_refused_where_an_exchange_wants_it(admin: &Client) {
 }
 
 /// What is warned of is not refused; the expressions run without a mistake, or nobody would be warned of anything.
-async fn templates_are_only_warned_of(admin: &Client) {
+/// Waits for the last one that was made: an API server looks for new ones once a second, and takes all that there are.
+async fn policies_are_known(admin: &Client) {
+    until("policies are known", || async {
+        let told = warnings(admin, DEPLOYMENTS, &wrong_template()).await.ok()?;
+        told.concat().contains("without effect").then_some(())
+    })
+    .await;
+}
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/ml/deployments?dryRun=All";
+
+fn wrong_template() -> Value {
     let annotations = json!({"tensorlane.dev/arena-sise": "2Gi", "tensorlane.dev/arena-size": "2GB"});
-    let deployment = json!({
+    json!({
         "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": {"name": "d", "namespace": "ml", "annotations": {"tensorlane.dev/inject": "enabled"}},
         "spec": {
@@ -114,10 +126,13 @@ async fn templates_are_only_warned_of(admin: &Client) {
                 "spec": {"containers": [{"name": "main", "image": "example.org/main"}]},
             },
         },
-    });
+    })
+}
+
+async fn templates_are_only_warned_of(admin: &Client) {
+    let deployment = wrong_template();
     create(admin, &deployment, true).await.unwrap();
-    let path = "/apis/apps/v1/namespaces/ml/deployments?dryRun=All";
-    let text = warnings(admin, path, &deployment).await.unwrap().concat();
+    let text = warnings(admin, DEPLOYMENTS, &deployment).await.unwrap().concat();
     for part in [
         "stands on the object itself",
         "without effect: tensorlane.dev/arena-sise",

@@ -12,14 +12,14 @@ use tensorlane_sidecar::directory::{Directory, KubernetesDirectory, KubernetesSe
 use tensorlane_sidecar::metrics::Metrics;
 use tokio::sync::watch;
 
-use crate::objects::{api, apply, create, install_definitions, installed, make_namespace, until};
+use crate::objects::{api, apply, create, install_definitions, installed, let_do, make_namespace, until};
 use crate::permissions::requests;
 use crate::proxy::Proxy;
 use crate::running::{peer, token};
 use crate::server::Server;
 
-/// What is changed is forgotten after one to two times this. Nothing is answered from memory, which would know longer.
-const FORGETFUL: [&str; 2] = ["--etcd-compaction-interval=1s", "--watch-cache=false"];
+/// What is changed is forgotten after one to two times this, and not between a list and the watch that follows it. Nothing is answered from memory, which would know longer.
+const FORGETFUL: [&str; 2] = ["--etcd-compaction-interval=4s", "--watch-cache=false"];
 
 #[tokio::test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
@@ -79,6 +79,7 @@ async fn prepare(admin: &Client) {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:serviceaccounts:ml"}],
     });
     apply(admin, &binding).await.unwrap();
+    let_do(admin, "ml", ("tensorlane.dev", "tensorpeers", "list"), Some("ml")).await;
 }
 
 /// A peer that has said who it is.

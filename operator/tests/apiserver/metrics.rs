@@ -29,7 +29,7 @@ pub(crate) fn injections(port: u16, result: &str) -> u64 {
 
 /// After two pods have got their peers, of which one is ready.
 pub(crate) async fn the_leader_counts_what_it_does(port: u16) {
-    assert_eq!(value(port, "leader"), Some(1));
+    until("it leads", || async { (value(port, "leader") == Some(1)).then_some(()) }).await;
     for kind in ["exchange", "role_binding", "peer", "peer_status", "exchange_status", "webhooks"] {
         let done = value(port, &format!("reconciles_total{{kind=\"{kind}\",result=\"ok\"}}"));
         assert!(done > Some(0), "{kind}: {done:?}");

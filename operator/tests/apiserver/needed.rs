@@ -6,7 +6,7 @@ use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
 use crate::metrics::injections;
-use crate::objects::{api, apply, create, get, installed, make_namespace, until};
+use crate::objects::{api, apply, create, get, injects, installed, make_namespace, until};
 use crate::permissions::{Permission, UNSEEN, own, requests};
 use crate::running::{belongs_to, exchange, install, peer, pod};
 use crate::server::{ADMIN, Server, free_port};
@@ -20,7 +20,8 @@ async fn what_is_granted_and_never_seen_in_use_is_needed_all_the_same() {
     let token = install(&admin, &mut server, port, &[]).await;
     let around = Around { operator: server.client(&token), admin: &admin, server: &server };
     let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
-    until("the webhook answers", || async { create(&admin, &asking, false).await.ok() }).await;
+    injects(&admin, &asking).await;
+    create(&admin, &asking, false).await.unwrap();
     until("the peer is made", || async { get(&admin, &peer("p")).await }).await;
     belongs_to(&admin, &["default"]).await;
 

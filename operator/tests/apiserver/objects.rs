@@ -33,9 +33,53 @@ pub(crate) async fn apply(client: &Client, object: &Value) -> Result<DynamicObje
 /// Makes an object, for good or as a trial.
 pub(crate) async fn create(client: &Client, object: &Value, dry_run: bool) -> Result<DynamicObject, String> {
     let parameters = PostParams { dry_run, ..PostParams::default() };
-    let made =
-        api(client, object).create(&parameters, &serde_json::from_value(object.clone()).unwrap()).await;
-    made.map_err(|error| error.to_string())
+    let new = serde_json::from_value(object.clone()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let made = api(client, object).create(&parameters, &new).await.map_err(|error| error.to_string());
+        match made {
+            // Nothing was made; whoever makes pods tries again.
+            Err(refused) if is_late(&refused) && Instant::now() < deadline => {}
+            made => return made,
+        }
+    }
+}
+
+/// Whether a webhook did not answer within its five seconds.
+fn is_late(refused: &str) -> bool {
+    refused.contains("failed calling webhook") && refused.contains("deadline exceeded")
+}
+
+/// Waits until the webhook is called for such pods, and injects: until the API server knows of it, they are taken without a sidecar.
+pub(crate) async fn injects(client: &Client, asking: &Value) {
+    until("the webhook answers", || async {
+        let tried = create(client, asking, true).await.ok()?;
+        (tried.data["spec"]["initContainers"][0]["name"] == "tensorlane").then_some(())
+    })
+    .await;
+}
+
+/// Waits until the API server lets the accounts of a namespace do this, after a binding was made: group, resource and verb, there or
+/// everywhere. It is asked by an administrator, so that none of them is seen to have tried.
+pub(crate) async fn let_do(
+    admin: &Client,
+    accounts_of: &str,
+    (group, resource, verb): (&str, &str, &str),
+    namespace: Option<&str>,
+) {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "metadata": {},
+        "spec": {
+            "user": format!("system:serviceaccount:{accounts_of}:tensorlane-operator"),
+            "groups": ["system:serviceaccounts", format!("system:serviceaccounts:{accounts_of}")],
+            "resourceAttributes": {"group": group, "resource": resource, "verb": verb, "namespace": namespace},
+        },
+    });
+    until(&format!("accounts of {accounts_of} may {verb} {resource}"), || async {
+        let told = create(admin, &review, false).await.unwrap();
+        (told.data["status"]["allowed"] == true).then_some(())
+    })
+    .await;
 }
 
 /// Makes an object at this path; gives what is warned of, which the typed client does not show.
@@ -70,9 +114,12 @@ pub(crate) async fn make_namespace(client: &Client, name: &str, labels: &Value) 
     }
 }
 
+/// The longest that anything may take to be so.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Waits until something is so.
 pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut is_so: impl FnMut() -> F) -> T {
-    let deadline = Instant::now() + Duration::from_secs(120);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = is_so().await {
             return found;

@@ -17,9 +17,22 @@ const SYSTEM: &str = "tensorlane-system";
 /// The replica whose requests are told apart by its token, which is that of a pod.
 const SECOND: &str = "second";
 
+/// How often the machine may let the second one stand still.
+const TRIES: usize = 3;
+
 #[tokio::test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 async fn a_leader_that_stood_still_while_another_took_its_lease_writes_nothing_when_it_goes_on() {
+    for _ in 0..TRIES {
+        if the_second_leads_all_the_time().await {
+            return;
+        }
+    }
+    panic!("the machine lets the second one stand still in each of {TRIES} tries");
+}
+
+/// Whether it does. Where the machine lets it stand still, too, the first one rightly leads again, and nothing is proven.
+async fn the_second_leads_all_the_time() -> bool {
     let mut server = Server::start().await;
     let admin = server.admin();
     let (own, port) = prepare(&admin).await;
@@ -33,16 +46,20 @@ async fn a_leader_that_stood_still_while_another_took_its_lease_writes_nothing_w
     signal(first, "STOP");
     // Whoever leads has something to write for it; the first one will hear of it as soon as it goes on.
     made(&admin, "while-it-stands").await;
-    assert_eq!(leads(probes[1]), Some(true));
+    until("the second one leads", || async { leads(probes[1]).filter(|leads| *leads) }).await;
     let before = writes_of_the_first(&server).len();
 
     signal(first, "CONT");
     until("the first one knows that it leads no more", || async { leads(probes[0]).filter(|leads| !leads) })
         .await;
     made(&admin, "after-it-goes-on").await;
+    if server.log("second.log").contains("this replica stood still") {
+        return false;
+    }
     assert_eq!(writes_of_the_first(&server)[before..], [""; 0]);
     assert!(server.log("first.log").contains("this replica stood still"));
     assert_eq!(probes.map(leads), [Some(false), Some(true)]);
+    true
 }
 
 /// Makes an exchange, and waits until a leader has seen to it.

@@ -6,7 +6,9 @@ use kube::Client;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 
-use crate::objects::{api, apply, create, get, install_definitions, installed, make_namespace, until};
+use crate::objects::{
+    api, apply, create, get, injects, install_definitions, installed, let_do, make_namespace, until,
+};
 use crate::server::{Server, free_port};
 
 /// An address of the range of Services, which is also one of this machine.
@@ -21,7 +23,7 @@ async fn an_operator_with_its_own_permissions_injects_and_keeps_peers() {
     let port = free_port();
     let operator_token = install(&admin, &mut server, port, &[]).await;
     let asking = pod("p", &json!({"tensorlane.dev/inject": "enabled"}));
-    until("the webhook answers", || async { create(&admin, &asking, true).await.ok() }).await;
+    injects(&admin, &asking).await;
 
     crate::renewal::the_next_authority_is_added_and_the_one_before_stays(&admin).await;
     a_pod_is_injected_and_its_peer_is_kept(&admin, &asking).await;
@@ -78,6 +80,12 @@ pub(crate) async fn prepare(admin: &Client) -> (String, u16) {
         apply(admin, &object).await.unwrap_or_else(|error| panic!("{}: {error}", object["metadata"]["name"]));
     }
     make_namespace(admin, "ml", &json!({})).await;
+    for (what, namespace) in [
+        (("tensorlane.dev", "tensorexchanges", "list"), None),
+        (("coordination.k8s.io", "leases", "create"), Some("tensorlane-system")),
+    ] {
+        let_do(admin, "tensorlane-system", what, namespace).await;
+    }
     (token(admin, "tensorlane-system", "tensorlane-operator", None).await, port)
 }
 
@@ -197,11 +205,12 @@ async fn only_the_pod_itself_writes_its_status(server: &Server, admin: &Client) 
             .await
             .map_err(|e| e.to_string())
     };
+    // From then on it is the policy that refuses the others.
+    until("the role binding is seen", || async { write(&pod_of_p).await.ok() }).await;
     for (who, client) in [("another pod", &pod_of_q), ("no pod", &of_nobody)] {
         let refused = write(client).await.unwrap_err();
         assert!(refused.contains("only the pod that this TensorPeer belongs to"), "{who}: {refused}");
     }
-    until("the role binding is seen", || async { write(&pod_of_p).await.ok() }).await;
     api(&pod_of_p, &peer("p")).list(&Default::default()).await.unwrap();
     // The API server takes a time that nobody can read; everything below goes on with it in the list.
     let odd = json!({"status": {"conditions": [

@@ -189,6 +189,7 @@ impl Workload {
 
     fn fill(&mut self, bytes: u64, seed: u64) -> Result<String> {
         let options = PutOptions { deadline: Some(FULL_AFTER), ..PutOptions::new() };
+        self.late = 0;
         for seed in seed.. {
             match put_pattern(&self.client, seed, bytes, &options) {
                 Ok(stored) => {

@@ -80,7 +80,11 @@ fn remove_namespace(name: &str, layout: &Layout) -> Result<(), Failure> {
         }
         left.is_empty()
     })?;
-    told("ip", ["netns", "delete", name]).map(drop)
+    match told("ip", ["netns", "delete", name]) {
+        // Another `down`, which was killed, had one under way.
+        Err(_) if !path.exists() => Ok(()),
+        told => told.map(drop),
+    }
 }
 
 /// Nothing may be mounted below: what is mounted there is not ours to delete.
