@@ -74,6 +74,27 @@ fn who_turns_quic_off_does_not_offer_it_to_one_that_prefers_it() {
 }
 
 #[test]
+fn what_would_come_in_the_clear_is_told_before_it_does() {
+    let peers = Peers::start(3, |host, options| {
+        options.set("encryption", ["none", "none", "required"][host]).set("transports", "tcp")
+    });
+    let sockets = peers.sidecars[0].sockets();
+    until("of the pair that lets it, and of no other", || {
+        let told = watching::says(&sockets, &["routes"]);
+        let ends = |peer: &str, how: &str| {
+            let row = told.lines().find(|row| row.starts_with(peer)).unwrap_or_default();
+            row.split_whitespace().nth(4) == Some(how)
+        };
+        ends("b ", "taken:plain") && ends("c ", "taken")
+    });
+    let rows = json(&watching::says(&sockets, &["routes", "-o", "json"]));
+    let of_b = rows.as_array().unwrap().iter().find(|row| row["peer"] == "b").unwrap();
+    let plain = of_b["candidates"].as_array().unwrap().iter().filter(|one| one["plain"] == true);
+    assert_eq!(plain.map(|one| &one["transport"]).collect::<Vec<_>>(), ["tcp"]);
+    peers.assert_all_free();
+}
+
+#[test]
 fn what_was_measured_stands_beside_the_transport_that_brought_it() {
     let (_dirs, peers) = three();
     {

@@ -1054,6 +1054,9 @@ pub struct Candidate {
     /// Bytes a second that it was measured to bring; 0 where it was not measured.
     #[prost(double, tag = "4")]
     pub goodput: f64,
+    /// Whether bytes of large tensors would come in the clear, on lanes that both ends let be plain.
+    #[prost(bool, tag = "5")]
+    pub plain: bool,
 }
 /// The peers.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -81,7 +81,7 @@ impl Exchange {
             last_error: peer.last_error,
             route: Some(shown(&route)),
             node: peer.node.unwrap_or_default(),
-            candidates: shown_candidates(&candidates),
+            candidates: shown_candidates(&candidates, peer.plain_lanes),
         }
     }
 

@@ -114,7 +114,9 @@ impl Peers {
             None if state.last_error.is_empty() => PeerState::Idle,
             None => PeerState::Unreachable,
         };
+        let lanes = state.link.as_ref().and_then(|link| link.ways.lanes());
         PeerView {
+            plain_lanes: lanes.is_some_and(super::transport::lanes::Lanes::is_plain),
             name: peer.name.clone(),
             state: standing,
             incarnation: state.incarnation,

@@ -78,7 +78,9 @@ fn json(peers: &[PeerStatus], speeds: Speeds) -> Value {
         let refusals = with(REFUSED).map(|one| json!({ "transport": word(one.transport), "why": one.why }));
         let every = all.iter().map(|one| {
             let why = Some(&one.why).filter(|why| !why.is_empty());
-            let mut value = json!({ "transport": word(one.transport), "standing": one.standing, "why": why });
+            let (transport, standing) = (word(one.transport), &one.standing);
+            let mut value =
+                json!({ "transport": transport, "standing": standing, "why": why, "plain": one.plain });
             if speeds == Speeds::Shown {
                 output::merge(&mut value, json!({ "bytes_per_second": goodput(one) }));
             }
@@ -122,13 +124,14 @@ fn taken(peer: &PeerStatus) -> &'static str {
     if NOT_REACHED.contains(&peer.state.as_str()) { "if_reached" } else { TAKEN }
 }
 
-/// `taken`, `other_node`, `fits:slower (1.20 GB/s)`
+/// `taken`, `other_node`, `fits:slower (1.20 GB/s)`, `taken:plain`
 fn cell(one: &v1::Candidate, taken: &str, speeds: Speeds) -> String {
     let stands = match one.standing.as_str() {
         TAKEN => taken.to_owned(),
         FITS => format!("{FITS}:{}", one.why),
         _ => one.why.clone(),
     };
+    let stands = if one.plain { stands + ":plain" } else { stands };
     match goodput(one).filter(|_| speeds == Speeds::Shown) {
         Some(rate) => format!("{stands} ({})", output::rate(rate as u64, Duration::from_secs(1))),
         None => stands,
@@ -155,7 +158,7 @@ mod tests {
 
     fn candidate(transport: Transport, standing: &str, why: &str, goodput: f64) -> v1::Candidate {
         let (standing, why) = (standing.into(), why.into());
-        v1::Candidate { transport: number(transport), standing, why, goodput }
+        v1::Candidate { transport: number(transport), standing, why, goodput, plain: false }
     }
 
     fn measured() -> PeerStatus {
@@ -178,7 +181,7 @@ mod tests {
         assert_eq!(told[0]["transport"], json!("tcp"));
         assert_eq!(told[0]["refusals"].as_array().map(Vec::len), Some(2), "what fits is not refused");
         let quic = json!({
-            "transport": "quic", "standing": "fits", "why": "slower", "bytes_per_second": 1.2e9
+            "transport": "quic", "standing": "fits", "why": "slower", "plain": false, "bytes_per_second": 1.2e9
         });
         assert_eq!(told[0]["candidates"][3], quic);
         assert_eq!(told[0]["candidates"][2]["why"], Value::Null);
@@ -191,6 +194,14 @@ mod tests {
         let (table, told) = (|peer| row(peer, Speeds::LeftOut), |peer| json(&[peer], Speeds::LeftOut));
         assert_eq!(table(&measured()), table(&later));
         assert_eq!(told(measured()), told(later));
+    }
+
+    #[test]
+    fn what_would_come_in_the_clear_is_told_before_it_does() {
+        let mut plain = measured();
+        plain.candidates[2].plain = true;
+        assert_eq!(row(&plain, Speeds::Shown)[4], "taken:plain (3.40 GB/s)");
+        assert_eq!(json(&[plain], Speeds::Shown)[0]["candidates"][2]["plain"], json!(true));
     }
 
     #[test]
