@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::cluster::cluster;
+use crate::cluster::{PATIENCE, cluster, within};
 
 /// How a command ended, and what it said.
 #[derive(Debug, Clone)]
@@ -23,6 +23,18 @@ impl Answer {
     /// Whether it ended with this exit code and said all of this.
     pub fn is(&self, code: i32, parts: &[&str]) -> bool {
         self.code == Some(code) && parts.iter().all(|part| self.text.contains(part))
+    }
+
+    /// The first of many answers that is so, or else the last one, which the caller then looks at.
+    pub fn first(is_so: impl Fn(&Answer) -> bool, ask: impl Fn() -> Answer) -> Answer {
+        let mut last = ask();
+        within(PATIENCE, || {
+            if !is_so(&last) {
+                last = ask();
+            }
+            is_so(&last).then_some(())
+        });
+        last
     }
 
     /// That it did.

@@ -68,7 +68,7 @@ pub fn try_create(namespace: &str, manifest: &str) -> Told {
     makes(&words, manifest)
 }
 
-/// Runs kubectl with this input, once more where an object was refused for want of an answer in time: it was not made then.
+/// Runs kubectl with this input, again where an object was refused for want of an answer in time: it was not made then.
 fn makes(words: &[&str], manifest: &str) -> Told {
     let mut told = kubectl_with(words, manifest);
     let deadline = Instant::now() + PATIENCE;

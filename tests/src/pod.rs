@@ -207,8 +207,9 @@ impl<'a> Pod<'a> {
     /// # Panics
     /// Where none comes.
     pub fn kill_sidecar(&self) {
+        let sidecar = self.process(SIDECAR);
         let dead = container_status(&self.object(), SIDECAR)["containerID"].clone();
-        self.process(SIDECAR).kill();
+        sidecar.kill();
         eventually("there is another sidecar", || {
             let now = container_status(&self.object(), SIDECAR);
             (now["containerID"] != dead && now["ready"] == true).then_some(())

@@ -2,7 +2,7 @@
 //! `cluster_outages`. Needs `cargo xtask cluster up`, the images on the nodes, and the program `kubectl-tensorlane`.
 
 use serde_json::{Value, json};
-use tensorlane_tests::asked::{kubectl_tensorlane, tensorlane_in};
+use tensorlane_tests::asked::{Answer, kubectl_tensorlane, tensorlane_in};
 use tensorlane_tests::cluster::{NODES, eventually, image};
 use tensorlane_tests::installed::Exchange;
 use tensorlane_tests::kubernetes::{create, event};
@@ -25,11 +25,9 @@ fn a_cluster_in_order_is_told_so_and_who_is_there_and_which_way_bytes_go() {
         "pods may find their peers",
         "all 2 are ready",
     ];
-    eventually("nothing is wrong", || asks(&["check"]).is(0, &in_order).then_some(()));
-    let told = eventually("nor for programs", || {
-        let told = asks(&["check", "--output=json"]).json();
-        (told["problems"] == 0 && told["unknown"] == 0).then_some(told)
-    });
+    Answer::first(|answer| answer.is(0, &in_order), || asks(&["check"])).says(0, &in_order);
+    let told = Answer::first(|answer| answer.is(0, &[]), || asks(&["check", "--output=json"])).json();
+    assert_eq!((&told["problems"], &told["unknown"]), (&json!(0), &json!(0)), "{told:#}");
     let found = told["findings"].as_array().unwrap();
     assert!(found.iter().all(|one| one["level"] == "ok"), "{told:#}");
 
@@ -59,9 +57,8 @@ fn a_cluster_in_order_is_told_so_and_who_is_there_and_which_way_bytes_go() {
             "none refused",
             "1 by tcp, not shm: ",
         ];
-        eventually("the other one is connected", || {
-            tensorlane_in(exchange.name(), node, &["check"]).is(0, &connected).then_some(())
-        });
+        let check = || tensorlane_in(exchange.name(), node, &["check"]);
+        Answer::first(|answer| answer.is(0, &connected), check).says(0, &connected);
     }
 }
 

@@ -86,7 +86,9 @@ fn two_pods_of_a_node_map_the_same_pages_and_one_of_another_node_gets_bytes() {
     eventually("what is elsewhere comes to the node once", || {
         let far = other.ask(&format!("store {MIB} 2"), "stored");
         owner.tell(&format!("acquire {far}"));
-        (owner.answer() == "acquired 1" && reads_by_shm(&mut same, &far)).then_some(())
+        let came_once = owner.answer() == "acquired 1" && reads_by_shm(&mut same, &far);
+        other.ask("drop", "dropped 1");
+        came_once.then_some(())
     });
     let copies = |pod: &str| {
         metric(&metrics(exchange.name(), pod), "tensorlane_transfer_neighbour_tensors_total", &[]) as u64
@@ -183,7 +185,11 @@ fn three_pods(exchange: &Exchange) -> [Pod<'_>; 3] {
 /// A tensor that one has stored, if the other has mapped it at once: where the machine stood still the two may have to meet again.
 fn shared(owner: &mut Pod<'_>, other: &mut Pod<'_>, bytes: u64) -> Option<String> {
     let reference = owner.ask(&format!("store {bytes} 1"), "stored");
-    reads_by_shm(other, &reference).then_some(reference)
+    if reads_by_shm(other, &reference) {
+        return Some(reference);
+    }
+    owner.ask("drop", "dropped 1");
+    None
 }
 
 fn reads_by_shm(pod: &mut Pod<'_>, reference: &str) -> bool {

@@ -102,7 +102,6 @@ async fn a_gpu_pod_is_refused_where_an_exchange_wants_it(admin: &Client) {
     create(admin, &gpu, true).await.unwrap();
 }
 
-/// What is warned of is not refused; the expressions run without a mistake, or nobody would be warned of anything.
 /// Waits for the last one that was made: an API server looks for new ones once a second, and takes all that there are.
 async fn policies_are_known(admin: &Client) {
     until("policies are known", || async {
@@ -129,6 +128,7 @@ fn wrong_template() -> Value {
     })
 }
 
+/// What is warned of is not refused; the expressions run without a mistake, or nobody would be warned of anything.
 async fn templates_are_only_warned_of(admin: &Client) {
     let deployment = wrong_template();
     create(admin, &deployment, true).await.unwrap();

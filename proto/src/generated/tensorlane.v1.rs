@@ -1054,9 +1054,10 @@ pub struct Candidate {
     /// Bytes a second that it was measured to bring; 0 where it was not measured.
     #[prost(double, tag = "4")]
     pub goodput: f64,
-    /// Whether bytes of large tensors would come in the clear, on lanes that both ends let be plain.
-    #[prost(bool, tag = "5")]
-    pub plain: bool,
+    /// Whether bytes of large tensors would come in the clear, on lanes that both ends let be plain; absent where that is not known,
+    /// as before the two have connected.
+    #[prost(bool, optional, tag = "5")]
+    pub plain: ::core::option::Option<bool>,
 }
 /// The peers.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -8,8 +8,8 @@ use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::negotiate::{
-    Candidate, Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Standing, Transport,
-    TransportSet, What, Why,
+    Candidate, Encryption, NoRoute, Offer, Policy, Refusal, Require, Route, SPOKEN, Transport, TransportSet,
+    What, Why,
 };
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::{Selection, SelectionKind};
@@ -247,16 +247,14 @@ fn selected_bytes(reference: &Reference, selection: &Selection) -> u64 {
     layout.and_then(|layout| selection.resolve(&layout).ok()).map_or(all, |resolved| resolved.bytes())
 }
 
-/// `plain_lanes`: what TCP brings of large tensors comes in the clear.
-pub(super) fn shown_candidates(all: &[Candidate], plain_lanes: bool) -> Vec<v1::Candidate> {
+/// `plain_lanes`: what TCP brings of large tensors comes in the clear, where that is known.
+pub(super) fn shown_candidates(all: &[Candidate], plain_lanes: Option<bool>) -> Vec<v1::Candidate> {
     let one = |one: &Candidate| v1::Candidate {
         transport: v1::Transport::from(one.transport).into(),
         standing: one.standing.as_str().to_owned(),
         why: one.standing.why().to_owned(),
         goodput: one.goodput.unwrap_or_default(),
-        plain: plain_lanes
-            && one.transport == Transport::Tcp
-            && !matches!(one.standing, Standing::Refused(_)),
+        plain: if one.transport == Transport::Tcp { plain_lanes } else { Some(false) },
     };
     all.iter().map(one).collect()
 }

@@ -118,9 +118,10 @@ impl Exchange {
                 then(&after, Err(failure));
             }
         };
+        // The worker may be waited for, too: others that wait for room have it.
+        let begun = Instant::now();
         self.on_worker(Box::new(failed), move |exchange| {
             let Terms { deadline, caller, .. } = &*fetch.terms;
-            let begun = Instant::now();
             let wish = Wish {
                 writer: None,
                 purpose: Purpose::Pull,

@@ -1,51 +1,59 @@
-//! Connections to the gRPC sockets, which whoever has the socket may open: how many there are. Knows no HTTP/2, only whether
-//! anything was ever said.
+//! Connections to the gRPC sockets, which whoever has the socket may open: how many there are. Knows of HTTP/2 only how many bytes
+//! it begins with.
 //!
 //! ```text
-//!   accepted --> silent --first byte--> heard --> closed by either end
+//!   accepted --> silent --preface--> heard --> closed by either end
 //!                   '-- there is no room, and it is the oldest of these: shown out, it reads the end of the connection
 //! ```
 //!
 //! Whoever means well speaks at once, so those who do not make room first. Where all have spoken the new one is turned away: a
-//! call that is under way is not cut for another one.
+//! call that is under way is not cut for another one. Whoever has spoken and dies is found by the keep-alive of HTTP/2.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
+use crate::metrics::Metrics;
+use crate::metrics::label::GrpcCut;
+
 /// Connections beside one for each session: calls without a session, probes, and whoever has just come. Each takes a descriptor and a
 /// few KiB while nothing is asked.
 const BESIDE_SESSIONS: usize = 64;
 
+/// What a client of HTTP/2 begins with (RFC 9113, 3.4). Until it is there no keep-alive looks after the connection.
+const PREFACE_BYTES: usize = 24;
+
+/// How long nobody is warned again that connections are turned away. They are counted all the same.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
 /// All that are open, of both listeners.
-#[derive(Debug)]
 pub(super) struct Guests {
     most: usize,
     open: Mutex<Open>,
+    metrics: Arc<Metrics>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Open {
     /// By the order in which they came.
-    seats: BTreeMap<u64, Arc<Seat>>,
+    seats: BTreeMap<u64, Standing>,
+    /// Those of them that are silent.
+    silent: BTreeSet<u64>,
+    /// How many of them go.
+    leaving: usize,
     next: u64,
-    /// One was turned away since there was room last, and this was told.
-    told: bool,
+    warned: Option<Instant>,
 }
 
-/// The place of one connection.
-#[derive(Debug)]
-struct Seat(Mutex<Standing>);
-
-#[derive(Debug)]
 enum Standing {
-    /// It has said nothing; who is to be woken when it has to go.
+    /// It has not said enough to be one of HTTP/2; who is to be woken when it has to go.
     Silent(Option<Waker>),
     Heard,
     /// It was silent, and goes.
@@ -53,93 +61,104 @@ enum Standing {
 }
 
 /// A connection that has a place among them until it is dropped.
-#[derive(Debug)]
 pub(super) struct Guest<S> {
     io: S,
-    seat: Arc<Seat>,
     id: u64,
     guests: Arc<Guests>,
-    /// Spares the look at the seat.
-    heard: bool,
+    /// Bytes that it has said, up to its preface and what came with it.
+    said: usize,
 }
 
 // === impl Guests ===
 
 impl Guests {
     /// For so many sessions.
-    pub(super) fn new(sessions_max: usize) -> Arc<Self> {
-        let most = sessions_max.saturating_add(BESIDE_SESSIONS);
-        Arc::new(Self { most, open: Mutex::default() })
+    pub(super) fn for_sessions(sessions_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
+        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), metrics)
+    }
+
+    fn new(most: usize, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { most, open: Mutex::default(), metrics })
     }
 
     /// Lets a connection in; none where there is no room for it, upon which it is closed.
     pub(super) fn admit<S>(self: &Arc<Self>, io: S) -> Option<Guest<S>> {
         let mut open = self.open.lock();
-        // Those who go are there until they have read that they do.
-        if open.seats.len() >= self.most.saturating_mul(2) || !open.make_room(self.most) {
-            if !std::mem::replace(&mut open.told, true) {
-                let most = self.most;
-                tracing::warn!(most, "no more gRPC connections are taken: limits.sessions and 64 are open");
-            }
+        // Those who go are there until they have read that they do, and have their bound, too.
+        let is_crowded = open.seats.len() >= self.most.saturating_mul(2);
+        let is_room = open.seats.len() - open.leaving < self.most;
+        let shown_out = if is_room { None } else { open.silent.first().copied() };
+        if is_crowded || (!is_room && shown_out.is_none()) {
+            self.turn_away(&mut open);
             return None;
         }
-        open.told = false;
+        let waker = shown_out.and_then(|id| open.show_out(id));
         open.next += 1;
-        let (id, seat) = (open.next, Arc::new(Seat(Mutex::new(Standing::Silent(None)))));
-        open.seats.insert(id, Arc::clone(&seat));
-        Some(Guest { io, seat, id, guests: Arc::clone(self), heard: false })
+        let id = open.next;
+        open.seats.insert(id, Standing::Silent(None));
+        open.silent.insert(id);
+        drop(open);
+        if shown_out.is_some() {
+            self.metrics.sessions.cut_connections.at((GrpcCut::Silent,)).inc();
+        }
+        waker.into_iter().for_each(Waker::wake);
+        Some(Guest { io, id, guests: Arc::clone(self), said: 0 })
+    }
+
+    /// Shows all out that have said nothing: nobody waits for them at the end.
+    pub(super) fn show_out_silent(&self) {
+        let mut open = self.open.lock();
+        let silent: Vec<u64> = open.silent.iter().copied().collect();
+        let wakers: Vec<Waker> = silent.into_iter().filter_map(|id| open.show_out(id)).collect();
+        drop(open);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    fn turn_away(&self, open: &mut Open) {
+        self.metrics.sessions.cut_connections.at((GrpcCut::Crowded,)).inc();
+        if open.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
+            return;
+        }
+        open.warned = Some(Instant::now());
+        tracing::warn!(
+            open = open.seats.len(),
+            "a gRPC connection is turned away: as many as limits.sessions and 64 are open. Let clients share connections, or raise it"
+        );
+    }
+
+    /// Whether a silent one goes; else `waker` is woken when it has to.
+    fn goes_or_wakes(&self, id: u64, waker: &Waker) -> bool {
+        match self.open.lock().seats.get_mut(&id) {
+            Some(Standing::Silent(waiting)) => {
+                *waiting = Some(waker.clone());
+                false
+            }
+            Some(Standing::Heard) => false,
+            Some(Standing::ShownOut) | None => true,
+        }
+    }
+
+    /// It has said enough. Whether it may stay.
+    fn hear(&self, id: u64) -> bool {
+        let mut open = self.open.lock();
+        let Some(standing @ Standing::Silent(_)) = open.seats.get_mut(&id) else { return false };
+        *standing = Standing::Heard;
+        open.silent.remove(&id);
+        true
     }
 }
 
 // === impl Open ===
 
 impl Open {
-    /// Whether fewer than `most` stay, now that the oldest silent one has been shown out where there were as many.
-    fn make_room(&self, most: usize) -> bool {
-        let stays = self.seats.values().filter(|seat| !seat.goes()).count();
-        stays < most || self.seats.values().any(|seat| seat.show_out())
-    }
-}
-
-// === impl Seat ===
-
-impl Seat {
-    fn goes(&self) -> bool {
-        matches!(*self.0.lock(), Standing::ShownOut)
-    }
-
-    /// Whether it was silent, so that it goes now.
-    fn show_out(&self) -> bool {
-        let mut standing = self.0.lock();
-        let Standing::Silent(waker) = &mut *standing else { return false };
-        let waker = waker.take();
-        *standing = Standing::ShownOut;
-        drop(standing);
-        if let Some(waker) = waker {
-            waker.wake();
+    /// A silent one has to go; who is to be told.
+    fn show_out(&mut self, id: u64) -> Option<Waker> {
+        let standing = self.seats.get_mut(&id).filter(|_| self.silent.remove(&id))?;
+        self.leaving += 1;
+        match std::mem::replace(standing, Standing::ShownOut) {
+            Standing::Silent(waker) => waker,
+            Standing::Heard | Standing::ShownOut => None,
         }
-        true
-    }
-
-    /// Whether it goes; else `waker` is woken when it has to.
-    fn goes_or_wakes(&self, waker: &Waker) -> bool {
-        let mut standing = self.0.lock();
-        match &mut *standing {
-            Standing::Silent(waiting) => *waiting = Some(waker.clone()),
-            Standing::Heard => {}
-            Standing::ShownOut => return true,
-        }
-        false
-    }
-
-    /// It has said something. Whether it may stay.
-    fn hear(&self) -> bool {
-        let mut standing = self.0.lock();
-        if matches!(*standing, Standing::ShownOut) {
-            return false;
-        }
-        *standing = Standing::Heard;
-        true
     }
 }
 
@@ -147,7 +166,12 @@ impl Seat {
 
 impl<S> Drop for Guest<S> {
     fn drop(&mut self) {
-        self.guests.open.lock().seats.remove(&self.id);
+        let mut open = self.guests.open.lock();
+        match open.seats.remove(&self.id) {
+            Some(Standing::Silent(_)) => drop(open.silent.remove(&self.id)),
+            Some(Standing::ShownOut) => open.leaving -= 1,
+            Some(Standing::Heard) | None => {}
+        }
     }
 }
 
@@ -165,21 +189,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.heard {
+        if self.said >= PREFACE_BYTES {
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
-        if self.seat.goes_or_wakes(cx.waker()) {
+        if self.guests.goes_or_wakes(self.id, cx.waker()) {
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.heard = self.seat.hear();
-            if !self.heard {
-                // Too late by a moment: as if it had not been read.
-                buf.set_filled(before);
-                return Poll::Ready(Ok(()));
-            }
+        self.said += buf.filled().len() - before;
+        if self.said >= PREFACE_BYTES && !self.guests.hear(self.id) {
+            // Too late by a moment: as if it had not been read.
+            buf.set_filled(before);
+            return Poll::Ready(Ok(()));
         }
         read
     }
@@ -217,8 +239,14 @@ mod tests {
 
     use super::*;
 
+    const PREFACE: &[u8; PREFACE_BYTES] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
     fn guests(most: usize) -> Arc<Guests> {
-        Arc::new(Guests { most, open: Mutex::default() })
+        Guests::new(most, Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()))
+    }
+
+    fn cut(guests: &Guests, reason: GrpcCut) -> u64 {
+        guests.metrics.sessions.cut_connections.at((reason,)).get()
     }
 
     /// A connection, and its other end.
@@ -228,8 +256,10 @@ mod tests {
     }
 
     async fn says_something((guest, there): &mut (Guest<DuplexStream>, DuplexStream)) {
-        there.write_all(b"x").await.unwrap();
-        assert_eq!(guest.read_u8().await.unwrap(), b'x');
+        there.write_all(PREFACE).await.unwrap();
+        let mut heard = [0; PREFACE_BYTES];
+        guest.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, PREFACE);
     }
 
     #[tokio::test]
@@ -246,6 +276,27 @@ mod tests {
         for stays in [&mut heard, &mut other, &mut new] {
             says_something(stays).await;
         }
+        assert_eq!((cut(&guests, GrpcCut::Silent), cut(&guests, GrpcCut::Crowded)), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn who_begins_to_speak_and_does_not_end_is_silent() {
+        let guests = guests(1);
+        let (mut guest, mut there) = one(&guests).unwrap();
+        there.write_all(&PREFACE[..PREFACE_BYTES - 1]).await.unwrap();
+        assert_eq!(guest.read(&mut [0; 64]).await.unwrap(), PREFACE_BYTES - 1);
+        let _new = one(&guests).unwrap();
+        assert_eq!(guest.read(&mut [0; 8]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn at_the_end_nobody_waits_for_those_who_say_nothing() {
+        let guests = guests(2);
+        let [mut heard, mut silent] = [(); 2].map(|()| one(&guests).unwrap());
+        says_something(&mut heard).await;
+        guests.show_out_silent();
+        assert_eq!(silent.0.read(&mut [0; 8]).await.unwrap(), 0);
+        says_something(&mut heard).await;
     }
 
     #[tokio::test]
@@ -256,6 +307,7 @@ mod tests {
             says_something(guest).await;
         }
         assert!(one(&guests).is_none() && one(&guests).is_none());
+        assert_eq!((cut(&guests, GrpcCut::Silent), cut(&guests, GrpcCut::Crowded)), (0, 2));
         let [_stays, goes] = both;
         drop(goes);
         assert!(one(&guests).is_some());
@@ -265,7 +317,7 @@ mod tests {
     async fn what_comes_after_it_was_shown_out_is_not_read() {
         let guests = guests(1);
         let (mut guest, mut there) = one(&guests).unwrap();
-        there.write_all(b"late").await.unwrap();
+        there.write_all(PREFACE).await.unwrap();
         let _new = one(&guests).unwrap();
         assert_eq!(guest.read(&mut [0; 8]).await.unwrap(), 0);
     }

@@ -129,11 +129,11 @@ impl GrpcServer {
         let sessions =
             Sessions::new(settings.sessions_max, settings.grace, Arc::clone(&exchange), Arc::clone(&metrics));
         let closed = Cancelled::of(exchange.gate().ending());
-        let service = Service::new(exchange, metrics, sessions);
+        let service = Service::new(exchange, Arc::clone(&metrics), sessions);
         let (mut health, router) = router(service.clone()).await?;
         let (stopping, stopped) = watch::channel(false);
-        let guests = Guests::new(settings.sessions_max);
-        let mut serving = pin!(both(router, unix, tcp, guests, stopped));
+        let guests = Guests::for_sessions(settings.sessions_max, Arc::clone(&metrics));
+        let mut serving = pin!(both(router, unix, tcp, Arc::clone(&guests), stopped));
         let unhealthy = async {
             closed.wait().await;
             tell(&health, ServingStatus::NotServing).await;
@@ -156,6 +156,7 @@ impl GrpcServer {
             return served;
         }
         stopping.send_replace(true);
+        guests.show_out_silent();
         tokio::time::timeout(STOP_GRACE, serving).await.unwrap_or_else(|_| {
             tracing::warn!("some gRPC calls did not end in time; they are cut");
             Ok(())

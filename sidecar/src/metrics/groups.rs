@@ -10,8 +10,8 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
-    HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PeerCut, PeerState,
-    QuicCall, SessionCut, Verb, Wait, Way,
+    GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PeerCut,
+    PeerState, QuicCall, SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -78,6 +78,8 @@ pub struct Sessions {
     pub rejected_frames: Counters<(FrameFault,)>,
     /// Sessions closed because their client did not do its part.
     pub cut: Counters<(SessionCut,)>,
+    /// gRPC connections for which there was no room.
+    pub cut_connections: Counters<(GrpcCut,)>,
     /// Bytes of answers that wait to be read.
     pub unread: IntGauge,
 }
@@ -355,6 +357,11 @@ impl Sessions {
                 "session_cut_sessions_total",
                 &["reason"],
                 "Sessions on the socket closed because their client did not do its part. Not counted: those cut for a bad frame.",
+            )?,
+            cut_connections: make.all_counters(
+                "session_cut_connections_total",
+                &["reason"],
+                "gRPC connections closed for want of room. Not counted: those that end by themselves.",
             )?,
             unread: make.gauge(
                 "sidecar_unread_bytes",

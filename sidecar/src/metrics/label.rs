@@ -200,6 +200,14 @@ labels! {
         Stranger = "stranger",
     }
 
+    /// Why a gRPC connection was closed.
+    GrpcCut {
+        /// It had said nothing when there was no room for one more, and was the oldest of these.
+        Silent = "silent",
+        /// It was one too many.
+        Crowded = "crowded",
+    }
+
     /// Why a connection of a peer was closed that had been up.
     PeerCut {
         /// More waited for it than one peer may have, or it asked for more than it may.

@@ -95,6 +95,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<PeerState>(&mut words);
     of::<PeerCut>(&mut words);
     of::<SessionCut>(&mut words);
+    of::<GrpcCut>(&mut words);
     of::<AuthRefusal>(&mut words);
     of::<LeftOut>(&mut words);
     of::<LaneEnd>(&mut words);

@@ -418,6 +418,6 @@ pub struct PeerView {
     pub bytes_out: u64,
     /// Why it was lost or could not be reached; empty when all is well.
     pub last_error: String,
-    /// Whether the connection's lanes are plain, as both ends let them be.
-    pub plain_lanes: bool,
+    /// Whether the connection's lanes are plain, as both ends let them be; none where there is no connection.
+    pub plain_lanes: Option<bool>,
 }

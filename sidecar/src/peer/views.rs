@@ -114,9 +114,9 @@ impl Peers {
             None if state.last_error.is_empty() => PeerState::Idle,
             None => PeerState::Unreachable,
         };
-        let lanes = state.link.as_ref().and_then(|link| link.ways.lanes());
+        let is_plain = super::transport::lanes::Lanes::is_plain;
         PeerView {
-            plain_lanes: lanes.is_some_and(super::transport::lanes::Lanes::is_plain),
+            plain_lanes: state.link.as_ref().map(|link| link.ways.lanes().is_some_and(is_plain)),
             name: peer.name.clone(),
             state: standing,
             incarnation: state.incarnation,

@@ -131,7 +131,7 @@ fn cell(one: &v1::Candidate, taken: &str, speeds: Speeds) -> String {
         FITS => format!("{FITS}:{}", one.why),
         _ => one.why.clone(),
     };
-    let stands = if one.plain { stands + ":plain" } else { stands };
+    let stands = if one.plain() && one.standing != REFUSED { stands + ":plain" } else { stands };
     match goodput(one).filter(|_| speeds == Speeds::Shown) {
         Some(rate) => format!("{stands} ({})", output::rate(rate as u64, Duration::from_secs(1))),
         None => stands,
@@ -158,7 +158,7 @@ mod tests {
 
     fn candidate(transport: Transport, standing: &str, why: &str, goodput: f64) -> v1::Candidate {
         let (standing, why) = (standing.into(), why.into());
-        v1::Candidate { transport: number(transport), standing, why, goodput, plain: false }
+        v1::Candidate { transport: number(transport), standing, why, goodput, plain: None }
     }
 
     fn measured() -> PeerStatus {
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(told[0]["transport"], json!("tcp"));
         assert_eq!(told[0]["refusals"].as_array().map(Vec::len), Some(2), "what fits is not refused");
         let quic = json!({
-            "transport": "quic", "standing": "fits", "why": "slower", "plain": false, "bytes_per_second": 1.2e9
+            "transport": "quic", "standing": "fits", "why": "slower", "plain": null, "bytes_per_second": 1.2e9
         });
         assert_eq!(told[0]["candidates"][3], quic);
         assert_eq!(told[0]["candidates"][2]["why"], Value::Null);
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn what_would_come_in_the_clear_is_told_before_it_does() {
         let mut plain = measured();
-        plain.candidates[2].plain = true;
+        plain.candidates[2].plain = Some(true);
         assert_eq!(row(&plain, Speeds::Shown)[4], "taken:plain (3.40 GB/s)");
         assert_eq!(json(&[plain], Speeds::Shown)[0]["candidates"][2]["plain"], json!(true));
     }
