@@ -191,6 +191,14 @@ impl Namespace {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// Runs kubectl here, which only looks, until it succeeds; gives its output.
+    ///
+    /// # Panics
+    /// As [`reads`].
+    pub fn reads(&self, words: &[&str]) -> String {
+        reads(&[&["kubectl", "--namespace", &self.name], words].concat())
+    }
+
     /// Applies a manifest.
     ///
     /// # Panics
@@ -205,8 +213,7 @@ impl Namespace {
     /// # Panics
     /// Where it is not there.
     pub fn get(&self, object: &str) -> Value {
-        let words = ["kubectl", "--namespace", &self.name, "get", object, "--output", "json"];
-        serde_json::from_str(&reads(&words)).expect("JSON")
+        serde_json::from_str(&self.reads(&["get", object, "--output", "json"])).expect("JSON")
     }
 
     /// Waits for a condition of an object, such as `Ready` of `pod/a`; on failure says what the object is like.

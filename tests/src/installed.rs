@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use serde_json::Value;
 
 use crate::chart::{self, injects};
-use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, reads, show, succeeds};
+use crate::cluster::{Namespace, PATIENCE, cluster, eventually, items, show, succeeds};
 use crate::http::metric;
 use crate::kubernetes::try_metrics;
 
@@ -75,7 +75,7 @@ impl Exchange {
 
     /// Its peers, as `kubectl get txp` has them.
     pub fn peers(&self) -> Vec<Value> {
-        items(&reads(&["kubectl", "--namespace", self.name(), "get", "txp", "--output", "json"]))
+        items(&self.reads(&["get", "txp", "--output", "json"]))
     }
 
     /// Waits until a peer is ready; its sidecar knows the others by then.
@@ -114,9 +114,7 @@ impl Exchange {
 
     /// The names of the pods with a label such as `app=x`, those that are being deleted left out.
     pub fn pods(&self, label: &str) -> Vec<Value> {
-        let words =
-            ["kubectl", "--namespace", self.name(), "get", "pods", "--selector", label, "--output", "json"];
-        let mut pods = items(&reads(&words));
+        let mut pods = items(&self.reads(&["get", "pods", "--selector", label, "--output", "json"]));
         pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         pods
     }

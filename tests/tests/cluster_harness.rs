@@ -2,6 +2,7 @@
 //! killed and started. Needs `cargo xtask cluster up` and the images `sidecar` and `workload` on the nodes.
 
 use tensorlane_tests::cluster::{NODES, Namespace, cluster, eventually, image, items, reads, succeeds};
+use tensorlane_tests::installed::condition;
 
 /// A pod of the image `workload` on a node, running a line of shell; `spec` goes into its spec.
 fn pod(name: &str, node: &str, line: &str, spec: &str) -> String {
@@ -30,14 +31,10 @@ fn server(says: &str) -> String {
 
 #[test]
 fn both_nodes_are_ready_and_are_kubernetes_1_36() {
-    let is_ready = |node: &serde_json::Value| {
-        let conditions = node["status"]["conditions"].as_array().unwrap();
-        conditions.iter().any(|one| one["type"] == "Ready" && one["status"] == "True")
-    };
     // A kubelet that was started again for another test may say that it is not, at first.
     let nodes = eventually("both are ready", || {
         let nodes = items(&reads(&["kubectl", "get", "nodes", "--output", "json"]));
-        nodes.iter().all(is_ready).then_some(nodes)
+        nodes.iter().all(|node| condition(node, "Ready").is("True")).then_some(nodes)
     });
     assert_eq!(nodes.len(), NODES.len());
     for node in nodes {
@@ -203,12 +200,9 @@ fn a_node_whose_kubelet_and_containerd_died_keeps_its_pods() {
     namespace.apply(&pod("stays", "node2", "date +%s%N > /dev/termination-log; exec sleep 3600", ""));
     namespace.wait_for("Ready", "pod/stays");
     let before = namespace.get("pod/stays")["status"]["containerStatuses"][0]["containerID"].clone();
-    let heard = || {
-        let node = namespace.get("node/node2");
-        let conditions = node["status"]["conditions"].as_array()?.clone();
-        conditions.into_iter().find(|one| one["type"] == "Ready")
-    };
-    let heard_before = heard().unwrap()["lastHeartbeatTime"].clone();
+    let ready = || condition(&namespace.get("node/node2"), "Ready");
+    let heard_before = ready().0["lastHeartbeatTime"].clone();
+    assert!(!heard_before.is_null(), "{:?}", ready());
     succeeds(&["stop", "node2.kubelet", "node2.containerd"]);
     let status = cluster(&["status"]);
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
@@ -221,8 +215,8 @@ fn a_node_whose_kubelet_and_containerd_died_keeps_its_pods() {
         namespace.try_kubectl(&["exec", "stays", "--", "true"])
     });
     eventually("the node is ready, and says so itself", || {
-        let ready = heard()?;
-        (ready["status"] == "True" && ready["lastHeartbeatTime"] != heard_before).then_some(())
+        let ready = ready();
+        (ready.is("True") && ready.0["lastHeartbeatTime"] != heard_before).then_some(())
     });
     let after = &namespace.get("pod/stays")["status"]["containerStatuses"][0];
     assert_eq!((&after["containerID"], &after["restartCount"]), (&before, &0.into()));

@@ -362,17 +362,7 @@ fn at_the_first_new_peer(exchange: &Exchange, make: impl FnOnce(), act: impl FnO
 /// moment ago, too, and so does Kubernetes.
 fn leader() -> (String, u32) {
     eventually("a replica leads", || {
-        let lease = reads(&[
-            "kubectl",
-            "--namespace",
-            SYSTEM,
-            "get",
-            "lease",
-            "tensorlane-operator",
-            "--output=json",
-        ]);
-        let lease: Value = serde_json::from_str(&lease).ok()?;
-        let holder = lease["spec"]["holderIdentity"].as_str().filter(|holder| !holder.is_empty())?.to_owned();
+        let holder = holder()?;
         let pods = items(&reads(&["kubectl", "--namespace", SYSTEM, "get", "pods", "--output=json"]));
         let pod = pods.into_iter().find(|pod| pod["metadata"]["name"] == holder.as_str())?;
         let operator = container_status(&pod, "operator");

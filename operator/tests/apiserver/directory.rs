@@ -18,7 +18,8 @@ use crate::proxy::Proxy;
 use crate::running::{peer, token};
 use crate::server::Server;
 
-/// What is changed is forgotten after one to two times this, and not between a list and the watch that follows it. Nothing is answered from memory, which would know longer.
+/// What is changed is forgotten after one to two times this, and not between a list and the watch that follows it. Nothing is
+/// answered from memory, which would know longer.
 const FORGETFUL: [&str; 2] = ["--etcd-compaction-interval=4s", "--watch-cache=false"];
 
 #[tokio::test]
