@@ -9,24 +9,21 @@
 //! The one that is not in use is tried now and then, because links change. A trial is of all pulls that begin until a window
 //! ([`busy`]) of it is over, twice: the first finds windows small and lanes closed, the second counts. Where that leaves it open
 //! which of the two is the faster one, a few more count, too: on a link that loses packets one window says little. Each trial
-//! that shows nothing new, or nothing at all, doubles the windows until the next.
+//! that shows nothing new, or nothing at all, doubles the windows until the next; none is due before the last one is paid off, unless
+//! what is in use falls to half.
 
 use std::time::{Duration, Instant};
 
 use tensorlane_proto::negotiate::{GOODPUT_ADVANTAGE_PERCENT, Measured, Transport};
 
 use busy::{Busy, rate};
+use one::One;
 
 mod busy;
+mod one;
 
 pub(in crate::peer) use busy::Begun;
 
-/// How much a new measurement counts, of 1. What is averaged is the time of a byte and not the rate, which is what makes a goodput of
-/// pulls of which some take five times as long as others (a lost packet at the end waits for TCP's timeout of 200 ms). A rate falls to
-/// two thirds with one pull at most, and doubles with every five that are faster.
-const NEWEST: f64 = 0.125;
-/// How much longer than usual one measurement counts at most. Without it a single pull that stands still would change what is in use.
-const SLOWEST: f64 = 5.0;
 /// Windows between two trials of the transport that is not in use: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (16, 1024);
 /// How long pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so long, and so
@@ -37,22 +34,12 @@ const TRIAL_WINDOWS: (u32, u32) = (2, 6);
 /// What one window shows is in doubt within this factor of the transport in use, either way: what it differs by from the next
 /// where one packet of a hundred is lost. The mean of several is nearer, by the root of how many.
 const DOUBT: f64 = 1.6;
-/// How long a transport that failed is not tried: at first, and at most. It doubles until it brings something.
-const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
-/// A rate that falls to this part of what it was makes the next trial come soon again.
+/// Windows in use for each one that a trial took, and as many times as many as that took longer: a trial of a transport that
+/// stays the slower one costs this part of the time, four parts of a hundred (more only where it is so slow that the most
+/// windows between two trials do not pay for it).
+const TRIAL_COST: f64 = 24.0;
+/// An average that falls to this part of what it was since the last trial makes the next one come soon again.
 const SLUMP: f64 = 0.5;
-
-/// What is known of one transport.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct One {
-    /// Bytes a second; none before the first pull.
-    rate: Option<f64>,
-    /// What it did not bring more than, where it has brought nothing yet: no measurement, and good only to be held against one.
-    bound: Option<f64>,
-    /// Failures since it last brought something.
-    failed: u32,
-    cooling: Option<Instant>,
-}
 
 /// `tcp` and `quic` between two peers.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -62,6 +49,8 @@ pub(in crate::peer) struct Goodput {
     in_use: Transport,
     /// What the last pull took that was not one to find out more: by what is in use, or by somebody's wish.
     taken: Transport,
+    /// The most that the one in use has brought since the other one was tried, or since it fell, on an average.
+    peak: f64,
     /// Windows since the other one was tried.
     since: u32,
     /// Windows after which it is.
@@ -96,6 +85,7 @@ impl Default for Goodput {
             quic: One::default(),
             in_use: Transport::Tcp,
             taken: Transport::Tcp,
+            peak: 0.0,
             since: 0,
             every: TRIAL_EVERY.0,
             tried: 0,
@@ -134,7 +124,7 @@ impl Goodput {
     /// Whether the transport that is not in use should be tried with the next pull: also with whatever begins while it is,
     /// for beside the other one nothing is found out.
     pub(in crate::peer) fn is_trial_due(&self, now: Instant) -> bool {
-        self.since >= self.every && !self.is_trial_late(now) && !self.cools(other(self.in_use), now)
+        self.is_trial() && !self.is_trial_late(now) && !self.cools(other(self.in_use), now)
     }
 
     fn is_trial_late(&self, now: Instant) -> bool {
@@ -154,7 +144,7 @@ impl Goodput {
 
     /// A pull of so many bytes begins.
     pub(in crate::peer) fn began(&mut self, transport: Transport, bytes: u64, now: Instant) -> Begun {
-        if transport != self.in_use && self.since >= self.every {
+        if transport != self.in_use && self.is_trial() {
             self.trial.get_or_insert(now);
         } else {
             self.taken = transport;
@@ -183,9 +173,7 @@ impl Goodput {
     }
 
     fn came(&mut self, transport: Transport, new: f64) {
-        let Some(one) = self.of(transport) else { return };
-        one.failed = 0;
-        one.cooling = None;
+        self.of(transport).works();
         if transport == self.in_use {
             self.went_on(new);
         } else {
@@ -195,16 +183,24 @@ impl Goodput {
 
     /// A window of the transport in use is over.
     fn went_on(&mut self, new: f64) {
-        let Some(one) = self.of(self.in_use) else { return };
-        let before = one.rate;
-        (one.rate, one.bound) = (Some(before.map_or(new, |old| averaged(old, new))), None);
-        if before.is_some_and(|before| new < before * SLUMP) {
-            self.every = TRIAL_EVERY.0;
+        let one = self.of(self.in_use);
+        one.went_on(new);
+        let rate = one.rate.unwrap_or(new);
+        self.peak = self.peak.max(rate);
+        if rate < self.peak * SLUMP {
+            self.slumps(rate);
         }
         self.settle(false);
     }
 
-    /// A window of a trial is over. What it shows takes the place of what was known, which may be of another day.
+    /// The link is another one, for the other transport as well.
+    fn slumps(&mut self, rate: f64) {
+        self.peak = rate;
+        self.every = TRIAL_EVERY.0;
+        self.of(self.idle()).is_stale();
+    }
+
+    /// A window of a trial is over, or of pulls that somebody wished to come by the transport that is not in use.
     fn showed(&mut self, new: f64) {
         self.trial = None;
         self.tried += 1;
@@ -217,28 +213,31 @@ impl Goodput {
         if self.tried < TRIAL_WINDOWS.1 && self.is_in_doubt(mean, count) {
             return;
         }
-        let Some(one) = self.of(self.idle()) else { return };
-        (one.rate, one.bound) = (Some(mean), None);
-        self.settle(true);
+        let is_trial = self.is_trial();
+        if is_trial {
+            self.age();
+        }
+        self.of(self.idle()).showed(mean, count);
+        if !is_trial {
+            // No trial is ended by it.
+            (self.tried, self.shown) = (0, 0.0);
+        }
+        self.settle(is_trial);
     }
 
     /// Whether another window could say something else of which one is the faster.
     fn is_in_doubt(&self, mean: f64, count: f64) -> bool {
-        let one = if self.in_use == Transport::Quic { &self.quic } else { &self.tcp };
         let doubt = DOUBT.powf(count.sqrt().recip());
-        one.rate.is_some_and(|rate| (rate / doubt..rate * doubt).contains(&mean))
+        self.known_of(self.in_use).rate.is_some_and(|rate| (rate / doubt..rate * doubt).contains(&mean))
     }
 
     /// A transport did not bring more than that.
     fn at_most(&mut self, transport: Transport, bound: f64) {
-        let tried = transport != self.in_use;
-        let Some(one) = self.of(transport) else { return };
-        let before = one.rate.or(one.bound);
-        match one.rate {
-            Some(rate) => one.rate = Some(rate.min(bound)),
-            None => one.bound = Some(one.bound.map_or(bound, |lowest| lowest.min(bound))),
-        }
-        if !tried && before.is_none_or(|before| bound < before * SLUMP) {
+        let tried = transport != self.in_use && self.is_trial();
+        let one = self.of(transport);
+        let before = one.known();
+        one.at_most(bound);
+        if transport == self.in_use && before.is_none_or(|before| bound < before * SLUMP) {
             self.every = TRIAL_EVERY.0;
         }
         self.settle(tried);
@@ -246,11 +245,7 @@ impl Goodput {
 
     /// A pull could not come by this transport.
     pub(in crate::peer) fn failed(&mut self, transport: Transport, now: Instant) {
-        let Some(one) = self.of(transport) else { return };
-        let doubled = COOLDOWN.0.saturating_mul(1 << one.failed.min(16));
-        one.cooling = Some(now + doubled.min(COOLDOWN.1));
-        one.failed = one.failed.saturating_add(1);
-        (one.rate, one.bound) = (None, None);
+        self.of(transport).fails(now);
         if self.taken == transport {
             self.taken = other(transport);
         }
@@ -263,11 +258,10 @@ impl Goodput {
 
     /// The faster one is in use from now on, if it is clearly faster.
     fn settle(&mut self, tried: bool) {
-        let one = |transport| if transport == Transport::Quic { &self.quic } else { &self.tcp };
-        let (mine, its) = (one(self.in_use), one(other(self.in_use)));
+        let (mine, its) = (self.known_of(self.in_use), self.known_of(self.idle()));
         // A bound is held against what was measured; against nothing but another bound where neither has brought anything.
         let its = its.rate.or(its.bound.filter(|_| mine.rate.is_none() && mine.bound.is_some()));
-        let mine = mine.rate.or(mine.bound);
+        let mine = mine.known();
         let advantage = 1.0 + f64::from(GOODPUT_ADVANTAGE_PERCENT) / 100.0;
         match (mine, its) {
             (Some(mine), Some(its)) if its > mine * advantage => self.use_instead(),
@@ -278,43 +272,54 @@ impl Goodput {
 
     /// A trial is over, and what is in use stays.
     fn showed_nothing(&mut self) {
+        self.every = self.every.saturating_mul(2).max(self.paid_off()).min(TRIAL_EVERY.1);
         self.begin_anew();
-        self.every = self.every.saturating_mul(2).min(TRIAL_EVERY.1);
     }
 
     fn use_instead(&mut self) {
+        self.age();
         self.in_use = other(self.in_use);
         self.taken = self.in_use;
+        self.of(self.in_use).comes_into_use();
+        self.every = self.paid_off().clamp(TRIAL_EVERY.0, TRIAL_EVERY.1);
         self.begin_anew();
-        self.every = TRIAL_EVERY.0;
+    }
+
+    /// Windows of the transport in use after which a trial like the present one is paid off, of one window at least.
+    fn paid_off(&self) -> u32 {
+        let (mine, its) = (self.known_of(self.in_use).measured(), self.known_of(self.idle()).measured());
+        let longer = mine.zip(its).map_or(1.0, |(mine, its)| (mine / its.max(1.0)).max(1.0));
+        (f64::from(self.tried.max(1)) * longer * TRIAL_COST) as u32
+    }
+
+    /// What is known of the other one is of so many windows ago.
+    fn age(&mut self) {
+        let ago = std::mem::take(&mut self.since);
+        self.of(self.idle()).ages(ago);
     }
 
     /// No trial is under way, and the windows until the next one are counted from here.
     fn begin_anew(&mut self) {
-        (self.since, self.tried, self.shown, self.trial) = (0, 0, 0.0, None);
+        self.age();
+        (self.peak, self.tried, self.shown, self.trial) = (0.0, 0, 0.0, None);
+    }
+
+    /// Whether one is due or under way.
+    fn is_trial(&self) -> bool {
+        self.since >= self.every
     }
 
     fn cools(&self, transport: Transport, now: Instant) -> bool {
-        let one = if transport == Transport::Quic { &self.quic } else { &self.tcp };
-        one.cooling.is_some_and(|until| now < until)
+        self.known_of(transport).cools(now)
     }
 
-    fn of(&mut self, transport: Transport) -> Option<&mut One> {
-        match transport {
-            Transport::Tcp => Some(&mut self.tcp),
-            Transport::Quic => Some(&mut self.quic),
-            Transport::Local | Transport::Shm | Transport::CudaIpc => None,
-        }
+    fn known_of(&self, transport: Transport) -> &One {
+        if transport == Transport::Quic { &self.quic } else { &self.tcp }
     }
-}
 
-/// The rate at which as much comes in the mean of both times, by how much the new one counts.
-fn averaged(old: f64, new: f64) -> f64 {
-    if old <= 0.0 {
-        return new;
+    fn of(&mut self, transport: Transport) -> &mut One {
+        if transport == Transport::Quic { &mut self.quic } else { &mut self.tcp }
     }
-    let new = new.max(old / SLOWEST);
-    ((1.0 - NEWEST) / old + NEWEST / new).recip()
 }
 
 fn other(transport: Transport) -> Transport {

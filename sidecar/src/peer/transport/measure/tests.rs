@@ -158,6 +158,65 @@ fn small_tensors_follow_what_is_in_use_or_wished_and_no_trial() {
     assert!(faster.takes_quic());
 }
 
+/// A get of 64 MiB by `transport` that does not come within its five seconds.
+fn falls_short(goodput: &mut Goodput, transport: Transport, now: Instant) {
+    let begun = goodput.began(transport, 64 * MIB, now);
+    goodput.ended(begun, Outcome::FellShort(64 * MIB, 5.0), now + Duration::from_secs(5));
+}
+
+#[test]
+fn one_deadline_that_is_missed_keeps_nobody_on_the_slower_one_for_long() {
+    let now = Instant::now();
+    // The owner stood still for once, while the faster one was in use.
+    let mut goodput = Goodput::default();
+    pulls(&mut goodput, 100, now, 1e9, 7e8);
+    falls_short(&mut goodput, Transport::Tcp, now);
+    assert_eq!(goodput.in_use, Transport::Quic);
+    let by_quic = pulls(&mut goodput, 100, now, 1e9, 7e8);
+    assert!(by_quic <= 40 && goodput.in_use == Transport::Tcp, "{by_quic}: {goodput:?}");
+    // The slower one failed, and with it the pull that went on by the faster one.
+    let mut goodput = Goodput::default();
+    pulls(&mut goodput, 60, now, 1e8, 1e9);
+    let begun = goodput.began(Transport::Quic, 64 * MIB, now);
+    goodput.failed(Transport::Quic, now);
+    goodput.ended(begun, Outcome::FellShort(64 * MIB, 5.0), now + Duration::from_secs(5));
+    let later = now + Duration::from_secs(6);
+    let by_quic = pulls(&mut goodput, 100, later, 1e8, 1e9);
+    assert!(by_quic >= 60, "{by_quic}: {goodput:?}");
+}
+
+#[test]
+fn a_call_that_is_given_up_in_a_trial_is_one_trial_that_showed_nothing() {
+    let (mut goodput, now) = (Goodput::default(), Instant::now());
+    pulls(&mut goodput, TRIAL_EVERY.0 as usize, now, 1e9, 4e8);
+    let begun: Vec<_> = (0..8).map(|_| goodput.began(Transport::Quic, 64 * MIB, now)).collect();
+    for pull in begun {
+        goodput.ended(pull, Outcome::FellShort(64 * MIB, 5.0), now + Duration::from_secs(5));
+    }
+    assert_eq!(goodput.every, 2 * TRIAL_EVERY.0);
+}
+
+#[test]
+fn a_link_that_is_another_one_is_not_judged_by_what_was_known() {
+    let (mut goodput, now) = (Goodput::default(), Instant::now());
+    pulls(&mut goodput, 60, now, 1e8, 1e9);
+    assert_eq!(goodput.in_use, Transport::Quic);
+    // Three times what it was, where the other one has a fifth of what it had.
+    let by_quic = pulls(&mut goodput, 60, now, 3e8, 2e8);
+    assert!(by_quic <= 40 && goodput.in_use == Transport::Tcp, "{by_quic}: {goodput:?}");
+}
+
+#[test]
+fn what_is_brought_by_wish_is_known_and_brings_no_trial_nearer_nor_farther() {
+    let (mut goodput, now) = (Goodput::default(), Instant::now());
+    pulls(&mut goodput, 8, now, 1e9, 4e8);
+    let (since, every) = (goodput.since, goodput.every);
+    (0..10).for_each(|_| window(&mut goodput, Transport::Quic, now, 4e8));
+    assert_eq!((goodput.since, goodput.every), (since, every));
+    let known = goodput.measured(now).quic_goodput.unwrap();
+    assert!((3.9e8..4.1e8).contains(&known), "{known}");
+}
+
 /// As one packet of a hundred that is lost makes windows: one brings up to twice what another does.
 #[test]
 fn the_first_trial_finds_the_faster_one_by_a_third_on_most_links_whose_windows_differ_by_much() {
@@ -172,6 +231,65 @@ fn the_first_trial_finds_the_faster_one_by_a_third_on_most_links_whose_windows_d
     };
     let count: usize = (1..=500).map(found).sum();
     assert!(count > 480, "{count} of 500");
+}
+
+/// How long gets of 32 MiB take: as a rule, with that probability so much longer once more, and again.
+struct Gets {
+    usual: f64,
+    longer: f64,
+    how_often: f64,
+}
+
+impl Gets {
+    fn one(&self, number: &mut impl FnMut() -> f64) -> f64 {
+        let mut seconds = self.usual * (0.85 + 0.3 * number());
+        while number() < self.how_often {
+            seconds += self.longer;
+        }
+        seconds
+    }
+}
+
+/// Which part of a thousand pulls `quic` has, after those until the choice has settled, on so many such links.
+fn part_of_quic(links: u64, tcp: &Gets, quic: &Gets) -> f64 {
+    let of_link = |seed: u64| {
+        let mut state = seed;
+        let mut number = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as f64 / (1_u64 << 31) as f64
+        };
+        let (mut goodput, mut now) = (Goodput::default(), Instant::now());
+        let one = |_| {
+            let transport = chosen(&goodput, now);
+            let gets = if transport == Transport::Quic { quic } else { tcp };
+            let begun = goodput.began(transport, 32 * MIB, now);
+            now += Duration::from_secs_f64(gets.one(&mut number));
+            goodput.ended(begun, Outcome::Came, now);
+            transport == Transport::Quic
+        };
+        (0..1040).map(one).skip(40).filter(|by_quic| *by_quic).count()
+    };
+    (1..=links).map(of_link).sum::<usize>() as f64 / (1000 * links) as f64
+}
+
+// Figures of the next two are of links of MTU 9000 that lose one packet of a hundred, and of a thousand.
+#[test]
+fn one_that_is_faster_but_for_a_few_gets_is_not_taken_for_the_faster_one_again_and_again() {
+    let tcp = Gets { usual: 0.071, longer: 0.25, how_often: 0.256 };
+    let quic = Gets { usual: 0.110, longer: 0.0, how_often: 0.0 };
+    let part = part_of_quic(100, &tcp, &quic);
+    assert!(
+        part > 0.93,
+        "{part} by quic, which is faster by a half in the mean and slower by a third in most"
+    );
+}
+
+#[test]
+fn a_get_now_and_then_that_takes_long_brings_no_trials() {
+    let tcp = Gets { usual: 0.052, longer: 0.1, how_often: 0.01 };
+    let quic = Gets { usual: 0.029, longer: 0.1, how_often: 0.03 };
+    let part = part_of_quic(100, &tcp, &quic);
+    assert!(part > 0.96, "{part} by quic");
 }
 
 #[test]
@@ -265,7 +383,7 @@ fn calls_of_several_tensors_find_the_faster_one_and_try_the_other_one_rarely() {
         for (known, real) in [(known.tcp_goodput, tcp), (known.quic_goodput, quic)] {
             assert!((0.99..1.01).contains(&(known.unwrap() / real)), "{known:?} for {real}");
         }
-        // Trials after 16, 32, 64, 128 calls, two calls each; or everything from the first one on.
+        // Trials after 16, then each time paid off, two calls each; or everything from the first one on.
         let tried = if faster == Transport::Tcp { link.by_quic } else { link.begun - link.by_quic };
         assert!(tried <= 8 * (16 + 8), "{tried}");
     }
@@ -376,6 +494,19 @@ proptest! {
     }
 
     #[test]
+    fn trials_of_one_up_to_ten_times_slower_take_a_twentieth_of_the_time_at_most(factor in 0.1..0.9_f64) {
+        let (mut goodput, mut link) = (Goodput::default(), Link::new(1e9, 1e9 * factor));
+        // The first one is made before anything is known.
+        link.calls(&mut goodput, 2 * TRIAL_EVERY.0 as usize, 1);
+        let (begun, by_quic) = (link.begun, link.by_quic);
+        link.calls(&mut goodput, 1000, 1);
+        let tried = (link.by_quic - by_quic) as f64 / factor;
+        let rest = (link.begun - begun - (link.by_quic - by_quic)) as f64;
+        prop_assert!(tried <= 0.05 * (rest + tried), "{} of {}", tried, rest + tried);
+        prop_assert!(link.by_quic > by_quic, "it is tried again");
+    }
+
+    #[test]
     fn rates_that_differ_by_less_than_the_advantage_never_change_what_is_in_use(
         rates in prop::collection::vec((1e9..1.09e9_f64, 1e9..1.09e9_f64), 1..200),
     ) {
@@ -388,7 +519,9 @@ proptest! {
 
     #[test]
     fn what_cools_is_never_taken_and_a_rate_is_always_a_number(
-        events in prop::collection::vec((0..5_u8, any::<bool>(), 0..u64::MAX, 0.0..1e4_f64), 0..300),
+        events in prop::collection::vec(
+            (0..5_u8, any::<bool>(), prop_oneof![Just(0), 0..u64::MAX], 0.0..1e4_f64), 0..300,
+        ),
     ) {
         let (mut goodput, mut now) = (Goodput::default(), Instant::now());
         let mut under_way = Vec::new();
