@@ -42,8 +42,7 @@ pub struct Finding {
     pub about: &'static str,
     /// What was found.
     pub found: String,
-    /// What to do.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What to do, where something does not work.
     pub remedy: Option<String>,
 }
 
@@ -144,6 +143,10 @@ mod tests {
         );
         let json = json(&all);
         assert_eq!((&json["problems"], &json["findings"][1]["level"]), (&json!(1), &json!("problem")));
-        assert_eq!(json["findings"][0].get("remedy"), None);
+        assert_eq!(
+            json["findings"][0].get("remedy"),
+            Some(&Value::Null),
+            "every finding has the same fields"
+        );
     }
 }

@@ -1010,7 +1010,7 @@ pub struct PeerStatus {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// `self`, `connected`, `connecting`, `unreachable` or `idle`.
+    /// `self`, `connected`, `connecting`, `unreachable`, `idle`, or `left`: it is listed no more, and has no connection.
     #[prost(string, tag = "2")]
     pub state: ::prost::alloc::string::String,
     /// Its incarnation, where known.

@@ -254,6 +254,8 @@ labels! {
         Unreachable = "unreachable",
         /// Known, and not needed so far.
         Idle = "idle",
+        /// Listed no more, and without a connection.
+        Left = "left",
     }
 
     /// Why a connection of a peer was refused before its first frame.

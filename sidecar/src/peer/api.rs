@@ -385,6 +385,8 @@ pub enum PeerState {
     Unreachable,
     /// Nobody needed a connection yet.
     Idle,
+    /// The directory lists it no more, and it has no connection.
+    Left,
 }
 
 impl PeerState {
@@ -395,6 +397,7 @@ impl PeerState {
             Self::Connecting => "connecting",
             Self::Unreachable => "unreachable",
             Self::Idle => "idle",
+            Self::Left => "left",
         }
     }
 }

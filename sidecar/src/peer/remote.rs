@@ -302,6 +302,13 @@ impl<L: Carrier> State<L> {
         self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
     }
 
+    /// Whether nothing is under way with a peer that has no connection, and none will be taken up again.
+    pub(super) fn may_be_forgotten(&self, grace: Duration, now: Instant) -> bool {
+        let is_idle = self.calls.is_empty() && self.inquiries.is_empty() && self.owed.is_empty();
+        let is_away = self.link.is_none() && !self.dial.running && self.waiters == 0;
+        is_idle && is_away && self.away(now).is_none_or(|away| away >= grace)
+    }
+
     /// Sends what waits, as far as there is room.
     fn pump(&mut self) -> Todo<L> {
         let mut todo = Todo::default();

@@ -237,6 +237,9 @@ fn round(shared: &Arc<Shared>) -> Round {
         }
         shared.perform(over);
     }
+    if !known.is_empty() {
+        shared.forget_left(|peer| by_name.contains_key(peer));
+    }
     Round { next, crowded: dial(shared, waiting, dials, now) }
 }
 

@@ -92,25 +92,31 @@ impl Peers {
         seen.reduce(|all, one| (all.0 + one.0, all.1 + one.1, all.2.min(one.2)))
     }
 
-    /// Every peer of the directory, and those that left it, by name.
+    /// Every peer of the directory, and those that left it, as far as they are remembered, by name.
     pub fn status(&self) -> Vec<PeerView> {
-        for entry in self.shared.known.all() {
+        let known = self.shared.known.all();
+        for entry in &known {
             if entry.name != self.shared.me.peer {
                 self.shared.peer(&entry.name);
             }
         }
-        let mut views: Vec<PeerView> = self.shared.peers().iter().map(|peer| self.view(peer)).collect();
+        // A directory that lists nobody is one that is not well, not one that everyone has left.
+        let view = |peer: &Arc<Peer>| self.view(peer, !known.is_empty());
+        let mut views: Vec<PeerView> = self.shared.peers().iter().map(view).collect();
         views.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         views
     }
 
-    fn view(&self, peer: &Peer) -> PeerView {
-        let (addresses, node) =
-            self.shared.known.peer(&peer.name).map(|known| (known.addresses, known.node)).unwrap_or_default();
+    /// `may_have_left`: whom the directory does not list.
+    fn view(&self, peer: &Peer, may_have_left: bool) -> PeerView {
+        let known = self.shared.known.peer(&peer.name);
+        let has_left = may_have_left && known.is_none();
+        let (addresses, node) = known.map(|known| (known.addresses, known.node)).unwrap_or_default();
         let state = peer.state.lock();
         let standing = match &state.link {
             Some(_) => PeerState::Connected,
             None if state.dial.running => PeerState::Connecting,
+            None if has_left => PeerState::Left,
             None if state.last_error.is_empty() => PeerState::Idle,
             None => PeerState::Unreachable,
         };

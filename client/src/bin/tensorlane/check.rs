@@ -3,6 +3,7 @@
 
 mod facts;
 mod judge;
+mod remedies;
 
 use std::process::ExitCode;
 

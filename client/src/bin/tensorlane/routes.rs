@@ -48,9 +48,10 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Routes) -> Result<()>
     })
 }
 
-/// What is in the pod itself needs no route.
+/// What is in the pod itself needs no route, and there is none to who has left.
 fn others(client: &Client) -> tensorlane_client::Result<Vec<PeerStatus>> {
-    Ok(client.peers()?.into_iter().filter(|peer| peer.state != "self").collect())
+    let has_routes = |peer: &PeerStatus| !["self", "left"].contains(&peer.state.as_str());
+    Ok(client.peers()?.into_iter().filter(has_routes).collect())
 }
 
 /// How every transport towards a peer stands; from a sidecar that is too old to say, as much as its route tells.

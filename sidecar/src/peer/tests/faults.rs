@@ -11,8 +11,9 @@ use tensorlane_proto::{Fingerprint, Incarnation, Reason, Selection};
 use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
+use crate::peer::shared::LEFT_MAX;
 use crate::peer::steward::DIALS_MAX;
-use crate::peer::{CallHandle, Known, PullFailed};
+use crate::peer::{CallHandle, Known, PeerState, PullFailed};
 
 /// A world in which `a` reaches `b` through a proxy only: `b` is made to know another address for `a` that nobody
 /// listens on.
@@ -317,6 +318,29 @@ fn a_peer_that_leaves_the_directory_is_cut_off_but_an_empty_directory_cuts_nobod
     }
     until("b is cut off", || !a.peers.is_connected(&name("b")));
     until("for the right reason", || a.peers.counters().closed.count("revoked") == 1);
+    let state = || a.peers.status()[0].state;
+    until("it is said to have left, and not to be unreachable", || state() == PeerState::Left);
+    table.clear();
+    assert_ne!(state(), PeerState::Left, "a directory that lists nobody says nothing of who left");
+}
+
+#[test]
+fn whoever_left_the_directory_is_remembered_among_so_many_and_no_more() {
+    let (table, a, b) = two();
+    b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+    assert!(a.get("b", 1, 4096).is_ok());
+    // Pods that come and go.
+    for round in 0..4 {
+        let names: Vec<_> = (0..LEFT_MAX).map(|at| format!("pod-{round}-{at}")).collect();
+        names.iter().for_each(|name| table.list(name, nowhere(), Fingerprint([0; 32])));
+        assert_eq!(
+            a.peers.status().iter().filter(|view| view.state != PeerState::Left).count(),
+            1 + LEFT_MAX
+        );
+        names.iter().for_each(|name| table.unlist(name));
+        until("those that left first are forgotten", || a.peers.status().len() <= 1 + LEFT_MAX);
+    }
+    assert!(a.peers.is_connected(&name("b")) && a.get("b", 1, 4096).is_ok());
 }
 
 #[test]

@@ -11,6 +11,8 @@ use crate::args::Connection;
 /// Everything that is looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
+    /// Whether this runs in a container of Kubernetes: what is to be done is said in its terms there.
+    pub(super) in_kubernetes: bool,
     /// The directory of the sockets.
     pub(super) directory: PathBuf,
     /// Whether a sidecar answers there.
@@ -42,6 +44,8 @@ pub(super) enum Access {
 pub(super) fn read(connection: &Connection) -> Facts {
     let directory = connection.directory();
     let nothing = |access| Facts {
+        // Every container of a pod has it.
+        in_kubernetes: std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
         directory: directory.clone(),
         access,
         version: env!("CARGO_PKG_VERSION"),

@@ -34,6 +34,7 @@ fn well() -> Facts {
         ..Status::default()
     };
     Facts {
+        in_kubernetes: true,
         directory: "/run/tensorlane".into(),
         access: Access::Answers,
         version: "0.1.0",
@@ -130,4 +131,34 @@ fn a_peer_alone_is_worth_knowing_and_no_problem() {
     assert_eq!(exit_code(&findings(&alone)), 0);
     let silent = Facts { peers: Err("DEADLINE_EXCEEDED".to_owned()), ..well() };
     assert_eq!(exit_code(&findings(&silent)), 3);
+}
+
+#[test]
+fn outside_of_kubernetes_nothing_of_kubernetes_is_advised() {
+    type Break = fn(&mut Facts);
+    let cases: [(Break, &str); 8] = [
+        (|f| f.access = Access::NoDirectory, "TENSORLANE_SOCKETS"),
+        (|f| f.access = Access::NoSocket, "standard error"),
+        (|f| f.version = "0.2.0", "start the sidecar anew"),
+        (|f| f.status.as_mut().unwrap().waiting = 2, "make `arena.size` larger"),
+        (|f| f.peers = Ok(vec![peer("a", "self", "")]), "`peers.file` names others"),
+        (|f| f.peers = Ok(vec![peer("b", "unreachable", "b at h:1: Connection refused")]), "a firewall"),
+        (
+            |f| f.peers = Ok(vec![peer("b", "unreachable", "b has no address in the directory")]),
+            "give b an address",
+        ),
+        (
+            |f| f.peers = Ok(vec![peer("b", "unreachable", "the key belongs to no peer of this exchange")]),
+            "the peers files of both",
+        ),
+    ];
+    for (break_it, part) in cases {
+        let mut facts = Facts { in_kubernetes: false, memory: None, ..well() };
+        break_it(&mut facts);
+        let told = told(&facts);
+        assert!(told.contains(part), "{part} is not in {told}");
+        for theirs in ["kubectl", "NetworkPolicy", "pod", "tensorlane.dev", "TensorPeer"] {
+            assert!(!told.contains(theirs), "{theirs} is in {told}");
+        }
+    }
 }

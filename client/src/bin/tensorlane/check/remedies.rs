@@ -1,0 +1,73 @@
+//! What to do, in the terms of the place: a pod of Kubernetes, or processes that somebody starts by hand.
+
+/// What to do about each thing that can be wrong.
+#[derive(Debug)]
+pub(super) struct Remedies {
+    pub(super) no_directory: &'static str,
+    pub(super) no_socket: &'static str,
+    pub(super) no_answer: &'static str,
+    pub(super) version: &'static str,
+    pub(super) arena: &'static str,
+    /// What follows from having no other peer, and where to look.
+    pub(super) alone: &'static str,
+    pub(super) no_way: &'static str,
+    not_pinned: &'static str,
+    another_owner: &'static str,
+    another_exchange: &'static str,
+    another_release: &'static str,
+    no_address: &'static str,
+    not_reached: &'static str,
+}
+
+const IN_KUBERNETES: Remedies = Remedies {
+    no_directory: "this container has no sidecar: `kubectl tensorlane explain pod/NAME` says why, and tensorlane.dev/containers may leave this container out",
+    no_socket: "it has not started, or has ended: `kubectl logs POD -c tensorlane` (--previous for its last life)",
+    no_answer: "`kubectl logs POD -c tensorlane`; TENSORLANE_LIMITS_SESSIONS where there are too many sessions",
+    version: "use client and sidecar of the same minor version: make the pod anew after an upgrade",
+    arena: "release tensors, take names away (`tensorlane ls -l`, `tensorlane rm`), or make tensorlane.dev/arena-size larger",
+    alone: "tensors stay in this pod (`kubectl get txp`)",
+    no_way: "the exchange or this pod requires what cannot be had: relax `require`, or `transports`",
+    not_pinned: "a key is not pinned on both sides: `kubectl get txp PEER -o yaml` must list the fingerprints of both",
+    another_owner: "its address belongs to another pod by now: the table will follow; if not, look at its TensorPeer",
+    another_exchange: "it belongs to another exchange: correct tensorlane.dev/exchange of one of the two",
+    another_release: "its sidecar is of another release: make the older pod anew",
+    no_address: "it has not published yet: `kubectl describe txp PEER`",
+    not_reached: "can this pod reach its port 9421? a NetworkPolicy must let pods of the exchange connect to each other; is its node up?",
+};
+
+const ELSEWHERE: Remedies = Remedies {
+    no_directory: "start a sidecar, or set TENSORLANE_SOCKETS to the directory of one",
+    no_socket: "it has not started, or has ended: look at what it wrote to its standard error",
+    no_answer: "look at what it wrote to its standard error; `limits.sessions` where there are too many sessions",
+    version: "use client and sidecar of the same minor version: start the sidecar anew after an upgrade",
+    arena: "release tensors, take names away (`tensorlane ls -l`, `tensorlane rm`), or make `arena.size` larger",
+    alone: "tensors stay with this sidecar; `peers.file` names others",
+    no_way: "one of the two sidecars requires what cannot be had: relax `require`, or `transports`",
+    not_pinned: "a key is not pinned on both sides: the peers files of both must have the fingerprint of the other",
+    another_owner: "another sidecar has its address: correct the address of PEER in the peers file",
+    another_exchange: "it belongs to another exchange: correct `exchange` of one of the two",
+    another_release: "its sidecar is of another release: start the older one anew",
+    no_address: "give PEER an address in the peers file, or in its own, so that one of the two can connect",
+    not_reached: "does it run, does the peers file have its address, and does a firewall let this host reach that port?",
+};
+
+impl Remedies {
+    pub(super) const fn of(in_kubernetes: bool) -> &'static Self {
+        if in_kubernetes { &IN_KUBERNETES } else { &ELSEWHERE }
+    }
+
+    /// What the words of an error ask for, with which a peer was not reached.
+    pub(super) fn of_error(&self, error: &str, peer: &str) -> String {
+        let asked: [(&[&str], &str); 5] = [
+            (&["belongs to no peer", "refused us", "certificate", "alert"], self.not_pinned),
+            (&["not to ", "name of its key"], self.another_owner),
+            (&["exchange"], self.another_exchange),
+            (&["version"], self.another_release),
+            (&["no address"], self.no_address),
+        ];
+        let has = |words: &[&str]| words.iter().any(|word| error.contains(word));
+        let remedy =
+            asked.iter().find(|(words, _)| has(words)).map_or(self.not_reached, |(_, remedy)| remedy);
+        remedy.replace("PEER", peer)
+    }
+}
