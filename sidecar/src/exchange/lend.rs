@@ -179,9 +179,11 @@ impl Exchange {
             let message = format!("no copy of tensor {id} of {} is here", owner.name);
             Failure::new(Reason::NotFound, message).with("peer", &owner.name)
         };
-        let holder = self.holder_of(from);
-        let taken = self.store.lease_copy_of(holder, &owner.name, owner.incarnation, *id);
-        let taken = taken.ok_or_else(not_here)??;
+        let copy = |holder| {
+            let taken = self.store.lease_copy_of(holder, &owner.name, owner.incarnation, *id);
+            taken.ok_or_else(not_here)?
+        };
+        let (holder, taken) = self.lease_for(from, copy)?;
         let served = serve::lent(&taken.tensor, *bytes);
         if served.is_err() {
             self.untake(holder, &taken);

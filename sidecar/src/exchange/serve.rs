@@ -40,9 +40,13 @@ pub(super) struct Slots {
 // === impl Slots ===
 
 impl Slots {
+    fn get(&self, peer: &PeerKey) -> Option<PeerSlot> {
+        self.known.get(peer).copied()
+    }
+
     pub(super) fn of(&mut self, peer: &PeerKey) -> PeerSlot {
-        if let Some(slot) = self.known.get(peer) {
-            return *slot;
+        if let Some(slot) = self.get(peer) {
+            return slot;
         }
         self.next += 1;
         let slot = PeerSlot(self.next);
@@ -56,8 +60,8 @@ impl Slots {
 impl Serve for Exchange {
     fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
         self.may_leave(from, asked.resumed)?;
-        let slot = self.slots.lock().of(from);
-        let taken = self.store.lease(Holder::Peer(slot), None, TensorId(asked.id))?;
+        let id = TensorId(asked.id);
+        let (holder, taken) = self.lease_for(from, |holder| self.store.lease(holder, None, id))?;
         let stated = is_stated(&taken.tensor, asked.stored);
         let mut served = stated.and_then(|()| served(&taken.tensor, &asked.selection, asked.bytes));
         match &mut served {
@@ -69,25 +73,27 @@ impl Serve for Exchange {
                     self.sources.blame(*id, *bytes, lost);
                 }
             }
-            Err(_) => self.untake(Holder::Peer(slot), &taken),
+            Err(_) => self.untake(holder, &taken),
         }
         served
     }
 
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
         self.may_leave(from, false)?;
-        let slot = self.slots.lock().of(from);
-        let taken = self.store.lease(Holder::Peer(slot), None, TensorId(id))?;
+        let (holder, taken) = self.lease_for(from, |holder| self.store.lease(holder, None, TensorId(id)))?;
         let served = lent(&taken.tensor, bytes);
         if served.is_err() {
-            self.untake(Holder::Peer(slot), &taken);
+            self.untake(holder, &taken);
         }
         served
     }
 
     fn done(&self, from: &PeerKey, id: u64) {
-        let slot = self.slots.lock().of(from);
-        self.store.release(Holder::Peer(slot), &[id], &[]);
+        // Without a number it has no leases.
+        let slot = self.slots.lock().get(from);
+        if let Some(slot) = slot {
+            self.store.release(Holder::Peer(slot), &[id], &[]);
+        }
     }
 
     fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
@@ -152,6 +158,7 @@ impl Serve for Exchange {
 
     fn peer_lost(&self, peer: &PeerKey) {
         self.sources.away(peer, true);
+        // Also without leases: what it asked for last may be on its way to one.
         let slot = self.slots.lock().of(peer);
         if let Err(failure) = self.store.peer_away(slot) {
             // Too many holders to remember one more: better no leases than leases nobody ends.
@@ -162,11 +169,13 @@ impl Serve for Exchange {
 
     fn peer_back(&self, peer: &PeerKey) {
         self.sources.away(peer, false);
-        let slot = self.slots.lock().of(peer);
-        self.store.peer_back(slot);
+        let slot = self.slots.lock().get(peer);
+        if let Some(slot) = slot {
+            self.store.peer_back(slot);
+        }
     }
 
-    fn peer_replaced(&self, old: &PeerKey) {
+    fn peer_over(&self, old: &PeerKey) {
         self.sources.gone(old);
         let slot = self.slots.lock().known.remove(old);
         if let Some(slot) = slot {
@@ -176,6 +185,24 @@ impl Serve for Exchange {
 }
 
 impl Exchange {
+    /// Leases something for a life of a peer, as `lease` does for a holder.
+    pub(super) fn lease_for<T>(
+        &self,
+        peer: &PeerKey,
+        lease: impl FnOnce(Holder) -> Result<T, Failure>,
+    ) -> Result<(Holder, T), Failure> {
+        let slot = self.slots.lock().of(peer);
+        let leased = lease(Holder::Peer(slot))?;
+        let present = self.slots.lock().get(peer);
+        if present == Some(slot) {
+            return Ok((Holder::Peer(slot), leased));
+        }
+        // That life was over before the lease was there, and nobody else would end it.
+        self.store.peer_gone(slot);
+        let message = format!("this life of {} is over", peer.name);
+        Err(Failure::new(Reason::PeerUnreachable, message))
+    }
+
     /// What a peer gets to know at once. Copies are not ours to speak for.
     fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
@@ -359,4 +386,63 @@ fn name_of(meant: &Meant) -> Option<&TensorName> {
 
 fn awaited(target: Result<&Meant, &Failure>, now: &Result<v1::Description, Failure>) -> bool {
     now.is_err() && target.is_ok_and(|t| name_of(t).is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::Registry;
+    use tensorlane_memory::{Arena, ArenaOptions};
+    use tensorlane_proto::identity::{Fingerprint, Incarnation};
+    use tensorlane_proto::ledger::Limits;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::exchange::{ExchangeSettings, FanoutSettings, RoutePolicy};
+    use crate::metrics::Metrics;
+    use crate::store::{Me, Store, StoreSettings};
+    use crate::workers::Workers;
+
+    fn exchange() -> Arc<Exchange> {
+        let minute = Duration::from_secs(60);
+        let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
+        let arena = Arena::start(options, Arc::new(|| {})).unwrap();
+        let me = Me {
+            exchange: "lab".parse().unwrap(),
+            peer: "here".parse().unwrap(),
+            incarnation: Incarnation(1),
+        };
+        let settings = StoreSettings { limits: Limits::default(), ticket_ttl: minute, lease_grace: minute };
+        let store = Store::new(me, settings, arena, Clock::start());
+        let settings = ExchangeSettings {
+            deadline: minute,
+            deadline_max: minute,
+            fingerprint: Fingerprint([7; 32]),
+            routes: RoutePolicy::default(),
+            fanout: FanoutSettings::default(),
+        };
+        let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
+        Exchange::new(store, Workers::default(), metrics, settings)
+    }
+
+    #[test]
+    fn peers_that_come_and_go_leave_no_numbers_and_a_life_that_is_over_gets_no_lease() {
+        let exchange = exchange();
+        let known = || exchange.slots.lock().known.len();
+        for life in 0..1000 {
+            let peer = PeerKey { name: "there".parse().unwrap(), incarnation: Incarnation(life) };
+            let (holder, ()) = exchange.lease_for(&peer, |_| Ok(())).unwrap();
+            let again = exchange.lease_for(&peer, |_| Ok(())).unwrap();
+            assert_eq!((again.0, known()), (holder, 1), "one number for one life");
+            exchange.peer_lost(&peer);
+            exchange.peer_back(&peer);
+            let over = exchange.lease_for(&peer, |_| {
+                exchange.peer_over(&peer);
+                Ok(())
+            });
+            assert_eq!(over.unwrap_err().reason, Reason::PeerUnreachable);
+            exchange.done(&peer, 7);
+            exchange.peer_back(&peer);
+            assert_eq!(known(), 0);
+        }
+    }
 }

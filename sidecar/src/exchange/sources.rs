@@ -9,7 +9,7 @@ use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::dtype::DType;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::layout::{Layout, Shape};
-use tensorlane_proto::ledger::{Holder, TensorId};
+use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Selection;
 
@@ -181,8 +181,8 @@ impl Exchange {
             let source = Source::growing(growth, *pass);
             return Ok(Aided { served: as_bytes(*bytes, source)?, leased: None });
         }
-        let holder = self.holder_of(from);
-        let taken = self.store.lease_copy(holder, &reference).ok_or_else(not_here)??;
+        let copy = |holder| self.store.lease_copy(holder, &reference).ok_or_else(not_here)?;
+        let (holder, taken) = self.lease_for(from, copy)?;
         let served = match taken.block().is_foreign() {
             // Another pod's memory is not ours to pass on.
             true => Err(not_here()),
@@ -248,10 +248,6 @@ impl Exchange {
             Sought::Holders(lost) => reply(Ok(self.other_holders(from, id, lost))),
             Sought::Proof => self.prove(id, reply),
         }
-    }
-
-    pub(super) fn holder_of(&self, peer: &PeerKey) -> Holder {
-        Holder::Peer(self.slots.lock().of(peer))
     }
 }
 

@@ -282,8 +282,8 @@ pub trait Serve: Send + Sync {
     fn peer_lost(&self, peer: &PeerKey);
     /// The same incarnation is back: its leases stay.
     fn peer_back(&self, peer: &PeerKey);
-    /// Another incarnation has come: this one will not, its leases end.
-    fn peer_replaced(&self, old: &PeerKey);
+    /// This incarnation will not come any more, or is not waited for any longer: its leases end, and nothing of it is remembered.
+    fn peer_over(&self, old: &PeerKey);
 }
 
 /// A pull to be made.

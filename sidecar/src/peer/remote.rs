@@ -302,11 +302,35 @@ impl<L: Carrier> State<L> {
         self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
     }
 
-    /// Whether nothing is under way with a peer that has no connection, and none will be taken up again.
+    /// Whether nothing is under way with a peer that has no connection, and none will be taken up again: what either had of the
+    /// other has ended with the grace, on both sides.
     pub(super) fn may_be_forgotten(&self, grace: Duration, now: Instant) -> bool {
-        let is_idle = self.calls.is_empty() && self.inquiries.is_empty() && self.owed.is_empty();
         let is_away = self.link.is_none() && !self.dial.running && self.waiters == 0;
-        is_idle && is_away && self.away(now).is_none_or(|away| away >= grace)
+        is_away && self.calls.is_empty() && self.away(now).is_none_or(|away| away >= grace)
+    }
+
+    /// Enters a pull, and gives back the one of the same call.
+    ///
+    /// # Errors
+    /// The connection that it came on is not the present one any more. It is asked for again on that one, unless it is of a life
+    /// that is over; then nobody would end it.
+    pub(super) fn open_here(&mut self, call: u64, pull: OpenPull) -> Result<Option<OpenPull>, ()> {
+        if self.link.as_ref().is_none_or(|link| link.id() != pull.link) {
+            return Err(());
+        }
+        Ok(self.open.insert(call, pull))
+    }
+
+    /// Whether it gets this tensor now, and may get it from others.
+    pub(super) fn pulls(&self, id: u64) -> bool {
+        self.open.values().any(|open| open.id == id && open.spreads)
+    }
+
+    /// Nothing of its life is waited for any more: gives that life, once.
+    pub(super) fn give_up_life(&mut self) -> Option<Incarnation> {
+        self.open.clear();
+        self.owed.clear();
+        self.incarnation.take()
     }
 
     /// Sends what waits, as far as there is room.
@@ -499,7 +523,7 @@ impl<L: Carrier> State<L> {
         }
     }
 
-    /// A connection is up, which is not late. The caller has told `Serve`.
+    /// A connection is up, which is not late. The caller tells `Serve`.
     pub(super) fn adopt(&mut self, link: &Arc<L>) -> Todo<L> {
         self.lives_now(link.incarnation(), link.begun());
         // Of another connection nothing is opened any more.

@@ -56,7 +56,7 @@ pub(super) fn question(
         PeerKind::Pull => pull(shared, link, header, decode(header, body)?),
         PeerKind::PullDone => {
             let done: v1::PullDone = decode(header, body)?;
-            let open = link.peer.state.lock().done(header.call, done.id, link.id);
+            let open = link.peer.state.lock().done(link.incarnation, header.call, done.id, link.id);
             closed(shared, link, header.call, open, done.holds);
             Ok(())
         }
@@ -181,7 +181,11 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
             let shm = link.ways.shm().filter(|_| way == Way::Shm);
             let mapped = shm.zip(bulk.source.block()).map(|(shm, block)| (block.segment_id(), shm.holder()));
             let pull = OpenPull { id, link: link.id, way, mapped, leased, spreads, proven: false };
-            let before = link.peer.state.lock().open.insert(call, pull);
+            let entered = link.peer.state.lock().open_here(call, pull);
+            let Ok(before) = entered else {
+                not_entered(shared, link, &pull);
+                return Ok(());
+            };
             if let Some(before) = before {
                 stop_sending(link, call, before.way, None);
                 if before.spreads && !spreads {
@@ -198,6 +202,22 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
         }
     }
     Ok(())
+}
+
+/// What was leased for a pull that came on a connection whose place another one has taken goes back.
+fn not_entered(shared: &Shared, link: &Link, pull: &OpenPull) {
+    let (lives, pulls) = {
+        let state = link.peer.state.lock();
+        (state.incarnation == Some(link.incarnation), state.pulls(pull.id))
+    };
+    if !lives {
+        // Also what it got since it was over.
+        return shared.serve.peer_over(&link.key());
+    }
+    if pull.spreads && !pulls {
+        shared.serve.left(&link.key(), pull.id, false);
+    }
+    release(shared, link, pull);
 }
 
 /// Whether a peer has as many open as it may. What it maps does not count as what it pulls.
@@ -388,7 +408,7 @@ fn owner(asked: &v1::Pull) -> Result<PeerKey, Failure> {
 
 /// Ends the lease of an open pull. One that is not known was ended before.
 fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
-    let open = link.peer.state.lock().close(call, None);
+    let open = link.peer.state.lock().close(link.incarnation, call, None);
     closed(shared, link, call, open, false);
 }
 

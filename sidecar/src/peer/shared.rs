@@ -30,7 +30,8 @@ use super::transport::shm::Node;
 use crate::cancel::Cancel;
 
 /// Peers that the directory lists no more of which something is still known: which of their lives are over, and why they were lost.
-/// Each costs about a kilobyte. Of those that left before them a get says that nobody knows them.
+/// Each costs about a kilobyte, and some hundred bytes for each tensor of ours that it had mapped. Of those that left before them a
+/// get says that nobody knows them, and not that their tensors are lost.
 pub(super) const LEFT_MAX: usize = 256;
 
 /// What all threads share.
@@ -219,23 +220,42 @@ impl Shared {
         self.peers.lock().values().cloned().collect()
     }
 
-    /// Forgets those that left the directory longest ago, down to `LEFT_MAX`.
-    pub(super) fn forget_left(&self, is_listed: impl Fn(&PeerName) -> bool) {
-        let (now, grace) = (Instant::now(), self.config.grace);
-        let mut peers = self.peers.lock();
-        let may_go = |peer: &&Arc<Peer>| {
-            // Whom nobody else holds nobody can come to hold while the map is locked, so its state is ours to look at.
-            !is_listed(&peer.name)
-                && Arc::strong_count(peer) == 1
-                && peer.state.lock().may_be_forgotten(grace, now)
-        };
-        let mut left: Vec<_> =
-            peers.values().filter(may_go).map(|peer| (peer.state.lock().lost, peer.name.clone())).collect();
-        left.sort_unstable();
-        left.truncate(left.len().saturating_sub(LEFT_MAX));
-        for (_, name) in left {
-            peers.remove(&name);
+    /// Forgets those that left the directory, down to so many: first those that never had a connection, and of the others those
+    /// that lost theirs longest ago.
+    pub(super) fn forget_left(&self, most: usize, is_listed: impl Fn(&PeerName) -> bool) {
+        let now = Instant::now();
+        let mut left = self.peers();
+        left.retain(|peer| !is_listed(&peer.name));
+        let mut count = left.len().saturating_sub(most);
+        if count == 0 {
+            return;
         }
+        left.retain(|peer| peer.state.lock().may_be_forgotten(self.config.grace, now));
+        left.sort_by_cached_key(|peer| peer.state.lock().lost);
+        for peer in &left {
+            if count == 0 {
+                return;
+            }
+            // Some cannot go yet, for somebody has to do with them.
+            count -= usize::from(self.forget(peer, now));
+        }
+    }
+
+    /// Whether it is forgotten.
+    fn forget(&self, peer: &Arc<Peer>, now: Instant) -> bool {
+        // Meanwhile no connection of it comes up; one that does now is waited for by nobody here.
+        let Some(_handover) = peer.handover.try_lock() else { return false };
+        let may_be_forgotten = || peer.state.lock().may_be_forgotten(self.config.grace, now);
+        if !may_be_forgotten() {
+            return false;
+        }
+        let life = peer.state.lock().give_up_life();
+        if let Some(incarnation) = life {
+            self.serve.peer_over(&PeerKey { name: peer.name.clone(), incarnation });
+        }
+        let mut peers = self.peers.lock();
+        // The map's and ours: whom nobody else holds nobody comes to hold while the map is locked.
+        Arc::strong_count(peer) == 2 && may_be_forgotten() && peers.remove(&peer.name).is_some()
     }
 
     /// Does what a state change asked for. Called without locks.
@@ -455,9 +475,7 @@ impl Shared {
             let old_life = state.incarnation.filter(|old| *old != link.incarnation);
             (state.link.clone(), old_life, state.lost.map(|lost| lost.elapsed()))
         };
-        if let Some(incarnation) = old_life {
-            self.serve.peer_replaced(&PeerKey { name: peer.name.clone(), incarnation });
-        } else if let Some(away) = away {
+        if let Some(away) = away.filter(|_| old_life.is_none()) {
             if away >= self.config.grace {
                 // They have ended, and must not be ended again once they are asked for anew.
                 serving::end_forgotten(self, link);
@@ -466,6 +484,10 @@ impl Shared {
         }
         peer.shunned.lock().is_back(link.incarnation);
         let todo = peer.state.lock().adopt(link);
+        if let Some(incarnation) = old_life {
+            // From now on nothing is entered that its connection still brings.
+            self.serve.peer_over(&PeerKey { name: peer.name.clone(), incarnation });
+        }
         drop(handover);
         self.counters.opened.add(if link.dialed { "us" } else { "them" });
         tracing::info!(peer = %peer.name, incarnation = %link.incarnation, dialed = link.dialed, "peer connected");

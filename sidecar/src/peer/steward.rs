@@ -12,7 +12,7 @@ use super::dial::Due;
 use super::link::Ended;
 use super::remote::{Peer, State};
 use super::serving;
-use super::shared::Shared;
+use super::shared::{LEFT_MAX, Shared};
 use crate::clock;
 
 /// How often at least everything is looked at: how late a new peer of the directory is dialed at worst.
@@ -238,7 +238,7 @@ fn round(shared: &Arc<Shared>) -> Round {
         shared.perform(over);
     }
     if !known.is_empty() {
-        shared.forget_left(|peer| by_name.contains_key(peer));
+        shared.forget_left(LEFT_MAX, |peer| by_name.contains_key(peer));
     }
     Round { next, crowded: dial(shared, waiting, dials, now) }
 }

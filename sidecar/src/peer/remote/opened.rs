@@ -1,6 +1,8 @@
 //! Their pulls from us: which are open, and when one is not any more. What is closed here ends its lease; who does that is the
 //! caller's business.
 
+use tensorlane_proto::Incarnation;
+
 use super::{Carrier, OpenPull, State};
 
 /// Pulls that were over before they were known here that are remembered: each end of a node's socket leaves a few. One that is
@@ -9,15 +11,30 @@ const DONE_EARLY_MAX: usize = 256;
 
 impl<L: Carrier> State<L> {
     /// Ends an open pull, of this id where one is named. One that is not known was ended before.
-    pub(in crate::peer) fn close(&mut self, call: u64, id: Option<u64>) -> Option<OpenPull> {
+    pub(in crate::peer) fn close(
+        &mut self,
+        life: Incarnation,
+        call: u64,
+        id: Option<u64>,
+    ) -> Option<OpenPull> {
+        // Each life counts its calls from the start, and one that is over may still have words on their way.
+        if self.incarnation != Some(life) {
+            return None;
+        }
         self.open.get(&call).filter(|open| id.is_none_or(|id| id == open.id))?;
         self.open.remove(&call)
     }
 
     /// Ends an open pull of which they say that it is over. One that is not known here may be on its way: it is not opened when it
     /// comes.
-    pub(in crate::peer) fn done(&mut self, call: u64, id: u64, link: u64) -> Option<OpenPull> {
-        let open = self.close(call, Some(id));
+    pub(in crate::peer) fn done(
+        &mut self,
+        life: Incarnation,
+        call: u64,
+        id: u64,
+        link: u64,
+    ) -> Option<OpenPull> {
+        let open = self.close(life, call, Some(id));
         if open.is_none() {
             if self.done_early.len() >= DONE_EARLY_MAX {
                 self.done_early.pop_front();

@@ -86,8 +86,12 @@ impl Node {
             spreads: false,
             proven: false,
         };
-        if let Some(before) = self.other(peer).state.open.insert(call, open) {
-            self.ends(now, by, before.id);
+        match self.other(peer).state.open_here(call, open) {
+            Ok(before) => before.into_iter().for_each(|before| self.ends(now, by, before.id)),
+            Err(()) => {
+                self.ends(now, by, asked.id);
+                return Served::default();
+            }
         }
         let bytes = self.contents[&id].clone();
         assert_eq!(bytes.len() as u64, asked.bytes, "a reader expects another length");
@@ -101,7 +105,7 @@ impl Node {
 
     /// Ends the lease of an open pull.
     fn closes(&mut self, now: Millis, from: Asker, call: u64, id: Option<u64>) {
-        if let Some(open) = self.other(from.peer).state.close(call, id) {
+        if let Some(open) = self.other(from.peer).state.close(from.life, call, id) {
             let by = Holder::Peer(self.slot(from.peer, from.life));
             self.ends(now, by, open.id);
         }

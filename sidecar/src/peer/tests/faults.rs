@@ -152,7 +152,7 @@ fn another_incarnation_means_owner_lost_for_what_was_under_way_and_for_what_is_a
     let (told, ..) = a.pull("b", Some(1), 7, Selection::All, bytes);
     assert_eq!(told.recv_timeout(PATIENCE).unwrap().unwrap_err().failure.reason, Reason::OwnerLost);
     assert!(a.get("b", 7, bytes).is_ok(), "of the new incarnation it can be had");
-    assert!(a.twin.events.lock().contains(&"replaced b 1".to_owned()), "{:?}", a.twin.events.lock());
+    assert!(a.twin.events.lock().contains(&"over b 1".to_owned()), "{:?}", a.twin.events.lock());
     a.assert_free();
 }
 
@@ -341,6 +341,28 @@ fn whoever_left_the_directory_is_remembered_among_so_many_and_no_more() {
         until("those that left first are forgotten", || a.peers.status().len() <= 1 + LEFT_MAX);
     }
     assert!(a.peers.is_connected(&name("b")) && a.get("b", 1, 4096).is_ok());
+}
+
+#[test]
+fn of_a_life_that_is_forgotten_nothing_stays_and_the_same_life_may_come_again() {
+    let table = Arc::new(Table::default());
+    let a = Start { grace: Duration::from_millis(100), ..Start::new("a") }.start(&table);
+    let b = Start::new("b").start(&table);
+    b.twin.add(1, sealed(&b.arena, 4096, 1), 1);
+    assert!(a.get("b", 1, 4096).is_ok());
+    let forget = || a.peers.shared.forget_left(0, |peer| table.peer(peer).is_some());
+    let is_known = || a.peers.shared.known_peer(&name("b")).is_some();
+    forget();
+    assert!(is_known(), "it is listed");
+    let listed = table.peer(&name("b")).unwrap();
+    table.unlist("b");
+    until("it is cut off, its grace is over, and it is forgotten", || {
+        forget();
+        !is_known()
+    });
+    assert_eq!(*a.twin.events.lock(), ["lost b 1", "over b 1"]);
+    table.list("b", listed.addresses[0].parse().unwrap(), listed.fingerprints[0]);
+    until("it is back", || a.get("b", 1, 4096).is_ok());
 }
 
 #[test]

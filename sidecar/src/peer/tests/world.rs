@@ -351,8 +351,8 @@ impl Serve for Twin {
     fn peer_back(&self, peer: &PeerKey) {
         self.event("back", peer);
     }
-    fn peer_replaced(&self, old: &PeerKey) {
-        self.event("replaced", old);
+    fn peer_over(&self, old: &PeerKey) {
+        self.event("over", old);
     }
 }
 

@@ -59,6 +59,9 @@ pub(in crate::peer) const MAPS_MAX: usize = 1 << 16;
 /// How often one end of a connection is given a segment while it, or a client of it, still maps it: each costs a descriptor
 /// here. It asks again only after it has let go of the map itself. Beyond it tensors come another way.
 const GIVEN_MAX: u32 = 8;
+/// Segments of which is known how often they were given, beside those that are mapped. Each costs some ten bytes; numbers of segments
+/// never come again.
+const GIVEN_KEPT: usize = 64;
 /// The first version of the protocol in which maps are asked for at the node's socket.
 pub(in crate::peer) const AT_NODE_SINCE: u32 = 6;
 /// How long an answer on the node's socket may take to be taken.
@@ -104,6 +107,13 @@ impl Lent {
         let given = self.given.entry(segment).or_default();
         *given = if is_mapped { *given + 1 } else { 1 };
         *given <= GIVEN_MAX
+    }
+
+    /// Forgets how often segments were given that nobody there maps: they are counted from the start again.
+    fn forget_given(&mut self, is_mapped: impl Fn(u32) -> bool) {
+        if self.given.len() >= GIVEN_KEPT {
+            self.given.retain(|segment, _| is_mapped(*segment));
+        }
     }
 }
 
@@ -257,8 +267,9 @@ impl Shm {
             let named =
                 lent.blocks.values().find(|block| block.segment_id() == segment).filter(|_| !lent.ended);
             let handle = named.and_then(Block::segment);
-            let is_mapped = self.node.arena().is_witnessed(segment, self.holder);
-            let handle = handle.filter(|_| lent.may_give(segment, is_mapped));
+            let is_mapped = |segment| self.node.arena().is_witnessed(segment, self.holder);
+            lent.forget_given(is_mapped);
+            let handle = handle.filter(|_| lent.may_give(segment, is_mapped(segment)));
             handle.and_then(|handle| {
                 let witness = self.node.arena().witness(segment, self.holder);
                 let witness = witness.inspect_err(|error| tracing::warn!(%error, "no witness for a segment"));
@@ -395,5 +406,23 @@ fn give_up(shared: &Arc<Shared>, link: &Arc<Link>, calls: Vec<u64>, why: &str) {
         let failure = Failure::new(Reason::PeerUnreachable, why);
         let todo = link.peer.state.lock().not_mapped(call, link, failure);
         shared.perform(todo);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_often_segments_were_given_is_remembered_of_those_that_are_mapped() {
+        let mut lent = Lent::default();
+        let is_mapped = |segment: u32| segment.is_multiple_of(100);
+        for segment in 0..10_000 {
+            lent.forget_given(is_mapped);
+            assert!(lent.may_give(segment, false));
+        }
+        assert!(lent.given.len() <= GIVEN_KEPT + 100, "{} of 10,000", lent.given.len());
+        assert!((1..GIVEN_MAX).all(|_| lent.may_give(0, true)));
+        assert!(!lent.may_give(0, true), "it was given often enough");
     }
 }
