@@ -287,16 +287,8 @@ impl DerefMut for Pod<'_> {
 impl Drop for Pod<'_> {
     fn drop(&mut self) {
         // First, for a container that ends before would be started again, and what starts it makes the directory of the pipes anew.
-        let _ = cluster::cluster(&[
-            "kubectl",
-            "--namespace",
-            self.namespace.name(),
-            "delete",
-            "pod",
-            &self.name,
-            "--wait=false",
-            "--ignore-not-found",
-        ]);
+        let _ =
+            self.namespace.try_kubectl(&["delete", "pod", &self.name, "--wait=false", "--ignore-not-found"]);
         // The listening thread has its own end of the pipe, so that it hears this.
         let listener = OpenOptions::new().read(true).write(true).open(self.pipes.path().join("out"));
         let _ = listener.and_then(|mut pipe| writeln!(pipe, "\n{END}"));

@@ -5,6 +5,8 @@
 //! it. A closure that is dropped uncalled (the sidecar ends) is the carrier's to notice.
 
 mod acquire;
+#[cfg(test)]
+pub(crate) mod alone;
 mod arrive;
 mod describe;
 mod evidence;

@@ -390,43 +390,14 @@ fn awaited(target: Result<&Meant, &Failure>, now: &Result<v1::Description, Failu
 
 #[cfg(test)]
 mod tests {
-    use prometheus::Registry;
-    use tensorlane_memory::{Arena, ArenaOptions};
-    use tensorlane_proto::identity::{Fingerprint, Incarnation};
-    use tensorlane_proto::ledger::Limits;
+    use tensorlane_proto::identity::Incarnation;
 
     use super::*;
-    use crate::clock::Clock;
-    use crate::exchange::{ExchangeSettings, FanoutSettings, RoutePolicy};
-    use crate::metrics::Metrics;
-    use crate::store::{Me, Store, StoreSettings};
-    use crate::workers::Workers;
-
-    fn exchange() -> Arc<Exchange> {
-        let minute = Duration::from_secs(60);
-        let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
-        let arena = Arena::start(options, Arc::new(|| {})).unwrap();
-        let me = Me {
-            exchange: "lab".parse().unwrap(),
-            peer: "here".parse().unwrap(),
-            incarnation: Incarnation(1),
-        };
-        let settings = StoreSettings { limits: Limits::default(), ticket_ttl: minute, lease_grace: minute };
-        let store = Store::new(me, settings, arena, Clock::start());
-        let settings = ExchangeSettings {
-            deadline: minute,
-            deadline_max: minute,
-            fingerprint: Fingerprint([7; 32]),
-            routes: RoutePolicy::default(),
-            fanout: FanoutSettings::default(),
-        };
-        let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        Exchange::new(store, Workers::default(), metrics, settings)
-    }
+    use crate::exchange::alone::alone;
 
     #[test]
     fn peers_that_come_and_go_leave_no_numbers_and_a_life_that_is_over_gets_no_lease() {
-        let exchange = exchange();
+        let (exchange, ..) = alone();
         let known = || exchange.slots.lock().known.len();
         for life in 0..1000 {
             let peer = PeerKey { name: "there".parse().unwrap(), incarnation: Incarnation(life) };

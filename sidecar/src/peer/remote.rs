@@ -302,28 +302,16 @@ impl<L: Carrier> State<L> {
         self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
     }
 
+    /// Whether this is the present connection.
+    fn is_present(&self, link: u64) -> bool {
+        self.link.as_ref().is_some_and(|present| present.id() == link)
+    }
+
     /// Whether nothing is under way with a peer that has no connection, and none will be taken up again: what either had of the
     /// other has ended with the grace, on both sides.
     pub(super) fn may_be_forgotten(&self, grace: Duration, now: Instant) -> bool {
         let is_away = self.link.is_none() && !self.dial.running && self.waiters == 0;
         is_away && self.calls.is_empty() && self.away(now).is_none_or(|away| away >= grace)
-    }
-
-    /// Enters a pull, and gives back the one of the same call.
-    ///
-    /// # Errors
-    /// The connection that it came on is not the present one any more. It is asked for again on that one, unless it is of a life
-    /// that is over; then nobody would end it.
-    pub(super) fn open_here(&mut self, call: u64, pull: OpenPull) -> Result<Option<OpenPull>, ()> {
-        if self.link.as_ref().is_none_or(|link| link.id() != pull.link) {
-            return Err(());
-        }
-        Ok(self.open.insert(call, pull))
-    }
-
-    /// Whether it gets this tensor now, and may get it from others.
-    pub(super) fn pulls(&self, id: u64) -> bool {
-        self.open.values().any(|open| open.id == id && open.spreads)
     }
 
     /// Nothing of its life is waited for any more: gives that life, once.
@@ -544,7 +532,7 @@ impl<L: Carrier> State<L> {
     /// A connection has ended: what was on it waits again, or goes to the connection that took its place. Whether it was
     /// the present one.
     pub(super) fn link_ended(&mut self, link: &L, error: &str, now: Instant) -> (bool, Todo<L>) {
-        let present = self.link.as_ref().is_some_and(|present| present.id() == link.id());
+        let present = self.is_present(link.id());
         let mut todo = Todo::default();
         if present {
             self.link = None;

@@ -10,7 +10,7 @@ use super::{Carrier, PAST_MAX, State, Todo};
 impl<L: Carrier> State<L> {
     /// The connected incarnation lives: the one that this call is for does not.
     pub(in crate::peer) fn lives(&mut self, number: u64, link: u64) -> Todo<L> {
-        let present = self.link.as_ref().is_some_and(|present| present.id() == link);
+        let present = self.is_present(link);
         let Some(place) = self.in_doubt.iter().position(|n| *n == number).filter(|_| present) else {
             return Todo::default();
         };

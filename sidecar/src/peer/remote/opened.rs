@@ -49,6 +49,23 @@ impl<L: Carrier> State<L> {
         self.done_early.iter().any(|(_, done)| *done == call)
     }
 
+    /// Enters a pull, and gives back the one of the same call.
+    ///
+    /// # Errors
+    /// The connection that it came on is not the present one any more. It is asked for again on that one, unless it is of a life
+    /// that is over; then nobody would end it.
+    pub(in crate::peer) fn open_here(&mut self, call: u64, pull: OpenPull) -> Result<Option<OpenPull>, ()> {
+        if !self.is_present(pull.link) {
+            return Err(());
+        }
+        Ok(self.open.insert(call, pull))
+    }
+
+    /// Whether it gets this tensor now, and may get it from others.
+    pub(in crate::peer) fn pulls(&self, id: u64) -> bool {
+        self.open.values().any(|open| open.id == id && open.spreads)
+    }
+
     /// Enters a pull that was asked for at the node's socket, and gives back the one of the same call; false where it is over
     /// already, or its connection is.
     pub(in crate::peer) fn open_at_node(
@@ -56,11 +73,10 @@ impl<L: Carrier> State<L> {
         call: u64,
         pull: OpenPull,
     ) -> Result<Option<OpenPull>, ()> {
-        let present = self.link.as_ref().is_some_and(|link| link.id() == pull.link);
-        if !present || self.done_early.contains(&(pull.link, call)) {
+        if self.done_early.contains(&(pull.link, call)) {
             return Err(());
         }
-        Ok(self.open.insert(call, pull))
+        self.open_here(call, pull)
     }
 
     /// Pulls that were last asked for on another connection than this: the word that they are over was lost with that one,

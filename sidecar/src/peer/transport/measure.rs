@@ -183,9 +183,7 @@ impl Goodput {
 
     /// A window of the transport in use is over.
     fn went_on(&mut self, new: f64) {
-        let one = self.of(self.in_use);
-        one.went_on(new);
-        let rate = one.rate.unwrap_or(new);
+        let rate = self.of(self.in_use).went_on(new);
         self.peak = self.peak.max(rate);
         if rate < self.peak * SLUMP {
             self.slumps(rate);

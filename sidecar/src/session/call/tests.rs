@@ -5,22 +5,16 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use prometheus::Registry;
-use tensorlane_memory::{Arena, ArenaOptions, SegmentHandle, passing};
+use tensorlane_memory::{SegmentHandle, passing};
 use tensorlane_proto::dtype::DType;
 use tensorlane_proto::frame::SESSION_VERSION;
-use tensorlane_proto::identity::{Fingerprint, Incarnation};
-use tensorlane_proto::ledger::{Limits, SessionId};
+use tensorlane_proto::ledger::SessionId;
 
 use super::*;
-use crate::clock::Clock;
-use crate::exchange::{ExchangeSettings, RoutePolicy};
-use crate::metrics::Metrics;
+use crate::exchange::alone::{MINUTE, alone};
 use crate::metrics::label::Outcome;
 use crate::session::link::Around;
-use crate::store::{Me, Store, StoreSettings};
 use crate::unread::Unread;
-use crate::workers::Workers;
 
 const TENSOR: u64 = 4096;
 
@@ -43,31 +37,11 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        // Longer than any test takes: nothing here ends because of the time.
-        let minute = Duration::from_secs(60);
-        let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
-        let arena = Arena::start(options, Arc::new(|| {})).unwrap();
-        let me = Me {
-            exchange: "lab".parse().unwrap(),
-            peer: "here".parse().unwrap(),
-            incarnation: Incarnation(1),
-        };
-        let settings = StoreSettings { limits: Limits::default(), ticket_ttl: minute, lease_grace: minute };
-        let store = Store::new(me, settings, arena, Clock::start());
-        let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        let settings = ExchangeSettings {
-            deadline: minute,
-            deadline_max: minute,
-            fingerprint: Fingerprint([7; 32]),
-            routes: RoutePolicy::default(),
-            fanout: crate::exchange::FanoutSettings::default(),
-        };
-        let workers = Workers::default();
-        let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
+        let (exchange, workers, metrics) = alone();
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (read_end, write_end) = passing::pipe().unwrap();
         let unread = &Unread::new(1 << 20);
-        let around = Around { version: SESSION_VERSION, workers, unread, metrics, map_deadline: minute };
+        let around = Around { version: SESSION_VERSION, workers, unread, metrics, map_deadline: MINUTE };
         let link = SessionLink::new(SessionId(1), ours, write_end, around);
         exchange.session_began(&link);
         Self { exchange, link, pending: Pending::default(), _client: (theirs, read_end) }

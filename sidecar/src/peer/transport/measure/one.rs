@@ -53,11 +53,11 @@ impl One {
         self.rate.filter(|_| self.windows > 0.0)
     }
 
-    /// A window of it is over, while it is in use.
-    pub(super) fn went_on(&mut self, new: f64) {
+    /// A window of it is over, while it is in use; gives the average.
+    pub(super) fn went_on(&mut self, new: f64) -> f64 {
         self.windows = self.windows.max(WINDOWS.0);
         let slowest = 1.0 + LONGER * (self.windows + 1.0).min(WINDOWS.1);
-        self.average(self.rate.map_or(new, |rate| new.max(rate / slowest)), 1.0);
+        self.average(self.rate.map_or(new, |rate| new.max(rate / slowest)), 1.0)
     }
 
     /// So many windows of the other one are over.
@@ -83,13 +83,14 @@ impl One {
         self.average(mean, windows);
     }
 
-    /// Windows more, and what they brought.
-    fn average(&mut self, new: f64, windows: f64) {
+    /// Windows more, and what they brought; gives the average.
+    fn average(&mut self, new: f64, windows: f64) -> f64 {
         let old = self.measured().filter(|old| *old > 0.0);
         self.windows = (old.map_or(0.0, |_| self.windows) + windows).min(WINDOWS.1);
         let newest = (windows / self.windows).min(1.0);
-        self.rate = Some(old.map_or(new, |old| ((1.0 - newest) / old + newest / new).recip()));
-        self.bound = None;
+        let rate = old.map_or(new, |old| ((1.0 - newest) / old + newest / new).recip());
+        (self.rate, self.bound) = (Some(rate), None);
+        rate
     }
 
     /// It did not bring more than that, once: whatever is measured next is worth more.

@@ -1,0 +1,37 @@
+//! An exchange of a small arena, without peers, for tests.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::Registry;
+use tensorlane_memory::{Arena, ArenaOptions};
+use tensorlane_proto::identity::{Fingerprint, Incarnation};
+use tensorlane_proto::ledger::Limits;
+
+use super::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
+use crate::clock::Clock;
+use crate::metrics::Metrics;
+use crate::store::{Me, Store, StoreSettings};
+use crate::workers::Workers;
+
+/// Longer than any test takes: nothing ends because of the time.
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
+
+/// One, with what it shares with the rest of a sidecar.
+pub(crate) fn alone() -> (Arc<Exchange>, Workers, Arc<Metrics>) {
+    let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
+    let arena = Arena::start(options, Arc::new(|| {})).unwrap();
+    let me =
+        Me { exchange: "lab".parse().unwrap(), peer: "here".parse().unwrap(), incarnation: Incarnation(1) };
+    let settings = StoreSettings { limits: Limits::default(), ticket_ttl: MINUTE, lease_grace: MINUTE };
+    let store = Store::new(me, settings, arena, Clock::start());
+    let settings = ExchangeSettings {
+        deadline: MINUTE,
+        deadline_max: MINUTE,
+        fingerprint: Fingerprint([7; 32]),
+        routes: RoutePolicy::default(),
+        fanout: FanoutSettings::default(),
+    };
+    let (workers, metrics) = (Workers::default(), Arc::new(Metrics::new(&Registry::new()).unwrap()));
+    (Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings), workers, metrics)
+}
