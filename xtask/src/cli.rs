@@ -81,7 +81,7 @@ pub(crate) fn help() -> String {
   soak [--seconds N | --minutes N] [--seed S]
                                 random puts, gets, kills and cuts between sidecars for that long (10 minutes), checked
                                 against what holds at all times; prints its seed. Needs root
-  cluster up|down|status        a real Kubernetes of two nodes on this machine; see docs/cluster.md
+  cluster build|up|down|status  a real Kubernetes of two nodes on this machine; see docs/cluster.md
   cluster kubectl|helm ARGUMENT...
                                 speaks to it as an administrator
   cluster load IMAGE            brings an OCI archive, or an image of ours, to every node
@@ -98,7 +98,8 @@ pub(crate) fn help() -> String {
 
 The parts of test, in their order:
 {parts}
-Logs are kept under target/xtask, tools under target/tools, weights under target/weights, histories of the soak under
+Logs are kept under target/xtask, tools in the user's cache (~/.cache/tensorlane), weights under
+target/weights, histories of the soak under
 target/soak, the cluster under target/cluster, images under target/images, a Python with torch under target/gloo.
 NO_COLOR=1 turns colours off.
 "

@@ -1,6 +1,7 @@
 //! Reads what libtest says about its tests, and adds it up.
 
 use std::ops::AddAssign;
+use std::time::Duration;
 
 /// How many tests ended how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -45,6 +46,8 @@ pub(crate) struct Report {
     pub(crate) ignored: Vec<String>,
     /// Programs and what they say of cases that they did again (`tests/src/standstill.rs`).
     pub(crate) again: Vec<String>,
+    /// Programs, with the time that their tests took.
+    pub(crate) suites: Vec<(String, Duration)>,
 }
 
 /// Reads the output of `cargo test`.
@@ -57,6 +60,7 @@ pub(crate) fn report(output: &str) -> Report {
         } else if let Some((counts, filtered_out)) = closing_line(line) {
             report.counts += counts;
             report.filtered_out += filtered_out;
+            report.suites.extend(time_in(line).map(|took| (program.to_owned(), took)));
         } else if let Some(case) = line.strip_prefix("AGAIN ") {
             report.again.push(format!("{program} {case}"));
         } else if let Some((name, result)) = test_line(line) {
@@ -115,6 +119,12 @@ fn closing_line(line: &str) -> Option<(Counts, u64)> {
         }
     }
     Some((counts, filtered_out))
+}
+
+/// The time in a closing line of libtest.
+fn time_in(line: &str) -> Option<Duration> {
+    let (_, seconds) = line.rsplit_once("finished in ")?;
+    Duration::try_from_secs_f64(seconds.strip_suffix('s')?.parse().ok()?).ok()
 }
 
 /// `test the::name ... ok`

@@ -22,19 +22,20 @@ pub(crate) struct Ended {
 }
 
 /// Whether a job that takes long says so now and then.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sign {
     /// It shows its own output, so nothing is added.
     Silent,
-    /// Its output goes elsewhere.
-    EachMinute,
+    /// Its output goes elsewhere; the line begins with this name.
+    EachMinute(String),
 }
 
 /// Waits for a child. After `limit` it is killed together with its descendants.
-pub(crate) fn wait(mut child: Child, limit: Duration, sign: Sign) -> Result<Ended, Failure> {
+pub(crate) fn wait(mut child: Child, limit: Duration, sign: &Sign) -> Result<Ended, Failure> {
     let id = child.id();
     let (finished, watched) = mpsc::channel();
-    let watchdog = thread::spawn(move || watch(id, limit, sign, &watched));
+    let sign = sign.clone();
+    let watchdog = thread::spawn(move || watch(id, limit, &sign, &watched));
     let status = child.wait();
     // The watchdog may be gone already, which is what a timeout looks like from here.
     let _ = finished.send(());
@@ -44,7 +45,7 @@ pub(crate) fn wait(mut child: Child, limit: Duration, sign: Sign) -> Result<Ende
 }
 
 /// Gives true if it had to kill.
-fn watch(id: u32, limit: Duration, sign: Sign, finished: &Receiver<()>) -> bool {
+fn watch(id: u32, limit: Duration, sign: &Sign, finished: &Receiver<()>) -> bool {
     let started = Instant::now();
     loop {
         let left = limit.saturating_sub(started.elapsed());
@@ -54,9 +55,10 @@ fn watch(id: u32, limit: Duration, sign: Sign, finished: &Receiver<()>) -> bool 
                 kill_with_descendants(id);
                 return true;
             }
-            Err(RecvTimeoutError::Timeout) if sign == Sign::Silent => {}
             Err(RecvTimeoutError::Timeout) => {
-                println!("    still running after {} min", started.elapsed().as_secs() / 60);
+                if let Sign::EachMinute(speaker) = sign {
+                    println!("    {speaker}: still running after {} min", started.elapsed().as_secs() / 60);
+                }
             }
         }
     }
@@ -132,7 +134,7 @@ mod tests {
             assert!(Instant::now() < deadline, "sh never started its child: {found:?}");
             thread::yield_now();
         };
-        let ended = wait(child, Duration::from_millis(1), Sign::Silent).unwrap();
+        let ended = wait(child, Duration::from_millis(1), &Sign::Silent).unwrap();
         assert!(ended.timed_out);
         assert!(!ended.status.success());
         while is_alive(offspring) {
@@ -150,7 +152,7 @@ mod tests {
     #[test]
     fn a_job_inside_its_limit_keeps_its_exit_code() {
         let child = Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
-        let ended = wait(child, Duration::from_secs(60), Sign::Silent).unwrap();
+        let ended = wait(child, Duration::from_secs(60), &Sign::Silent).unwrap();
         assert_eq!((ended.status.code(), ended.timed_out), (Some(3), false));
     }
 }

@@ -11,7 +11,7 @@ const VERSION: &str = "^0.20";
 const NO_ADVISORIES: &str =
     "the advisory database cannot be fetched from here: known vulnerabilities were NOT checked";
 
-/// Finds cargo-deny, or installs it into this checkout, and plans its checks.
+/// Finds cargo-deny, or installs it into the cache of this user, and plans its checks.
 pub(crate) fn plan(around: &Surroundings<'_>) -> Plan {
     match program(around) {
         Ok(program) => Plan::Run(steps(&program)),
@@ -26,7 +26,7 @@ fn program(around: &Surroundings<'_>) -> Result<String, Failure> {
     if around.quick {
         return Err(Failure::new("cargo-deny is not installed, and --quick installs nothing"));
     }
-    println!("    cargo-deny is installed under target/tools, once");
+    println!("    cargo-deny is installed, once, into the cache of this user");
     let job = Job::cargo(["install", "cargo-deny", "--locked", "--version", VERSION, "--root"])
         .with([around.place.tools()]);
     let log = around.place.log("deny-install");

@@ -61,8 +61,8 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
         Command::Cluster(request) => cluster::perform(&request, &place, style),
         Command::Images(options) => images::images(&options, &place, style),
         Command::Generate => {
-            for generator in parts::GENERATORS {
-                let job = parts::generate(generator, &[]);
+            let write = |program: &&str| parts::generate(program, &place, &[]);
+            for job in std::iter::once(parts::build_generators()).chain(parts::GENERATORS.iter().map(write)) {
                 let code = job.streamed(&place, style)?.exit_code();
                 if code != 0 {
                     return Ok(code);

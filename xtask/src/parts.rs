@@ -12,18 +12,9 @@ use crate::setup;
 use crate::style::Style;
 use crate::suites;
 
-/// The programs that write generated files: the protocol code, and the manifests for Kubernetes.
-pub(crate) const GENERATORS: &[Generator] = &[
-    Generator { package: "tensorlane-proto-codegen", program: "tensorlane-proto-codegen" },
-    Generator { package: "tensorlane-operator", program: "tensorlane-manifests" },
-];
-
-/// A program that writes generated files; with `--check` it only compares them.
-#[derive(Debug)]
-pub(crate) struct Generator {
-    package: &'static str,
-    program: &'static str,
-}
+/// The programs that write generated files: the protocol code, and the manifests for Kubernetes. With `--check` they
+/// compare them only.
+pub(crate) const GENERATORS: &[&str] = &["tensorlane-proto-codegen", "tensorlane-manifests"];
 
 /// Tells tests and programs where the built programs lie.
 pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
@@ -50,8 +41,21 @@ pub(crate) struct Part {
     pub(crate) about: &'static str,
     /// It belongs to what one runs before each commit.
     pub(crate) quick: bool,
+    /// Parts of the same lane run one after the other.
+    pub(crate) lane: Lane,
     /// What it runs.
     pub(crate) plan: fn(&Surroundings<'_>) -> Plan,
+}
+
+/// A sequence of parts. Both lanes run at the same time.
+///
+/// Cost: what computes in one lane slows down the other, so a test must bear a busy machine, as it must elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Most parts: they compile, or use both cores.
+    Main,
+    /// Parts that wait for other programs most of their time.
+    Waiting,
 }
 
 /// What a plan may look at.
@@ -60,6 +64,8 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) place: &'a Place,
     pub(crate) style: Style,
     pub(crate) quick: bool,
+    /// The part `cluster` runs, too.
+    pub(crate) with_cluster: bool,
 }
 
 /// What a part runs, or why it does not.
@@ -95,34 +101,36 @@ pub(crate) enum Counted {
     Gate(&'static str),
 }
 
-/// All parts, in the order in which they run: what fails soonest comes first.
+/// All parts, in the order in which a lane runs them: what fails soonest comes first.
 pub(crate) const PARTS: &[Part] = &[
-    Part { name: "format", about: "the code is formatted", quick: true, plan: format },
+    main_part("format", "the code is formatted", format).in_quick(),
+    main_part("generated", "the generated files are what is committed", generated),
+    main_part("lint", "clippy has nothing to say", lint).in_quick(),
+    main_part("deny", "licences, sources, who depends on whom", deny::plan),
+    main_part("unit", "the tests inside the crates", unit).in_quick(),
+    main_part("local", "suites that need processes (local_*)", local).in_quick(),
+    main_part("netns", "suites that need network namespaces and root (netns_*)", netns),
+    main_part("demo", "the demo, from its first step to its last", demo),
     Part {
-        name: "generated",
-        about: "the generated files are what is committed",
-        quick: false,
-        plan: generated,
+        lane: Lane::Waiting,
+        ..main_part(
+            "cluster",
+            "suites that need a Kubernetes, which it builds and starts (cluster_*)",
+            cluster,
+        )
     },
-    Part { name: "lint", about: "clippy has nothing to say", quick: true, plan: lint },
-    Part { name: "deny", about: "licences, sources, who depends on whom", quick: false, plan: deny::plan },
-    Part { name: "unit", about: "the tests inside the crates", quick: true, plan: unit },
-    Part { name: "local", about: "suites that need processes (local_*)", quick: true, plan: local },
-    Part {
-        name: "netns",
-        about: "suites that need network namespaces and root (netns_*)",
-        quick: false,
-        plan: netns,
-    },
-    Part { name: "demo", about: "the demo, from its first step to its last", quick: false, plan: demo },
-    Part {
-        name: "cluster",
-        about: "suites that need a Kubernetes, which it builds and starts (cluster_*)",
-        quick: false,
-        plan: cluster,
-    },
-    Part { name: "docs", about: "the documentation builds, its examples run", quick: false, plan: docs },
+    main_part("docs", "the documentation builds, its examples run", docs),
 ];
+
+const fn main_part(name: &'static str, about: &'static str, plan: fn(&Surroundings<'_>) -> Plan) -> Part {
+    Part { name, about, quick: false, lane: Lane::Main, plan }
+}
+
+impl Part {
+    const fn in_quick(self) -> Self {
+        Self { quick: true, ..self }
+    }
+}
 
 pub(crate) fn step(counted: Counted, job: Job) -> Step {
     Step { job, counted }
@@ -141,15 +149,21 @@ fn format(_: &Surroundings<'_>) -> Plan {
     Plan::Run(vec![step(Counted::Check, Job::cargo(["fmt", "--all", "--check"]))])
 }
 
-fn generated(_: &Surroundings<'_>) -> Plan {
-    let check = |generator| step(Counted::Check, generate(generator, &["--check"]));
-    Plan::Run(GENERATORS.iter().map(check).collect())
+fn generated(around: &Surroundings<'_>) -> Plan {
+    let check = |program: &&str| step(Counted::Check, generate(program, around.place, &["--check"]));
+    let build = step(Counted::Preparation, build_generators());
+    Plan::Run(std::iter::once(build).chain(GENERATORS.iter().map(check)).collect())
 }
 
-/// Runs a generator with these arguments.
-pub(crate) fn generate(generator: &Generator, arguments: &[&str]) -> Job {
-    let Generator { package, program } = generator;
-    Job::cargo(["run", "--release", "--package", package, "--bin", program]).with(["--"]).with(arguments)
+/// Builds the generators.
+pub(crate) fn build_generators() -> Job {
+    Job::cargo(["build", "--release", "--workspace"])
+        .with(GENERATORS.iter().flat_map(|program| ["--bin", program]))
+}
+
+/// Runs a generator that is built, with these arguments.
+pub(crate) fn generate(program: &str, place: &Place, arguments: &[&str]) -> Job {
+    Job::new(place.programs(RELEASE).join(program), arguments)
 }
 
 fn lint(around: &Surroundings<'_>) -> Plan {
@@ -202,9 +216,10 @@ fn lint_steps(narrow: &[Vec<&str>]) -> Vec<Step> {
 
 fn unit(around: &Surroundings<'_>) -> Plan {
     let mut job = tests(around.place, &["--exclude", "tensorlane-tests", "--lib", "--bins", "--tests"]);
-    // Where they are not there the tests that need them are named at the end as skipped.
+    // The part `cluster` runs the tests that need programs of Kubernetes. Without it they run here where these are
+    // built, and are named at the end as skipped where not.
     let components = around.place.cluster().join("bin");
-    if NEEDED.iter().all(|name| components.join(name).exists()) {
+    if !around.with_cluster && NEEDED.iter().all(|name| components.join(name).exists()) {
         job = job.env(COMPONENTS, components).with(ALL_TESTS);
     }
     Plan::Run(vec![step(Counted::Tests, job)])
@@ -243,6 +258,8 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
     let xtask = |words: &[&str]| Job::new(around.place.programs(RELEASE).join("xtask"), words);
     match suite_plan("cluster_", &["kubectl-tensorlane"], around) {
         Plan::Run(mut steps) => {
+            // Kubernetes is built first: meanwhile the main lane builds what is needed next.
+            steps.insert(0, step(Counted::Preparation, xtask(&["cluster", "build"])));
             let prepared = [
                 &["images"][..],
                 &["cluster", "up"],
@@ -324,7 +341,7 @@ mod tests {
     #[test]
     fn a_suite_part_without_suites_fails_and_says_which_files_it_misses() {
         let place = Place::at(Path::new("/no/such/checkout"));
-        let around = Surroundings { place: &place, style: Style::plain(), quick: false };
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
         let Plan::Fail(reason) = local(&around) else { panic!("it must fail") };
         assert!(reason.contains("tests/tests/local_*.rs"), "{reason}");
     }
@@ -335,7 +352,7 @@ mod tests {
         let place = Place::at(&root);
         let components = place.cluster().join("bin");
         fs::create_dir_all(&components).unwrap();
-        let around = Surroundings { place: &place, style: Style::plain(), quick: false };
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
         let command = || {
             let Plan::Run(steps) = unit(&around) else { panic!("it must run") };
             shown(&steps).concat()
@@ -354,7 +371,7 @@ mod tests {
         fs::create_dir_all(root.join("tests/tests")).unwrap();
         fs::write(root.join("tests/tests/local_put.rs"), "").unwrap();
         let place = Place::at(&root);
-        let around = Surroundings { place: &place, style: Style::plain(), quick: true };
+        let around = Surroundings { place: &place, style: Style::plain(), quick: true, with_cluster: false };
         let Plan::Run(steps) = local(&around) else { panic!("it must run") };
         fs::remove_dir_all(&root).unwrap();
         let commands = shown(&steps);

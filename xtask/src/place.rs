@@ -1,6 +1,7 @@
 //! Where things lie: the repository and what xtask keeps under `target/`.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
@@ -43,9 +44,10 @@ impl Place {
         self.target.join("xtask").join(format!("{name}.log"))
     }
 
-    /// Where cargo installs the tools that only this checkout uses.
+    /// Where cargo installs tools: in the user's cache, so that a fresh checkout does not build them again. Without a
+    /// cache, in this checkout.
     pub(crate) fn tools(&self) -> PathBuf {
-        self.target.join("tools")
+        tools_of(&self.target, env::var_os("XDG_CACHE_HOME"), env::var_os("HOME"))
     }
 
     /// Where the soak keeps histories.
@@ -84,6 +86,14 @@ impl Place {
     }
 }
 
+/// An empty or relative path in the environment names no cache.
+fn tools_of(target: &Path, cache: Option<OsString>, home: Option<OsString>) -> PathBuf {
+    let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(cache)
+        .or_else(|| absolute(home).map(|home| home.join(".cache")))
+        .map_or_else(|| target.join("tools"), |cache| cache.join("tensorlane").join("tools"))
+}
+
 /// A relative target directory is relative to where cargo was started.
 fn target_of(root: &Path, here: &Path, wanted: Option<PathBuf>) -> PathBuf {
     wanted.map_or_else(|| root.join("target"), |wanted| here.join(wanted))
@@ -99,6 +109,16 @@ mod tests {
         assert_eq!(target_of(root, here, None), Path::new("/r/target"));
         assert_eq!(target_of(root, here, Some("t".into())), Path::new("/r/sub/t"));
         assert_eq!(target_of(root, here, Some("/t".into())), Path::new("/t"));
+    }
+
+    #[test]
+    fn tools_lie_in_the_cache_of_the_user_and_else_in_the_checkout() {
+        let tools =
+            |cache: &str, home: &str| tools_of(Path::new("/t"), Some(cache.into()), Some(home.into()));
+        assert_eq!(tools("/c", "/h"), Path::new("/c/tensorlane/tools"));
+        assert_eq!(tools("", "/h"), Path::new("/h/.cache/tensorlane/tools"));
+        assert_eq!(tools("relative", ""), Path::new("/t/tools"));
+        assert_eq!(tools_of(Path::new("/t"), None, None), Path::new("/t/tools"));
     }
 
     #[test]

@@ -117,17 +117,18 @@ impl Job {
     /// Runs it with this program's own terminal.
     pub(crate) fn streamed(&self, place: &Place, style: Style) -> Result<Finished, Failure> {
         println!("{}", style.faint(&format!("$ {}", self.shown())));
-        self.ended(&mut self.command(place), Sign::Silent)
+        self.ended(&mut self.command(place), &Sign::Silent)
     }
 
     /// Runs it with this program's own terminal and without a word of our own: the output is somebody's input.
     pub(crate) fn attached(&self, place: &Place) -> Result<Finished, Failure> {
-        self.ended(&mut self.command(place), Sign::Silent)
+        self.ended(&mut self.command(place), &Sign::Silent)
     }
 
-    /// Runs it with both outputs appended to a log.
+    /// Runs it with both outputs appended to a log, by whose name a line says what runs.
     pub(crate) fn logged(&self, log: &Path, place: &Place, style: Style) -> Result<Finished, Failure> {
-        println!("    {}", style.faint(&format!("$ {}", self.shown())));
+        let speaker = log.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        println!("    {speaker}: {}", style.faint(&format!("$ {}", self.shown())));
         if let Some(directory) = log.parent() {
             fs::create_dir_all(directory).map_err(|error| Failure::file("make", directory, &error))?;
         }
@@ -137,14 +138,14 @@ impl Job {
         let errors = file.try_clone().map_err(failed)?;
         let mut command = self.command(place);
         command.stdin(Stdio::null()).stdout(file).stderr(errors).env("CARGO_TERM_COLOR", "never");
-        self.ended(&mut command, Sign::EachMinute)
+        self.ended(&mut command, &Sign::EachMinute(speaker))
     }
 
     /// Whether it runs and ends well; its output is thrown away.
     pub(crate) fn works(&self, place: &Place) -> bool {
         let mut command = self.command(place);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.ended(&mut command, Sign::Silent).is_ok_and(Finished::succeeded)
+        self.ended(&mut command, &Sign::Silent).is_ok_and(Finished::succeeded)
     }
 
     fn command(&self, place: &Place) -> Command {
@@ -161,7 +162,7 @@ impl Job {
         command
     }
 
-    fn ended(&self, command: &mut Command, sign: Sign) -> Result<Finished, Failure> {
+    fn ended(&self, command: &mut Command, sign: &Sign) -> Result<Finished, Failure> {
         let started = Instant::now();
         let child = command.spawn().map_err(|error| {
             Failure::new(format!("cannot start `{}`: {error}", self.shown()))
@@ -218,7 +219,7 @@ mod tests {
     #[test]
     fn a_program_that_is_not_there_is_a_failure_that_names_it() {
         let failure = Job::new("no-such-program", ["x"])
-            .ended(&mut Command::new("no-such-program"), Sign::Silent)
+            .ended(&mut Command::new("no-such-program"), &Sign::Silent)
             .unwrap_err();
         assert!(failure.what().contains("cannot start `no-such-program x`"), "{failure:?}");
     }

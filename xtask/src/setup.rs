@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use crate::failure::Failure;
 use crate::place::Place;
@@ -114,8 +115,12 @@ enum Action {
     Stop(Failure),
 }
 
+/// Held while packages are looked for and installed: both lanes of the tests may want some, and apt serves one.
+static APT: Mutex<()> = Mutex::new(());
+
 /// Installs what is missing, where that is allowed.
 pub(crate) fn provide(tools: &[Tool], place: &Place, style: Style) -> Result<(), Failure> {
+    let _alone = APT.lock().unwrap_or_else(PoisonError::into_inner);
     let missing = missing(tools, place);
     if missing.is_empty() {
         return Ok(());

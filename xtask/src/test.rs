@@ -3,17 +3,19 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::cli::TestOptions;
 use crate::counts::{self, Counts};
 use crate::failure::Failure;
-use crate::parts::{Counted, Part, Plan, Step, Surroundings};
+use crate::parts::{Counted, Lane, Part, Plan, Step, Surroundings};
 use crate::place::Place;
 use crate::room;
 use crate::run::tail;
 use crate::style::Style;
-use crate::table::{Row, Verdict, table};
+use crate::table::{Row, Verdict, slowest, table};
 
 /// How much of a failed part's log is shown.
 const TAIL: usize = 60;
@@ -28,6 +30,26 @@ struct Told {
     failed: Vec<String>,
     /// Tests and suites that were left out, with the reason.
     skipped: Vec<String>,
+    /// Test programs of all parts, with the time that each one took.
+    suites: Vec<Suite>,
+}
+
+impl Told {
+    fn add(&mut self, other: Self) {
+        self.counts += other.counts;
+        self.notes.extend(other.notes);
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.suites.extend(other.suites);
+    }
+}
+
+/// A test program that ran.
+#[derive(Debug, Clone, PartialEq)]
+struct Suite {
+    part: String,
+    program: String,
+    took: Duration,
 }
 
 /// The part that builds Kubernetes.
@@ -36,27 +58,72 @@ const CLUSTER: &str = "cluster";
 /// The reason why other parts leave tests to it, as the tests give it.
 const FOR_CLUSTER: &str = "needs programs of Kubernetes";
 
-/// Runs the chosen parts; gives 1 if anything failed.
+/// Runs the chosen parts, both lanes at the same time; gives 1 if anything failed.
 pub(crate) fn test(options: &TestOptions, place: &Place, style: Style) -> Result<u8, Failure> {
-    let around = Surroundings { place, style, quick: options.quick };
+    let started = Instant::now();
+    let chosen = options.chosen();
+    let with_cluster = chosen.iter().any(|part| part.name == CLUSTER);
+    let around = Surroundings { place, style, quick: options.quick, with_cluster };
+    let mut all = Told { notes: room::before(place)?.into_iter().collect(), ..Told::default() };
+    let failed = FirstFailure::new(options.fail_fast);
+    let (waiting, main): (Vec<_>, Vec<_>) = chosen.iter().partition(|part| part.lane == Lane::Waiting);
+    let (main, waiting) = thread::scope(|scope| {
+        let waiting = scope.spawn(|| run_lane(&waiting, &around, &failed));
+        let main = run_lane(&main, &around, &failed);
+        let panicked = |_| Err(Failure::new("the second lane of the tests panicked"));
+        (main, waiting.join().unwrap_or_else(panicked))
+    });
     let mut rows: Vec<Row> = Vec::new();
-    let mut all = Told::default();
-    all.notes.extend(room::before(place)?);
-    for part in options.chosen() {
-        let failed = rows.iter().find(|row| row.verdict == Verdict::Failed).map(|row| row.part);
-        let (row, told) = match failed.filter(|_| options.fail_fast) {
-            Some(failed) => left_out(part, format!("`{failed}` failed before it (--fail-fast)")),
-            None => run(part, &around)?,
-        };
+    for (row, told) in main?.into_iter().chain(waiting?) {
         rows.push(row);
-        all.counts += told.counts;
-        all.notes.extend(told.notes);
-        all.failed.extend(told.failed);
-        all.skipped.extend(told.skipped);
+        all.add(told);
     }
+    rows.sort_by_key(|row| chosen.iter().position(|part| part.name == row.part));
     settle(&mut rows, &mut all);
-    println!("\n{}", closing(&rows, &all, style));
+    println!("\n{}", closing(&rows, &all, started.elapsed(), style));
     Ok(u8::from(all.counts.failed > 0))
+}
+
+/// Runs parts one after the other.
+fn run_lane(
+    parts: &[&Part],
+    around: &Surroundings<'_>,
+    failed: &FirstFailure,
+) -> Result<Vec<(Row, Told)>, Failure> {
+    let mut ended = Vec::new();
+    for part in parts {
+        let (row, told) = match failed.stops_others() {
+            Some(failed) => left_out(part, format!("`{failed}` failed before it (--fail-fast)")),
+            None => run(part, around)?,
+        };
+        if row.verdict == Verdict::Failed {
+            failed.note(part.name);
+        }
+        ended.push((row, told));
+    }
+    Ok(ended)
+}
+
+/// The first part that failed, of both lanes.
+#[derive(Debug)]
+struct FirstFailure {
+    /// Parts that have not begun yet are left out.
+    stops: bool,
+    part: Mutex<Option<&'static str>>,
+}
+
+impl FirstFailure {
+    fn new(stops: bool) -> Self {
+        Self { stops, part: Mutex::new(None) }
+    }
+
+    fn note(&self, part: &'static str) {
+        self.part.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(part);
+    }
+
+    fn stops_others(&self) -> Option<&'static str> {
+        self.part.lock().unwrap_or_else(PoisonError::into_inner).filter(|_| self.stops)
+    }
 }
 
 /// Tests that `unit` left to the part `cluster`, which builds the programs they need, were not left out once it has run.
@@ -75,8 +142,10 @@ fn settle(rows: &mut [Row], all: &mut Told) {
 }
 
 /// Everything after the last part. Its last line is the closing line, plain and alone.
-fn closing(rows: &[Row], all: &Told, style: Style) -> String {
-    let mut text = table(rows, style) + "\n";
+fn closing(rows: &[Row], all: &Told, took: Duration, style: Style) -> String {
+    let mut text = table(rows, took, style) + "\n";
+    let suites = all.suites.iter().map(|suite| (format!("{} {}", suite.part, suite.program), suite.took));
+    text += &slowest(suites.collect());
     let lists = [
         (style.bad("FAILED"), &all.failed),
         (style.warned("NOTE"), &all.notes),
@@ -100,7 +169,7 @@ fn left_out(part: &Part, reason: String) -> (Row, Told) {
 /// Runs one part and says how it went.
 fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
     let (place, style) = (around.place, around.style);
-    println!("\n{} {}", style.strong(&format!("==> {}:", part.name)), part.about);
+    println!("{} {}", style.strong(&format!("==> {}:", part.name)), part.about);
     let started = Instant::now();
     let log = place.log(part.name);
     if log.exists() {
@@ -109,12 +178,12 @@ fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
     let mut told = match (part.plan)(around) {
         Plan::Run(steps) => perform(part.name, &steps, &log, around),
         Plan::Fail(reason) => {
-            println!("    {} {reason}", style.bad("FAILED"));
+            println!("    {}: {} {reason}", part.name, style.bad("FAILED"));
             let failed = vec![format!("{}: {reason}", part.name)];
             Told { counts: Counts::FAILED, failed, ..Told::default() }
         }
         Plan::Skip(reason) => {
-            println!("    {} {reason}", style.warned("SKIPPED"));
+            println!("    {}: {} {reason}", part.name, style.warned("SKIPPED"));
             return Ok(left_out(part, reason));
         }
     };
@@ -125,7 +194,7 @@ fn run(part: &Part, around: &Surroundings<'_>) -> Result<(Row, Told), Failure> {
     }
     let took = started.elapsed();
     let word = if verdict == Verdict::Ok { style.good("ok") } else { style.bad("FAILED") };
-    println!("    {word}: {} in {:.1} s", told.counts.closing_line(), took.as_secs_f64());
+    println!("    {}: {word}, {} in {:.1} s", part.name, told.counts.closing_line(), took.as_secs_f64());
     Ok((Row { part: part.name, verdict, counts: told.counts, took }, told))
 }
 
@@ -166,6 +235,8 @@ fn add_tests(told: &mut Told, part: &str, output: &str, succeeded: bool, failure
     told.counts += report.counts;
     told.failed.extend(report.failed.iter().map(|name| format!("{part}: {name}")));
     told.skipped.extend(report.ignored.iter().map(|name| format!("{part}: {name}")));
+    let suite = |(program, took)| Suite { part: part.to_owned(), program, took };
+    told.suites.extend(report.suites.into_iter().map(suite));
     told.notes.extend(report.again.iter().map(|case| format!("{part}: done again: {case}")));
     if !succeeded && report.counts.failed == 0 {
         told.counts += Counts::FAILED;
@@ -201,10 +272,10 @@ fn show_why(log: &Path, place: &Place, style: Style) {
     let text = text_after(log, 0);
     let said = counts::last_words(&text);
     let lines = if said.is_empty() { tail(&text, TAIL) } else { said.into_iter().take(TAIL).collect() };
-    for line in lines {
-        println!("    | {line}");
-    }
-    println!("    {}", style.faint(&format!("the whole log: {}", place.short(log))));
+    let mut shown: String = lines.iter().map(|line| format!("    | {line}\n")).collect();
+    shown += &format!("    {}", style.faint(&format!("the whole log: {}", place.short(log))));
+    // In one piece: the other lane prints, too.
+    println!("{shown}");
 }
 
 #[cfg(test)]
@@ -246,7 +317,7 @@ mod tests {
 
     fn told(name: &str, steps: &[(Counted, &str)]) -> Told {
         let (place, log) = scratch(name);
-        let around = Surroundings { place: &place, style: Style::plain(), quick: false };
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
         let steps: Vec<Step> =
             steps.iter().map(|(counted, script)| step(*counted, Job::new("sh", ["-c", script]))).collect();
         let told = perform("part", &steps, &log, &around);
@@ -255,6 +326,17 @@ mod tests {
     }
 
     const GOOD: &str = "echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'";
+
+    #[test]
+    fn a_failure_in_one_lane_stops_parts_of_the_other_only_if_asked() {
+        for (stops, expected) in [(false, None), (true, Some("unit"))] {
+            let failed = FirstFailure::new(stops);
+            assert_eq!(failed.stops_others(), None);
+            failed.note("unit");
+            failed.note("cluster");
+            assert_eq!(failed.stops_others(), expected);
+        }
+    }
 
     #[test]
     fn each_job_of_tests_is_counted_once() {
@@ -317,11 +399,12 @@ mod tests {
             notes: vec!["deny: not checked".into()],
             failed: vec!["unit: a".into()],
             skipped: vec!["netns: needs root".into()],
+            suites: Vec::new(),
         };
-        let text = closing(&[], &all, Style::plain());
+        let text = closing(&[], &all, Duration::ZERO, Style::plain());
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(
-            lines[2..],
+            lines[3..],
             [
                 "FAILED unit: a",
                 "NOTE deny: not checked",

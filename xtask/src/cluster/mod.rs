@@ -40,6 +40,8 @@ pub(crate) use tell::told;
 /// What is asked of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
+    /// Builds its components where they are not built.
+    Build,
     /// Builds it where needed and brings it up.
     Up,
     /// Takes it down.
@@ -62,10 +64,11 @@ pub(crate) enum Request {
 pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
     let Some((command, rest)) = words.split_first() else {
         return Err(Failure::usage(
-            "`cluster` needs to know what to do: up, down, status, kubectl, helm, load, stop, start, cut, slow or mend",
+            "`cluster` needs to know what to do: build, up, down, status, kubectl, helm, load, stop, start, cut, slow or mend",
         ));
     };
     match (command.as_str(), rest) {
+        ("build", []) => Ok(Request::Build),
         ("up", []) => Ok(Request::Up),
         ("down", []) => Ok(Request::Down),
         ("status", []) => Ok(Request::Status),
@@ -81,7 +84,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
         ("stop", names) => Ok(Request::Stop(names.to_vec())),
         ("start", names) => Ok(Request::Start(names.to_vec())),
         ("cut" | "slow" | "mend", _) => link::parse(command, rest),
-        ("up" | "down" | "status", [word, ..]) => {
+        ("build" | "up" | "down" | "status", [word, ..]) => {
             Err(Failure::usage(format!("`cluster {command}` takes no argument, not `{word}`")))
         }
         _ => Err(Failure::usage(format!("`cluster` cannot `{command}`"))),
@@ -92,6 +95,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Request, Failure> {
 pub(crate) fn perform(request: &Request, place: &Place, style: Style) -> Result<u8, Failure> {
     let layout = Layout::of(place);
     match request {
+        Request::Build => components::provide(place, style).map(|()| 0),
         Request::Up => up::up(place, style).map(|()| 0),
         Request::Down => take_down(&layout).map(|()| 0),
         Request::Status => status::status(&layout, style),
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused_by_name() {
         for (line, word) in [
-            ("", "up, down"),
+            ("", "build, up, down"),
             ("fly", "`fly`"),
             ("up now", "`now`"),
             ("load", "one image"),
