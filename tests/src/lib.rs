@@ -26,6 +26,7 @@ pub mod soak;
 pub mod standstill;
 pub mod tensors;
 pub mod transfer;
+pub mod turns;
 pub mod wait;
 pub mod watching;
 pub mod ways;

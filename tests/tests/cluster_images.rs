@@ -5,16 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tensorlane_tests::cluster::{image, xtask};
 use tensorlane_tests::oci::Archive;
+use tensorlane_tests::turns::Turns;
 
 /// Each test makes contexts in the same places.
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static TURNS: Turns = Turns::new();
 
 /// The lines of `cargo xtask images OPTION NAME…` that begin with the name of an image.
 fn images(option: &str, names: &[&str]) -> Vec<String> {
@@ -30,7 +27,7 @@ const MOST: [(&str, f64); 3] = [("sidecar", 20.0), ("workload", 10.0), ("operato
 
 #[test]
 fn the_same_checkout_gives_the_same_small_images() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     let names: Vec<&str> = MOST.iter().map(|(name, _)| *name).chain(["pause"]).collect();
     let [first, second] = [(); 2].map(|()| images("--fresh", &names));
     assert_eq!(first, second);
@@ -48,7 +45,7 @@ fn the_same_checkout_gives_the_same_small_images() {
 
 #[test]
 fn another_builder_finds_in_the_context_all_that_the_containerfile_asks_for() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     let names = MOST.map(|(name, _)| name);
     let made = images("--context-only", &names);
     assert_eq!(made.len(), names.len(), "a line for each: {made:?}");
@@ -82,7 +79,7 @@ const CONTAINS: [(&str, &[&str]); 3] = [
 
 /// The archives of images, made where they are not there yet.
 fn archives<'a>(names: &[&'a str]) -> Vec<(&'a str, Archive)> {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     let output = xtask().arg("images").args(names).stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success());
     let said = String::from_utf8(output.stdout).unwrap();

@@ -1,14 +1,11 @@
 //! The chart on a real cluster: from `helm install` to a pod with a sidecar, `helm test`, upgrade, rollback, and what
 //! stays when it is removed. Needs `cargo xtask cluster up` and the images `operator`, `sidecar` and `workload` on the
 //! nodes.
-//!
-//! There is one installation in a cluster, so the tests take turns.
 
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -18,13 +15,10 @@ use tensorlane_tests::chart::{
 };
 use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually, image, items, succeeds};
 
+use super::TURNS;
+
 /// What the chart promises: until a pod that asks gets a sidecar.
 const A_MINUTE: Duration = Duration::from_secs(60);
-
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/examples")
@@ -32,7 +26,7 @@ fn examples() -> PathBuf {
 
 #[test]
 fn the_defaults_serve_within_a_minute_and_two_pods_exchange_a_tensor() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     // A busy machine may take longer once.
     let kept = (0..2).any(|_| {
         uninstall();
@@ -46,7 +40,7 @@ fn the_defaults_serve_within_a_minute_and_two_pods_exchange_a_tensor() {
 
 #[test]
 fn every_example_is_accepted_without_a_warning() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     install(&[], PATIENCE);
     let namespace = Namespace::new();
     let files: Vec<PathBuf> = fs::read_dir(examples()).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -63,7 +57,7 @@ fn every_example_is_accepted_without_a_warning() {
 
 #[test]
 fn the_first_exchange_of_the_examples_works() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     install(&[], PATIENCE);
     let namespace = Namespace::new();
     let example = fs::read_to_string(examples().join("first-exchange.yaml")).unwrap();
@@ -75,7 +69,7 @@ fn the_first_exchange_of_the_examples_works() {
 
 #[test]
 fn running_pods_go_on_through_upgrade_rollback_and_removal() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     uninstall();
     install(&[], PATIENCE);
     let pods = Pods::new();
@@ -144,7 +138,7 @@ fn knows_the_future() -> bool {
 
 #[test]
 fn a_next_version_with_another_definition_is_upgraded_to_and_rolled_back_from_under_running_pods() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     uninstall();
     install(&[], PATIENCE);
     let (pods, own) = (Pods::new(), OwnExchange::new());

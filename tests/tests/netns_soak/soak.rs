@@ -10,11 +10,14 @@ mod slow {
     use tensorlane_tests::soak::orders::Outcome;
     use tensorlane_tests::soak::world::World;
 
+    use crate::TURNS;
+
     const SEED: &str = "TENSORLANE_TEST_SEED";
     const TIME: Duration = Duration::from_secs(25);
 
     #[test]
     fn what_holds_at_all_times_holds_under_random_puts_gets_kills_and_cuts() {
+        let _turn = TURNS.alone();
         let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = seed.unwrap_or(5);
         eprintln!("repeat with {SEED}={seed}");

@@ -15,6 +15,8 @@ use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{MI, is, put, seconds};
 use tensorlane_tests::until;
 
+use super::TURNS;
+
 const MANY: usize = 4000;
 /// What the sidecar's process may have more after it than before: far less than a flood of handshakes that were kept would cost.
 const MORE_MAX: u64 = 48 << 20;
@@ -105,6 +107,7 @@ fn comes_by_quic(writer: &Client, reader: &Client, seed: u64) -> bool {
 
 #[test]
 fn a_flood_of_handshakes_costs_a_bounded_memory_and_no_peer_its_tensors() {
+    let _turn = TURNS.alone();
     // The third host knows nobody, and nobody knows it.
     let peers = Peers::with_stranger(2, |_, options| options.set("prefer", "quic"));
     let (owner, reader) = (peers.client(0), peers.client(1));

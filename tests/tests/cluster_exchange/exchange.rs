@@ -19,6 +19,8 @@ use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR, container_status};
 use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::standstill::where_the_machine_runs_on;
 
+use super::TURNS;
+
 const MIB: u64 = 1 << 20;
 
 /// The weights of a sentence encoder, 91 MB in 101 tensors or so.
@@ -118,6 +120,7 @@ fn assert_is_where_it_runs(peers: &[Value], pods: &[Value]) {
 
 #[test]
 fn a_deployment_and_a_job_over_two_nodes_exchange_real_weights_by_reference() {
+    let _turn = TURNS.beside_others();
     let exchange = Exchange::new();
     let out = shared_directory();
     exchange.apply(&format!(
@@ -270,6 +273,7 @@ fn freed_after_its_reader_is_killed(
 
 #[test]
 fn a_pod_killed_and_deleted_in_the_middle_of_a_read_loses_its_lease_at_the_owner_within_the_grace() {
+    let _turn = TURNS.beside_others();
     where_the_machine_runs_on(loses_its_lease_within_the_grace);
 }
 
@@ -285,6 +289,7 @@ fn loses_its_lease_within_the_grace() {
 
 #[test]
 fn a_pod_that_is_simply_deleted_in_the_middle_of_a_read_gives_its_lease_back() {
+    let _turn = TURNS.beside_others();
     // Kubernetes leaves its sidecar two seconds for that.
     where_the_machine_runs_on(gives_its_lease_back);
 }
@@ -303,6 +308,7 @@ fn gives_its_lease_back() {
 
 #[test]
 fn a_sidecar_killed_beside_a_full_arena_comes_back_and_no_container_of_the_user_is_restarted() {
+    let _turn = TURNS.beside_others();
     let exchange = Exchange::new();
     let options = PodOptions::on("node1").annotated("arena-size", "128Mi").annotated("memory", "64Mi");
     let mut owner = Pod::start(&exchange, "owner", &options.limited("64Mi"));

@@ -5,25 +5,17 @@ use std::time::Duration;
 use tensorlane_client::Moved;
 use tensorlane_proto::Transport;
 use tensorlane_tests::far::LongWay;
-use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{MI, is, put, seconds};
-use tensorlane_tests::{SidecarOptions, until};
+use tensorlane_tests::until;
+
+use super::{WINDOW, two};
 
 /// Around half of the world.
 const ROUND_TRIP: Duration = Duration::from_millis(300);
-const WINDOW: &str = "tensorlane_peer_quic_window_bytes";
 /// More than what a connection has where nothing is far, which its two lanes ask for at a time.
 const FLOOR: u64 = 17 * MI;
 /// What it may have at most, and a little.
 const MOST: u64 = 65 * MI;
-
-/// Two peers that take QUIC for every large tensor, and are patient.
-fn two() -> Peers {
-    let set = |_, options: SidecarOptions| {
-        options.set("prefer", "quic").set("deadlines.progress", "10s").set("gc.leaseGrace", "20s")
-    };
-    Peers::start(2, set)
-}
 
 /// Datagrams grow until a batch of them is what the kernel takes in one call. Had they grown beyond, whole batches would be lost,
 /// and this would take more than a minute.

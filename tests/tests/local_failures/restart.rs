@@ -2,18 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use tensorlane_client::{AcquireOptions, Client, Error, PutOptions};
+use tensorlane_client::{Client, Error, PutOptions};
 use tensorlane_proto::Reason;
 use tensorlane_proto::generated::ArenaStatus;
 use tensorlane_tests::cgroup::MemoryCgroup;
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, Workload, reason, until};
 
-const MIB: u64 = 1 << 20;
+use super::all;
 
-fn all() -> AcquireOptions {
-    AcquireOptions::new()
-}
+const MIB: u64 = 1 << 20;
 
 fn arena(client: &Client) -> ArenaStatus {
     client.status().unwrap().arena.unwrap()

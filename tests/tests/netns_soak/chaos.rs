@@ -1,5 +1,5 @@
 //! Everything at once between three hosts: writers, readers, and faults in a random order that its seed repeats.
-//! As much load as there can be, and nothing written down; `netns_soak` does less at a time and checks a history of it.
+//! As much load as there can be, and nothing written down; `soak` does less at a time and checks a history of it.
 //! Needs root.
 
 mod slow {
@@ -14,6 +14,8 @@ mod slow {
     use tensorlane_tests::netns::Peers;
     use tensorlane_tests::process::{signal, stop};
     use tensorlane_tests::tensors::{Numbers, pattern, put_pattern};
+
+    use crate::TURNS;
 
     const HOSTS: usize = 3;
     const FAULTS: u64 = 12;
@@ -154,6 +156,7 @@ mod slow {
 
     #[test]
     fn random_faults_give_right_bytes_or_typed_errors_and_leave_nothing() {
+        let _turn = TURNS.alone();
         let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
         let seed: u64 = seed.unwrap_or_else(|| u64::from(std::process::id()));
         eprintln!("repeat with {SEED}={seed}");

@@ -9,11 +9,11 @@ use tensorlane_tests::installed::Exchange;
 use tensorlane_tests::kubernetes::metrics;
 use tensorlane_tests::pod::{Pod, PodOptions};
 
+use super::KI;
+
 /// Long enough for one look between two changes on a busy machine, and short enough for a test.
 const RESTLESS: [(&str, &str); 2] =
     [("TENSORLANE_IDENTITY_ROTATE_EVERY", "30s"), ("TENSORLANE_IDENTITY_OVERLAP", "15s")];
-
-const KI: u64 = 1024;
 
 type Keys = BTreeSet<String>;
 

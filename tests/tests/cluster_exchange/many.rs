@@ -14,6 +14,8 @@ use tensorlane_tests::kubernetes::{Container, kubectl_with, metrics, pods};
 use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 use tensorlane_tests::standstill::where_the_machine_runs_on;
 
+use super::TURNS;
+
 const MI: u64 = 1 << 20;
 
 /// Peers that are made by hand.
@@ -172,6 +174,7 @@ fn settled(containers: &[&Container]) -> Vec<f64> {
 
 #[test]
 fn a_thousand_peers_cost_little_and_one_more_is_seen_by_all_in_two_seconds() {
+    let _turn = TURNS.alone();
     let exchange = Exchange::new();
     let options = |node| PodOptions::on(node).annotated("arena-size", "32Mi");
     let mut members = ["node1", "node2"].map(|node| Pod::make(&exchange, node, &options(node)));

@@ -9,7 +9,7 @@ use tensorlane_tests::kubernetes::{
 };
 use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 
-const KI: u64 = 1024;
+use super::KI;
 
 /// The sum of the series of a metric that have these labels; zero where there is none yet.
 fn count(text: &str, name: &str, labels: &[&str]) -> f64 {

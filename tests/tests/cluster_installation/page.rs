@@ -1,22 +1,16 @@
 //! The commands of docs/kubernetes.md, word by word, on a cluster that knows nothing of Tensorlane: by helm, and without it.
 //! Only images have other names here than where they are published. Needs `cargo xtask cluster up` and the images
 //! `operator` and `sidecar` on the nodes.
-//!
-//! There is one installation in a cluster, so the tests take turns.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tensorlane_tests::chart::{IMAGES, injects, install, uninstall};
 use tensorlane_tests::cluster::{Namespace, PATIENCE, cluster, eventually, succeeds, succeeds_with};
 use tensorlane_tests::installed::await_operator;
 
-const PAGE: &str = include_str!("../../docs/kubernetes.md");
+use super::TURNS;
 
-fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+const PAGE: &str = include_str!("../../../docs/kubernetes.md");
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -82,7 +76,7 @@ fn is_taken(namespace: &Namespace, limits: &str) -> Result<(), String> {
 
 #[test]
 fn what_the_page_says_installs_upgrades_and_rolls_back_where_nothing_was_before() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     forget();
     let namespace = Namespace::new();
     run(&command("helm install"), &IMAGES);
@@ -106,7 +100,7 @@ fn left() -> Vec<String> {
 
 #[test]
 fn without_helm_the_manifest_installs_the_same_and_goes_as_the_page_says_and_helm_takes_it_over() {
-    let _turn = turn();
+    let _turn = TURNS.alone();
     forget();
     eventually("nothing is left", || left().is_empty().then_some(()));
     apply_manifest();

@@ -8,24 +8,17 @@ use tensorlane_client::{AcquireOptions, Client, Target, Tensor};
 use tensorlane_proto::Transport;
 use tensorlane_tests::netns::Peers;
 use tensorlane_tests::transfer::{LARGE, MI, in_the_middle, is, put, seconds};
-use tensorlane_tests::{SidecarOptions, until, where_the_machine_runs_on};
+use tensorlane_tests::{until, where_the_machine_runs_on};
+
+use super::{WINDOW, two};
 
 const PULLS: &str = "tensorlane_peer_pulls_total";
 const CONNECTIONS: &str = "tensorlane_peer_quic_connections_total";
 const CALLS: &str = "tensorlane_peer_quic_calls_total";
 const MIGRATIONS: &str = "tensorlane_peer_quic_migrations_total";
-const WINDOW: &str = "tensorlane_peer_quic_window_bytes";
 const DATAGRAM: &str = "tensorlane_peer_quic_datagram_bytes";
 const ROUTES: &str = "tensorlane_route_fallbacks_total";
 const FALLBACKS: &str = "tensorlane_peer_fallbacks_total";
-
-/// Two peers that take QUIC for every large tensor, and are patient with a network that loses much.
-fn two() -> Peers {
-    let set = |_, options: SidecarOptions| {
-        options.set("prefer", "quic").set("deadlines.progress", "10s").set("gc.leaseGrace", "20s")
-    };
-    Peers::start(2, set)
-}
 
 fn by_quic(tensor: &Tensor) -> bool {
     tensor.moved().transport == Some(Transport::Quic)

@@ -1,14 +1,12 @@
 //! Processes die at the worst moments: what they held goes, what others see stays, and no byte is reused too early.
 
 use rustix::process::Signal;
-use tensorlane_client::{AcquireOptions, Client, Item, PutOptions, Stored, Target};
+use tensorlane_client::{Client, Item, PutOptions, Stored, Target};
 use tensorlane_proto::Reason;
 use tensorlane_tests::tensors::{is_intact, pattern, put_pattern, seeded};
 use tensorlane_tests::{Sidecar, SidecarOptions, Workload, reason, until};
 
-fn all() -> AcquireOptions {
-    AcquireOptions::new()
-}
+use super::all;
 
 /// So many small tensors under `PREFIX0000` and on, which names alone keep.
 fn put_named(client: &Client, prefix: &str, count: u64) -> Vec<String> {

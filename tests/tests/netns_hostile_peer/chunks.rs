@@ -8,6 +8,8 @@ use tensorlane_tests::tensors::pattern;
 use tensorlane_tests::transfer::{is, put, seconds};
 use tensorlane_tests::{reason, until};
 
+use super::TURNS;
+
 /// Too large for a message with others, too small for lanes.
 const BYTES: u64 = 1 << 20;
 const PART: usize = 128 << 10;
@@ -48,6 +50,7 @@ fn wrongs(whole: &[u8]) -> Vec<(&'static str, Parts)> {
 #[test]
 fn chunks_that_are_replayed_overlapping_reordered_or_out_of_range_are_the_end_of_a_connection_and_of_nothing_else()
  {
+    let _turn = TURNS.beside_others();
     // The hostile one answers no question whether it lives: it has time for what it does on a busy machine.
     let mut peers = Peers::start(3, |_, options| {
         options.set("gc.leaseGrace", "1s").set("transports", "tcp").set("deadlines.progress", "10s")

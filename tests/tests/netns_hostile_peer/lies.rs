@@ -12,6 +12,8 @@ use tensorlane_tests::transfer::{MI, is, put, seconds};
 use tensorlane_tests::ways::WAYS;
 use tensorlane_tests::{reason, until};
 
+use super::TURNS;
+
 /// Tensors that travel in a frame with others, and such that do not.
 const SIZES: [u64; 2] = [4096, 9 * MI];
 
@@ -95,6 +97,7 @@ fn lies_are_refused_alone(peers: &Peers, reader: usize, way: &str) {
 
 #[test]
 fn lies_about_a_tensor_of_another_pod_are_refused_alone_whichever_way_it_comes() {
+    let _turn = TURNS.beside_others();
     for way in &WAYS {
         let (peers, _node) = way.pair(|_, options| options);
         lies_are_refused_alone(&peers, 1, way.name);
@@ -104,6 +107,7 @@ fn lies_about_a_tensor_of_another_pod_are_refused_alone_whichever_way_it_comes()
 
 #[test]
 fn what_lies_with_gaps_comes_by_its_own_reference_and_by_no_other() {
+    let _turn = TURNS.beside_others();
     let peers = Peers::pair();
     for (rows, width, step) in [(8, 16, 24), (2048, 4096, 5000)] {
         let (writer, reader) = (peers.client(0), peers.client(1));
@@ -133,6 +137,7 @@ fn what_lies_with_gaps_comes_by_its_own_reference_and_by_no_other() {
 
 #[test]
 fn lies_about_a_tensor_of_the_sidecar_itself_are_refused_alone() {
+    let _turn = TURNS.beside_others();
     let peers = Peers::pair();
     lies_are_refused_alone(&peers, 0, "here");
     peers.assert_all_free();

@@ -1,0 +1,10 @@
+//! Pods that exchange tensors between nodes, and a thousand peers beside them.
+//!
+//! What a thousand peers cost is measured alone.
+
+mod exchange;
+mod many;
+
+use tensorlane_tests::turns::Turns;
+
+static TURNS: Turns = Turns::new();

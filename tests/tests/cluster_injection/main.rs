@@ -1,0 +1,4 @@
+//! Injection on a real cluster: who gets a sidecar, and what others change after it.
+
+mod admission;
+mod reinvoked;

@@ -1,0 +1,10 @@
+//! Clients and sidecars that die, and what lives on.
+
+mod death;
+mod restart;
+
+use tensorlane_client::AcquireOptions;
+
+fn all() -> AcquireOptions {
+    AcquireOptions::new()
+}

@@ -1,0 +1,4 @@
+//! Limits of a sidecar: room in its arena, and what its clients may take of it.
+
+mod limits;
+mod pressure;

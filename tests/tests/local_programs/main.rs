@@ -1,0 +1,5 @@
+//! The programs from outside: the sidecar, and the command.
+
+mod command;
+mod routes;
+mod sidecar;

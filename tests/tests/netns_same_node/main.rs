@@ -1,0 +1,4 @@
+//! Pods of one node that share memory, and what they bring from elsewhere once for all of them. Needs root.
+
+mod neighbours;
+mod shared;
