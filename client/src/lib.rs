@@ -64,6 +64,7 @@ pub use client::Client;
 pub use config::{ClientOptions, DEADLINE_DEFAULT, SESSION_SOCKET, SOCKETS_DEFAULT, SOCKETS_ENV};
 pub use describe::{Description, Listed};
 pub use error::{Error, Result};
+pub use segments::OwnView;
 pub use moved::{Moved, Path, Refused, Way};
 pub use target::{AcquireOptions, Target};
 pub use tensor::{Lease, Tensor};
