@@ -47,7 +47,7 @@ class Tensor(Memory):
     def numpy(self) -> np.ndarray:
         """The very bytes as an array of numpy, to be read only; nothing is copied."""
         wanted = dtypes.to_numpy(self.dtype)
-        if wanted.kind in "biufc" and wanted.isbuiltin:
+        if wanted.isbuiltin == 1:
             return np.asarray(memoryview(self))
         return np.asarray(memoryview(self._raw())).view(wanted)
 

@@ -34,6 +34,7 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        cwd=os.path.dirname(__file__),
         env={**os.environ, **variables},
     )
 
