@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use tensorlane_client::{AcquireOptions, Client, ClientOptions, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target};
+use tensorlane_client::{
+    AcquireOptions, Client, ClientOptions, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
+};
 
 use crate::errors;
 use crate::interrupt::{self, Cancel};
@@ -201,7 +203,8 @@ impl Core {
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let status = self.call(py, Client::status)?;
         let told = PyDict::new(py);
-        for (key, text) in [("version", status.version), ("exchange", status.exchange), ("peer", status.peer)] {
+        for (key, text) in [("version", status.version), ("exchange", status.exchange), ("peer", status.peer)]
+        {
             told.set_item(key, text)?;
         }
         let arena = status.arena.unwrap_or_default();
@@ -262,7 +265,8 @@ impl Wanted {
             Self::Reference(Reference(reference)) => Ok(reference.into()),
             Self::Name(name, None) => Ok(Target::name(name)),
             Self::Name(name, Some(peer)) => {
-                let refused = |error| errors::refuse(py, "INVALID_ARGUMENT", &format!("peer {peer:?}: {error}"));
+                let refused =
+                    |error| errors::refuse(py, "INVALID_ARGUMENT", &format!("peer {peer:?}: {error}"));
                 Ok(Target::name_at(peer.parse().map_err(refused)?, name))
             }
         }

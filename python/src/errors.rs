@@ -11,9 +11,10 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         return raised;
     }
     let (message, details) = match error {
-        Error::Refused(failure) => {
-            (failure.message.clone(), failure.details.iter().map(|(k, v)| (k.to_string(), v.clone())).collect())
-        }
+        Error::Refused(failure) => (
+            failure.message.clone(),
+            failure.details.iter().map(|(k, v)| (k.to_string(), v.clone())).collect(),
+        ),
         other => (other.to_string(), Vec::new()),
     };
     made(py, kind(error), error.reason().map(|reason| reason.as_str()), &message, details)
@@ -24,7 +25,13 @@ pub(crate) fn refuse(py: Python<'_>, kind: &str, message: &str) -> PyErr {
     made(py, kind, None, message, Vec::new())
 }
 
-fn made(py: Python<'_>, kind: &str, reason: Option<&str>, message: &str, details: Vec<(String, String)>) -> PyErr {
+fn made(
+    py: Python<'_>,
+    kind: &str,
+    reason: Option<&str>,
+    message: &str,
+    details: Vec<(String, String)>,
+) -> PyErr {
     let make = || -> PyResult<PyErr> {
         let details: Bound<'_, PyDict> = details.into_py_dict(py)?;
         let made = py.import("tensorlane.errors")?.getattr("make")?;

@@ -108,7 +108,8 @@ impl Memory {
         bits: bool,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let tensor = self.held()?;
-        let shown = py.detach(|| Shown::new(tensor, own)).map_err(|error| crate::errors::raise(py, &error))?;
+        let shown =
+            py.detach(|| Shown::new(tensor, own)).map_err(|error| crate::errors::raise(py, &error))?;
         capsule(py, shown, versioned, marked, bits)
     }
 
@@ -184,7 +185,14 @@ impl Block {
         // SAFETY: Python gives a buffer to fill. The bytes are mapped for writing and lie where they are while the reservation
         // does, which is not taken while a view is counted; `obj` keeps the block alive as long.
         let filled = unsafe {
-            ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start.cast::<c_void>(), len as ffi::Py_ssize_t, 0, flags)
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                start.cast::<c_void>(),
+                len as ffi::Py_ssize_t,
+                0,
+                flags,
+            )
         };
         if filled != 0 {
             return Err(PyErr::fetch(slf.py()));
@@ -218,7 +226,11 @@ impl Block {
 }
 
 /// Runs `work` with the bytes of a buffer, without the interpreter's lock.
-pub(crate) fn with_bytes<R: Send>(py: Python<'_>, buffer: &PyBuffer<u8>, work: impl FnOnce(&[u8]) -> R + Send) -> PyResult<R> {
+pub(crate) fn with_bytes<R: Send>(
+    py: Python<'_>,
+    buffer: &PyBuffer<u8>,
+    work: impl FnOnce(&[u8]) -> R + Send,
+) -> PyResult<R> {
     if !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("the buffer is not contiguous; copy it first"));
     }
@@ -416,7 +428,13 @@ const VERSIONED_NAME: &CStr = c"dltensor_versioned";
 const UNVERSIONED_NAME: &CStr = c"dltensor";
 
 /// A capsule that holds what it shows until its taker deletes it, or it is dropped untaken.
-fn capsule(py: Python<'_>, shown: Shown, versioned: bool, marked: bool, bits: bool) -> PyResult<Bound<'_, PyCapsule>> {
+fn capsule(
+    py: Python<'_>,
+    shown: Shown,
+    versioned: bool,
+    marked: bool,
+    bits: bool,
+) -> PyResult<Bound<'_, PyCapsule>> {
     let (code, bit_count, lanes) = shown.dtype().dlpack();
     // 1 is unsigned.
     let dtype = DataType { code: if bits { 1 } else { code }, bits: bit_count, lanes };
@@ -443,7 +461,11 @@ fn capsule(py: Python<'_>, shown: Shown, versioned: bool, marked: bool, bits: bo
         (Box::into_raw(Box::new(managed)).cast(), VERSIONED_NAME, drop_versioned)
     } else {
         let deleter = Some(delete_unversioned as unsafe extern "C" fn(*mut Unversioned));
-        (Box::into_raw(Box::new(Unversioned { tensor, context, deleter })).cast(), UNVERSIONED_NAME, drop_unversioned)
+        (
+            Box::into_raw(Box::new(Unversioned { tensor, context, deleter })).cast(),
+            UNVERSIONED_NAME,
+            drop_unversioned,
+        )
     };
     let pointer = NonNull::new(pointer).expect("a box is somewhere");
     // SAFETY: the pointer is to the struct that the name stands for, and lives until its deleter is called: by the destructor,

@@ -30,9 +30,7 @@ impl Reference {
     /// Reads the text of a reference, as `str(reference)` gives it.
     #[new]
     fn new(py: Python<'_>, text: &str) -> PyResult<Self> {
-        let read = text.parse().map_err(|error| {
-            errors::refuse(py, "INVALID_ARGUMENT", &format!("{error}"))
-        });
+        let read = text.parse().map_err(|error| errors::refuse(py, "INVALID_ARGUMENT", &format!("{error}")));
         read.map(Self)
     }
 

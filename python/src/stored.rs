@@ -57,7 +57,9 @@ impl Stored {
     }
 
     fn __reduce__(&self) -> PyResult<()> {
-        Err(PyTypeError::new_err("a lease stays in its process; pickle `.reference` and keep this while it is used"))
+        Err(PyTypeError::new_err(
+            "a lease stays in its process; pickle `.reference` and keep this while it is used",
+        ))
     }
 
     fn __str__(&self) -> String {
