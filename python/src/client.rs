@@ -8,8 +8,9 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tensorlane_client::{
-    AcquireOptions, Client, ClientOptions, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
+    AcquireOptions, Client, ClientOptions, Item, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
 };
+use tensorlane_proto::Descriptor;
 
 use crate::errors;
 use crate::interrupt::{self, Cancel};
@@ -33,12 +34,16 @@ struct Connected {
     client: Client,
 }
 
-/// What is asked for: a reference, or a name with the peer that it belongs to.
+/// A tensor that is asked for: a reference, or a name with the peer that it belongs to.
 #[derive(FromPyObject)]
 enum Wanted {
     Reference(Reference),
     Name(String, Option<String>),
 }
+
+/// A dense array: its bytes, dtype, shape, metadata, and how it is stored.
+#[derive(FromPyObject)]
+struct Dense(PyBuffer<u8>, String, Vec<u64>, Vec<(String, String)>, Keep);
 
 /// How a tensor is stored.
 #[derive(FromPyObject)]
@@ -97,21 +102,26 @@ impl Core {
         py.detach(|| drop(client));
     }
 
-    /// Stores bytes.
-    fn put(
-        &self,
-        py: Python<'_>,
-        bytes: PyBuffer<u8>,
-        dtype: &str,
-        shape: Vec<u64>,
-        metadata: Vec<(String, String)>,
-        keep: Keep,
-    ) -> PyResult<Stored> {
-        let descriptor = layout::descriptor(py, dtype, &shape, metadata)?;
-        let options = keep.options(py)?;
+    /// Stores bytes, each with a result of its own: the stored tensor, or the exception.
+    fn put<'py>(&self, py: Python<'py>, items: Vec<Dense>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut buffers = Vec::with_capacity(items.len());
+        let mut described = Vec::with_capacity(items.len());
+        for Dense(bytes, dtype, shape, metadata, keep) in items {
+            described.push((layout::descriptor(py, &dtype, &shape, metadata)?, keep.options(py)?));
+            buffers.push(bytes);
+        }
         let client = self.client(py)?;
-        let stored = with_bytes(py, &bytes, |bytes| called(|| client.put(&descriptor, bytes, &options)))?;
-        stored.map(Stored::new).map_err(|error| errors::raise(py, &error))
+        let results = with_bytes(py, &buffers, |bytes| {
+            called(|| match (bytes, described.as_slice()) {
+                ([bytes], [(descriptor, options)]) => vec![client.put(descriptor, bytes, options)],
+                _ => client.put_many(&bytes.iter().zip(&described).map(as_item).collect::<Vec<_>>()),
+            })
+        })?;
+        let one = |result: Result<_>| match result {
+            Ok(stored) => Ok(Bound::new(py, Stored::new(stored))?.into_any()),
+            Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
+        };
+        results.into_iter().map(one).collect()
     }
 
     /// Makes room for a tensor that will be written in place.
@@ -165,7 +175,7 @@ impl Core {
         results.into_iter().map(one).collect()
     }
 
-    /// What is known of a tensor without moving it.
+    /// Tells what is known of a tensor, which is not moved.
     fn describe<'py>(&self, py: Python<'py>, target: Wanted) -> PyResult<Bound<'py, PyDict>> {
         let target = target.target(py)?;
         let known = self.call(py, |client| client.describe(target))?;
@@ -286,6 +296,10 @@ impl Keep {
             retry_id: None,
         })
     }
+}
+
+fn as_item<'a>((bytes, (descriptor, options)): (&&'a [u8], &'a (Descriptor, PutOptions))) -> Item<'a> {
+    Item { descriptor, bytes, options: options.clone() }
 }
 
 /// Makes a call on this thread, which signals may end.

@@ -40,7 +40,7 @@ fn made(
     make().unwrap_or_else(|error| error)
 }
 
-/// What `tensorlane.errors` calls it: the gRPC code, or the case of the client.
+/// The name in `tensorlane.errors`: the gRPC code, or the case of the client.
 fn kind(error: &Error) -> &'static str {
     match error {
         Error::Refused(failure) => failure.code.as_str(),

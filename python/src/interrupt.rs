@@ -1,4 +1,4 @@
-//! What ends a wait early: a signal that Python handles (^C), or a [`Cancel`].
+//! Ends of a wait before its time: a signal that Python handles (^C), or a [`Cancel`].
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const YOUNG: Duration = Duration::from_millis(50);
 thread_local! {
     /// When the call of this thread began.
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// What a signal handler raised during it.
+    /// The exception that a signal handler raised during it.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn begin() {
     RAISED.take();
 }
 
-/// What a handler raised during the call of this thread.
+/// Takes the exception that a handler raised during the call of this thread.
 pub(crate) fn raised() -> Option<PyErr> {
     RAISED.take()
 }

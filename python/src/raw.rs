@@ -1,6 +1,6 @@
 //! Tensors as memory for other libraries: the buffer protocol and DLPack. The only unsafe code of this crate.
 //!
-//! What is exported holds what it shows: a [`Shown`] goes with each view and is dropped with it, from whichever thread and
+//! Views hold what they show: a [`Shown`] goes with each view and is dropped with it, from whichever thread and
 //! without the interpreter's lock. Nothing here makes a Rust reference into shared memory.
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyCapsule;
+use pyo3::types::{PyBytes, PyCapsule};
 use tensorlane_client::{OwnView, Reservation, Tensor};
 use tensorlane_proto::DType;
 
@@ -23,7 +23,7 @@ use crate::layout::{dimensions, format, owned, storage};
 /// Tensors from here on are mapped a second time where a library may write them; below, a copy costs less.
 const MAP_FROM: usize = 128 << 10;
 
-/// Where a tensor without bytes is said to lie.
+/// Place of tensors without bytes.
 static NOWHERE: Line = Line([0; 64]);
 
 /// A line of the cache, to align copies as numerical libraries like them.
@@ -31,7 +31,7 @@ static NOWHERE: Line = Line([0; 64]);
 #[derive(Clone)]
 struct Line([u8; 64]);
 
-/// What was acquired, on its way into a [`Memory`].
+/// A tensor that was acquired, on its way into a [`Memory`].
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct Acquired(Mutex<Option<Tensor>>);
 
@@ -92,9 +92,10 @@ impl Memory {
     }
 
     /// The elements, copied row-major and without gaps.
-    fn _bytes(&self, py: Python<'_>) -> PyResult<Vec<u8>> {
+    fn _bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let tensor = self.held()?;
-        Ok(py.detach(|| tensor.to_vec()))
+        let bytes = py.detach(|| tensor.to_vec());
+        Ok(PyBytes::new(py, &bytes))
     }
 
     /// A DLPack capsule. `shared` shows the very bytes, to be read only; else they are the taker's own, to be written.
@@ -225,24 +226,28 @@ impl Block {
     }
 }
 
-/// Runs `work` with the bytes of a buffer, without the interpreter's lock.
+/// Runs `work` with the bytes of buffers, without the interpreter's lock.
 pub(crate) fn with_bytes<R: Send>(
     py: Python<'_>,
-    buffer: &PyBuffer<u8>,
-    work: impl FnOnce(&[u8]) -> R + Send,
+    buffers: &[PyBuffer<u8>],
+    work: impl FnOnce(&[&[u8]]) -> R + Send,
 ) -> PyResult<R> {
-    if !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err("the buffer is not contiguous; copy it first"));
+    if !buffers.iter().all(|buffer| buffer.is_c_contiguous()) {
+        return Err(PyBufferError::new_err("a buffer is not contiguous; copy it first"));
     }
-    let len = buffer.len_bytes();
-    let start = if len == 0 { nowhere() } else { buffer.buf_ptr().cast::<u8>() };
-    // SAFETY: the buffer is contiguous, holds so many bytes and is exported until `buffer` is dropped, after this call. A caller that
-    // writes the array from another thread meanwhile stores a mixture, as it does with numpy; nothing depends on the values.
-    let bytes = unsafe { std::slice::from_raw_parts(start, len) };
-    Ok(py.detach(|| work(bytes)))
+    let of = |buffer: &PyBuffer<u8>| {
+        let len = buffer.len_bytes();
+        let start = if len == 0 { nowhere() } else { buffer.buf_ptr().cast::<u8>() };
+        // SAFETY: the buffer is contiguous, holds so many bytes and is exported until `buffers` are dropped, after this call. A
+        // caller that writes the array from another thread meanwhile stores a mixture, as it does with numpy; nothing depends on
+        // the values.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    };
+    let bytes: Vec<&[u8]> = buffers.iter().map(of).collect();
+    Ok(py.detach(|| work(&bytes)))
 }
 
-/// Whose bytes a view shows.
+/// Owner of the bytes of a view: the taker, or everybody.
 #[derive(Clone, Copy, PartialEq, Eq, FromPyObject)]
 pub(crate) struct Own(bool);
 
@@ -253,7 +258,7 @@ enum Bytes {
     Copied(Vec<Line>),
 }
 
-/// What a view shows and holds.
+/// Bytes that a view shows, and all that it holds.
 struct Shown {
     // In the order of dropping: a private map ends before the lease.
     bytes: Bytes,
@@ -313,7 +318,7 @@ fn copied(tensor: &Tensor) -> Vec<Line> {
     lines
 }
 
-/// What goes with a filled buffer.
+/// Things that go with a filled buffer.
 struct Filled {
     shown: Shown,
     /// In bytes.

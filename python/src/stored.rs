@@ -1,4 +1,4 @@
-//! What a put gives: the lease of a stored tensor, and its reference.
+//! Stored tensors: the lease that a put gives, and the reference.
 
 use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;

@@ -1,4 +1,4 @@
-"""What may be put: arrays of numpy and torch, and whatever speaks DLPack, the array interface or the buffer protocol."""
+"""Arrays that may be put: those of numpy and torch, and whatever speaks DLPack, the array interface or the buffer protocol."""
 
 from __future__ import annotations
 
@@ -13,12 +13,28 @@ from .errors import Unsupported
 class Source:
     """An array to be stored: what it is, its bytes where they lie densely, and how to write them elsewhere."""
 
-    def __init__(self, dtype: str, shape: tuple[int, ...], dense: np.ndarray | None, write: Callable[[memoryview], None]):
-        self.dtype, self.shape, self.dense, self.write = dtype, shape, dense, write
+    def __init__(
+        self, dtype: str, shape: tuple[int, ...], nbytes: int, dense: np.ndarray | None, write: Callable[[memoryview], None]
+    ):
+        self.dtype, self.shape, self.nbytes, self.write = dtype, shape, nbytes, write
+        self._dense = dense
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether its bytes lie in order and without gaps."""
+        return self._dense is not None
+
+    def dense(self) -> np.ndarray | bytearray:
+        """Its bytes in order, copied where they do not lie so."""
+        if self._dense is not None:
+            return self._dense
+        buffer = bytearray(self.nbytes)
+        self.write(memoryview(buffer))
+        return buffer
 
 
 def source(x: Any) -> Source:
-    """Reads what `x` is."""
+    """Reads the kind, shape and bytes of `x`."""
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(x, torch)
@@ -45,7 +61,7 @@ def _of_numpy(x: np.ndarray) -> Source:
     def write(block: memoryview) -> None:
         np.copyto(np.frombuffer(block, dtype=x.dtype).reshape(x.shape), x)
 
-    return Source(dtype, x.shape, dense, write)
+    return Source(dtype, x.shape, x.nbytes, dense, write)
 
 
 def _of_torch(x: Any, torch: Any) -> Source:
@@ -63,7 +79,7 @@ def _of_torch(x: Any, torch: Any) -> Source:
     def write(block: memoryview) -> None:
         torch.frombuffer(block, dtype=x.dtype).view(x.shape).copy_(x)
 
-    return Source(dtype, tuple(x.shape), dense, write)
+    return Source(dtype, tuple(x.shape), x.numel() * x.element_size(), dense, write)
 
 
 def _of_dlpack(x: Any, torch: Any) -> Source:

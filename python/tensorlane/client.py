@@ -15,7 +15,7 @@ _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
 
 Target = Reference | Stored | str
-"""What is got: a reference, what a put gave, or a name."""
+"""A tensor to get: by its reference, what a put returned, or a name."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Status:
 
 @dataclass(frozen=True)
 class Description:
-    """What is known of a tensor without moving it."""
+    """A tensor as it is known without being moved."""
 
     reference: Reference
     dtype: str
@@ -100,31 +100,35 @@ class Client:
         The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row.
         Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
         """
-        source = arrays.source(x)
-        words = [(str(key), str(value)) for key, value in (metadata or {}).items()]
-        keeping = {
-            "name": name,
-            "replaces": _reference(replaces),
-            "ticket": ticket,
-            "uses": uses,
-            "lease": keep,
-            "checksum": checksum,
-            "deadline": deadline,
-        }
-        if source.dense is None and _bytes_of(x) > _INLINE:
+        options = {"keep": keep, "ticket": ticket, "uses": uses, "checksum": checksum, "deadline": deadline}
+        keeping = {**_keeping(**options), "name": name, "replaces": _reference(replaces)}
+        source, words = arrays.source(x), _words(metadata)
+        if not source.is_dense and source.nbytes > _INLINE:
             block = self._core.reserve(source.dtype, source.shape, words, deadline)
             source.write(memoryview(block))
             return self._core.seal(block, keeping)
-        dense = source.dense
-        if dense is None:
-            buffer = bytearray(_bytes_of(x))
-            source.write(memoryview(buffer))
-            dense = buffer
-        return self._core.put(dense, source.dtype, source.shape, words, keeping)
+        (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
+        return stored
 
-    def put_many(self, xs: Iterable[Any], **options: Any) -> list[Stored]:
-        """Stores arrays, each as `put` does. Where one fails, those before it are released with the exception."""
-        return [self.put(x, **options) for x in xs]
+    def put_many(
+        self,
+        xs: Iterable[Any] | Mapping[str, Any],
+        *,
+        keep: bool = True,
+        ticket: float | None = None,
+        uses: int = 1,
+        checksum: bool = False,
+        deadline: float | None = None,
+    ) -> list[Stored]:
+        """Stores arrays, small ones together in few calls; those of a mapping under the names that are its keys.
+
+        Where one fails its exception is raised, and the leases of the others are given up.
+        """
+        keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
+        named = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
+        sources = [(name, arrays.source(x)) for name, x in named]
+        items = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
+        return _all(self._core.put(items))
 
     def get(
         self,
@@ -157,14 +161,11 @@ class Client:
     ) -> list[Tensor]:
         """Leases and maps tensors, in few calls. Where one fails, its exception is raised and none is kept."""
         wanted = [_target(target, peer) for target in targets]
-        results = self._core.acquire(wanted, wait or 0.0, deadline, cancel)
-        failed = next((result for result in results if isinstance(result, BaseException)), None)
-        if failed is not None:
-            raise failed
+        results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel))
         return [Tensor(acquired) for acquired in results]
 
     def describe(self, target: Target, *, peer: str | None = None) -> Description:
-        """What is known of a tensor, which is not moved."""
+        """Tells the kind, names and leases of a tensor, which is not moved."""
         known = self._core.describe(_target(target, peer))
         return Description(**{**known, "shape": tuple(known["shape"]), "metadata": dict(known["metadata"])})
 
@@ -209,9 +210,21 @@ def connect(
     return Client(directory, name=name, deadline=deadline, patience=patience)
 
 
-def _bytes_of(x: Any) -> int:
-    nbytes = getattr(x, "nbytes", None)
-    return nbytes if isinstance(nbytes, int) else memoryview(x).nbytes
+def _all(results: list[Any]) -> list[Any]:
+    """Results of one call each, or the first exception among them."""
+    failed = next((result for result in results if isinstance(result, BaseException)), None)
+    if failed is not None:
+        raise failed
+    return results
+
+
+def _keeping(*, keep: bool, ticket: float | None, uses: int, checksum: bool, deadline: float | None) -> dict[str, Any]:
+    options = {"ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
+    return {"name": None, "replaces": None, **options}
+
+
+def _words(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in (metadata or {}).items()]
 
 
 def _reference(given: Reference | Stored | None) -> Reference | None:

@@ -95,7 +95,7 @@ class Sidecar:
             time.sleep(0.01)
 
     def log(self) -> str:
-        """What it has said so far."""
+        """Output of the sidecar so far."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def close(self) -> None:

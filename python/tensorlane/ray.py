@@ -1,4 +1,4 @@
-"""Ray's tensor transport: what actors return stays in shared memory, and other actors map it.
+"""Ray's tensor transport: tensors that actors return stay in shared memory, and other actors map them.
 
 ``register()`` in the driver, and ``worker_process_setup_hook="tensorlane.ray.register"`` in the runtime environment, so that
 restarted actors and processes that did not create an actor have the transport, too:
@@ -53,7 +53,7 @@ _client: Client | None = None
 
 @dataclass
 class TransportMetadata(TensorTransportMetadata):
-    """What travels in place of the tensors: a reference for each."""
+    """References that travel in place of the tensors, one for each."""
 
     references: tuple[str, ...] = ()
     version: int = _VERSION
@@ -143,7 +143,7 @@ class Transport(TensorTransportManager):
         return Fetch(obj_id=obj_id, tensors=[], future=future, cancel=cancel)
 
     def wait_fetch_complete(self, fetch_request: Fetch, timeout: float = -1) -> list[Any]:
-        """Waits for what was begun: for ever with -1, not at all with 0."""
+        """Waits for a fetch: for ever with -1, not at all with 0."""
         try:
             fetch_request.tensors = fetch_request.future.result(None if timeout < 0 else timeout)
         except (NotYet, CancelledError) as error:
@@ -156,7 +156,7 @@ class Transport(TensorTransportManager):
         raise NotImplementedError("tensorlane is one-sided: who receives gets the tensors by itself")
 
     def garbage_collect(self, obj_id: str, tensor_transport_meta: TransportMetadata, tensors: list[Any]) -> None:
-        """Releases what was stored for an object; the sidecar frees it once nobody maps it."""
+        """Releases the tensors that were stored for an object; the sidecar frees it once nobody maps it."""
         with self._lock:
             known = self._stored.pop(obj_id, None)
         if known is not None and known.exception() is None:
@@ -239,13 +239,7 @@ def _register(name: str, manager: type[Transport], data_type: type) -> None:
 
 def _store(tensors: list[Any]) -> tuple[TransportMetadata, list[Stored]]:
     keep = _seconds(KEEP, 0.0)
-    stored: list[Stored] = []
-    try:
-        for tensor in tensors:
-            stored.append(client().put(tensor, ticket=keep or None, deadline=_seconds(DEADLINE, 60.0)))
-    except BaseException:
-        _release(stored)
-        raise
+    stored = client().put_many(tensors, ticket=keep or None, deadline=_seconds(DEADLINE, 60.0))
     device = getattr(tensors[0].device, "type", "cpu") if tensors and hasattr(tensors[0], "device") else "cpu"
     shapes = [(tensor.shape, tensor.dtype) for tensor in tensors]
     references = tuple(str(one.reference) for one in stored)

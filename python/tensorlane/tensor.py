@@ -65,7 +65,7 @@ class Tensor(Memory):
 
     def tobytes(self) -> bytes:
         """The elements, copied row-major."""
-        return bytes(self._bytes())
+        return self._bytes()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         array = self.numpy()

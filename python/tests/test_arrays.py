@@ -175,3 +175,21 @@ def test_many_are_put_and_got_in_order(client):
     stored = client.put_many(np.full(3, number) for number in range(200))
     got = client.get_many(stored)
     assert [tensor.numpy()[0] for tensor in got] == list(range(200))
+
+
+def test_many_of_a_mapping_have_its_keys_as_names(client):
+    arrays = {"many/small": np.arange(3), "many/large": np.arange(300_000), "many/strided": np.arange(200_000)[::2], "many/none": np.empty(0)}
+    stored = client.put_many(arrays)
+    assert client.names("many/") == {name: one.reference for name, one in zip(arrays, stored)}
+    for name, array_ in arrays.items():
+        np.testing.assert_array_equal(client.get(name).numpy(), array_)
+    client.unname(*arrays)
+
+
+def test_many_of_which_one_fails_are_given_up(client):
+    with client.put(np.ones(1), "many/taken"):
+        before = client.status().leases
+        with pytest.raises(tensorlane.NameTaken):
+            client.put_many({"many/free": np.ones(1), "many/taken": np.ones(1)})
+        client.unname("many/taken", "many/free")
+        assert client.status().leases == before
