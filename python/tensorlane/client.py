@@ -214,6 +214,8 @@ def _all(results: list[Any]) -> list[Any]:
     """Results of one call each, or the first exception among them."""
     failed = next((result for result in results if isinstance(result, BaseException)), None)
     if failed is not None:
+        # The traceback keeps this list for as long as somebody looks at the exception; leases end now.
+        results.clear()
         raise failed
     return results
 

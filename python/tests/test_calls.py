@@ -133,8 +133,8 @@ def strike():
     os.kill(os.getpid(), signal.SIGINT)
 struck = []
 threading.Thread(target=strike, daemon=True).start()
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     client.get("never/comes", wait=60)
 except KeyboardInterrupt:
     print(time.monotonic() - struck[0])
