@@ -106,7 +106,8 @@ impl Drop for Segment {
         let (Some(mapping), Some(pages)) = (self.mapping.take(), self.pages.get_mut().take()) else {
             return;
         };
-        let witness = pages.witness;
+        let Pages { memory, witness } = pages;
+        drop(memory);
         let weak = Arc::downgrade(&mapping);
         match Arc::into_inner(mapping) {
             Some(mapping) => {

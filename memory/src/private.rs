@@ -17,8 +17,8 @@ use crate::{OutOfBounds, PAGE, seals};
 #[derive(Debug)]
 pub struct PrivateMap {
     start: NonNull<u8>,
-    /// Whole pages.
-    len: usize,
+    /// Length of the whole pages.
+    mapped: usize,
     /// Bytes of the first page before those that were asked for.
     lead: usize,
     bytes: usize,
@@ -40,16 +40,16 @@ impl PrivateMap {
         // The seals: without them the file could become shorter under the map.
         Mapping::check(fd, end, seals::BEFORE_WRITER)?;
         let lead = offset % PAGE;
-        let len = usize::try_from(lead + bytes).map_err(|_| MapError::Size { bytes })?;
+        let mapped = usize::try_from(lead + bytes).map_err(|_| MapError::Size { bytes })?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new map at an address of the kernel's choice overlaps nothing of ours.
         let start =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset - lead) }
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped, protection, flags, fd, offset - lead) }
                 .map_err(|source| MapError::Kernel { step: "map privately", source: source.into() })?;
         let start = NonNull::new(start.cast()).ok_or(MapError::Size { bytes })?;
-        // Both are at most `len`.
-        Ok(Self { start, len, lead: lead as usize, bytes: bytes as usize })
+        // Both are at most `mapped`.
+        Ok(Self { start, mapped, lead: lead as usize, bytes: bytes as usize })
     }
 
     /// Fills the page tables for reading, so that reads do not fault one by one.
@@ -57,7 +57,7 @@ impl PrivateMap {
         let start = self.start.as_ptr().cast();
         // SAFETY: the range is exactly our map. Populating changes no byte. An error leaves the map as it was,
         // merely slower, so it is not reported.
-        let _ = unsafe { rustix::mm::madvise(start, self.len, Advice::LinuxPopulateRead) };
+        let _ = unsafe { rustix::mm::madvise(start, self.mapped, Advice::LinuxPopulateRead) };
     }
 
     /// Length in bytes; never 0.
@@ -90,7 +90,7 @@ impl Drop for PrivateMap {
     fn drop(&mut self) {
         // SAFETY: exactly the range that was mapped, and nobody can hold a reference into it beyond this value.
         // It can only fail for a wrong range, which this is not.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }
 

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyDict};
 use tensorlane_client::Error;
-use tensorlane_proto::Code;
+use tensorlane_proto::{Code, Reason};
 
 /// The exception for an error of the client; what a signal handler raised, where that ended the call.
 pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
@@ -17,7 +17,7 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
         ),
         other => (other.to_string(), Vec::new()),
     };
-    made(py, kind(error), error.reason().map(|reason| reason.as_str()), &message, details)
+    made(py, kind(error), error.reason().map(Reason::as_str), &message, details)
 }
 
 /// A refusal of this side, in the words of a class of `tensorlane.errors`.

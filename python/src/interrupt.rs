@@ -32,13 +32,17 @@ pub(crate) fn interrupted() -> bool {
     if young || rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }
-    match Python::attach(|py| py.check_signals()) {
+    match Python::attach(handle_signals) {
         Ok(()) => false,
         Err(error) => {
             RAISED.set(Some(error));
             true
         }
     }
+}
+
+fn handle_signals(py: Python<'_>) -> PyResult<()> {
+    py.check_signals()
 }
 
 /// Withdraws the calls that were given it, from any thread, within 100 ms.
