@@ -13,7 +13,7 @@ use crate::{OutOfBounds, PAGE, seals};
 
 /// Bytes of a segment, private from the first write on. Unmapped when dropped.
 ///
-/// What was not written shows the segment, so whoever maps it keeps the tensor from being freed, as with any map.
+/// Pages that were not written show the segment, so whoever maps it keeps the tensor from being freed, as with any map.
 #[derive(Debug)]
 pub struct PrivateMap {
     start: NonNull<u8>,
@@ -34,7 +34,7 @@ impl PrivateMap {
     /// Maps `bytes` at `offset` of a segment, at least one.
     ///
     /// # Errors
-    /// What is wrong with the descriptor, that they do not lie inside it, or that the kernel refused.
+    /// The fault of the descriptor, that they do not lie inside it, or that the kernel refused.
     pub fn new(fd: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<Self, MapError> {
         let end = offset.checked_add(bytes).filter(|_| bytes > 0).ok_or(MapError::Size { bytes })?;
         // The seals: without them the file could become shorter under the map.

@@ -11,7 +11,7 @@ class Error(Exception):
     details: dict[str, str]
     """The values that were wrong, by name."""
     remedy: str | None
-    """What to do about it in Python, where there is something."""
+    """Remedy in Python, where there is one."""
 
     def __init__(self, message: str, reason: str | None = None, details: dict | None = None, remedy: str | None = None):
         self.message, self.reason, self.details, self.remedy = message, reason, dict(details or {}), remedy

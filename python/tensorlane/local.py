@@ -33,16 +33,12 @@ exit "$code"
 
 
 def program(name: str) -> str:
-    """The path of a program of the wheel: from $TENSORLANE_BIN_DIR, the package, or the PATH."""
+    """The path of a program of the wheel, or of one in $TENSORLANE_BIN_DIR."""
     given = os.environ.get("TENSORLANE_BIN_DIR")
-    places = [Path(given)] if given else [Path(__file__).parent / "bin"]
-    for place in places:
-        if os.access(place / name, os.X_OK):
-            return str(place / name)
-    found = shutil.which(name)
-    if found and Path(found).resolve().parent != Path(__file__).parent:
-        return found
-    raise Error(f"the program {name} is not in {places[0]}", remedy="install the wheel again, or set TENSORLANE_BIN_DIR")
+    path = (Path(given) if given else Path(__file__).parent / "bin") / name
+    if not os.access(path, os.X_OK):
+        raise Error(f"there is no program {path}", remedy="install the wheel again, or set TENSORLANE_BIN_DIR to where it is")
+    return str(path)
 
 
 class Sidecar:

@@ -36,7 +36,7 @@ class Tensor(Memory):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What its writer wrote beside it."""
+        """Words that its writer put beside it."""
         return dict(self._metadata)
 
     @property

@@ -1,4 +1,4 @@
-"""What the tests share: one sidecar for most of them, and conditions that are waited for."""
+"""Shared by the tests: one sidecar for most of them, and conditions that are waited for."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen:
 
 
 def said(process: subprocess.Popen, given: str | None = None) -> str:
-    """What a Python said that ended well."""
+    """Output of a Python that ended well."""
     out, err = process.communicate(given, timeout=60)
     assert process.returncode == 0, err
     return out

@@ -151,6 +151,13 @@ def test_a_local_sidecar_that_cannot_start_says_why():
         tensorlane.Sidecar(arena="nonsense")
 
 
+def test_a_program_that_is_not_there_is_named_with_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("TENSORLANE_BIN_DIR", str(tmp_path))
+    with pytest.raises(tensorlane.Error, match="TENSORLANE_BIN_DIR") as caught:
+        tensorlane.Sidecar()
+    assert str(tmp_path) in str(caught.value)
+
+
 def test_the_command_comes_with_the_package(client):
     with client.put(np.arange(3), "by/command"):
         listed = subprocess.run(

@@ -1,10 +1,10 @@
-//! Reads what pytest says about its tests, in the short form (`-q`).
+//! Reading of what pytest says about its tests, in the short form (`-q`).
 
 use std::time::Duration;
 
 use crate::counts::Counts;
 
-/// What pytest calls itself among suites.
+/// Name of pytest among suites.
 pub(crate) const NAME: &str = "pytest";
 
 /// `3 failed, 100 passed, 4 skipped, 1 warning in 115.25s (0:01:55)`, with rules of `=` around it or not.

@@ -23,10 +23,10 @@ const ROOM: u64 = 14_000_000_000;
 
 /// A Python of this checkout, with exactly the packages of a file.
 struct Environment {
-    /// Its directory, and what it is called in messages.
+    /// Its directory.
     directory: PathBuf,
     requirements: PathBuf,
-    /// What to say before packages are fetched.
+    /// Said before packages are fetched.
     cost: &'static str,
 }
 
