@@ -48,12 +48,13 @@ class Sidecar:
     """Where its sockets are: what TENSORLANE_SOCKETS is set to for other processes."""
 
     def __init__(self, *, arena: str = "1Gi", settings: dict[str, str] | None = None):
+        sidecar = program("tensorlane-sidecar")
         self._root = tempfile.mkdtemp(prefix="tensorlane-")
         self.directory = os.path.join(self._root, "sockets")
         os.mkdir(self.directory)
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "tensorlane-keeper", program("tensorlane-sidecar"), self._root],
+            ["/bin/sh", "-c", _KEEPER, "tensorlane-keeper", sidecar, self._root],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,
