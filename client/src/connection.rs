@@ -346,7 +346,7 @@ impl Connection {
     fn map_segment(&self, frame: &Frame, reader: &mut Reader) -> Result<()> {
         let announced: v1::SegmentFrame = wire::decode(SessionKind::Segment, &frame.body[..])?;
         let (memory, witness) = (reader.descriptor()?, reader.descriptor()?);
-        let mapped = self.segments.announce(&announced, &memory, witness);
+        let mapped = self.segments.announce(&announced, memory, witness);
         if announced.writable {
             let error = mapped.err().map_or_else(String::new, |error| error.to_string());
             let said = v1::SegmentMapped { segment: announced.segment, error };

@@ -65,6 +65,7 @@ pub use config::{ClientOptions, DEADLINE_DEFAULT, SESSION_SOCKET, SOCKETS_DEFAUL
 pub use describe::{Description, Listed};
 pub use error::{Error, Result};
 pub use moved::{Moved, Path, Refused, Way};
+pub use segments::OwnView;
 pub use target::{AcquireOptions, Target};
 pub use tensor::{Lease, Tensor};
 pub use tensorlane_memory::{View, WriteView};

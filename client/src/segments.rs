@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 use parking_lot::Mutex;
-use tensorlane_memory::{MapError, Mapping};
+use tensorlane_memory::{MapError, Mapping, PrivateMap, View};
 use tensorlane_proto::generated::SegmentFrame;
 
 use crate::error::{Error, Result};
@@ -21,31 +21,69 @@ use crate::error::{Error, Result};
 const EARLY_MAX: usize = 1_024;
 
 /// Witnesses of segments that only a cloned view keeps mapped. They are closed when it is gone.
-static LINGERING: Mutex<Vec<(Weak<Mapping>, OwnedFd)>> = Mutex::new(Vec::new());
+static LINGERING: Mutex<Vec<(Weak<Mapping>, Arc<OwnedFd>)>> = Mutex::new(Vec::new());
 
 /// A mapped segment and its witness.
 #[derive(Debug)]
 pub(crate) struct Segment {
     mapping: Option<Arc<Mapping>>,
-    witness: Mutex<Option<OwnedFd>>,
+    pages: Mutex<Option<Pages>>,
     /// Whether it was announced again: its pages were exchanged, are being so, or could not be.
     announced_again: AtomicBool,
 }
 
+/// The memory that is mapped, for private maps of it, and the witness of all these maps.
+#[derive(Debug)]
+struct Pages {
+    memory: OwnedFd,
+    witness: Arc<OwnedFd>,
+}
+
+impl Pages {
+    fn new(memory: OwnedFd, witness: OwnedFd) -> Self {
+        Self { memory, witness: Arc::new(witness) }
+    }
+}
+
+/// Bytes that this process alone may write: pages are shared with everybody until they are written here.
+///
+/// The lease on the tensor must be held meanwhile; what is not written yet is read where the tensor lies.
+#[derive(Debug)]
+pub struct OwnView {
+    // In the order of dropping: no witness is closed before its map.
+    map: PrivateMap,
+    _witness: Arc<OwnedFd>,
+}
+
+impl OwnView {
+    /// The map.
+    pub fn map(&self) -> &PrivateMap {
+        &self.map
+    }
+}
+
 impl Segment {
-    fn new(mapping: Mapping, witness: OwnedFd) -> Arc<Self> {
-        let (mapping, witness) = (Some(Arc::new(mapping)), Mutex::new(Some(witness)));
-        Arc::new(Self { mapping, witness, announced_again: AtomicBool::new(false) })
+    fn new(mapping: Mapping, memory: OwnedFd, witness: OwnedFd) -> Arc<Self> {
+        let pages = Mutex::new(Some(Pages::new(memory, witness)));
+        Arc::new(Self { mapping: Some(Arc::new(mapping)), pages, announced_again: AtomicBool::new(false) })
+    }
+
+    /// Maps the bytes of a view privately.
+    pub(crate) fn own(&self, view: &View) -> Result<OwnView> {
+        let pages = self.pages.lock();
+        let Pages { memory, witness } = pages.as_ref().expect("taken by drop alone");
+        let map = PrivateMap::new(memory.as_fd(), view.offset(), view.len() as u64).map_err(cannot_map)?;
+        Ok(OwnView { map, _witness: Arc::clone(witness) })
     }
 
     /// Puts other pages in the place of those that are mapped, and their witness in that of the one before. Where the kernel refuses
     /// that, all stays as it was; where it left a hole that cannot be filled, the process ends ([`Mapping::exchange`]).
-    fn exchange(&self, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
-        let mut own = self.witness.lock();
+    fn exchange(&self, memory: OwnedFd, witness: OwnedFd) -> Result<()> {
+        let mut pages = self.pages.lock();
         self.mapping().exchange(memory.as_fd()).map_err(cannot_map)?;
-        // Only now does nobody here map the pages from before.
-        let before = own.replace(witness);
-        drop((own, before));
+        // Only now does nobody here map the pages from before, but private maps, which keep their witness.
+        let before = pages.replace(Pages::new(memory, witness));
+        drop((pages, before));
         Ok(())
     }
 
@@ -65,9 +103,11 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let (Some(mapping), Some(witness)) = (self.mapping.take(), self.witness.get_mut().take()) else {
+        let (Some(mapping), Some(pages)) = (self.mapping.take(), self.pages.get_mut().take()) else {
             return;
         };
+        let Pages { memory, witness } = pages;
+        drop(memory);
         let weak = Arc::downgrade(&mapping);
         match Arc::into_inner(mapping) {
             Some(mapping) => {
@@ -114,7 +154,7 @@ enum Entry {
 impl Segments {
     /// Maps an announced segment, or exchanges the pages of one that is announced again. For a writable one the result must be
     /// said to the sidecar.
-    pub(crate) fn announce(&self, frame: &SegmentFrame, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
+    pub(crate) fn announce(&self, frame: &SegmentFrame, memory: OwnedFd, witness: OwnedFd) -> Result<()> {
         if frame.again {
             return self.announce_again(frame.segment, memory, witness);
         }
@@ -126,7 +166,7 @@ impl Segments {
         let map = if frame.writable { Mapping::writer } else { Mapping::reader };
         let mapped = map(memory.as_fd(), frame.bytes).map_err(cannot_map);
         let (entry, outcome) = match mapped {
-            Ok(mapping) => (Entry::Mapped(Segment::new(mapping, witness)), Ok(())),
+            Ok(mapping) => (Entry::Mapped(Segment::new(mapping, memory, witness)), Ok(())),
             Err(error) => (Entry::Failed(error.clone()), Err(error)),
         };
         table = self.table.lock();
@@ -138,7 +178,7 @@ impl Segments {
 
     /// Exchanges the pages of a segment that is announced again. Where it is not mapped any more, nothing is mapped and both
     /// descriptors are closed: the sidecar has retired it, and would not retire what was mapped now.
-    fn announce_again(&self, number: u32, memory: &OwnedFd, witness: OwnedFd) -> Result<()> {
+    fn announce_again(&self, number: u32, memory: OwnedFd, witness: OwnedFd) -> Result<()> {
         let mut table = self.table.lock();
         table.awaited.remove(&number);
         let Some(mapped) = table.mapped(number) else { return Ok(()) };

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::moved::Moved;
 use crate::origin::Origin;
-use crate::segments::Segment;
+use crate::segments::{OwnView, Segment};
 
 /// A claim on one tensor: it is not freed while this lives.
 #[must_use = "dropping a lease ends it"]
@@ -62,7 +62,7 @@ pub struct Tensor {
     // In the order of dropping: the view, then the lease, then the map.
     view: Option<View>,
     lease: Lease,
-    _segment: Option<Arc<Segment>>,
+    segment: Option<Arc<Segment>>,
     descriptor: Descriptor,
     /// None for a local map.
     moved: Option<Arc<Moved>>,
@@ -84,7 +84,7 @@ impl Tensor {
     pub(crate) fn new(lease: Lease, parts: Parts) -> Self {
         let Parts { place, descriptor, moved, copied, crc32c } = parts;
         let (segment, view) = place.unzip();
-        Self { view, lease, _segment: segment, descriptor, moved, copied, crc32c }
+        Self { view, lease, segment, descriptor, moved, copied, crc32c }
     }
 
     /// What the bytes mean. Where ranges or steps were selected it has strides, relative to the view.
@@ -95,6 +95,15 @@ impl Tensor {
     /// The bytes, where they are mapped. None for a tensor without bytes.
     pub fn view(&self) -> Option<&View> {
         self.view.as_ref()
+    }
+
+    /// The bytes of the view as memory that this process may write: it is mapped a second time, and pages that are written become
+    /// this map's own. For libraries that know no read-only memory. None for a tensor without bytes. Keep this tensor as long.
+    ///
+    /// # Errors
+    /// [`Error::Resources`] where the kernel refuses the map.
+    pub fn own(&self) -> Result<Option<OwnView>> {
+        self.segment.as_ref().zip(self.view.as_ref()).map(|(segment, view)| segment.own(view)).transpose()
     }
 
     /// Bytes of the view, gaps between strided elements included.

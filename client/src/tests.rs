@@ -327,6 +327,35 @@ fn other_pages_take_the_place_of_those_that_are_mapped_though_nobody_waits_for_a
 }
 
 #[test]
+fn a_private_map_shows_the_tensor_and_keeps_its_own_witness_when_pages_are_exchanged() {
+    let (twin, client) = start();
+    let bytes = bytes_of(5, 5_000);
+    let _stored = put(&client, "t", &bytes);
+    let tensor = acquire(&client, "t");
+    let own = tensor.own().unwrap().expect("it has bytes");
+    let shown = || {
+        let mut shown = vec![0; own.map().len()];
+        own.map().copy_range_to(0, &mut shown).unwrap();
+        shown
+    };
+    assert_eq!(shown(), bytes);
+    twin.exchange(SIDECAR_SEGMENT, true);
+    until("the new pages are mapped", || twin.ended(SIDECAR_SEGMENT).len() == 2);
+    client.status().unwrap();
+    assert_eq!((shown(), tensor.to_vec()), (bytes.clone(), bytes));
+    assert_eq!(twin.ended(SIDECAR_SEGMENT), [false, false], "the pages from before are mapped still");
+    drop(own);
+    until("nobody maps the pages from before", || has_exchanged(&twin));
+}
+
+#[test]
+fn a_tensor_without_bytes_has_no_private_map() {
+    let (_twin, client) = start();
+    let _stored = put(&client, "t", &[]);
+    assert!(acquire(&client, "t").own().unwrap().is_none());
+}
+
+#[test]
 fn pages_are_exchanged_by_whoever_reads_the_socket_and_under_tensors_of_a_retired_segment_too() {
     let (twin, client) = start();
     let _stored = put(&client, "t", &[1, 2, 3]);

@@ -14,7 +14,7 @@
 //! - [`segment`]: memory shared by descriptor, sealed in an order that leaves no moment of weakness.
 //! - [`arena`]: a budget of bytes, segments of owners in it, blocks that return themselves.
 //! - [`inherited`]: what a dead incarnation left mapped.
-//! - [`mapping`] and [`view`]: the client's side.
+//! - [`mapping`], [`view`] and [`private`]: the client's side.
 //! - [`passing`], [`watcher`], [`fork`], [`limits`], [`affinity`], [`copy`]: what the kernel offers, made safe.
 
 pub mod affinity;
@@ -25,6 +25,7 @@ pub mod inherited;
 pub mod limits;
 pub mod mapping;
 pub mod passing;
+pub mod private;
 pub mod seals;
 pub mod segment;
 pub mod view;
@@ -45,6 +46,7 @@ pub use arena::{
 };
 pub use block::{Block, BlockError, Chunk, Landing};
 pub use mapping::{MapError, Mapping};
+pub use private::PrivateMap;
 pub use segment::{Fallocate, Populate, SegmentError};
 pub use spread::{Incomplete, Part, PartError, Spread};
 pub use view::{View, WriteView};

@@ -144,7 +144,7 @@ impl Mapping {
     }
 
     /// The length of a map of `bytes`, where the descriptor's file carries the seals and has as many.
-    fn check(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags) -> Result<usize, MapError> {
+    pub(crate) fn check(fd: BorrowedFd<'_>, bytes: u64, wanted: SealFlags) -> Result<usize, MapError> {
         let kernel = |step| move |source: Errno| MapError::Kernel { step, source: source.into() };
         let missing = seals::missing(fd, wanted)
             .map_err(|source| MapError::Kernel { step: "read the seals of the descriptor", source })?;

@@ -47,6 +47,12 @@ impl View {
         unsafe { self.mapping.as_ptr().as_ptr().add(self.offset) }
     }
 
+    /// Where the bytes begin in their mapping.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset as u64
+    }
+
     /// A view of a piece of this view.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::images;
 use crate::parts::{PARTS, Part};
+use crate::python;
 use crate::soak;
 
 /// What the user asked for.
@@ -30,6 +31,8 @@ pub(crate) enum Command {
     Setup,
     /// Fetches the weights that demo and suites move.
     Weights,
+    /// Builds the Python package, in a profile.
+    Wheel(&'static str),
 }
 
 /// Which parts run, and how.
@@ -93,6 +96,7 @@ pub(crate) fn help() -> String {
                                 only what docker or podman builds them from
   generate                      writes the generated protocol code and manifests
   weights                       fetches the real weights that demo and cluster suites move, where they are not here
+  wheel [--release]             builds the Python package as it ships, or as the tests have it, under target/wheels
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
@@ -100,7 +104,7 @@ The parts of test, in their order:
 {parts}
 Logs are kept under target/xtask, tools in the user's cache (~/.cache/tensorlane), weights under
 target/weights, histories of the soak under
-target/soak, the cluster under target/cluster, images under target/images, a Python with torch under target/gloo.
+target/soak, the cluster under target/cluster, images under target/images, Pythons with torch and Ray under target/python.
 NO_COLOR=1 turns colours off.
 "
     )
@@ -125,6 +129,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
         "generate" => nothing_after("generate", rest, Command::Generate),
         "setup" => nothing_after("setup", rest, Command::Setup),
         "weights" => nothing_after("weights", rest, Command::Weights),
+        "wheel" => python::parse(rest).map(Command::Wheel),
         unknown => Err(Failure::usage(format!("there is no command `{unknown}`"))),
     }
 }
@@ -193,9 +198,10 @@ mod tests {
     #[test]
     fn help_names_every_command_and_part() {
         let help = help();
-        for word in
-            ["demo", "test", "bench", "soak", "cluster", "images", "generate", "setup", "weights", "help"]
-        {
+        for word in [
+            "demo", "test", "bench", "soak", "cluster", "images", "generate", "setup", "weights", "wheel",
+            "help",
+        ] {
             assert!(help.contains(&format!("\n  {word} ")), "{word}");
         }
         for part in PARTS {

@@ -3,6 +3,8 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use crate::pytest;
+
 /// How many tests ended how.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
@@ -50,7 +52,7 @@ pub(crate) struct Report {
     pub(crate) suites: Vec<(String, Duration)>,
 }
 
-/// Reads the output of `cargo test`.
+/// Reads the output of `cargo test`, or of pytest.
 pub(crate) fn report(output: &str) -> Report {
     let mut report = Report::default();
     let mut program = "";
@@ -63,6 +65,13 @@ pub(crate) fn report(output: &str) -> Report {
             report.suites.extend(time_in(line).map(|took| (program.to_owned(), took)));
         } else if let Some(case) = line.strip_prefix("AGAIN ") {
             report.again.push(format!("{program} {case}"));
+        } else if let Some((counts, took)) = pytest::closing_line(line) {
+            report.counts += counts;
+            report.suites.push((pytest::NAME.to_owned(), took));
+        } else if let Some(name) = pytest::failed(line) {
+            report.failed.push(name.to_owned());
+        } else if let Some(reason) = pytest::skipped(line) {
+            report.ignored.push(reason.to_owned());
         } else if let Some((name, result)) = test_line(line) {
             let name = format!("{program} {name}");
             match result.split_once(", ").unwrap_or((result, "")) {

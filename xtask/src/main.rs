@@ -17,6 +17,8 @@ mod hash;
 mod images;
 mod parts;
 mod place;
+mod pytest;
+mod python;
 mod room;
 mod run;
 mod setup;
@@ -70,6 +72,7 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
             }
             Ok(0)
         }
+        Command::Wheel(profile) => python::wheel(profile, &place, style),
         Command::Setup => {
             setup::provide(&[setup::TOOLS, setup::NETNS_TOOLS].concat(), &place, style)?;
             println!("everything that demo and test need is here");

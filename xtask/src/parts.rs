@@ -7,6 +7,7 @@ use std::fs;
 
 use crate::deny;
 use crate::place::Place;
+use crate::python;
 use crate::run::Job;
 use crate::setup;
 use crate::style::Style;
@@ -111,6 +112,7 @@ pub(crate) const PARTS: &[Part] = &[
     main_part("local", "suites that need processes (local_*)", local).in_quick(),
     main_part("netns", "suites that need network namespaces and root (netns_*)", netns),
     main_part("demo", "the demo, from its first step to its last", demo),
+    main_part("python", "the Python package, with numpy, torch and Ray", python::plan),
     Part {
         lane: Lane::Waiting,
         ..main_part(

@@ -60,9 +60,14 @@ impl Place {
         self.target.join("weights")
     }
 
-    /// Where a Python with torch is kept.
-    pub(crate) fn gloo(&self) -> PathBuf {
-        self.target.join("gloo")
+    /// Where the Pythons are kept that build and test the package.
+    pub(crate) fn python(&self) -> PathBuf {
+        self.target.join("python")
+    }
+
+    /// Where the Python package is built.
+    pub(crate) fn wheels(&self) -> PathBuf {
+        self.target.join("wheels")
     }
 
     /// Where the test cluster's components, state and logs are kept.

@@ -71,9 +71,10 @@ pub(crate) const PATHS_TOOLS: &[Tool] = &[
     },
 ];
 
-/// Everything that fetching torch needs.
-pub(crate) const GLOO_TOOLS: &[Tool] =
-    &[PYTHON, needed("venv", &["python3", "-c", "import ensurepip, venv"], "python3-venv")];
+/// Everything that a Python of this checkout needs.
+pub(crate) const VENV_TOOLS: &[Tool] = &[PYTHON, VENV];
+
+const VENV: Tool = needed("venv", &["python3", "-c", "import ensurepip, venv"], "python3-venv");
 
 const fn needed(name: &'static str, probe: &'static [&'static str], package: &'static str) -> Tool {
     Tool { name, probe, package, without: None }
@@ -93,6 +94,9 @@ const CLUSTER_TOOLS: &[Tool] = &[
 
 const MMDEBSTRAP: Tool = needed("mmdebstrap", &["mmdebstrap", "--version"], "mmdebstrap");
 const STRIP: Tool = needed("strip", &["strip", "--version"], "binutils");
+
+/// Everything that building the Python package needs.
+pub(crate) const WHEEL_TOOLS: &[Tool] = &[PYTHON, VENV, STRIP];
 
 /// Everything that the contexts of images need.
 pub(crate) const CONTEXT_TOOLS: &[Tool] = &[MMDEBSTRAP, STRIP];

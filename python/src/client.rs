@@ -1,0 +1,318 @@
+//! Calls of a client, for `tensorlane.Client`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use tensorlane_client::{
+    AcquireOptions, Client, ClientOptions, Item, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
+};
+use tensorlane_proto::Descriptor;
+
+use crate::errors;
+use crate::interrupt::{self, Cancel};
+use crate::layout;
+use crate::raw::{Acquired, Block, with_bytes};
+use crate::reference::Reference;
+use crate::stored::Stored;
+
+/// A client, connected anew in each process that uses it.
+#[pyclass(frozen, module = "tensorlane._tensorlane")]
+pub(crate) struct Core {
+    directory: PathBuf,
+    options: ClientOptions,
+    deadline: Duration,
+    /// Locked by threads that have the interpreter's lock only, and so by no other thread in the instant of a fork.
+    client: Mutex<Option<Connected>>,
+}
+
+struct Connected {
+    process: u32,
+    client: Client,
+}
+
+/// A tensor that is asked for: a reference, or a name with the peer that it belongs to.
+#[derive(FromPyObject)]
+enum Wanted {
+    Reference(Reference),
+    Name(String, Option<String>),
+}
+
+/// A dense array: its bytes, dtype, shape, metadata, and how it is stored.
+#[derive(FromPyObject)]
+struct Dense(PyBuffer<u8>, String, Vec<u64>, Vec<(String, String)>, Keep);
+
+/// How a tensor is stored.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Keep {
+    name: Option<String>,
+    replaces: Option<Reference>,
+    ticket: Option<f64>,
+    uses: u32,
+    lease: bool,
+    checksum: bool,
+    deadline: Option<f64>,
+}
+
+#[pymethods]
+impl Core {
+    #[new]
+    #[pyo3(signature = (directory, name, deadline, patience))]
+    fn new(
+        py: Python<'_>,
+        directory: Option<PathBuf>,
+        name: Option<String>,
+        deadline: f64,
+        patience: f64,
+    ) -> PyResult<Self> {
+        let from_env = || std::env::var_os(SOCKETS_ENV).map_or_else(|| SOCKETS_DEFAULT.into(), PathBuf::from);
+        let directory = directory.unwrap_or_else(from_env);
+        let deadline = seconds(py, deadline)?;
+        let mut options = ClientOptions::at(&directory).deadline(deadline).interrupt(interrupt::interrupted);
+        if let Some(name) = name {
+            options = options.name(&name);
+        }
+        let core = Self { directory, options: options.clone(), deadline, client: Mutex::new(None) };
+        core.connect(py, options.patience(seconds(py, patience)?))?;
+        Ok(core)
+    }
+
+    #[getter]
+    fn directory(&self) -> PathBuf {
+        self.directory.clone()
+    }
+
+    #[getter]
+    fn exchange(&self, py: Python<'_>) -> PyResult<String> {
+        self.call(py, |client| client.exchange().map(|name| name.to_string()))
+    }
+
+    #[getter]
+    fn peer(&self, py: Python<'_>) -> PyResult<String> {
+        self.call(py, |client| client.peer().map(|name| name.to_string()))
+    }
+
+    /// Ends the connection, once the last tensor and lease of it is gone.
+    fn close(&self, py: Python<'_>) {
+        let client = self.client.lock().take();
+        py.detach(|| drop(client));
+    }
+
+    /// Stores bytes, each with a result of its own: the stored tensor, or the exception.
+    fn put<'py>(&self, py: Python<'py>, items: Vec<Dense>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let mut buffers = Vec::with_capacity(items.len());
+        let mut described = Vec::with_capacity(items.len());
+        for Dense(bytes, dtype, shape, metadata, keep) in items {
+            described.push((layout::descriptor(py, &dtype, &shape, metadata)?, keep.options(py)?));
+            buffers.push(bytes);
+        }
+        let client = self.client(py)?;
+        let results = with_bytes(py, &buffers, |bytes| {
+            called(|| match (bytes, described.as_slice()) {
+                ([bytes], [(descriptor, options)]) => vec![client.put(descriptor, bytes, options)],
+                _ => client.put_many(&bytes.iter().zip(&described).map(as_item).collect::<Vec<_>>()),
+            })
+        })?;
+        let one = |result: Result<_>| match result {
+            Ok(stored) => Ok(Bound::new(py, Stored::new(stored))?.into_any()),
+            Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
+        };
+        results.into_iter().map(one).collect()
+    }
+
+    /// Makes room for a tensor that will be written in place.
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        dtype: &str,
+        shape: Vec<u64>,
+        metadata: Vec<(String, String)>,
+        deadline: Option<f64>,
+    ) -> PyResult<Block> {
+        let descriptor = layout::descriptor(py, dtype, &shape, metadata)?;
+        let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?.unwrap_or(self.deadline);
+        self.call(py, |client| client.with_deadline(deadline).reserve(&descriptor)).map(Block::new)
+    }
+
+    /// Makes a written block a tensor.
+    fn seal(&self, py: Python<'_>, block: &Block, keep: Keep) -> PyResult<Stored> {
+        let options = keep.options(py)?;
+        let reservation = block.take()?;
+        let stored = py.detach(|| called(|| reservation.seal(&options)));
+        stored.map(Stored::new).map_err(|error| errors::raise(py, &error))
+    }
+
+    /// Leases and maps tensors, each with a result of its own: what was acquired, or the exception.
+    #[pyo3(signature = (targets, wait, deadline, cancel))]
+    fn acquire<'py>(
+        &self,
+        py: Python<'py>,
+        targets: Vec<Wanted>,
+        wait: f64,
+        deadline: Option<f64>,
+        cancel: Option<&Cancel>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let targets = targets.into_iter().map(|wanted| wanted.target(py)).collect::<PyResult<Vec<_>>>()?;
+        let wait = seconds(py, wait)?;
+        let deadline = match deadline {
+            Some(deadline) => seconds(py, deadline)?,
+            None => wait.saturating_add(self.deadline),
+        };
+        let options = AcquireOptions::new().wait(wait).deadline(deadline);
+        let mut client = self.client(py)?;
+        if let Some(Cancel(cancel)) = cancel {
+            client = client.with_cancel(cancel.clone());
+        }
+        let results = py.detach(|| called(|| client.acquire_many(&targets, &options)));
+        let one = |result: Result<_>| match result {
+            Ok(tensor) => Ok(Bound::new(py, Acquired::new(tensor))?.into_any()),
+            Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
+        };
+        results.into_iter().map(one).collect()
+    }
+
+    /// Tells what is known of a tensor, which is not moved.
+    fn describe<'py>(&self, py: Python<'py>, target: Wanted) -> PyResult<Bound<'py, PyDict>> {
+        let target = target.target(py)?;
+        let known = self.call(py, |client| client.describe(target))?;
+        let told = PyDict::new(py);
+        let layout = &known.descriptor.layout;
+        told.set_item("reference", Reference(known.reference.clone()))?;
+        told.set_item("dtype", layout.dtype().name())?;
+        told.set_item("shape", layout::dimensions(layout).0)?;
+        told.set_item("nbytes", layout.packed_bytes())?;
+        told.set_item("metadata", layout::owned(&known.descriptor.metadata))?;
+        told.set_item("names", known.names)?;
+        told.set_item("leases", known.leases)?;
+        told.set_item("tickets", known.tickets)?;
+        told.set_item("here", known.here)?;
+        Ok(told)
+    }
+
+    /// Names of this peer that begin so, in order.
+    fn names(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<(String, Reference)>> {
+        let listed = self.call(py, |client| client.list(prefix).collect::<Result<Vec<_>>>())?;
+        Ok(listed.into_iter().map(|entry| (entry.name, Reference(entry.description.reference))).collect())
+    }
+
+    /// Takes names of this peer away.
+    fn unname(&self, py: Python<'_>, names: Vec<String>) -> PyResult<()> {
+        self.call(py, |client| client.unname(&names)?.into_iter().collect())
+    }
+
+    /// Tells the sidecar at once of every lease that ended.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        self.call(py, Client::flush)
+    }
+
+    /// The state of the sidecar, in plain numbers.
+    fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let status = self.call(py, Client::status)?;
+        let told = PyDict::new(py);
+        for (key, text) in [("version", status.version), ("exchange", status.exchange), ("peer", status.peer)]
+        {
+            told.set_item(key, text)?;
+        }
+        let arena = status.arena.unwrap_or_default();
+        let numbers = [
+            ("tensors", status.tensors),
+            ("copies", status.copies),
+            ("leases", status.leases),
+            ("names", status.names),
+            ("tickets", status.tickets),
+            ("sessions", status.sessions),
+            ("waiting", status.waiting),
+            ("arena_bytes", arena.total),
+            ("free_bytes", arena.free),
+            ("sealed_bytes", arena.sealed),
+            ("retired_bytes", arena.retired),
+            ("largest_put_bytes", arena.largest_put),
+        ];
+        for (key, number) in numbers {
+            told.set_item(key, number)?;
+        }
+        told.set_item("uptime_seconds", status.uptime_seconds)?;
+        Ok(told)
+    }
+}
+
+impl Core {
+    /// Connects in this process. What a parent left here is let go of, and touched by nobody.
+    fn connect(&self, py: Python<'_>, options: ClientOptions) -> PyResult<Client> {
+        let client = py.detach(|| called(|| options.connect())).map_err(|error| errors::raise(py, &error))?;
+        let connected = Connected { process: std::process::id(), client: client.clone() };
+        let before = self.client.lock().replace(connected);
+        // It belongs to the parent, whose locks it may hold.
+        std::mem::forget(before.filter(|before| before.process != std::process::id()));
+        Ok(client)
+    }
+
+    fn client(&self, py: Python<'_>) -> PyResult<Client> {
+        let known = self.client.lock().as_ref().map(|known| (known.process, known.client.clone()));
+        match known {
+            Some((process, client)) if process == std::process::id() => Ok(client),
+            Some((_, parents)) => {
+                std::mem::forget(parents);
+                self.connect(py, self.options.clone().name(&format!("python[{}]", std::process::id())))
+            }
+            None => Err(errors::refuse(py, "CLOSED", "this client was closed; connect again")),
+        }
+    }
+
+    fn call<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&Client) -> Result<R> + Send) -> PyResult<R> {
+        let client = self.client(py)?;
+        py.detach(|| called(|| work(&client))).map_err(|error| errors::raise(py, &error))
+    }
+}
+
+impl Wanted {
+    fn target(self, py: Python<'_>) -> PyResult<Target> {
+        match self {
+            Self::Reference(Reference(reference)) => Ok(reference.into()),
+            Self::Name(name, None) => Ok(Target::name(name)),
+            Self::Name(name, Some(peer)) => {
+                let refused =
+                    |error| errors::refuse(py, "INVALID_ARGUMENT", &format!("peer {peer:?}: {error}"));
+                Ok(Target::name_at(peer.parse().map_err(refused)?, name))
+            }
+        }
+    }
+}
+
+impl Keep {
+    fn options(self, py: Python<'_>) -> PyResult<PutOptions> {
+        Ok(PutOptions {
+            name: self.name,
+            replaces: self.replaces.map(|Reference(reference)| reference),
+            ticket: self.ticket.map(|ticket| seconds(py, ticket)).transpose()?,
+            ticket_uses: self.uses,
+            no_lease: !self.lease,
+            checksum: self.checksum,
+            deadline: self.deadline.map(|deadline| seconds(py, deadline)).transpose()?,
+            retry_id: None,
+        })
+    }
+}
+
+fn as_item<'a>((bytes, (descriptor, options)): (&&'a [u8], &'a (Descriptor, PutOptions))) -> Item<'a> {
+    Item { descriptor, bytes, options: options.clone() }
+}
+
+/// Makes a call on this thread, which signals may end.
+fn called<R>(work: impl FnOnce() -> R) -> R {
+    interrupt::begin();
+    work()
+}
+
+/// Seconds of Python. Infinity is as long as there is.
+fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    if seconds == f64::INFINITY {
+        return Ok(Duration::MAX);
+    }
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| errors::refuse(py, "INVALID_ARGUMENT", &format!("{seconds} is no number of seconds")))
+}

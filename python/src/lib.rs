@@ -1,0 +1,37 @@
+//! The native half of the Python package: the client's calls, and tensors as memory that Python libraries map.
+//!
+//! Python decides what an array is and which library makes one (`python/tensorlane`); this crate makes calls and keeps
+//! memory alive. Every call gives the interpreter's lock away while it waits.
+//!
+//! ```text
+//!   tensorlane.Client ── Core ── tensorlane_client::Client      one connection a process
+//!   tensorlane.Tensor ── Memory ── Arc<Tensor>                  buffer, DLPack: each view holds the Arc
+//!   tensorlane.Stored ── Stored ── Lease
+//! ```
+//!
+//! Non-goals: numpy and torch, of which nothing here knows. Unsafe code is in `raw.rs` only.
+
+mod client;
+mod errors;
+mod interrupt;
+mod layout;
+mod raw;
+mod reference;
+mod stored;
+
+use pyo3::prelude::*;
+
+/// The classes that `tensorlane` is made of.
+#[pymodule(gil_used = true)]
+mod _tensorlane {
+    #[pymodule_export]
+    use crate::client::Core;
+    #[pymodule_export]
+    use crate::interrupt::Cancel;
+    #[pymodule_export]
+    use crate::raw::{Acquired, Block, Memory, Raw};
+    #[pymodule_export]
+    use crate::reference::Reference;
+    #[pymodule_export]
+    use crate::stored::Stored;
+}

@@ -1,0 +1,519 @@
+//! Tensors as memory for other libraries: the buffer protocol and DLPack. The only unsafe code of this crate.
+//!
+//! Views hold what they show: a [`Shown`] goes with each view and is dropped with it, from whichever thread and
+//! without the interpreter's lock. Nothing here makes a Rust reference into shared memory.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule};
+use tensorlane_client::{OwnView, Reservation, Tensor};
+use tensorlane_proto::DType;
+
+use crate::layout::{dimensions, format, owned, storage};
+
+/// Tensors from here on are mapped a second time where a library may write them; below, a copy costs less.
+const MAP_FROM: usize = 128 << 10;
+
+/// Place of tensors without bytes.
+static NOWHERE: Line = Line([0; 64]);
+
+/// A line of the cache, to align copies as numerical libraries like them.
+#[repr(align(64))]
+#[derive(Clone)]
+struct Line([u8; 64]);
+
+/// A tensor that was acquired, on its way into a [`Memory`].
+#[pyclass(frozen, module = "tensorlane._tensorlane")]
+pub(crate) struct Acquired(Mutex<Option<Tensor>>);
+
+impl Acquired {
+    pub(crate) fn new(tensor: Tensor) -> Self {
+        Self(Mutex::new(Some(tensor)))
+    }
+}
+
+/// A leased tensor. Views of it hold the lease beyond it.
+#[pyclass(subclass, frozen, module = "tensorlane._tensorlane")]
+pub(crate) struct Memory {
+    tensor: Mutex<Option<Arc<Tensor>>>,
+}
+
+#[pymethods]
+impl Memory {
+    #[new]
+    fn new(acquired: &Acquired) -> PyResult<Self> {
+        let tensor = acquired.0.lock().take();
+        let tensor = tensor.ok_or_else(|| PyBufferError::new_err("this tensor was taken before"))?;
+        Ok(Self { tensor: Mutex::new(Some(Arc::new(tensor))) })
+    }
+
+    /// Gives the tensor up. Arrays that were made of it keep it until the last of them is gone.
+    fn release(&self) {
+        self.tensor.lock().take();
+    }
+
+    /// Whether it was given up.
+    #[getter]
+    fn released(&self) -> bool {
+        self.tensor.lock().is_none()
+    }
+
+    #[getter]
+    fn _layout(&self) -> PyResult<(&'static str, Vec<i64>, Vec<i64>, u64)> {
+        let tensor = self.held()?;
+        let layout = &tensor.descriptor().layout;
+        let (shape, strides) = dimensions(layout);
+        Ok((layout.dtype().name(), shape, strides, layout.packed_bytes()))
+    }
+
+    #[getter]
+    fn _metadata(&self) -> PyResult<Vec<(String, String)>> {
+        let tensor = self.held()?;
+        Ok(owned(&tensor.descriptor().metadata))
+    }
+
+    #[getter]
+    fn _route(&self) -> PyResult<String> {
+        Ok(self.held()?.moved().to_string())
+    }
+
+    /// The bits of the elements, without a word of what they mean.
+    fn _raw(&self) -> PyResult<Raw> {
+        Ok(Raw(self.held()?))
+    }
+
+    /// The elements, copied row-major and without gaps.
+    fn _bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let tensor = self.held()?;
+        let bytes = py.detach(|| tensor.to_vec());
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// A DLPack capsule. `shared` shows the very bytes, to be read only; else they are the taker's own, to be written.
+    /// `marked` says in it that they are not to be written. Bits stand for elements where `bits` asks for that.
+    fn _capsule<'py>(
+        &self,
+        py: Python<'py>,
+        versioned: bool,
+        own: Own,
+        marked: bool,
+        bits: bool,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let tensor = self.held()?;
+        let shown =
+            py.detach(|| Shown::new(tensor, own)).map_err(|error| crate::errors::raise(py, &error))?;
+        capsule(py, shown, versioned, marked, bits)
+    }
+
+    /// # Safety
+    /// Called by Python, with a buffer to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let tensor = slf.get().held()?;
+        let dtype = tensor.descriptor().layout.dtype();
+        let format = format(dtype).ok_or_else(|| {
+            PyBufferError::new_err(format!("no buffer has elements of {dtype}; use .numpy() or .torch()"))
+        })?;
+        // SAFETY: Python's promise, handed on.
+        unsafe { fill(view, flags, slf.into_any(), tensor, format) }
+    }
+
+    /// # Safety
+    /// Called by Python, with a buffer that was filled above.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python's promise, handed on.
+        unsafe { empty(view) };
+    }
+}
+
+impl Memory {
+    fn held(&self) -> PyResult<Arc<Tensor>> {
+        let released = || PyBufferError::new_err("this tensor was released; get it again");
+        self.tensor.lock().clone().ok_or_else(released)
+    }
+}
+
+/// A tensor's bits as unsigned numbers, for types of elements that buffers do not know.
+#[pyclass(frozen, module = "tensorlane._tensorlane")]
+pub(crate) struct Raw(Arc<Tensor>);
+
+#[pymethods]
+impl Raw {
+    /// # Safety
+    /// Called by Python, with a buffer to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let tensor = Arc::clone(&slf.get().0);
+        let dtype = tensor.descriptor().layout.dtype();
+        let format = storage(dtype)
+            .ok_or_else(|| PyBufferError::new_err(format!("elements of {dtype} have no whole bytes")))?;
+        // SAFETY: Python's promise, handed on.
+        unsafe { fill(view, flags, slf.into_any(), tensor, format) }
+    }
+
+    /// # Safety
+    /// Called by Python, with a buffer that was filled above.
+    unsafe fn __releasebuffer__(&self, view: *mut ffi::Py_buffer) {
+        // SAFETY: Python's promise, handed on.
+        unsafe { empty(view) };
+    }
+}
+
+/// Room for a tensor, as a buffer of bytes to write. Sealed when no view of it is left.
+#[pyclass(frozen, module = "tensorlane._tensorlane")]
+pub(crate) struct Block {
+    reservation: Mutex<Option<Reservation>>,
+    views: AtomicUsize,
+}
+
+#[pymethods]
+impl Block {
+    /// # Safety
+    /// Called by Python, with a buffer to fill.
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let block = slf.get();
+        let mut reservation = block.reservation.lock();
+        let gone = || PyBufferError::new_err("this block was sealed or given up; reserve another one");
+        let write = reservation.as_mut().ok_or_else(gone)?.write();
+        let (start, len) = write.map_or((nowhere(), 0), |write| (write.as_mut_ptr(), write.len()));
+        // SAFETY: Python gives a buffer to fill. The bytes are mapped for writing and lie where they are while the reservation
+        // does, which is not taken while a view is counted; `obj` keeps the block alive as long.
+        let filled = unsafe {
+            ffi::PyBuffer_FillInfo(
+                view,
+                slf.as_ptr(),
+                start.cast::<c_void>(),
+                len as ffi::Py_ssize_t,
+                0,
+                flags,
+            )
+        };
+        if filled != 0 {
+            return Err(PyErr::fetch(slf.py()));
+        }
+        block.views.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// # Safety
+    /// Called by Python, once for each buffer that was filled.
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.views.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Block {
+    pub(crate) fn new(reservation: Reservation) -> Self {
+        Self { reservation: Mutex::new(Some(reservation)), views: AtomicUsize::new(0) }
+    }
+
+    /// The reservation, of which no view is left.
+    pub(crate) fn take(&self) -> PyResult<Reservation> {
+        let mut reservation = self.reservation.lock();
+        match self.views.load(Ordering::Acquire) {
+            0 => reservation.take().ok_or_else(|| PyBufferError::new_err("this block was sealed before")),
+            views => Err(PyBufferError::new_err(format!(
+                "{views} arrays still write this block; drop them before it is sealed"
+            ))),
+        }
+    }
+}
+
+/// Runs `work` with the bytes of buffers, without the interpreter's lock.
+pub(crate) fn with_bytes<R: Send>(
+    py: Python<'_>,
+    buffers: &[PyBuffer<u8>],
+    work: impl FnOnce(&[&[u8]]) -> R + Send,
+) -> PyResult<R> {
+    if !buffers.iter().all(|buffer| buffer.is_c_contiguous()) {
+        return Err(PyBufferError::new_err("a buffer is not contiguous; copy it first"));
+    }
+    let of = |buffer: &PyBuffer<u8>| {
+        let len = buffer.len_bytes();
+        let start = if len == 0 { nowhere() } else { buffer.buf_ptr().cast::<u8>() };
+        // SAFETY: the buffer is contiguous, holds so many bytes and is exported until `buffers` are dropped, after this call. A
+        // caller that writes the array from another thread meanwhile stores a mixture, as it does with numpy; nothing depends on
+        // the values.
+        unsafe { std::slice::from_raw_parts(start, len) }
+    };
+    let bytes: Vec<&[u8]> = buffers.iter().map(of).collect();
+    Ok(py.detach(|| work(&bytes)))
+}
+
+/// Owner of the bytes of a view: the taker, or everybody.
+#[derive(Clone, Copy, PartialEq, Eq, FromPyObject)]
+pub(crate) struct Own(bool);
+
+/// Bytes, and what keeps them where they are.
+enum Bytes {
+    Shared,
+    Mapped(OwnView),
+    Copied(Vec<Line>),
+}
+
+/// Bytes that a view shows, and all that it holds.
+struct Shown {
+    // In the order of dropping: a private map ends before the lease.
+    bytes: Bytes,
+    tensor: Arc<Tensor>,
+    shape: Vec<i64>,
+    /// In elements.
+    strides: Vec<i64>,
+}
+
+// SAFETY: a tensor is shared by threads, maps and copies are owned.
+unsafe impl Send for Shown {}
+
+impl Shown {
+    fn new(tensor: Arc<Tensor>, Own(own): Own) -> tensorlane_client::Result<Self> {
+        let layout = &tensor.descriptor().layout;
+        let (shape, strides) = dimensions(layout);
+        let bytes = match own {
+            false => Bytes::Shared,
+            true if tensor.len() >= MAP_FROM => tensor.own()?.map_or(Bytes::Shared, Bytes::Mapped),
+            true => Bytes::Copied(copied(&tensor)),
+        };
+        if let Bytes::Mapped(own) = &bytes {
+            own.map().populate();
+        }
+        let strides = match bytes {
+            Bytes::Copied(_) => dimensions(&layout.packed()).1,
+            _ => strides,
+        };
+        Ok(Self { bytes, tensor, shape, strides })
+    }
+
+    fn dtype(&self) -> DType {
+        self.tensor.descriptor().layout.dtype()
+    }
+
+    fn start(&self) -> *mut u8 {
+        match &self.bytes {
+            Bytes::Shared => self.tensor.view().map_or(nowhere(), |view| view.as_ptr().cast_mut()),
+            Bytes::Mapped(own) => own.map().as_ptr(),
+            Bytes::Copied(lines) if lines.is_empty() => nowhere(),
+            Bytes::Copied(lines) => lines.as_ptr().cast::<u8>().cast_mut(),
+        }
+    }
+}
+
+fn nowhere() -> *mut u8 {
+    NOWHERE.0.as_ptr().cast_mut()
+}
+
+/// The elements, row-major, at an address that is a multiple of 64.
+fn copied(tensor: &Tensor) -> Vec<Line> {
+    let len = tensor.packed_len();
+    let mut lines = vec![Line([0; 64]); len.div_ceil(64)];
+    // SAFETY: the lines have no gaps between them and at least `len` bytes, and are borrowed alone.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast::<u8>(), len) };
+    tensor.copy_to(bytes).expect("the length is that of the elements");
+    lines
+}
+
+/// Things that go with a filled buffer.
+struct Filled {
+    shown: Shown,
+    /// In bytes.
+    strides: Vec<i64>,
+}
+
+/// Fills a buffer with the very bytes of a tensor, to be read.
+///
+/// # Safety
+/// `view` is a buffer of Python's to be filled.
+unsafe fn fill(
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    exporter: Bound<'_, PyAny>,
+    tensor: Arc<Tensor>,
+    format: &'static CStr,
+) -> PyResult<()> {
+    let asks = |flag: c_int| flags & flag == flag;
+    let refused = |why: &'static str| Err(PyBufferError::new_err(why));
+    let layout = tensor.descriptor().layout.clone();
+    if asks(ffi::PyBUF_WRITABLE) {
+        return refused("tensors are shared and cannot be written; use .torch(), or a copy");
+    }
+    let columns_first = asks(ffi::PyBUF_F_CONTIGUOUS) && layout.shape().rank() > 1;
+    if columns_first || !(layout.is_contiguous() || asks(ffi::PyBUF_STRIDES)) {
+        return refused("the elements do not lie in the order that is asked for; use .numpy()");
+    }
+    let itemsize = layout.dtype().size().unwrap_or(1) as i64;
+    let shown = Shown::new(tensor, Own(false)).map_err(|error| PyBufferError::new_err(error.to_string()))?;
+    let strides = shown.strides.iter().map(|stride| stride * itemsize).collect();
+    let filled = Box::new(Filled { shown, strides });
+    let or_null = |asked: bool, values: &[i64]| {
+        if asked && !values.is_empty() { values.as_ptr().cast_mut().cast() } else { ptr::null_mut() }
+    };
+    // SAFETY: Python gives a buffer to fill. All pointers are into `filled`, which lives behind `internal` until the buffer is
+    // released, and into the tensor, which it holds. Nobody writes through `buf`: the buffer is read-only.
+    unsafe {
+        (*view).buf = filled.shown.start().cast::<c_void>();
+        (*view).len = layout.packed_bytes() as ffi::Py_ssize_t;
+        (*view).readonly = 1;
+        (*view).itemsize = itemsize as ffi::Py_ssize_t;
+        (*view).format = if asks(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { ptr::null_mut() };
+        (*view).ndim = filled.shown.shape.len() as c_int;
+        (*view).shape = or_null(asks(ffi::PyBUF_ND), &filled.shown.shape);
+        (*view).strides = or_null(asks(ffi::PyBUF_STRIDES), &filled.strides);
+        (*view).suboffsets = ptr::null_mut();
+        (*view).internal = Box::into_raw(filled).cast::<c_void>();
+        (*view).obj = exporter.into_ptr();
+    }
+    Ok(())
+}
+
+/// Lets go of what a buffer shows.
+///
+/// # Safety
+/// `view` was filled by [`fill`] and is released now, once.
+unsafe fn empty(view: *mut ffi::Py_buffer) {
+    // SAFETY: `internal` is the box that `fill` put there, and Python releases a buffer once.
+    drop(unsafe { Box::from_raw((*view).internal.cast::<Filled>()) });
+}
+
+/// `DLDevice`
+#[repr(C)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+/// `DLDataType`
+#[repr(C)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+/// `DLTensor`
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensorVersioned`
+#[repr(C)]
+struct Versioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// `DLManagedTensor`
+#[repr(C)]
+struct Unversioned {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Unversioned)>,
+}
+
+const CPU: i32 = 1;
+const READ_ONLY: u64 = 1;
+const IS_COPIED: u64 = 2;
+const VERSIONED_NAME: &CStr = c"dltensor_versioned";
+const UNVERSIONED_NAME: &CStr = c"dltensor";
+
+/// A capsule that holds what it shows until its taker deletes it, or it is dropped untaken.
+fn capsule(
+    py: Python<'_>,
+    shown: Shown,
+    versioned: bool,
+    marked: bool,
+    bits: bool,
+) -> PyResult<Bound<'_, PyCapsule>> {
+    let (code, bit_count, lanes) = shown.dtype().dlpack();
+    // 1 is unsigned.
+    let dtype = DataType { code: if bits { 1 } else { code }, bits: bit_count, lanes };
+    let flags = match (&shown.bytes, marked) {
+        (_, true) => READ_ONLY,
+        (Bytes::Shared, false) => READ_ONLY,
+        (_, false) => IS_COPIED,
+    };
+    // On the heap, where its vectors stay.
+    let shown = Box::new(shown);
+    let tensor = DlTensor {
+        data: shown.start().cast(),
+        device: Device { kind: CPU, id: 0 },
+        ndim: shown.shape.len() as i32,
+        dtype,
+        shape: shown.shape.as_ptr().cast_mut(),
+        strides: shown.strides.as_ptr().cast_mut(),
+        byte_offset: 0,
+    };
+    let context = Box::into_raw(shown).cast();
+    let (pointer, name, destructor): (*mut c_void, _, ffi::PyCapsule_Destructor) = if versioned {
+        let deleter = Some(delete_versioned as unsafe extern "C" fn(*mut Versioned));
+        let managed = Versioned { major: 1, minor: 1, context, deleter, flags, tensor };
+        (Box::into_raw(Box::new(managed)).cast(), VERSIONED_NAME, drop_versioned)
+    } else {
+        let deleter = Some(delete_unversioned as unsafe extern "C" fn(*mut Unversioned));
+        (
+            Box::into_raw(Box::new(Unversioned { tensor, context, deleter })).cast(),
+            UNVERSIONED_NAME,
+            drop_unversioned,
+        )
+    };
+    let pointer = NonNull::new(pointer).expect("a box is somewhere");
+    // SAFETY: the pointer is to the struct that the name stands for, and lives until its deleter is called: by the destructor,
+    // or by the taker, which renames the capsule first.
+    unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, name, Some(destructor)) }
+}
+
+/// # Safety
+/// Called once, by the taker or by the destructor of a capsule that nobody took.
+unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
+    // SAFETY: both boxes are those that `capsule` made.
+    let managed = unsafe { Box::from_raw(managed) };
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(managed.context.cast::<Shown>()) });
+}
+
+/// # Safety
+/// As [`delete_versioned`].
+unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
+    // SAFETY: both boxes are those that `capsule` made.
+    let managed = unsafe { Box::from_raw(managed) };
+    // SAFETY: as above.
+    drop(unsafe { Box::from_raw(managed.context.cast::<Shown>()) });
+}
+
+/// # Safety
+/// Called by Python with a capsule of ours that ends.
+unsafe extern "C" fn drop_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python's promise. A capsule that was taken has another name, and then its content is the taker's.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, VERSIONED_NAME.as_ptr()) == 1 {
+            delete_versioned(ffi::PyCapsule_GetPointer(capsule, VERSIONED_NAME.as_ptr()).cast());
+        }
+    }
+}
+
+/// # Safety
+/// As [`drop_versioned`].
+unsafe extern "C" fn drop_unversioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: as in `drop_versioned`.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, UNVERSIONED_NAME.as_ptr()) == 1 {
+            delete_unversioned(ffi::PyCapsule_GetPointer(capsule, UNVERSIONED_NAME.as_ptr()).cast());
+        }
+    }
+}

@@ -1,0 +1,53 @@
+"""Tensorlane: tensors in shared memory, put and got by any process of an exchange.
+
+>>> import numpy, tensorlane
+>>> with tensorlane.local() as client:
+...     stored = client.put(numpy.arange(3))
+...     client.get(stored.reference).numpy()
+array([0, 1, 2])
+
+`connect` speaks with the sidecar of this pod, `local` starts one for this program alone.
+"""
+
+from __future__ import annotations
+
+from ._tensorlane import Cancel, Reference, Stored
+from .client import Client, Status, connect
+from .errors import (
+    Error,
+    Exhausted,
+    Invalid,
+    NameTaken,
+    NotFound,
+    Refused,
+    SessionLost,
+    Timeout,
+    Unavailable,
+    Unsupported,
+    Withdrawn,
+)
+from .local import Sidecar, local
+from .tensor import Tensor
+
+__all__ = [
+    "Cancel",
+    "Client",
+    "Error",
+    "Exhausted",
+    "Invalid",
+    "NameTaken",
+    "NotFound",
+    "Reference",
+    "Refused",
+    "SessionLost",
+    "Sidecar",
+    "Status",
+    "Stored",
+    "Tensor",
+    "Timeout",
+    "Unavailable",
+    "Unsupported",
+    "Withdrawn",
+    "connect",
+    "local",
+]

@@ -1,0 +1,244 @@
+"""The client: a process's standing with the sidecar of its pod."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Iterable, Mapping
+
+from . import arrays
+from ._tensorlane import Cancel, Core, Reference, Stored
+from .errors import Invalid
+from .tensor import Tensor, copy_into
+
+_INLINE = 64 << 10
+"""Up to here the bytes travel inside the request, and strided arrays are made dense first."""
+
+Target = Reference | Stored | str
+"""A tensor to get: by its reference, what a put returned, or a name."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of the sidecar."""
+
+    version: str
+    exchange: str
+    peer: str
+    uptime_seconds: float
+    tensors: int
+    copies: int
+    leases: int
+    names: int
+    tickets: int
+    sessions: int
+    waiting: int
+    arena_bytes: int
+    free_bytes: int
+    sealed_bytes: int
+    retired_bytes: int
+    largest_put_bytes: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """A tensor as it is known without being moved."""
+
+    reference: Reference
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    metadata: dict[str, str]
+    names: list[str]
+    leases: int
+    tickets: int
+    here: bool
+
+
+class Client:
+    """A connection to the sidecar in `directory`, or in $TENSORLANE_SOCKETS, or in /run/tensorlane.
+
+    Any number of threads may use it. A forked child opens a connection of its own at its first call. Times are in seconds.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
+    ):
+        name = name or f"python[{os.getpid()}]"
+        self._core = Core(None if directory is None else os.fspath(directory), name, deadline, patience)
+
+    @property
+    def directory(self) -> str:
+        """Where the sockets are: what TENSORLANE_SOCKETS is to be for other processes."""
+        return os.fspath(self._core.directory)
+
+    @property
+    def exchange(self) -> str:
+        """The exchange of the sidecar."""
+        return self._core.exchange
+
+    @property
+    def peer(self) -> str:
+        """The name of the sidecar in its exchange."""
+        return self._core.peer
+
+    def put(
+        self,
+        x: Any,
+        name: str | None = None,
+        *,
+        keep: bool = True,
+        replaces: Reference | Stored | None = None,
+        ticket: float | None = None,
+        uses: int = 1,
+        metadata: Mapping[str, str] | None = None,
+        checksum: bool = False,
+        deadline: float | None = None,
+    ) -> Stored:
+        """Stores an array and returns its reference with the lease that keeps it.
+
+        The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row.
+        Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
+        """
+        options = {"keep": keep, "ticket": ticket, "uses": uses, "checksum": checksum, "deadline": deadline}
+        keeping = {**_keeping(**options), "name": name, "replaces": _reference(replaces)}
+        source, words = arrays.source(x), _words(metadata)
+        if not source.is_dense and source.nbytes > _INLINE:
+            block = self._core.reserve(source.dtype, source.shape, words, deadline)
+            source.write(memoryview(block))
+            return self._core.seal(block, keeping)
+        (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
+        return stored
+
+    def put_many(
+        self,
+        xs: Iterable[Any] | Mapping[str, Any],
+        *,
+        keep: bool = True,
+        ticket: float | None = None,
+        uses: int = 1,
+        checksum: bool = False,
+        deadline: float | None = None,
+    ) -> list[Stored]:
+        """Stores arrays, small ones together in few calls; those of a mapping under the names that are its keys.
+
+        Where one fails its exception is raised, and the leases of the others are given up.
+        """
+        keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
+        named = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
+        sources = [(name, arrays.source(x)) for name, x in named]
+        items = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
+        return _all(self._core.put(items))
+
+    def get(
+        self,
+        target: Target,
+        *,
+        wait: float | None = None,
+        deadline: float | None = None,
+        peer: str | None = None,
+        out: Any = None,
+        cancel: Cancel | None = None,
+    ) -> Any:
+        """Leases a tensor of this peer or another one and maps it; with `out`, copies it there and returns `out`.
+
+        `wait` is for how long a name may not exist yet. `cancel` withdraws the call from another thread.
+        """
+        (got,) = self.get_many([target], wait=wait, deadline=deadline, peer=peer, cancel=cancel)
+        if out is None:
+            return got
+        with got:
+            return copy_into(got, out)
+
+    def get_many(
+        self,
+        targets: Iterable[Target],
+        *,
+        wait: float | None = None,
+        deadline: float | None = None,
+        peer: str | None = None,
+        cancel: Cancel | None = None,
+    ) -> list[Tensor]:
+        """Leases and maps tensors, in few calls. Where one fails, its exception is raised and none is kept."""
+        wanted = [_target(target, peer) for target in targets]
+        results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel))
+        return [Tensor(acquired) for acquired in results]
+
+    def describe(self, target: Target, *, peer: str | None = None) -> Description:
+        """Tells the kind, names and leases of a tensor, which is not moved."""
+        known = self._core.describe(_target(target, peer))
+        return Description(**{**known, "shape": tuple(known["shape"]), "metadata": dict(known["metadata"])})
+
+    def names(self, prefix: str = "") -> dict[str, Reference]:
+        """Names of this peer that begin so, with what they stand for."""
+        return dict(self._core.names(prefix))
+
+    def unname(self, *names: str) -> None:
+        """Takes names of this peer away. What nothing else keeps is freed."""
+        self._core.unname(list(names))
+
+    def status(self) -> Status:
+        """The state of the sidecar, with what this process gave back already counted as gone."""
+        self._core.flush()
+        return Status(**self._core.status())
+
+    def flush(self) -> None:
+        """Tells the sidecar at once of leases that ended, instead of a moment later."""
+        self._core.flush()
+
+    def close(self) -> None:
+        """Ends the use of this client. Arrays stay readable; the connection ends when the last of them is gone."""
+        self._core.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a client stays in its process; connect in each one")
+
+
+def connect(
+    directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
+) -> Client:
+    """Connects to the sidecar in `directory`, or in $TENSORLANE_SOCKETS, or in /run/tensorlane.
+
+    `deadline` is that of calls that name none, `patience` how long the sidecar may not be there yet.
+    """
+    return Client(directory, name=name, deadline=deadline, patience=patience)
+
+
+def _all(results: list[Any]) -> list[Any]:
+    """Results of one call each, or the first exception among them."""
+    failed = next((result for result in results if isinstance(result, BaseException)), None)
+    if failed is not None:
+        # The traceback keeps this list for as long as somebody looks at the exception; leases end now.
+        results.clear()
+        raise failed
+    return results
+
+
+def _keeping(*, keep: bool, ticket: float | None, uses: int, checksum: bool, deadline: float | None) -> dict[str, Any]:
+    options = {"ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
+    return {"name": None, "replaces": None, **options}
+
+
+def _words(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:
+    return [(str(key), str(value)) for key, value in (metadata or {}).items()]
+
+
+def _reference(given: Reference | Stored | None) -> Reference | None:
+    return given.reference if isinstance(given, Stored) else given
+
+
+def _target(target: Target, peer: str | None) -> Reference | tuple[str, str | None]:
+    if isinstance(target, Stored):
+        return target.reference
+    if isinstance(target, Reference):
+        return target
+    if isinstance(target, str):
+        # The text of a reference is one, and no name.
+        return Reference(target) if target.startswith("tl1:") else (target, peer)
+    raise Invalid(f"a {type(target).__name__} names no tensor", remedy="pass a Reference, what put returned, or a name")

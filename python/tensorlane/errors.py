@@ -1,0 +1,110 @@
+"""Exceptions of calls: one class for each kind of failure, with the reason of the sidecar and what helps."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """A call that failed, and left nothing behind."""
+
+    reason: str | None
+    """The stable word of docs/errors.md, such as ``ARENA_FULL``; None where it was not a sidecar that refused."""
+    details: dict[str, str]
+    """The values that were wrong, by name."""
+    remedy: str | None
+    """Remedy in Python, where there is one."""
+
+    def __init__(self, message: str, reason: str | None = None, details: dict | None = None, remedy: str | None = None):
+        self.message, self.reason, self.details, self.remedy = message, reason, dict(details or {}), remedy
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        head = f"{self.reason}: {self.message}" if self.reason else self.message
+        told = {key: value for key, value in self.details.items() if value not in self.message}
+        if told:
+            head += " (" + ", ".join(f"{key}={value}" for key, value in told.items()) + ")"
+        return f"{head}\nhint: {self.remedy}" if self.remedy else head
+
+    def __reduce__(self):
+        return type(self), (self.message, self.reason, self.details, self.remedy)
+
+
+class NotFound(Error, LookupError):
+    """No such tensor, name, ticket or peer."""
+
+
+class NameTaken(Error):
+    """The name belongs to another tensor."""
+
+
+class Invalid(Error, ValueError):
+    """The arguments cannot be right, whatever the sidecar says."""
+
+
+class Unsupported(Error, TypeError):
+    """A kind of array or element that cannot be stored, or made of what is stored."""
+
+
+class Exhausted(Error):
+    """Something is used up: the arena, leases, descriptors."""
+
+
+class Refused(Error, PermissionError):
+    """The caller may not."""
+
+    # PermissionError formats two arguments by itself.
+    __str__ = Error.__str__
+
+
+class Timeout(Error, TimeoutError):
+    """The deadline passed first."""
+
+    __str__ = Error.__str__
+
+
+class Unavailable(Error, ConnectionError):
+    """The sidecar, the peer or the owner is out of reach or gone."""
+
+    __str__ = Error.__str__
+
+
+class SessionLost(Unavailable):
+    """The connection to the sidecar ended, and its leases with it. Told once; the next call connects anew."""
+
+
+class Withdrawn(Error):
+    """The call was withdrawn by its caller."""
+
+
+_KINDS = {
+    "NOT_FOUND": NotFound,
+    "ALREADY_EXISTS": NameTaken,
+    "INVALID_ARGUMENT": Invalid,
+    "OUT_OF_RANGE": Invalid,
+    "UNIMPLEMENTED": Unsupported,
+    "RESOURCE_EXHAUSTED": Exhausted,
+    "PERMISSION_DENIED": Refused,
+    "DEADLINE_EXCEEDED": Timeout,
+    "UNAVAILABLE": Unavailable,
+    "SIDECAR_UNREACHABLE": Unavailable,
+    "SESSION_LOST": SessionLost,
+    "CANCELLED": Withdrawn,
+    "WITHDRAWN": Withdrawn,
+}
+
+_START = "with `tensorlane.local() as client:` a program starts a sidecar of its own"
+
+_REMEDIES = {
+    "NOT_FOUND": "pass wait=SECONDS for a name that does not exist yet; client.names() lists those of this peer",
+    "NAME_TAKEN": "pass replaces=REFERENCE to give the name to the new tensor",
+    "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
+    "AMBIGUOUS_NAME": "pass peer=NAME",
+    "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
+    "DEADLINE_EXCEEDED": "pass a longer deadline",
+    "SIDECAR_UNREACHABLE": _START,
+}
+
+
+def make(kind: str, reason: str | None, message: str, details: dict[str, str]) -> Error:
+    """Makes the exception of a failed call."""
+    remedy = _REMEDIES.get(reason or kind)
+    return _KINDS.get(kind, Error)(message, reason, details, remedy)

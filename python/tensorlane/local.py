@@ -1,0 +1,135 @@
+"""A sidecar of a program's own, which ends with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Iterator
+
+from .client import Client
+from .errors import Error, Unavailable
+
+SOCKETS = "TENSORLANE_SOCKETS"
+"""The variable that names the directory of the sockets."""
+
+_PATIENCE = 20.0
+
+# The sidecar ends when the standard input ends, and so when the last process that holds the other end is gone, however it
+# went. Then its directory goes, too.
+_KEEPER = """
+exec 3<&0 </dev/null
+"$1" 3<&- & sidecar=$!
+{ read -r _ <&3; kill "$sidecar"; } 2>/dev/null & watcher=$!
+wait "$sidecar"; code=$?
+kill "$watcher" 2>/dev/null
+rm -rf -- "$2"
+exit "$code"
+"""
+
+
+def program(name: str) -> str:
+    """The path of a program of the wheel, or of one in $TENSORLANE_BIN_DIR."""
+    given = os.environ.get("TENSORLANE_BIN_DIR")
+    path = (Path(given) if given else Path(__file__).parent / "bin") / name
+    if not os.access(path, os.X_OK):
+        raise Error(f"there is no program {path}", remedy="install the wheel again, or set TENSORLANE_BIN_DIR to where it is")
+    return str(path)
+
+
+class Sidecar:
+    """A running sidecar with a temporary directory. Use it as a context, or end it with `close`."""
+
+    directory: str
+    """Where its sockets are: what TENSORLANE_SOCKETS is set to for other processes."""
+
+    def __init__(self, *, arena: str = "1Gi", settings: dict[str, str] | None = None):
+        sidecar = program("tensorlane-sidecar")
+        self._root = tempfile.mkdtemp(prefix="tensorlane-")
+        self.directory = os.path.join(self._root, "sockets")
+        os.mkdir(self.directory)
+        self._log = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", _KEEPER, "tensorlane-keeper", sidecar, self._root],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment(arena, settings or {}),
+            # ^C at a terminal is for the program, which still needs its tensors while it ends.
+            start_new_session=True,
+        )
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _environment(self, arena: str, settings: dict[str, str]) -> dict[str, str]:
+        ours = {
+            "TENSORLANE_PEER": "local",
+            "TENSORLANE_SOCKETS_DIRECTORY": self.directory,
+            "TENSORLANE_STATE_DIRECTORY": os.path.join(self._root, "state"),
+            "TENSORLANE_ARENA_SIZE": arena,
+            "TENSORLANE_ADMIN_LISTEN": "off",
+            "TENSORLANE_LOG_FORMAT": "text",
+        }
+        # What the surroundings say of another sidecar is not for this one.
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("TENSORLANE_")}
+        return {**kept, **ours, **settings}
+
+    def _wait(self) -> None:
+        socket = os.path.join(self.directory, "session.sock")
+        until = time.monotonic() + _PATIENCE
+        while not os.path.exists(socket):
+            if self._process.poll() is not None:
+                raise Unavailable(f"the sidecar ended with exit code {self._process.returncode}: {self.log()[-500:].strip()}")
+            if time.monotonic() > until:
+                raise Unavailable(f"the sidecar made no socket in {_PATIENCE:.0f} s: {self.log()[-500:].strip()}")
+            time.sleep(0.01)
+
+    def log(self) -> str:
+        """Output of the sidecar so far."""
+        return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def close(self) -> None:
+        """Ends it and removes its directory. Arrays that are mapped stay readable."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self._root, ignore_errors=True)
+        self._log.close()
+
+    def __enter__(self) -> Sidecar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@contextmanager
+def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str, str] | None = None) -> Iterator[Client]:
+    """Starts a sidecar for this program and connects to it. It ends with the context, or with the program.
+
+    Other processes of this program find it in `client.directory`; with `export` it is in TENSORLANE_SOCKETS meanwhile, which
+    processes inherit that are started then. `arena` is its memory, `settings` are further variables of docs/configuration.md.
+    """
+    with Sidecar(arena=arena, settings=settings) as sidecar:
+        before = os.environ.get(SOCKETS)
+        if export:
+            os.environ[SOCKETS] = sidecar.directory
+        try:
+            with Client(sidecar.directory, patience=_PATIENCE) as client:
+                yield client
+        finally:
+            if export and before is None:
+                os.environ.pop(SOCKETS, None)
+            elif export:
+                os.environ[SOCKETS] = before

@@ -1,0 +1,144 @@
+"""Tensors that were got: leased, mapped, and shown to numpy, torch and whatever speaks DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import dtypes
+from ._tensorlane import Memory
+from .errors import Unsupported
+
+_CPU = (1, 0)
+
+
+class Tensor(Memory):
+    """A leased tensor whose bytes are mapped into this process.
+
+    Arrays that are made of it hold the lease, too: it ends when the last of them is gone and this is released or gone.
+    """
+
+    @property
+    def dtype(self) -> str:
+        """The short name of the type of its elements, such as `f32`."""
+        return self._layout[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its dimensions."""
+        return tuple(self._layout[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return self._layout[3]
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """Words that its writer put beside it."""
+        return dict(self._metadata)
+
+    @property
+    def route(self) -> str:
+        """How the bytes came to this peer, and why by no better way: `local`, or `tcp by 2 lanes, not shm: other_node`."""
+        return self._route
+
+    def numpy(self) -> np.ndarray:
+        """The very bytes as an array of numpy, to be read only; nothing is copied."""
+        wanted = dtypes.to_numpy(self.dtype)
+        if wanted.isbuiltin == 1:
+            return np.asarray(memoryview(self))
+        return np.asarray(memoryview(self._raw())).view(wanted)
+
+    def torch(self) -> Any:
+        """A tensor of torch, which may be written: what is written is this tensor's own, and nobody else sees it.
+
+        Small ones are copied. Large ones are mapped, and pages of them copied where they are written.
+        """
+        import torch
+
+        wanted = dtypes.to_torch(self.dtype)
+        bits = self.dtype.startswith("f8_")
+        made = torch.from_dlpack(self._capsule(False, True, False, bits))
+        return made.view(wanted) if bits else made
+
+    def tobytes(self) -> bytes:
+        """The elements, copied row-major."""
+        return self._bytes()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and np.dtype(dtype) != array.dtype:
+            if copy is False:
+                raise ValueError(f"elements of {array.dtype} become {np.dtype(dtype)} by a copy only")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule of DLPack. Its bytes are marked read-only where the version can say that and they are no copy.
+
+        A library that writes all the same, as torch does, writes pages of its own: nobody else sees it.
+        """
+        if dl_device is not None and tuple(dl_device) != _CPU:
+            raise BufferError(f"the tensor lies in host memory, and device {dl_device} was asked for")
+        if stream is not None:
+            raise BufferError(f"host memory has no stream, and {stream} was given")
+        versioned = max_version is not None and max_version[0] >= 1
+        if copy is False and not versioned:
+            raise BufferError("DLPack before 1.0 cannot say that memory is read-only: leave copy out, or use .numpy()")
+        return self._capsule(versioned, True, versioned and not copy, False)
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        """A part as an array of numpy. It keeps the whole tensor leased, as every view does."""
+        return self.numpy()[index]
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar has no length")
+        return self.shape[0]
+
+    def __enter__(self) -> Tensor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a leased tensor stays in its process; pickle its reference, or .numpy().copy()")
+
+    def __repr__(self) -> str:
+        if self.released:
+            return "<tensorlane.Tensor, released>"
+        return f"<tensorlane.Tensor {self.dtype}{list(self.shape)} by {self.route}>"
+
+
+def copy_into(tensor: Tensor, out: Any) -> Any:
+    """Copies a tensor into an array of numpy or torch, of the same shape and type."""
+    torch = dtypes.torch_if_imported()
+    if torch is not None and isinstance(out, torch.Tensor):
+        same = (dtypes.of_torch(out.dtype), tuple(out.shape)) == (tensor.dtype, tensor.shape)
+    elif isinstance(out, np.ndarray):
+        same = (dtypes.of_numpy(out.dtype), out.shape) == (tensor.dtype, tensor.shape)
+    else:
+        raise Unsupported(f"out is of {type(out).__name__}", remedy="pass an array of numpy or a tensor of torch")
+    if not same:
+        given = f"{out.dtype}{list(out.shape)}"
+        raise Unsupported(
+            f"out is {given} and the tensor {tensor.dtype}{list(tensor.shape)}", remedy="pass one of the same type and shape"
+        )
+    if isinstance(out, np.ndarray):
+        np.copyto(out, tensor.numpy())
+    else:
+        out.copy_(tensor.torch())
+    return out

@@ -1,0 +1,195 @@
+"""Arrays that are put and got come back as they were."""
+
+from __future__ import annotations
+
+import array
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import tensorlane
+
+NUMPY = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16"]
+TORCH = [
+    torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32, torch.int64,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128,
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+]  # fmt: skip
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
+PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def bits(x) -> bytes:
+    return np.ascontiguousarray(x).tobytes()
+
+
+@PROPERTY
+@given(x=st.sampled_from(NUMPY).flatmap(lambda dtype: hnp.arrays(dtype, SHAPES)))
+def test_an_array_of_numpy_comes_back_with_its_bits_shape_and_type(client, x):
+    with client.put(x) as stored, client.get(stored.reference) as got:
+        back = got.numpy()
+        assert (back.dtype, back.shape, bits(back)) == (x.dtype, x.shape, bits(x))
+        assert got.nbytes == x.nbytes
+
+
+@PROPERTY
+@given(dtype=st.sampled_from(TORCH), shape=SHAPES, seed=st.integers(0, 2**32 - 1))
+def test_a_tensor_of_torch_comes_back_with_its_bits_shape_and_type(client, dtype, shape, seed):
+    size = torch.empty((), dtype=dtype).element_size()
+    raw = np.random.default_rng(seed).integers(0, 2 if dtype == torch.bool else 256, (*shape, size), np.uint8)
+    x = torch.from_numpy(raw.reshape(-1)).view(dtype).reshape(shape) if raw.size else torch.empty(shape, dtype=dtype)
+    with client.put(x) as stored, client.get(stored) as got:
+        back = got.torch()
+        assert (back.dtype, back.shape) == (x.dtype, x.shape)
+        assert torch.equal(back.reshape(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8))
+
+
+@PROPERTY
+@given(
+    x=hnp.arrays("f4", hnp.array_shapes(min_dims=1, max_dims=4, max_side=9)),
+    steps=st.lists(st.sampled_from([-2, -1, 1, 2]), min_size=4, max_size=4),
+    columns_first=st.booleans(),
+)
+def test_a_view_of_any_order_comes_back_as_what_it_shows(client, x, steps, columns_first):
+    view = (x.T if columns_first else x)[tuple(slice(None, None, step) for step in steps[: x.ndim])]
+    with client.put(view) as stored, client.get(stored) as got:
+        assert got.nbytes == view.nbytes, "the view's bytes alone are stored"
+        assert bits(got.numpy()) == bits(view)
+
+
+@pytest.mark.parametrize("side", [64, 1024], ids=["small", "large"])
+def test_transposed_expanded_and_conjugated_tensors_come_back_as_what_they_show(client, side):
+    big = torch.arange(side * side, dtype=torch.float32)
+    square = big.view(side, side)
+    views = [square.T, square[::2, 1:], big[:7].expand(side, 7), torch.view_as_complex(big.view(-1, 2)).conj(), square.fliplr()]
+    for view in views:
+        with client.put(view) as stored, client.get(stored) as got:
+            assert torch.equal(got.torch(), view)
+
+
+@pytest.mark.parametrize("side", [16, 700], ids=["small", "large"])
+def test_columns_first_and_reversed_arrays_come_back_as_what_they_show(client, side):
+    square = np.arange(side * side, dtype="i4").reshape(side, side)
+    for view in (np.asfortranarray(square), square[::-1], square[:, ::-1], square[1::3, 2::5], square.astype(">i4")):
+        with client.put(view) as stored, client.get(stored) as got:
+            np.testing.assert_array_equal(got.numpy(), view)
+
+
+def test_a_put_takes_what_has_a_buffer_an_array_interface_or_dlpack(client):
+    class Interface:
+        def __init__(self, x):
+            self.x, self.__array_interface__ = x, x.__array_interface__
+
+    class Dlpack:
+        def __init__(self, x):
+            self.x = x
+
+        def __dlpack__(self, **options):
+            return self.x.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.x.__dlpack_device__()
+
+    x = np.arange(6, dtype="f4").reshape(2, 3)
+    for given in (Interface(x), Dlpack(x), Dlpack(torch.from_numpy(x)), memoryview(x)):
+        with client.put(given) as stored:
+            np.testing.assert_array_equal(client.get(stored).numpy(), x)
+    with client.put(Dlpack(torch.ones(3, dtype=torch.bfloat16))) as stored:
+        assert client.get(stored).dtype == "bf16"
+    with client.put(array.array("d", [1, 2])) as stored, client.put(b"abc") as letters, client.put(np.float32(3)) as scalar:
+        assert client.get(stored).numpy().tolist() == [1, 2]
+        assert client.get(letters).tobytes() == b"abc"
+        assert client.get(scalar).shape == ()
+
+
+def test_what_was_got_can_be_put(client):
+    with client.put(np.arange(3)) as stored, client.put(client.get(stored)) as again:
+        assert again.reference != stored.reference
+        assert client.get(again).numpy().tolist() == [0, 1, 2]
+
+
+def test_what_changes_after_a_put_is_not_changed_in_the_exchange(client):
+    x = torch.ones(4)
+    first, second = client.put(x), client.put(x)
+    x.zero_()
+    assert first.reference != second.reference
+    assert client.get(first).torch().tolist() == client.get(second).torch().tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("x", [np.array(["a"]), np.array([object()]), np.zeros(2, "i4,f4"), np.zeros(1, "M8[s]"), {"a": 1}, "text"])
+def test_what_cannot_be_stored_is_a_type_error_that_says_what_helps(client, x):
+    with pytest.raises(TypeError) as caught:
+        client.put(x)
+    assert isinstance(caught.value, tensorlane.Unsupported) and caught.value.remedy
+
+
+def test_a_tensor_without_host_memory_is_refused_with_what_to_do(client):
+    with pytest.raises(tensorlane.Unsupported, match="meta") as caught:
+        client.put(torch.empty(3, device="meta"))
+    assert "cpu()" in caught.value.remedy
+
+
+def test_bfloat16_is_never_numbers_of_another_kind_in_numpy(client, monkeypatch):
+    with client.put(torch.ones(3, dtype=torch.bfloat16)) as stored:
+        got = client.get(stored)
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+        for make in (got.numpy, lambda: np.asarray(got), lambda: memoryview(got)):
+            with pytest.raises((tensorlane.Unsupported, BufferError)) as caught:
+                make()
+            assert "ml_dtypes" in str(caught.value) or ".torch()" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e3m4"])
+def test_types_of_ml_dtypes_come_back_where_it_is_installed(client, name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.arange(5).astype(getattr(ml_dtypes, name))
+    with client.put(x) as stored:
+        back = client.get(stored).numpy()
+        assert back.dtype == x.dtype and bits(back) == bits(x)
+
+
+def test_out_receives_the_elements_and_refuses_another_shape_or_type(client):
+    x = np.arange(200_000, dtype="f4").reshape(400, 500)
+    with client.put(x) as stored:
+        for out in (np.empty_like(x), np.empty((400, 500), "f4", order="F"), torch.empty(400, 500), torch.empty(500, 400).T):
+            assert client.get(stored, out=out) is out
+            np.testing.assert_array_equal(np.asarray(out), x)
+        for out in (np.empty((2, 3), "f4"), np.empty((400, 500)), torch.empty(400, 500).double(), [0]):
+            with pytest.raises(tensorlane.Unsupported):
+                client.get(stored, out=out)
+
+
+def test_metadata_and_checksums_travel_with_a_tensor(client):
+    with client.put(np.arange(9), metadata={"step": "7"}, checksum=True) as stored:
+        assert client.get(stored).metadata == {"step": "7"}
+        known = client.describe(stored)
+        assert (known.dtype, known.shape, known.metadata) == ("i64", (9,), {"step": "7"})
+
+
+def test_many_are_put_and_got_in_order(client):
+    stored = client.put_many(np.full(3, number) for number in range(200))
+    got = client.get_many(stored)
+    assert [tensor.numpy()[0] for tensor in got] == list(range(200))
+
+
+def test_many_of_a_mapping_have_its_keys_as_names(client):
+    arrays = {"many/small": np.arange(3), "many/large": np.arange(300_000), "many/strided": np.arange(200_000)[::2], "many/none": np.empty(0)}
+    stored = client.put_many(arrays)
+    assert client.names("many/") == {name: one.reference for name, one in zip(arrays, stored)}
+    for name, array_ in arrays.items():
+        np.testing.assert_array_equal(client.get(name).numpy(), array_)
+    client.unname(*arrays)
+
+
+def test_many_of_which_one_fails_are_given_up(client):
+    with client.put(np.ones(1), "many/taken"):
+        before = client.status().leases
+        with pytest.raises(tensorlane.NameTaken):
+            client.put_many({"many/free": np.ones(1), "many/taken": np.ones(1)})
+        client.unname("many/taken", "many/free")
+        assert client.status().leases == before

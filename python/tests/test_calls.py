@@ -1,0 +1,197 @@
+"""Names, waits, errors, and what ends a wait early."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tensorlane
+from conftest import python, said, until
+
+
+def test_a_name_is_got_listed_and_taken_away(client):
+    with client.put(np.arange(3), "models/a") as stored:
+        assert client.names("models/") == {"models/a": stored.reference}
+        assert client.get("models/a").numpy().tolist() == [0, 1, 2]
+        client.unname("models/a")
+        assert client.names("models/") == {}
+
+
+def test_a_get_waits_for_a_name_that_comes_later(client):
+    got = []
+    waiter = threading.Thread(target=lambda: got.append(client.get("later/x", wait=20).numpy().tolist()))
+    waiter.start()
+    stored = client.put(np.arange(2), "later/x")
+    waiter.join(20)
+    assert got == [[0, 1]]
+    client.unname("later/x")
+    stored.release()
+
+
+def test_a_name_replaces_what_it_stood_for(client):
+    first = client.put(np.zeros(1), "swap")
+    with pytest.raises(tensorlane.NameTaken) as caught:
+        client.put(np.ones(1), "swap")
+    assert caught.value.reason == "NAME_TAKEN" and "replaces" in caught.value.remedy
+    client.put(np.ones(1), "swap", replaces=first, keep=False)
+    assert client.get("swap").numpy().tolist() == [1]
+    client.unname("swap")
+
+
+def test_a_ticket_or_a_name_keeps_what_nobody_leases(client):
+    stored = client.put(np.arange(4), "kept/by/name", keep=False)
+    assert not stored.held
+    assert client.describe("kept/by/name").leases == 0
+    client.unname("kept/by/name")
+    with pytest.raises(tensorlane.Error) as caught:
+        client.put(np.arange(4), keep=False)
+    assert caught.value.reason == "WOULD_VANISH"
+
+
+def test_an_error_has_the_reason_of_the_sidecar_and_what_helps(client):
+    with pytest.raises(tensorlane.NotFound, match="NOT_FOUND") as caught:
+        client.get("nobody/put/this")
+    error = caught.value
+    assert (error.reason, isinstance(error, LookupError)) == ("NOT_FOUND", True)
+    assert "wait=" in error.remedy and "hint:" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), type(again), again.details) == (str(error), type(error), error.details)
+
+
+def test_a_wait_that_is_over_is_a_timeout_or_says_that_nothing_came(client):
+    began = time.monotonic()
+    with pytest.raises((tensorlane.Timeout, tensorlane.NotFound)):
+        client.get("never", wait=0.2)
+    assert time.monotonic() - began < 10
+
+
+def test_what_is_too_large_for_the_arena_is_refused_by_its_numbers(client):
+    with pytest.raises(tensorlane.Exhausted) as caught:
+        client.put(np.zeros(1 << 30, np.uint8))
+    assert caught.value.reason == "NEVER_FITS" and caught.value.details
+
+
+@pytest.mark.parametrize("text", ["", "tl1:", "tl9:a", "weights"])
+def test_a_text_that_is_no_reference_is_a_value_error(text):
+    with pytest.raises(ValueError):
+        tensorlane.Reference(text)
+
+
+def test_a_reference_is_equal_hashable_and_says_what_it_names(client):
+    with client.put(np.zeros((2, 3), "f4")) as stored:
+        reference = tensorlane.Reference(str(stored))
+        assert reference == stored.reference and len({reference, stored.reference}) == 1
+        assert (reference.dtype, reference.shape, reference.nbytes) == ("f32", (2, 3), 24)
+        assert (reference.peer, reference.exchange) == (client.peer, client.exchange)
+        assert client.get(str(reference)).shape == (2, 3)
+
+
+def test_a_program_without_a_sidecar_is_told_where_it_looked_and_what_to_do(tmp_path):
+    with pytest.raises(tensorlane.Unavailable) as caught:
+        tensorlane.connect(tmp_path)
+    for word in (str(tmp_path), "TENSORLANE_SOCKETS", "tensorlane.local()"):
+        assert word in str(caught.value)
+    script = "import tensorlane\ntry: tensorlane.connect()\nexcept tensorlane.Error as error: print(error)"
+    told = said(python(script, TENSORLANE_SOCKETS=str(tmp_path / "not there")))
+    assert "not there" in told
+
+
+def test_a_closed_client_says_so(sidecar):
+    client = tensorlane.connect(sidecar.directory)
+    client.close()
+    with pytest.raises(tensorlane.Error, match="closed"):
+        client.status()
+
+
+def test_a_cancel_withdraws_a_wait_from_another_thread(client):
+    cancel, ended = tensorlane.Cancel(), []
+
+    def wait() -> None:
+        with pytest.raises(tensorlane.Withdrawn):
+            client.get("never/comes", wait=60, cancel=cancel)
+        ended.append(time.monotonic())
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    began = time.monotonic()
+    cancel.cancel()
+    waiter.join(20)
+    assert ended and ended[0] - began < 5
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time, tensorlane
+client = tensorlane.connect()
+def strike():
+    sys.stdin.readline()
+    struck.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+struck = []
+threading.Thread(target=strike, daemon=True).start()
+try:
+    print("ready", flush=True)
+    client.get("never/comes", wait=60)
+except KeyboardInterrupt:
+    print(time.monotonic() - struck[0])
+print(client.status().tensors >= 0)
+"""
+
+
+def test_a_keyboard_interrupt_ends_a_wait_at_once_and_the_client_works_on(sidecar):
+    process = python(INTERRUPTED, TENSORLANE_SOCKETS=sidecar.directory)
+    assert process.stdout.readline() == "ready\n"
+    # It waits by now, or will; either way the signal must end the wait.
+    took, works = said(process, "go\n").split()
+    assert float(took) < 2 and works == "True"
+
+
+def test_a_wait_lets_other_threads_run(client):
+    counted = [0]
+
+    def count() -> None:
+        while counted[0] >= 0:
+            counted[0] += 1
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    before = counted[0]
+    with pytest.raises(tensorlane.Error):
+        client.get("never/comes", wait=0.3)
+    after, counted[0] = counted[0], -(1 << 60)
+    counter.join()
+    assert after - before > 1000
+
+
+def test_any_number_of_threads_share_a_client(client):
+    failures = []
+
+    def work(number: int) -> None:
+        for turn in range(50):
+            with client.put(np.full(100, number * turn)) as stored:
+                if client.get(stored).numpy()[3] != number * turn:
+                    failures.append((number, turn))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join(60) for thread in threads]
+    assert failures == []
+
+
+def test_a_signal_that_a_program_handles_does_not_end_a_wait(client):
+    came = []
+    before = signal.signal(signal.SIGUSR1, lambda *_: came.append(1))
+    main = threading.main_thread().ident
+    striker = threading.Thread(target=lambda: [signal.pthread_kill(main, signal.SIGUSR1), client.put(np.ones(1), "after/signal", keep=False)])
+    striker.start()
+    try:
+        assert client.get("after/signal", wait=20).numpy().tolist() == [1]
+        until("the handler ran", lambda: came)
+    finally:
+        striker.join()
+        signal.signal(signal.SIGUSR1, before)
+        client.unname("after/signal")

@@ -1,0 +1,167 @@
+"""Other processes: forked, spawned, killed; and the sidecar of a program's own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import tensorlane
+from conftest import python, said, until
+
+GOT = None
+CLIENT = None
+
+
+def test_a_pickled_reference_is_small_and_read_by_another_process(client):
+    with client.put(np.arange(5)) as stored:
+        pickled = pickle.dumps(stored.reference)
+        assert len(pickled) < 300
+        script = """
+import pickle, sys, tensorlane
+print(tensorlane.connect().get(pickle.loads(bytes.fromhex(sys.argv[1]))).numpy().sum())
+"""
+        assert said(python(script, pickled.hex(), TENSORLANE_SOCKETS=client.directory)) == "10\n"
+
+
+def _forked(index: int) -> tuple[int, int, int]:
+    stored = CLIENT.put(np.full(10, index))
+    return os.getpid(), int(CLIENT.get(stored).numpy().sum()), int(GOT[7])
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_forked_child_opens_a_connection_of_its_own_and_reads_what_it_inherited():
+    global CLIENT, GOT
+    with tensorlane.local() as CLIENT:
+        stored = CLIENT.put(np.arange(100_000))
+        GOT = CLIENT.get(stored).numpy()
+        sessions = CLIENT.status().sessions
+        with multiprocessing.get_context("fork").Pool(3) as pool:
+            answers = pool.map(_forked, range(12), chunksize=1)
+            assert CLIENT.status().sessions > sessions
+        assert [total for _, total, _ in answers] == [10 * index for index in range(12)]
+        assert all(pid != os.getpid() and seven == 7 for pid, _, seven in answers)
+        until("the children's sessions are gone", lambda: CLIENT.status().sessions == sessions)
+        # What the parent holds is still its own.
+        assert stored.held and CLIENT.get(stored).numpy()[-1] == 99_999
+        assert CLIENT.status().leases == 2
+        GOT = None
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_view_of_a_child_stays_good_when_its_parent_ends():
+    with tensorlane.local() as client:
+        script = """
+import os, sys, numpy, tensorlane
+client = tensorlane.connect()
+shown = client.get(client.put(numpy.arange(100_000))).numpy()
+reader, writer = os.pipe()
+if os.fork():
+    os._exit(0)
+os.close(writer)
+sys.stdin.read()
+print(shown[99_999])
+"""
+        process = python(script, TENSORLANE_SOCKETS=client.directory)
+        assert said(process, "") == "99999\n"
+
+
+def _spawned(reference, directory: str) -> int:
+    with tensorlane.connect(directory) as client:
+        return int(client.get(reference).numpy().sum())
+
+
+def test_a_spawned_child_gets_by_reference(client):
+    with client.put(np.arange(4)) as stored, multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_spawned, (stored.reference, client.directory)) == 6
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __init__(self, client, references):
+        self.client, self.references = client, references
+
+    def __len__(self):
+        return len(self.references)
+
+    def __getitem__(self, index):
+        return self.client.get(self.references[index]).torch()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_of_a_data_loader_get_with_the_client_of_their_parent(client):
+    stored = client.put_many(torch.full((3,), float(number)) for number in range(8))
+    numbers = Numbers(client, [one.reference for one in stored])
+    loader = torch.utils.data.DataLoader(numbers, batch_size=4, num_workers=2, multiprocessing_context="fork", persistent_workers=True)
+    for _ in range(2):
+        assert [batch[:, 0].tolist() for batch in loader] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_what_a_killed_process_held_is_freed():
+    with tensorlane.local() as client:
+        script = """
+import sys, numpy, tensorlane
+held = tensorlane.connect().put(numpy.zeros(1000))
+print("held", flush=True)
+sys.stdin.read()
+"""
+        process = python(script, TENSORLANE_SOCKETS=client.directory)
+        assert process.stdout.readline() == "held\n"
+        assert client.status().tensors == 1
+        process.kill()
+        process.communicate()
+        until("it is freed", lambda: client.status().tensors == 0)
+
+
+def test_a_local_sidecar_ends_with_its_context_and_leaves_nothing():
+    with tensorlane.local(export=True) as client:
+        root = os.path.dirname(client.directory)
+        assert os.environ["TENSORLANE_SOCKETS"] == client.directory
+        with tensorlane.connect() as other:
+            assert other.peer == client.peer == "local"
+    assert not os.path.exists(root) and "TENSORLANE_SOCKETS" not in os.environ
+    with pytest.raises(tensorlane.Error):
+        tensorlane.connect(client.directory)
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_local_sidecar_ends_with_its_program_however_that_ends(end):
+    script = """
+import sys, tensorlane
+with tensorlane.local() as client:
+    print(client.directory, flush=True)
+    sys.stdin.read()
+"""
+    process = python(script)
+    directory = process.stdout.readline().strip()
+    assert os.path.exists(directory)
+    process.send_signal(end)
+    process.communicate()
+    until("its directory is removed", lambda: not os.path.exists(os.path.dirname(directory)))
+
+
+def test_a_local_sidecar_that_cannot_start_says_why():
+    with pytest.raises(tensorlane.Unavailable, match="arena.size"):
+        tensorlane.Sidecar(arena="nonsense")
+
+
+def test_a_program_that_is_not_there_is_named_with_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setenv("TENSORLANE_BIN_DIR", str(tmp_path))
+    with pytest.raises(tensorlane.Error, match="TENSORLANE_BIN_DIR") as caught:
+        tensorlane.Sidecar()
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_the_command_comes_with_the_package(client):
+    with client.put(np.arange(3), "by/command"):
+        listed = subprocess.run(
+            [sys.executable, "-m", "tensorlane", "--sockets", client.directory, "ls"], capture_output=True, text=True, check=True
+        )
+        assert "by/command" in listed.stdout
+        client.unname("by/command")

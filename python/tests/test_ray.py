@@ -1,0 +1,407 @@
+"""Ray's tensor transport, with a real Ray. Numbers such as S0.11 are those of the checklist of Ray's page for custom transports."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import tensorlane
+from conftest import python, said, until
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+ray = pytest.importorskip("ray")
+import tensorlane.ray as transport  # noqa: E402
+
+EXAMPLE = """
+import numpy, ray, tensorlane.ray
+from ray.experimental import register_tensor_transport
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+
+register_tensor_transport(
+    "tensorlane",  # Transport name
+    ["cpu"],  # Supported device types
+    tensorlane.ray.Transport,  # TensorTransportManager class
+    numpy.ndarray,  # Data type for this transport
+)
+
+@ray.remote
+class MyActor:
+    @ray.method(tensor_transport="tensorlane")
+    def echo(self, data):
+        return data
+
+    def sum(self, data):
+        return data.sum().item()
+
+actors = [MyActor.remote() for _ in range(2)]
+ref = actors[0].echo.remote(numpy.array([1, 2, 3]))
+result = actors[1].sum.remote(ref)
+print(ray.get(result))
+"""
+
+DTYPES = [torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.complex64, torch.float8_e4m3fn]
+
+
+@pytest.fixture(scope="module")
+def lane():
+    """A sidecar, and a Ray whose processes have the transport by the hook."""
+    with tensorlane.local(export=True) as client:
+        hook = {"worker_process_setup_hook": "tensorlane.ray.register"}
+        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env=hook)
+        transport.register()
+        yield client
+        ray.shutdown()
+        transport._client = None
+
+
+@pytest.fixture(scope="module")
+def actor_class(lane):
+    @ray.remote(num_cpus=0.25, max_restarts=1)
+    class Actor:
+        def __init__(self):
+            self.called = []
+
+        @ray.method(tensor_transport="tensorlane")
+        def make(self, *shape):
+            return {"weights": torch.arange(int(np.prod(shape)), dtype=torch.float32).reshape(shape), "step": 3}
+
+        @ray.method(tensor_transport="tensorlane")
+        def give(self, given):
+            return given
+
+        @ray.method(tensor_transport="tensorlane_numpy")
+        def make_array(self, count):
+            return np.arange(count)
+
+        def look(self, given):
+            return {key: (str(x.dtype), tuple(x.shape), x.view(torch.uint8).numpy().tobytes()) for key, x in given.items()}
+
+        def total(self, given):
+            given = given["weights"] if isinstance(given, dict) else given
+            return given.sum().item()
+
+        def write(self, given):
+            given["weights"].add_(1)
+            return given["weights"].sum().item()
+
+        def record(self):
+            from ray.experimental.rdt.util import get_tensor_transport_manager
+
+            manager, called = get_tensor_transport_manager("TENSORLANE"), self.called
+
+            def recorded(name, method):
+                def call(*arguments, **options):
+                    called.append(name)
+                    return method(*arguments, **options)
+
+                return call
+
+            for name in ("extract_tensor_transport_metadata", "recv_multiple_tensors", "send_multiple_tensors", "garbage_collect"):
+                setattr(manager, name, recorded(name, getattr(manager, name)))
+
+        def calls(self):
+            return self.called
+
+        def sum_from(self, other, count):
+            return ray.get(other.make.remote(count))["weights"].sum().item()
+
+        def pid(self):
+            return os.getpid()
+
+    return Actor
+
+
+@pytest.fixture
+def actors(actor_class):
+    made = [actor_class.remote() for _ in range(2)]
+    ray.get([actor.pid.remote() for actor in made])
+    yield made
+    for actor in made:
+        ray.kill(actor)
+
+
+def empty(lane) -> None:
+    until("everything is freed", lambda: lane.status().tensors == 0)
+
+
+def test_the_documented_example_prints_six_with_the_name_changed(tmp_path):
+    """S0.1, S0.4, S0.17, S0.18: registered at run time, as Ray's page does it."""
+    with tensorlane.local() as client:
+        script = tmp_path / "example.py"
+        script.write_text(EXAMPLE)
+        run = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
+        assert said(python(run, TENSORLANE_SOCKETS=client.directory)) == "6\n"
+
+
+@pytest.mark.parametrize(("name", "make"), [("tensorlane", torch.tensor), ("tensorlane_numpy", np.array)])
+def test_the_documented_example_prints_six_with_register(lane, name, make):
+    """S0.17, S0.18, S0.19: with torch.Tensor and with numpy.ndarray; the consumer needs no decorator."""
+
+    @ray.remote(num_cpus=0.25)
+    class MyActor:
+        @ray.method(tensor_transport=name)
+        def echo(self, data):
+            return data
+
+        def sum(self, data):
+            return data.sum().item()
+
+    actors = [MyActor.remote() for _ in range(2)]
+    ref = actors[0].echo.remote(make([1, 2, 3]))
+    result = actors[1].sum.remote(ref)
+    assert ray.get(result) == 6
+    del ref
+    empty(lane)
+
+
+def test_every_abstract_method_is_there_and_a_missing_one_is_a_type_error():
+    """S0.2"""
+    assert not transport.Transport.__abstractmethods__
+    assert transport.Transport.is_one_sided() and transport.Transport.can_abort_transport()
+    with pytest.raises(TypeError):
+        type("Half", (ray.experimental.TensorTransportManager,), {"is_one_sided": staticmethod(lambda: True)})()
+
+
+def test_metadata_extend_those_of_ray_and_survive_pickling(lane):
+    """S0.3"""
+    meta = transport.Transport().extract_tensor_transport_metadata("pickled", [torch.zeros(2, 3)])
+    again = pickle.loads(pickle.dumps(meta))
+    assert again == meta and isinstance(meta, ray.experimental.TensorTransportMetadata)
+    assert len(pickle.dumps(meta)) < 600
+    comm = transport.Transport().get_communicator_metadata(None, None, "TENSORLANE")
+    assert pickle.loads(pickle.dumps(comm)) == comm and isinstance(comm, ray.experimental.CommunicatorMetadata)
+
+
+def test_registering_again_changes_nothing(lane):
+    for _ in range(3):
+        transport.register()
+
+
+def test_an_object_is_stored_once_right_after_its_task_and_received_by_whoever_takes_it(lane, actors):
+    """S0.5, S0.6, S0.7, S0.10, S0.11, S0.14: send is never called."""
+    ray.get([actor.record.remote() for actor in actors])
+    ref = actors[0].make.remote(100, 5)
+    ray.wait([ref], fetch_local=False)
+    until("it is stored", lambda: lane.status().tensors == 1)
+    for _ in range(2):
+        assert ray.get(actors[1].total.remote(ref)) == sum(range(500))
+    source, taker = ray.get([actor.calls.remote() for actor in actors])
+    assert source == ["extract_tensor_transport_metadata"]
+    assert set(taker) == {"recv_multiple_tensors"}
+    del ref
+    until("it is collected", lambda: "garbage_collect" in ray.get(actors[0].calls.remote()))
+    empty(lane)
+
+
+def test_received_tensors_are_those_that_were_sent(lane, actors):
+    """S0.11: type, shape and bytes, of every kind and of no elements."""
+    given = {str(dtype): (torch.arange(24) % 2).to(dtype).reshape(2, 3, 4) for dtype in DTYPES}
+    given |= {"none": torch.empty(3, 0), "strided": torch.arange(200_000.0).reshape(400, 500).T.contiguous().T}
+    ref = ray.put(given, _tensor_transport="tensorlane")
+    looked = ray.get(actors[1].look.remote(ref))
+    dense = {key: x.contiguous() for key, x in given.items()}
+    assert looked == {key: (str(x.dtype), tuple(x.shape), x.view(torch.uint8).numpy().tobytes()) for key, x in dense.items()}
+    del ref
+    empty(lane)
+
+
+def test_an_actor_may_write_what_it_received_and_nobody_else_sees_it(lane, actors):
+    ref = actors[0].make.remote(100_000)
+    before = ray.get(actors[1].total.remote(ref))
+    assert ray.get(actors[1].write.remote(ref)) != before
+    assert ray.get(ref)["weights"].sum().item() == before
+
+
+def test_an_object_is_freed_when_its_last_reference_is_gone(lane, actors):
+    """S0.12"""
+    refs = [actors[0].make.remote(10) for _ in range(5)]
+    ray.get([actors[1].total.remote(ref) for ref in refs])
+    assert lane.status().tensors == 5
+    refs.pop()
+    until("one is freed", lambda: lane.status().tensors == 4)
+    refs.clear()
+    empty(lane)
+
+
+def test_what_the_driver_puts_is_got_by_actors_and_by_itself_and_then_freed(lane, actors):
+    """S0.13, S0.14, S0.15, S0.16"""
+    ref = ray.put(torch.arange(1000), _tensor_transport="tensorlane")
+    assert lane.status().tensors == 1
+    assert ray.get(actors[0].total.remote(ref)) == ray.get(ref).sum().item() == 499_500
+    del ref
+    empty(lane)
+
+
+def test_a_driver_gets_into_a_target_of_its_own(lane, actors):
+    from ray.experimental import set_target_for_ref
+
+    ref, target = actors[0].give.remote(torch.arange(5.0)), torch.zeros(5)
+    set_target_for_ref(ref, [target])
+    ray.get(ref)
+    assert target.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_restarted_actor_has_the_transport(lane, actors):
+    """S0.20: beyond what Ray documents, by the hook."""
+    first = ray.get(actors[0].pid.remote())
+    ray.kill(actors[0], no_restart=False)
+    until("it is another process", lambda: _or_none(lambda: ray.get(actors[0].pid.remote()) != first))
+    assert ray.get(actors[1].total.remote(actors[0].make.remote(4))) == 6
+
+
+def test_a_hundred_tasks_of_an_async_actor_are_right(lane, actors):
+    """S0.22"""
+
+    @ray.remote(num_cpus=0.25)
+    class Async:
+        @ray.method(tensor_transport="tensorlane")
+        async def make(self, number):
+            return torch.full((10,), float(number))
+
+    maker = Async.remote()
+    refs = [maker.make.remote(number) for number in range(100)]
+    assert ray.get([actors[number % 2].total.remote(ref) for number, ref in enumerate(refs)]) == [10.0 * n for n in range(100)]
+    del refs
+    empty(lane)
+
+
+def test_an_actor_that_another_process_created_is_submitted_to(lane, actors):
+    """S0.23: beyond what Ray documents, by the hook."""
+    assert ray.get(actors[1].sum_from.remote(actors[0], 5)) == 10
+
+
+def test_what_a_dead_actor_made_is_freed_and_who_takes_it_is_told(lane, actors):
+    ref = actors[0].make.remote(10)
+    ray.wait([ref], fetch_local=False)
+    ray.kill(actors[0])
+    empty(lane)
+    with pytest.raises(Exception) as caught:
+        ray.get(actors[1].total.remote(ref), timeout=30)
+    assert not isinstance(caught.value, ray.exceptions.GetTimeoutError)
+    assert ray.get(actors[1].pid.remote()), "who takes it lives on"
+
+
+def _or_none(work):
+    try:
+        return work()
+    except ray.exceptions.RayError:
+        return None
+
+
+# What Ray cannot be made to do at will is asked of a manager itself.
+
+
+@pytest.fixture
+def manager(lane):
+    return transport.Transport()
+
+
+def test_a_retry_of_a_task_stores_nothing_again(lane, manager):
+    """S0.5: idempotent for an object, from several threads at once."""
+    got = []
+    extract = lambda: got.append(manager.extract_tensor_transport_metadata("once", [torch.ones(3), torch.ones(2)]))  # noqa: E731
+    threads = [threading.Thread(target=extract) for _ in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len({meta.references for meta in got}) == 1 and lane.status().tensors == 2
+    for _ in range(2):
+        manager.garbage_collect("once", got[0], [])
+    empty(lane)
+
+
+def test_an_object_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(lane, manager):
+    with pytest.raises(tensorlane.Unsupported):
+        manager.extract_tensor_transport_metadata("half", [torch.ones(3), torch.ones(3, device="meta")])
+    empty(lane)
+    meta = manager.extract_tensor_transport_metadata("half", [torch.ones(3)])
+    manager.garbage_collect("half", meta, [])
+
+
+@pytest.fixture
+def slow(lane, monkeypatch):
+    """Transfers that last until they are withdrawn."""
+
+    class Slow:
+        def get_many(self, targets, deadline, cancel):
+            return lane.get_many(["never/comes"], wait=60, cancel=cancel)
+
+    monkeypatch.setattr(transport, "client", Slow)
+
+
+def test_a_transfer_that_hangs_is_aborted_from_another_thread(manager, slow):
+    meta, told = transport.TransportMetadata([], references=()), []
+
+    def receive() -> None:
+        with pytest.raises(RuntimeError, match="aborted"):
+            manager.recv_multiple_tensors("hangs", meta, transport.TransportCommunicator())
+        told.append(time.monotonic())
+
+    receiver = threading.Thread(target=receive)
+    receiver.start()
+    until("it is under way", lambda: manager._receiving)
+    began = time.monotonic()
+    manager.abort_transport("another", transport.TransportCommunicator())
+    manager.abort_transport("hangs", transport.TransportCommunicator())
+    receiver.join(20)
+    assert told and told[0] - began < 5 and not manager._receiving
+
+
+def test_a_fetch_is_polled_waited_for_and_withdrawn_when_it_is_dropped(manager, slow):
+    fetch = manager.fetch_multiple_tensors("hangs", transport.TransportMetadata([]), transport.TransportCommunicator())
+    for timeout in (0, 0.05):
+        with pytest.raises(TimeoutError):
+            manager.wait_fetch_complete(fetch, timeout)
+    until("it is under way", lambda: manager._receiving)
+    del fetch
+    until("it is withdrawn", lambda: not manager._receiving)
+
+
+def test_a_fetch_brings_what_was_stored(lane, manager):
+    meta = manager.extract_tensor_transport_metadata("fetched", [torch.arange(3)])
+    fetch = manager.fetch_multiple_tensors("fetched", meta, transport.TransportCommunicator())
+    assert manager.wait_fetch_complete(fetch)[0].tolist() == [0, 1, 2]
+    manager.garbage_collect("fetched", meta, [])
+
+
+def test_a_send_is_refused_because_the_transport_is_one_sided(manager):
+    """S0.10"""
+    with pytest.raises(NotImplementedError):
+        manager.send_multiple_tensors([], None, None)
+
+
+def test_metadata_of_another_version_are_refused(manager):
+    meta = transport.TransportMetadata([], version=2)
+    with pytest.raises(tensorlane.Unsupported, match="version 2"):
+        manager.recv_multiple_tensors("newer", meta, transport.TransportCommunicator())
+
+
+def test_a_driver_without_torch_is_warned_and_still_has_numpy(monkeypatch):
+    registered = []
+    monkeypatch.setattr(transport, "_register", lambda name, *_: registered.append(name))
+    monkeypatch.setattr(transport.importlib.util, "find_spec", lambda _: None)
+    with pytest.warns(RuntimeWarning, match="torch is not installed"):
+        transport.register()
+    assert registered == ["tensorlane_numpy"]
+
+
+def test_an_environment_that_is_no_number_is_refused(manager, monkeypatch):
+    monkeypatch.setenv(transport.KEEP, "soon")
+    with pytest.raises(ValueError, match="TENSORLANE_RAY_KEEP"):
+        manager.extract_tensor_transport_metadata("soon", [torch.ones(1)])
+
+
+def test_an_object_that_is_kept_outlives_what_made_it(lane, manager, monkeypatch):
+    monkeypatch.setenv(transport.KEEP, "30")
+    meta = manager.extract_tensor_transport_metadata("kept", [torch.ones(1)])
+    manager.garbage_collect("kept", meta, [])
+    (got,) = manager.recv_multiple_tensors("kept", meta, transport.TransportCommunicator())
+    assert got.tolist() == [1] and lane.status().tickets >= 1

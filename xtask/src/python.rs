@@ -1,0 +1,209 @@
+//! `cargo xtask wheel` and the part `python`: the Python package is built, installed beside numpy, torch and Ray, and tested.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+use crate::hash::Hash;
+use crate::parts::{Counted, Plan, RELEASE, Step, Surroundings, build_programs, step};
+use crate::place::Place;
+use crate::room;
+use crate::run::Job;
+use crate::setup;
+use crate::style::Style;
+
+/// The profile that ships.
+const SHIPPED: &str = "dist";
+
+/// The programs that a wheel brings, beside the extension.
+const PROGRAMS: [&str; 2] = ["tensorlane", "tensorlane-sidecar"];
+
+/// Torch comes with libraries for GPUs: so much unpacked, and as much again while pip unpacks them.
+const ROOM: u64 = 14_000_000_000;
+
+/// A Python of this checkout, with exactly the packages of a file.
+struct Environment {
+    /// Its directory.
+    directory: PathBuf,
+    requirements: PathBuf,
+    /// Said before packages are fetched.
+    cost: &'static str,
+}
+
+/// Reads the words after `wheel`: the profile of what it brings.
+pub(crate) fn parse(words: &[String]) -> Result<&'static str, Failure> {
+    match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [] => Ok(SHIPPED),
+        ["--release"] => Ok(RELEASE),
+        other => {
+            Err(Failure::usage(format!("`wheel` takes `--release` or nothing, not `{}`", other.join(" "))))
+        }
+    }
+}
+
+/// Builds the wheel under target/wheels; gives an exit code.
+pub(crate) fn wheel(profile: &str, place: &Place, style: Style) -> Result<u8, Failure> {
+    setup::provide(setup::WHEEL_TOOLS, place, style)?;
+    let python = builder(place).ready(place, style)?;
+    let built = build_programs(profile, &[]).streamed(place, style)?;
+    if !built.succeeded() {
+        return Ok(built.exit_code());
+    }
+    gather(profile, place, style)?;
+    let wheels = place.wheels();
+    Failure::unless_gone(fs::remove_dir_all(&wheels), &wheels)?;
+    let maturin = Job::new(python.with_file_name("maturin"), ["build", "--profile", profile, "--out"])
+        .with([&wheels])
+        .inside(place.root().join("python"));
+    let made = maturin.streamed(place, style)?;
+    if made.succeeded() {
+        println!("the wheel is in {}", style.strong(&place.short(&wheels)));
+    }
+    Ok(made.exit_code())
+}
+
+/// Copies the programs into the package, without the lines of their code.
+fn gather(profile: &str, place: &Place, style: Style) -> Result<(), Failure> {
+    let package = place.root().join("python/tensorlane/bin");
+    fs::create_dir_all(&package).map_err(|error| Failure::file("make", &package, &error))?;
+    for name in PROGRAMS {
+        let strip = Job::new("strip", ["--strip-debug", "-o"])
+            .with([package.join(name), place.programs(profile).join(name)]);
+        if !strip.streamed(place, style)?.succeeded() {
+            return Err(Failure::new(format!("{name} could not be copied into the package"))
+                .remedy("look whether the disk is full, and start again"));
+        }
+    }
+    Ok(())
+}
+
+/// The Python of the tests, with numpy, torch and Ray: fetched once, and kept.
+pub(crate) fn environment(place: &Place, style: Style) -> Result<PathBuf, Failure> {
+    setup::provide(setup::VENV_TOOLS, place, style)?;
+    let environment = Environment {
+        directory: place.python().join("venv"),
+        requirements: place.root().join("python/requirements-test.txt"),
+        cost: "torch, Ray and what they need: some 4 GB, minutes on a fast line, once",
+    };
+    if !environment.is_ready(place)? {
+        room::at_least(ROOM, "torch and what it needs", place)?;
+    }
+    environment.ready(place, style)
+}
+
+fn builder(place: &Place) -> Environment {
+    Environment {
+        directory: place.python().join("build"),
+        requirements: place.root().join("python/requirements-build.txt"),
+        cost: "maturin: some 10 MB, once",
+    }
+}
+
+impl Environment {
+    fn python(&self) -> PathBuf {
+        self.directory.join("bin/python")
+    }
+
+    /// Says for which file of requirements it was made.
+    fn mark(&self) -> PathBuf {
+        self.directory.join("requirements")
+    }
+
+    fn wanted(&self) -> Result<String, Failure> {
+        Ok(Hash::new().with_file(&self.requirements)?.shown())
+    }
+
+    fn is_ready(&self, place: &Place) -> Result<bool, Failure> {
+        let made = fs::read_to_string(self.mark()).unwrap_or_default();
+        Ok(made == self.wanted()? && Job::new(self.python(), ["--version"]).works(place))
+    }
+
+    /// The Python, made or completed where it is not as the file says.
+    fn ready(&self, place: &Place, style: Style) -> Result<PathBuf, Failure> {
+        let python = self.python();
+        if self.is_ready(place)? {
+            return Ok(python);
+        }
+        println!("    fetching into {}: {}", style.strong(&place.short(&self.directory)), self.cost);
+        let log = place.log("python-fetch");
+        let make = Job::new("python3", ["-m", "venv"]).with([&self.directory]);
+        let install = pip(&python).with(["--progress-bar", "off", "-r"]).with([&self.requirements]);
+        for job in [make, install] {
+            let finished = job.logged(&log, place, style)?;
+            if !finished.succeeded() {
+                let what = format!("no Python for this: `{}`: {}", job.shown(), finished.shown());
+                let log = place.short(&log);
+                let remedy =
+                    format!("read {log}; pip must reach its index from here (PIP_INDEX_URL, proxies)");
+                return Err(Failure::new(what).remedy(remedy));
+            }
+        }
+        let mark = self.mark();
+        fs::write(&mark, self.wanted()?).map_err(|error| Failure::file("write", &mark, &error))?;
+        Ok(python)
+    }
+}
+
+fn pip(python: &Path) -> Job {
+    Job::new(python, ["-m", "pip", "install", "--disable-pip-version-check", "--no-input"])
+}
+
+/// The part `python`.
+pub(crate) fn plan(around: &Surroundings<'_>) -> Plan {
+    match environment(around.place, around.style) {
+        Ok(python) => Plan::Run(steps(&python, around.place)),
+        Err(failure) => Plan::Skip(failure.what().to_owned()),
+    }
+}
+
+fn steps(python: &Path, place: &Place) -> Vec<Step> {
+    let wheel = Job::new(place.programs(RELEASE).join("xtask"), ["wheel", "--release"]);
+    let install = pip(python)
+        .with(["--quiet", "--no-index", "--no-deps", "--force-reinstall", "--find-links"])
+        .with([place.wheels()])
+        .with(["tensorlane"]);
+    let tests = Job::new(python.with_file_name("pytest"), ["-q", "-rfEs", "--color=no", "-c"])
+        .with([place.root().join("python/pyproject.toml"), place.root().join("python/tests")]);
+    vec![step(Counted::Preparation, wheel), step(Counted::Preparation, install), step(Counted::Tests, tests)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wheel_ships_unless_it_is_asked_for_as_the_tests_have_it() {
+        let parsed = |words: &[&str]| parse(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
+        assert_eq!(parsed(&[]), Ok("dist"));
+        assert_eq!(parsed(&["--release"]), Ok("release"));
+        assert!(parsed(&["--fast"]).unwrap_err().what().contains("`--fast`"));
+    }
+
+    #[test]
+    fn the_wheel_is_built_and_installed_before_the_tests_and_from_nowhere_else() {
+        let place = Place::at(Path::new("/r"));
+        let steps = steps(Path::new("/r/target/python/venv/bin/python"), &place);
+        let shown: Vec<String> = steps.iter().map(|step| step.job.shown()).collect();
+        assert_eq!(shown[0], "xtask wheel --release");
+        assert!(shown[1].contains("--no-index") && shown[1].ends_with("/r/target/wheels tensorlane"));
+        assert!(shown[2].starts_with("pytest -q -rfEs"), "{}", shown[2]);
+        assert_eq!(steps[2].counted, Counted::Tests);
+    }
+
+    #[test]
+    fn an_environment_is_ready_only_for_the_file_that_it_was_made_for() {
+        let root = std::env::temp_dir().join(format!("xtask-python-{}", std::process::id()));
+        let place = Place::at(&root);
+        let environment =
+            Environment { directory: root.join("venv"), requirements: root.join("r.txt"), cost: "" };
+        fs::create_dir_all(root.join("venv/bin")).unwrap();
+        std::os::unix::fs::symlink("/bin/true", environment.python()).unwrap();
+        fs::write(root.join("r.txt"), "numpy==1").unwrap();
+        assert_eq!(environment.is_ready(&place), Ok(false), "nothing says what is in it");
+        fs::write(environment.mark(), environment.wanted().unwrap()).unwrap();
+        assert_eq!(environment.is_ready(&place), Ok(true));
+        fs::write(root.join("r.txt"), "numpy==2").unwrap();
+        assert_eq!(environment.is_ready(&place), Ok(false));
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
