@@ -35,7 +35,8 @@ type Reply<T> = Result<Response<T>, Status>;
 
 impl Service {
     pub(super) fn new(exchange: Arc<Exchange>, metrics: Arc<Metrics>, sessions: Arc<Sessions>) -> Self {
-        Self { exchange, metrics, sessions, calls: Calls::default() }
+        let calls = Calls::new(exchange.threads());
+        Self { exchange, metrics, sessions, calls }
     }
 
     /// Cancels all calls, then ends all sessions: what the sessions give back is not for calls that nobody awaits.
@@ -119,7 +120,8 @@ impl Tensorlane for Service {
                 return Ok(exchange.seal(&caller, request));
             }
             // Every byte is read for a checksum.
-            let sealed = tokio::task::spawn_blocking(move || exchange.seal(&caller, request));
+            let threads = exchange.threads().clone();
+            let sealed = threads.blocking(move || exchange.seal(&caller, request));
             sealed.await.map_err(|_| Failure::new(Reason::Internal, "this seal broke off inside the sidecar"))
         })
         .await

@@ -185,7 +185,7 @@ async fn a_sidecar_that_restarts_while_the_api_server_is_away_knows_its_peers() 
     first.until_names(&["a", "b"]).await;
     let start = |scene: &Scene| {
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        KubernetesDirectory::with_timing(client(&scene.twin), &settings(Some(&path)), metrics, timing())
+        KubernetesDirectory::with_timing(client(&scene.twin), &settings(Some(&path)), metrics, &Threads::default(), timing())
     };
     let before = start(&first);
     until("the table is kept", || load(&path).is_some_and(|table| table.len() == 2)).await;
@@ -212,7 +212,7 @@ async fn a_kubeconfig_says_where_the_api_server_is_and_who_asks() {
     let (client, namespace) = connect(Some(&path)).await.unwrap();
     assert_eq!(namespace, "ml");
     let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-    let directory = KubernetesDirectory::with_timing(client, &settings(None), metrics, timing());
+    let directory = KubernetesDirectory::with_timing(client, &settings(None), metrics, &Threads::default(), timing());
     let mut watch = directory.watch();
     let listed = tokio::time::timeout(PATIENCE, watch.wait_for(|table| table.len() == 1)).await;
     assert!(listed.unwrap().is_ok());
