@@ -123,7 +123,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let ok = get(|| async { "ok\n" });
-        let broken = get(|| async { if true { panic!("part of the test") } });
+        let broken = get(|| async {
+            if true {
+                panic!("part of the test")
+            }
+        });
         let routes = Router::new().route("/livez", ok).route("/broken", broken);
         let (told, panics) = mpsc::unbounded_channel();
         let panicked = move |why: &str| told.send(why.to_owned()).unwrap();

@@ -44,8 +44,8 @@ pub use arena::{
     Lease, NoRoom, Owner, Purpose, SegmentHandle, TakenIn,
 };
 pub use block::{Block, BlockError, Chunk, Landing};
-pub use owned_thread::StartThread;
 pub use mapping::{MapError, Mapping};
+pub use owned_thread::StartThread;
 pub use segment::{Fallocate, Populate, SegmentError};
 pub use spread::{Incomplete, Part, PartError, Spread};
 pub use view::{View, WriteView};

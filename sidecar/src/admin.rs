@@ -169,7 +169,14 @@ mod tests {
         let health = Health::new();
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
         let (stop, stopped) = oneshot::channel();
-        let serving = serve(listener, health.clone(), metrics, Threads::default(), async move { stopped.await.unwrap() });
+        let serving =
+            serve(
+                listener,
+                health.clone(),
+                metrics,
+                Threads::default(),
+                async move { stopped.await.unwrap() },
+            );
         Scene { address, health, stop, server: tokio::spawn(serving) }
     }
 
@@ -203,8 +210,10 @@ mod tests {
         assert_eq!(scene.ask("/readyz").await, (503, "arena: being populated\n".to_owned()));
         scene.health.clear(Probe::Ready, "arena");
         assert_eq!(scene.ask("/readyz").await.0, 200);
-        scene.health.block(Probe::Alive, "ledger", "its thread has panicked");
-        assert_eq!(scene.ask("/livez").await.0, 503);
+        let panics = || panic!("part of the test");
+        let thread = Threads::new(scene.health.clone()).start("clock", PanicScope::Process, panics);
+        assert!(thread.unwrap().join().is_err());
+        assert_eq!(scene.ask("/livez").await, (503, "clock: its thread has panicked\n".to_owned()));
         scene.end().await;
     }
 

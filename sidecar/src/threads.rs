@@ -234,7 +234,8 @@ mod tests {
     async fn a_task_that_panics_is_seen_and_one_that_is_dropped_is_none() {
         let health = Health::new();
         let threads = Threads::new(health.clone());
-        let task = tokio::spawn(threads.clone().task("one", PanicScope::Process, std::future::pending::<()>()));
+        let task =
+            tokio::spawn(threads.clone().task("one", PanicScope::Process, std::future::pending::<()>()));
         while threads.running().is_empty() {
             tokio::task::yield_now().await;
         }

@@ -17,10 +17,7 @@ const REST_SHORTEST: Duration = Duration::from_millis(100);
 const REST_LONGEST: Duration = Duration::from_secs(10);
 
 /// Unmapping 1 GiB takes some 50 ms: not on the thread of whoever dropped the last block.
-pub(super) fn reaper(
-    start: &StartThread,
-    handles: Receiver<Arc<SegmentHandle>>,
-) -> io::Result<OwnedThread> {
+pub(super) fn reaper(start: &StartThread, handles: Receiver<Arc<SegmentHandle>>) -> io::Result<OwnedThread> {
     OwnedThread::spawn(start, "tl-reaper", move || handles.into_iter().for_each(drop))
 }
 

@@ -10,6 +10,8 @@
 mod drain;
 mod entry;
 mod error;
+#[cfg(test)]
+mod panics;
 mod parts;
 mod peering;
 mod rotating;
@@ -111,7 +113,8 @@ async fn within(
     end: impl Future<Output = Result<(), RunError>>,
 ) -> Result<(), RunError> {
     tokio::time::timeout(most, end).await.unwrap_or_else(|_| {
-        let running: Vec<_> = threads.running().iter().map(|(name, count)| format!("{count} {name}")).collect();
+        let running: Vec<_> =
+            threads.running().iter().map(|(name, count)| format!("{count} {name}")).collect();
         Err(RunError::Stuck { within: most, threads: running.join(", ") })
     })
 }

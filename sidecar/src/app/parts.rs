@@ -25,8 +25,8 @@ use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
 use crate::session::{SessionServer, SessionSettings};
 use crate::store::{Keeper, Me, Store, StoreSettings};
-use crate::unread::Unread;
 use crate::threads::Threads;
+use crate::unread::Unread;
 use crate::workers::{THREADS_MAX, Workers};
 
 /// The longest that a call may wait, whatever it asks for: a waiting call has a worker.
@@ -82,20 +82,12 @@ impl Parts {
         let workers = Workers::new(threads.clone(), THREADS_MAX);
         let (arena, store) = start_store(config, me, witnesses, threads)?;
         let keeper = Keeper::start(Arc::clone(&store), threads).map_err(io("start the keeper"))?;
-        let settings = ExchangeSettings {
-            deadline: config.deadlines.default,
-            deadline_max: DEADLINE_MAX,
-            fingerprint,
-            routes: RoutePolicy {
-                transports: config.routes.transports,
-                require: config.routes.require,
-                encryption: config.routes.encryption,
-                prefer: config.routes.prefer,
-                node: config.node.directory.is_some(),
-            },
-            fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
-        };
-        let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
+        let exchange = Exchange::new(
+            store,
+            workers.clone(),
+            Arc::clone(metrics),
+            exchange_settings(config, fingerprint),
+        );
         let unread = Unread::new(config.limits.unread_bytes);
         let peers = peering::start(config, keyring, &exchange, &unread, metrics)?;
         let sessions = SessionServer::start(
@@ -153,6 +145,22 @@ impl Parts {
             self.arena.stop();
         });
         ended.await.map_err(std::io::Error::other).map_err(io("end in order"))
+    }
+}
+
+fn exchange_settings(config: &Config, fingerprint: Fingerprint) -> ExchangeSettings {
+    ExchangeSettings {
+        deadline: config.deadlines.default,
+        deadline_max: DEADLINE_MAX,
+        fingerprint,
+        routes: RoutePolicy {
+            transports: config.routes.transports,
+            require: config.routes.require,
+            encryption: config.routes.encryption,
+            prefer: config.routes.prefer,
+            node: config.node.directory.is_some(),
+        },
+        fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
     }
 }
 

@@ -1,5 +1,6 @@
 //! Between the directory and the connections: the peer table as `peer` wants to ask it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,9 @@ use crate::exchange::Exchange;
 use crate::identity::{Identity, Keyring, fingerprint, tls};
 use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
-use crate::peer::{Counters, Keys, Known, KnownPeer, LanesConfig, Me, NodeConfig, Peers, PeersConfig, Resolver};
+use crate::peer::{
+    Counters, Keys, Known, KnownPeer, LanesConfig, Me, NodeConfig, Peers, PeersConfig, Resolver,
+};
 use crate::threads::Threads;
 use crate::unread::Unread;
 
@@ -99,9 +102,7 @@ pub(super) fn start(
     let refused = |source| RunError::PeersListen { address: listen.clone(), source };
     let threads = exchange.threads();
     let resolver = Resolver::new(threads.clone());
-    let found = resolver.resolve(listen, Instant::now() + RESOLVE_PATIENCE).map_err(refused)?;
-    let nowhere = || refused(std::io::ErrorKind::AddrNotAvailable.into());
-    let address = *found.first().ok_or_else(nowhere)?;
+    let address = first(&resolver, listen).map_err(refused)?;
     let directory = directory(config, metrics, threads)?;
     let advertised = advertised(config).unwrap_or_else(|| listen.clone());
     let published = PublishedOffer {
@@ -117,13 +118,7 @@ pub(super) fn start(
             peers_max: config.peers.max,
             strangers_max: config.limits.strangers,
             unread: unread.clone(),
-            lanes: LanesConfig {
-                count: config.peers.lanes,
-                plain: config.routes.may_be_plain(),
-                most: config.limits.lanes,
-                quic: quic_lanes(config),
-                ..LanesConfig::default()
-            },
+            lanes: lanes(config),
             node: config.node.directory.clone().map(|directory| {
                 let arena = Arc::clone(exchange.store().arena());
                 NodeConfig::new(directory, arena)
@@ -151,6 +146,21 @@ pub(super) fn start(
     let rotating = threads.clone().task("rotation", PanicScope::Process, rotating);
     let rotating = [rotating].into_iter().collect();
     Ok(Some(Peering { peers, rotating }))
+}
+
+fn lanes(config: &Config) -> LanesConfig {
+    LanesConfig {
+        count: config.peers.lanes,
+        plain: config.routes.may_be_plain(),
+        most: config.limits.lanes,
+        quic: quic_lanes(config),
+        ..LanesConfig::default()
+    }
+}
+
+fn first(resolver: &Resolver, address: &str) -> std::io::Result<SocketAddr> {
+    let found = resolver.resolve(address, Instant::now() + RESOLVE_PATIENCE)?;
+    found.first().copied().ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
 }
 
 /// None where it is not allowed, where the other one is always taken, and where lanes are off altogether.

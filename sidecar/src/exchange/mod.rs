@@ -56,8 +56,8 @@ use crate::metrics::Metrics;
 use crate::peer::Peers;
 use crate::session::{Segments, SessionLink};
 use crate::store::{Me, Store};
-use crate::threads::Threads;
 pub use crate::store::{Room, Taken};
+use crate::threads::Threads;
 use crate::workers::Workers;
 
 /// Most calls that wait for names at a time. Each costs a thread with a stack of 256 KiB of address space.

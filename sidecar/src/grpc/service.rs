@@ -49,6 +49,7 @@ impl Service {
     fn begin<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Call, Status> {
         let gate = self.exchange.gate();
         let mut call = self.calls.begin(verb, &self.metrics, gate.enter());
+        self.exchange.threads().point("grpc");
         match gate.admit(verb).and_then(|()| self.sessions.holder(request.metadata())) {
             Ok(holder) => {
                 call.caller_mut().holder = holder;

@@ -10,8 +10,8 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
-    GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PeerCut,
-    PanicScope, PeerState, QuicCall, SessionCut, Verb, Wait, Way,
+    GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PanicScope,
+    PeerCut, PeerState, QuicCall, SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.

@@ -123,7 +123,9 @@ impl Refused {
             Self::Record(_) | Self::Quic(_) => "tls",
             Self::Lane(_) => "lane",
             Self::TooMany => "too_many",
-            Self::ByPeer(_) | Self::Socket(_) | Self::Unresolved(_) | Self::Double | Self::Late => return None,
+            Self::ByPeer(_) | Self::Socket(_) | Self::Unresolved(_) | Self::Double | Self::Late => {
+                return None;
+            }
         })
     }
 }

@@ -436,7 +436,11 @@ mod tests {
     fn silence_is_never_less_than_nothing_whatever_was_read_first() {
         let second = Duration::from_secs(1);
         assert_eq!(silence(3 * second, second, 0, 0), 2 * second);
-        assert_eq!(silence(second, 3 * second, 0, 0), Duration::ZERO, "it was heard after the clock was read");
+        assert_eq!(
+            silence(second, 3 * second, 0, 0),
+            Duration::ZERO,
+            "it was heard after the clock was read"
+        );
         assert_eq!(silence(3 * second, second, 5, 9), 2 * second, "it was heard after the bytes were read");
         assert_eq!(silence(3 * second, second, u64::MAX, 0), Duration::ZERO);
     }

@@ -138,3 +138,93 @@ impl Drop for Running {
         self.resolver.0.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    /// One that answers each name when told to; the names that it was asked for.
+    fn told() -> (Resolver, mpsc::Receiver<(String, mpsc::Sender<()>)>) {
+        let (tell, asked) = mpsc::channel();
+        let resolver = Resolver::with(Threads::default(), move |address| {
+            let (answer, answered) = mpsc::channel();
+            tell.send((address.to_owned(), answer)).unwrap();
+            // The answer, or the end of the test.
+            let _ = answered.recv();
+            Ok(vec!["10.0.0.1:1".parse().unwrap()])
+        });
+        (resolver, asked)
+    }
+
+    #[test]
+    fn an_address_is_looked_up_by_nobody() {
+        let resolver = Resolver::with(Threads::default(), |_| panic!("part of the test"));
+        let found = resolver.resolve("[::1]:9421", Instant::now()).unwrap();
+        assert_eq!(found, ["[::1]:9421".parse().unwrap()]);
+        assert!(
+            Resolver::new(Threads::default()).resolve("localhost:9421", Instant::now() + PATIENCE).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_lookup_that_panics_is_an_error_and_the_next_one_begins_anew() {
+        let calls = AtomicUsize::new(0);
+        let resolver =
+            Resolver::with(Threads::default(), move |_| match calls.fetch_add(1, Ordering::SeqCst) {
+                0 => panic!("part of the test"),
+                _ => Ok(Vec::new()),
+            });
+        let error = resolver.resolve("a:1", Instant::now() + PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("broke off"), "{error}");
+        assert!(resolver.resolve("a:1", Instant::now() + PATIENCE).is_ok());
+    }
+
+    #[test]
+    fn a_name_that_is_looked_up_already_is_not_looked_up_a_second_time() {
+        let (resolver, asked) = told();
+        assert_eq!(resolver.resolve("a:1", soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(resolver.resolve("a:1", soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let (name, answer) = asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(name, "a:1");
+        assert!(asked.try_recv().is_err(), "it is looked up once");
+        drop((answer, asked));
+    }
+
+    #[test]
+    fn only_so_many_names_are_looked_up_at_a_time_and_the_next_one_gets_a_place_that_is_free() {
+        let (resolver, asked) = told();
+        let names: Vec<_> = (0..=LOOKUPS_MAX).map(|at| format!("name-{at}:1")).collect();
+        names.iter().for_each(|name| drop(resolver.resolve(name, soon()).unwrap_err()));
+        let running: Vec<_> = (0..LOOKUPS_MAX).map(|_| asked.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(asked.try_recv().is_err(), "one has no place");
+        drop(running);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| resolver.resolve(&names[LOOKUPS_MAX], Instant::now() + HOUR));
+            drop(asked.recv_timeout(PATIENCE).expect("it has a place"));
+            assert!(waits.join().unwrap().is_ok());
+        });
+    }
+
+    #[test]
+    fn whoever_waits_is_told_when_it_is_stopped() {
+        let (resolver, asked) = told();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| resolver.resolve("a:1", Instant::now() + HOUR));
+            let _running = asked.recv_timeout(PATIENCE).unwrap();
+            resolver.stop();
+            assert_eq!(waits.join().unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        });
+        assert_eq!(resolver.resolve("a:1", soon()).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+    }
+}
