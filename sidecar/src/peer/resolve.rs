@@ -82,11 +82,15 @@ impl Resolver {
             if state.stopped {
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
-            if answer.is_none() {
-                answer = self.ask(&mut state, address)?;
-            }
             if let Some(told) = answer.as_deref().and_then(OnceLock::get) {
                 return told.clone().map_err(|(kind, why)| io::Error::new(kind, why));
+            }
+            if answer.is_none() {
+                answer = self.ask(&mut state, address)?;
+                if answer.is_some() {
+                    // The lock was free meanwhile: it may have been stopped, or answered.
+                    continue;
+                }
             }
             if self.0.changed.wait_until(&mut state, until).timed_out() {
                 let why = format!("the name of {address} was not resolved in time");

@@ -74,7 +74,7 @@ async fn a_stream_that_breaks_the_rules_fails_whole() {
 async fn a_call_that_panics_fails_alone_and_is_counted() {
     let world = World::new().await;
     let mut client = world.client().await;
-    let put = || vec![header(item(DType::U8, &[1], "")), data(&[1])];
+    let put = || vec![header(item(DType::U8, &[1], "w")), data(&[1])];
     let threads = world.exchange.threads();
     threads.fail_at("blocking");
     let results = client.put(tokio_stream::iter(put())).await.unwrap().into_inner().results;
@@ -85,6 +85,7 @@ async fn a_call_that_panics_fails_alone_and_is_counted() {
     world.until("it is counted", || threads.panics(PanicScope::Call) == 2).await;
     let results = client.put(tokio_stream::iter(put())).await.unwrap().into_inner().results;
     assert!(!stored(&results[0]).reference.is_empty());
+    unname(&mut client, "w").await;
     world.end().await;
 }
 
