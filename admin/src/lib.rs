@@ -49,14 +49,23 @@ impl Connections {
 }
 
 /// Answers whoever connects, 64 connections at a time, until `stop` is done, and at most `grace` longer those who have asked by then.
-pub async fn serve(listener: TcpListener, routes: Router, stop: impl Future<Output = ()>, grace: Duration) {
+/// A panic in a route ends its connection, and `panicked` is told why.
+pub async fn serve(
+    listener: TcpListener,
+    routes: Router,
+    panicked: impl Fn(&str),
+    stop: impl Future<Output = ()>,
+    grace: Duration,
+) {
     let (stopping, stopped) = watch::channel(false);
     let mut connections = Connections::default();
     let mut stop = pin!(stop);
     loop {
         tokio::select! {
             () = stop.as_mut() => break,
-            Some(_) = connections.tasks.join_next() => {}
+            Some(ended) = connections.tasks.join_next() => if let Err(error) = ended && error.is_panic() {
+                panicked(&error.to_string());
+            },
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => connections.begin(one(stream, routes.clone(), stopped.clone())),
                 Err(error) => {
@@ -96,7 +105,7 @@ mod tests {
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::sync::oneshot;
+    use tokio::sync::{mpsc, oneshot};
     use tokio::task::JoinHandle;
 
     use super::*;
@@ -107,15 +116,24 @@ mod tests {
         address: SocketAddr,
         stop: oneshot::Sender<()>,
         server: JoinHandle<()>,
+        panics: mpsc::UnboundedReceiver<String>,
     }
 
     async fn scene() -> Scene {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let routes = Router::new().route("/livez", get(|| async { "ok\n" }));
+        let ok = get(|| async { "ok\n" });
+        let broken = get(|| async {
+            if true {
+                panic!("part of the test")
+            }
+        });
+        let routes = Router::new().route("/livez", ok).route("/broken", broken);
+        let (told, panics) = mpsc::unbounded_channel();
+        let panicked = move |why: &str| told.send(why.to_owned()).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = serve(listener, routes, async move { stopped.await.unwrap() }, GRACE);
-        Scene { address, stop, server: tokio::spawn(serving) }
+        let serving = serve(listener, routes, panicked, async move { stopped.await.unwrap() }, GRACE);
+        Scene { address, stop, server: tokio::spawn(serving), panics }
     }
 
     impl Scene {
@@ -152,6 +170,18 @@ mod tests {
         assert!(scene.is_alive().await);
         assert!(is_closed(&mut silent[0]).await, "the oldest has gone");
         drop(silent);
+        scene.end().await;
+    }
+
+    #[tokio::test]
+    async fn a_route_that_panics_ends_its_connection_and_is_told() {
+        let mut scene = scene().await;
+        let mut stream = TcpStream::connect(scene.address).await.unwrap();
+        stream.write_all(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        assert!(is_closed(&mut stream).await);
+        let told = tokio::time::timeout(Duration::from_secs(10), scene.panics.recv()).await;
+        assert!(told.expect("it is told").unwrap().contains("panicked"));
+        assert!(scene.is_alive().await);
         scene.end().await;
     }
 

@@ -46,6 +46,7 @@ pub use arena::{
 };
 pub use block::{Block, BlockError, Chunk, Landing};
 pub use mapping::{MapError, Mapping};
+pub use owned_thread::StartThread;
 pub use private::PrivateMap;
 pub use segment::{Fallocate, Populate, SegmentError};
 pub use spread::{Incomplete, Part, PartError, Spread};

@@ -1,15 +1,29 @@
 //! A thread with an owner, who joins it.
 
 use std::io;
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+
+/// What starts a thread of a name. Whoever gives it learns of the thread's panic.
+pub type StartThread =
+    Arc<dyn Fn(&'static str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> + Send + Sync>;
+
+/// Threads of which nobody learns more than that they have ended.
+pub(crate) fn plainly() -> StartThread {
+    Arc::new(|name, run| thread::Builder::new().name(name.to_owned()).spawn(run))
+}
 
 /// Joined when dropped; whoever owns it has told the thread to end before.
 #[derive(Debug)]
 pub(crate) struct OwnedThread(Option<JoinHandle<()>>);
 
 impl OwnedThread {
-    pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Self> {
-        Ok(Self(Some(thread::Builder::new().name(name.to_owned()).spawn(run)?)))
+    pub(crate) fn spawn(
+        start: &StartThread,
+        name: &'static str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> io::Result<Self> {
+        Ok(Self(Some(start(name, Box::new(run))?)))
     }
 
     /// Waits for its end. A thread that happens to run the last owner's drop does not wait for itself.
@@ -17,7 +31,7 @@ impl OwnedThread {
         if let Some(handle) = self.0.take()
             && handle.thread().id() != thread::current().id()
         {
-            // A panic of the thread has been printed by its hook; here it only must not be waited for twice.
+            // Of a panic of the thread whoever started it knows; here it only must not be waited for twice.
             let _ = handle.join();
         }
     }

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::owned_thread::OwnedThread;
+use crate::owned_thread::{OwnedThread, StartThread, plainly};
 
 /// The token of the event that ends the thread; watches count from 1.
 const STOP: u64 = 0;
@@ -56,6 +56,14 @@ impl Watcher {
     /// # Errors
     /// Where descriptors or threads are not to be had.
     pub fn start() -> io::Result<Self> {
+        Self::start_by(&plainly())
+    }
+
+    /// Starts the thread in that way.
+    ///
+    /// # Errors
+    /// Where descriptors or threads are not to be had.
+    pub fn start_by(start: &StartThread) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &stop, EventData::new_u64(STOP), EventFlags::IN)?;
@@ -67,7 +75,7 @@ impl Watcher {
             entries: Mutex::new(HashMap::new()),
         });
         let running = Arc::clone(&inner);
-        let thread = OwnedThread::spawn("tl-watcher", move || running.run())?;
+        let thread = OwnedThread::spawn(start, "tl-watcher", move || running.run())?;
         Ok(Self { inner, thread: Mutex::new(thread) })
     }
 

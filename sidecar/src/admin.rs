@@ -17,6 +17,8 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use crate::metrics::Metrics;
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
 
 /// How long open requests may go on when the server stops; a scrape takes milliseconds.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -38,13 +40,13 @@ pub struct Health(Arc<Mutex<Obstacles>>);
 
 #[derive(Debug, Default)]
 struct Obstacles {
-    alive: BTreeMap<&'static str, String>,
-    started: BTreeMap<&'static str, String>,
-    ready: BTreeMap<&'static str, String>,
+    alive: BTreeMap<String, String>,
+    started: BTreeMap<String, String>,
+    ready: BTreeMap<String, String>,
 }
 
 impl Obstacles {
-    fn of(&mut self, probe: Probe) -> &mut BTreeMap<&'static str, String> {
+    fn of(&mut self, probe: Probe) -> &mut BTreeMap<String, String> {
         match probe {
             Probe::Alive => &mut self.alive,
             Probe::Started => &mut self.started,
@@ -70,12 +72,12 @@ impl Health {
     }
 
     /// `what` stands in the way of `probe`; a later `why` replaces an earlier one.
-    pub fn block(&self, probe: Probe, what: &'static str, why: impl Into<String>) {
-        self.0.lock().of(probe).insert(what, why.into());
+    pub fn block(&self, probe: Probe, what: &str, why: impl Into<String>) {
+        self.0.lock().of(probe).insert(what.to_owned(), why.into());
     }
 
     /// `what` no longer stands in the way.
-    pub fn clear(&self, probe: Probe, what: &'static str) {
+    pub fn clear(&self, probe: Probe, what: &str) {
         self.0.lock().of(probe).remove(what);
     }
 
@@ -93,7 +95,7 @@ impl Health {
     }
 }
 
-fn line((what, why): (&&'static str, &String)) -> String {
+fn line((what, why): (&String, &String)) -> String {
     format!("{what}: {why}\n")
 }
 
@@ -108,9 +110,11 @@ pub async fn serve(
     listener: TcpListener,
     health: Health,
     metrics: Arc<Metrics>,
+    threads: Threads,
     stop: impl Future<Output = ()>,
 ) {
-    tensorlane_admin::serve(listener, routes(health, metrics), stop, GRACE).await;
+    let panicked = |why: &str| threads.panicked("admin", PanicScope::Connection, why);
+    tensorlane_admin::serve(listener, routes(health, metrics), panicked, stop, GRACE).await;
 }
 
 fn routes(health: Health, metrics: Arc<Metrics>) -> Router {
@@ -165,7 +169,14 @@ mod tests {
         let health = Health::new();
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
         let (stop, stopped) = oneshot::channel();
-        let serving = serve(listener, health.clone(), metrics, async move { stopped.await.unwrap() });
+        let serving =
+            serve(
+                listener,
+                health.clone(),
+                metrics,
+                Threads::default(),
+                async move { stopped.await.unwrap() },
+            );
         Scene { address, health, stop, server: tokio::spawn(serving) }
     }
 
@@ -199,8 +210,10 @@ mod tests {
         assert_eq!(scene.ask("/readyz").await, (503, "arena: being populated\n".to_owned()));
         scene.health.clear(Probe::Ready, "arena");
         assert_eq!(scene.ask("/readyz").await.0, 200);
-        scene.health.block(Probe::Alive, "ledger", "its thread has panicked");
-        assert_eq!(scene.ask("/livez").await.0, 503);
+        let panics = || panic!("part of the test");
+        let thread = Threads::new(scene.health.clone()).start("clock", PanicScope::Process, panics);
+        assert!(thread.unwrap().join().is_err());
+        assert_eq!(scene.ask("/livez").await, (503, "clock: its thread has panicked\n".to_owned()));
         scene.end().await;
     }
 

@@ -28,5 +28,6 @@ pub mod session;
 mod socket;
 pub mod store;
 pub mod sums;
+pub mod threads;
 pub mod unread;
 pub mod workers;

@@ -12,6 +12,9 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
+
 /// Most worker threads. Each costs a stack of 256 KiB of address space and one waiting call.
 pub const THREADS_MAX: usize = 256;
 /// Most jobs that wait for a thread. Beyond it a call is refused instead of queued.
@@ -38,6 +41,7 @@ pub enum Busy {
 pub struct Workers(Arc<Shared>);
 
 struct Shared {
+    threads: Threads,
     state: Mutex<State>,
     work: Condvar,
     threads_max: usize,
@@ -55,16 +59,21 @@ struct State {
 // === impl Workers ===
 
 impl Default for Workers {
-    /// As many threads as [`THREADS_MAX`].
+    /// As many threads as [`THREADS_MAX`], watched by nobody else.
     fn default() -> Self {
-        Self::with_threads(THREADS_MAX)
+        Self::new(Threads::default(), THREADS_MAX)
     }
 }
 
 impl Workers {
     /// A pool of at most so many threads.
-    pub fn with_threads(threads_max: usize) -> Self {
-        Self(Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), threads_max }))
+    pub fn new(threads: Threads, threads_max: usize) -> Self {
+        Self(Arc::new(Shared { threads, state: Mutex::default(), work: Condvar::new(), threads_max }))
+    }
+
+    /// How its threads are started.
+    pub fn threads(&self) -> &Threads {
+        &self.0.threads
     }
 
     /// Runs `job` on some thread, soon.
@@ -95,17 +104,15 @@ impl Workers {
         };
         self.0.work.notify_all();
         for thread in threads {
-            // A panic of a job has been reported by the panic hook; there is nothing else to learn from it here.
+            // A panic has been counted; there is nothing else to learn from it here.
             let _ = thread.join();
         }
     }
 
     fn start_thread(&self, state: &mut State) -> Result<(), Busy> {
         let shared = Arc::clone(&self.0);
-        let thread = std::thread::Builder::new()
-            .name("worker".into())
-            .stack_size(STACK_BYTES)
-            .spawn(move || shared.work());
+        let threads = &self.0.threads;
+        let thread = threads.start_small(STACK_BYTES, "worker", PanicScope::Process, move || shared.work());
         match thread {
             Ok(thread) => {
                 state.alive += 1;
@@ -129,7 +136,7 @@ impl Shared {
     fn work(&self) {
         while let Some(job) = self.next_job() {
             // A job that panics must not take a place of the pool with it.
-            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+            let _ = self.threads.caught("worker", PanicScope::Call, job);
         }
     }
 
@@ -184,5 +191,6 @@ mod tests {
         workers.run(move || done.send(()).unwrap()).unwrap();
         assert_eq!(is_done.recv_timeout(Duration::from_secs(5)), Ok(()));
         workers.stop();
+        assert_eq!(workers.threads().panics(PanicScope::Call), 1);
     }
 }

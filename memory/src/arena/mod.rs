@@ -97,12 +97,13 @@ impl Arena {
             populate: options.populate,
             reaper: Mutex::new(Some(to_reaper)),
         });
-        let watcher = Watcher::start().map_err(ArenaError::Threads)?;
+        let start = options.start_thread;
+        let watcher = Watcher::start_by(&start).map_err(ArenaError::Threads)?;
         for one in left {
             witness::watch_inherited(&shared, &watcher, one).map_err(ArenaError::Threads)?;
         }
-        let populator = threads::populator(&shared).map_err(ArenaError::Threads)?;
-        let reaper = threads::reaper(to_reap).map_err(ArenaError::Threads)?;
+        let populator = threads::populator(&start, &shared).map_err(ArenaError::Threads)?;
+        let reaper = threads::reaper(&start, to_reap).map_err(ArenaError::Threads)?;
         Ok(Arc::new(Self {
             shared,
             watcher,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::PAGE;
 use crate::accounting::Shortage;
+use crate::owned_thread::{StartThread, plainly};
 use crate::segment::{Fallocate, Populate};
 
 /// Segments are made this large where nobody asks for more: large enough that few are mapped, small enough that an
@@ -109,6 +110,8 @@ pub struct ArenaOptions {
     /// A process that kept its map and closed its witness nevertheless could then damage what is not its own;
     /// without this it could not.
     pub take_over: bool,
+    /// What starts the arena's three threads.
+    pub start_thread: StartThread,
 }
 
 impl ArenaOptions {
@@ -123,6 +126,7 @@ impl ArenaOptions {
             populate: Arc::new(Fallocate),
             witness_dir: None,
             take_over: true,
+            start_thread: plainly(),
         }
     }
 }

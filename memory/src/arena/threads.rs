@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::state::Populating;
 use super::{SegmentHandle, Shared};
-use crate::owned_thread::OwnedThread;
+use crate::owned_thread::{OwnedThread, StartThread};
 use crate::segment::Unsealed;
 
 /// How long the populator rests after its first failure in a row; doubles up to the longest.
@@ -17,14 +17,14 @@ const REST_SHORTEST: Duration = Duration::from_millis(100);
 const REST_LONGEST: Duration = Duration::from_secs(10);
 
 /// Unmapping 1 GiB takes some 50 ms: not on the thread of whoever dropped the last block.
-pub(super) fn reaper(handles: Receiver<Arc<SegmentHandle>>) -> io::Result<OwnedThread> {
-    OwnedThread::spawn("tl-reaper", move || handles.into_iter().for_each(drop))
+pub(super) fn reaper(start: &StartThread, handles: Receiver<Arc<SegmentHandle>>) -> io::Result<OwnedThread> {
+    OwnedThread::spawn(start, "tl-reaper", move || handles.into_iter().for_each(drop))
 }
 
 /// Keeps the pool filled to its watermark until the arena stops.
-pub(super) fn populator(shared: &Arc<Shared>) -> io::Result<OwnedThread> {
+pub(super) fn populator(start: &StartThread, shared: &Arc<Shared>) -> io::Result<OwnedThread> {
     let shared = Arc::clone(shared);
-    OwnedThread::spawn("tl-populator", move || {
+    OwnedThread::spawn(start, "tl-populator", move || {
         let mut serial = 0;
         let mut rest = None;
         while let Some((bytes, cancelled)) = next(&shared, &mut serial, rest) {

@@ -49,7 +49,8 @@ pub(super) async fn serve(
         .route("/readyz", get(ready))
         .route("/metrics", get(scrape))
         .with_state(Known { readiness, metrics, stop: stop.clone() });
-    tensorlane_admin::serve(listener, routes, stop.cancelled(), GRACE).await;
+    let panicked = |why: &str| tracing::error!(why, "a connection to the admin port has panicked");
+    tensorlane_admin::serve(listener, routes, panicked, stop.cancelled(), GRACE).await;
     Ok(())
 }
 

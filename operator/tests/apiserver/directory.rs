@@ -110,7 +110,7 @@ async fn start(server: &Server, admin: &Client, proxy: &Proxy) -> KubernetesDire
         keep: None,
     };
     let metrics = Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap());
-    KubernetesDirectory::start(client, &settings, metrics)
+    KubernetesDirectory::start(client, &settings, metrics, &Default::default())
 }
 
 /// Waits until the table has these peers, and no others.

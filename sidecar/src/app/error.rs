@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use crate::config::ArenaAboveLimit;
 use crate::identity::KeyFileError;
@@ -67,6 +68,14 @@ pub enum RunError {
     /// The API server cannot be asked.
     #[error(transparent)]
     Kubernetes(#[from] crate::directory::kubernetes::ClientError),
+    /// Something hangs that was told to end.
+    #[error("not everything has ended within {within:?}: {threads} still run")]
+    Stuck {
+        /// How long it had.
+        within: Duration,
+        /// The threads, with how many there are of each.
+        threads: String,
+    },
     /// The system refused something else.
     #[error("{action}: {source}")]
     Io {

@@ -4,11 +4,14 @@
 //!   start:  logs, limits --> arena --> store, keeper --> exchange --> peers --> session socket --> gRPC --> ready
 //!   end:    not ready, nothing new --> transfers finish, or deadlines.drain is over, or a second signal comes
 //!           --> gRPC --> session socket --> peers --> workers --> keeper --> arena --> admin --> exit 0
+//!           whatever hangs on the way is left behind after END_WITHIN --> exit 1
 //! ```
 
 mod drain;
 mod entry;
 mod error;
+#[cfg(test)]
+mod panics;
 mod parts;
 mod peering;
 mod rotating;
@@ -17,6 +20,7 @@ mod verbs;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus::Registry;
 use tokio::net::TcpListener;
@@ -32,6 +36,12 @@ use crate::admin::{self, Health, Probe};
 use crate::config::Config;
 use crate::logging;
 use crate::metrics::Metrics;
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
+
+/// How long the parts may take to end after the drain. In order it is a moment, or some seconds where other ends of connections
+/// do not hear of it; more means that something hangs, and costs nothing but what it would have said last.
+const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs the sidecar until SIGTERM or SIGINT.
 ///
@@ -42,6 +52,8 @@ pub fn run(config: &Config) -> Result<(), RunError> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(failed_to("start tokio"))?;
     let ended = runtime.block_on(serve(config));
+    // Not dropped: that waits for what hangs, such as a name that a library has the system look up.
+    runtime.shutdown_background();
     match &ended {
         Ok(signal) => tracing::info!(reason = signal, "sidecar ended"),
         Err(error) => tracing::error!(%error, "sidecar failed"),
@@ -54,6 +66,7 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
     let mut signals = Signals::listen()?;
     let metrics = Arc::new(Metrics::new(&Registry::new())?);
     let health = Health::new();
+    let threads = Threads::new(health.clone());
     let (stop, _) = watch::channel(());
     let mut serving = tokio::task::JoinSet::new();
     if let Some(address) = config.admin.listen {
@@ -63,9 +76,10 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
         tracing::info!(%address, "metrics and health are served");
         let mut stopped = stop.subscribe();
         let until = async move { _ = stopped.changed().await };
-        serving.spawn(admin::serve(listener, health.clone(), Arc::clone(&metrics), until));
+        let admin = admin::serve(listener, health.clone(), Arc::clone(&metrics), threads.clone(), until);
+        serving.spawn(threads.clone().task("admin", PanicScope::Process, admin));
     }
-    let parts = Parts::start(config, &metrics)?;
+    let parts = Parts::start(config, &metrics, &threads)?;
     let mut verbs = Verbs::start(config, parts.exchange(), &metrics).await?;
     health.started();
     tracing::info!(
@@ -80,13 +94,29 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
     if reason.is_ok() {
         drain::drain(&parts, config.deadlines.drain, signals.next()).await;
     }
-    verbs.stop().await;
-    let ended = parts.stop().await;
-    stop.send_replace(());
-    while let Some(joined) = serving.join_next().await {
-        joined.map_err(io::Error::other).map_err(failed_to("serve metrics and health"))?;
-    }
-    ended.and(reason)
+    let end = async {
+        verbs.stop().await;
+        let ended = parts.stop().await;
+        stop.send_replace(());
+        while let Some(joined) = serving.join_next().await {
+            joined.map_err(io::Error::other).map_err(failed_to("serve metrics and health"))?;
+        }
+        ended
+    };
+    within(END_WITHIN, &threads, end).await.and(reason)
+}
+
+/// The end, or that it did not come in time, because of which threads.
+async fn within(
+    most: Duration,
+    threads: &Threads,
+    end: impl Future<Output = Result<(), RunError>>,
+) -> Result<(), RunError> {
+    tokio::time::timeout(most, end).await.unwrap_or_else(|_| {
+        let running: Vec<_> =
+            threads.running().iter().map(|(name, count)| format!("{count} {name}")).collect();
+        Err(RunError::Stuck { within: most, threads: running.join(", ") })
+    })
 }
 
 /// The signals that end a sidecar.

@@ -22,10 +22,12 @@ use crate::config::{Config, check_abilities, check_memory};
 use crate::exchange::{Exchange, ExchangeSettings, FanoutSettings, RoutePolicy};
 use crate::identity::Keyring;
 use crate::metrics::Metrics;
+use crate::metrics::label::PanicScope;
 use crate::session::{SessionServer, SessionSettings};
 use crate::store::{Keeper, Me, Store, StoreSettings};
+use crate::threads::Threads;
 use crate::unread::Unread;
-use crate::workers::Workers;
+use crate::workers::{THREADS_MAX, Workers};
 
 /// The longest that a call may wait, whatever it asks for: a waiting call has a worker.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
@@ -49,7 +51,11 @@ pub(super) struct Parts {
 // === impl Parts ===
 
 impl Parts {
-    pub(super) fn start(config: &Config, metrics: &Arc<Metrics>) -> Result<Self, RunError> {
+    pub(super) fn start(
+        config: &Config,
+        metrics: &Arc<Metrics>,
+        threads: &Threads,
+    ) -> Result<Self, RunError> {
         check_abilities(config)?;
         check_memory(config, memory_limit())?;
         for transport in missing_transports(config) {
@@ -73,23 +79,15 @@ impl Parts {
             peer: config.peer.clone(),
             incarnation: Incarnation(rand::random()),
         };
-        let workers = Workers::default();
-        let (arena, store) = start_store(config, me, witnesses)?;
-        let keeper = Keeper::start(Arc::clone(&store)).map_err(io("start the keeper"))?;
-        let settings = ExchangeSettings {
-            deadline: config.deadlines.default,
-            deadline_max: DEADLINE_MAX,
-            fingerprint,
-            routes: RoutePolicy {
-                transports: config.routes.transports,
-                require: config.routes.require,
-                encryption: config.routes.encryption,
-                prefer: config.routes.prefer,
-                node: config.node.directory.is_some(),
-            },
-            fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
-        };
-        let exchange = Exchange::new(store, workers.clone(), Arc::clone(metrics), settings);
+        let workers = Workers::new(threads.clone(), THREADS_MAX);
+        let (arena, store) = start_store(config, me, witnesses, threads)?;
+        let keeper = Keeper::start(Arc::clone(&store), threads).map_err(io("start the keeper"))?;
+        let exchange = Exchange::new(
+            store,
+            workers.clone(),
+            Arc::clone(metrics),
+            exchange_settings(config, fingerprint),
+        );
         let unread = Unread::new(config.limits.unread_bytes);
         let peers = peering::start(config, keyring, &exchange, &unread, metrics)?;
         let sessions = SessionServer::start(
@@ -106,7 +104,7 @@ impl Parts {
             Arc::clone(metrics),
         );
         let sessions = Arc::new(sessions.map_err(io("listen on the session socket"))?);
-        scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread);
+        scrape::register(metrics, &exchange, &sessions, peers.as_ref().map(|p| &p.peers), &unread, threads);
         Ok(Self { workers, keeper, arena, exchange, peers, sessions, fingerprint, unread, _locks: locks })
     }
 
@@ -150,12 +148,31 @@ impl Parts {
     }
 }
 
+fn exchange_settings(config: &Config, fingerprint: Fingerprint) -> ExchangeSettings {
+    ExchangeSettings {
+        deadline: config.deadlines.default,
+        deadline_max: DEADLINE_MAX,
+        fingerprint,
+        routes: RoutePolicy {
+            transports: config.routes.transports,
+            require: config.routes.require,
+            encryption: config.routes.encryption,
+            prefer: config.routes.prefer,
+            node: config.node.directory.is_some(),
+        },
+        fanout: FanoutSettings { degree: config.peers.fan_out, from: config.peers.fan_out_from },
+    }
+}
+
 fn start_store(
     config: &Config,
     me: Me,
     witnesses: std::path::PathBuf,
+    threads: &Threads,
 ) -> Result<(Arc<Arena>, Arc<Store>), RunError> {
+    let starts = threads.clone();
     let options = ArenaOptions {
+        start_thread: Arc::new(move |name, run| starts.start(name, PanicScope::Process, run)),
         segment_bytes: config.arena.segment,
         ready_bytes: config.arena.ready,
         witness_dir: Some(witnesses),

@@ -1,8 +1,8 @@
 //! Between the directory and the connections: the peer table as `peer` wants to ask it.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use tensorlane_proto::identity::{Fingerprint, PeerName};
@@ -22,11 +22,17 @@ use crate::directory::{
 use crate::exchange::Exchange;
 use crate::identity::{Identity, Keyring, fingerprint, tls};
 use crate::metrics::Metrics;
-use crate::peer::{Counters, Keys, Known, KnownPeer, LanesConfig, Me, NodeConfig, Peers, PeersConfig};
+use crate::metrics::label::PanicScope;
+use crate::peer::{
+    Counters, Keys, Known, KnownPeer, LanesConfig, Me, NodeConfig, Peers, PeersConfig, Resolver,
+};
+use crate::threads::Threads;
 use crate::unread::Unread;
 
 /// How long a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the name in `peers.listen` may take to become an address: the start waits for it, and hears no signal meanwhile.
+const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
 /// Lanes on QUIC in each direction of a pair. They share one connection and its part of the link: the second is there so
 /// that one copies while the other asks.
 const QUIC_LANES: usize = 2;
@@ -94,8 +100,10 @@ pub(super) fn start(
 ) -> Result<Option<Peering>, RunError> {
     let Some(listen) = &config.peers.listen else { return Ok(None) };
     let refused = |source| RunError::PeersListen { address: listen.clone(), source };
-    let address = resolve(listen).map_err(refused)?;
-    let directory = directory(config, metrics)?;
+    let threads = exchange.threads();
+    let resolver = Resolver::new(threads.clone());
+    let address = first(&resolver, listen).map_err(refused)?;
+    let directory = directory(config, metrics, threads)?;
     let advertised = advertised(config).unwrap_or_else(|| listen.clone());
     let published = PublishedOffer {
         entry: entry(config, &keyring, advertised.clone()),
@@ -110,17 +118,13 @@ pub(super) fn start(
             peers_max: config.peers.max,
             strangers_max: config.limits.strangers,
             unread: unread.clone(),
-            lanes: LanesConfig {
-                count: config.peers.lanes,
-                plain: config.routes.may_be_plain(),
-                most: config.limits.lanes,
-                quic: quic_lanes(config),
-                ..LanesConfig::default()
-            },
+            lanes: lanes(config),
             node: config.node.directory.clone().map(|directory| {
                 let arena = Arc::clone(exchange.store().arena());
                 NodeConfig::new(directory, arena)
             }),
+            threads: threads.clone(),
+            resolver,
             ..PeersConfig::new(address)
         },
         keys(keyring.current())?,
@@ -138,8 +142,25 @@ pub(super) fn start(
     exchange.connect(Arc::clone(&peers));
     let rotating =
         Rotating { keyring, directory, published, peers: Arc::clone(&peers), exchange: Arc::clone(exchange) };
-    let rotating = [rotating.run(config.identity.clone())].into_iter().collect();
+    let rotating = rotating.run(config.identity.clone());
+    let rotating = threads.clone().task("rotation", PanicScope::Process, rotating);
+    let rotating = [rotating].into_iter().collect();
     Ok(Some(Peering { peers, rotating }))
+}
+
+fn lanes(config: &Config) -> LanesConfig {
+    LanesConfig {
+        count: config.peers.lanes,
+        plain: config.routes.may_be_plain(),
+        most: config.limits.lanes,
+        quic: quic_lanes(config),
+        ..LanesConfig::default()
+    }
+}
+
+fn first(resolver: &Resolver, address: &str) -> std::io::Result<SocketAddr> {
+    let found = resolver.resolve(address, Instant::now() + RESOLVE_PATIENCE)?;
+    found.first().copied().ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
 }
 
 /// None where it is not allowed, where the other one is always taken, and where lanes are off altogether.
@@ -151,17 +172,26 @@ fn quic_lanes(config: &Config) -> usize {
 }
 
 /// The place that `peers.directory` names.
-fn directory(config: &Config, metrics: &Arc<Metrics>) -> Result<Arc<dyn Directory>, RunError> {
+fn directory(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    threads: &Threads,
+) -> Result<Arc<dyn Directory>, RunError> {
     Ok(match (config.peers.directory, &config.peers.file) {
         (PeersDirectory::File, Some(file)) => {
-            Arc::new(FileDirectory::start(file, Arc::clone(metrics)).map_err(io("start the directory"))?)
+            let started = FileDirectory::start(file, Arc::clone(metrics), threads);
+            Arc::new(started.map_err(io("start the directory"))?)
         }
-        (PeersDirectory::Kubernetes, _) => Arc::new(kubernetes(config, metrics)?),
+        (PeersDirectory::Kubernetes, _) => Arc::new(kubernetes(config, metrics, threads)?),
         (PeersDirectory::None | PeersDirectory::File, _) => Arc::new(MemoryDirectory::default()),
     })
 }
 
-fn kubernetes(config: &Config, metrics: &Arc<Metrics>) -> Result<KubernetesDirectory, RunError> {
+fn kubernetes(
+    config: &Config,
+    metrics: &Arc<Metrics>,
+    threads: &Threads,
+) -> Result<KubernetesDirectory, RunError> {
     // A kubeconfig may name a program that gives the credentials; nothing else here waits.
     let connected = tokio::task::block_in_place(|| {
         tokio::runtime::Handle::current().block_on(connect(config.peers.kubeconfig.as_deref()))
@@ -174,7 +204,7 @@ fn kubernetes(config: &Config, metrics: &Arc<Metrics>) -> Result<KubernetesDirec
         keep: Some(config.state.directory.join("peers.yaml")),
     };
     tracing::info!(namespace = settings.namespace, "peers come from Kubernetes");
-    Ok(KubernetesDirectory::start(client, &settings, Arc::clone(metrics)))
+    Ok(KubernetesDirectory::start(client, &settings, Arc::clone(metrics), threads))
 }
 
 /// The identity as TLS takes it.
@@ -185,8 +215,4 @@ pub(super) fn keys(identity: &Identity) -> Result<Keys, rustls::Error> {
         fingerprint: identity.fingerprint,
         fingerprint_of: |cert: &CertificateDer<'_>| fingerprint(cert).ok(),
     })
-}
-
-fn resolve(address: &str) -> std::io::Result<SocketAddr> {
-    address.to_socket_addrs()?.next().ok_or_else(|| std::io::ErrorKind::AddrNotAvailable.into())
 }

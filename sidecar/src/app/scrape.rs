@@ -9,11 +9,12 @@ use prometheus::IntCounter;
 use crate::exchange::Exchange;
 use crate::metrics::label::{
     AuthRefusal, Carrier, Dialed, Direction, FallBack, Foreign, FrameFault, HolderLost, Label, LaneEnd,
-    NodeEvent, NodeRefusal, OrphanEnd, PeerCut, PeerState, QuicCall, Wait, Way,
+    NodeEvent, NodeRefusal, OrphanEnd, PanicScope, PeerCut, PeerState, QuicCall, Wait, Way,
 };
 use crate::metrics::{ArenaBytes, Live, Metrics};
 use crate::peer::{Counters, Peers};
 use crate::session::SessionServer;
+use crate::threads::Threads;
 use crate::unread::Unread;
 
 /// Tells the metrics whom to ask.
@@ -23,7 +24,14 @@ pub(super) fn register(
     sessions: &Arc<SessionServer>,
     peers: Option<&Arc<Peers>>,
     unread: &Unread,
+    threads: &Threads,
 ) {
+    let threads = threads.clone();
+    metrics.on_scrape(Box::new(move |metrics| {
+        for scope in PanicScope::ALL {
+            catch_up(metrics.threads.panics.at((*scope,)), threads.panics(*scope));
+        }
+    }));
     let unread = unread.clone();
     let (weak, sessions) = (Arc::downgrade(exchange), Arc::downgrade(sessions));
     let seen = Mutex::new(Seen::default());

@@ -18,7 +18,9 @@ use tokio::sync::watch;
 use super::parse::{FILE_BYTES_MAX, parse};
 use super::{Directory, PeerEntry, PeerTable, PublishedOffer};
 use crate::metrics::Metrics;
+use crate::metrics::label::PanicScope;
 use crate::plain;
+use crate::threads::Threads;
 
 /// How often the file is looked at; a look costs one `stat`.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -107,7 +109,7 @@ impl FileDirectory {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(path: &Path, metrics: Arc<Metrics>) -> io::Result<FileDirectory> {
+    pub fn start(path: &Path, metrics: Arc<Metrics>, threads: &Threads) -> io::Result<FileDirectory> {
         let shared = Arc::new(Shared {
             path: path.to_owned(),
             metrics,
@@ -119,8 +121,7 @@ impl FileDirectory {
         shared.metrics.directory.asked();
         let seen = shared.look(Seen::Nothing, false);
         let looks = Arc::clone(&shared);
-        let thread =
-            std::thread::Builder::new().name("directory".to_owned()).spawn(move || looks.run(seen))?;
+        let thread = threads.start("directory", PanicScope::Process, move || looks.run(seen))?;
         Ok(FileDirectory { shared, thread: Some(thread) })
     }
 }
@@ -148,10 +149,9 @@ impl Drop for FileDirectory {
     fn drop(&mut self) {
         self.shared.wanted.lock().stop = true;
         self.shared.wake.notify_one();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the directory's thread has panicked");
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been counted.
+            let _ = thread.join();
         }
     }
 }
@@ -280,7 +280,7 @@ mod tests {
             std::fs::write(&path, text).unwrap();
         }
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        let directory = FileDirectory::start(&path, Arc::clone(&metrics)).unwrap();
+        let directory = FileDirectory::start(&path, Arc::clone(&metrics), &Threads::default()).unwrap();
         let watch = directory.watch();
         Scene { directory, metrics, watch, path, _folder: folder }
     }

@@ -35,3 +35,15 @@ pub(crate) fn alone() -> (Arc<Exchange>, Workers, Arc<Metrics>) {
     let (workers, metrics) = (Workers::default(), Arc::new(Metrics::new(&Registry::new()).unwrap()));
     (Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings), workers, metrics)
 }
+
+#[test]
+fn a_call_that_panics_is_answered_and_counted() {
+    let (exchange, workers, _) = alone();
+    let (tell, told) = std::sync::mpsc::channel();
+    let done = Box::new(move |outcome: Result<(), _>| tell.send(outcome).unwrap());
+    exchange.on_worker(done, |_| panic!("part of the test"));
+    let failure = told.recv_timeout(MINUTE).unwrap().unwrap_err();
+    assert_eq!(failure.reason, tensorlane_proto::Reason::Internal, "{failure}");
+    workers.stop();
+    assert_eq!(exchange.threads().panics(crate::metrics::label::PanicScope::Call), 1);
+}

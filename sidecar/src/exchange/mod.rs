@@ -57,6 +57,7 @@ use crate::peer::Peers;
 use crate::session::{Segments, SessionLink};
 use crate::store::{Me, Store};
 pub use crate::store::{Room, Taken};
+use crate::threads::Threads;
 use crate::workers::Workers;
 
 /// Most calls that wait for names at a time. Each costs a thread with a stack of 256 KiB of address space.
@@ -128,8 +129,8 @@ impl Exchange {
             own: Weak::clone(own),
             store,
             peers: OnceLock::new(),
+            waits: Workers::new(workers.threads().clone(), WAITS_MAX),
             workers,
-            waits: Workers::with_threads(WAITS_MAX),
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
             sources: Sources::new(settings.fanout),
@@ -179,6 +180,11 @@ impl Exchange {
     /// The store.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
+    }
+
+    /// How threads are started.
+    pub fn threads(&self) -> &Threads {
+        self.workers.threads()
     }
 
     /// What is counted.
@@ -268,6 +274,9 @@ impl<T> Drop for Answer<T> {
         if let Some(done) = self.done.take() {
             done(Err(match self.ending.is_cancelled() {
                 true => gate::draining(),
+                false if std::thread::panicking() => {
+                    Failure::new(Reason::Internal, "this call broke off inside the sidecar")
+                }
                 false => Failure::new(Reason::LimitExceeded, "too many calls wait already; retry later"),
             }));
         }

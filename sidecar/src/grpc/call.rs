@@ -16,11 +16,15 @@ use crate::cancel::Cancel;
 use crate::exchange::{Caller, Done};
 use crate::gate::UnderWay;
 use crate::metrics::Metrics;
-use crate::metrics::label::Verb;
+use crate::metrics::label::{PanicScope, Verb};
+use crate::threads::Threads;
 
 /// The calls that are going on, so that the end of the server cancels them.
-#[derive(Clone, Default)]
-pub(super) struct Calls(Arc<Mutex<Going>>);
+#[derive(Clone)]
+pub(super) struct Calls {
+    threads: Threads,
+    going: Arc<Mutex<Going>>,
+}
 
 #[derive(Default)]
 struct Going {
@@ -44,11 +48,15 @@ pub(super) struct Call {
 // === impl Calls ===
 
 impl Calls {
+    pub(super) fn new(threads: &Threads) -> Self {
+        Self { threads: threads.clone(), going: Arc::default() }
+    }
+
     /// Begins a call that has entered the gate.
     pub(super) fn begin(&self, verb: Verb, metrics: &Arc<Metrics>, under_way: UnderWay) -> Call {
         let cancel = Cancel::default();
         let number = {
-            let mut going = self.0.lock();
+            let mut going = self.going.lock();
             let number = going.next;
             going.next += 1;
             going.cancels.insert(number, cancel.clone());
@@ -74,7 +82,7 @@ impl Calls {
     /// Cancels all of them, and all that come.
     pub(super) fn stop(&self) {
         let going: Vec<Cancel> = {
-            let mut calls = self.0.lock();
+            let mut calls = self.going.lock();
             calls.stopped = true;
             calls.cancels.values().cloned().collect()
         };
@@ -111,10 +119,15 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        self.calls.0.lock().cancels.remove(&self.number);
+        self.calls.going.lock().cancels.remove(&self.number);
         if !self.ended {
             self.caller.cancel.cancel();
-            self.count([Err(Reason::Cancelled)]);
+            let broke_off = std::thread::panicking();
+            if broke_off {
+                let why = "its message is on standard error";
+                self.calls.threads.panicked("grpc", PanicScope::Call, why);
+            }
+            self.count([Err(if broke_off { Reason::Internal } else { Reason::Cancelled })]);
         }
     }
 }

@@ -78,7 +78,8 @@ impl Puts {
         let began = Instant::now();
         let deadline = began + self.patience;
         let (exchange, caller) = (Arc::clone(&self.exchange), self.caller.clone());
-        let opened = tokio::task::spawn_blocking(move || exchange.open_put(&caller, item, deadline)).await;
+        let threads = exchange.threads().clone();
+        let opened = threads.blocking(move || exchange.open_put(&caller, item, deadline)).await;
         let fate = match opened {
             Ok(Ok(Ok(open))) => Fate::Open(Box::new(open)),
             Ok(Ok(Err(stored))) => Fate::Repeated(stored),

@@ -35,7 +35,8 @@ type Reply<T> = Result<Response<T>, Status>;
 
 impl Service {
     pub(super) fn new(exchange: Arc<Exchange>, metrics: Arc<Metrics>, sessions: Arc<Sessions>) -> Self {
-        Self { exchange, metrics, sessions, calls: Calls::default() }
+        let calls = Calls::new(exchange.threads());
+        Self { exchange, metrics, sessions, calls }
     }
 
     /// Cancels all calls, then ends all sessions: what the sessions give back is not for calls that nobody awaits.
@@ -48,6 +49,7 @@ impl Service {
     fn begin<Q>(&self, verb: Verb, request: &Request<Q>) -> Result<Call, Status> {
         let gate = self.exchange.gate();
         let mut call = self.calls.begin(verb, &self.metrics, gate.enter());
+        self.exchange.threads().point("grpc");
         match gate.admit(verb).and_then(|()| self.sessions.holder(request.metadata())) {
             Ok(holder) => {
                 call.caller_mut().holder = holder;
@@ -119,7 +121,8 @@ impl Tensorlane for Service {
                 return Ok(exchange.seal(&caller, request));
             }
             // Every byte is read for a checksum.
-            let sealed = tokio::task::spawn_blocking(move || exchange.seal(&caller, request));
+            let threads = exchange.threads().clone();
+            let sealed = threads.blocking(move || exchange.seal(&caller, request));
             sealed.await.map_err(|_| Failure::new(Reason::Internal, "this seal broke off inside the sidecar"))
         })
         .await

@@ -22,7 +22,7 @@ use tonic::metadata::MetadataMap;
 
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
-use crate::metrics::label::Carrier;
+use crate::metrics::label::{Carrier, PanicScope};
 
 /// The key under which other calls carry the id.
 pub(super) const KEY: &str = "tensorlane-session";
@@ -96,7 +96,8 @@ impl Sessions {
             None => self.begin()?,
         };
         let (events, stream) = mpsc::channel(1);
-        tokio::spawn(attached.keep(events));
+        let threads = self.exchange.threads().clone();
+        tokio::spawn(threads.task("grpc-session", PanicScope::Connection, attached.keep(events)));
         Ok(ReceiverStream::new(stream))
     }
 
@@ -198,8 +199,9 @@ impl Attached {
         let Some(turn) = sessions.away(secret, turn) else { return };
         tokio::time::sleep(sessions.grace).await;
         // Giving back a million leases takes a while.
-        let ending = tokio::task::spawn_blocking(move || sessions.lapse(secret, turn));
-        // A panic there has been reported by the panic hook.
+        let threads = sessions.exchange.threads().clone();
+        let ending = threads.blocking(move || sessions.lapse(secret, turn));
+        // A panic there has been counted.
         let _ = ending.await;
     }
 }

@@ -10,8 +10,8 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::family::{Counters, Gauges, Histograms, Maker};
 use super::label::{
     ArenaState, AuthRefusal, Carrier, ChecksumPlace, Dialed, Direction, FallBack, Foreign, FrameFault,
-    GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PeerCut,
-    PeerState, QuicCall, SessionCut, Verb, Wait, Way,
+    GrpcCut, HolderLost, Kind, Label, LaneEnd, Moved, NodeEvent, NodeRefusal, OrphanEnd, Outcome, PanicScope,
+    PeerCut, PeerState, QuicCall, SessionCut, Verb, Wait, Way,
 };
 
 /// Requests of workloads.
@@ -20,6 +20,12 @@ pub struct Calls {
     pub items: Counters<(Verb, Outcome)>,
     /// Seconds of requests by verb.
     pub seconds: Histograms<(Verb,)>,
+}
+
+/// Threads of the process.
+pub struct Threads {
+    /// Panics, by what they ended.
+    pub panics: Counters<(PanicScope,)>,
 }
 
 /// Bytes of tensors.
@@ -185,6 +191,18 @@ impl Calls {
     pub fn ended(&self, verb: Verb, result: Result<(), Reason>, elapsed: Duration) {
         self.items.at((verb, result.into())).inc();
         self.seconds.at((verb,)).observe(elapsed.as_secs_f64());
+    }
+}
+
+impl Threads {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Threads {
+            panics: make.all_counters(
+                "sidecar_panics_total",
+                &["ended"],
+                "Panics in threads and tasks, by what they ended. Not counted: panics in the libraries of HTTP and gRPC.",
+            )?,
+        })
     }
 }
 

@@ -222,6 +222,16 @@ labels! {
         Revoked = "revoked",
     }
 
+    /// What a panic in a thread ended.
+    PanicScope {
+        /// All: the process works no more, and `/livez` says so.
+        Process = "process",
+        /// The connection of a workload or a peer, or a lane of it.
+        Connection = "connection",
+        /// A call, or a piece of work that is begun again.
+        Call = "call",
+    }
+
     /// Why a frame closed its connection.
     FrameFault {
         /// Above the limit of its kind.

@@ -17,7 +17,7 @@ pub mod label;
 pub use directory::Directory;
 use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
-pub use groups::{Arena, ArenaBytes, Calls, Ledger, Live, Moves, Peers, Sessions};
+pub use groups::{Arena, ArenaBytes, Calls, Ledger, Live, Moves, Peers, Sessions, Threads};
 use label::FrameFault;
 
 /// Asked before each scrape to bring gauges up to date.
@@ -39,6 +39,8 @@ pub struct Metrics {
     pub peers: Peers,
     /// The peer table.
     pub directory: Directory,
+    /// Threads of the process.
+    pub threads: Threads,
     registry: Registry,
     on_scrape: Mutex<Vec<OnScrape>>,
 }
@@ -60,6 +62,7 @@ impl Metrics {
             sessions: Sessions::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,
+            threads: Threads::new(&make)?,
             registry: registry.clone(),
             on_scrape: Mutex::new(Vec::new()),
         })

@@ -37,6 +37,7 @@ const UNITS: [&str; 25] = [
     "mismatches",
     "failures",
     "populates",
+    "panics",
     "info",
 ];
 
@@ -61,7 +62,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 57);
+    assert_eq!(families.len(), 58);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -93,6 +94,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<Carrier>(&mut words);
     of::<FrameFault>(&mut words);
     of::<PeerState>(&mut words);
+    of::<PanicScope>(&mut words);
     of::<PeerCut>(&mut words);
     of::<SessionCut>(&mut words);
     of::<GrpcCut>(&mut words);

@@ -13,8 +13,11 @@ use tensorlane_proto::{
     Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection, Transport,
 };
 
-use super::{Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, SmallAnswer, Source};
+use super::{
+    Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, Resolver, SmallAnswer, Source,
+};
 use crate::cancel::Cancel;
+use crate::threads::Threads;
 use crate::unread::Unread;
 
 /// What is configured about connections.
@@ -44,12 +47,17 @@ pub struct PeersConfig {
     pub lanes: LanesConfig,
     /// Memory shared with other pods of the node; none without.
     pub node: Option<NodeConfig>,
+    /// How threads are started.
+    pub threads: Threads,
+    /// Where the addresses of hosts come from.
+    pub resolver: Resolver,
 }
 
 impl PeersConfig {
     /// The usual times: 10 s without progress (a sidecar sets its own), 256 peers, 64 strangers, 128 MiB of unread answers, 5 s to connect,
     /// 100 ms to 5 s between attempts, two lanes in TLS.
     pub fn new(listen: SocketAddr) -> Self {
+        let threads = Threads::default();
         Self {
             listen,
             progress: Duration::from_secs(10),
@@ -62,6 +70,8 @@ impl PeersConfig {
             version: PEER_VERSION,
             lanes: LanesConfig::default(),
             node: None,
+            resolver: Resolver::new(threads.clone()),
+            threads,
         }
     }
 }

@@ -2,7 +2,7 @@
 //! key it is, Hello: in this order, so that nobody unknown costs more than a handshake, of which only so many run at a time.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -64,6 +64,9 @@ pub(super) enum Refused {
     /// The socket.
     #[error("{0}")]
     Socket(#[from] io::Error),
+    /// Its address is a name, and no address was found for that.
+    #[error("{0}")]
+    Unresolved(#[source] io::Error),
     /// The time for all of it was over.
     #[error("{step}the peer did not answer within {}", clock::told(*after))]
     TimedOut {
@@ -120,7 +123,9 @@ impl Refused {
             Self::Record(_) | Self::Quic(_) => "tls",
             Self::Lane(_) => "lane",
             Self::TooMany => "too_many",
-            Self::ByPeer(_) | Self::Socket(_) | Self::Double | Self::Late => return None,
+            Self::ByPeer(_) | Self::Socket(_) | Self::Unresolved(_) | Self::Double | Self::Late => {
+                return None;
+            }
         })
     }
 }
@@ -223,7 +228,8 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
 fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up, Refused> {
     let until = Instant::now() + shared.config.handshake;
     let mut last = Refused::Socket(io::ErrorKind::AddrNotAvailable.into());
-    for address in address.to_socket_addrs()? {
+    let addresses = shared.config.resolver.resolve(address, until).map_err(Refused::Unresolved)?;
+    for address in addresses {
         let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         match connect(shared, &address, left) {
             Ok((socket, guard)) => {

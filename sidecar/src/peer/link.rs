@@ -30,6 +30,7 @@ use super::slowest;
 use super::transport::lanes::Lanes;
 use super::transport::shm::{AT_NODE_SINCE, SocketName};
 use super::transport::{Way, Ways};
+use crate::metrics::label::PanicScope;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -272,9 +273,8 @@ impl Link {
     /// How long nothing was heard, in excess of what bulk bytes under way excuse.
     pub(super) fn silent(&self) -> Duration {
         let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
-        let unheard = self.outbox.bulk_bytes()
-            - self.sent_when_heard.load(Ordering::Relaxed).min(self.outbox.bulk_bytes());
-        self.since.elapsed().saturating_sub(heard).saturating_sub(slowest::time_for(unheard))
+        let sent_when_heard = self.sent_when_heard.load(Ordering::Relaxed);
+        silence(self.since.elapsed(), heard, self.outbox.bulk_bytes(), sent_when_heard)
     }
 
     /// Asks whether the other side lives; for how long that has gone unanswered.
@@ -296,6 +296,14 @@ impl Link {
             self.sent_when_heard.store(self.outbox.bulk_bytes(), Ordering::Relaxed);
         }
     }
+}
+
+/// How long nothing was heard that was heard last at `heard`, in excess of what the bytes excuse that were sent since. Each was
+/// read in a moment of its own, and something may have been heard and sent between any two: what came before what it follows is
+/// nothing.
+fn silence(now: Duration, heard: Duration, sent: u64, sent_when_heard: u64) -> Duration {
+    let unheard = sent.saturating_sub(sent_when_heard);
+    now.saturating_sub(heard).saturating_sub(slowest::time_for(unheard))
 }
 
 impl Carrier for Link {
@@ -354,22 +362,24 @@ impl Carrier for Link {
 /// again then.
 pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, parser: FrameParser) {
     let writer = {
-        let link = Arc::clone(link);
-        std::thread::Builder::new().name("tl-peer-out".into()).spawn(move || {
-            if let Err(error) = link.outbox.write() {
-                link.end(error.into());
+        let (on_thread, link) = (Arc::clone(shared), Arc::clone(link));
+        shared.config.threads.start("tl-peer-out", PanicScope::Connection, move || {
+            match on_thread.caught("write", || link.outbox.write()) {
+                Some(Ok(())) => {}
+                Some(Err(error)) => link.end(error.into()),
+                None => link.end(broke_off()),
             }
         })
     };
     let ended = match &writer {
-        Ok(_) => read(shared, link, incoming, parser),
+        Ok(_) => shared.caught("read", || read(shared, link, incoming, parser)).unwrap_or_else(broke_off),
         Err(error) => Ended::Lost(format!("no thread to write: {error}")),
     };
     let why = link.ended.lock().get_or_insert(ended).to_string();
     link.ways.end();
     link.outbox.end(false);
     if let Ok(writer) = writer {
-        // It ends with the outbox. A panic there was reported by its hook.
+        // It ends with the outbox. A panic there has been counted.
         let _ = writer.join();
     }
     shared.link_ended(link, &why);
@@ -388,6 +398,10 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
         }
         _ => info!(peer = %link.peer.name, why, "connection lost"),
     }
+}
+
+fn broke_off() -> Ended {
+    Ended::Ours("its thread has panicked".into())
 }
 
 fn read(shared: &Arc<Shared>, link: &Arc<Link>, mut incoming: Incoming, mut parser: FrameParser) -> Ended {
@@ -411,5 +425,23 @@ fn read(shared: &Arc<Shared>, link: &Arc<Link>, mut incoming: Incoming, mut pars
             Err(error) if timed_out(&error) => return Ended::Progress,
             Err(error) => return Ended::Lost(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_never_less_than_nothing_whatever_was_read_first() {
+        let second = Duration::from_secs(1);
+        assert_eq!(silence(3 * second, second, 0, 0), 2 * second);
+        assert_eq!(
+            silence(second, 3 * second, 0, 0),
+            Duration::ZERO,
+            "it was heard after the clock was read"
+        );
+        assert_eq!(silence(3 * second, second, 5, 9), 2 * second, "it was heard after the bytes were read");
+        assert_eq!(silence(3 * second, second, u64::MAX, 0), Duration::ZERO);
     }
 }

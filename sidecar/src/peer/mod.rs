@@ -17,7 +17,7 @@
 //!   until its deadline, or until the peer has been away for the grace; another incarnation on the other side ends it
 //!   with OWNER_LOST.
 //! - What callers hand in (`done`) and what they implement (`Serve`) runs on reader threads and must not block.
-//! - Every thread is joined by [`Peers::stop`].
+//! - Every thread is joined by [`Peers::stop`], but for those that look up names of hosts (`resolve`).
 
 mod ahead;
 mod aid;
@@ -49,6 +49,7 @@ mod receipt;
 mod receive;
 mod record;
 mod remote;
+mod resolve;
 mod serving;
 mod shared;
 mod shunned;
@@ -74,6 +75,7 @@ pub use paths::{FallBack, Path, Paths, Senders};
 pub use peers::{CallHandle, Peers};
 pub use receipt::Receipt;
 pub(crate) use remote::CALLS_MAX;
+pub use resolve::Resolver;
 pub use small::{SmallAnswer, SmallBytes, SmallTensor};
 pub use source::Source;
 pub use transport::shm::NodeConfig;

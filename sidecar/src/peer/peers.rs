@@ -24,6 +24,7 @@ use super::remote::Peer;
 use super::shared::{Shared, World};
 use super::transport::lanes::quic::Door;
 use crate::clock;
+use crate::metrics::label::PanicScope;
 
 /// How long connections may take to say what waits, and Goodbye, when we stop.
 const FAREWELL: Duration = Duration::from_secs(2);
@@ -78,14 +79,17 @@ impl Peers {
             own_threads: Mutex::default(),
         });
         if let Some(socket) = datagrams {
-            shared.open_door(&Door::open(socket, &shared.keys(), idle)?);
+            shared.open_door(&Door::open(socket, &shared.keys(), idle, &shared.config.threads)?);
         }
         if let Some(node) = &shared.node {
             node.start(&shared);
         }
         let steward = Arc::clone(&shared);
-        let mut own = vec![thread("tl-peer-clock", move || steward.steward.run(&steward))?];
-        match thread("tl-peer-listen", move || connect::listen(&shared, &listener)) {
+        let threads = shared.config.threads.clone();
+        let mut own =
+            vec![threads.start("tl-peer-clock", PanicScope::Process, move || steward.steward.run(&steward))?];
+        let listen = move || connect::listen(&shared, &listener);
+        match threads.start("tl-peer-listen", PanicScope::Process, listen) {
             Ok(listening) => own.push(listening),
             Err(error) => {
                 *peers.own_threads.lock() = own;
@@ -149,7 +153,7 @@ impl Peers {
                     }
                 }
             }
-            // A panic was reported by its hook.
+            // A panic has been counted.
             let _ = thread.join();
         }
     }
@@ -373,8 +377,4 @@ impl Drop for Peers {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(name.into()).spawn(work)
 }

@@ -28,6 +28,7 @@ use super::transport::lanes::Room;
 use super::transport::lanes::quic::Door;
 use super::transport::shm::Node;
 use crate::cancel::Cancel;
+use crate::metrics::label::PanicScope;
 
 /// Peers that the directory lists no more of which something is still known: which of their lives are over, and why they were lost.
 /// Each costs about a kilobyte, and some hundred bytes for each tensor of ours that it had mapped. Of those that left before them a
@@ -336,14 +337,24 @@ impl Shared {
         Ok(self.peer(name))
     }
 
-    /// Starts a thread that [`Peers::stop`] joins. False where there can be no more.
+    /// Starts a thread of one connection, that [`Peers::stop`] joins. False where there can be no more.
     pub(super) fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+        self.spawn_for(PanicScope::Connection, name, work)
+    }
+
+    /// The same for a thread on which so much depends.
+    pub(super) fn spawn_for(
+        &self,
+        scope: PanicScope,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> bool {
         let mut threads = self.threads.lock();
         if self.is_stopping() {
             return false;
         }
         threads.retain(|thread| !thread.is_finished());
-        match std::thread::Builder::new().name(name.into()).spawn(work) {
+        match self.config.threads.start(name, scope, work) {
             Ok(thread) => threads.push(thread),
             Err(error) => {
                 tracing::warn!(%error, "no thread for a connection");
@@ -351,6 +362,14 @@ impl Shared {
             }
         }
         true
+    }
+
+    /// Work of one connection, which ends with it where it panics; then there is no result.
+    pub(super) fn caught<T>(&self, name: &str, work: impl FnOnce() -> T) -> Option<T> {
+        self.config.threads.caught(name, PanicScope::Connection, || {
+            self.config.threads.point(name);
+            work()
+        })
     }
 
     /// From now on nothing is begun, and what was begun and is not up is cut. False the second time.
@@ -362,6 +381,7 @@ impl Shared {
             }
         }
         self.steward.stop();
+        self.config.resolver.stop();
         self.paused.1.notify_all();
         if let Some(node) = &self.node {
             node.stop();

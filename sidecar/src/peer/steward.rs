@@ -108,6 +108,7 @@ impl Steward {
             for ((_, call), peer) in overdue {
                 expire(shared, &peer, call);
             }
+            shared.config.threads.point("clock");
             self.sleep(round(shared));
         }
     }
@@ -266,7 +267,12 @@ fn dial(shared: &Arc<Shared>, mut waiting: Vec<Waiting>, mut dials: usize, now: 
 fn begin(shared: &Arc<Shared>, peer: &Arc<Peer>, state: &mut State, now: Instant) {
     let attempt = state.dial.begin(now);
     let (on_thread, dialed) = (Arc::clone(shared), Arc::clone(peer));
-    if !shared.spawn("tl-peer-dial", move || connect::dial(&on_thread, &dialed, attempt)) {
+    let dial = move || {
+        if on_thread.caught("dial", || connect::dial(&on_thread, &dialed, attempt)).is_none() {
+            on_thread.dial_failed(&dialed, attempt, "a mistake of this sidecar");
+        }
+    };
+    if !shared.spawn("tl-peer-dial", dial) {
         state.dial.fail(attempt, now, shared.config.backoff, 1.0);
     }
 }

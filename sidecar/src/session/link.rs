@@ -29,7 +29,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
 use crate::metrics::Metrics;
-use crate::metrics::label::{Label, SessionCut};
+use crate::metrics::label::{Label, PanicScope, SessionCut};
 use crate::no_descriptor::no_descriptor;
 use crate::unread::{Account, Unread};
 use crate::workers::Workers;
@@ -304,7 +304,13 @@ impl SessionLink {
         if !out.draining {
             out.draining = true;
             let link = Arc::clone(self);
-            if self.workers.run(move || link.drain()).is_err() {
+            let drain = move || {
+                let threads = link.workers.threads();
+                if threads.caught("drain", PanicScope::Connection, || link.drain()).is_none() {
+                    link.cut();
+                }
+            };
+            if self.workers.run(drain).is_err() {
                 self.cut();
             }
         }

@@ -40,7 +40,7 @@ use self::read::{FrameReader, ReadError};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
-use crate::metrics::label::{Carrier, SessionCut};
+use crate::metrics::label::{Carrier, PanicScope, SessionCut};
 use crate::socket;
 use crate::unread::Unread;
 use crate::workers::Workers;
@@ -91,6 +91,22 @@ struct Open {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What is left to do when nothing more is read from a session: dropped it is done, by a panic too.
+struct Ending<'a> {
+    link: &'a Arc<SessionLink>,
+    pending: &'a Pending,
+    /// Cancelled when it is dropped.
+    _exit_watch: Option<Watch>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.link.cut();
+        let calls = std::mem::take(&mut *self.pending.lock());
+        calls.values().for_each(Cancel::cancel);
+    }
+}
+
 /// Whether a session has said Hello.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
@@ -125,9 +141,8 @@ impl SessionServer {
             open: Mutex::default(),
         });
         let accepting = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("sessions".into())
-            .spawn(move || accepting.accept(&listener, &stopped))?;
+        let accept = move || accepting.accept(&listener, &stopped);
+        let thread = shared.workers.threads().start("sessions", PanicScope::Process, accept)?;
         Ok(Self { shared, accepting: Mutex::new(Some(thread)), stop })
     }
 
@@ -209,10 +224,9 @@ impl Shared {
         }
         open.insert(id, Open { socket: end, standing: Standing::Stranger, thread: None });
         let shared = Arc::clone(self);
-        let thread = std::thread::Builder::new()
-            .name(format!("session-{}", id.0))
-            .stack_size(STACK_BYTES)
-            .spawn(move || shared.run(id, socket));
+        let (threads, name) = (self.workers.threads(), format!("session-{}", id.0));
+        let run = move || shared.run(id, socket);
+        let thread = threads.start_small(STACK_BYTES, &name, PanicScope::Connection, run);
         match thread {
             // The session may have ended already; its own end has then removed the entry, and the handle is not needed.
             Ok(thread) => drop(open.get_mut(&id).map(|o| o.thread = Some(thread))),
@@ -238,9 +252,13 @@ impl Shared {
 
     /// The whole life of one session.
     fn run(self: &Arc<Self>, id: SessionId, socket: UnixStream) {
-        let outcome = self.serve(id, socket);
+        let threads = self.workers.threads();
+        let outcome = threads.caught("session", PanicScope::Connection, || self.serve(id, socket));
         self.exchange.session_ended(id);
         self.open.lock().remove(&id);
+        let Some(outcome) = outcome else {
+            return tracing::error!(session = id.0, "session cut: its thread has panicked");
+        };
         match outcome {
             Ok(()) => tracing::debug!(session = id.0, "session ended"),
             Err(ReadError::Frame(error)) => {
@@ -298,14 +316,8 @@ impl Shared {
         self.metrics.sessions.opened.at((Carrier::Socket,)).inc();
         tracing::debug!(session = id.0, client = %hello.client, "session began");
         let pending = Pending::default();
-        let outcome = self.read_frames(&link, &mut reader, &pending);
-        if let Some(watch) = exit_watch {
-            watch.cancel();
-        }
-        link.cut();
-        let calls = std::mem::take(&mut *pending.lock());
-        calls.values().for_each(Cancel::cancel);
-        outcome
+        let _ending = Ending { link: &link, pending: &pending, _exit_watch: exit_watch };
+        self.read_frames(&link, &mut reader, &pending)
     }
 
     fn read_frames(
@@ -316,6 +328,7 @@ impl Shared {
     ) -> Result<(), ReadError> {
         loop {
             let (header, body) = reader.next(link.socket())?;
+            self.workers.threads().point("session");
             dispatch::frame(&self.exchange, link, pending, self.settings.pending_max, &header, body)?;
         }
     }

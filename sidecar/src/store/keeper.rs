@@ -10,6 +10,8 @@ use tensorlane_proto::ledger::{Cause, Event, Millis, SessionId};
 
 use super::orphans::Orphans;
 use super::{State, Store};
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
 
 /// How often the keeper looks for segments to be unmapped while any are retired.
 const UNMAP_LOOK: Millis = Millis(200);
@@ -67,9 +69,9 @@ impl Orders {
 
 impl Keeper {
     /// Starts the keeper of a store.
-    pub fn start(store: Arc<Store>) -> std::io::Result<Self> {
-        let kept = Arc::clone(&store);
-        let thread = std::thread::Builder::new().name("keeper".into()).spawn(move || kept.keep())?;
+    pub fn start(store: Arc<Store>, threads: &Threads) -> std::io::Result<Self> {
+        let (kept, starts) = (Arc::clone(&store), threads.clone());
+        let thread = threads.start("keeper", PanicScope::Process, move || kept.keep(&starts))?;
         Ok(Self { store, thread })
     }
 
@@ -77,7 +79,7 @@ impl Keeper {
     pub fn stop(self) {
         self.store.state.lock().keeper.stopping = true;
         self.store.keeper_wanted.notify_all();
-        // A panic there has been reported by the panic hook.
+        // A panic there has been counted.
         let _ = self.thread.join();
     }
 }
@@ -85,14 +87,14 @@ impl Keeper {
 // === impl Store ===
 
 impl Store {
-    fn keep(self: &Arc<Self>) {
+    fn keep(self: &Arc<Self>, threads: &Threads) {
         let mut orphans = Orphans::default();
         loop {
             let look_in = self.ask_to_unmap();
             // Nothing is begun any more then. Not under the lock, which the look takes itself.
             let stopping = self.state.lock().keeper.stopping;
             if !stopping {
-                self.look_after(&mut orphans);
+                self.look_after(&mut orphans, threads);
             }
             let mut state = self.state.lock();
             if state.keeper.stopping {

@@ -14,7 +14,9 @@ use tensorlane_memory::{Arena, GrowError, NoRoom, SegmentHandle};
 use tensorlane_proto::ledger::{Millis, SessionId};
 
 use super::Store;
+use crate::metrics::label::PanicScope;
 use crate::session::Segments;
+use crate::threads::Threads;
 
 /// How often it is looked whether an owner has died. A look costs a system call for each foreign segment in use.
 const LOOK: Millis = Millis(200);
@@ -81,7 +83,7 @@ impl Orphans {
 
     /// Waits for what is being copied.
     fn end(&mut self) -> Option<Tried> {
-        // A panic there has been reported by the panic hook.
+        // A panic there has been counted, and it is tried again.
         self.copying.take().map(|copying| copying.join().unwrap_or_default())
     }
 
@@ -101,7 +103,7 @@ fn pause(failures: u32) -> Millis {
 
 impl Store {
     /// Has copied what dead owners left, and tells of the copies whoever has not heard of them. Does not wait.
-    pub(super) fn look_after(self: &Arc<Self>, orphans: &mut Orphans) {
+    pub(super) fn look_after(self: &Arc<Self>, orphans: &mut Orphans, threads: &Threads) {
         let now = self.clock.now();
         if !orphans.is_time(now) || self.arena.foreign().mapped == 0 {
             return;
@@ -119,7 +121,7 @@ impl Store {
         let store = Arc::clone(self);
         let copy = move || store.take_in(&left);
         // Without a thread it is tried again at the next look.
-        orphans.copying = std::thread::Builder::new().name("tl-orphans".into()).spawn(copy).ok();
+        orphans.copying = threads.start("tl-orphans", PanicScope::Call, copy).ok();
     }
 
     /// Whether no copy is begun now: who waits in line for room came first, and the store may be about to end.

@@ -41,6 +41,8 @@ use self::publish::Publisher;
 use self::watcher::Watcher;
 use super::{Directory, PeerTable, PublishedOffer};
 use crate::metrics::Metrics;
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
 
 /// Which objects, and whose.
 #[derive(Clone, Debug)]
@@ -69,14 +71,16 @@ impl KubernetesDirectory {
         client: Client,
         settings: &KubernetesSettings,
         metrics: Arc<Metrics>,
+        threads: &Threads,
     ) -> KubernetesDirectory {
-        KubernetesDirectory::with_timing(client, settings, metrics, Timing::default())
+        KubernetesDirectory::with_timing(client, settings, metrics, threads, Timing::default())
     }
 
     fn with_timing(
         client: Client,
         settings: &KubernetesSettings,
         metrics: Arc<Metrics>,
+        threads: &Threads,
         timing: Timing,
     ) -> KubernetesDirectory {
         metrics.directory.asked();
@@ -88,12 +92,13 @@ impl KubernetesDirectory {
         let api = Api::new(client, settings, timing.request);
         let mut tasks = JoinSet::new();
         if let Some(path) = settings.keep.clone() {
-            tasks.spawn(keep(path, table.subscribe(), timing.keep));
+            let keeping = keep(path, table.subscribe(), timing.keep);
+            tasks.spawn(threads.clone().task("directory-keep", PanicScope::Process, keeping));
         }
         let publisher = Publisher::new(api.clone(), timing, Arc::clone(&metrics), owned, offered);
-        tasks.spawn(publisher.run());
+        tasks.spawn(threads.clone().task("directory-publish", PanicScope::Process, publisher.run()));
         let watcher = Watcher::new(api, timing, metrics, table.clone(), own, Arc::clone(&refresh));
-        tasks.spawn(watcher.run());
+        tasks.spawn(threads.clone().task("directory-watch", PanicScope::Process, watcher.run()));
         KubernetesDirectory { table, offer, refresh, _tasks: tasks }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::metrics::label::PanicScope;
 use tensorlane_proto::DType;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
@@ -66,6 +67,25 @@ async fn a_stream_that_breaks_the_rules_fails_whole() {
     let many = (0..4_097).map(|_| header(item(DType::U8, &[0], "")));
     let refused = client.put(tokio_stream::iter(many)).await.unwrap_err();
     assert_eq!(info(&refused).reason, "TOO_LARGE");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_panics_fails_alone_and_is_counted() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let put = || vec![header(item(DType::U8, &[1], "w")), data(&[1])];
+    let threads = world.exchange.threads();
+    threads.fail_at("blocking");
+    let results = client.put(tokio_stream::iter(put())).await.unwrap().into_inner().results;
+    assert_eq!(failed(&results[0]).reason, "INTERNAL");
+    world.until("it is counted", || threads.panics(PanicScope::Call) == 1).await;
+    threads.fail_at("grpc");
+    assert!(client.put(tokio_stream::iter(put())).await.is_err());
+    world.until("it is counted", || threads.panics(PanicScope::Call) == 2).await;
+    let results = client.put(tokio_stream::iter(put())).await.unwrap().into_inner().results;
+    assert!(!stored(&results[0]).reference.is_empty());
+    unname(&mut client, "w").await;
     world.end().await;
 }
 

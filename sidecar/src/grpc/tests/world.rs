@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::exchange::{Exchange, ExchangeSettings};
 use crate::metrics::Metrics;
 use crate::store::{Keeper, Me, Store, StoreSettings};
+use crate::threads::Threads;
 use crate::workers::Workers;
 
 pub(super) const ARENA_BYTES: u64 = 32 << 20;
@@ -69,7 +70,7 @@ impl World {
     pub(super) async fn with(shape: Shape) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (arena, store) = store(shape.ticket_ttl);
-        let keeper = Keeper::start(Arc::clone(&store)).unwrap();
+        let keeper = Keeper::start(Arc::clone(&store), &Threads::default()).unwrap();
         let (workers, metrics) = (Workers::default(), Arc::new(Metrics::new(&Registry::new()).unwrap()));
         let settings = ExchangeSettings {
             deadline: Duration::from_secs(30),

@@ -219,7 +219,8 @@ impl Stranger {
 
     pub(super) fn new(identity: &crate::identity::Identity) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let door = Door::open(socket, &keys::keys(identity), Duration::from_secs(60)).unwrap();
+        let door =
+            Door::open(socket, &keys::keys(identity), Duration::from_secs(60), &Default::default()).unwrap();
         Self { door, until: Instant::now() + PATIENCE * 3 }
     }
 

@@ -260,7 +260,8 @@ impl Evil {
         let (control, key) = greeted(&a, &evil, version);
         a.twin.add(1, sealed(&a.arena, 10, 1), 1);
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let door = Door::open(socket, &keys::keys(&evil), Duration::from_secs(60)).unwrap();
+        let door =
+            Door::open(socket, &keys::keys(&evil), Duration::from_secs(60), &Default::default()).unwrap();
         let until = Instant::now() + PATIENCE * 3;
         let connecting = door.connect(a.peers.bound_address()).unwrap();
         let first = frame::encode(PeerKind::LaneHello.into(), 0, 0, &hello(&key, Role::Quic));

@@ -192,7 +192,7 @@ fn who_dials_does_not_resume_what_it_could() {
     let (evil, us) = (keys::identity(), keys::identity());
     let lenient = Lenient::new(&evil);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let door = Door::open(socket, &keys::keys(&us), Duration::from_secs(60)).unwrap();
+    let door = Door::open(socket, &keys::keys(&us), Duration::from_secs(60), &Default::default()).unwrap();
     for round in 1..=3 {
         let connecting = door.connect(lenient.endpoint.local_addr().unwrap()).unwrap();
         let asked = door.within(Instant::now() + PATIENCE, async {

@@ -22,10 +22,11 @@ use crate::identity::Identity;
 use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, CameSmall, Counters, Found, Growth, Holders, Known, KnownPeer,
     LanesConfig, LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers,
-    PeersConfig, PullFailed, PullOrder, Pulled, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
-    Source, TellFound,
+    PeersConfig, PullFailed, PullOrder, Pulled, Resolver, Serve, Served, SmallAnswer, SmallBytes,
+    SmallTensor, Sought, Source, TellFound,
 };
 use crate::sums::Sums;
+use crate::threads::Threads;
 use crate::unread::Unread;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,11 +52,16 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn list(&self, peer: &str, address: SocketAddr, fingerprint: Fingerprint) {
+        self.list_at(peer, &address.to_string(), fingerprint);
+    }
+
+    /// The same, where the address is a name.
+    pub(crate) fn list_at(&self, peer: &str, address: &str, fingerprint: Fingerprint) {
         let mut entries = self.entries.lock();
         entries.retain(|entry| entry.name.as_str() != peer);
         entries.push(KnownPeer {
             name: name(peer),
-            addresses: vec![address.to_string()],
+            addresses: vec![address.to_owned()],
             fingerprints: vec![fingerprint],
             node: None,
         });
@@ -411,6 +417,9 @@ pub(crate) struct Start<'a> {
     pub(crate) peers_max: usize,
     /// Bytes of answers that may wait for peers to read them.
     pub(crate) unread: u64,
+    pub(crate) threads: Threads,
+    /// Where it looks up names of hosts, if not with the system.
+    pub(crate) resolver: Option<Resolver>,
 }
 
 impl<'a> Start<'a> {
@@ -431,6 +440,8 @@ impl<'a> Start<'a> {
             version: tensorlane_proto::frame::PEER_VERSION,
             peers_max: 256,
             unread: 128 << 20,
+            threads: Threads::default(),
+            resolver: None,
         }
     }
 
@@ -457,6 +468,8 @@ impl<'a> Start<'a> {
             node,
             peers_max: self.peers_max,
             unread: Unread::new(self.unread),
+            resolver: self.resolver.unwrap_or_else(|| Resolver::new(self.threads.clone())),
+            threads: self.threads,
             ..PeersConfig::new("127.0.0.1:0".parse().unwrap())
         };
         let me = Me {

@@ -75,7 +75,7 @@ impl Scene {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !condition(&self.store.arena, orphans) {
             assert!(Instant::now() < deadline, "waited in vain until {what}");
-            self.store.look_after(orphans);
+            self.store.look_after(orphans, &Threads::default());
             std::thread::yield_now();
         }
     }

@@ -71,8 +71,13 @@ async fn scene(names: &[&str], timing: Timing) -> Scene {
 
 fn over(twin: Twin, timing: Timing) -> Scene {
     let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-    let directory =
-        KubernetesDirectory::with_timing(client(&twin), &settings(None), Arc::clone(&metrics), timing);
+    let directory = KubernetesDirectory::with_timing(
+        client(&twin),
+        &settings(None),
+        Arc::clone(&metrics),
+        &Threads::default(),
+        timing,
+    );
     let watch = directory.watch();
     Scene { twin, directory, metrics, watch }
 }

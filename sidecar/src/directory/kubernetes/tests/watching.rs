@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::admin::{Health, Probe};
 use crate::metrics::label::LeftOut;
 
 #[tokio::test]
@@ -185,7 +186,13 @@ async fn a_sidecar_that_restarts_while_the_api_server_is_away_knows_its_peers() 
     first.until_names(&["a", "b"]).await;
     let start = |scene: &Scene| {
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        KubernetesDirectory::with_timing(client(&scene.twin), &settings(Some(&path)), metrics, timing())
+        KubernetesDirectory::with_timing(
+            client(&scene.twin),
+            &settings(Some(&path)),
+            metrics,
+            &Threads::default(),
+            timing(),
+        )
     };
     let before = start(&first);
     until("the table is kept", || load(&path).is_some_and(|table| table.len() == 2)).await;
@@ -212,11 +219,36 @@ async fn a_kubeconfig_says_where_the_api_server_is_and_who_asks() {
     let (client, namespace) = connect(Some(&path)).await.unwrap();
     assert_eq!(namespace, "ml");
     let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-    let directory = KubernetesDirectory::with_timing(client, &settings(None), metrics, timing());
+    let directory =
+        KubernetesDirectory::with_timing(client, &settings(None), metrics, &Threads::default(), timing());
     let mut watch = directory.watch();
     let listed = tokio::time::timeout(PATIENCE, watch.wait_for(|table| table.len() == 1)).await;
     assert!(listed.unwrap().is_ok());
     assert!(twin.seen().tokens.iter().all(|token| token == "Bearer secret-word"));
     let told = connect(Some(&folder.path().join("missing"))).await.err().unwrap().to_string();
     assert!(told.contains("peers.kubeconfig") && told.contains("missing"), "{told}");
+}
+
+#[tokio::test]
+async fn a_task_of_the_directory_that_panics_is_the_end_of_being_alive() {
+    let twin = Twin::start().await;
+    let kept = tempfile::tempdir().unwrap();
+    let path = kept.path().join("peers.yaml");
+    for name in ["directory-watch", "directory-publish", "directory-keep"] {
+        let health = Health::new();
+        let threads = Threads::new(health.clone());
+        threads.fail_at(name);
+        let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
+        let settings = settings(Some(&path));
+        let directory =
+            KubernetesDirectory::with_timing(client(&twin), &settings, metrics, &threads, timing());
+        let failed = async {
+            while health.ask(Probe::Alive).is_ok() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, failed).await.expect(name);
+        assert_eq!(health.ask(Probe::Alive), Err(format!("{name}: its thread has panicked\n")));
+        drop(directory);
+    }
 }

@@ -217,7 +217,10 @@ impl Lanes {
         let (on_thread, dialed, way) = (Arc::clone(shared), Arc::clone(link), self.way());
         let spawned = shared.spawn(thread, move || {
             if let Some(lanes) = dialed.ways.lanes_of(way) {
-                bind::dial(&on_thread, &dialed, lanes, name);
+                let dial = || bind::dial(&on_thread, &dialed, lanes, name);
+                if on_thread.caught("lane", dial).is_none() {
+                    lanes.missed(name);
+                }
             }
         });
         if !spawned {

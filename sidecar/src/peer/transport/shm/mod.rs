@@ -226,7 +226,9 @@ impl Shm {
         shared.counters.node_opened.add(if self.dials { "us" } else { "them" });
         link.peer.changed.notify_all();
         tracing::info!(peer = %link.peer.name, "the peer is on this node: memory is shared");
-        let end = prepared.map_err(NodeEnd::from).and_then(|()| self.talk(shared, link, &socket));
+        let broke_off = || Err(NodeEnd::Wrong("our thread has panicked"));
+        let talk = || shared.caught("talk", || self.talk(shared, link, &socket)).unwrap_or_else(broke_off);
+        let end = prepared.map_err(NodeEnd::from).and_then(|()| talk());
         let end = end.err().unwrap_or(NodeEnd::Closed);
         self.parted(shared, link, &end);
     }

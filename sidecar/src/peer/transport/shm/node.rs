@@ -16,6 +16,7 @@ use tensorlane_proto::Incarnation;
 
 use super::bind::{self, Unproven};
 use super::directory::{Bound, SocketName, name_of};
+use crate::metrics::label::PanicScope;
 use crate::peer::link::Ended;
 use crate::peer::remote::{Peer, Todo};
 use crate::peer::shared::Shared;
@@ -144,7 +145,7 @@ impl Node {
     pub(in crate::peer) fn start(self: &Arc<Self>, shared: &Arc<Shared>) {
         if let Some(returned) = self.returned.lock().take() {
             let on_thread = Arc::clone(shared);
-            shared.spawn("tl-node-leases", move || give_back(&on_thread, &returned));
+            shared.spawn_for(PanicScope::Process, "tl-node-leases", move || give_back(&on_thread, &returned));
         }
         self.bind(shared);
     }
@@ -187,7 +188,8 @@ impl Node {
         *self.unbound.lock() = Unbound::default();
         let (node, on_thread, listening) = (Arc::clone(self), Arc::clone(shared), Arc::clone(&bound));
         *self.bound.lock() = Some(bound);
-        let spawned = shared.spawn("tl-node-listen", move || node.listen(&on_thread, &listening));
+        let listen = move || node.listen(&on_thread, &listening);
+        let spawned = shared.spawn_for(PanicScope::Process, "tl-node-listen", listen);
         if spawned {
             tracing::info!(directory = %self.directory().display(), "memory may be shared with peers of this node");
         } else {

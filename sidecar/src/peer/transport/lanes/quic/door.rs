@@ -15,8 +15,10 @@ use tokio::sync::watch;
 
 use super::spare::Spare;
 use super::{ALPN, NARROW_WINDOW, SPARE, dialed, quic_settings, transport, trunk};
+use crate::metrics::label::PanicScope;
 use crate::peer::api::Keys;
 use crate::peer::shared::Shared;
+use crate::threads::Threads;
 
 /// Most threads that move datagrams. One does for one connection, half of the cores for several.
 const THREADS_MAX: usize = 4;
@@ -50,7 +52,12 @@ pub(in crate::peer) struct Door {
 
 impl Door {
     /// Opens it. `idle`: how long a lane may have nothing to do.
-    pub(in crate::peer) fn open(socket: UdpSocket, keys: &Keys, idle: Duration) -> io::Result<Arc<Self>> {
+    pub(in crate::peer) fn open(
+        socket: UdpSocket,
+        keys: &Keys,
+        idle: Duration,
+        threads: &Threads,
+    ) -> io::Result<Arc<Self>> {
         let (config, _) = quic_settings(&socket, idle)?;
         let accepted = Arc::new(transport(idle, NARROW_WINDOW));
         let transports = Transports { accepted, dialed: dialed(idle) };
@@ -72,7 +79,7 @@ impl Door {
         let (stopping, ended) = (watch::Sender::new(false), watch::Sender::new(false));
         let thread = {
             let (endpoint, mut ended) = (endpoint.clone(), ended.subscribe());
-            std::thread::Builder::new().name("tl-quic".into()).spawn(move || {
+            threads.start("tl-quic", PanicScope::Process, move || {
                 runtime.block_on(async {
                     // An error means that the door itself is gone.
                     let _ = ended.wait_for(|ended| *ended).await;
@@ -96,7 +103,9 @@ impl Door {
         let (door, shared) = (Arc::downgrade(self), Arc::downgrade(shared));
         let endpoint = self.endpoint.clone();
         let mut stopping = self.stopping.subscribe();
-        self.handle.spawn(async move {
+        let threads = shared.upgrade().map(|shared| shared.config.threads.clone()).unwrap_or_default();
+        let watching = threads.clone();
+        let accepting = async move {
             loop {
                 let incoming = tokio::select! {
                     biased;
@@ -105,10 +114,19 @@ impl Door {
                 };
                 match incoming {
                     Some(incoming) => admit(&door, &shared, incoming),
+                    None if door.upgrade().is_some_and(|door| !door.is_ending()) => {
+                        let why = "the endpoint is gone";
+                        return watching.panicked("tl-quic-io", PanicScope::Process, why);
+                    }
                     None => return,
                 }
             }
-        });
+        };
+        self.handle.spawn(threads.task("tl-quic-listen", PanicScope::Process, accepting));
+    }
+
+    fn is_ending(&self) -> bool {
+        *self.stopping.borrow() || *self.ended.borrow()
     }
 
     /// From now on connections are made with other keys.
@@ -166,7 +184,7 @@ impl Door {
         self.stop();
         self.ended.send_replace(true);
         if let Some(thread) = self.thread.lock().take() {
-            // A panic there was reported by its hook.
+            // A panic there has been counted.
             let _ = thread.join();
         }
     }

@@ -1,0 +1,234 @@
+//! Names of hosts: looked up by the system on threads of their own, which nobody joins.
+//!
+//! The system's resolver has no deadline that it could be given, and cannot be interrupted. So whoever wants an address
+//! waits for the answer and not for the thread: until a deadline, or until the end. A name that is being looked up is not
+//! looked up a second time meanwhile, and so one that is never answered takes one thread.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::metrics::label::PanicScope;
+use crate::threads::Threads;
+
+/// Names that are looked up at a time. Each costs a thread; one more waits for a place, until its own deadline.
+const LOOKUPS_MAX: usize = 32;
+
+/// Where addresses come from. Clones are the same one.
+#[derive(Clone)]
+pub struct Resolver(Arc<Inner>);
+
+struct Inner {
+    /// Gives the addresses of a `host:port`, however long that takes.
+    lookup: Box<dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync>,
+    threads: Threads,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    running: HashMap<String, Arc<Answer>>,
+    stopped: bool,
+}
+
+type Answer = OnceLock<Result<Vec<SocketAddr>, (io::ErrorKind, String)>>;
+
+/// A lookup on its thread. Dropped it is over, by a panic too.
+struct Running {
+    resolver: Resolver,
+    address: String,
+    answer: Arc<Answer>,
+}
+
+// === impl Resolver ===
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    /// The system's.
+    pub fn new(threads: Threads) -> Self {
+        Self::with(threads, |address| Ok(address.to_socket_addrs()?.collect()))
+    }
+
+    /// One that looks up in that way.
+    pub fn with(
+        threads: Threads,
+        lookup: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self(Arc::new(Inner { lookup: Box::new(lookup), threads, state, changed }))
+    }
+
+    /// The addresses of a `host:port`.
+    ///
+    /// # Errors
+    /// The system's; `TimedOut` at the deadline; `ConnectionAborted` once it was stopped.
+    pub fn resolve(&self, address: &str, until: Instant) -> io::Result<Vec<SocketAddr>> {
+        if let Ok(address) = address.parse() {
+            return Ok(vec![address]);
+        }
+        let mut answer = None;
+        let mut state = self.0.state.lock();
+        loop {
+            if state.stopped {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            if let Some(told) = answer.as_deref().and_then(OnceLock::get) {
+                return told.clone().map_err(|(kind, why)| io::Error::new(kind, why));
+            }
+            if answer.is_none() {
+                answer = self.ask(&mut state, address)?;
+                if answer.is_some() {
+                    // The lock was free meanwhile: it may have been stopped, or answered.
+                    continue;
+                }
+            }
+            if self.0.changed.wait_until(&mut state, until).timed_out() {
+                let why = format!("the name of {address} was not resolved in time");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+        }
+    }
+
+    /// Whoever waits is told at once that nothing comes any more.
+    pub fn stop(&self) {
+        self.0.state.lock().stopped = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Where the answer will be; none while there is no place for one more lookup.
+    fn ask(&self, state: &mut MutexGuard<'_, State>, address: &str) -> io::Result<Option<Arc<Answer>>> {
+        if let Some(running) = state.running.get(address) {
+            return Ok(Some(Arc::clone(running)));
+        }
+        if state.running.len() >= LOOKUPS_MAX {
+            return Ok(None);
+        }
+        let answer = Arc::new(Answer::new());
+        let running =
+            Running { resolver: self.clone(), address: address.to_owned(), answer: Arc::clone(&answer) };
+        state.running.insert(address.to_owned(), Arc::clone(&answer));
+        // Without a thread it is dropped here, which takes the lock. The handle is dropped too: nobody waits for the thread.
+        MutexGuard::unlocked(state, || {
+            self.0.threads.start("tl-resolve", PanicScope::Call, move || running.look()).map(drop)
+        })?;
+        Ok(Some(answer))
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    fn look(self) {
+        let found = (self.resolver.0.lookup)(&self.address);
+        // Set once, here; or where this is dropped before.
+        let _ = self.answer.set(found.map_err(|error| (error.kind(), error.to_string())));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.answer.get_or_init(|| Err((io::ErrorKind::Other, "the lookup broke off".to_owned())));
+        self.resolver.0.state.lock().running.remove(&self.address);
+        self.resolver.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(20)
+    }
+
+    /// One that answers each name when told to; the names that it was asked for.
+    fn told() -> (Resolver, mpsc::Receiver<(String, mpsc::Sender<()>)>) {
+        let (tell, asked) = mpsc::channel();
+        let resolver = Resolver::with(Threads::default(), move |address| {
+            let (answer, answered) = mpsc::channel();
+            tell.send((address.to_owned(), answer)).unwrap();
+            // The answer, or the end of the test.
+            let _ = answered.recv();
+            Ok(vec!["10.0.0.1:1".parse().unwrap()])
+        });
+        (resolver, asked)
+    }
+
+    #[test]
+    fn an_address_is_looked_up_by_nobody() {
+        let resolver = Resolver::with(Threads::default(), |_| panic!("part of the test"));
+        let found = resolver.resolve("[::1]:9421", Instant::now()).unwrap();
+        assert_eq!(found, ["[::1]:9421".parse().unwrap()]);
+        assert!(
+            Resolver::new(Threads::default()).resolve("localhost:9421", Instant::now() + PATIENCE).is_ok()
+        );
+    }
+
+    #[test]
+    fn a_lookup_that_panics_is_an_error_and_the_next_one_begins_anew() {
+        let calls = AtomicUsize::new(0);
+        let resolver =
+            Resolver::with(Threads::default(), move |_| match calls.fetch_add(1, Ordering::SeqCst) {
+                0 => panic!("part of the test"),
+                _ => Ok(Vec::new()),
+            });
+        let error = resolver.resolve("a:1", Instant::now() + PATIENCE).unwrap_err();
+        assert!(error.to_string().contains("broke off"), "{error}");
+        assert!(resolver.resolve("a:1", Instant::now() + PATIENCE).is_ok());
+    }
+
+    #[test]
+    fn a_name_that_is_looked_up_already_is_not_looked_up_a_second_time() {
+        let (resolver, asked) = told();
+        assert_eq!(resolver.resolve("a:1", soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(resolver.resolve("a:1", soon()).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        let (name, answer) = asked.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(name, "a:1");
+        assert!(asked.try_recv().is_err(), "it is looked up once");
+        drop((answer, asked));
+    }
+
+    #[test]
+    fn only_so_many_names_are_looked_up_at_a_time_and_the_next_one_gets_a_place_that_is_free() {
+        let (resolver, asked) = told();
+        let names: Vec<_> = (0..=LOOKUPS_MAX).map(|at| format!("name-{at}:1")).collect();
+        names.iter().for_each(|name| drop(resolver.resolve(name, soon()).unwrap_err()));
+        let running: Vec<_> = (0..LOOKUPS_MAX).map(|_| asked.recv_timeout(PATIENCE).unwrap()).collect();
+        assert!(asked.try_recv().is_err(), "one has no place");
+        drop(running);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| resolver.resolve(&names[LOOKUPS_MAX], Instant::now() + HOUR));
+            drop(asked.recv_timeout(PATIENCE).expect("it has a place"));
+            assert!(waits.join().unwrap().is_ok());
+        });
+    }
+
+    #[test]
+    fn whoever_waits_is_told_when_it_is_stopped() {
+        let (resolver, asked) = told();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| resolver.resolve("a:1", Instant::now() + HOUR));
+            let _running = asked.recv_timeout(PATIENCE).unwrap();
+            resolver.stop();
+            assert_eq!(waits.join().unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+        });
+        assert_eq!(resolver.resolve("a:1", soon()).unwrap_err().kind(), io::ErrorKind::ConnectionAborted);
+    }
+}
