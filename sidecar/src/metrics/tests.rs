@@ -12,7 +12,7 @@ use super::*;
 
 const MODULES: [&str; 11] =
     ["arena", "call", "directory", "get", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
-const UNITS: [&str; 25] = [
+const UNITS: [&str; 26] = [
     "calls",
     "migrations",
     "pulls",

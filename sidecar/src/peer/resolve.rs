@@ -76,7 +76,7 @@ impl Resolver {
         if let Ok(address) = address.parse() {
             return Ok(vec![address]);
         }
-        let mut answer = None;
+        let mut answer: Option<Arc<Answer>> = None;
         let mut state = self.0.state.lock();
         loop {
             if state.stopped {
