@@ -1,7 +1,7 @@
 //! Acquire, Release, Redeem, Get: tensors are leased, here or after bringing them here.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tensorlane_memory::Purpose;
 use tensorlane_proto::descriptor::Descriptor;
@@ -14,8 +14,8 @@ use tensorlane_proto::selection::{Resolved, Selection};
 use tensorlane_proto::wire;
 
 use super::fetch::Fetch;
+use super::follow::Named;
 use super::gather::Gather;
-use super::lookup::Found;
 use super::retry::redeeming;
 use super::target::Meant;
 use super::transfer::is_of;
@@ -100,60 +100,23 @@ impl Exchange {
                 Ok((Meant::There(reference), selection)) => {
                     fetches.push((index, Fetch::new(reference, selection, Arc::clone(terms))));
                 }
-                Ok((Meant::Named(peer, name), selection)) => match (&peer, self.store.find(name.as_str())) {
-                    (None, Some(id)) => self.take_here(terms, id, None, &selection, &gather, index),
-                    (Some(p), Some(id)) if *p == self.me().peer => {
-                        self.take_here(terms, id, None, &selection, &gather, index);
+                Ok((Meant::Named(peer, name), selection)) => {
+                    let is_here = peer.as_ref().is_none_or(|p| *p == self.me().peer);
+                    let by = (terms.by, terms.caller.holder);
+                    let leased = is_here.then(|| self.store.lease_named(by.0, by.1, &name)).flatten();
+                    match leased {
+                        Some(taken) => self.hand_over(terms, taken, &selection, &gather, index),
+                        None => named.push(Named { index, peer, name, selection, gone: None }),
                     }
-                    _ => named.push((index, peer, name, selection)),
-                },
+                }
             }
         }
         self.fetch_all(fetches, &gather);
         if !named.is_empty() {
-            self.take_named(terms, named, wait_ms, &gather);
+            let until = Instant::now() + Duration::from_millis(wait_ms).min(self.settings.deadline_max);
+            self.take_named(terms, named, until, &gather);
         }
         gather.arm();
-    }
-
-    /// Looks names up on a worker, and goes on with what each stands for.
-    fn take_named(
-        self: &Arc<Self>,
-        terms: &Arc<Terms>,
-        named: Vec<(
-            usize,
-            Option<tensorlane_proto::identity::PeerName>,
-            tensorlane_proto::ledger::TensorName,
-            Selection,
-        )>,
-        wait_ms: u64,
-        gather: &Arc<Gather<Taken>>,
-    ) {
-        let (terms, own) = (Arc::clone(terms), Arc::clone(gather));
-        let indices: Vec<usize> = named.iter().map(|n| n.0).collect();
-        let refused = Arc::clone(gather);
-        let failed = move |outcome: Result<(), Failure>| {
-            if let Err(failure) = outcome {
-                indices.iter().for_each(|index| refused.put(*index, Err(failure.clone())));
-            }
-        };
-        self.on_waiter(Box::new(failed), move |exchange| {
-            let wanted = named.iter().map(|(_, peer, name, _)| (peer.clone(), name.clone())).collect();
-            let wait = std::time::Duration::from_millis(wait_ms);
-            let found = exchange.find(wanted, wait, terms.deadline, &terms.caller.cancel);
-            let mut fetches = Vec::new();
-            for ((index, _, _, selection), found) in named.into_iter().zip(found) {
-                match found {
-                    Ok(Found::Here(id)) => exchange.take_here(&terms, id, None, &selection, &own, index),
-                    Ok(Found::There(there)) => {
-                        fetches.push((index, Fetch::new(there.reference, selection, Arc::clone(&terms))));
-                    }
-                    Err(failure) => own.put(index, Err(failure)),
-                }
-            }
-            exchange.fetch_all(fetches, &own);
-            Ok(())
-        });
     }
 
     fn take_here(
@@ -165,16 +128,32 @@ impl Exchange {
         gather: &Arc<Gather<Taken>>,
         index: usize,
     ) {
-        let taken = match self.store.lease(terms.by, terms.caller.holder, id) {
-            Ok(taken) => taken,
-            Err(failure) => return gather.put(index, Err(failure)),
-        };
-        if let Some(Err(failure)) = said.map(|reference| is_of(reference, &taken.tensor)) {
+        let taken = self.store.lease(terms.by, terms.caller.holder, id).and_then(|taken| {
+            let Some(Err(failure)) = said.map(|reference| is_of(reference, &taken.tensor)) else {
+                return Ok(taken);
+            };
             self.untake(terms.by, &taken);
-            return gather.put(index, Err(failure));
+            Err(failure)
+        });
+        self.hand_over(terms, taken, selection, gather, index);
+    }
+
+    /// The selected part of what was leased here goes to its place.
+    pub(super) fn hand_over(
+        self: &Arc<Self>,
+        terms: &Arc<Terms>,
+        taken: Result<Taken, Failure>,
+        selection: &Selection,
+        gather: &Arc<Gather<Taken>>,
+        index: usize,
+    ) {
+        match taken {
+            Ok(taken) => {
+                let gather = Arc::clone(gather);
+                self.select(terms, taken, selection, move |outcome| gather.put(index, outcome));
+            }
+            Err(failure) => gather.put(index, Err(failure)),
         }
-        let gather = Arc::clone(gather);
-        self.select(terms, taken, selection, move |outcome| gather.put(index, outcome));
     }
 
     /// The selected part of a leased tensor: a view where that can be, else packed into a block of its own. The lease is

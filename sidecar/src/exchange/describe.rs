@@ -11,9 +11,10 @@ use tensorlane_proto::ledger::TensorName;
 use tensorlane_proto::reference::Reference;
 
 use super::gather::Gather;
-use super::lookup::{Found, there};
+use super::lookup::there;
 use super::target::{Meant, target_of};
 use super::{Caller, Exchange};
+use crate::store::Own;
 
 /// Names a page has where nobody says how many.
 const PAGE: u32 = 1_000;
@@ -46,7 +47,9 @@ impl Exchange {
         for (index, target) in request.targets.into_iter().enumerate() {
             match self.meant(target) {
                 Err(failure) => gather.put(index, Err(failure)),
-                Ok(Meant::Here(id, _)) => gather.put(index, self.store.description(caller.holder, id)),
+                Ok(Meant::Here(id, _)) => {
+                    gather.put(index, self.store.description(caller.holder, Own::Id(id)));
+                }
                 Ok(Meant::There(reference)) => {
                     remote.entry(reference.peer().clone()).or_default().push((index, reference));
                 }
@@ -104,13 +107,11 @@ impl Exchange {
             }
         };
         self.on_waiter(Box::new(failed), move |exchange| {
-            let found = exchange.find(wanted, std::time::Duration::ZERO, deadline, &caller.cancel);
+            let none = std::time::Duration::ZERO;
+            let found =
+                exchange.find(wanted, none, deadline, &caller.cancel, |names| exchange.stood_for(names));
             for (index, found) in indices.into_iter().zip(found) {
-                let description = found.and_then(|found| match found {
-                    Found::Here(id) => exchange.store.description(caller.holder, id),
-                    Found::There(there) => Ok(exchange.seen_from_here(*there)),
-                });
-                own.put(index, description);
+                own.put(index, found.map(|found| exchange.described(found)));
             }
             Ok(())
         });
@@ -131,10 +132,8 @@ impl Exchange {
         let names = self.store.list(&request.prefix, after.as_ref(), size as usize + 1);
         let total = names.len();
         let (mut entries, mut bytes) = (Vec::with_capacity(total), 0);
-        for (name, id) in names.into_iter().take(size as usize) {
-            // A tensor that went since the names were read is simply not listed.
-            let entry =
-                v1::Listed { name: name.to_string(), description: self.store.description(None, id).ok() };
+        for (name, known) in names.into_iter().take(size as usize) {
+            let entry = v1::Listed { name: name.to_string(), description: Some(known.into()) };
             bytes += entry.encoded_len();
             entries.push(entry);
             if bytes > PAGE_BYTES_MAX {
@@ -143,7 +142,6 @@ impl Exchange {
         }
         let more = entries.len() < total;
         let next_page_token = entries.last().filter(|_| more).map(|e| e.name.clone()).unwrap_or_default();
-        entries.retain(|e| e.description.is_some());
         Ok(v1::ListResponse { entries, next_page_token })
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
-use tensorlane_proto::ledger::{TensorId, TensorName};
+use tensorlane_proto::ledger::TensorName;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::wire;
 
@@ -19,6 +19,7 @@ use crate::cancel::Cancel;
 use crate::clock;
 use crate::gate;
 use crate::peer::CallHandle;
+use crate::store::Own;
 
 /// How long the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -28,9 +29,9 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 
 /// What a name stands for.
 #[derive(Debug, Clone)]
-pub(super) enum Found {
-    /// A tensor of this peer.
-    Here(TensorId),
+pub(super) enum Found<T> {
+    /// A tensor of this peer, with what was made of it in the moment in which the name was seen.
+    Here(T),
     /// Another peer's.
     There(Box<There>),
 }
@@ -51,9 +52,9 @@ enum News {
 }
 
 /// One lookup of several names.
-struct Search {
+struct Search<T> {
     wanted: Vec<(Option<PeerName>, TensorName)>,
-    found: Vec<Option<Result<Found, Failure>>>,
+    found: Vec<Option<Result<Found<T>, Failure>>>,
     remote: HashMap<usize, Vec<There>>,
     /// Who has not answered yet, and the question.
     asked: HashMap<PeerName, CallHandle>,
@@ -85,7 +86,8 @@ impl Exchange {
                     0 => within,
                     ms => within.min(Duration::from_millis(ms)),
                 };
-            let mut found = exchange.find(wanted, wait, deadline, &caller.cancel).into_iter();
+            let look = |names: &[&TensorName]| exchange.stood_for(names);
+            let mut found = exchange.find(wanted, wait, deadline, &caller.cancel, look).into_iter();
             if exchange.gate.is_closed() {
                 return Err(gate::draining());
             }
@@ -97,25 +99,28 @@ impl Exchange {
                 }
             };
             let found: Vec<_> = names.into_iter().map(result).collect();
-            let results = found.into_iter().map(|f| describe_result(exchange.describe_found(f))).collect();
+            let described = |found: Result<_, _>| found.map(|found| exchange.described(found));
+            let results = found.into_iter().map(|found| describe_result(described(found))).collect();
             Ok(v1::LookupResponse { results })
         });
     }
 
-    /// Blocks until every name is found, or `wait` is over, or the caller cancels.
-    pub(super) fn find(
+    /// Blocks until every name is found, or `wait` is over, or the caller cancels. `look` does with names of this peer what they
+    /// are wanted for, in one step each: what is done in a later one may find that a name was replaced.
+    pub(super) fn find<T>(
         self: &Arc<Self>,
         wanted: Vec<(Option<PeerName>, TensorName)>,
         wait: Duration,
         deadline: Instant,
         cancel: &Cancel,
-    ) -> Vec<Result<Found, Failure>> {
+        look: impl Fn(&[&TensorName]) -> Vec<Option<Result<T, Failure>>>,
+    ) -> Vec<Result<Found<T>, Failure>> {
         let started = Instant::now();
         let (news, hear) = channel();
         let mut search = Search::new(wanted);
-        self.look_here(&mut search);
+        search.look_here(&self.me().peer, &look);
         self.ask_peers(&mut search, Duration::ZERO, &news);
-        self.hear(&mut search, &hear, deadline.min(started + ANSWER), cancel, false);
+        self.hear(&mut search, &hear, deadline.min(started + ANSWER), cancel, None);
         search.silent.extend(search.asked.keys().cloned());
         search.settle_remote();
         if !search.is_complete() && !wait.is_zero() && !cancel.is_cancelled() {
@@ -137,7 +142,7 @@ impl Exchange {
                     break;
                 }
                 self.ask_peers(&mut search, until - now, &news);
-                self.hear(&mut search, &hear, until.min(now + ASK_AGAIN), cancel, true);
+                self.hear(&mut search, &hear, until.min(now + ASK_AGAIN), cancel, Some(&look));
             }
         }
         search.withdraw();
@@ -146,21 +151,8 @@ impl Exchange {
         search.finish(unasked, limit, cancel)
     }
 
-    /// Names that this peer has.
-    fn look_here(&self, search: &mut Search) {
-        let me = &self.me().peer;
-        for (index, (peer, name)) in search.wanted.iter().enumerate() {
-            if search.found[index].is_none()
-                && peer.as_ref().is_none_or(|p| p == me)
-                && let Some(id) = self.store.find(name.as_str())
-            {
-                search.found[index] = Some(Ok(Found::Here(id)));
-            }
-        }
-    }
-
     /// Asks every peer that may have a missing name and has no question to answer already.
-    fn ask_peers(&self, search: &mut Search, wait: Duration, news: &Sender<News>) {
+    fn ask_peers<T>(&self, search: &mut Search<T>, wait: Duration, news: &Sender<News>) {
         let Some(peers) = self.peers.get() else { return };
         let deadline = Instant::now() + wait + ANSWER;
         let mut asked: HashMap<PeerName, Vec<usize>> = HashMap::new();
@@ -199,27 +191,27 @@ impl Exchange {
         }
     }
 
-    /// Takes news until there is nothing more to hear, or everything is found. While names are waited for, until a peer
+    /// Takes news until there is nothing more to hear, or everything is found. While names are waited for, by `look`, until a peer
     /// had some of those that it was asked for: it answers once, and has to be asked again for the others.
-    fn hear(
+    fn hear<T>(
         &self,
-        search: &mut Search,
+        search: &mut Search<T>,
         hear: &Receiver<News>,
         until: Instant,
         cancel: &Cancel,
-        waiting: bool,
+        waiting: Option<&dyn Fn(&[&TensorName]) -> Vec<Option<Result<T, Failure>>>>,
     ) {
         while !search.is_complete()
             && !cancel.is_cancelled()
             && !self.gate.is_closed()
-            && (waiting || !search.asked.is_empty())
+            && (waiting.is_some() || !search.asked.is_empty())
         {
             match hear.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(News::Look) => self.look_here(search),
+                Ok(News::Look) => waiting.iter().for_each(|look| search.look_here(&self.me().peer, look)),
                 Ok(News::Answer { peer, names, outcome }) => {
                     search.asked.remove(&peer);
                     search.answered(&peer, &names, outcome);
-                    if waiting && search.settle_remote() {
+                    if waiting.is_some() && search.settle_remote() {
                         return;
                     }
                 }
@@ -228,10 +220,16 @@ impl Exchange {
         }
     }
 
-    fn describe_found(&self, found: Result<Found, Failure>) -> Result<v1::Description, Failure> {
-        match found? {
-            Found::Here(id) => self.store.description(None, id),
-            Found::There(there) => Ok(self.seen_from_here(*there)),
+    /// What names of this peer stand for, at one moment; none for those that it does not have.
+    pub(super) fn stood_for(&self, names: &[&TensorName]) -> Vec<Option<Result<v1::Description, Failure>>> {
+        let all = self.store.descriptions(None, names.iter().copied().map(Own::Named));
+        all.into_iter().map(|one| one.ok().map(Ok)).collect()
+    }
+
+    pub(super) fn described(&self, found: Found<v1::Description>) -> v1::Description {
+        match found {
+            Found::Here(description) => description,
+            Found::There(there) => self.seen_from_here(*there),
         }
     }
 
@@ -244,7 +242,7 @@ impl Exchange {
 
 // === impl Search ===
 
-impl Search {
+impl<T> Search<T> {
     fn new(wanted: Vec<(Option<PeerName>, TensorName)>) -> Self {
         let found = wanted.iter().map(|_| None).collect();
         Self { wanted, found, remote: HashMap::new(), asked: HashMap::new(), silent: BTreeSet::new() }
@@ -252,6 +250,19 @@ impl Search {
 
     fn is_complete(&self) -> bool {
         self.found.iter().all(Option::is_some)
+    }
+
+    /// Names that this peer has.
+    fn look_here(&mut self, me: &PeerName, look: impl Fn(&[&TensorName]) -> Vec<Option<Result<T, Failure>>>) {
+        let missing = self
+            .wanted
+            .iter()
+            .zip(&mut self.found)
+            .filter(|((peer, _), found)| found.is_none() && peer.as_ref().is_none_or(|p| p == me));
+        let (names, places): (Vec<_>, Vec<_>) = missing.map(|((_, name), found)| (name, found)).unzip();
+        for (place, seen) in places.into_iter().zip(look(&names)) {
+            *place = seen.map(|seen| seen.map(Found::Here));
+        }
     }
 
     fn missing_here<'a>(&'a self, me: &'a PeerName) -> impl Iterator<Item = TensorName> + 'a {
@@ -318,7 +329,7 @@ impl Search {
     }
 
     /// `unasked`: peers that are listed and not connected; `limit`: how long the others had.
-    fn finish(self, unasked: usize, limit: Duration, cancel: &Cancel) -> Vec<Result<Found, Failure>> {
+    fn finish(self, unasked: usize, limit: Duration, cancel: &Cancel) -> Vec<Result<Found<T>, Failure>> {
         let Self { wanted, found, silent, .. } = self;
         let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
             _ if cancel.is_cancelled() => Failure::new(Reason::Cancelled, "the caller gave up the lookup"),

@@ -12,6 +12,7 @@ mod describe;
 mod evidence;
 mod fanout;
 mod fetch;
+mod follow;
 mod gather;
 mod keep;
 mod lend;

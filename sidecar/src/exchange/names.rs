@@ -7,6 +7,24 @@ use tensorlane_proto::ledger::{TensorId, TensorName};
 use super::keep::ticket_text;
 use super::target::Meant;
 use super::{Caller, Exchange, done_result};
+use crate::store::Own;
+
+/// A tensor of this peer that a request means.
+enum Owned {
+    Id(TensorId),
+    Named(TensorName),
+}
+
+// === impl Owned ===
+
+impl Owned {
+    fn own(&self) -> Own<'_> {
+        match self {
+            Self::Id(id) => Own::Id(*id),
+            Self::Named(name) => Own::Named(name),
+        }
+    }
+}
 
 // === impl Exchange ===
 
@@ -18,9 +36,9 @@ impl Exchange {
     }
 
     fn name_one(&self, caller: &Caller, item: &v1::NameItem) -> Result<(), Failure> {
-        let id = self.owned(item.target.as_ref())?;
+        let target = self.owned(item.target.as_ref())?;
         let name = tensor_name(&item.name)?;
-        self.store.name(caller.holder, id, &name, self.replaced(&item.replaces)?)
+        self.store.name(caller.holder, target.own(), &name, self.replaced(&item.replaces)?)
     }
 
     /// Takes names away.
@@ -41,20 +59,19 @@ impl Exchange {
     }
 
     fn ticket_one(&self, caller: &Caller, item: &v1::TicketItem) -> Result<String, Failure> {
-        let id = self.owned(item.target.as_ref())?;
-        let tensor = self.store.sealed(caller.holder, id)?;
+        let target = self.owned(item.target.as_ref())?;
         let spec = self.ticket_spec(item.ttl_ms, item.uses);
-        self.store.issue_ticket(id, spec)?;
+        let tensor = self.store.issue_ticket(caller.holder, target.own(), spec)?;
         Ok(ticket_text(&tensor.reference, spec.id))
     }
 
     /// A target that must be a tensor of this peer.
-    fn owned(&self, target: Option<&v1::Target>) -> Result<TensorId, Failure> {
+    fn owned(&self, target: Option<&v1::Target>) -> Result<Owned, Failure> {
         match self.meant(target.cloned().unwrap_or_default())? {
-            Meant::Here(id, _) => Ok(id),
-            Meant::There(reference) => self.own(&reference),
+            Meant::Here(id, _) => Ok(Owned::Id(id)),
+            Meant::There(reference) => self.own(&reference).map(Owned::Id),
             Meant::Named(peer, name) if peer.as_ref().is_none_or(|p| *p == self.me().peer) => {
-                self.store.find(name.as_str()).ok_or_else(|| self.store.no_such_name(&name))
+                Ok(Owned::Named(name))
             }
             Meant::Named(_, name) => Err(Failure::new(
                 Reason::NotOwned,
@@ -67,3 +84,6 @@ impl Exchange {
 fn tensor_name(text: &str) -> Result<TensorName, Failure> {
     TensorName::new(text).map_err(|e| Failure::new(Reason::InvalidArgument, e.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

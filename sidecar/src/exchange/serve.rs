@@ -22,7 +22,7 @@ use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
     Source, TellFound,
 };
-use crate::store::Tensor;
+use crate::store::{Own, Tensor};
 
 /// Small tensors that are looked up under one lock.
 const SMALL_BATCH: usize = 64;
@@ -207,15 +207,12 @@ impl Exchange {
     fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
             Err(failure) => Err(failure.clone()),
-            Ok(Meant::Here(id, _)) => self.store.description(None, *id),
+            Ok(Meant::Here(id, _)) => self.store.description(None, Own::Id(*id)),
             Ok(Meant::There(reference)) => Err(Failure::new(
                 Reason::NotOwned,
                 format!("{reference} is not this peer's; ask {}", reference.peer()),
             )),
-            Ok(Meant::Named(_, name)) => match self.store.find(name.as_str()) {
-                Some(id) => self.store.description(None, id),
-                None => Err(self.store.no_such_name(name)),
-            },
+            Ok(Meant::Named(_, name)) => self.store.description(None, Own::Named(name)),
         }
     }
 
@@ -250,14 +247,11 @@ impl Exchange {
                 return;
             }
             let describe = |target: Result<Meant, Failure>| match target? {
-                Meant::Here(id, _) => store.description(None, id),
+                Meant::Here(id, _) => store.description(None, Own::Id(id)),
                 Meant::There(reference) => {
                     Err(Failure::new(Reason::NotOwned, format!("{reference} is not this peer's")))
                 }
-                Meant::Named(_, name) => match store.find(name.as_str()) {
-                    Some(id) => store.description(None, id),
-                    None => Err(store.no_such_name(&name)),
-                },
+                Meant::Named(_, name) => store.description(None, Own::Named(&name)),
             };
             reply(v1::Inquired {
                 results: results.into_iter().map(|t| describe_result(describe(t))).collect(),

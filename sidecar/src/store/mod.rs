@@ -11,6 +11,7 @@
 //! may still look at it (a reply on its way, a transfer, a process that was mapping it) is done.
 
 mod keeper;
+mod known;
 mod line;
 mod names;
 mod orphans;
@@ -37,6 +38,7 @@ use tensorlane_proto::ledger::{
 };
 
 pub use self::keeper::Keeper;
+pub use self::known::{Known, Own};
 use self::line::Line;
 use self::names::Awaited;
 pub use self::repeat::Stored;

@@ -1,12 +1,14 @@
 //! Names and tickets, and waiting for names that do not exist yet.
 
+use std::sync::Arc;
+
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{
     Answer, Event, Holder, NameSpec, Retry, TensorId, TensorName, TicketId, TicketSpec,
 };
 
 use super::refusals::refused;
-use super::{State, Store, Taken};
+use super::{Freed, Own, State, Store, Taken, Tensor};
 
 /// Called once, on the thread that gave the name, outside of the store's lock.
 pub(super) type Wake = Box<dyn FnOnce() + Send>;
@@ -27,20 +29,16 @@ pub struct NameWait<'a> {
 // === impl Store ===
 
 impl Store {
-    /// The tensor that a name of this peer stands for.
-    pub fn find(&self, name: &str) -> Option<TensorId> {
-        self.state.lock().ledger.find(name)
-    }
-
-    /// Gives a name, for `asker`.
+    /// Gives a name to a tensor, for `asker`.
     pub fn name(
         &self,
         asker: Option<Holder>,
-        id: TensorId,
+        own: Own<'_>,
         name: &TensorName,
         replaces: Option<TensorId>,
     ) -> Result<(), Failure> {
-        self.apply_for(asker, Event::Name { id, name: NameSpec { name: name.clone(), replaces } })?;
+        let spec = NameSpec { name: name.clone(), replaces };
+        self.apply_to(asker, own, |id| Event::Name { id, name: spec })?;
         let woken = self.state.lock().name_appeared(name);
         woken.into_iter().for_each(|wake| wake());
         Ok(())
@@ -51,9 +49,34 @@ impl Store {
         self.apply(Event::Unname { name }).map(|_| ())
     }
 
-    /// Makes a ticket.
-    pub fn issue_ticket(&self, id: TensorId, spec: TicketSpec) -> Result<(), Failure> {
-        self.apply(Event::IssueTicket { id, spec }).map(|_| ())
+    /// Makes a ticket for a sealed tensor, for `asker`; gives the tensor.
+    pub fn issue_ticket(
+        &self,
+        asker: Option<Holder>,
+        own: Own<'_>,
+        spec: TicketSpec,
+    ) -> Result<Arc<Tensor>, Failure> {
+        self.apply_to(asker, own, |id| Event::IssueTicket { id, spec })
+    }
+
+    /// Applies an event to a sealed tensor, in the moment in which it is found; gives the tensor.
+    fn apply_to(
+        &self,
+        asker: Option<Holder>,
+        own: Own<'_>,
+        event: impl FnOnce(TensorId) -> Event,
+    ) -> Result<Arc<Tensor>, Failure> {
+        let mut freed = Freed::default();
+        let mut state = self.state.lock();
+        let outcome = state.id_of(own).and_then(|id| {
+            let tensor = state.sealed(asker, id)?;
+            let applied = state.apply_into(self.clock.now(), event(id), &mut freed);
+            applied.map(|_| tensor).map_err(|refusal| state.refused_to(asker, &refusal))
+        });
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        outcome
     }
 
     /// Turns a ticket into a lease.
@@ -90,11 +113,6 @@ impl Store {
     /// How many waits for names there are.
     pub fn awaiting(&self) -> usize {
         self.state.lock().awaited.values().map(Vec::len).sum()
-    }
-
-    /// Parses nothing and changes nothing: why a lookup found nothing.
-    pub fn no_such_name(&self, name: &TensorName) -> Failure {
-        refused(&tensorlane_proto::ledger::Refusal::NameUnknown { name: name.clone() })
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tensorlane_memory::Block;
 use tensorlane_proto::failure::Failure;
-use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::{Event, Holder, Origin, Refusal, SessionId, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
@@ -12,9 +11,6 @@ use tensorlane_proto::reference::Reference;
 use super::refusals::refused;
 use super::write::origin;
 use super::{Freed, State, Store, Taken, Tensor};
-
-/// Names that a description has at most. A tensor may have thousands, and a list of them would repeat all with each.
-const DESCRIBED_NAMES_MAX: usize = 16;
 
 // === impl Store ===
 
@@ -49,6 +45,26 @@ impl Store {
         self.lease_many(by, asker, std::iter::once(id))
             .pop()
             .unwrap_or_else(|| Err(refused(&Refusal::NotFound { id })))
+    }
+
+    /// Leases the tensor that a name of this peer stands for, for `asker`; none where there is no such name.
+    pub fn lease_named(
+        &self,
+        by: Holder,
+        asker: Option<Holder>,
+        name: &TensorName,
+    ) -> Option<Result<Taken, Failure>> {
+        let mut freed = Freed::default();
+        let mut state = self.state.lock();
+        let id = state.ledger.find(name.as_str())?;
+        let leased = state.check_open(Some(by)).and_then(|()| {
+            let leased = state.apply_into(self.clock.now(), Event::Lease { by, id }, &mut freed);
+            leased.map_err(|refusal| state.refused_to(asker, &refusal)).and_then(|_| state.taken(id))
+        });
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        Some(leased)
     }
 
     /// Leases the copy of another peer's tensor, if there is one.
@@ -130,33 +146,6 @@ impl Store {
         self.state.lock().ledger.copy_of(&origin(reference))
     }
 
-    /// What is known of a sealed tensor that is here, for `asker`.
-    pub fn description(&self, asker: Option<Holder>, id: TensorId) -> Result<v1::Description, Failure> {
-        let tensor = self.sealed(asker, id)?;
-        let state = self.state.lock();
-        let entry = state.ledger.entry(id).ok_or_else(|| refused(&Refusal::NotFound { id }))?;
-        Ok(v1::Description {
-            reference: tensor.reference.encode(),
-            descriptor: Some((&tensor.descriptor).into()),
-            sealed: true,
-            names: entry.names().take(DESCRIBED_NAMES_MAX).map(ToString::to_string).collect(),
-            leases: entry.leases,
-            tickets: u32::try_from(entry.tickets).unwrap_or(u32::MAX),
-            crc32c: tensor.crc32c,
-            here: true,
-        })
-    }
-
-    /// Names in order, after `after`, that begin with `prefix`; at most `limit`.
-    pub fn list(
-        &self,
-        prefix: &str,
-        after: Option<&TensorName>,
-        limit: usize,
-    ) -> Vec<(TensorName, TensorId)> {
-        self.state.lock().ledger.list(prefix, after, limit)
-    }
-
     /// Holders with the most bytes, for telling who fills the arena.
     pub(super) fn largest_holders(&self) -> Vec<(Holder, u64, u64)> {
         self.state.lock().ledger.largest_holders(3)
@@ -184,7 +173,7 @@ impl Store {
 // === impl State ===
 
 impl State {
-    fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
+    pub(super) fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
         match self.ledger.state(id) {
             None => Err(refused(&Refusal::NotFound { id })),
             Some(tensorlane_proto::ledger::State::Reserved) => {

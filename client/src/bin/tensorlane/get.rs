@@ -89,7 +89,9 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
     })?;
     for (name, found) in names.iter().zip(found) {
         let found = complaint::about(name, found)?;
-        wanted.push(one(args, name.to_string(), found.reference.into(), &found.descriptor)?);
+        // Not by the reference: the name may be given to another tensor until it is got.
+        let target = Target::name_at(found.reference.peer().clone(), *name);
+        wanted.push(one(args, name.to_string(), target, &found.descriptor)?);
     }
     Ok(wanted)
 }
@@ -100,7 +102,8 @@ fn below(client: &Client, args: &Get, prefix: &str, wanted: &mut Vec<Wanted>) ->
         let short = listed.name.strip_prefix(prefix).unwrap_or(&listed.name).trim_start_matches('/');
         let name = if short.is_empty() { &listed.name } else { short };
         let found = listed.description;
-        wanted.push(one(args, name.to_owned(), found.reference.into(), &found.descriptor)?);
+        let target = Target::name_at(found.reference.peer().clone(), &listed.name);
+        wanted.push(one(args, name.to_owned(), target, &found.descriptor)?);
     }
     Ok(())
 }
@@ -145,8 +148,9 @@ fn acquire<'a>(
     let tensors = progress.arriving("getting", arrived, || client.acquire_many(&targets, &options));
     for (wanted, tensor) in batch.iter().zip(tensors) {
         let tensor = complaint::about(&wanted.name, tensor)?;
+        let is_alike = tensor.descriptor().metadata == wanted.metadata;
         ensure!(
-            tensor.descriptor().layout.packed() == wanted.layout,
+            tensor.descriptor().layout.packed() == wanted.layout && (is_alike || sink.is_none()),
             "{} has become another tensor meanwhile; get it again",
             wanted.name
         );

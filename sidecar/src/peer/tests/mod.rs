@@ -8,6 +8,7 @@ mod faults;
 mod hostile;
 mod keys;
 mod meter;
+mod named;
 mod node_wire;
 mod panics;
 mod proxy;

@@ -1,6 +1,6 @@
 //! A world for tests: a peer table in memory, and owners that serve from an arena.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -147,6 +147,8 @@ pub(crate) struct Twin {
     /// Inquiries are kept here instead of answered, when set.
     pub(crate) hold_inquiries: AtomicBool,
     pub(crate) held: Mutex<Vec<Reply>>,
+    /// What the next inquiries are answered with, each by one; nothing is known beyond.
+    pub(crate) answers: Mutex<VecDeque<v1::DescribeResult>>,
     /// Raised when the asker of a held one is gone.
     pub(crate) asking: Mutex<Vec<Cancel>>,
     /// Whom a reader is given to, best first.
@@ -186,6 +188,7 @@ impl Twin {
             draining: AtomicBool::new(false),
             hold_inquiries: AtomicBool::new(false),
             held: Mutex::default(),
+            answers: Mutex::default(),
             asking: Mutex::default(),
             holders: Mutex::default(),
             spares: Mutex::default(),
@@ -348,7 +351,8 @@ impl Serve for Twin {
             self.held.lock().push(reply);
             return;
         }
-        let results = inquire.targets.iter().map(|_| v1::DescribeResult::default()).collect();
+        let answer = self.answers.lock().pop_front().unwrap_or_default();
+        let results = inquire.targets.iter().map(|_| answer.clone()).collect();
         reply(v1::Inquired { results });
     }
     fn peer_lost(&self, peer: &PeerKey) {
@@ -413,6 +417,8 @@ pub(crate) struct Start<'a> {
     pub(crate) between: Option<crate::peer::transport::shm::Between>,
     /// The newest version of the protocol that it speaks.
     pub(crate) version: u32,
+    /// What it says that it can speak.
+    pub(crate) offer: v1::Offer,
     /// How many peers may be connected.
     pub(crate) peers_max: usize,
     /// Bytes of answers that may wait for peers to read them.
@@ -438,6 +444,7 @@ impl<'a> Start<'a> {
             node: None,
             between: None,
             version: tensorlane_proto::frame::PEER_VERSION,
+            offer: v1::Offer::default(),
             peers_max: 256,
             unread: 128 << 20,
             threads: Threads::default(),
@@ -476,7 +483,7 @@ impl<'a> Start<'a> {
             exchange: self.exchange.parse().unwrap(),
             peer: name(self.name),
             incarnation: Incarnation(self.incarnation),
-            offer: v1::Offer::default(),
+            offer: self.offer,
         };
         let serve: Arc<dyn Serve> = Arc::clone(&twin) as _;
         let peers =
