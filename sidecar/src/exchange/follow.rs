@@ -70,6 +70,10 @@ impl Exchange {
                         Some(failure) => own.put(one.index, Err(failure)),
                         None => there.push((one, found.reference)),
                     },
+                    // It was not answered any more.
+                    Err(_) if one.gone.is_some() && Instant::now() >= terms.deadline => {
+                        own.put(one.index, Err(too_fast(&one)));
+                    }
                     Err(failure) => own.put(one.index, Err(failure)),
                 }
             }
@@ -97,8 +101,9 @@ impl Exchange {
         let round = Gather::new(
             there.len(),
             Box::new(move |outcome: Result<Vec<_>, Failure>| {
-                let mut replaced = Vec::new();
-                for ((one, reference), result) in there.into_iter().zip(outcome.unwrap_or_default()) {
+                let none = |failure: Failure| there.iter().map(|_| Err(failure.clone())).collect();
+                let (results, mut replaced) = (outcome.unwrap_or_else(none), Vec::new());
+                for ((one, reference), result) in there.into_iter().zip(results) {
                     match result {
                         Err(failure) if failure.reason == Reason::NotFound => {
                             replaced.push(Named { gone: Some((reference, failure)), ..one });
