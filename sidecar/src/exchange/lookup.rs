@@ -62,6 +62,12 @@ struct Search<T> {
     silent: BTreeSet<PeerName>,
 }
 
+/// Results for names of this peer, in order: none for a name that it does not have.
+type Looked<T> = Vec<Option<Result<T, Failure>>>;
+
+/// What is done with names of this peer where they are seen.
+type Look<'a, T> = dyn Fn(&[&TensorName]) -> Looked<T> + 'a;
+
 // === impl Exchange ===
 
 impl Exchange {
@@ -113,7 +119,7 @@ impl Exchange {
         wait: Duration,
         deadline: Instant,
         cancel: &Cancel,
-        look: impl Fn(&[&TensorName]) -> Vec<Option<Result<T, Failure>>>,
+        look: impl Fn(&[&TensorName]) -> Looked<T>,
     ) -> Vec<Result<Found<T>, Failure>> {
         let started = Instant::now();
         let (news, hear) = channel();
@@ -199,7 +205,7 @@ impl Exchange {
         hear: &Receiver<News>,
         until: Instant,
         cancel: &Cancel,
-        waiting: Option<&dyn Fn(&[&TensorName]) -> Vec<Option<Result<T, Failure>>>>,
+        waiting: Option<&Look<'_, T>>,
     ) {
         while !search.is_complete()
             && !cancel.is_cancelled()
@@ -253,7 +259,7 @@ impl<T> Search<T> {
     }
 
     /// Names that this peer has.
-    fn look_here(&mut self, me: &PeerName, look: impl Fn(&[&TensorName]) -> Vec<Option<Result<T, Failure>>>) {
+    fn look_here(&mut self, me: &PeerName, look: impl Fn(&[&TensorName]) -> Looked<T>) {
         let missing = self
             .wanted
             .iter()

@@ -24,7 +24,7 @@ pub struct Resolver(Arc<Inner>);
 
 struct Inner {
     /// Gives the addresses of a `host:port`, however long that takes.
-    lookup: Box<dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync>,
+    lookup: Box<Lookup>,
     threads: Threads,
     state: Mutex<State>,
     changed: Condvar,
@@ -35,6 +35,8 @@ struct State {
     running: HashMap<String, Arc<Answer>>,
     stopped: bool,
 }
+
+type Lookup = dyn Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync;
 
 type Answer = OnceLock<Result<Vec<SocketAddr>, (io::ErrorKind, String)>>;
 
