@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tensorlane_memory::Block;
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::identity::{Incarnation, PeerName};
-use tensorlane_proto::ledger::{Event, Holder, Origin, Refusal, SessionId, TensorId, TensorName};
+use tensorlane_proto::ledger::{Event, Holder, Millis, Origin, Refusal, SessionId, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
 
 use super::refusals::refused;
@@ -28,12 +28,7 @@ impl Store {
         if let Err(ended) = state.check_open(Some(by)) {
             return ids.map(|_| Err(ended.clone())).collect();
         }
-        let taken = ids
-            .map(|id| match state.apply_into(now, Event::Lease { by, id }, &mut freed) {
-                Ok(_) => state.taken(id),
-                Err(refusal) => Err(state.refused_to(asker, &refusal)),
-            })
-            .collect();
+        let taken = ids.map(|id| state.lease(now, by, asker, id, &mut freed)).collect();
         let wake = state.wants_keeper();
         drop(state);
         self.settle(freed, wake);
@@ -57,10 +52,9 @@ impl Store {
         let mut freed = Freed::default();
         let mut state = self.state.lock();
         let id = state.ledger.find(name.as_str())?;
-        let leased = state.check_open(Some(by)).and_then(|()| {
-            let leased = state.apply_into(self.clock.now(), Event::Lease { by, id }, &mut freed);
-            leased.map_err(|refusal| state.refused_to(asker, &refusal)).and_then(|_| state.taken(id))
-        });
+        let leased = state
+            .check_open(Some(by))
+            .and_then(|()| state.lease(self.clock.now(), by, asker, id, &mut freed));
         let wake = state.wants_keeper();
         drop(state);
         self.settle(freed, wake);
@@ -173,6 +167,21 @@ impl Store {
 // === impl State ===
 
 impl State {
+    /// Leases a tensor to `by`, whose session is open, for `asker`.
+    fn lease(
+        &mut self,
+        now: Millis,
+        by: Holder,
+        asker: Option<Holder>,
+        id: TensorId,
+        freed: &mut Freed,
+    ) -> Result<Taken, Failure> {
+        match self.apply_into(now, Event::Lease { by, id }, freed) {
+            Ok(_) => self.taken(id),
+            Err(refusal) => Err(self.refused_to(asker, &refusal)),
+        }
+    }
+
     pub(super) fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
         match self.ledger.state(id) {
             None => Err(refused(&Refusal::NotFound { id })),
