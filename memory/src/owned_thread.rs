@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// What starts a thread of a name. Whoever gives it learns of the thread's panic.
+/// Starter of named threads. Its giver learns of a thread's panic.
 pub type StartThread =
     Arc<dyn Fn(&'static str, Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>> + Send + Sync>;
 

@@ -67,7 +67,7 @@ impl PrivateMap {
         self.bytes
     }
 
-    /// Where the bytes are, valid for [`PrivateMap::len`], to read and write, while this value lives.
+    /// Address of the bytes, valid for [`PrivateMap::len`], to read and write, while this value lives.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: the lead lies inside the first page of the map.
@@ -77,7 +77,7 @@ impl PrivateMap {
     /// The bytes, copied.
     ///
     /// # Errors
-    /// Where the range does not lie inside.
+    /// The range does not lie inside.
     pub fn copy_range_to(&self, offset: u64, to: &mut [u8]) -> Result<(), OutOfBounds> {
         OutOfBounds::check(offset, to.len() as u64, self.bytes as u64)?;
         // SAFETY: the source range was just proven, and a unique slice cannot lie in a map of which safe code has no reference.

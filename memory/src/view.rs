@@ -47,7 +47,7 @@ impl View {
         unsafe { self.mapping.as_ptr().as_ptr().add(self.offset) }
     }
 
-    /// Where the bytes begin in their mapping.
+    /// Offset of the bytes in their mapping.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset as u64

@@ -47,7 +47,7 @@ impl std::fmt::Debug for Threads {
 }
 
 impl Threads {
-    /// Those whose panics are told to `health`.
+    /// Threads whose panics are told to `health`.
     pub fn new(health: Health) -> Self {
         Self(Arc::new(Inner { health, ..Inner::default() }))
     }
@@ -133,7 +133,7 @@ impl Threads {
         }
     }
 
-    /// How many panics ended so much.
+    /// Panics so far that ended so much.
     pub fn panics(&self, scope: PanicScope) -> u64 {
         self.0.panics[scope.index()].load(Ordering::Relaxed)
     }

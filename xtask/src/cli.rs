@@ -102,9 +102,9 @@ pub(crate) fn help() -> String {
 
 The parts of test, in their order:
 {parts}
-Logs are kept under target/xtask, tools in the user's cache (~/.cache/tensorlane), weights under
-target/weights, histories of the soak under
-target/soak, the cluster under target/cluster, images under target/images, Pythons with torch and Ray under target/python.
+Logs are kept under target/xtask, tools in the user's cache (~/.cache/tensorlane), weights under target/weights,
+histories of the soak under target/soak, the cluster under target/cluster, images under target/images, Pythons with torch
+and Ray under target/python.
 NO_COLOR=1 turns colours off.
 "
     )

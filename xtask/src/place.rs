@@ -44,7 +44,7 @@ impl Place {
         self.target.join("xtask").join(format!("{name}.log"))
     }
 
-    /// Where cargo installs tools: in the user's cache, so that a fresh checkout does not build them again. Without a
+    /// Directory of the tools that cargo installs: in the user's cache, so that a fresh checkout does not build them again. Without a
     /// cache, in this checkout.
     pub(crate) fn tools(&self) -> PathBuf {
         tools_of(&self.target, env::var_os("XDG_CACHE_HOME"), env::var_os("HOME"))
@@ -60,12 +60,12 @@ impl Place {
         self.target.join("weights")
     }
 
-    /// Where the Pythons are kept that build and test the package.
+    /// Directory of the Pythons that build and test the package.
     pub(crate) fn python(&self) -> PathBuf {
         self.target.join("python")
     }
 
-    /// Where the Python package is built.
+    /// Directory of the built Python package.
     pub(crate) fn wheels(&self) -> PathBuf {
         self.target.join("wheels")
     }

@@ -36,7 +36,7 @@ pub(crate) fn failed(line: &str) -> Option<&str> {
     name.split_once(".py").is_some_and(|(_, test)| test.is_empty() || test.starts_with("::")).then_some(name)
 }
 
-/// Where and why of `SKIPPED [2] python/tests/test_ray.py:21: could not import 'ray'`.
+/// Place and reason in `SKIPPED [2] python/tests/test_ray.py:21: could not import 'ray'`.
 pub(crate) fn skipped(line: &str) -> Option<&str> {
     let (count, rest) = line.strip_prefix("SKIPPED [")?.split_once("] ")?;
     count.parse::<u64>().is_ok().then_some(rest)

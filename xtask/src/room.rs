@@ -7,9 +7,8 @@ use std::process::{Command, Stdio};
 use crate::failure::Failure;
 use crate::place::Place;
 
-/// What everything takes from nothing: programs and tests 6, Python with torch and Ray 6, Go's cache 5, its modules 2,
-/// Kubernetes, images and what
-/// runs in the cluster 2; with a reserve, because the kubelets of the cluster evict pods from a disk that is nearly full.
+/// Room for everything from nothing: programs and tests 6, Python with torch and Ray 6, Go's cache 5, its modules 2,
+/// Kubernetes, images and pods 2; with a reserve, because kubelets evict pods from a disk that is nearly full.
 const WHOLE_RUN: u64 = 26 * GB;
 
 /// With less than this even a run that has everything built fails somewhere.

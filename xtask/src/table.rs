@@ -25,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) took: Duration,
 }
 
-/// How many of the slowest suites are named.
+/// Number of the slowest suites that are named.
 const SLOWEST: usize = 5;
 
 /// The table: one line a part, columns aligned, and the wall time of the whole run. Parts overlap, so their minutes

@@ -110,7 +110,7 @@ pub struct ArenaOptions {
     /// A process that kept its map and closed its witness nevertheless could then damage what is not its own;
     /// without this it could not.
     pub take_over: bool,
-    /// What starts the arena's three threads.
+    /// Starter of the arena's three threads.
     pub start_thread: StartThread,
 }
 

@@ -65,7 +65,7 @@ struct Search<T> {
 /// Results for names of this peer, in order: none for a name that it does not have.
 type Looked<T> = Vec<Option<Result<T, Failure>>>;
 
-/// What is done with names of this peer where they are seen.
+/// Work on names of this peer, done where they are seen.
 type Look<'a, T> = dyn Fn(&[&TensorName]) -> Looked<T> + 'a;
 
 // === impl Exchange ===

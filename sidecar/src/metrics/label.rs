@@ -222,7 +222,7 @@ labels! {
         Revoked = "revoked",
     }
 
-    /// What a panic in a thread ended.
+    /// Extent of what a panic in a thread ended.
     PanicScope {
         /// All: the process works no more, and `/livez` says so.
         Process = "process",

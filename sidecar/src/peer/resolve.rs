@@ -18,7 +18,7 @@ use crate::threads::Threads;
 /// Names that are looked up at a time. Each costs a thread; one more waits for a place, until its own deadline.
 const LOOKUPS_MAX: usize = 32;
 
-/// Where addresses come from. Clones are the same one.
+/// Source of the addresses of hosts. Clones are the same one.
 #[derive(Clone)]
 pub struct Resolver(Arc<Inner>);
 
@@ -61,7 +61,7 @@ impl Resolver {
         Self::with(threads, |address| Ok(address.to_socket_addrs()?.collect()))
     }
 
-    /// One that looks up in that way.
+    /// A resolver that looks up by this function.
     pub fn with(
         threads: Threads,
         lookup: impl Fn(&str) -> io::Result<Vec<SocketAddr>> + Send + Sync + 'static,
@@ -101,7 +101,7 @@ impl Resolver {
         }
     }
 
-    /// Whoever waits is told at once that nothing comes any more.
+    /// Ends every wait at once, with an error.
     pub fn stop(&self) {
         self.0.state.lock().stopped = true;
         self.0.changed.notify_all();

@@ -24,7 +24,7 @@ pub enum Own<'a> {
     Named(&'a TensorName),
 }
 
-/// What is known of a sealed tensor at one moment.
+/// Knowledge of a sealed tensor at one moment.
 pub struct Known {
     tensor: Arc<Tensor>,
     names: Vec<TensorName>,
