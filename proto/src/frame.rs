@@ -19,8 +19,10 @@ use thiserror::Error;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
-/// bytes in other pages, which take the place of those that the client maps.
-pub const SESSION_VERSION: u32 = 2;
+/// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published.
+pub const SESSION_VERSION: u32 = 3;
+/// The first version of the session socket's protocol that has [`SessionKind::PublishSet`].
+pub const SETS_SINCE: u32 = 3;
 /// The first version of the session socket's protocol in which segments are exchanged.
 pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
@@ -277,6 +279,8 @@ kinds! {
         Status = 29,
         /// `PeersRequest` / `PeersResponse`.
         Peers = 30,
+        /// `PublishSetRequest` / `PublishSetResponse`, since version 3.
+        PublishSet = 55,
     }
 }
 

@@ -35,6 +35,8 @@ pub mod ledger;
 pub mod negotiate;
 pub mod reference;
 pub mod selection;
+#[cfg(feature = "set")]
+pub mod set;
 pub mod wire;
 
 pub use descriptor::{Descriptor, Metadata};

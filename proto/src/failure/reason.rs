@@ -114,6 +114,10 @@ reasons! {
     NameTaken, "NAME_TAKEN", AlreadyExists;
     /// The name no longer belongs to the tensor that was to be replaced; look it up again.
     NameChanged, "NAME_CHANGED", FailedPrecondition;
+    /// Another version of the set was published meanwhile; publish on top of that one.
+    VersionChanged, "VERSION_CHANGED", FailedPrecondition;
+    /// The name or reference stands for a tensor that is no set.
+    NotASet, "NOT_A_SET", FailedPrecondition;
     /// A dtype that this release does not know.
     DTypeUnknown, "DTYPE_UNKNOWN", InvalidArgument;
     /// Dtype, shape, strides and byte count disagree.

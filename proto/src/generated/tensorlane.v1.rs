@@ -259,6 +259,34 @@ impl Way {
         }
     }
 }
+/// Makes a set the next version of its name, in one step: readers get all of the version before or all of this one.
+/// The name stands for this manifest afterwards, and so does `name@version`. The leaves live as long as the manifest.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PublishSetRequest {
+    /// The manifest: a tensor of this peer that was not published before.
+    #[prost(fixed64, tag = "1")]
+    pub manifest: u64,
+    /// Its leaves: tensors of this peer, none of them a manifest; at most 4,096 over gRPC and
+    /// 65,536 over the session socket.
+    #[prost(fixed64, repeated, tag = "2")]
+    pub leaves: ::prost::alloc::vec::Vec<u64>,
+    /// The set's name: free, or that of an earlier version.
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// The version: one more than the latest one, 1 where there is none. Another one is VERSION_CHANGED.
+    #[prost(uint64, tag = "4")]
+    pub version: u64,
+    /// Versions that keep their name `name@version`, this one included; 0 means 1. Older ones lose it.
+    #[prost(uint32, tag = "5")]
+    pub keep: u32,
+}
+/// The set is published.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PublishSetResponse {
+    /// Its version.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+}
 /// Which tensor is meant.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Target {
@@ -1438,6 +1466,31 @@ pub mod tensorlane_client {
                 .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "Unname"));
             self.inner.unary(req, path, codec).await
         }
+        /// Makes a set the next version of its name.
+        pub async fn publish_set(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PublishSetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PublishSetResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/PublishSet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "PublishSet"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         pub async fn lookup(
             &mut self,
@@ -1660,6 +1713,14 @@ pub mod tensorlane_server {
             &self,
             request: tonic::Request<super::UnnameRequest>,
         ) -> std::result::Result<tonic::Response<super::UnnameResponse>, tonic::Status>;
+        /// Makes a set the next version of its name.
+        async fn publish_set(
+            &self,
+            request: tonic::Request<super::PublishSetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PublishSetResponse>,
+            tonic::Status,
+        >;
         /// Finds tensors by name, here or at any connected peer; can wait for names that do not exist yet.
         async fn lookup(
             &self,
@@ -2291,6 +2352,51 @@ pub mod tensorlane_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = UnnameSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/PublishSet" => {
+                    #[allow(non_camel_case_types)]
+                    struct PublishSetSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::UnaryService<super::PublishSetRequest>
+                    for PublishSetSvc<T> {
+                        type Response = super::PublishSetResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PublishSetRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::publish_set(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PublishSetSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

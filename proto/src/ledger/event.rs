@@ -62,6 +62,8 @@ pub enum Event {
         /// The name.
         name: TensorName,
     },
+    /// A set becomes the next version of its name: all of it or nothing.
+    Publish(Publication),
     /// A sealed tensor gets a (further) ticket.
     IssueTicket {
         /// The tensor.
@@ -137,6 +139,21 @@ pub struct NameSpec {
     pub replaces: Option<TensorId>,
 }
 
+/// A set to publish. From then on its leaves live as long as its manifest, which two names keep: its own and its version's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// The tensor that says what the set consists of. It must not have been published before.
+    pub manifest: TensorId,
+    /// The tensors of the set: of this peer, and no manifests. One may stand there twice.
+    pub leaves: Vec<TensorId>,
+    /// The name: free, or that of an earlier version.
+    pub name: TensorName,
+    /// One more than the latest version of the name, 1 where there is none (compare and swap).
+    pub version: u64,
+    /// Versions that keep their name, this one included; 0 means 1.
+    pub keep: u32,
+}
+
 /// A ticket to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketSpec {
@@ -197,6 +214,11 @@ pub enum Answer {
     Unnamed {
         /// Who had it.
         id: TensorId,
+    },
+    /// The set is the latest version of its name.
+    Published {
+        /// Its number.
+        version: u64,
     },
     /// The ticket is good.
     TicketIssued {

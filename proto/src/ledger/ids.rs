@@ -54,6 +54,8 @@ pub enum Holder {
     Session(SessionId),
     /// Another peer of the exchange.
     Peer(PeerSlot),
+    /// A published set, by its manifest: it holds its leaves.
+    Manifest(TensorId),
 }
 
 impl fmt::Display for Holder {
@@ -61,6 +63,7 @@ impl fmt::Display for Holder {
         match self {
             Self::Session(SessionId(n)) => write!(f, "session {n}"),
             Self::Peer(PeerSlot(n)) => write!(f, "peer {n}"),
+            Self::Manifest(id) => write!(f, "the set of manifest {id}"),
         }
     }
 }

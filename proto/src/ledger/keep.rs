@@ -29,7 +29,7 @@ impl Ledger {
         Ok(Answer::TicketIssued { deadline: self.add_ticket(id, spec) })
     }
 
-    fn check_owned(&self, id: TensorId) -> Result<(), Refusal> {
+    pub(super) fn check_owned(&self, id: TensorId) -> Result<(), Refusal> {
         match &self.slots.get(id).ok_or(Refusal::NotFound { id })?.life {
             Life::Reserved { .. } => Err(Refusal::NotSealed { id }),
             Life::Copied { origin, .. } => Err(Refusal::NotOwned { id, origin: origin.clone() }),

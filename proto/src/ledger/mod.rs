@@ -39,6 +39,7 @@ mod ids;
 mod keep;
 mod limits;
 mod name;
+mod publish;
 mod refusal;
 mod retries;
 mod settle;
@@ -54,7 +55,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use foldhash::quality::RandomState;
 
-pub use event::{Answer, Cause, Effect, Event, Keep, NameSpec, TicketSpec};
+pub use event::{Answer, Cause, Effect, Event, Keep, NameSpec, Publication, TicketSpec};
 pub use hash::{BuildMix, MixHasher};
 pub use ids::{Holder, Millis, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId, TicketId};
 pub use limits::Limits;
@@ -129,6 +130,7 @@ impl Ledger {
             Event::Release { by, id, count } => self.release(by, id, count, effects),
             Event::Name { id, name } => self.name(id, name, effects),
             Event::Unname { name } => self.unname(name, effects),
+            Event::Publish(publication) => self.publish(publication, effects),
             Event::IssueTicket { id, spec } => self.issue_ticket(id, spec),
             Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),
             Event::Evict { bytes } => Ok(self.evict(bytes, effects)),

@@ -81,6 +81,34 @@ pub enum Refusal {
         /// Who has it now.
         now: Option<TensorId>,
     },
+    /// Another version was published meanwhile.
+    #[error("version {asked} of {name} cannot be published: the latest is {latest}; publish again on top of that one")]
+    VersionChanged {
+        /// The set's name.
+        name: TensorName,
+        /// The latest version that has a name; 0 where there is none.
+        latest: u64,
+        /// The version that was to be published.
+        asked: u64,
+    },
+    /// A manifest is published once.
+    #[error("tensor {id} is the manifest of a set that was published already: put another manifest")]
+    ManifestPublished {
+        /// The manifest.
+        id: TensorId,
+    },
+    /// Sets have tensors as leaves.
+    #[error("tensor {id} is a manifest and cannot be a leaf of a set: take the leaves that it names")]
+    LeafIsManifest {
+        /// The leaf.
+        id: TensorId,
+    },
+    /// No room for the number of the version.
+    #[error("the name {name} is too long for a set: with the mark and the number of a version it may have 512 bytes")]
+    NameTooLong {
+        /// The set's name.
+        name: TensorName,
+    },
     /// Nobody has this name.
     #[error("nothing is named {name}; List (`tensorlane ls`) tells the names")]
     NameUnknown {
@@ -172,6 +200,10 @@ impl Refusal {
             Self::NameTaken { .. } => "NAME_TAKEN",
             Self::NameChanged { .. } => "NAME_CHANGED",
             Self::NameUnknown { .. } => "NAME_UNKNOWN",
+            Self::VersionChanged { .. } => "VERSION_CHANGED",
+            Self::ManifestPublished { .. } => "MANIFEST_PUBLISHED",
+            Self::LeafIsManifest { .. } => "LEAF_IS_MANIFEST",
+            Self::NameTooLong { .. } => "NAME_TOO_LONG",
             Self::TicketWithoutTime => "TICKET_WITHOUT_TIME",
             Self::TicketTaken => "TICKET_TAKEN",
             Self::TicketUnknown => "TICKET_UNKNOWN",

@@ -21,7 +21,7 @@ impl Ledger {
             self.now = self.now.max(at);
             match due {
                 Due::Ticket(ticket) => self.expire_ticket(ticket, effects),
-                Due::Away(holder @ Holder::Session(_)) => self.end_holder(holder, Cause::HolderGone, effects),
+                Due::Away(holder @ (Holder::Session(_) | Holder::Manifest(_))) => self.end_holder(holder, Cause::HolderGone, effects),
                 Due::Away(holder @ Holder::Peer(_)) => self.end_holder(holder, Cause::PeerLost, effects),
                 Due::Idle(id) => self.free(id, Cause::CopyIdle, effects),
             }
@@ -85,7 +85,7 @@ impl Ledger {
             return;
         }
         match &tensor.life {
-            Life::Owned { names, tickets } if names.is_empty() && *tickets == 0 => {
+            Life::Owned { names, tickets, .. } if names.is_empty() && *tickets == 0 => {
                 self.free(id, cause, effects);
             }
             Life::Copied { mapped: true, .. } => self.free(id, cause, effects),
@@ -101,12 +101,16 @@ impl Ledger {
     pub(super) fn free(&mut self, id: TensorId, cause: Cause, effects: &mut Vec<Effect>) {
         let Some(tensor) = self.slots.remove(id) else { return };
         let bytes = tensor.bytes;
+        let mut ends_leaves = false;
         match tensor.life {
             Life::Reserved { .. } => {
                 self.counts.reserved -= 1;
                 self.counts.bytes_reserved -= bytes;
             }
-            Life::Owned { .. } => self.counts.bytes_sealed -= bytes,
+            Life::Owned { manifest, .. } => {
+                self.counts.bytes_sealed -= bytes;
+                ends_leaves = manifest;
+            }
             Life::Copied { origin, .. } => {
                 self.copies.remove(&origin);
                 if self.idle.remove(id.slot()) {
@@ -119,5 +123,8 @@ impl Ledger {
             self.retries.forget(retry);
         }
         effects.push(Effect::Freed { id, bytes, cause });
+        if ends_leaves {
+            self.end_manifest(id, cause, effects);
+        }
     }
 }

@@ -20,8 +20,8 @@ pub(super) struct Tensor {
 pub(super) enum Life {
     /// Being written.
     Reserved { by: Option<Holder> },
-    /// Put here: kept by leases, names and tickets.
-    Owned { names: BTreeSet<TensorName>, tickets: u64 },
+    /// Put here: kept by leases, names and tickets. A manifest that was published holds leases of its own.
+    Owned { names: BTreeSet<TensorName>, tickets: u64, manifest: bool },
     /// Pulled from another peer: kept by leases, then for a while; only mapped from there: by leases alone.
     Copied { origin: Origin, mapped: bool },
 }

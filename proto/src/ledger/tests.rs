@@ -9,6 +9,7 @@ mod leases;
 mod life;
 mod limits;
 mod names;
+mod publish;
 mod retries;
 mod tickets;
 

@@ -113,7 +113,7 @@ impl Ledger {
                 entry.state = State::Reserved;
                 entry.reserved_by = *by;
             }
-            Life::Owned { names, tickets } => {
+            Life::Owned { names, tickets, .. } => {
                 entry.names = Some(names);
                 entry.tickets = *tickets;
             }

@@ -126,7 +126,7 @@ impl Ledger {
     /// What `check_reservation` and `check_keep` have allowed.
     fn seal_unchecked(&mut self, by: Option<Holder>, id: TensorId, keep: Keep, effects: &mut Vec<Effect>) {
         let Some(tensor) = self.slots.get_mut(id) else { return };
-        tensor.life = Life::Owned { names: BTreeSet::new(), tickets: 0 };
+        tensor.life = Life::Owned { names: BTreeSet::new(), tickets: 0, manifest: false };
         let bytes = tensor.bytes;
         self.counts.reserved -= 1;
         self.counts.bytes_reserved -= bytes;

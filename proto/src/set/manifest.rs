@@ -1,0 +1,248 @@
+//! The manifest of a sealed set: the bytes of one small tensor that names all others.
+//!
+//! ```text
+//! {"tensorlane_set": 1, "version": 7, "nodes": [
+//!   {"path": [], "tree": {"batch": [4]}},
+//!   {"path": ["obs"], "tensor": "tl1:ml/trainer-0/…"},
+//!   {"path": ["label"], "value": "hello"},
+//!   {"path": ["next"], "tree": {"batch": [4]}}, …]}
+//! ```
+//!
+//! Nodes stand in a flat list, each after the tree that it is in, so that no depth of a set is a depth of the reader.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::tree::{Node, Tree, TreeError, shown};
+use crate::reference::{Reference, ReferenceError};
+
+/// Most bytes of a manifest: what a process holds twice while it reads one. 65,536 leaves with short keys fit.
+pub const MANIFEST_BYTES_MAX: usize = 16 << 20;
+/// The key of a tensor's metadata that says it is a manifest; its value is the version of the form.
+pub const SET_METADATA: &str = "tensorlane.set";
+
+const FORM: u32 = 1;
+
+/// What a set of one version consists of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// The number of the version, from 1.
+    pub version: u64,
+    /// The keys with their tensors.
+    pub tree: Tree<Reference>,
+}
+
+/// Why bytes are no manifest, or a tree cannot be one.
+#[derive(Debug, Error)]
+pub enum ManifestError {
+    /// No JSON of this form.
+    #[error("the manifest cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A form that came after this release.
+    #[error("the manifest has form {0}; this release reads form {FORM}")]
+    Form(u32),
+    /// A leaf's reference is none.
+    #[error("{path} of the manifest: {error}")]
+    Reference {
+        /// The keys from the root.
+        path: String,
+        /// What is wrong with it.
+        error: ReferenceError,
+    },
+    /// A node whose tree does not stand before it.
+    #[error("{path} of the manifest stands in no tree")]
+    Astray {
+        /// The keys from the root.
+        path: String,
+    },
+    /// A tree that no set has.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// More than a reader takes.
+    #[error("a manifest of {bytes} bytes; at most {MANIFEST_BYTES_MAX}: use fewer leaves or smaller values")]
+    TooLarge {
+        /// Its bytes.
+        bytes: usize,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    tensorlane_set: u32,
+    version: u64,
+    nodes: Vec<WrittenNode>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenNode {
+    path: Vec<String>,
+    #[serde(flatten)]
+    node: WrittenKind,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum WrittenKind {
+    Tree(WrittenTree),
+    Tensor(String),
+    Value(Value),
+}
+
+#[derive(Serialize, Deserialize)]
+struct WrittenTree {
+    batch: Vec<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    names: Option<Vec<Option<String>>>,
+}
+
+impl Manifest {
+    /// The bytes of the manifest.
+    ///
+    /// # Errors
+    /// [`ManifestError::Tree`], [`ManifestError::TooLarge`].
+    pub fn encode(&self) -> Result<Vec<u8>, ManifestError> {
+        self.tree.check()?;
+        let mut nodes = Vec::new();
+        flatten(&self.tree, &mut Vec::new(), &mut nodes);
+        let bytes = serde_json::to_vec(&Written { tensorlane_set: FORM, version: self.version, nodes })?;
+        if bytes.len() > MANIFEST_BYTES_MAX {
+            return Err(ManifestError::TooLarge { bytes: bytes.len() });
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the bytes of a manifest, which may be anybody's.
+    ///
+    /// # Errors
+    /// [`ManifestError`], with the keys of the culprit.
+    pub fn decode(bytes: &[u8]) -> Result<Self, ManifestError> {
+        if bytes.len() > MANIFEST_BYTES_MAX {
+            return Err(ManifestError::TooLarge { bytes: bytes.len() });
+        }
+        let written: Written = serde_json::from_slice(bytes)?;
+        if written.tensorlane_set != FORM {
+            return Err(ManifestError::Form(written.tensorlane_set));
+        }
+        let mut tree = None;
+        for WrittenNode { path, node } in written.nodes {
+            let node = match node {
+                WrittenKind::Value(value) => Node::Value(value),
+                WrittenKind::Tree(WrittenTree { batch, names }) => {
+                    Node::Tree(Tree { batch, names, entries: Vec::new() })
+                }
+                WrittenKind::Tensor(text) => Node::Tensor(
+                    text.parse().map_err(|error| ManifestError::Reference { path: shown(&path), error })?,
+                ),
+            };
+            place(&mut tree, &path, node).ok_or_else(|| ManifestError::Astray { path: shown(&path) })?;
+        }
+        let tree: Tree<Reference> = tree.ok_or_else(|| ManifestError::Astray { path: String::new() })?;
+        tree.check()?;
+        Ok(Self { version: written.version, tree })
+    }
+}
+
+fn flatten(tree: &Tree<Reference>, path: &mut Vec<String>, nodes: &mut Vec<WrittenNode>) {
+    let about = WrittenTree { batch: tree.batch.clone(), names: tree.names.clone() };
+    nodes.push(WrittenNode { path: path.clone(), node: WrittenKind::Tree(about) });
+    for (key, node) in &tree.entries {
+        path.push(key.clone());
+        match node {
+            Node::Tree(below) => flatten(below, path, nodes),
+            Node::Tensor(reference) => {
+                nodes.push(WrittenNode { path: path.clone(), node: WrittenKind::Tensor(reference.encode()) });
+            }
+            Node::Value(value) => {
+                nodes.push(WrittenNode { path: path.clone(), node: WrittenKind::Value(value.clone()) });
+            }
+        }
+        path.pop();
+    }
+}
+
+/// Puts a node where its path says: the tree that it is in is the last one there, for all nodes stand in order.
+fn place(root: &mut Option<Tree<Reference>>, path: &[String], node: Node<Reference>) -> Option<()> {
+    let Some((key, parents)) = path.split_last() else {
+        let Node::Tree(tree) = node else { return None };
+        return root.replace(tree).is_none().then_some(());
+    };
+    let mut tree = root.as_mut()?;
+    for parent in parents {
+        match tree.entries.last_mut() {
+            Some((found, Node::Tree(below))) if found == parent => tree = below,
+            _ => return None,
+        }
+    }
+    tree.entries.push((key.clone(), node));
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dtype::DType;
+    use crate::identity::Incarnation;
+    use crate::layout::{Layout, Shape};
+
+    fn reference(id: u64) -> Reference {
+        let layout = Layout::contiguous(DType::F32, Shape::new(&[4, 6]).unwrap()).unwrap();
+        Reference::new("ml".parse().unwrap(), "trainer-0".parse().unwrap(), Incarnation(7), id, &layout)
+    }
+
+    fn set() -> Tree<Reference> {
+        let next = Tree {
+            batch: vec![4],
+            names: Some(vec![Some("time".into())]),
+            entries: vec![("reward".into(), Node::Tensor(reference(2)))],
+        };
+        let entries = vec![
+            ("obs".into(), Node::Tensor(reference(1))),
+            ("a/b".into(), Node::Value(json!({"tree": [1, null]}))),
+            ("next".into(), Node::Tree(next)),
+            (String::new(), Node::Tree(Tree::default())),
+        ];
+        Tree { batch: vec![4], names: None, entries }
+    }
+
+    #[test]
+    fn a_manifest_survives_its_bytes_with_the_order_of_its_keys() {
+        let manifest = Manifest { version: 7, tree: set() };
+        assert_eq!(Manifest::decode(&manifest.encode().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn a_manifest_of_64_trees_inside_one_another_is_read() {
+        let deep = (0..super::super::DEPTH_MAX - 1).fold(set(), |below, _| Tree {
+            entries: vec![("d".into(), Node::Tree(below))],
+            ..Tree::default()
+        });
+        // The set has a tree of its own below its root.
+        let Node::Tree(deep) = &deep.entries[0].1 else { panic!("a tree") };
+        let manifest = Manifest { version: 1, tree: deep.clone() };
+        assert_eq!(Manifest::decode(&manifest.encode().unwrap()).unwrap(), manifest);
+    }
+
+    #[test]
+    fn bytes_that_are_no_manifest_are_refused_by_what_is_wrong() {
+        let said = |text: &str| Manifest::decode(text.as_bytes()).unwrap_err().to_string();
+        let of = |nodes: &str| said(&format!(r#"{{"tensorlane_set": 1, "version": 1, "nodes": [{nodes}]}}"#));
+        assert!(said("{").starts_with("the manifest cannot be read:"));
+        assert!(said(r#"{"tensorlane_set": 2, "version": 1, "nodes": []}"#).contains("has form 2"));
+        assert_eq!(of(""), " of the manifest stands in no tree");
+        let root = r#"{"path": [], "tree": {"batch": []}}"#;
+        assert_eq!(of(&format!("{root}, {root}")), " of the manifest stands in no tree");
+        let lost = r#"{"path": ["a", "b"], "value": 1}"#;
+        assert_eq!(of(&format!("{root}, {lost}")), "a/b of the manifest stands in no tree");
+        let twice = r#"{"path": ["a"], "value": 1}"#;
+        assert!(of(&format!("{root}, {twice}, {twice}")).starts_with("the key a stands there twice"));
+        let bad = r#"{"path": ["a"], "tensor": "tl9:x"}"#;
+        assert!(of(&format!("{root}, {bad}")).starts_with("a of the manifest: "), "{}", of(bad));
+        for cut in 0..60 {
+            let whole = Manifest { version: 7, tree: set() }.encode().unwrap();
+            assert!(Manifest::decode(&whole[..whole.len() - 1 - cut]).is_err());
+        }
+    }
+}

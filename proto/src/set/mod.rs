@@ -1,0 +1,22 @@
+//! Sets of tensors: a tree of keys whose leaves are tensors or values, as a manifest and as a directory of tensordict.
+//!
+//! ```text
+//!   Tree<L> ──┬── Manifest   bytes of the one tensor that names all others (L = Reference)
+//!             └── meta       `meta.json` of one level of a directory, tensordict's format version 1
+//!   key       names of files, as tensordict writes them
+//!   dtype     names of element types, as torch writes them
+//! ```
+//!
+//! All of it is pure: no file and no socket is opened here.
+
+mod dtype;
+mod key;
+mod manifest;
+mod meta;
+mod tree;
+
+pub use dtype::{torch_dtype, torch_name};
+pub use key::{file_name, key_of_file};
+pub use manifest::{MANIFEST_BYTES_MAX, Manifest, ManifestError, SET_METADATA};
+pub use meta::{Level, LevelEntry, LevelError, TensorMeta};
+pub use tree::{DEPTH_MAX, KEY_BYTES_MAX, LEAVES_MAX, Node, Tree, TreeError};
