@@ -91,6 +91,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Acquire
         | Verb::Lookup
         | Verb::Name
+        | Verb::PublishSet
         | Verb::Ticket
         | Verb::Redeem => true,
         Verb::Fill

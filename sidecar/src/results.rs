@@ -70,7 +70,7 @@ plural! {
     UnnameResponse: done;
 }
 
-single! { FillResponse ListResponse StatusResponse PeersResponse }
+single! { FillResponse ListResponse PublishSetResponse StatusResponse PeersResponse }
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {
     // It was one of ours a moment ago.

@@ -24,6 +24,7 @@ mod put;
 mod retry;
 mod route;
 mod serve;
+mod sets;
 mod small;
 mod sources;
 mod status;

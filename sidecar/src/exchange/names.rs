@@ -81,7 +81,7 @@ impl Exchange {
     }
 }
 
-fn tensor_name(text: &str) -> Result<TensorName, Failure> {
+pub(super) fn tensor_name(text: &str) -> Result<TensorName, Failure> {
     TensorName::new(text).map_err(|e| Failure::new(Reason::InvalidArgument, e.to_string()))
 }
 

@@ -218,6 +218,14 @@ impl Tensorlane for Service {
         .await
     }
 
+    async fn publish_set(&self, request: Request<v1::PublishSetRequest>) -> Reply<v1::PublishSetResponse> {
+        self.call(Verb::PublishSet, request, |exchange, _, request| async move {
+            within(request.leaves.len())?;
+            exchange.publish_set(request)
+        })
+        .await
+    }
+
     async fn lookup(&self, request: Request<v1::LookupRequest>) -> Reply<v1::LookupResponse> {
         self.call(Verb::Lookup, request, |exchange, caller, request| async move {
             within(request.names.len())?;

@@ -128,6 +128,8 @@ labels! {
         Name = "name",
         /// Takes a name away.
         Unname = "unname",
+        /// Makes a set the next version of its name.
+        PublishSet = "publish_set",
         /// Finds by name.
         Lookup = "lookup",
         /// Makes a ticket.

@@ -206,6 +206,7 @@ impl Call {
             SessionKind::Redeem => Verb::Redeem,
             SessionKind::Status => Verb::Status,
             SessionKind::Peers => Verb::Peers,
+            SessionKind::PublishSet => Verb::PublishSet,
             SessionKind::Hello
             | SessionKind::Segment
             | SessionKind::SegmentMapped

@@ -166,6 +166,12 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
             let response = exchange.unname(&request);
             call.answer(Ok(response));
         }
+        SessionKind::PublishSet => {
+            let request: v1::PublishSetRequest = decode(header, body)?;
+            let Some(call) = call.within(request.leaves.len()) else { return Ok(()) };
+            let response = exchange.publish_set(request);
+            call.answer(response);
+        }
         SessionKind::Ticket => {
             let request: v1::TicketRequest = decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };

@@ -20,6 +20,7 @@ mod refusals;
 mod repeat;
 mod room;
 mod sessions;
+mod sets;
 mod tensor;
 #[cfg(test)]
 mod tests;

@@ -18,7 +18,11 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         Refusal::NoHolder { .. } => Reason::SessionRequired,
         Refusal::NameTaken { .. } => Reason::NameTaken,
         Refusal::NameChanged { .. } => Reason::NameChanged,
-        Refusal::TicketWithoutTime => Reason::InvalidArgument,
+        Refusal::VersionChanged { .. } => Reason::VersionChanged,
+        Refusal::TicketWithoutTime
+        | Refusal::ManifestPublished { .. }
+        | Refusal::LeafIsManifest { .. }
+        | Refusal::NameTooLong { .. } => Reason::InvalidArgument,
         Refusal::TicketUnknown => Reason::TicketSpent,
         Refusal::RetryMismatch { .. } | Refusal::RetryLapsed { .. } => Reason::RetryMismatch,
         Refusal::TooManyTensors { .. }
@@ -34,6 +38,9 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         Refusal::NameTaken { name, .. }
         | Refusal::NameChanged { name, .. }
         | Refusal::NameUnknown { name } => failure.with("name", name),
+        Refusal::VersionChanged { name, latest, .. } => {
+            failure.with("name", name).with("latest", latest)
+        }
         _ => failure,
     }
 }
