@@ -48,6 +48,7 @@ mod release;
 mod segments;
 mod sender;
 mod service;
+pub mod set;
 mod target;
 mod tensor;
 #[cfg(test)]

@@ -1,0 +1,131 @@
+//! Sets in directories, byte for byte as tensordict's `memmap` writes them, so that `TensorDict.load_memmap` opens them.
+//!
+//! ```text
+//! set/ meta.json            one level: batch shape, and for each key shape and type, or that it is a directory
+//!      obs.memmap           the bytes of a tensor, row-major and little-endian, without a header
+//!      next/ meta.json ..   a tree below it; a value that is no tensor is a directory with a meta.json alone
+//!      .tensorlane/set.json types that tensordict has no name for; their files hold bytes, `torch.uint8` to it
+//! ```
+//!
+//! Links are not followed inside of a directory. Pickled values are never read.
+
+mod export;
+mod import;
+
+use std::io;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use tensorlane_proto::set::{LevelError, TreeError};
+use thiserror::Error;
+
+use crate::error::Error;
+
+pub use export::{Export, export};
+pub use import::{Directory, LeafFile};
+
+const META: &str = "meta.json";
+const OWN: &str = ".tensorlane";
+const OWN_META: &str = "set.json";
+/// What is read or written at once.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// Why a directory cannot be read or written as a set.
+#[derive(Debug, Error)]
+pub enum DirectoryError {
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// A `meta.json` that is not read.
+    #[error("{}: {source}", path.display())]
+    Level {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: LevelError,
+    },
+    /// The file of a tensor has fewer bytes than its shape and type.
+    #[error("{} has {bytes} bytes and its tensor {wanted}; save the set again", path.display())]
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        bytes: u64,
+        /// Those of its tensor.
+        wanted: u64,
+    },
+    /// A file or directory is something else: a link, a device, ...
+    #[error("{} is no plain {wanted} (links are not followed); copy what it stands for", path.display())]
+    NotPlain {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// Somebody writes to a file while it is read.
+    #[error("{} changed while it was read, so nothing was published; put the set when nobody writes to it", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A type or shape that no tensor has.
+    #[error("{}: {what}", path.display())]
+    Leaf {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A key whose file would have a longer name than file systems take.
+    #[error("the key {key:?} is too long for the name of a file (255 bytes)")]
+    Key {
+        /// The key.
+        key: String,
+    },
+    /// Something is there already.
+    #[error("{} exists; name another directory, or replace it (--replace)", path.display())]
+    Exists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// What is there is no set, and so is not replaced.
+    #[error("{} exists and is no set (it has no meta.json), so it is not replaced", path.display())]
+    NotReplaced {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The tree is none of a set.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// A tensor could not be put or got.
+    #[error("{path}: {source}")]
+    Tensor {
+        /// Its keys.
+        path: String,
+        /// Why.
+        source: Error,
+    },
+}
+
+/// `.tensorlane/set.json`: true types of files that hold bytes to tensordict.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct OwnMeta {
+    leaves: Vec<OwnLeaf>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct OwnLeaf {
+    path: Vec<String>,
+    dtype: String,
+    shape: Vec<u64>,
+}
+
+fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DirectoryError {
+    let path = path.into();
+    move |source| DirectoryError::Io { path, source }
+}

@@ -1,0 +1,213 @@
+//! From the exchange into a directory, which appears under its name only when it is whole.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
+use tensorlane_proto::Layout;
+use tensorlane_proto::set::{Level, LevelEntry, Node, TensorMeta, Tree, file_name, torch_name};
+
+use super::import::chunk_len;
+use super::{DirectoryError, META, OWN, OWN_META, OwnLeaf, OwnMeta, at};
+use crate::tensor::Tensor;
+
+/// A directory that was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Export {
+    /// Bytes of all tensors.
+    pub bytes: u64,
+    /// Keys of tensors whose type tensordict has no name for: it sees their bytes, `torch.uint8`.
+    pub as_bytes: Vec<String>,
+}
+
+/// Writes a set into a directory, synced, and gives it its name at once: readers see all of it or nothing. With
+/// `replace`, a set that is there is swapped for it in one step. `wrote` is told of bytes as they are written.
+///
+/// # Errors
+/// [`DirectoryError`]; nothing is left of what was written then, and what was there stands as it was.
+pub fn export(
+    tree: &Tree<Tensor>,
+    to: &Path,
+    replace: bool,
+    wrote: impl FnMut(u64, &str),
+) -> Result<Export, DirectoryError> {
+    tree.check()?;
+    check_target(to, replace)?;
+    let part = Part::create(to)?;
+    let mut writing = Writing { wrote, export: Export::default(), own: OwnMeta::default() };
+    writing.level(tree, &part.0, &mut Vec::new())?;
+    writing.own(&part.0)?;
+    sync(&part.0)?;
+    part.finish(to, replace)?;
+    Ok(writing.export)
+}
+
+fn check_target(to: &Path, replace: bool) -> Result<(), DirectoryError> {
+    match fs::symlink_metadata(to) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(at(to)(error)),
+        Ok(_) if !replace => Err(DirectoryError::Exists { path: to.to_owned() }),
+        Ok(about) if !about.is_dir() => {
+            Err(DirectoryError::NotPlain { path: to.to_owned(), wanted: "directory" })
+        }
+        Ok(_) if !to.join(META).is_file() => Err(DirectoryError::NotReplaced { path: to.to_owned() }),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// A directory in the making, beside where it will be. Dropped, it is removed.
+struct Part(PathBuf);
+
+impl Part {
+    fn create(to: &Path) -> Result<Self, DirectoryError> {
+        let name = to.file_name().unwrap_or_default().to_string_lossy();
+        let mut number = 0;
+        loop {
+            let part = to.with_file_name(format!(".{name}.tl-{}-{number}", std::process::id()));
+            match fs::create_dir(&part) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
+                Err(error) => return Err(at(part)(error)),
+                Ok(()) => return Ok(Self(part)),
+            }
+        }
+    }
+
+    fn finish(self, to: &Path, replace: bool) -> Result<(), DirectoryError> {
+        match rustix::fs::renameat_with(CWD, &self.0, CWD, to, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(Errno::EXIST) if replace => {
+                // The old set is under our name afterwards, and goes with it.
+                rustix::fs::renameat_with(CWD, &self.0, CWD, to, RenameFlags::EXCHANGE)
+                    .map_err(|error| at(to)(error.into()))?;
+            }
+            Err(Errno::EXIST) => return Err(DirectoryError::Exists { path: to.to_owned() }),
+            Err(error) => return Err(at(to)(error.into())),
+        }
+        let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+        sync(parent.unwrap_or(Path::new(".")))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Gone already if it got its name.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Writing<W> {
+    wrote: W,
+    export: Export,
+    own: OwnMeta,
+}
+
+impl<W: FnMut(u64, &str)> Writing<W> {
+    /// Writes a tree: what is below it first, so that a `meta.json` never names what is not there.
+    fn level(
+        &mut self,
+        tree: &Tree<Tensor>,
+        dir: &Path,
+        path: &mut Vec<String>,
+    ) -> Result<(), DirectoryError> {
+        let mut entries = Vec::with_capacity(tree.entries.len());
+        for (key, node) in &tree.entries {
+            let name = file_name(key).ok_or_else(|| DirectoryError::Key { key: key.clone() })?;
+            let below = |class: &str| LevelEntry::Below { class: class.to_owned() };
+            path.push(key.clone());
+            let entry = match node {
+                Node::Tensor(tensor) => {
+                    LevelEntry::Tensor(self.leaf(tensor, &dir.join(format!("{name}.memmap")), path)?)
+                }
+                Node::Value(value) => {
+                    write_meta(&Level::Value(value.clone()), &make(dir.join(name))?)?;
+                    below("NonTensorData")
+                }
+                Node::Tree(tree) => {
+                    self.level(tree, &make(dir.join(name))?, path)?;
+                    below("TensorDict")
+                }
+            };
+            path.pop();
+            entries.push((key.clone(), entry));
+        }
+        let level = Level::Tree { batch: tree.batch.clone(), names: tree.names.clone(), entries };
+        write_meta(&level, dir)
+    }
+
+    fn leaf(
+        &mut self,
+        tensor: &Tensor,
+        file: &Path,
+        path: &[String],
+    ) -> Result<TensorMeta, DirectoryError> {
+        let layout = &tensor.descriptor().layout;
+        let total = layout.bytes();
+        // As tensordict does: a tensor without elements has no file.
+        if let Some(view) = tensor.view() {
+            let mut out = File::create_new(file).map_err(at(file))?;
+            let mut chunk = vec![0; chunk_len(total)];
+            let mut offset = 0;
+            while offset < total {
+                let part = &mut chunk[..chunk_len(total - offset)];
+                view.copy_range_to(offset, part).map_err(|error| DirectoryError::Leaf {
+                    path: file.to_owned(),
+                    what: error.to_string(),
+                })?;
+                out.write_all(part).map_err(at(file))?;
+                offset += part.len() as u64;
+                (self.wrote)(part.len() as u64, &path.join("/"));
+            }
+            out.sync_all().map_err(at(file))?;
+        }
+        self.export.bytes += total;
+        Ok(self.meta(layout, path))
+    }
+
+    fn meta(&mut self, layout: &Layout, path: &[String]) -> TensorMeta {
+        let shape = layout.shape().to_vec();
+        if let Some(dtype) = torch_name(layout.dtype()) {
+            return TensorMeta { shape, dtype };
+        }
+        self.export.as_bytes.push(path.join("/"));
+        let as_bytes = if layout.dtype().bits() == 8 { shape.clone() } else { vec![layout.bytes()] };
+        let dtype = layout.dtype().name().to_owned();
+        self.own.leaves.push(OwnLeaf { path: path.to_vec(), dtype, shape });
+        TensorMeta { shape: as_bytes, dtype: "torch.uint8".to_owned() }
+    }
+
+    fn own(&self, dir: &Path) -> Result<(), DirectoryError> {
+        if self.own.leaves.is_empty() {
+            return Ok(());
+        }
+        let own = make(dir.join(OWN))?;
+        let path = own.join(OWN_META);
+        let bytes = serde_json::to_vec_pretty(&self.own).map_err(|error| at(&path)(error.into()))?;
+        write_file(&bytes, &path)?;
+        sync(&own)
+    }
+}
+
+fn make(dir: PathBuf) -> Result<PathBuf, DirectoryError> {
+    fs::create_dir(&dir).map_err(at(&dir))?;
+    Ok(dir)
+}
+
+fn write_meta(level: &Level, dir: &Path) -> Result<(), DirectoryError> {
+    let path = dir.join(META);
+    match level.write() {
+        Ok(bytes) => write_file(&bytes, &path)?,
+        Err(source) => return Err(DirectoryError::Level { path, source }),
+    }
+    sync(dir)
+}
+
+fn write_file(bytes: &[u8], path: &Path) -> Result<(), DirectoryError> {
+    let mut file = File::create_new(path).map_err(at(path))?;
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(at(path))
+}
+
+fn sync(dir: &Path) -> Result<(), DirectoryError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
+}

@@ -1,0 +1,291 @@
+//! From a directory into the exchange.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use tensorlane_proto::set::{DEPTH_MAX, Level, LevelEntry, MANIFEST_BYTES_MAX, Node, TensorMeta, Tree};
+use tensorlane_proto::set::{TreeError, file_name, torch_dtype};
+use tensorlane_proto::{DType, Descriptor, Layout, Shape};
+
+use super::{CHUNK_BYTES, DirectoryError, META, OWN, OWN_META, OwnMeta, at};
+use crate::client::Client;
+use crate::verbs::{PutOptions, Stored};
+
+/// A directory that was read: what the set in it consists of. The tensors' bytes are not read yet.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    root: OwnedFd,
+    tree: Tree<LeafFile>,
+}
+
+/// The file of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeafFile {
+    /// The file, from the directory of the set. None for a tensor without elements, which has no file.
+    pub file: Option<PathBuf>,
+    /// What its bytes mean.
+    pub layout: Layout,
+}
+
+impl Directory {
+    /// Reads every `meta.json` of a directory, and looks at the files of all tensors.
+    ///
+    /// # Errors
+    /// [`DirectoryError`], with the file and what is wrong with it.
+    pub fn open(path: impl Into<PathBuf>) -> Result<Self, DirectoryError> {
+        let path = path.into();
+        // The user's own word may be a link; what lies below may not.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&path, flags, Mode::empty()).map_err(|error| at(&path)(error.into()))?;
+        let walk = Walk { own: own_meta(&root, &path)?, root: path.clone() };
+        let tree = match walk.level(&root, &mut Vec::new(), Path::new(""))? {
+            Node::Tree(tree) => tree,
+            value => Tree { entries: vec![("data".to_owned(), value)], ..Tree::default() },
+        };
+        tree.check()?;
+        Ok(Self { path, root, tree })
+    }
+
+    /// The keys with the files of their tensors.
+    pub fn tree(&self) -> &Tree<LeafFile> {
+        &self.tree
+    }
+
+    /// Bytes of all tensors together.
+    pub fn bytes(&self) -> u64 {
+        self.tree.tensors().iter().map(|(_, leaf)| leaf.layout.bytes()).sum()
+    }
+
+    /// Puts every tensor, leased by this session. `read` is told of bytes as they are read, with the keys.
+    ///
+    /// # Errors
+    /// [`DirectoryError`]; what was put until then is given up.
+    pub fn put(
+        &self,
+        client: &Client,
+        mut read: impl FnMut(u64, &str),
+    ) -> Result<Tree<Stored>, DirectoryError> {
+        let mut paths = self.tree.tensors().into_iter().map(|(path, _)| path.join("/"));
+        self.tree.try_map(&mut |leaf| {
+            let path = paths.next().unwrap_or_default();
+            self.put_one(client, leaf, &path, &mut read)
+        })
+    }
+
+    fn put_one(
+        &self,
+        client: &Client,
+        leaf: &LeafFile,
+        path: &str,
+        read: &mut impl FnMut(u64, &str),
+    ) -> Result<Stored, DirectoryError> {
+        let failed = |source| DirectoryError::Tensor { path: path.to_owned(), source };
+        let descriptor = Descriptor::host(leaf.layout.clone());
+        let mut reservation = client.reserve(&descriptor).map_err(failed)?;
+        if let Some(name) = &leaf.file {
+            let shown = self.path.join(name);
+            let file = open_file(&self.root, name, &shown)?;
+            let before = Stamp::of(&file, &shown)?;
+            let total = leaf.layout.bytes();
+            let mut chunk = vec![0; chunk_len(total)];
+            let mut offset = 0;
+            while offset < total {
+                let part = &mut chunk[..chunk_len(total - offset)];
+                file.read_exact_at(part, offset).map_err(at(&shown))?;
+                reservation.copy_from(offset, part).map_err(failed)?;
+                offset += part.len() as u64;
+                read(part.len() as u64, path);
+            }
+            if Stamp::of(&file, &shown)? != before {
+                return Err(DirectoryError::Changed { path: shown });
+            }
+        }
+        reservation.seal(&PutOptions::new()).map_err(failed)
+    }
+}
+
+/// Bytes of the next chunk where so many are left.
+pub(super) fn chunk_len(left: u64) -> usize {
+    usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES))
+}
+
+/// What tells that a file was written to.
+#[derive(PartialEq, Eq)]
+struct Stamp([i64; 5]);
+
+impl Stamp {
+    fn of(file: &File, shown: &Path) -> Result<Self, DirectoryError> {
+        let about = file.metadata().map_err(at(shown))?;
+        let bytes = about.len().cast_signed();
+        Ok(Self([bytes, about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()]))
+    }
+}
+
+/// A walk over the levels of one directory.
+struct Walk {
+    own: OwnMeta,
+    root: PathBuf,
+}
+
+/// Where a walk is: an open directory, its path from the root, and its keys.
+struct Place<'a> {
+    dir: &'a OwnedFd,
+    inside: &'a Path,
+    path: &'a [String],
+}
+
+impl Walk {
+    fn level(
+        &self,
+        dir: &OwnedFd,
+        path: &mut Vec<String>,
+        inside: &Path,
+    ) -> Result<Node<LeafFile>, DirectoryError> {
+        if path.len() >= DEPTH_MAX {
+            return Err(TreeError::TooDeep { path: path.join("/") }.into());
+        }
+        let meta = self.root.join(inside).join(META);
+        let bytes = read_small(open_file(dir, Path::new(META), &meta)?, &meta)?;
+        let level = Level::read(&bytes).map_err(|source| DirectoryError::Level { path: meta, source })?;
+        let (batch, names, entries) = match level {
+            Level::Value(value) => return Ok(Node::Value(value)),
+            Level::Tree { batch, names, entries } => (batch, names, entries),
+        };
+        let mut tree = Tree { batch, names, entries: Vec::with_capacity(entries.len()) };
+        for (key, entry) in entries {
+            let name = file_name(&key).ok_or_else(|| DirectoryError::Key { key: key.clone() })?;
+            path.push(key.clone());
+            let node = match entry {
+                LevelEntry::Tensor(meta) => {
+                    Node::Tensor(self.leaf(&Place { dir, inside, path }, &key, &name, &meta)?)
+                }
+                LevelEntry::Below { .. } => {
+                    let below = inside.join(&name);
+                    let opened = open_below(dir, &name, &self.root.join(&below))?;
+                    self.level(&opened, path, &below)?
+                }
+            };
+            path.pop();
+            tree.entries.push((key, node));
+        }
+        Ok(Node::Tree(tree))
+    }
+
+    fn leaf(
+        &self,
+        place: &Place<'_>,
+        key: &str,
+        name: &str,
+        meta: &TensorMeta,
+    ) -> Result<LeafFile, DirectoryError> {
+        let mut file = format!("{name}.memmap");
+        let shown = |file: &str| self.root.join(place.inside).join(file);
+        let layout = self
+            .layout(place.path, meta)
+            .map_err(|what| DirectoryError::Leaf { path: shown(&file), what })?;
+        if layout.bytes() == 0 {
+            return Ok(LeafFile { file: None, layout });
+        }
+        let mut opened = open_file(place.dir, Path::new(&file), &shown(&file));
+        if key != name && !key.contains('/') && opened.as_ref().is_err_and(DirectoryError::is_missing) {
+            // Before tensordict escaped them, keys were names of files as they are.
+            let legacy = format!("{key}.memmap");
+            if let Ok(found) = open_file(place.dir, Path::new(&legacy), &shown(&legacy)) {
+                (file, opened) = (legacy, Ok(found));
+            }
+        }
+        let bytes = opened?.metadata().map_err(at(shown(&file)))?.len();
+        // A longer file is fine: its first rows are the tensor.
+        if bytes < layout.bytes() {
+            return Err(DirectoryError::TooShort { path: shown(&file), bytes, wanted: layout.bytes() });
+        }
+        Ok(LeafFile { file: Some(place.inside.join(file)), layout })
+    }
+
+    fn layout(&self, path: &[String], meta: &TensorMeta) -> Result<Layout, String> {
+        let written = torch_dtype(&meta.dtype)
+            .ok_or_else(|| format!("{:?} is no type that tensordict writes", meta.dtype))?;
+        let layout = |dtype, shape: &[u64]| {
+            let shape = Shape::new(shape).map_err(|error| error.to_string())?;
+            Layout::contiguous(dtype, shape).map_err(|error| error.to_string())
+        };
+        let plain = layout(written, &meta.shape)?;
+        let Some(own) = self.own.leaves.iter().find(|own| own.path == path) else { return Ok(plain) };
+        let dtype: DType = own.dtype.parse().map_err(|error| format!("{OWN}/{OWN_META}: {error}"))?;
+        let own = layout(dtype, &own.shape)?;
+        // With another size or type, somebody wrote another tensor in its place since.
+        if own.bytes() == plain.bytes() && written == DType::U8 { Ok(own) } else { Ok(plain) }
+    }
+}
+
+fn own_meta(root: &OwnedFd, shown: &Path) -> Result<OwnMeta, DirectoryError> {
+    let path = shown.join(OWN).join(OWN_META);
+    let dir = match open_below(root, OWN, &shown.join(OWN)) {
+        Err(error) if error.is_missing() => return Ok(OwnMeta::default()),
+        opened => opened?,
+    };
+    let bytes = match open_file(&dir, Path::new(OWN_META), &path) {
+        Err(error) if error.is_missing() => return Ok(OwnMeta::default()),
+        opened => read_small(opened?, &path)?,
+    };
+    serde_json::from_slice(&bytes).map_err(|error| DirectoryError::Leaf { path, what: error.to_string() })
+}
+
+/// Opens a file below a directory, none of whose parts is a link.
+fn open_file(dir: &OwnedFd, name: &Path, shown: &Path) -> Result<File, DirectoryError> {
+    let mut parts: Vec<_> = name.components().collect();
+    let last = parts.pop().map(|part| part.as_os_str().to_owned()).unwrap_or_default();
+    let mut below: Option<OwnedFd> = None;
+    for part in parts {
+        below = Some(open_below(below.as_ref().unwrap_or(dir), part.as_os_str(), shown)?);
+    }
+    // Not waiting: a FIFO in the place of a file would wait for its writer.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let not_plain = || DirectoryError::NotPlain { path: shown.to_owned(), wanted: "file" };
+    match rustix::fs::openat(below.as_ref().unwrap_or(dir), &last, flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NXIO) => Err(not_plain()),
+        Err(error) => Err(at(shown)(error.into())),
+        Ok(opened) => {
+            let file = File::from(opened);
+            let is_file = file.metadata().map_err(at(shown))?.is_file();
+            if is_file { Ok(file) } else { Err(not_plain()) }
+        }
+    }
+}
+
+fn open_below(
+    dir: &OwnedFd,
+    name: impl AsRef<std::ffi::OsStr>,
+    shown: &Path,
+) -> Result<OwnedFd, DirectoryError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(dir, name.as_ref(), flags, Mode::empty()) {
+        Err(Errno::LOOP | Errno::NOTDIR) => {
+            Err(DirectoryError::NotPlain { path: shown.to_owned(), wanted: "directory" })
+        }
+        opened => opened.map_err(|error| at(shown)(error.into())),
+    }
+}
+
+/// All of a file that must be small.
+fn read_small(file: File, shown: &Path) -> Result<Vec<u8>, DirectoryError> {
+    let mut bytes = Vec::new();
+    file.take(MANIFEST_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(at(shown))?;
+    if bytes.len() > MANIFEST_BYTES_MAX {
+        let what = format!("it has more than {MANIFEST_BYTES_MAX} bytes; make several sets");
+        return Err(DirectoryError::Leaf { path: shown.to_owned(), what });
+    }
+    Ok(bytes)
+}
+
+impl DirectoryError {
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == ErrorKind::NotFound)
+    }
+}
