@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 #[cfg(feature = "kubernetes")]
 use tensorlane_client::SOCKETS_DEFAULT;
-use tensorlane_client::{Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target};
+use tensorlane_client::{AcquireOptions, Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target};
 use tensorlane_proto::{PeerName, Selection};
 
 use crate::output::Format;
@@ -64,6 +64,7 @@ impl Args {
         match &mut self.command {
             Command::Get(get) => self.connection.bound(&mut get.waiting, now),
             Command::Describe(describe) => self.connection.bound(&mut describe.waiting, now),
+            Command::Set(Set::Get(get)) => self.connection.bound(&mut get.waiting, now),
             _ => {}
         }
         self
@@ -82,6 +83,9 @@ pub(crate) enum Command {
     Describe(Describe),
     /// Take names away; a tensor that nothing else keeps is freed.
     Rm(Rm),
+    /// Put and get sets: directories of tensors as tensordict saves them, published by versions.
+    #[command(subcommand)]
+    Set(Set),
     /// Show the state of the sidecar: arena, tensors, leases.
     Status,
     /// Show the peers and the route that would be taken to each.
@@ -180,6 +184,57 @@ impl Get {
     }
 }
 
+/// A set is all of one version: whoever gets it never has some of one and some of another.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Set {
+    /// Publish a directory that tensordict saved as the next version of a name.
+    Put(SetPut),
+    /// Get a set, into a directory that tensordict opens if one is given.
+    Get(SetGet),
+    /// List the versions of this peer's sets.
+    Ls(SetLs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetPut {
+    /// The directory, as written by `TensorDict.memmap` or `set get`.
+    pub(crate) directory: PathBuf,
+    /// The set's name. Version 7 is also named NAME@7.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// How many versions stay, this one included.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub(crate) keep: u32,
+    /// Publish only if this is the latest version; 0 means that there is none.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) expects: Option<u64>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetGet {
+    /// The set's name, NAME@VERSION, or a reference.
+    #[arg(value_parser = parse::target, value_name = "NAME|REFERENCE")]
+    pub(crate) target: Target,
+    /// Write the set into this directory, which must not exist.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) to: Option<PathBuf>,
+    /// Swap a set that is in the directory for this one.
+    #[arg(long, requires = "to")]
+    pub(crate) replace: bool,
+    /// The peer that the name belongs to; without it this peer and all connected ones are asked.
+    #[arg(long, value_name = "PEER")]
+    pub(crate) peer: Option<PeerName>,
+    #[command(flatten)]
+    pub(crate) waiting: Waiting,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetLs {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Ls {
     /// Only names that begin so.
@@ -225,6 +280,17 @@ impl Waiting {
         // The wait comes on top of a client's deadline.
         let wait = self.wait.min(left);
         client.with_deadline(left - wait).lookup(names, peer, wait)
+    }
+
+    /// Options of one call that waits for its name, within the deadline.
+    pub(crate) fn options(&self, client: &Client) -> AcquireOptions {
+        let client = self.rest(client);
+        let deadline = match self.until {
+            Some(_) => client.deadline(),
+            // The wait comes on top of the default deadline.
+            None => client.deadline().saturating_add(self.wait),
+        };
+        AcquireOptions::new().deadline(deadline).wait(self.wait)
     }
 
     /// A client for the next call, with what is left of the deadline that was given; 1 ms at least, so that it is the call that
@@ -293,6 +359,9 @@ mod tests {
             "tensorlane put f --uses 0",
             "tensorlane get a --require speed",
             "tensorlane --deadline 5 status x",
+            "tensorlane set put d",
+            "tensorlane set put d --name n --keep 0",
+            "tensorlane set get n --replace",
             "tensorlane routes --interval 1s",
             "tensorlane routes --watch --interval 99ms",
         ] {

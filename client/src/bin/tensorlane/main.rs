@@ -18,6 +18,7 @@ mod parse;
 mod progress;
 mod put;
 mod routes;
+mod set;
 mod sink;
 mod watch;
 
@@ -82,6 +83,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode> {
         Command::Ls(ls) => list::ls(&client, output, &ls),
         Command::Rm(rm) => list::rm(&client, output, &rm),
         Command::Describe(describe) => inquire::describe(&client, output, &describe),
+        Command::Set(set) => set::run(&client, output, &set),
         Command::Status => inquire::status(&client, output),
         Command::Peers => inquire::peers(&client, output),
         Command::Routes(routes) => routes::run(&client, output, &routes),

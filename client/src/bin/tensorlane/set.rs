@@ -1,0 +1,159 @@
+//! `tensorlane set`: directories of tensordict in and out of the exchange, as versions of a name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tensorlane_client::set::directory::{Directory, export};
+use tensorlane_client::set::{OpenedSet, PublishOptions};
+use tensorlane_client::{Client, Target, Tensor};
+use tensorlane_proto::Layout;
+use tensorlane_proto::set::{SET_METADATA, Tree};
+
+use crate::args::{Set, SetGet, SetLs, SetPut};
+use crate::output::{self, Output};
+use crate::progress::{self, Progress};
+
+pub(crate) fn run(client: &Client, output: &Output, args: &Set) -> Result<()> {
+    match args {
+        Set::Put(put) => self::put(client, output, put),
+        Set::Get(get) => self::get(client, output, get),
+        Set::Ls(ls) => self::ls(client, output, ls),
+    }
+}
+
+fn put(client: &Client, output: &Output, args: &SetPut) -> Result<()> {
+    let directory = Directory::open(&args.directory)?;
+    let mut progress = Progress::new(directory.bytes());
+    // Leased by this session until the version has them.
+    let stored = directory.put(client, |bytes, key| progress.advance(bytes, key))?;
+    let tree = stored.try_map(&mut |stored| Ok::<_, anyhow::Error>(stored.reference().clone()))?;
+    let options = PublishOptions { keep: args.keep, expects: args.expects, deadline: None };
+    let published = client.publish_set(&args.name, &tree, &options)?;
+    let took = progress.finish();
+    let leaves: Vec<_> = described(directory.tree(), |leaf| leaf.layout.clone());
+    output.print(
+        || {
+            json!({
+                "name": args.name,
+                "version": published.version,
+                "reference": published.reference.encode(),
+                "tensors": leaves.iter().map(leaf_json).collect::<Vec<_>>(),
+                "bytes": directory.bytes(),
+                "seconds": took.as_secs_f64(),
+            })
+        },
+        |out| {
+            writeln!(out, "{}@{}  {}", args.name, published.version, published.reference.encode())?;
+            writeln!(out, "{}", summary(leaves.len(), directory.bytes(), took))
+        },
+    )?;
+    Ok(())
+}
+
+fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
+    let target = match (&args.target, &args.peer) {
+        (Target::Name { peer: None, name }, Some(peer)) => Target::name_at(peer.clone(), name),
+        (target, _) => target.clone(),
+    };
+    let options = args.waiting.options(client);
+    let set = progress::during("waiting for the set", || client.get_set(&target, &options))?;
+    let leaves = described(&set.tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
+    let total = leaves.iter().map(|(_, layout)| layout.bytes()).sum();
+    let mut progress = Progress::new(total);
+    let exported = match &args.to {
+        None => None,
+        Some(to) => Some(export(&set.tree, to, args.replace, |bytes, key| progress.advance(bytes, key))?),
+    };
+    let took = progress.finish();
+    let as_bytes = exported.map(|export| export.as_bytes).unwrap_or_default();
+    for key in &as_bytes {
+        output.warn(&format!("tensordict has no name for the type of {key} and sees its bytes; `set put` keeps the type"));
+    }
+    output.print(
+        || {
+            json!({
+                "version": set.version,
+                "to": args.to.as_ref().map(|to| to.display().to_string()),
+                "tensors": leaves.iter().map(leaf_json).collect::<Vec<_>>(),
+                "as_bytes": as_bytes,
+                "bytes": total,
+                "seconds": took.as_secs_f64(),
+            })
+        },
+        |out| {
+            writeln!(out, "version {}", set.version)?;
+            for (key, layout) in &leaves {
+                writeln!(out, "{key}  {layout}")?;
+            }
+            writeln!(out, "{}", summary(leaves.len(), total, took))
+        },
+    )?;
+    Ok(())
+}
+
+/// A version of a set, as it is listed.
+struct Version {
+    number: u64,
+    tensors: usize,
+    bytes: u64,
+    reference: String,
+}
+
+fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
+    let mut sets: BTreeMap<String, Vec<Version>> = BTreeMap::new();
+    for listed in client.list(&args.prefix) {
+        let listed = listed?;
+        let Some((name, number)) = listed.name.rsplit_once('@') else { continue };
+        let is_set = listed.description.descriptor.metadata.value(SET_METADATA).is_some();
+        let Some(number) = number.parse().ok().filter(|_| is_set) else { continue };
+        let OpenedSet { tree, .. } =
+            client.open_set(listed.description.reference.clone(), &tensorlane_client::AcquireOptions::new())?;
+        let tensors = tree.tensors();
+        let bytes = tensors.iter().map(|(_, leaf)| leaf.bytes()).sum();
+        let reference = listed.description.reference.encode();
+        sets.entry(name.to_owned()).or_default().push(Version { number, tensors: tensors.len(), bytes, reference });
+    }
+    sets.values_mut().for_each(|versions| versions.sort_by_key(|version| version.number));
+    let version = |version: &Version| {
+        json!({
+            "version": version.number,
+            "tensors": version.tensors,
+            "bytes": version.bytes,
+            "reference": version.reference,
+        })
+    };
+    output.print(
+        || {
+            let set = |(name, versions): (&String, &Vec<Version>)| {
+                json!({ "name": name, "versions": versions.iter().map(version).collect::<Vec<_>>() })
+            };
+            json!({ "sets": sets.iter().map(set).collect::<Vec<Value>>() })
+        },
+        |out| {
+            for (name, versions) in &sets {
+                for Version { number, tensors, bytes, .. } in versions {
+                    writeln!(out, "{name}@{number}  {}, {}", output::tensors(*tensors), output::bytes(*bytes))?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+fn described<L>(tree: &Tree<L>, layout: impl Fn(&L) -> Layout) -> Vec<(String, Layout)> {
+    tree.tensors().into_iter().map(|(path, leaf)| (path.join("/"), layout(leaf))).collect()
+}
+
+fn leaf_json((key, layout): &(String, Layout)) -> Value {
+    let mut value = output::layout(layout);
+    output::merge(&mut value, json!({ "key": key }));
+    value
+}
+
+fn summary(tensors: usize, bytes: u64, took: Duration) -> String {
+    let (count, size) = (output::tensors(tensors), output::bytes(bytes));
+    format!("{count}, {size} in {} ({})", output::span(took.as_secs_f64()), output::rate(bytes, took))
+}
