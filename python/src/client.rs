@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, Item, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
 };
@@ -17,6 +17,7 @@ use crate::interrupt::{self, Cancel};
 use crate::layout;
 use crate::raw::{Acquired, Block, with_bytes};
 use crate::reference::Reference;
+use crate::set;
 use crate::stored::Stored;
 
 /// A client, connected anew in each process that uses it.
@@ -157,12 +158,7 @@ impl Core {
         cancel: Option<&Cancel>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let targets = targets.into_iter().map(|wanted| wanted.target(py)).collect::<PyResult<Vec<_>>>()?;
-        let wait = seconds(py, wait)?;
-        let deadline = match deadline {
-            Some(deadline) => seconds(py, deadline)?,
-            None => wait.saturating_add(self.deadline),
-        };
-        let options = AcquireOptions::new().wait(wait).deadline(deadline);
+        let options = self.waiting(py, wait, deadline)?;
         let mut client = self.client(py)?;
         if let Some(Cancel(cancel)) = cancel {
             client = client.with_cancel(cancel.clone());
@@ -173,6 +169,42 @@ impl Core {
             Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
         };
         results.into_iter().map(one).collect()
+    }
+
+    /// Makes a tree of tensors the next version of a name: its number and the reference of its manifest.
+    #[pyo3(signature = (name, nodes, keep, expects, deadline))]
+    fn publish(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        nodes: Vec<set::Given>,
+        keep: u32,
+        expects: Option<u64>,
+        deadline: Option<f64>,
+    ) -> PyResult<(u64, Reference)> {
+        let tree = set::tree(py, nodes)?;
+        let mut options = set::options(keep, expects);
+        options.deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?;
+        let published = self.call(py, |client| client.publish_set(name, &tree, &options))?;
+        Ok((published.version, Reference(published.reference)))
+    }
+
+    /// Leases and maps all of a set: its version, and its nodes.
+    #[pyo3(signature = (target, wait, deadline, cancel))]
+    fn acquire_set<'py>(
+        &self,
+        py: Python<'py>,
+        target: Wanted,
+        wait: f64,
+        deadline: Option<f64>,
+        cancel: Option<&Cancel>,
+    ) -> PyResult<(u64, Bound<'py, PyList>)> {
+        let target = target.target(py)?;
+        let options = self.waiting(py, wait, deadline)?;
+        let client = self.client(py)?;
+        let client = cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone()));
+        let set = py.detach(|| called(|| client.get_set(target, &options)));
+        set::nodes(py, set.map_err(|error| errors::raise(py, &error))?)
     }
 
     /// Tells what is known of a tensor, which is not moved.
@@ -261,6 +293,16 @@ impl Core {
             }
             None => Err(errors::refuse(py, "CLOSED", "this client was closed; connect again")),
         }
+    }
+
+    /// Options of a call that waits for names. Without a deadline the wait is on top of the client's.
+    fn waiting(&self, py: Python<'_>, wait: f64, deadline: Option<f64>) -> PyResult<AcquireOptions> {
+        let wait = seconds(py, wait)?;
+        let deadline = match deadline {
+            Some(deadline) => seconds(py, deadline)?,
+            None => wait.saturating_add(self.deadline),
+        };
+        Ok(AcquireOptions::new().wait(wait).deadline(deadline))
     }
 
     fn call<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&Client) -> Result<R> + Send) -> PyResult<R> {

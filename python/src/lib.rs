@@ -17,6 +17,7 @@ mod interrupt;
 mod layout;
 mod raw;
 mod reference;
+mod set;
 mod stored;
 
 use pyo3::prelude::*;

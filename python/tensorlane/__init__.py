@@ -27,6 +27,7 @@ from .errors import (
     Withdrawn,
 )
 from .local import Sidecar, local
+from .sets import Published, Set
 from .tensor import Tensor
 
 __all__ = [
@@ -37,9 +38,11 @@ __all__ = [
     "Invalid",
     "NameTaken",
     "NotFound",
+    "Published",
     "Reference",
     "Refused",
     "SessionLost",
+    "Set",
     "Sidecar",
     "Status",
     "Stored",

@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
-from . import arrays
+from . import arrays, sets
 from ._tensorlane import Cancel, Core, Reference, Stored
-from .errors import Invalid
+from .errors import Invalid, Unsupported
+from .sets import Published, Set
 from .tensor import Tensor, copy_into
 
 _INLINE = 64 << 10
@@ -163,6 +164,67 @@ class Client:
         wanted = [_target(target, peer) for target in targets]
         results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel))
         return [Tensor(acquired) for acquired in results]
+
+    def publish(
+        self,
+        tree: Mapping[str, Any],
+        name: str,
+        *,
+        keep: int = 2,
+        expects: int | None = None,
+        checksum: bool = False,
+        deadline: float | None = None,
+    ) -> Published:
+        """Publishes a nested mapping of arrays and plain values, such as a `state_dict()`, as the next version of a name.
+
+        Readers get all of one version or all of another. Version 7 of `policy` is named `policy@7` as well; `keep` is how
+        many versions stay. With `expects`, nothing is published unless that is the latest version (0: there is none).
+        """
+        if not isinstance(tree, Mapping):
+            raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
+        flat = sets.flatten(tree)
+        keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
+        items = [(source.dense(), source.dtype, source.shape, [], keeping) for source in sets.sources(flat)]
+        # Leased until the version has them.
+        stored = _all(self._core.put(items))
+        nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
+        published = Published(*self._core.publish(name, nodes, keep, expects, deadline))
+        for one in stored:
+            one.release()
+        return published
+
+    def get_set(
+        self,
+        target: Target | Published,
+        *,
+        wait: float | None = None,
+        deadline: float | None = None,
+        peer: str | None = None,
+        cancel: Cancel | None = None,
+    ) -> Set:
+        """Leases and maps all of a set: the latest version of a name, `name@7`, or what `publish` returned."""
+        wanted = target.reference if isinstance(target, Published) else target
+        return Set(*self._core.acquire_set(_target(wanted, peer), wait or 0.0, deadline, cancel))
+
+    def load_into(
+        self,
+        into: Any,
+        target: Target | Published,
+        *,
+        convert: bool = False,
+        strict: bool = True,
+        wait: float | None = None,
+        deadline: float | None = None,
+        peer: str | None = None,
+    ) -> int:
+        """Copies a set into a `torch.nn.Module` or a mapping of arrays, and returns its version.
+
+        Keys, shapes and types are compared before the first byte is written. Types are converted with `convert` only;
+        without `strict`, tensors that `into` does not have are left out.
+        """
+        with self.get_set(target, wait=wait, deadline=deadline, peer=peer) as got:
+            sets.load(into, got, convert=convert, strict=strict)
+            return got.version
 
     def describe(self, target: Target, *, peer: str | None = None) -> Description:
         """Tells the kind, names and leases of a tensor, which is not moved."""

@@ -97,6 +97,8 @@ _REMEDIES = {
     "NOT_FOUND": "pass wait=SECONDS for a name that does not exist yet; client.names() lists those of this peer",
     "NAME_TAKEN": "pass replaces=REFERENCE to give the name to the new tensor",
     "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
+    "VERSION_CHANGED": "read the latest version and publish on top of it; details say which one it is",
+    "NOT_A_SET": "get it as a tensor: client.get(...)",
     "AMBIGUOUS_NAME": "pass peer=NAME",
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "pass a longer deadline",

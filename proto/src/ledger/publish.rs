@@ -19,7 +19,8 @@ impl Ledger {
     ) -> Result<Answer, Refusal> {
         let Publication { manifest, leaves, name, version, keep } = publication;
         self.check_manifest(manifest, &leaves)?;
-        let stamped = version_name(&name, version).ok_or_else(|| Refusal::NameTooLong { name: name.clone() })?;
+        let stamped =
+            version_name(&name, version).ok_or_else(|| Refusal::NameTooLong { name: name.clone() })?;
         let versions = self.versions(&name);
         let latest = versions.last().map_or(0, |(version, _)| *version);
         if latest.checked_add(1) != Some(version) {
@@ -36,7 +37,9 @@ impl Ledger {
         for &leaf in &leaves {
             self.add_lease(by, leaf);
         }
-        if let Some(Life::Owned { manifest, .. }) = self.slots.get_mut(manifest).map(|tensor| &mut tensor.life) {
+        if let Some(Life::Owned { manifest, .. }) =
+            self.slots.get_mut(manifest).map(|tensor| &mut tensor.life)
+        {
             *manifest = true;
         }
         self.add_name(manifest, stamped, effects);

@@ -82,7 +82,9 @@ pub enum Refusal {
         now: Option<TensorId>,
     },
     /// Another version was published meanwhile.
-    #[error("version {asked} of {name} cannot be published: the latest is {latest}; publish again on top of that one")]
+    #[error(
+        "version {asked} of {name} cannot be published: the latest is {latest}; publish again on top of that one"
+    )]
     VersionChanged {
         /// The set's name.
         name: TensorName,
@@ -104,7 +106,9 @@ pub enum Refusal {
         id: TensorId,
     },
     /// No room for the number of the version.
-    #[error("the name {name} is too long for a set: with the mark and the number of a version it may have 512 bytes")]
+    #[error(
+        "the name {name} is too long for a set: with the mark and the number of a version it may have 512 bytes"
+    )]
     NameTooLong {
         /// The set's name.
         name: TensorName,

@@ -66,10 +66,14 @@ pub enum LevelError {
     #[error("it is no JSON object: {0}")]
     Json(String),
     /// A format that came after this release.
-    #[error("it has format version {0}; versions up to {FORMAT_VERSION} are read: save it again by tensordict 0.15")]
+    #[error(
+        "it has format version {0}; versions up to {FORMAT_VERSION} are read: save it again by tensordict 0.15"
+    )]
     Version(String),
     /// A class that is neither a TensorDict nor a value.
-    #[error("it is of the class {0}; TensorDict and NonTensorData are read: convert it by `.to_tensordict()` first")]
+    #[error(
+        "it is of the class {0}; TensorDict and NonTensorData are read: convert it by `.to_tensordict()` first"
+    )]
     Class(String),
     /// A value that is out of place.
     #[error("{key} is {found}, not {wanted}")]
@@ -101,7 +105,8 @@ impl Level {
     /// # Errors
     /// [`LevelError`], with the key and what stands there.
     pub fn read(bytes: &[u8]) -> Result<Self, LevelError> {
-        let Object(fields) = serde_json::from_slice(bytes).map_err(|error| LevelError::Json(error.to_string()))?;
+        let Object(fields) =
+            serde_json::from_slice(bytes).map_err(|error| LevelError::Json(error.to_string()))?;
         let field = |name: &str| fields.iter().find(|(key, _)| key == name).map(|(_, value)| value);
         match field("_format_version") {
             None | Some(Value::Object(_)) => {}
@@ -126,7 +131,8 @@ impl Level {
         let names = match field("_names") {
             None | Some(Value::Object(_)) => None,
             Some(names) => Some(
-                serde_json::from_value(names.clone()).map_err(|_| wrong("_names", names, "a list of names"))?,
+                serde_json::from_value(names.clone())
+                    .map_err(|_| wrong("_names", names, "a list of names"))?,
             ),
         };
         let mut entries = Vec::new();
@@ -205,8 +211,7 @@ fn entry(key: &str, about: &Map<String, Value>) -> Result<LevelEntry, LevelError
         return Err(LevelError::Nested { key: key.to_owned() });
     }
     let missing = Value::Null;
-    let (shape, dtype) =
-        (about.get("shape").unwrap_or(&missing), about.get("dtype").unwrap_or(&missing));
+    let (shape, dtype) = (about.get("shape").unwrap_or(&missing), about.get("dtype").unwrap_or(&missing));
     Ok(LevelEntry::Tensor(TensorMeta {
         shape: sizes(shape).ok_or_else(|| wrong(&at("shape"), shape, "a list of sizes"))?,
         dtype: dtype.as_str().ok_or_else(|| wrong(&at("dtype"), dtype, "the name of a type"))?.to_owned(),

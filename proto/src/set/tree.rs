@@ -43,6 +43,12 @@ pub enum TreeError {
         /// The keys from the root.
         path: String,
     },
+    /// A node whose tree does not stand before it.
+    #[error("{path:?} stands in no tree; give each tree before what is in it, the root first")]
+    Astray {
+        /// The keys from the root.
+        path: String,
+    },
     /// More trees inside one another than are walked.
     #[error("{path} lies deeper than {DEPTH_MAX} trees; make the set flatter")]
     TooDeep {
@@ -64,6 +70,65 @@ impl<L> Default for Tree<L> {
 }
 
 impl<L> Tree<L> {
+    /// A tree from its nodes, each after the tree that it is in; the first one is the root.
+    ///
+    /// # Errors
+    /// [`TreeError::Astray`] for a node that stands in no tree, and as [`Tree::check`].
+    pub fn from_nodes<P: AsRef<str>>(
+        nodes: impl IntoIterator<Item = (Vec<P>, Node<L>)>,
+    ) -> Result<Self, TreeError> {
+        let mut root = None;
+        for (path, node) in nodes {
+            place(&mut root, &path, node).ok_or_else(|| TreeError::Astray { path: shown(&path) })?;
+        }
+        let root = root.ok_or_else(|| TreeError::Astray { path: String::new() })?;
+        root.check()?;
+        Ok(root)
+    }
+
+    /// Nodes in the order in which [`Tree::from_nodes`] takes them, the root first. Trees come without their entries.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(Vec<&str>, Node<&L>)> {
+        let mut all = Vec::new();
+        self.flatten(&mut Vec::new(), &mut all);
+        all
+    }
+
+    fn flatten<'a>(&'a self, path: &mut Vec<&'a str>, all: &mut Vec<(Vec<&'a str>, Node<&'a L>)>) {
+        let bare = Tree { batch: self.batch.clone(), names: self.names.clone(), entries: Vec::new() };
+        all.push((path.clone(), Node::Tree(bare)));
+        for (key, node) in &self.entries {
+            path.push(key);
+            match node {
+                Node::Tree(below) => below.flatten(path, all),
+                Node::Tensor(leaf) => all.push((path.clone(), Node::Tensor(leaf))),
+                Node::Value(value) => all.push((path.clone(), Node::Value(value.clone()))),
+            }
+            path.pop();
+        }
+    }
+
+    /// The same as [`Tree::nodes`], with the leaves themselves.
+    #[must_use]
+    pub fn into_nodes(self) -> Vec<(Vec<String>, Node<L>)> {
+        let mut all = Vec::new();
+        self.unfold(&mut Vec::new(), &mut all);
+        all
+    }
+
+    fn unfold(self, path: &mut Vec<String>, all: &mut Vec<(Vec<String>, Node<L>)>) {
+        let Self { batch, names, entries } = self;
+        all.push((path.clone(), Node::Tree(Tree { batch, names, entries: Vec::new() })));
+        for (key, node) in entries {
+            path.push(key);
+            match node {
+                Node::Tree(below) => below.unfold(path, all),
+                leaf => all.push((path.clone(), leaf)),
+            }
+            path.pop();
+        }
+    }
+
     /// The node at a path of keys; none where there is no such key.
     #[must_use]
     pub fn find(&self, path: &[&str]) -> Option<&Node<L>> {
@@ -143,6 +208,23 @@ impl<L> Tree<L> {
     }
 }
 
+/// Puts a node where its path says: the tree that it is in is the last one there, for all nodes stand in order.
+fn place<L, P: AsRef<str>>(root: &mut Option<Tree<L>>, path: &[P], node: Node<L>) -> Option<()> {
+    let Some((key, parents)) = path.split_last() else {
+        let Node::Tree(tree) = node else { return None };
+        return root.replace(tree).is_none().then_some(());
+    };
+    let mut tree = root.as_mut()?;
+    for parent in parents {
+        match tree.entries.last_mut() {
+            Some((found, Node::Tree(below))) if found == parent.as_ref() => tree = below,
+            _ => return None,
+        }
+    }
+    tree.entries.push((key.as_ref().to_owned(), node));
+    Some(())
+}
+
 /// Keys from the root, as people read them: `next/obs`.
 pub(super) fn shown(path: &[impl AsRef<str>]) -> String {
     path.iter().map(AsRef::as_ref).collect::<Vec<_>>().join("/")
@@ -179,7 +261,8 @@ mod tests {
     #[test]
     fn trees_are_at_most_64_deep() {
         let deep = |depth: usize| {
-            (0..depth).fold(tree(vec![("leaf", Node::Tensor(1))]), |below, _| tree(vec![("d", Node::Tree(below))]))
+            (0..depth)
+                .fold(tree(vec![("leaf", Node::Tensor(1))]), |below, _| tree(vec![("d", Node::Tree(below))]))
         };
         assert!(deep(DEPTH_MAX - 1).check().is_ok());
         assert!(matches!(deep(DEPTH_MAX).check(), Err(TreeError::TooDeep { .. })));

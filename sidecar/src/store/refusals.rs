@@ -38,9 +38,7 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         Refusal::NameTaken { name, .. }
         | Refusal::NameChanged { name, .. }
         | Refusal::NameUnknown { name } => failure.with("name", name),
-        Refusal::VersionChanged { name, latest, .. } => {
-            failure.with("name", name).with("latest", latest)
-        }
+        Refusal::VersionChanged { name, latest, .. } => failure.with("name", name).with("latest", latest),
         _ => failure,
     }
 }

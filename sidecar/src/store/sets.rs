@@ -3,8 +3,8 @@
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::ledger::{Event, Publication};
 
-use super::refusals::refused;
 use super::Store;
+use super::refusals::refused;
 
 impl Store {
     /// Makes a set the next version of its name.

@@ -1,4 +1,5 @@
-//! One sidecar and its sessions: every verb, and requests that are repeated.
+//! One sidecar and its sessions: every verb, requests that are repeated, and sets.
 
 mod exchange;
 mod repeats;
+mod sets;

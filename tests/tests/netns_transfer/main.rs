@@ -2,6 +2,7 @@
 
 mod both_ways;
 mod exchange;
+mod sets;
 mod steps;
 mod transports;
 mod waits;

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 #[cfg(feature = "kubernetes")]
 use tensorlane_client::SOCKETS_DEFAULT;
-use tensorlane_client::{AcquireOptions, Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target};
+use tensorlane_client::{
+    AcquireOptions, Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target,
+};
 use tensorlane_proto::{PeerName, Selection};
 
 use crate::output::Format;

@@ -69,7 +69,9 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     let took = progress.finish();
     let as_bytes = exported.map(|export| export.as_bytes).unwrap_or_default();
     for key in &as_bytes {
-        output.warn(&format!("tensordict has no name for the type of {key} and sees its bytes; `set put` keeps the type"));
+        output.warn(&format!(
+            "tensordict has no name for the type of {key} and sees its bytes; `set put` keeps the type"
+        ));
     }
     output.print(
         || {
@@ -108,12 +110,17 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
         let Some((name, number)) = listed.name.rsplit_once('@') else { continue };
         let is_set = listed.description.descriptor.metadata.value(SET_METADATA).is_some();
         let Some(number) = number.parse().ok().filter(|_| is_set) else { continue };
-        let OpenedSet { tree, .. } =
-            client.open_set(listed.description.reference.clone(), &tensorlane_client::AcquireOptions::new())?;
+        let OpenedSet { tree, .. } = client
+            .open_set(listed.description.reference.clone(), &tensorlane_client::AcquireOptions::new())?;
         let tensors = tree.tensors();
         let bytes = tensors.iter().map(|(_, leaf)| leaf.bytes()).sum();
         let reference = listed.description.reference.encode();
-        sets.entry(name.to_owned()).or_default().push(Version { number, tensors: tensors.len(), bytes, reference });
+        sets.entry(name.to_owned()).or_default().push(Version {
+            number,
+            tensors: tensors.len(),
+            bytes,
+            reference,
+        });
     }
     sets.values_mut().for_each(|versions| versions.sort_by_key(|version| version.number));
     let version = |version: &Version| {

@@ -136,12 +136,7 @@ impl<W: FnMut(u64, &str)> Writing<W> {
         write_meta(&level, dir)
     }
 
-    fn leaf(
-        &mut self,
-        tensor: &Tensor,
-        file: &Path,
-        path: &[String],
-    ) -> Result<TensorMeta, DirectoryError> {
+    fn leaf(&mut self, tensor: &Tensor, file: &Path, path: &[String]) -> Result<TensorMeta, DirectoryError> {
         let layout = &tensor.descriptor().layout;
         let total = layout.bytes();
         // As tensordict does: a tensor without elements has no file.

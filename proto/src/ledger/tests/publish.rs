@@ -91,7 +91,10 @@ fn a_name_that_ended_goes_on_with_its_versions() {
     scene.published(2, 3);
     scene.quietly(Event::Unname { name: text("policy") });
     let (manifest, leaves) = scene.set();
-    assert!(matches!(scene.refused(publish(manifest, &leaves, 1, 1)), Refusal::VersionChanged { latest: 2, .. }));
+    assert!(matches!(
+        scene.refused(publish(manifest, &leaves, 1, 1)),
+        Refusal::VersionChanged { latest: 2, .. }
+    ));
     scene.quietly(publish(manifest, &leaves, 3, 3));
 }
 

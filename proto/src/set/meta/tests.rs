@@ -48,7 +48,10 @@ fn a_level_that_is_not_read_is_refused_by_what_is_wrong() {
     assert!(matches!(said("[]"), LevelError::Json(_)));
     assert!(matches!(said(r#"{"a": NaN}"#), LevelError::Json(_)));
     assert_eq!(said(r#"{"_format_version": 2}"#), LevelError::Version("2".into()));
-    assert!(matches!(said(r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>"}"#), LevelError::Class(_)));
+    assert!(matches!(
+        said(r#"{"_type": "<class 'tensordict._lazy.LazyStackedTensorDict'>"}"#),
+        LevelError::Class(_)
+    ));
     let pickled = r#"{"_type": "<class 'tensordict.tensorclass.NonTensorData'>", "_metadata": null}"#;
     assert!(matches!(said(pickled), LevelError::Class(class) if class.ends_with("pickled data")));
     assert_eq!(said(r#"{"a": {"shape": [1], "is_nested": true}}"#), LevelError::Nested { key: "a".into() });

@@ -1,0 +1,59 @@
+//! Sets: published and got as flat lists of nodes, which `tensorlane.sets` makes of mappings and the reverse.
+
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use tensorlane_client::set::{PublishOptions, Set};
+use tensorlane_proto::set::{Node, Tree};
+
+use crate::errors;
+use crate::raw::Acquired;
+use crate::reference::Reference;
+
+/// What stands under a path of keys: a tensor, the batch shape of a tree, or the JSON of a value.
+#[derive(FromPyObject)]
+pub(crate) enum Entry {
+    Tensor(Reference),
+    Value(String),
+    Tree(Vec<u64>),
+}
+
+/// A path of keys with what stands there.
+pub(crate) type Given = (Vec<String>, Entry);
+
+/// A tree of nodes that Python made, each after the tree that it is in.
+pub(crate) fn tree(py: Python<'_>, nodes: Vec<Given>) -> PyResult<Tree<tensorlane_proto::Reference>> {
+    let invalid = |what: &dyn std::fmt::Display| errors::refuse(py, "INVALID_ARGUMENT", &what.to_string());
+    let mut placed = Vec::with_capacity(nodes.len());
+    for (path, entry) in nodes {
+        let node = match entry {
+            Entry::Tensor(Reference(reference)) => Node::Tensor(reference),
+            Entry::Tree(batch) => Node::Tree(Tree { batch, ..Tree::default() }),
+            Entry::Value(text) => Node::Value(
+                serde_json::from_str(&text)
+                    .map_err(|error| invalid(&format!("{}: {error}", path.join("/"))))?,
+            ),
+        };
+        placed.push((path, node));
+    }
+    Tree::from_nodes(placed).map_err(|error| invalid(&error))
+}
+
+/// Options of a publication.
+pub(crate) fn options(keep: u32, expects: Option<u64>) -> PublishOptions {
+    PublishOptions { keep, expects, ..PublishOptions::default() }
+}
+
+/// Nodes of a set that was got, for Python.
+pub(crate) fn nodes<'py>(py: Python<'py>, set: Set) -> PyResult<(u64, Bound<'py, PyList>)> {
+    let nodes = PyList::empty(py);
+    let Set { version, tree, manifest: _ } = set;
+    for (path, node) in tree.into_nodes() {
+        let shown = match node {
+            Node::Tensor(tensor) => Bound::new(py, Acquired::new(tensor))?.into_any(),
+            Node::Value(value) => value.to_string().into_pyobject(py)?.into_any(),
+            Node::Tree(below) => below.batch.into_pyobject(py)?.into_any(),
+        };
+        nodes.append((path, shown))?;
+    }
+    Ok((version, nodes))
+}

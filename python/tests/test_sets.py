@@ -1,0 +1,265 @@
+"""Sets: published by versions, read as one, and interchanged with the real tensordict."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+import torch
+from tensordict import NonTensorData, TensorDict
+
+import tensorlane
+from tensorlane.local import program
+
+from conftest import python, said, until
+
+
+@pytest.fixture
+def name(request, client):
+    """A name of this test's own, whose versions go with it."""
+    yield request.node.name
+    client.unname(*client.names(request.node.name))
+
+
+def command(client, *words: str) -> dict:
+    """What the command says, as JSON."""
+    called = subprocess.run(
+        [program("tensorlane"), "--sockets", client.directory, "-o", "json", *map(str, words)], capture_output=True, text=True
+    )
+    assert called.returncode == 0, called.stderr
+    return json.loads(called.stdout)
+
+
+class Model(torch.nn.Module):
+    """Two layers, one of which shares its weights with the embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(64, 16)
+        self.layer = torch.nn.Linear(16, 16)
+        self.head = torch.nn.Linear(16, 64, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_a_state_dict_is_published_and_loaded_into_another_model(client, name):
+    written, read = Model(), Model()
+    assert client.publish(written.state_dict(), name) == tensorlane.Published(1, client.names(name)[name])
+    assert client.load_into(read, name) == 1
+    for key, weight in written.state_dict().items():
+        assert torch.equal(read.state_dict()[key], weight), key
+    assert read.head.weight is read.embedding.weight
+
+
+def test_tied_weights_are_stored_once(client, name):
+    before = client.status().tensors
+    client.publish(Model().state_dict(), name)
+    assert client.status().tensors == before + 4, "three tensors and the manifest"
+
+
+def test_versions_are_numbered_and_the_oldest_go(client, name):
+    before = client.status()
+    for version in range(1, 6):
+        assert client.publish({"x": np.full(100_000, version)}, name, keep=2).version == version
+    assert list(client.names(name)) == [name, f"{name}@4", f"{name}@5"]
+    assert client.get_set(f"{name}@4")["x"][0] == 4
+    assert client.status().tensors == before.tensors + 4
+    client.unname(*client.names(name))
+    until("all versions are freed", lambda: client.status().sealed_bytes == before.sealed_bytes)
+
+
+def test_a_reader_keeps_its_version_alive(client, name):
+    client.publish({"x": np.arange(70_000)}, name, keep=1)
+    held = client.get_set(name)
+    array = held["x"].numpy()
+    client.publish({"x": np.zeros(3)}, name, keep=1)
+    held.release()
+    np.testing.assert_array_equal(array, np.arange(70_000))
+    assert client.get_set(name).version == 2
+
+
+def test_a_version_that_another_writer_took_is_refused(client, name):
+    client.publish({"x": np.zeros(1)}, name, expects=0)
+    with pytest.raises(tensorlane.Error) as refused:
+        client.publish({"x": np.ones(1)}, name, expects=0)
+    assert (refused.value.reason, refused.value.details["latest"]) == ("VERSION_CHANGED", "1")
+    assert client.get_set(name)["x"][0] == 0
+    assert client.publish({"x": np.ones(1)}, name, expects=1).version == 2
+
+
+def test_writers_beside_one_another_publish_each_version_once(client, name):
+    versions: list[int] = []
+
+    def write(number: int):
+        with tensorlane.connect(client.directory) as own:
+            versions.extend(own.publish({"writer": np.array(number)}, name).version for _ in range(10))
+
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert sorted(versions) == list(range(1, 41))
+
+
+WRITER = """
+import sys, numpy, tensorlane
+with tensorlane.connect(sys.argv[1]) as client:
+    for version in range(1, 301):
+        arrays = {f"layer.{n}": numpy.full(n * 40_000 + 10, version) for n in range(4)}
+        assert client.publish(arrays, sys.argv[2], keep=1).version == version
+"""
+
+
+def test_a_reader_beside_a_writer_gets_all_of_one_version(client, name):
+    writer = python(WRITER, client.directory, name)
+    seen = 0
+    while seen < 300:
+        got = client.get_set(name, wait=20)
+        values = {int(tensor[at]) for tensor in got.values() for at in (0, -1)}
+        assert values == {got.version} and got.version >= seen
+        seen = got.version
+        got.release()
+    said(writer)
+
+
+def test_a_set_has_values_and_mappings_in_order(client, name):
+    tree = {
+        "z": np.arange(4),
+        "config": {"lr": 0.1, "layers": [1, 2], "name": "Größe", "none": None, "deep": {"x": torch.ones(2)}},
+        "": np.float32(3),
+        "a/b": np.zeros((2, 0)),
+        "empty": {},
+    }
+    client.publish(tree, name)
+    got = client.get_set(name)
+    assert list(got) == list(tree) and list(got["config"]) == list(tree["config"])
+    plain = got.numpy()
+    assert plain["config"]["lr"] == 0.1 and plain["config"]["layers"] == [1, 2] and plain["config"]["none"] is None
+    assert plain["config"]["name"] == "Größe" and dict(plain["empty"]) == {}
+    assert got["config", "deep", "x"].torch().tolist() == [1, 1]
+    assert plain[""] == 3 and plain["a/b"].shape == (2, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.bool, torch.complex64])
+def test_types_of_torch_stay_what_they_are(client, name, dtype):
+    written = torch.arange(12).reshape(3, 4).to(dtype)
+    client.publish({"x": written}, name)
+    into = {"x": torch.zeros(3, 4, dtype=dtype)}
+    client.load_into(into, name)
+    assert torch.equal(into["x"].view(torch.uint8), written.view(torch.uint8))
+
+
+def test_loading_is_all_or_nothing(client, name):
+    client.publish({"a": np.ones(3), "b": np.ones(4)}, name)
+    into = {"a": np.zeros(3), "b": np.zeros(5)}
+    with pytest.raises(tensorlane.Invalid, match=r"b has shape \[5\] and the set \[4\]"):
+        client.load_into(into, name)
+    assert not into["a"].any()
+    for into, said in (
+        ({"a": np.zeros(3)}, "unexpected: b"),
+        ({"a": np.zeros(3), "b": np.zeros(4), "c": np.zeros(1)}, "missing: c"),
+        ({"a": np.zeros(3, np.float32), "b": np.zeros(4)}, "a is f32 and the set f64"),
+    ):
+        with pytest.raises(tensorlane.Invalid, match=said):
+            client.load_into(into, name)
+        assert not into["a"].any()
+
+
+def test_loading_converts_and_leaves_out_where_that_is_asked_for(client, name):
+    client.publish({"a": np.full(3, 1.5), "b": torch.full((4,), 2.5)}, name)
+    into = {"a": np.zeros(3, np.float32), "b": torch.zeros(4, dtype=torch.bfloat16)}
+    client.load_into(into, name, convert=True)
+    assert into["a"].tolist() == [1.5] * 3 and into["b"].tolist() == [2.5] * 4
+    only = {"a": np.zeros(3)}
+    client.load_into(only, name, strict=False)
+    assert only["a"].tolist() == [1.5] * 3
+
+
+def test_what_cannot_be_published_is_named_by_its_keys(client, name):
+    before = client.status().tensors
+    looped: dict = {"x": {}}
+    looped["x"]["y"] = looped
+    for tree, kind, said in (
+        ({"a": {"b": object()}}, tensorlane.Unsupported, "a/b: a object is no array"),
+        ({"a": {1: np.zeros(1)}}, tensorlane.Unsupported, "the key 1 of a is no text"),
+        ({"a": [np.zeros(1)]}, tensorlane.Unsupported, "a is no plain value"),
+        ({"a": float("nan")}, tensorlane.Unsupported, "a is no plain value"),
+        (looped, tensorlane.Invalid, "x/y is a mapping that holds itself"),
+        ([np.zeros(1)], tensorlane.Unsupported, "a list is no mapping"),
+    ):
+        with pytest.raises(kind, match=said):
+            client.publish(tree, name)
+    assert client.status().tensors == before and not client.names(name)
+
+
+def test_a_tensor_is_no_set_and_keeps_its_name(client, name):
+    with client.put(np.arange(3), name) as stored:
+        with pytest.raises(tensorlane.Error) as refused:
+            client.get_set(stored)
+        assert refused.value.reason == "NOT_A_SET"
+        with pytest.raises(tensorlane.NameTaken):
+            client.publish({"x": np.zeros(1)}, name)
+        np.testing.assert_array_equal(client.get(name).numpy(), np.arange(3))
+
+
+def test_a_set_that_is_not_there_yet_is_waited_for(client, name):
+    got: list[int] = []
+    reader = threading.Thread(target=lambda: got.append(client.get_set(name, wait=20).version))
+    reader.start()
+    until("the reader waits", lambda: client.status().waiting or got)
+    client.publish({"x": np.zeros(1)}, name)
+    reader.join()
+    assert got == [1]
+
+
+def tensordict() -> TensorDict:
+    fields = {
+        "obs": torch.arange(24, dtype=torch.float32).reshape(4, 6),
+        "a b/ö": torch.ones(4, 2, dtype=torch.bfloat16),
+        "done": torch.tensor([True, False, True, False]),
+        "next": {"reward": torch.zeros(4, 1, dtype=torch.float64), "none": torch.zeros(4, 0)},
+        "label": "hello",
+        "about": NonTensorData([1, {"x": None}], batch_size=[4]),
+    }
+    return TensorDict(fields, batch_size=[4], names=["time"])
+
+
+def files(folder) -> dict[str, bytes]:
+    found = {}
+    for at, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(at, name), "rb") as file:
+                found[os.path.relpath(os.path.join(at, name), folder)] = file.read()
+    return found
+
+
+def test_a_directory_of_tensordict_comes_back_byte_for_byte(client, name, tmp_path):
+    """S3.20"""
+    saved = tensordict()
+    saved.memmap(str(tmp_path / "saved"))
+    assert command(client, "set", "put", tmp_path / "saved", "--name", name)["version"] == 1
+    got = client.get_set(name).numpy()
+    np.testing.assert_array_equal(got["obs"], saved["obs"].numpy())
+    assert got["label"] == "hello" and got["next"]["none"].shape == (4, 0)
+    command(client, "set", "get", name, "--to", tmp_path / "got")
+    assert files(tmp_path / "got") == files(tmp_path / "saved")
+    loaded = TensorDict.load_memmap(str(tmp_path / "got"))
+    assert (loaded == saved).all() and loaded.names == ["time"] and loaded["about"] == [1, {"x": None}]
+
+
+def test_a_published_set_is_opened_by_tensordict(client, name, tmp_path):
+    """S3.20"""
+    state = {"weight": torch.randn(8, 4), "scale": torch.ones(8, dtype=torch.float8_e4m3fn), "config": {"lr": 0.5}}
+    client.publish(state, name)
+    written = command(client, "set", "get", name, "--to", tmp_path / "got")
+    assert written["as_bytes"] == ["scale"]
+    loaded = TensorDict.load_memmap(str(tmp_path / "got"))
+    assert torch.equal(loaded["weight"], state["weight"]) and loaded["config", "lr"] == 0.5
+    assert torch.equal(loaded["scale"], state["scale"].view(torch.uint8))
+    command(client, "set", "put", tmp_path / "got", "--name", name)
+    back = client.get_set(name)
+    assert back.version == 2 and back["scale"].dtype == "f8_e4m3"
