@@ -110,7 +110,7 @@ class Flat:
 
 def flatten(tree: Mapping[str, Any]) -> Flat:
     """Takes a nested mapping apart. Tensors that lie in the same memory, as tied weights do, are stored once."""
-    flat = Flat([([], [])], [])
+    flat = Flat([([], _batch(tree))], [])
     _flatten(tree, (), flat, {}, set())
     return flat
 
@@ -122,8 +122,11 @@ def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, i
         here = (*path, key)
         if not isinstance(key, str):
             raise Unsupported(f"the key {key!r} of {'/'.join(path) or 'the set'} is no text", remedy="use str keys")
+        if type(value).__name__ == "NonTensorData":
+            # What tensordict makes of a plain value.
+            value = value.data
         if isinstance(value, Mapping):
-            flat.nodes.append((list(here), []))
+            flat.nodes.append((list(here), _batch(value)))
             _flatten(value, here, flat, known, inside | {id(tree)})
         elif isinstance(value, _PLAIN):
             flat.nodes.append((list(here), _json(value, here)))
@@ -132,6 +135,11 @@ def _flatten(tree: Mapping[str, Any], path: Path, flat: Flat, known: dict[Any, i
             if at == len(flat.arrays):
                 flat.arrays.append(value)
             flat.nodes.append((list(here), (at,)))
+
+
+def _batch(tree: Mapping[str, Any]) -> list[int]:
+    """The batch shape of a mapping that has one, as those of tensordict do."""
+    return [int(size) for size in getattr(tree, "batch_size", ())]
 
 
 def _json(value: Any, path: Path) -> str:

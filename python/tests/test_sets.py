@@ -210,7 +210,6 @@ def test_a_set_that_is_not_there_yet_is_waited_for(client, name):
     got: list[int] = []
     reader = threading.Thread(target=lambda: got.append(client.get_set(name, wait=20).version))
     reader.start()
-    until("the reader waits", lambda: client.status().waiting or got)
     client.publish({"x": np.zeros(1)}, name)
     reader.join()
     assert got == [1]
@@ -263,3 +262,15 @@ def test_a_published_set_is_opened_by_tensordict(client, name, tmp_path):
     command(client, "set", "put", tmp_path / "got", "--name", name)
     back = client.get_set(name)
     assert back.version == 2 and back["scale"].dtype == "f8_e4m3"
+
+
+def test_a_tensordict_is_published_with_its_batch(client, name, tmp_path):
+    written = tensordict()
+    client.publish(written, name)
+    got = client.get_set(name)
+    assert got.batch == [4] and got["next"].batch == [4] and got["label"] == "hello" and got["about"] == [1, {"x": None}]
+    read = TensorDict(got.torch(), batch_size=got.batch)
+    assert torch.equal(read["next", "reward"], written["next", "reward"])
+    command(client, "set", "get", name, "--to", tmp_path / "got")
+    loaded = TensorDict.load_memmap(str(tmp_path / "got"))
+    assert loaded.batch_size == written.batch_size and torch.equal(loaded["obs"], written["obs"])

@@ -129,3 +129,6 @@ fn at(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> DirectoryError {
     let path = path.into();
     move |source| DirectoryError::Io { path, source }
 }
+
+#[cfg(test)]
+mod tests;

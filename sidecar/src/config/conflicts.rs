@@ -1,5 +1,7 @@
 //! Rules between settings.
 
+use std::net::SocketAddr;
+
 use super::values::bytes_text;
 use super::{Arena, Config, Peers, PeersDirectory};
 
@@ -17,7 +19,16 @@ pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
     let identity = &config.identity;
     let hasty = identity.rotate_every.is_some_and(|every| every <= identity.overlap);
     let overlap = hasty.then(|| ("identity.overlap", "not shorter than identity.rotateEvery".to_owned()));
-    let all = [above("arena.segment", segment), above("arena.ready", ready), advertised, table, overlap];
+    let named = (config.peers.directory == PeersDirectory::Kubernetes)
+        .then(|| config.peers.advertise.as_ref().filter(|text| text.parse::<SocketAddr>().is_err()))
+        .flatten()
+        .map(|text| {
+            let wrong =
+                format!("{text} is a name: in Kubernetes peers take IP addresses alone; say that of the pod");
+            ("peers.advertise", wrong)
+        });
+    let all =
+        [above("arena.segment", segment), above("arena.ready", ready), advertised, named, table, overlap];
     all.into_iter().flatten().collect()
 }
 

@@ -263,6 +263,16 @@ fn keys_are_changed_daily_in_kubernetes_and_the_overlap_is_shorter_than_their_li
 }
 
 #[test]
+fn in_kubernetes_an_address_is_told_and_no_name() {
+    let kubernetes = [("peers.directory", "kubernetes"), ("peers.listen", "0.0.0.0:9421")];
+    let of = |address| Config::of(&[&kubernetes[..], &[("peers.advertise", address)]].concat());
+    assert!(of("10.0.0.7:9421").is_ok() && of("[fd00::7]:9421").is_ok());
+    let told = of("trainer-0:9421").unwrap_err().to_string();
+    assert!(told.contains("trainer-0:9421 is a name: in Kubernetes peers take IP addresses alone"), "{told}");
+    assert!(Config::of(&[("peers.listen", "0.0.0.0:9421"), ("peers.advertise", "trainer-0:9421")]).is_ok());
+}
+
+#[test]
 fn the_peers_file_and_the_directory_must_agree() {
     let of = |pairs: &[(&str, &str)]| Config::of(pairs).map(|config| config.peers.directory);
     assert_eq!(of(&[]), Ok(PeersDirectory::None));

@@ -12,7 +12,7 @@ use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::{Sidecar, where_the_machine_runs_on};
 
 /// A sidecar, a file of two tensors, and the command.
-struct Desk {
+pub(crate) struct Desk {
     sidecar: Sidecar,
     folder: TempDir,
 }
@@ -25,7 +25,7 @@ struct Called {
 }
 
 impl Desk {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let header = br#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"U8","shape":[100000],"data_offsets":[24,100024]}}"#;
         let data: Vec<u8> = (0..100_024_u32).map(|at| at as u8).collect();
@@ -34,7 +34,7 @@ impl Desk {
         Self { sidecar: Sidecar::start(), folder }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -55,20 +55,20 @@ impl Desk {
     }
 
     /// A call that must work; what it prints.
-    fn works(&self, line: &str) -> String {
+    pub(crate) fn works(&self, line: &str) -> String {
         let called = self.call(line);
         assert_eq!((called.code, called.errors.as_str()), (0, ""), "{line}");
         called.out
     }
 
     /// A call that must fail; what it says.
-    fn fails(&self, line: &str) -> String {
+    pub(crate) fn fails(&self, line: &str) -> String {
         let called = self.call(line);
         assert_eq!((called.code, called.out.as_str()), (1, ""), "{line}: {}", called.errors);
         called.errors
     }
 
-    fn json(&self, line: &str) -> Value {
+    pub(crate) fn json(&self, line: &str) -> Value {
         let printed = self.works(&format!("-o json {line}"));
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{line}: {error}: {printed}"))
     }

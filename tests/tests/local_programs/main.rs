@@ -2,4 +2,5 @@
 
 mod command;
 mod routes;
+mod sets;
 mod sidecar;

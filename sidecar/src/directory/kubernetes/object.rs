@@ -1,12 +1,13 @@
 //! A `TensorPeer` as this directory reads it: the fields that it needs, so that words that a newer version adds do
 //! not make a list unreadable, and nothing else is kept.
 
+use std::net::SocketAddr;
+
 use serde::Deserialize;
 use serde_json::Value;
 use tensorlane_proto::identity::Fingerprint;
 
 use super::super::{ADDRESSES_MAX, FINGERPRINTS_MAX, PeerEntry};
-use crate::config::host_port;
 use crate::metrics::label::LeftOut;
 
 /// An object as the API server shows it.
@@ -49,6 +50,16 @@ fn has_ended(condition: &Value) -> bool {
     condition["type"] == "Ready" && condition["status"] == "False" && condition["reason"] == "PodEnded"
 }
 
+/// Whether an address may be that of a pod: a pod says so itself, and all others dial it. A name could stand for anything
+/// at any time, and some addresses are those of whoever dials.
+fn is_of_a_pod(text: &str) -> bool {
+    let address: Option<SocketAddr> = text.parse().ok();
+    address.is_some_and(|address| {
+        let ip = address.ip().to_canonical();
+        address.port() > 0 && !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast())
+    })
+}
+
 impl SeenPeer {
     /// The entry of the table.
     ///
@@ -61,7 +72,7 @@ impl SeenPeer {
         if status.conditions.iter().any(has_ended) {
             return Err(LeftOut::Ended);
         }
-        let wrong_address = |text: &String| host_port(text, false).is_err();
+        let wrong_address = |text: &String| !is_of_a_pod(text);
         if status.addresses.len() > ADDRESSES_MAX || status.addresses.iter().any(wrong_address) {
             return Err(LeftOut::Address);
         }
@@ -140,7 +151,18 @@ mod tests {
             (json!({"fingerprints": [key("0a"), key("0b"), key("0c")]}), LeftOut::Fingerprint),
             (json!({"fingerprints": [fine], "addresses": ["10.0.0.7"]}), LeftOut::Address),
             (json!({"fingerprints": [fine], "addresses": ["10.0.0.7:0"]}), LeftOut::Address),
-            (json!({"fingerprints": [fine], "addresses": vec!["a:1"; ADDRESSES_MAX + 1]}), LeftOut::Address),
+            (
+                json!({"fingerprints": [fine], "addresses": vec!["10.0.0.7:1"; ADDRESSES_MAX + 1]}),
+                LeftOut::Address,
+            ),
+            (json!({"fingerprints": [fine], "addresses": ["metadata.internal:80"]}), LeftOut::Address),
+            (json!({"fingerprints": [fine], "addresses": ["127.0.0.1:9421"]}), LeftOut::Address),
+            (json!({"fingerprints": [fine], "addresses": ["[::ffff:127.0.0.1]:9421"]}), LeftOut::Address),
+            (json!({"fingerprints": [fine], "addresses": ["0.0.0.0:9421"]}), LeftOut::Address),
+            (
+                json!({"fingerprints": [fine], "addresses": ["10.0.0.7:9421", "[ff02::1]:9421"]}),
+                LeftOut::Address,
+            ),
         ] {
             assert_eq!(seen(&status).entry(), Err(why), "{status}");
         }

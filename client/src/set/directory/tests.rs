@@ -1,0 +1,139 @@
+//! Directories that are no sets, each by what is wrong with it. Whole ones are in the suites with a sidecar.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tensorlane_proto::set::Node;
+
+use super::*;
+
+const TENSOR: &str = r#""x": {"device": "cpu", "shape": [4], "dtype": "torch.float32", "is_nested": false}"#;
+const TYPE: &str = r#""_type": "<class 'tensordict._td.TensorDict'>", "shape": [], "device": "cpu""#;
+
+/// A set of one tensor with four elements.
+fn set() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    write_meta(folder.path(), TENSOR);
+    fs::write(folder.path().join("x.memmap"), [0; 16]).unwrap();
+    folder
+}
+
+fn write_meta(folder: &Path, fields: &str) {
+    fs::write(folder.join(META), format!("{{{fields}, {TYPE}}}")).unwrap();
+}
+
+fn refused(folder: &TempDir) -> DirectoryError {
+    Directory::open(folder.path()).unwrap_err()
+}
+
+#[test]
+fn a_tensor_is_found_with_its_file_and_a_longer_one_is_fine() {
+    let folder = set();
+    fs::write(folder.path().join("x.memmap"), [0; 1000]).unwrap();
+    let directory = Directory::open(folder.path()).unwrap();
+    assert_eq!(directory.bytes(), 16);
+    let Some(Node::Tensor(leaf)) = directory.tree().find(&["x"]) else { panic!("a tensor") };
+    assert_eq!(leaf.file.as_deref(), Some(Path::new("x.memmap")));
+}
+
+#[test]
+fn a_file_that_is_too_short_or_missing_is_named() {
+    let folder = set();
+    fs::write(folder.path().join("x.memmap"), [0; 15]).unwrap();
+    let short = refused(&folder);
+    assert!(matches!(short, DirectoryError::TooShort { bytes: 15, wanted: 16, .. }), "{short}");
+    fs::remove_file(folder.path().join("x.memmap")).unwrap();
+    let missing = refused(&folder).to_string();
+    assert!(missing.contains("x.memmap: ") && missing.contains("No such file"), "{missing}");
+    fs::remove_file(folder.path().join(META)).unwrap();
+    assert!(refused(&folder).to_string().contains("meta.json: "));
+}
+
+#[test]
+fn links_and_pipes_are_no_files_of_a_set() {
+    let folder = set();
+    let file = folder.path().join("x.memmap");
+    for kind in ["link", "directory", "pipe"] {
+        let _ = fs::remove_file(&file);
+        match kind {
+            "link" => symlink("/dev/zero", &file).unwrap(),
+            "directory" => fs::create_dir(&file).unwrap(),
+            _ => {
+                fs::remove_dir(&file).unwrap();
+                rustix::fs::mkfifoat(rustix::fs::CWD, &file, rustix::fs::Mode::RUSR).unwrap();
+            }
+        }
+        let found = refused(&folder);
+        assert!(matches!(found, DirectoryError::NotPlain { wanted: "file", .. }), "{kind}: {found}");
+    }
+    let folder = set();
+    write_meta(folder.path(), &format!(r#"{TENSOR}, "below": {{"type": "TensorDict"}}"#));
+    symlink(set().path(), folder.path().join("below")).unwrap();
+    let found = refused(&folder);
+    assert!(matches!(found, DirectoryError::NotPlain { wanted: "directory", .. }), "{found}");
+}
+
+#[test]
+fn keys_lead_to_no_file_outside_of_the_directory() {
+    let folder = set();
+    let below = folder.path().join("set");
+    fs::create_dir(&below).unwrap();
+    write_meta(&below, &TENSOR.replace("\"x\"", "\"../x\""));
+    let found = Directory::open(&below).unwrap_err().to_string();
+    assert!(found.contains("..%2Fx.memmap"), "{found}");
+    write_meta(&below, r#""..": {"type": "TensorDict"}"#);
+    let found = Directory::open(&below).unwrap_err().to_string();
+    assert!(found.contains("%2E%2E"), "{found}");
+}
+
+#[test]
+fn types_and_shapes_that_no_tensor_has_are_named() {
+    for (from, to, said) in [
+        ("torch.float32", "torch.qint8", "\"torch.qint8\" is no type"),
+        ("torch.float32", "torch.float8_e4m3fn", "\"torch.float8_e4m3fn\" is no type"),
+        ("[4]", "[9223372036854775807, 9223372036854775807]", "x.memmap: "),
+        ("[4]", "[-4]", "x.shape is [-4]"),
+    ] {
+        let folder = set();
+        write_meta(folder.path(), &TENSOR.replace(from, to));
+        let found = refused(&folder).to_string();
+        assert!(found.contains(said), "{to}: {found}");
+    }
+}
+
+#[test]
+fn a_tensor_without_elements_needs_no_file() {
+    let folder = set();
+    write_meta(folder.path(), &TENSOR.replace("[4]", "[4, 0]"));
+    fs::remove_file(folder.path().join("x.memmap")).unwrap();
+    let directory = Directory::open(folder.path()).unwrap();
+    assert_eq!(directory.bytes(), 0);
+}
+
+#[test]
+fn a_key_of_a_version_without_escapes_is_found() {
+    let folder = set();
+    write_meta(folder.path(), &TENSOR.replace("\"x\"", "\"a b\""));
+    fs::rename(folder.path().join("x.memmap"), folder.path().join("a b.memmap")).unwrap();
+    assert_eq!(Directory::open(folder.path()).unwrap().bytes(), 16);
+}
+
+#[test]
+fn a_true_type_is_taken_only_where_the_bytes_are_still_those() {
+    let folder = set();
+    fs::create_dir(folder.path().join(OWN)).unwrap();
+    let own = r#"{"leaves": [{"path": ["x"], "dtype": "f8_e4m3", "shape": [4]}]}"#;
+    fs::write(folder.path().join(OWN).join(OWN_META), own).unwrap();
+    let dtype = || {
+        let directory = Directory::open(folder.path()).unwrap();
+        let Some(Node::Tensor(leaf)) = directory.tree().find(&["x"]) else { panic!("a tensor") };
+        leaf.layout.dtype().name()
+    };
+    assert_eq!(dtype(), "f32", "somebody wrote floats there since");
+    write_meta(folder.path(), &TENSOR.replace("torch.float32", "torch.uint8"));
+    assert_eq!(dtype(), "f8_e4m3");
+    write_meta(folder.path(), &TENSOR.replace("torch.float32", "torch.uint8").replace("[4]", "[5]"));
+    assert_eq!(dtype(), "u8");
+}
