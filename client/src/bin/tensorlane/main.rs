@@ -7,18 +7,22 @@ mod args;
 #[cfg(feature = "kubernetes")]
 mod check;
 mod complaint;
+mod fault;
 mod file;
 mod get;
 #[cfg(feature = "kubernetes")]
 mod inject;
 mod inquire;
+mod kept;
 mod list;
 mod output;
 mod parse;
 mod progress;
 mod put;
 mod routes;
+mod signals;
 mod sink;
+mod source;
 mod watch;
 
 use std::env;
