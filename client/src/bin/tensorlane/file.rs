@@ -9,7 +9,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
@@ -48,7 +47,7 @@ impl Header {
     /// Reads and proves the header of a file.
     pub(crate) fn read(source: &Source) -> Result<Self> {
         let whole = source.bytes();
-        let context = || format!("{} is not a safetensors file", Path::display(source.path()));
+        let context = || format!("{} is not a safetensors file", source.path().display());
         let mut length = [0; 8];
         ensure!(whole > 0, "{}: it is empty; whoever writes it has not begun, or has failed", context());
         ensure!(whole >= 8, "{}: it has {whole} bytes, too few for any; it was cut", context());

@@ -4,7 +4,7 @@
 //! then it has no name at all if the file system can do that, so that nothing stays behind even after SIGKILL; else it is
 //! called `.PID.part`. Links are followed. Devices and pipes are written into.
 
-use std::fs::{self, File, FileType, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
@@ -86,7 +86,7 @@ impl Sink {
             Err(error) => return Err(error).with_context(cannot),
         };
         let is_stdout = there.as_ref().is_some_and(is_stdout);
-        let (file, making) = if there.is_none_or(|there| FileType::is_file(&there.file_type())) {
+        let (file, making) = if there.is_none_or(|there| there.is_file()) {
             let (file, making) = Making::start(&followed(path).with_context(cannot)?)?;
             (file, Some(making))
         } else {
