@@ -12,20 +12,20 @@ use tensorlane_tests::sidecar::bin_dir;
 use tensorlane_tests::{Sidecar, where_the_machine_runs_on};
 
 /// A sidecar, a file of two tensors, and the command.
-pub(crate) struct Desk {
-    sidecar: Sidecar,
+pub(super) struct Desk {
+    pub(super) sidecar: Sidecar,
     folder: TempDir,
 }
 
 /// What one call of the command came to.
-struct Called {
-    code: i32,
-    out: String,
-    errors: String,
+pub(super) struct Called {
+    pub(super) code: i32,
+    pub(super) out: String,
+    pub(super) errors: String,
 }
 
 impl Desk {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let header = br#"{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"U8","shape":[100000],"data_offsets":[24,100024]}}"#;
         let data: Vec<u8> = (0..100_024_u32).map(|at| at as u8).collect();
@@ -34,15 +34,15 @@ impl Desk {
         Self { sidecar: Sidecar::start(), folder }
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub(super) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn call(&self, line: &str) -> Called {
+    pub(super) fn call(&self, line: &str) -> Called {
         self.call_words(&line.split(' ').collect::<Vec<_>>())
     }
 
-    fn call_words(&self, words: &[&str]) -> Called {
+    pub(super) fn call_words(&self, words: &[&str]) -> Called {
         let mut command = Command::new(bin_dir().join("tensorlane"));
         command.args(words).current_dir(self.folder.path()).env_clear();
         command.env("TENSORLANE_SOCKETS", self.sidecar.sockets()).stdin(Stdio::null());
@@ -55,20 +55,20 @@ impl Desk {
     }
 
     /// A call that must work; what it prints.
-    pub(crate) fn works(&self, line: &str) -> String {
+    pub(super) fn works(&self, line: &str) -> String {
         let called = self.call(line);
         assert_eq!((called.code, called.errors.as_str()), (0, ""), "{line}");
         called.out
     }
 
     /// A call that must fail; what it says.
-    pub(crate) fn fails(&self, line: &str) -> String {
+    pub(super) fn fails(&self, line: &str) -> String {
         let called = self.call(line);
         assert_eq!((called.code, called.out.as_str()), (1, ""), "{line}: {}", called.errors);
         called.errors
     }
 
-    pub(crate) fn json(&self, line: &str) -> Value {
+    pub(super) fn json(&self, line: &str) -> Value {
         let printed = self.works(&format!("-o json {line}"));
         serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{line}: {error}: {printed}"))
     }

@@ -1,6 +1,7 @@
 //! The programs from outside: the sidecar, and the command.
 
 mod command;
+mod files;
 mod routes;
 mod sets;
 mod sidecar;

@@ -149,6 +149,9 @@ pub(crate) struct Put {
     /// Store a CRC-32C with each tensor; it is verified on every transfer.
     #[arg(long)]
     pub(crate) checksum: bool,
+    /// Fail, and put nothing, if metadata of the file would be left out: an exchange keeps 64 of them, 4 KiB each.
+    #[arg(long)]
+    pub(crate) strict: bool,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -160,9 +163,13 @@ pub(crate) struct Get {
     /// has them.
     #[arg(short, long, conflicts_with = "peer")]
     pub(crate) recursive: bool,
-    /// Write the tensors into this safetensors file.
+    /// Write the tensors into this safetensors file, which appears when it is whole; into a device or pipe, if it is one.
     #[arg(long, value_name = "FILE")]
     pub(crate) to: Option<PathBuf>,
+    /// Fail, and write nothing, if the file would lack metadata: those that put left out, or that the tensors do not
+    /// agree on.
+    #[arg(long, requires = "to")]
+    pub(crate) strict: bool,
     /// The peer that the names belong to; without it this peer and all connected ones are asked.
     #[arg(long, value_name = "PEER")]
     pub(crate) peer: Option<PeerName>,
@@ -359,6 +366,7 @@ mod tests {
             "tensorlane get a --rows 9-3",
             "tensorlane get tl1:x",
             "tensorlane put f --uses 0",
+            "tensorlane get a --strict",
             "tensorlane get a --require speed",
             "tensorlane --deadline 5 status x",
             "tensorlane set put d",

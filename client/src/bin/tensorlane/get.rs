@@ -12,11 +12,12 @@ use tensorlane_proto::{Failure, Metadata, Reference};
 
 use crate::args::Get;
 use crate::complaint;
+use crate::kept::{self, LeftOut};
 use crate::list;
 use crate::output::{self, Output};
 use crate::parse::{self, REFERENCE_BEGINS, TICKET_MARK};
 use crate::progress::{self, Progress};
-use crate::sink::{Sink, Wanted};
+use crate::sink::{Plan, Sink, Wanted};
 
 /// What is copied at once.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -27,9 +28,9 @@ const BATCH_ITEMS: usize = 256;
 pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
     // What tickets lease must be held until it is copied.
     let mut held = Vec::new();
-    let wanted = wanted(client, args, &mut held)?;
+    let mut wanted = wanted(client, args, &mut held)?;
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
-    let mut sink = args.to.as_deref().map(|path| Sink::create(path, &wanted)).transpose()?;
+    let (mut sink, left_out) = sink(output, args, &mut wanted)?;
     let mut progress = Progress::new(total);
     let mut got = Vec::with_capacity(wanted.len());
     let mut rest = &wanted[..];
@@ -38,11 +39,21 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
         acquire(client, args, batch, sink.as_mut(), &mut progress, &mut got)?;
         rest = after;
     }
-    if let Some(sink) = sink {
+    if let Some(sink) = &mut sink {
         sink.finish()?;
     }
-    report(output, &got, progress.finish(), args.to.as_deref())?;
+    // What is printed must not get into the file.
+    let output = if sink.is_some_and(|sink| sink.is_stdout()) { &output.on_errors() } else { output };
+    report(output, &got, progress.finish(), args.to.as_deref(), &left_out)?;
     Ok(())
+}
+
+/// The file that is written, if one is wanted, and what it will lack. The tensors are in the order of the file then.
+fn sink(output: &Output, args: &Get, wanted: &mut [Wanted]) -> Result<(Option<Sink>, Vec<LeftOut>)> {
+    let Some(path) = args.to.as_deref() else { return Ok((None, Vec::new())) };
+    let plan = Plan::new(wanted)?;
+    kept::tell(output, &plan.left_out, args.strict, path)?;
+    Ok((Some(Sink::create(path, &plan)?), plan.left_out))
 }
 
 /// A tensor that was got.
@@ -99,13 +110,20 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
 fn below(client: &Client, args: &Get, prefix: &str, wanted: &mut Vec<Wanted>) -> Result<()> {
     for listed in list::below(&args.waiting.rest(client), prefix) {
         let listed = listed?;
-        let short = listed.name.strip_prefix(prefix).unwrap_or(&listed.name).trim_start_matches('/');
-        let name = if short.is_empty() { &listed.name } else { short };
+        let name = short(&listed.name, prefix);
         let found = listed.description;
         let target = Target::name_at(found.reference.peer().clone(), &listed.name);
         wanted.push(one(args, name.to_owned(), target, &found.descriptor)?);
     }
     Ok(())
+}
+
+/// The name in the file that a tensor below a prefix came from: put has joined both with one slash.
+fn short<'a>(name: &'a str, prefix: &str) -> &'a str {
+    let rest = name.strip_prefix(prefix).unwrap_or(name);
+    let is_whole = prefix.is_empty() || prefix.ends_with('/');
+    let rest = if is_whole { rest } else { rest.strip_prefix('/').unwrap_or(rest) };
+    if rest.is_empty() { name } else { rest }
 }
 
 fn one(
@@ -154,7 +172,7 @@ fn acquire<'a>(
             "{} has become another tensor meanwhile; get it again",
             wanted.name
         );
-        let verified = copy(&tensor, wanted, got.len(), sink.as_deref_mut(), progress)?;
+        let verified = copy(&tensor, wanted, sink.as_deref_mut(), progress)?;
         got.push(Got { wanted, moved: tensor.moved().clone(), copied: tensor.copied(), verified });
     }
     Ok(())
@@ -165,7 +183,6 @@ fn acquire<'a>(
 fn copy(
     tensor: &Tensor,
     wanted: &Wanted,
-    index: usize,
     mut sink: Option<&mut Sink>,
     progress: &mut Progress,
 ) -> Result<bool> {
@@ -177,7 +194,7 @@ fn copy(
     if !tensor.descriptor().layout.is_contiguous() {
         // A view with gaps has no checksum of its own.
         if let Some(sink) = sink {
-            sink.write(index, 0, &tensor.to_vec())?;
+            sink.write(&tensor.to_vec())?;
         }
         progress.advance(total as u64, &wanted.name);
         return Ok(false);
@@ -192,7 +209,7 @@ fn copy(
             crc = checksum::crc32c_append(crc, part);
         }
         if let Some(sink) = &mut sink {
-            sink.write(index, at as u64, part)?;
+            sink.write(part)?;
         }
         at += part.len();
         progress.advance(part.len() as u64, &wanted.name);
@@ -206,7 +223,13 @@ fn copy(
     }
 }
 
-fn report(output: &Output, got: &[Got<'_>], took: Duration, to: Option<&Path>) -> io::Result<()> {
+fn report(
+    output: &Output,
+    got: &[Got<'_>],
+    took: Duration,
+    to: Option<&Path>,
+    left_out: &[LeftOut],
+) -> io::Result<()> {
     let total: u64 = got.iter().map(|got| got.wanted.layout.bytes()).sum();
     output.print(
         || {
@@ -224,7 +247,13 @@ fn report(output: &Output, got: &[Got<'_>], took: Duration, to: Option<&Path>) -
                 value
             };
             let tensors: Vec<_> = got.iter().map(tensor).collect();
-            json!({ "tensors": tensors, "bytes": total, "seconds": took.as_secs_f64(), "file": to })
+            json!({
+                "tensors": tensors,
+                "bytes": total,
+                "seconds": took.as_secs_f64(),
+                "file": to,
+                "metadata_left_out": kept::field(left_out),
+            })
         },
         |out| {
             for got in got {
@@ -254,6 +283,26 @@ fn came(got: &[Got<'_>], took: Duration) -> String {
         0 => "mapped".into(),
         bytes => {
             format!("mapped, {} of it from other peers ({})", output::bytes(bytes), output::rate(bytes, took))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_below_a_prefix_is_that_of_the_file_again() {
+        for (name, prefix, expected) in [
+            ("p/a", "p", "a"),
+            ("p/a", "p/", "a"),
+            ("p//lead", "p", "/lead"),
+            ("p//lead", "p/", "/lead"),
+            ("p/a//b", "p", "a//b"),
+            ("p", "p", "p"),
+            ("p/a", "", "p/a"),
+        ] {
+            assert_eq!(short(name, prefix), expected, "{name} below {prefix:?}");
         }
     }
 }

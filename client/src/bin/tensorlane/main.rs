@@ -7,11 +7,13 @@ mod args;
 #[cfg(feature = "kubernetes")]
 mod check;
 mod complaint;
+mod fault;
 mod file;
 mod get;
 #[cfg(feature = "kubernetes")]
 mod inject;
 mod inquire;
+mod kept;
 mod list;
 mod output;
 mod parse;
@@ -19,7 +21,9 @@ mod progress;
 mod put;
 mod routes;
 mod set;
+mod signals;
 mod sink;
+mod source;
 mod watch;
 
 use std::env;

@@ -21,16 +21,22 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Standard output. Every write can fail, and a reader who has seen enough is no failure (see main).
+/// Standard output, or standard error in its place. Every write can fail, and a reader who has seen enough is no failure (see main).
 #[derive(Debug)]
 pub(crate) struct Output {
     format: Format,
     colours: bool,
+    on_errors: bool,
 }
 
 impl Output {
     pub(crate) fn new(format: Format) -> Self {
-        Self { format, colours: wants_colours(&io::stdout()) }
+        Self { format, colours: wants_colours(&io::stdout()), on_errors: false }
+    }
+
+    /// The same on standard error.
+    pub(crate) fn on_errors(&self) -> Self {
+        Self { format: self.format, colours: wants_colours(&io::stderr()), on_errors: true }
     }
 
     /// Says on standard error what is worth knowing.
@@ -73,7 +79,9 @@ impl Output {
         json: impl FnOnce() -> Value,
         text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut out = io::BufWriter::new(io::stdout().lock());
+        let stream: Box<dyn Write> =
+            if self.on_errors { Box::new(io::stderr().lock()) } else { Box::new(io::stdout().lock()) };
+        let mut out = io::BufWriter::new(stream);
         match self.format {
             Format::Json => writeln!(out, "{:#}", json())?,
             Format::Text => text(&mut out)?,
@@ -250,7 +258,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_numbers_stand_to_the_right() {
-        let output = Output { format: Format::Text, colours: false };
+        let output = Output { format: Format::Text, colours: false, on_errors: false };
         let rows = vec![vec!["a".into(), "7".into()], vec!["long".into(), "100".into()]];
         let mut out = Vec::new();
         output.table(&mut out, &["NAME", "LEASES"], &rows).unwrap();

@@ -1,20 +1,21 @@
 //! `tensorlane put`: every tensor of a safetensors file into the exchange.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::json;
 use tensorlane_client::{Client, Item, PutOptions, Stored};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
+use tensorlane_proto::ledger::TensorName;
 use tensorlane_proto::{Descriptor, Metadata, Reason, Reference};
 
 use crate::args::Put;
 use crate::complaint;
-use crate::file::{self, Entry, Header};
+use crate::file::{Entry, Header};
+use crate::kept::{self, LeftOut};
 use crate::output::{self, Output};
 use crate::progress::Progress;
+use crate::source::Source;
 
 /// What is read from the file at once. Large enough for all cores to copy it.
 const CHUNK_BYTES: usize = 8 << 20;
@@ -23,27 +24,28 @@ const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ITEMS: usize = 1_024;
 /// What keeps a tensor without a name, if nothing is said.
 const TICKET_DEFAULT: Duration = Duration::from_secs(60);
+/// Tickets with more uses are not used up if the put fails: each takes a call.
+const REDEEMED_MAX: u32 = 64;
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
-    let file = file::open(&args.file)?;
-    let header = Header::read(&file, &args.file)?;
+    let source = Source::open(&args.file)?;
+    let header = Header::read(&source)?;
     if header.entries.is_empty() {
         output.warn(&format!("{} has no tensors, so nothing is put", args.file.display()));
     }
-    let metadata = Metadata::new(header.metadata.clone()).unwrap_or_else(|error| {
-        output.warn(&format!("the file's metadata are left out: {error}"));
-        Metadata::default()
-    });
+    let (metadata, left_out) = kept::of_file(header.metadata);
+    kept::tell(output, &left_out, args.strict, &args.file)?;
     let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
     let (progress, done) = (Progress::new(total), Vec::new());
-    let mut putting = Putting { client, output, args, file: &file, metadata, progress, done };
+    let mut putting = Putting { client, output, args, source: &source, metadata, progress, done };
+    putting.check_names(&header.entries)?;
     if let Err(error) = putting.all(&header.entries) {
         putting.undo();
         return Err(error);
     }
     let (bytes, done) = (putting.progress.done(), putting.done);
     let took = putting.progress.finish();
-    report(output, &done, bytes, took)?;
+    report(output, &done, bytes, took, &left_out)?;
     Ok(())
 }
 
@@ -59,13 +61,23 @@ struct Putting<'a> {
     client: &'a Client,
     output: &'a Output,
     args: &'a Put,
-    file: &'a File,
+    source: &'a Source<'a>,
     metadata: Metadata,
     progress: Progress,
     done: Vec<Done>,
 }
 
 impl Putting<'_> {
+    /// Fails if any of the names is none, before anything is put.
+    fn check_names(&self, entries: &[Entry]) -> Result<()> {
+        entries.iter().try_for_each(|entry| match self.name(entry) {
+            Some(name) => TensorName::new(&name).map(drop).with_context(|| {
+                format!("tensor {:?} of {} cannot be named so", entry.name, self.args.file.display())
+            }),
+            None => Ok(()),
+        })
+    }
+
     fn all(&mut self, entries: &[Entry]) -> Result<()> {
         let mut batch: Vec<(&Entry, Vec<u8>)> = Vec::new();
         let mut batched = 0;
@@ -76,7 +88,7 @@ impl Putting<'_> {
                 continue;
             }
             let mut data = vec![0; bytes as usize];
-            self.file.read_exact_at(&mut data, entry.offset)?;
+            self.source.read(&mut data, entry.offset)?;
             batched += data.len();
             batch.push((entry, data));
             if batched >= BATCH_BYTES || batch.len() == BATCH_ITEMS {
@@ -90,6 +102,7 @@ impl Putting<'_> {
 
     /// Puts small tensors in one request.
     fn small(&mut self, batch: &[(&Entry, Vec<u8>)]) -> Result<()> {
+        self.source.check()?;
         let descriptors: Vec<Descriptor> = batch.iter().map(|(entry, _)| self.descriptor(entry)).collect();
         let mut items = Vec::with_capacity(batch.len());
         for ((entry, bytes), descriptor) in batch.iter().zip(&descriptors) {
@@ -115,11 +128,12 @@ impl Putting<'_> {
         while at < total {
             let len = (total - at).min(chunk.len() as u64);
             let part = &mut chunk[..len as usize];
-            self.file.read_exact_at(part, entry.offset + at)?;
+            self.source.read(part, entry.offset + at)?;
             reservation.copy_from(at, part)?;
             at += len;
             self.progress.advance(len, &entry.name);
         }
+        self.source.check()?;
         let stored = self.about(entry, reservation.seal(&options))?;
         self.note(entry, &stored);
         Ok(())
@@ -180,6 +194,7 @@ impl Putting<'_> {
 
     /// Half a file is of no use: the names given so far are taken away. Names that were replaced stay as they are.
     fn undo(&self) {
+        self.undo_tickets();
         let names: Vec<&str> = self.done.iter().filter_map(|done| done.name.as_deref()).collect();
         if names.is_empty() {
             return;
@@ -190,9 +205,31 @@ impl Putting<'_> {
             self.output.warn(&format!("{} tensors were put already and keep their names", names.len()));
         }
     }
+
+    /// Nobody was told the tickets: redeemed as often as they can be, they keep nothing.
+    fn undo_tickets(&self) {
+        let tickets = self.done.iter().filter_map(|done| done.ticket.as_deref());
+        let kept = tickets.filter(|ticket| {
+            let uses = self.args.uses.min(REDEEMED_MAX);
+            self.args.uses > uses || (0..uses).any(|_| self.client.redeem(ticket, None).is_err())
+        });
+        let kept = kept.count();
+        if kept > 0 {
+            self.output.warn(&format!(
+                "{} were put already and stay until their tickets end",
+                output::tensors(kept)
+            ));
+        }
+    }
 }
 
-fn report(output: &Output, done: &[Done], bytes: u64, took: Duration) -> std::io::Result<()> {
+fn report(
+    output: &Output,
+    done: &[Done],
+    bytes: u64,
+    took: Duration,
+    left_out: &[LeftOut],
+) -> std::io::Result<()> {
     let tensor = |done: &Done| {
         let mut value = output::layout(&done.entry.layout);
         output::merge(
@@ -209,7 +246,12 @@ fn report(output: &Output, done: &[Done], bytes: u64, took: Duration) -> std::io
     output.print(
         || {
             let tensors: Vec<_> = done.iter().map(tensor).collect();
-            json!({ "tensors": tensors, "bytes": bytes, "seconds": took.as_secs_f64() })
+            json!({
+                "tensors": tensors,
+                "bytes": bytes,
+                "seconds": took.as_secs_f64(),
+                "metadata_left_out": kept::field(left_out),
+            })
         },
         |out| {
             for done in done {

@@ -1,15 +1,26 @@
-//! The safetensors file that tensors are got into. It appears under its name only when it is whole.
+//! The safetensors file that tensors are got into.
+//!
+//! A plain file appears under its name only when it is whole, by a rename: whoever has mapped the one before keeps it. Until
+//! then it has no name at all if the file system can do that, so that nothing stays behind even after SIGKILL; else it is
+//! called `.PID.part`. Links are followed. Devices and pipes are written into.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use tensorlane_client::Target;
 use tensorlane_proto::{Layout, Metadata};
 
-use crate::file::Header;
+use crate::file::{self, Header};
+use crate::kept::{self, LeftOut};
+use crate::signals::Cleaner;
+
+/// Most links that are followed, as by the kernel.
+const LINKS_MAX: usize = 40;
 
 /// A tensor that is to be got.
 #[derive(Clone, Debug)]
@@ -22,107 +33,257 @@ pub(crate) struct Wanted {
     pub(crate) metadata: Metadata,
 }
 
-/// A file in the making. Dropped before it is finished, it is removed.
+/// What is to be written, and what it lacks.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    header: Vec<u8>,
+    pub(crate) left_out: Vec<LeftOut>,
+}
+
+impl Plan {
+    /// Puts the tensors in the order of the file.
+    pub(crate) fn new(wanted: &mut [Wanted]) -> Result<Self> {
+        wanted.sort_by(|one, other| {
+            file::order(&one.name, &one.layout).cmp(&file::order(&other.name, &other.layout))
+        });
+        let metadata: Vec<&Metadata> = wanted.iter().map(|one| &one.metadata).collect();
+        let (metadata, left_out) = kept::of_tensors(&metadata);
+        let tensors: Vec<(&str, &Layout)> =
+            wanted.iter().map(|one| (one.name.as_str(), &one.layout)).collect();
+        Ok(Self { header: Header::write(&tensors, &metadata)?, left_out })
+    }
+}
+
+/// A file in the making. Dropped before it is finished, it is removed. It must live until the command is done.
 #[derive(Debug)]
 pub(crate) struct Sink {
     file: File,
-    /// Where it is written.
-    part: PathBuf,
+    /// As the user calls it.
+    path: PathBuf,
+    /// None if the file was there and is written into.
+    making: Option<Making>,
+    is_stdout: bool,
+}
+
+/// A file that does not have its name yet.
+#[derive(Debug)]
+struct Making {
     /// Where it will be.
     path: PathBuf,
-    offsets: Vec<u64>,
-    finished: bool,
+    part: PathBuf,
+    has_name: bool,
+    cleaner: Cleaner,
 }
 
 impl Sink {
-    /// Makes the file and writes its header.
-    pub(crate) fn create(path: &Path, wanted: &[Wanted]) -> Result<Self> {
-        let tensors: Vec<(String, Layout)> =
-            wanted.iter().map(|one| (one.name.clone(), one.layout.clone())).collect();
-        let (header, offsets) = Header::write(&tensors, &common_metadata(wanted))?;
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.part", std::process::id()));
-        let part = path.with_file_name(name);
-        let file = File::create_new(&part).with_context(|| format!("cannot create {}", part.display()))?;
-        let sink = Self { file, part, path: path.to_owned(), offsets, finished: false };
-        sink.file.write_all_at(&header, 0)?;
-        let end = header.len() as u64 + wanted.iter().map(|one| one.layout.bytes()).sum::<u64>();
-        sink.file.set_len(end)?;
+    /// Opens the file and writes its header.
+    pub(crate) fn create(path: &Path, plan: &Plan) -> Result<Self> {
+        let cannot = || format!("cannot write {}", path.display());
+        let there = match fs::metadata(path) {
+            Ok(there) if there.is_dir() => bail!("{} is a directory; name a file in it", path.display()),
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(error).with_context(cannot),
+        };
+        let is_stdout = there.as_ref().is_some_and(is_stdout);
+        let (file, making) = if there.is_none_or(|there| there.is_file()) {
+            let (file, making) = Making::start(&followed(path).with_context(cannot)?)?;
+            (file, Some(making))
+        } else {
+            // A pipe is waited for until somebody reads.
+            (OpenOptions::new().write(true).open(path).with_context(cannot)?, None)
+        };
+        let mut sink = Self { file, path: path.to_owned(), making, is_stdout };
+        sink.write(&plan.header)?;
         Ok(sink)
     }
 
-    /// Writes bytes of one tensor, at an offset from its beginning.
-    pub(crate) fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        let at = self.offsets[tensor] + offset;
-        self.file.write_all_at(bytes, at).with_context(|| format!("cannot write {}", self.part.display()))
+    /// Writes what comes next: the tensors in their order.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(|error| {
+            let path = self.path.display();
+            // Words, no cause: a reader who left is a failure here, other than one of what is printed.
+            match error.kind() {
+                ErrorKind::BrokenPipe => anyhow!("cannot write {path}: whoever read from it has gone"),
+                _ => anyhow!("cannot write {path}: {error}"),
+            }
+        })
     }
 
     /// Gives the file its name.
-    pub(crate) fn finish(mut self) -> Result<()> {
-        fs::rename(&self.part, &self.path)
-            .with_context(|| format!("cannot write {}", self.path.display()))?;
-        self.finished = true;
-        Ok(())
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if !self.finished {
-            // It may stay behind if even that fails; its name says what it is.
-            let _ = fs::remove_file(&self.part);
+    pub(crate) fn finish(&mut self) -> Result<()> {
+        match &mut self.making {
+            Some(making) => {
+                making.finish(&self.file).with_context(|| format!("cannot write {}", self.path.display()))
+            }
+            None => Ok(()),
         }
     }
+
+    /// Whether results that are printed would get into the file, too.
+    pub(crate) fn is_stdout(&self) -> bool {
+        self.is_stdout
+    }
 }
 
-/// What all tensors say alike is the file's metadata, as it was when they came from one file.
-fn common_metadata(wanted: &[Wanted]) -> BTreeMap<String, String> {
-    let Some((first, others)) = wanted.split_first() else { return BTreeMap::new() };
-    first
-        .metadata
-        .iter()
-        .filter(|(key, value)| others.iter().all(|other| other.metadata.value(key) == Some(value)))
-        .map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
+impl Making {
+    /// A new file beside the one that it will be.
+    fn start(path: &Path) -> Result<(File, Self)> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        let part = path.with_file_name(name);
+        let cleaner = Cleaner::start().context("cannot wait for signals")?;
+        let (file, has_name) = match nameless(path) {
+            Some(file) => (file, false),
+            None => {
+                let create = || File::create_new(&part);
+                let created = cleaner.make(&part, create);
+                (created.with_context(|| format!("cannot create {}", part.display()))?, true)
+            }
+        };
+        Ok((file, Self { path: path.to_owned(), part, has_name, cleaner }))
+    }
+
+    fn finish(&mut self, file: &File) -> io::Result<()> {
+        if !self.has_name {
+            let from = handle(file);
+            let link = |to: &Path| {
+                rustix::fs::linkat(CWD, &from, CWD, to, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from)
+            };
+            match link(&self.path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                done => return done,
+            }
+            // No call both gives a name and replaces: a second one is there for a moment.
+            self.cleaner.make(&self.part, || link(&self.part))?;
+        }
+        self.cleaner.settle(|| fs::rename(&self.part, &self.path))
+    }
+}
+
+/// A file without a name in the directory of this path, if the file system has such and it can get a name later.
+fn nameless(path: &Path) -> Option<File> {
+    let directory = match path.parent()? {
+        here if here.as_os_str().is_empty() => Path::new("."),
+        other => other,
+    };
+    let mode = Mode::from_raw_mode(0o666);
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(directory, flags, mode).ok()?);
+    handle(&file).exists().then_some(file)
+}
+
+/// The path by which the kernel finds an open file.
+fn handle(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Where a path leads, also if nothing is there yet.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut at = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&at) {
+            Ok(target) => at = at.parent().unwrap_or(Path::new("")).join(target),
+            Err(_) => return Ok(at),
+        }
+    }
+    Err(io::Error::other("too many links lead to one another"))
+}
+
+fn is_stdout(there: &fs::Metadata) -> bool {
+    let stdout = rustix::fs::fstat(io::stdout());
+    stdout.is_ok_and(|stdout| (stdout.st_dev, stdout.st_ino) == (there.dev(), there.ino()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use tensorlane_proto::{DType, Shape};
 
     use super::*;
+    use crate::source::Source;
 
-    fn wanted(name: &str, bytes: u64, metadata: &[(&str, &str)]) -> Wanted {
-        let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
-        let metadata = Metadata::new(metadata.iter().copied()).unwrap();
-        Wanted { name: name.into(), target: Target::Id(1), layout, metadata }
+    fn wanted(name: &str, dtype: DType, size: u64) -> Wanted {
+        let layout = Layout::contiguous(dtype, Shape::new(&[size]).unwrap()).unwrap();
+        Wanted { name: name.into(), target: Target::Id(1), layout, metadata: Metadata::default() }
+    }
+
+    /// A directory, the path of a file in it, and what to write there.
+    fn plan() -> (tempfile::TempDir, PathBuf, Plan) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.safetensors");
+        (directory, path, Plan::new(&mut [wanted("x", DType::U8, 3)]).unwrap())
+    }
+
+    fn names(directory: &tempfile::TempDir) -> Vec<String> {
+        let entries = fs::read_dir(directory.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
     }
 
     #[test]
-    fn a_file_appears_when_it_is_whole_and_holds_every_tensor() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("a.safetensors");
-        let both = [
-            wanted("x", 3, &[("format", "pt"), ("n", "1")]),
-            wanted("y", 2, &[("format", "pt"), ("n", "2")]),
-        ];
-        let sink = Sink::create(&path, &both).unwrap();
-        sink.write(1, 0, b"yy").unwrap();
-        sink.write(0, 1, b"xx").unwrap();
+    fn a_file_appears_when_it_is_whole_and_holds_every_tensor_in_order() {
+        let (directory, path, _) = plan();
+        let mut both = [wanted("x", DType::U8, 3), wanted("y", DType::U32, 1), wanted("b", DType::U8, 1)];
+        let plan = Plan::new(&mut both).unwrap();
+        assert_eq!(both.each_ref().map(|one| one.name.as_str()), ["y", "b", "x"]);
+        let mut sink = Sink::create(&path, &plan).unwrap();
+        sink.write(b"yyyyb").unwrap();
         assert!(!path.exists());
+        sink.write(b"xxx").unwrap();
         sink.finish().unwrap();
-        let file = File::open(&path).unwrap();
-        let header = Header::read(&file, &path).unwrap();
-        assert_eq!(header.metadata, BTreeMap::from([("format".to_owned(), "pt".to_owned())]));
-        let mut bytes = [9; 5];
-        file.read_exact_at(&mut bytes, header.entries[0].offset).unwrap();
-        assert_eq!(&bytes, b"\0xxyy");
+        assert_eq!(names(&directory), ["a.safetensors"]);
+        let header = Header::read(&Source::open(&path).unwrap()).unwrap();
+        let offsets: Vec<u64> = header.entries.iter().map(|entry| entry.offset).collect();
+        let start = offsets[0];
+        assert_eq!((start % 8, &offsets[1..]), (0, &[start + 4, start + 5][..]));
+        assert!(fs::read(&path).unwrap().ends_with(b"yyyybxxx"));
+    }
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_by_a_link_too() {
+        let (directory, path, plan) = plan();
+        symlink("a.safetensors", directory.path().join("link")).unwrap();
+        symlink("link", directory.path().join("other")).unwrap();
+        // First the link leads nowhere.
+        for _ in 0..2 {
+            let before = fs::metadata(&path).ok().map(|before| before.ino());
+            let mut sink = Sink::create(&directory.path().join("other"), &plan).unwrap();
+            sink.write(b"xxx").unwrap();
+            sink.finish().unwrap();
+            drop(sink);
+            assert_eq!(names(&directory), ["a.safetensors", "link", "other"]);
+            let after = fs::symlink_metadata(&path).unwrap();
+            assert!(after.is_file() && Some(after.ino()) != before);
+        }
+        symlink("loop", directory.path().join("loop")).unwrap();
+        let told = Sink::create(&directory.path().join("loop"), &plan).unwrap_err().to_string();
+        assert!(told.starts_with("cannot write"), "{told}");
     }
 
     #[test]
     fn a_file_that_was_not_finished_leaves_nothing() {
-        let directory = tempfile::tempdir().unwrap();
-        drop(Sink::create(&directory.path().join("a.safetensors"), &[wanted("x", 3, &[])]).unwrap());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        let (directory, path, plan) = plan();
+        drop(Sink::create(&path, &plan).unwrap());
+        assert_eq!(names(&directory), [""; 0]);
+    }
+
+    #[test]
+    fn a_file_that_had_to_have_a_name_at_once_is_renamed_or_removed() {
+        let (directory, path, plan) = plan();
+        for finished in [false, true] {
+            let mut sink = Sink::create(&path, &plan).unwrap();
+            let making = sink.making.as_mut().unwrap();
+            sink.file = making.cleaner.make(&making.part, || File::create_new(&making.part)).unwrap();
+            making.has_name = true;
+            assert!(names(&directory)[0].ends_with(".part"));
+            if finished {
+                sink.finish().unwrap();
+            }
+            drop(sink);
+            assert_eq!(names(&directory).len(), usize::from(finished));
+        }
     }
 }

@@ -1,0 +1,145 @@
+//! Signals that end the command remove the file in the making first. Nothing helps against SIGKILL; see
+//! [`Sink`](crate::sink::Sink) for what does.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level;
+
+/// All that end a process that does not expect them. SIGPIPE is an error of the write instead, as in every Rust program.
+const ENDING: [i32; 9] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGXFSZ];
+
+/// Waits for signals, on a thread of its own that ends when this is dropped.
+///
+/// Signals that come after that are lost, so it must live until the command is done.
+#[derive(Debug)]
+pub(crate) struct Cleaner {
+    /// The name of a file in the making, while it has one.
+    part: Arc<Mutex<Option<Box<Path>>>>,
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cleaner {
+    pub(crate) fn start() -> io::Result<Self> {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let part = Arc::new(Mutex::new(None));
+        let mut signals = Signals::new(ENDING.iter().filter(|&&signal| !is_ignored(&status, signal)))?;
+        let handle = signals.handle();
+        let shared = Arc::clone(&part);
+        let wait = move || {
+            for signal in signals.forever() {
+                // Held until the end: nobody gives the file another name meanwhile.
+                let part = shared.lock();
+                remove(part.as_deref());
+                // The parent sees that it was this signal.
+                let _ = low_level::emulate_default_handler(signal);
+            }
+        };
+        let thread = thread::Builder::new().name("signals".into()).spawn(wait)?;
+        Ok(Self { part, handle, thread: Some(thread) })
+    }
+
+    /// Makes a file of this name; a signal removes it from now on.
+    pub(crate) fn make<T>(&self, part: &Path, make: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let mut held = self.part.lock();
+        let made = make()?;
+        *held = Some(part.into());
+        Ok(made)
+    }
+
+    /// Gives the file its last name, which no signal removes.
+    pub(crate) fn settle(&self, rename: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let mut held = self.part.lock();
+        rename()?;
+        *held = None;
+        Ok(())
+    }
+}
+
+impl Drop for Cleaner {
+    fn drop(&mut self) {
+        self.handle.close();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic.
+            let _ = thread.join();
+        }
+        remove(self.part.lock().take().as_deref());
+    }
+}
+
+fn remove(part: Option<&Path>) {
+    if let Some(part) = part {
+        // It may stay behind if even that fails; its name says what it is.
+        let _ = fs::remove_file(part);
+    }
+}
+
+/// Whether whoever started the command wants it to survive a signal, as `nohup` does: a line of the process's status has
+/// the mask.
+fn is_ignored(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal - 1) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, Stdio};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// Tells the child of a test which file it is to make.
+    const PART: &str = "TENSORLANE_TEST_PART";
+
+    #[test]
+    #[ignore = "the child of another test"]
+    fn a_child_that_makes_a_file_and_waits() {
+        let part = std::env::var_os(PART).unwrap();
+        let part = Path::new(&part);
+        let cleaner = Cleaner::start().unwrap();
+        cleaner.make(part, || fs::write(part, b"half")).unwrap();
+        eprintln!("made");
+        loop {
+            thread::park();
+        }
+    }
+
+    #[test]
+    fn a_signal_that_ends_the_process_removes_the_file_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let part = directory.path().join("f.part");
+        for number in ENDING {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "signals::tests::a_child_that_makes_a_file_and_waits", "--include-ignored"])
+                .arg("--nocapture")
+                .env(PART, &part)
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+            assert!(said.any(|line| line.unwrap() == "made") && part.exists());
+            let pid = Pid::from_raw(child.id().try_into().unwrap()).unwrap();
+            kill_process(pid, Signal::from_named_raw(number).unwrap()).unwrap();
+            let ended = child.wait().unwrap();
+            assert!(ended.signal() == Some(number) && !part.exists(), "{number}: {ended}");
+        }
+    }
+
+    #[test]
+    fn signals_that_are_ignored_are_read_from_the_status() {
+        let status = "Name:\tx\nSigBlk:\t0000000000004000\nSigIgn:\t0000000000001001\n";
+        assert!(is_ignored(status, SIGHUP) && !is_ignored(status, SIGTERM) && !is_ignored("", SIGHUP));
+    }
+}

@@ -1,0 +1,297 @@
+//! Files that the command reads and writes: which it takes, what becomes of them while it works, and what it leaves.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::process::Signal;
+use serde_json::{Map, Value, json};
+use tensorlane_tests::process::signal;
+use tensorlane_tests::sidecar::bin_dir;
+use tensorlane_tests::until;
+
+use super::command::Desk;
+
+/// A file of these tensors, one behind the other.
+fn file(tensors: &[(&str, &str, &[u64], &[u8])], metadata: &Value) -> Vec<u8> {
+    let mut header = Map::new();
+    if !metadata.is_null() {
+        header.insert("__metadata__".to_owned(), metadata.clone());
+    }
+    let mut data = Vec::new();
+    for (name, dtype, shape, bytes) in tensors {
+        let end = data.len() + bytes.len();
+        let tensor = json!({ "dtype": dtype, "shape": shape, "data_offsets": [data.len(), end] });
+        header.insert((*name).to_owned(), tensor);
+        data.extend_from_slice(bytes);
+    }
+    whole(&Value::from(header).to_string(), &data)
+}
+
+fn whole(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+/// All that a file says, and where its bytes begin.
+fn header(file: &[u8]) -> (Value, usize) {
+    let start = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    (serde_json::from_slice(&file[8..start]).unwrap(), start)
+}
+
+/// The tensors of a file: type, shape and bytes by name.
+fn tensors(file: &[u8]) -> Vec<(String, Value, Value, Vec<u8>)> {
+    let (header, start) = header(file);
+    let of = |(name, tensor): (&String, &Value)| {
+        let at = |end: usize| start + tensor["data_offsets"][end].as_u64().unwrap() as usize;
+        (name.clone(), tensor["dtype"].clone(), tensor["shape"].clone(), file[at(0)..at(1)].to_vec())
+    };
+    header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__").map(of).collect()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|one| one.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The command, going on.
+fn start(desk: &Desk, line: &str) -> Child {
+    let mut command = Command::new(bin_dir().join("tensorlane"));
+    command.args(line.split(' ')).current_dir(desk.path("")).env_clear();
+    command.env("TENSORLANE_SOCKETS", desk.sidecar.sockets()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command's binary")
+}
+
+#[test]
+fn files_that_the_formats_library_refuses_are_refused_whole_with_key_and_offset() {
+    let desk = Desk::new();
+    let f32 =
+        |begin: u64, end: u64| format!(r#"{{"dtype":"F32","shape":[4],"data_offsets":[{begin},{end}]}}"#);
+    let two = |other: String| format!(r#"{{"a":{},"b":{other}}}"#, f32(0, 16));
+    for (header, data, part) in [
+        (two(f32(0, 16)), 16, r#"tensor "b": its bytes 0 to 16 begin inside of those of "a""#),
+        (two(f32(8, 24)), 24, r#"tensor "b": its bytes 8 to 24 begin inside of those of "a""#),
+        (two(f32(32, 48)), 48, r#"bytes 16 to 32, before those of "b", belong to no tensor"#),
+        (two(f32(16, 32)), 50, r#"bytes 32 to 50, behind those of "b", belong to no tensor"#),
+        (two(f32(16, 32)) + "\0\0", 32, "filled up with 2 zero bytes behind the JSON"),
+        (
+            r#"{"__metadata__":{"alpha":null},"a":"#.to_owned() + &f32(0, 16) + "}",
+            16,
+            r#"null at the key "alpha""#,
+        ),
+    ] {
+        fs::write(desk.path("bad.safetensors"), whole(&header, &vec![0; data])).unwrap();
+        let told = desk.fails("put bad.safetensors --name bad");
+        assert!(told.contains("bad.safetensors is not a safetensors file") && told.contains(part), "{told}");
+        assert_eq!(desk.json("ls"), json!([]));
+    }
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_file_with_a_name_that_is_none_is_refused_before_anything_is_put() {
+    let desk = Desk::new();
+    let long = "x".repeat(600);
+    for (name, shown) in [
+        ("", r#""""#),
+        ("trail/", "trail/"),
+        ("new\nline", r"new\nline"),
+        ("nul\0", r"nul\0"),
+        (&long, "600"),
+    ] {
+        let file = file(&[("fine", "U8", &[1], b"1"), (name, "U8", &[1], b"2")], &Value::Null);
+        fs::write(desk.path("odd.safetensors"), file).unwrap();
+        let told = desk.fails("put odd.safetensors --name odd");
+        assert!(told.contains("cannot be named so") && (told.contains(shown) || name == long), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert_eq!(desk.json("ls"), json!([]));
+    }
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn tensors_of_any_name_type_and_size_come_back_as_they_were_and_aligned() {
+    let desk = Desk::new();
+    let all: [(&str, &str, &[u64], &[u8]); 15] = [
+        ("a", "U8", &[3], b"abc"),
+        ("a/a", "F32", &[], b"abcd"),
+        ("a.a", "F4", &[2, 8], b"12345678"),
+        ("a//b", "F4", &[2, 7], b"1234567"),
+        ("../escape", "F6_E2M3", &[4], b"123"),
+        ("./here", "F8_E8M0", &[2, 1], b"ab"),
+        ("C:\\x", "I64", &[3, 0], b""),
+        (" ", "F16", &[1, 8, 0, 128], b""),
+        ("/lead", "F64", &[1], b"12345678"),
+        ("ключ", "BF16", &[2], b"abcd"),
+        ("e\u{301}", "BOOL", &[1], b"\x01"),
+        ("\u{e9}", "BOOL", &[1], b"\0"),
+        ("-r", "I16", &[1], b"ab"),
+        ("tl1:x", "C64", &[1], b"12345678"),
+        ("none", "F32", &[0], b""),
+    ];
+    let before = file(&all, &json!({ "format": "pt" }));
+    fs::write(desk.path("before"), &before).unwrap();
+    for prefix in ["p", "q/"] {
+        desk.works(&format!("put before --name {prefix} --checksum"));
+        desk.works(&format!("get -r {prefix} --to after"));
+        let after = fs::read(desk.path("after")).unwrap();
+        assert_eq!(tensors(&after), tensors(&before));
+        let (header, start) = header(&after);
+        assert_eq!(header["__metadata__"], json!({ "format": "pt" }));
+        for (name, dtype, ..) in all {
+            let size = match dtype {
+                "F64" | "I64" | "C64" => 8,
+                "F32" => 4,
+                "F16" | "BF16" | "I16" => 2,
+                _ => 1,
+            };
+            let at = start + header[name]["data_offsets"][0].as_u64().unwrap() as usize;
+            assert_eq!(at % size, 0, "{name} begins at {at}");
+        }
+    }
+    desk.works("rm -r p q");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn metadata_that_cannot_be_kept_are_named_in_the_results_and_refused_if_asked() {
+    let desk = Desk::new();
+    let metadata = json!({ "alpha": "8", "tags": "x".repeat(5_000) });
+    fs::write(desk.path("long"), file(&[("t", "U8", &[1], b"1")], &metadata)).unwrap();
+    let strict = desk.fails("put long --name p --strict");
+    assert!(strict.contains(r#"metadata are left out: "tags" (metadata value"#), "{strict}");
+    assert_eq!(desk.json("ls"), json!([]));
+    let read = |line: &str| -> (Value, String) {
+        let called = desk.call(line);
+        assert_eq!(called.code, 0, "{line}: {}", called.errors);
+        (serde_json::from_str::<Value>(&called.out).unwrap()["metadata_left_out"].clone(), called.errors)
+    };
+    let (put, warned) = read("-o json put long --name p");
+    assert_eq!((&put[0]["key"], put.as_array().unwrap().len()), (&json!("tags"), 1));
+    assert!(warned.contains("metadata are left out"), "{warned}");
+    let (got, warned) = read("-o json get -r p --to back");
+    assert!(
+        got[0]["key"] == "tags" && warned.contains("left out when the tensors were put"),
+        "{got} {warned}"
+    );
+    let (header, _) = header(&fs::read(desk.path("back")).unwrap());
+    assert_eq!(header["__metadata__"], json!({ "alpha": "8", "tensorlane.left_out": r#"["tags"]"# }));
+    assert!(desk.fails("get -r p --to none --strict").contains("tags"));
+    assert_eq!(names(&desk.path("")), ["back", "long", "model.safetensors"]);
+    desk.works("rm -r p");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_file_that_is_rewritten_while_it_is_put_is_not_put() {
+    let desk = Desk::new();
+    let half = vec![1; 16 << 20];
+    let tensors: [(&str, &str, &[u64], &[u8]); 2] =
+        [("w1", "U8", &[16 << 20], &half), ("w2", "U8", &[16 << 20], &half)];
+    let whole = file(&tensors, &Value::Null);
+    fs::write(desk.path("torn"), &whole).unwrap();
+    for line in ["put torn --name torn", "put torn --name torn --checksum", "put torn --uses 3"] {
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut out = File::options().write(true).open(desk.path("torn")).unwrap();
+                let mut next = 0;
+                while !done.load(Ordering::Relaxed) {
+                    next = (next + (1 << 20)) % (32 << 20);
+                    let at = SeekFrom::Start((whole.len() - (32 << 20) + next) as u64);
+                    out.seek(at).unwrap();
+                    out.write_all(&[2; 4_096]).unwrap();
+                }
+            });
+            let called = desk.call(line);
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(called.code, 1, "{line}: {}", called.out);
+            assert!(called.errors.contains("torn was written to while it was put"), "{}", called.errors);
+        });
+        assert_eq!(desk.json("ls"), json!([]));
+        desk.sidecar.assert_all_free();
+    }
+    desk.works("put torn --name torn");
+    desk.works("rm -r torn");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn pipes_and_devices_are_written_into_and_stay_what_they_are() {
+    let desk = Desk::new();
+    desk.works("put model.safetensors --name m");
+    desk.works("get -r m --to plain");
+    let plain = fs::read(desk.path("plain")).unwrap();
+    let make = |line: &str| {
+        Command::new("sh").args(["-c", line]).current_dir(desk.path("")).status().unwrap().success()
+    };
+    assert!(make("mkfifo pipe"));
+    symlink("pipe", desk.path("link")).unwrap();
+    for to in ["pipe", "link"] {
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| fs::read(desk.path("pipe")).unwrap());
+            desk.works(&format!("get -r m --to {to}"));
+            assert_eq!(reader.join().unwrap(), plain);
+        });
+        assert!(fs::symlink_metadata(desk.path("pipe")).unwrap().file_type().is_fifo());
+    }
+    // A reader who has seen enough has not got the tensors.
+    thread::scope(|scope| {
+        scope.spawn(|| File::open(desk.path("pipe")).unwrap().read_exact(&mut [0; 8]).unwrap());
+        let told = desk.fails("get -r m --to pipe");
+        assert!(told.contains("cannot write pipe: whoever read from it has gone"), "{told}");
+    });
+    // What is printed does not get into the file.
+    symlink("/proc/self/fd/1", desk.path("out")).unwrap();
+    let child = start(&desk, "-o json get -r m --to out");
+    let called = child.wait_with_output().unwrap();
+    assert_eq!((called.status.code(), &called.stdout), (Some(0), &plain));
+    assert_eq!(serde_json::from_slice::<Value>(&called.stderr).unwrap()["file"], "out");
+    // Nobody but root makes devices.
+    if make("mknod full c 1 7 2>/dev/null && : > full 2>/dev/null; test -c full -a -w full") {
+        assert!(desk.fails("get -r m --to full").contains("cannot write full: No space left on device"));
+        assert!(fs::metadata(desk.path("full")).unwrap().file_type().is_char_device());
+    }
+    assert!(!names(&desk.path("")).iter().any(|name| name.ends_with(".part")));
+    desk.works("rm -r m");
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_get_that_is_ended_by_a_signal_leaves_no_file() {
+    let desk = Desk::new();
+    let bytes = vec![1; 64 << 20];
+    fs::write(desk.path("large"), file(&[("w", "U8", &[64 << 20], &bytes)], &Value::Null)).unwrap();
+    desk.works("put large --name l");
+    let folder = fs::canonicalize(desk.path("")).unwrap();
+    let before = names(&folder);
+    let writes = |pid: u32| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        let mut paths = open.filter_map(|one| fs::read_link(one.path()).ok());
+        paths.any(|path| path.starts_with(&folder))
+    };
+    for which in [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::KILL] {
+        // A get may be done before it is noticed.
+        until("a get is ended while it writes", || {
+            let mut get = start(&desk, "get -r l --to got");
+            until("the file is there, or the get is over", || {
+                writes(get.id()) || get.try_wait().unwrap().is_some()
+            });
+            if get.try_wait().unwrap().is_none() {
+                signal(get.id(), which);
+            }
+            let ended = get.wait().unwrap().signal();
+            let is_whole = fs::remove_file(desk.path("got")).is_ok();
+            assert_eq!(names(&folder), before, "{which:?}");
+            !is_whole && ended == Some(which.as_raw())
+        });
+    }
+    desk.works("rm -r l");
+    desk.sidecar.assert_all_free();
+}
