@@ -128,6 +128,8 @@ impl Ledger {
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count, effects),
             Event::Name { id, name } => self.name(id, name, effects),
+            Event::NameTogether { items } => self.name_together(items, effects),
+            Event::LeaseNames { by, prefix, most } => self.lease_names(by, &prefix, most),
             Event::Unname { name } => self.unname(name, effects),
             Event::IssueTicket { id, spec } => self.issue_ticket(id, spec),
             Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),

@@ -87,6 +87,22 @@ pub enum Refusal {
         /// The name.
         name: TensorName,
     },
+    /// A name can be given once in one step.
+    #[error("the name {name} is given twice in one step: give each name once")]
+    NameTwice {
+        /// The name.
+        name: TensorName,
+    },
+    /// More names than are leased in one step.
+    #[error(
+        "more than {most} names begin with {prefix:?}, and at most {most} are leased in one step: ask for a longer prefix"
+    )]
+    TooManyBelow {
+        /// The beginning of the names.
+        prefix: String,
+        /// What is allowed.
+        most: usize,
+    },
     /// A ticket without any time.
     #[error("a ticket needs a time to live of at least 1 ms")]
     TicketWithoutTime,
@@ -172,6 +188,8 @@ impl Refusal {
             Self::NameTaken { .. } => "NAME_TAKEN",
             Self::NameChanged { .. } => "NAME_CHANGED",
             Self::NameUnknown { .. } => "NAME_UNKNOWN",
+            Self::NameTwice { .. } => "NAME_TWICE",
+            Self::TooManyBelow { .. } => "TOO_MANY_BELOW",
             Self::TicketWithoutTime => "TICKET_WITHOUT_TIME",
             Self::TicketTaken => "TICKET_TAKEN",
             Self::TicketUnknown => "TICKET_UNKNOWN",

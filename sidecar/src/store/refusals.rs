@@ -18,9 +18,10 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         Refusal::NoHolder { .. } => Reason::SessionRequired,
         Refusal::NameTaken { .. } => Reason::NameTaken,
         Refusal::NameChanged { .. } => Reason::NameChanged,
-        Refusal::TicketWithoutTime => Reason::InvalidArgument,
+        Refusal::NameTwice { .. } | Refusal::TicketWithoutTime => Reason::InvalidArgument,
         Refusal::TicketUnknown => Reason::TicketSpent,
         Refusal::RetryMismatch { .. } | Refusal::RetryLapsed { .. } => Reason::RetryMismatch,
+        Refusal::TooManyBelow { .. } => Reason::TooLarge,
         Refusal::TooManyTensors { .. }
         | Refusal::TooManyBytes { .. }
         | Refusal::TooManyHolders { .. }
@@ -33,6 +34,7 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
     match refusal {
         Refusal::NameTaken { name, .. }
         | Refusal::NameChanged { name, .. }
+        | Refusal::NameTwice { name }
         | Refusal::NameUnknown { name } => failure.with("name", name),
         _ => failure,
     }
