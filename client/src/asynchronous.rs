@@ -13,8 +13,8 @@ use crate::config::ClientOptions;
 use crate::describe::{Description, Listed};
 use crate::error::{Error, Result};
 use crate::target::{AcquireOptions, Target};
-use crate::tensor::Tensor;
-use crate::verbs::{Fetched, PutOptions, Reservation, Stored};
+use crate::tensor::{Lease, Tensor};
+use crate::verbs::{Fetched, Naming, PutOptions, Reservation, Stored};
 use crate::wait::Cancel;
 use crate::{PeerStatus, Status};
 
@@ -177,6 +177,22 @@ impl AsyncClient {
     ) -> Result<()> {
         let target = target.into();
         self.run(move |client| client.name(target, &name, replaces.as_ref())).await
+    }
+
+    /// See [`Client::name_together`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn name_together(&self, items: Vec<Naming>) -> Result<()> {
+        self.run(move |client| client.name_together(&items)).await
+    }
+
+    /// See [`Client::lease_names`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn lease_names(&self, prefix: String) -> Result<Vec<(String, Lease)>> {
+        self.run(move |client| client.lease_names(&prefix)).await
     }
 
     /// See [`Client::unname`].

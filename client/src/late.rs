@@ -15,6 +15,8 @@ pub(crate) enum Late {
     Nothing,
     /// Leases of acquired or redeemed tensors.
     Acquired,
+    /// Leases of names.
+    Named,
     /// Leases of tensors that were put or sealed.
     Stored,
     /// Reservations.
@@ -35,6 +37,13 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
                 if let Some(encoded::Outcome::Acquired(acquired)) = result.outcome {
                     connection.releases().push(acquired.id, false);
                 }
+            }
+        }
+        Late::Named => {
+            let reply: v1::ListResponse =
+                wire::decode(SessionKind::List, &frame.body[..]).unwrap_or_default();
+            for id in reply.entries.into_iter().filter_map(|entry| entry.lease) {
+                connection.releases().push(id, false);
             }
         }
         Late::Stored => {

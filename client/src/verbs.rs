@@ -9,5 +9,6 @@ mod ticket;
 
 pub use acquire::Fetched;
 pub use inquire::Names;
+pub use name::Naming;
 pub use put::{Item, PutOptions, Stored};
 pub use reserve::Reservation;

@@ -45,6 +45,7 @@ impl Client {
                 prefix: prefix.to_owned(),
                 page_size: 0,
                 page_token: String::new(),
+                lease: false,
             }),
             page: Vec::new().into_iter(),
         }

@@ -11,7 +11,19 @@ use crate::describe::Description;
 use crate::error::Result;
 use crate::late::Late;
 use crate::target::Target;
+use crate::tensor::Lease;
 use crate::wire;
+
+/// A name to give, beside others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Naming {
+    /// A tensor of this peer.
+    pub target: Target,
+    /// The name.
+    pub name: String,
+    /// The tensor that must have the name at present; none if the name must be free.
+    pub replaces: Option<Reference>,
+}
 
 impl Client {
     /// Gives a tensor of this peer a name. With `replaces`, only if the name stands for that tensor at present; without,
@@ -27,9 +39,45 @@ impl Client {
             name: name.to_owned(),
             replaces: replaces.map(Reference::encode).unwrap_or_default(),
         };
-        let request = v1::NameRequest { items: vec![item] };
+        let request = v1::NameRequest { items: vec![item], together: false };
         let reply: v1::NameResponse = connection.call(SessionKind::Name, &request, &wait, Late::Nothing)?;
         wire::done(wire::single(reply.results)?)
+    }
+
+    /// Gives names to tensors of this peer in one step: all of them, or none. Whoever looks sees all names before, or all after
+    /// it. At most 65,536 names in 16 MiB with what they replace.
+    ///
+    /// # Errors
+    /// The sidecar's refusal of any of them (NAME_TAKEN, NAME_CHANGED, ...): then no name has changed. Or what ended the call.
+    pub fn name_together(&self, items: &[Naming]) -> Result<()> {
+        let wait = self.wait(None);
+        let connection = self.connection(&wait)?;
+        let item = |naming: &Naming| v1::NameItem {
+            target: Some(naming.target.to_message(connection.sidecar())),
+            name: naming.name.clone(),
+            replaces: naming.replaces.as_ref().map(Reference::encode).unwrap_or_default(),
+        };
+        let request = v1::NameRequest { items: items.iter().map(item).collect(), together: true };
+        let reply: v1::NameResponse = connection.call(SessionKind::Name, &request, &wait, Late::Nothing)?;
+        wire::counted(reply.results, items.len())?.into_iter().try_for_each(wire::done)
+    }
+
+    /// Leases the tensors of all names of this peer that begin with `prefix` in one step: what all of them stand for at one moment.
+    /// The names in order. At most 65,536 names in 16 MiB.
+    ///
+    /// # Errors
+    /// The sidecar's refusal (TOO_LARGE, LIMIT_EXCEEDED): then nothing is leased. Or what ended the call.
+    pub fn lease_names(&self, prefix: &str) -> Result<Vec<(String, Lease)>> {
+        let wait = self.wait(None);
+        let connection = self.connection(&wait)?;
+        let request =
+            v1::ListRequest { prefix: prefix.to_owned(), lease: true, ..v1::ListRequest::default() };
+        let reply: v1::ListResponse = connection.call(SessionKind::List, &request, &wait, Late::Named)?;
+        let leased = |entry: v1::Listed| {
+            let id = entry.lease.ok_or_else(|| wire::missing("a lease"))?;
+            Ok((entry.name, Lease::new(&connection, id)))
+        };
+        reply.entries.into_iter().map(leased).collect()
     }
 
     /// Takes names of this peer away, each with a result of its own. A tensor that nothing else keeps is freed.

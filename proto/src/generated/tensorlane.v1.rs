@@ -786,6 +786,10 @@ pub struct ListRequest {
     /// The token of the page before, or empty.
     #[prost(string, tag = "3")]
     pub page_token: ::prost::alloc::string::String,
+    /// Lease the tensors of all these names for the session, in one step: all or none. There are no pages then, and more
+    /// names than one request may have items are refused.
+    #[prost(bool, tag = "4")]
+    pub lease: bool,
 }
 /// One name.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -793,9 +797,12 @@ pub struct Listed {
     /// The name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// What it stands for.
+    /// What it stands for. Absent where it was leased: describe or acquire it by its id.
     #[prost(message, optional, tag = "2")]
     pub description: ::core::option::Option<Description>,
+    /// The lease: the id of the tensor at this peer, to be released once for each name. Absent where none was asked for.
+    #[prost(fixed64, optional, tag = "3")]
+    pub lease: ::core::option::Option<u64>,
 }
 /// One page of names.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -826,6 +833,9 @@ pub struct NameRequest {
     /// The names.
     #[prost(message, repeated, tag = "1")]
     pub items: ::prost::alloc::vec::Vec<NameItem>,
+    /// All in one step or none: if one item is refused, the call fails with its reason, and no name has changed.
+    #[prost(bool, tag = "2")]
+    pub together: bool,
 }
 /// Results of Name, in the order of the items.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -10,6 +10,21 @@ impl Ledger {
         Ok(Answer::Leased { held: self.add_lease(by, id) })
     }
 
+    /// Leases the tensors of all names that begin so, or none.
+    pub(super) fn lease_names(&mut self, by: Holder, prefix: &str, most: usize) -> Result<Answer, Refusal> {
+        let names = self.list(prefix, None, most.saturating_add(1));
+        if names.len() > most {
+            return Err(Refusal::TooManyBelow { prefix: prefix.to_owned(), most });
+        }
+        if !names.is_empty() {
+            self.holders.admit_many(by, names.len() as u64, &self.limits)?;
+        }
+        for (_, id) in &names {
+            self.add_lease(by, *id);
+        }
+        Ok(Answer::NamesLeased { names })
+    }
+
     pub(super) fn release(
         &mut self,
         by: Holder,

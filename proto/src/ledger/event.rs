@@ -57,6 +57,20 @@ pub enum Event {
         /// The name and what it may replace.
         name: NameSpec,
     },
+    /// Sealed tensors get (further) names: all of them, or none.
+    NameTogether {
+        /// The tensors, each with a name and what it may replace.
+        items: Vec<(TensorId, NameSpec)>,
+    },
+    /// One more lease for each name that begins so: for all of them, or for none.
+    LeaseNames {
+        /// Who holds them.
+        by: Holder,
+        /// The beginning of the names.
+        prefix: String,
+        /// Most names; more are refused.
+        most: usize,
+    },
     /// A name ends.
     Unname {
         /// The name.
@@ -209,6 +223,13 @@ pub enum Answer {
     Named {
         /// Who had it before.
         replaced: Option<TensorId>,
+    },
+    /// The names are given.
+    NamedTogether,
+    /// The holder has one more lease for each of these.
+    NamesLeased {
+        /// The names in order, and their tensors.
+        names: Vec<(TensorName, TensorId)>,
     },
     /// The name has ended.
     Unnamed {

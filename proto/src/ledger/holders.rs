@@ -42,17 +42,23 @@ pub(super) struct Held {
 impl Holders {
     /// Whether this holder may have one more claim.
     pub(super) fn admit(&self, by: Holder, limits: &Limits) -> Result<(), Refusal> {
-        match self.known.get(&by) {
-            Some(standing) if standing.claims >= limits.leases_per_holder => {
-                Err(Refusal::TooManyLeases { by, limit: limits.leases_per_holder })
-            }
-            Some(_) => Ok(()),
+        self.admit_many(by, 1, limits)
+    }
+
+    /// Whether this holder may have so many more claims.
+    pub(super) fn admit_many(&self, by: Holder, more: u64, limits: &Limits) -> Result<(), Refusal> {
+        let limit = limits.leases_per_holder;
+        let claims = match self.known.get(&by) {
+            Some(standing) => standing.claims,
             None if self.known.len() >= limits.holders => {
-                Err(Refusal::TooManyHolders { limit: limits.holders })
+                return Err(Refusal::TooManyHolders { limit: limits.holders });
             }
-            None if limits.leases_per_holder == 0 => Err(Refusal::TooManyLeases { by, limit: 0 }),
-            None => Ok(()),
+            None => 0,
+        };
+        if claims.saturating_add(more) > limit {
+            return Err(Refusal::TooManyLeases { by, limit });
         }
+        Ok(())
     }
 
     pub(super) fn reserve(&mut self, by: Holder, id: TensorId, bytes: u64) {

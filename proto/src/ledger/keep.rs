@@ -1,5 +1,6 @@
 //! Names and tickets: what keeps a tensor that nobody leases.
 
+use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
 
 use super::slots::Life;
@@ -15,6 +16,36 @@ impl Ledger {
         self.check_owned(id)?;
         self.check_name(&spec)?;
         Ok(Answer::Named { replaced: self.add_name(id, spec.name, effects) })
+    }
+
+    /// All names or none. Every name is given before any is taken from its tensor: one that loses a name and gets another in the
+    /// same step lives on.
+    pub(super) fn name_together(
+        &mut self,
+        items: Vec<(TensorId, NameSpec)>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Answer, Refusal> {
+        let mut given = BTreeSet::new();
+        for (id, spec) in &items {
+            self.check_owned(*id)?;
+            self.check_name(spec)?;
+            if !given.insert(&spec.name) {
+                return Err(Refusal::NameTwice { name: spec.name.clone() });
+            }
+        }
+        let (limit, new) = (self.limits.names, items.iter().filter(|(_, s)| s.replaces.is_none()).count());
+        if self.names.len() + new > limit {
+            return Err(Refusal::TooManyNames { limit });
+        }
+        let mut lost = Vec::new();
+        for (id, NameSpec { name, .. }) in items {
+            let before = self.give_name(id, &name);
+            lost.extend(before.filter(|before| *before != id).map(|before| (before, name)));
+        }
+        for (before, name) in lost {
+            self.drop_name(before, &name, Cause::Replaced, effects);
+        }
+        Ok(Answer::NamedTogether)
     }
 
     pub(super) fn unname(&mut self, name: TensorName, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
@@ -71,20 +102,25 @@ impl Ledger {
         name: TensorName,
         effects: &mut Vec<Effect>,
     ) -> Option<TensorId> {
-        let before = match self.names.entry(name.clone()) {
+        let before = self.give_name(id, &name);
+        if let Some(before) = before.filter(|&before| before != id) {
+            self.drop_name(before, &name, Cause::Replaced, effects);
+        }
+        before
+    }
+
+    /// The side of the name and of the tensor that gets it; who had it before, which still counts it among its names.
+    fn give_name(&mut self, id: TensorId, name: &TensorName) -> Option<TensorId> {
+        if let Some(Life::Owned { names, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life) {
+            names.insert(name.clone());
+        }
+        match self.names.entry(name.clone()) {
             Entry::Occupied(mut found) => Some(found.insert(id)),
             Entry::Vacant(free) => {
                 free.insert(id);
                 None
             }
-        };
-        if let Some(before) = before.filter(|&before| before != id) {
-            self.drop_name(before, &name, Cause::Replaced, effects);
         }
-        if let Some(Life::Owned { names, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life) {
-            names.insert(name);
-        }
-        before
     }
 
     /// Issues a ticket that was checked; its deadline.

@@ -129,6 +129,8 @@ impl Ledger {
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count, effects),
             Event::Name { id, name } => self.name(id, name, effects),
+            Event::NameTogether { items } => self.name_together(items, effects),
+            Event::LeaseNames { by, prefix, most } => self.lease_names(by, &prefix, most),
             Event::Unname { name } => self.unname(name, effects),
             Event::Publish(publication) => self.publish(publication, effects),
             Event::IssueTicket { id, spec } => self.issue_ticket(id, spec),

@@ -119,6 +119,22 @@ pub enum Refusal {
         /// The name.
         name: TensorName,
     },
+    /// A name can be given once in one step.
+    #[error("the name {name} is given twice in one step: give each name once")]
+    NameTwice {
+        /// The name.
+        name: TensorName,
+    },
+    /// More names than are leased in one step.
+    #[error(
+        "more than {most} names begin with {prefix:?}, and at most {most} are leased in one step: ask for a longer prefix"
+    )]
+    TooManyBelow {
+        /// The beginning of the names.
+        prefix: String,
+        /// What is allowed.
+        most: usize,
+    },
     /// A ticket without any time.
     #[error("a ticket needs a time to live of at least 1 ms")]
     TicketWithoutTime,
@@ -208,6 +224,8 @@ impl Refusal {
             Self::ManifestPublished { .. } => "MANIFEST_PUBLISHED",
             Self::LeafIsManifest { .. } => "LEAF_IS_MANIFEST",
             Self::NameTooLong { .. } => "NAME_TOO_LONG",
+            Self::NameTwice { .. } => "NAME_TWICE",
+            Self::TooManyBelow { .. } => "TOO_MANY_BELOW",
             Self::TicketWithoutTime => "TICKET_WITHOUT_TIME",
             Self::TicketTaken => "TICKET_TAKEN",
             Self::TicketUnknown => "TICKET_UNKNOWN",

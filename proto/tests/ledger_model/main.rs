@@ -249,12 +249,12 @@ fn note(seen: &mut Seen, answer: &Result<Answer, Refusal>, effects: &[Effect]) {
 }
 
 fn everything_that_must_be_seen() -> Vec<String> {
-    let answers = "Reserved/Reserved again/Sealed/Sealed again/Aborted/Leased/Released/Named/Unnamed/TicketIssued/\
+    let answers = "Reserved/Reserved again/Sealed/Sealed again/Aborted/Leased/Released/Named/NamedTogether/NamesLeased/Unnamed/TicketIssued/\
                    Redeemed/Redeemed again/CopiedIn/Evicted/Done";
     let refusals = "NOT_FOUND NOT_SEALED ALREADY_SEALED NOT_YOURS NOT_OWNED WOULD_VANISH NO_HOLDER NOT_HELD \
                     NAME_TAKEN NAME_CHANGED NAME_UNKNOWN TICKET_WITHOUT_TIME TICKET_TAKEN TICKET_UNKNOWN COPY_EXISTS \
                     RETRY_MISMATCH RETRY_LAPSED TOO_MANY_TENSORS TOO_MANY_BYTES TOO_MANY_HOLDERS TOO_MANY_LEASES \
-                    TOO_MANY_NAMES TOO_MANY_TICKETS";
+                    TOO_MANY_NAMES NAME_TWICE TOO_MANY_BELOW TOO_MANY_TICKETS";
     let causes = Cause::ALL.iter().map(|cause| cause.as_str());
     answers.split('/').chain(refusals.split_whitespace()).chain(causes).map(str::to_owned).collect()
 }

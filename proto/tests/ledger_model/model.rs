@@ -67,6 +67,8 @@ impl Model {
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count),
             Event::Name { id, name } => self.name(id, name),
+            Event::NameTogether { items } => self.name_together(items),
+            Event::LeaseNames { by, prefix, most } => self.lease_names(by, &prefix, most),
             Event::Unname { name } => self.unname(name),
             Event::IssueTicket { id, spec } => self.issue(id, spec),
             Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),
@@ -307,6 +309,46 @@ impl Model {
         self.check_owned(id)?;
         self.check_name(&spec)?;
         Ok(Answer::Named { replaced: self.set_name(id, spec.name) })
+    }
+
+    fn name_together(&mut self, items: Vec<(TensorId, NameSpec)>) -> Outcome {
+        for (at, (id, spec)) in items.iter().enumerate() {
+            self.check_owned(*id)?;
+            self.check_name(spec)?;
+            if items[..at].iter().any(|(_, before)| before.name == spec.name) {
+                return Err(Refusal::NameTwice { name: spec.name.clone() });
+            }
+        }
+        let free = items.iter().filter(|(_, spec)| self.find(&spec.name).is_none()).count();
+        let limit = self.limits.names;
+        if self.names.len() + free > limit {
+            return Err(Refusal::TooManyNames { limit });
+        }
+        for (id, spec) in items {
+            self.names.retain(|(known, _)| *known != spec.name);
+            self.names.push((spec.name, id));
+        }
+        self.sweep(Cause::Replaced);
+        Ok(Answer::NamedTogether)
+    }
+
+    fn lease_names(&mut self, by: Holder, prefix: &str, most: usize) -> Outcome {
+        let below = self.names.iter().filter(|(name, _)| name.as_str().starts_with(prefix));
+        let mut names: Vec<_> = below.cloned().collect();
+        names.sort();
+        if names.len() > most {
+            return Err(Refusal::TooManyBelow { prefix: prefix.to_owned(), most });
+        }
+        if !names.is_empty() {
+            self.check_known(by)?;
+            let limit = self.limits.leases_per_holder;
+            if self.claims(by) + names.len() as u64 > limit {
+                return Err(Refusal::TooManyLeases { by, limit });
+            }
+        }
+        self.leases.extend(names.iter().map(|(_, id)| (by, *id)));
+        self.sweep(Cause::Released);
+        Ok(Answer::NamesLeased { names })
     }
 
     fn set_name(&mut self, id: TensorId, name: TensorName) -> Option<TensorId> {

@@ -110,13 +110,22 @@ impl Maker<'_> {
                 let (by, id) = self.reservation();
                 Event::Abort { by, id }
             }
-            30..39 => Event::Lease { by: self.holder(), id: self.tensor() },
+            30..32 => {
+                let prefix = self.name().as_str()[..self.dice.roll(2) as usize].to_owned();
+                Event::LeaseNames { by: self.holder(), prefix, most: self.dice.roll(8) as usize }
+            }
+            32..39 => Event::Lease { by: self.holder(), id: self.tensor() },
             39..50 => {
                 let (by, id) = self.leased();
                 let count = if self.dice.percent(3) { u64::MAX } else { self.dice.roll(3) };
                 Event::Release { by, id, count }
             }
-            50..56 => {
+            50..53 => {
+                let count = self.dice.roll(4);
+                let items = (0..count).map(|_| (self.tensor(), self.name_spec())).collect();
+                Event::NameTogether { items }
+            }
+            53..56 => {
                 let id = self.tensor();
                 Event::Name { id, name: self.name_spec() }
             }

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::SESSION_BODY_MAX;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::TensorName;
+use tensorlane_proto::ledger::{Holder, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
 
 use super::gather::Gather;
@@ -23,6 +24,8 @@ const PAGE_MAX: u32 = 10_000;
 /// Bytes a page has at most, but for its last entry: with metadata an entry may take 16 KiB and more, and clients of gRPC
 /// take 4 MiB by default.
 const PAGE_BYTES_MAX: usize = 3 << 20;
+/// Bytes of a leased name in a reply beside the name, at most.
+const LEASED_BYTES: usize = 24;
 
 // === impl Exchange ===
 
@@ -117,8 +120,43 @@ impl Exchange {
         });
     }
 
-    /// One page of this peer's names.
-    pub fn list(&self, request: &v1::ListRequest) -> Result<v1::ListResponse, Failure> {
+    /// Leases all names with a prefix in one step: at most `most`, whose names must fit into one reply.
+    fn lease_names(&self, by: Holder, prefix: &str, most: usize) -> Result<v1::ListResponse, Failure> {
+        let names = self.store.lease_names(by, prefix, most)?;
+        let bytes: usize = names.iter().map(|(name, _)| name.as_str().len() + LEASED_BYTES).sum();
+        if bytes > SESSION_BODY_MAX as usize {
+            let ids: Vec<u64> = names.iter().map(|(_, id)| id.0).collect();
+            self.store.release(by, &ids, &[]);
+            return Err(Failure::new(
+                Reason::TooLarge,
+                format!(
+                    "the names that begin with {prefix:?} take {bytes} bytes, and at most {SESSION_BODY_MAX} are leased in one \
+                     step: ask for a longer prefix"
+                ),
+            ));
+        }
+        let leased = |(name, id): (TensorName, TensorId)| v1::Listed {
+            name: name.to_string(),
+            description: None,
+            lease: Some(id.0),
+        };
+        Ok(v1::ListResponse {
+            entries: names.into_iter().map(leased).collect(),
+            next_page_token: String::new(),
+        })
+    }
+
+    /// One page of this peer's names; or all of them, leased for the caller, at most `most`.
+    pub fn list(
+        &self,
+        caller: &Caller,
+        request: &v1::ListRequest,
+        most: usize,
+    ) -> Result<v1::ListResponse, Failure> {
+        if request.lease {
+            let none = || Failure::new(Reason::SessionRequired, "names are leased for a session: begin one");
+            return self.lease_names(caller.holder.ok_or_else(none)?, &request.prefix, most);
+        }
         let size = match request.page_size {
             0 => PAGE,
             size => size.min(PAGE_MAX),
@@ -133,7 +171,7 @@ impl Exchange {
         let total = names.len();
         let (mut entries, mut bytes) = (Vec::with_capacity(total), 0);
         for (name, known) in names.into_iter().take(size as usize) {
-            let entry = v1::Listed { name: name.to_string(), description: Some(known.into()) };
+            let entry = v1::Listed { name: name.to_string(), description: Some(known.into()), lease: None };
             bytes += entry.encoded_len();
             entries.push(entry);
             if bytes > PAGE_BYTES_MAX {

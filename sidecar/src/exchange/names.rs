@@ -2,7 +2,7 @@
 
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{TensorId, TensorName};
+use tensorlane_proto::ledger::{NameSpec, TensorId, TensorName};
 
 use super::keep::ticket_text;
 use super::target::Meant;
@@ -29,10 +29,30 @@ impl Owned {
 // === impl Exchange ===
 
 impl Exchange {
-    /// Gives names to tensors of this peer.
-    pub fn name(&self, caller: &Caller, request: &v1::NameRequest) -> v1::NameResponse {
+    /// Gives names to tensors of this peer; where they are meant together, all in one step or none.
+    pub fn name(&self, caller: &Caller, request: &v1::NameRequest) -> Result<v1::NameResponse, Failure> {
+        if request.together {
+            self.name_together(caller, &request.items)?;
+            return Ok(v1::NameResponse { results: vec![done_result(&Ok(())); request.items.len()] });
+        }
         let results = request.items.iter().map(|item| done_result(&self.name_one(caller, item))).collect();
-        v1::NameResponse { results }
+        Ok(v1::NameResponse { results })
+    }
+
+    fn name_together(&self, caller: &Caller, items: &[v1::NameItem]) -> Result<(), Failure> {
+        let meant = |item: &v1::NameItem| {
+            let spec = NameSpec { name: tensor_name(&item.name)?, replaces: self.replaced(&item.replaces)? };
+            Ok((self.owned(item.target.as_ref())?, spec))
+        };
+        let about = |item: &v1::NameItem| {
+            meant(item).map_err(|failure: Failure| match failure.detail("name") {
+                Some(_) => failure,
+                None => failure.with("name", &item.name),
+            })
+        };
+        let items = items.iter().map(about).collect::<Result<Vec<_>, Failure>>()?;
+        let items: Vec<_> = items.iter().map(|(owned, spec)| (owned.own(), spec.clone())).collect();
+        self.store.name_together(caller.holder, &items)
     }
 
     fn name_one(&self, caller: &Caller, item: &v1::NameItem) -> Result<(), Failure> {

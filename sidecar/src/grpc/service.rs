@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::tensorlane_server::Tensorlane;
 use tokio_stream::wrappers::ReceiverStream;
@@ -199,13 +200,16 @@ impl Tensorlane for Service {
     }
 
     async fn list(&self, request: Request<v1::ListRequest>) -> Reply<v1::ListResponse> {
-        self.call(Verb::List, request, |exchange, _, request| async move { exchange.list(&request) }).await
+        self.call(Verb::List, request, |exchange, caller, request| async move {
+            exchange.list(&caller, &request, ITEMS_MAX)
+        })
+        .await
     }
 
     async fn name(&self, request: Request<v1::NameRequest>) -> Reply<v1::NameResponse> {
         self.call(Verb::Name, request, |exchange, caller, request| async move {
             within(request.items.len())?;
-            Ok(exchange.name(&caller, &request))
+            exchange.name(&caller, &request)
         })
         .await
     }

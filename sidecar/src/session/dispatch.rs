@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{FrameError, Header, SessionKind, top_level_items};
+use tensorlane_proto::frame::{FrameError, Header, SESSION_ITEMS_MAX, SessionKind, top_level_items};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
 
@@ -151,14 +151,15 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
             exchange.lookup(call.caller(), request, move |outcome| call.answer(outcome));
         }
         SessionKind::List => {
-            let response = exchange.list(&decode::<v1::ListRequest>(header, body)?);
+            let request = decode::<v1::ListRequest>(header, body)?;
+            let response = exchange.list(&call.caller(), &request, SESSION_ITEMS_MAX);
             call.answer(response);
         }
         SessionKind::Name => {
             let request: v1::NameRequest = decode(header, body)?;
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             let response = exchange.name(&call.caller(), &request);
-            call.answer(Ok(response));
+            call.answer(response);
         }
         SessionKind::Unname => {
             let request: v1::UnnameRequest = decode(header, body)?;

@@ -44,6 +44,47 @@ impl Store {
         Ok(())
     }
 
+    /// Gives names to tensors in one step, for `asker`: all of them, or none.
+    pub fn name_together(&self, asker: Option<Holder>, items: &[(Own<'_>, NameSpec)]) -> Result<(), Failure> {
+        let mut freed = Freed::default();
+        let mut state = self.state.lock();
+        let ids = items.iter().map(|(own, spec)| Ok((state.id_of(*own)?, spec.clone())));
+        let outcome = ids.collect::<Result<Vec<_>, Failure>>().and_then(|items| {
+            let applied = state.apply_into(self.clock.now(), Event::NameTogether { items }, &mut freed);
+            applied.map_err(|refusal| state.refused_to(asker, &refusal))
+        });
+        let mut woken = Vec::new();
+        if outcome.is_ok() {
+            items.iter().for_each(|(_, spec)| woken.extend(state.name_appeared(&spec.name)));
+        }
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        woken.into_iter().for_each(|wake| wake());
+        outcome.map(|_| ())
+    }
+
+    /// Leases the tensors of all names that begin with `prefix` in one step, or none; the names in order, with the ids of their
+    /// tensors.
+    pub fn lease_names(
+        &self,
+        by: Holder,
+        prefix: &str,
+        most: usize,
+    ) -> Result<Vec<(TensorName, TensorId)>, Failure> {
+        let mut state = self.state.lock();
+        state.check_open(Some(by))?;
+        let event = Event::LeaseNames { by, prefix: prefix.to_owned(), most };
+        let (answer, freed) = state.apply(self.clock.now(), event);
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        match answer.map_err(|r| refused(&r))? {
+            Answer::NamesLeased { names } => Ok(names),
+            other => Err(Failure::new(Reason::Internal, format!("the ledger answered {other:?} to a lease"))),
+        }
+    }
+
     /// Takes a name away.
     pub fn unname(&self, name: TensorName) -> Result<(), Failure> {
         self.apply(Event::Unname { name }).map(|_| ())

@@ -19,12 +19,14 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         Refusal::NameTaken { .. } => Reason::NameTaken,
         Refusal::NameChanged { .. } => Reason::NameChanged,
         Refusal::VersionChanged { .. } => Reason::VersionChanged,
-        Refusal::TicketWithoutTime
+        Refusal::NameTwice { .. }
+        | Refusal::TicketWithoutTime
         | Refusal::ManifestPublished { .. }
         | Refusal::LeafIsManifest { .. }
         | Refusal::NameTooLong { .. } => Reason::InvalidArgument,
         Refusal::TicketUnknown => Reason::TicketSpent,
         Refusal::RetryMismatch { .. } | Refusal::RetryLapsed { .. } => Reason::RetryMismatch,
+        Refusal::TooManyBelow { .. } => Reason::TooLarge,
         Refusal::TooManyTensors { .. }
         | Refusal::TooManyBytes { .. }
         | Refusal::TooManyHolders { .. }
@@ -37,6 +39,7 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
     match refusal {
         Refusal::NameTaken { name, .. }
         | Refusal::NameChanged { name, .. }
+        | Refusal::NameTwice { name }
         | Refusal::NameUnknown { name } => failure.with("name", name),
         Refusal::VersionChanged { name, latest, .. } => failure.with("name", name).with("latest", latest),
         _ => failure,

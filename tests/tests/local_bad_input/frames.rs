@@ -204,7 +204,8 @@ fn more_items_than_a_request_may_have_are_refused_whole() {
         ),
         (
             SessionKind::Name,
-            v1::NameRequest { items: vec![v1::NameItem::default(); too_many] }.encode_to_vec(),
+            v1::NameRequest { items: vec![v1::NameItem::default(); too_many], together: false }
+                .encode_to_vec(),
         ),
         (SessionKind::Unname, v1::UnnameRequest { names: vec!["a".to_owned(); too_many] }.encode_to_vec()),
         (

@@ -188,7 +188,7 @@ fn what_is_told(session: &mut RawSession, id: u64) -> Vec<Reason> {
     };
     let item = v1::NameItem { target: target(), name: "n".to_owned(), replaces: String::new() };
     let mut named: v1::NameResponse =
-        session.call(SessionKind::Name, &v1::NameRequest { items: vec![item] }).unwrap();
+        session.call(SessionKind::Name, &v1::NameRequest { items: vec![item], together: false }).unwrap();
     let item = v1::TicketItem { target: target(), ttl_ms: 0, uses: 0 };
     let mut tickets: v1::TicketResponse =
         session.call(SessionKind::Ticket, &v1::TicketRequest { items: vec![item] }).unwrap();

@@ -2,6 +2,7 @@
 
 mod command;
 mod files;
+mod generations;
 mod routes;
 mod sets;
 mod sidecar;

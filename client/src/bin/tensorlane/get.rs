@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::json;
-use tensorlane_client::{AcquireOptions, Client, Moved, Target, Tensor};
+use tensorlane_client::{AcquireOptions, Client, Lease, Moved, Target, Tensor};
 use tensorlane_proto::checksum;
 use tensorlane_proto::{Failure, Metadata, Reference};
 
@@ -26,8 +26,8 @@ const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_ITEMS: usize = 256;
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Get) -> Result<()> {
-    // What tickets lease must be held until it is copied.
-    let mut held = Vec::new();
+    // What tickets and names lease must be held until it is copied.
+    let mut held = Held::default();
     let mut wanted = wanted(client, args, &mut held)?;
     let total = wanted.iter().map(|one| one.layout.bytes()).sum();
     let (mut sink, left_out) = sink(output, args, &mut wanted)?;
@@ -56,6 +56,13 @@ fn sink(output: &Output, args: &Get, wanted: &mut [Wanted]) -> Result<(Option<Si
     Ok((Some(Sink::create(path, &plan)?), plan.left_out))
 }
 
+/// Leases of what is meant.
+#[derive(Default)]
+struct Held {
+    tickets: Vec<Tensor>,
+    names: Vec<Lease>,
+}
+
 /// A tensor that was got.
 struct Got<'a> {
     wanted: &'a Wanted,
@@ -65,7 +72,7 @@ struct Got<'a> {
 }
 
 /// Finds out what is meant, and what it will be.
-fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wanted>> {
+fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
     let mut wanted = Vec::new();
     let mut names = Vec::new();
     for text in &args.targets {
@@ -75,13 +82,13 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
                 "{text} is a reference or a ticket, which stands for one tensor: get it without -r"
             );
             let before = wanted.len();
-            below(client, args, text, &mut wanted)?;
+            below(client, args, text, &mut wanted, &mut held.names)?;
             ensure!(wanted.len() > before, list::nothing_below(client, text));
         } else if text.contains(TICKET_MARK) && text.starts_with(REFERENCE_BEGINS) {
             let tensor = args.waiting.rest(client).redeem(text, None).with_context(|| "the ticket")?;
             let target = Target::Id(tensor.lease().id());
             wanted.push(one(args, format!("tensor-{}", tensor.lease().id()), target, tensor.descriptor())?);
-            held.push(tensor);
+            held.tickets.push(tensor);
         } else if text.starts_with(REFERENCE_BEGINS) {
             let reference: Reference = text.parse().with_context(|| text.clone())?;
             let found = complaint::about(text, args.waiting.rest(client).describe(&reference))?;
@@ -107,14 +114,28 @@ fn wanted(client: &Client, args: &Get, held: &mut Vec<Tensor>) -> Result<Vec<Wan
     Ok(wanted)
 }
 
-fn below(client: &Client, args: &Get, prefix: &str, wanted: &mut Vec<Wanted>) -> Result<()> {
-    for listed in list::below(&args.waiting.rest(client), prefix) {
-        let listed = listed?;
-        let name = short(&listed.name, prefix);
-        let found = listed.description;
-        let target = Target::name_at(found.reference.peer().clone(), &listed.name);
-        wanted.push(one(args, name.to_owned(), target, &found.descriptor)?);
+/// What all names at and below a prefix stand for at one moment: they are leased in one step, and got by what was leased, so that
+/// names that are replaced meanwhile make no difference.
+fn below(
+    client: &Client,
+    args: &Get,
+    prefix: &str,
+    wanted: &mut Vec<Wanted>,
+    held: &mut Vec<Lease>,
+) -> Result<()> {
+    let client = args.waiting.rest(client);
+    let leased = client.lease_names(prefix).with_context(|| format!("the names below {prefix:?}"))?;
+    let leased: Vec<_> = leased.into_iter().filter(|(name, _)| list::is_below(name, prefix)).collect();
+    for batch in leased.chunks(BATCH_ITEMS) {
+        let targets: Vec<Target> = batch.iter().map(|(_, lease)| Target::Id(lease.id())).collect();
+        for ((full, _), found) in batch.iter().zip(client.describe_many(&targets)?) {
+            let found = complaint::about(full, found)?;
+            let name = short(full, prefix);
+            // By the reference, which holds in this life of the sidecar only: an id may be another tensor's in the next.
+            wanted.push(one(args, name.to_owned(), found.reference.into(), &found.descriptor)?);
+        }
     }
+    held.extend(leased.into_iter().map(|(_, lease)| lease));
     Ok(())
 }
 

@@ -19,10 +19,15 @@ pub(crate) fn below(
     let owned = prefix.to_owned();
     client.list(prefix).filter(move |listed| {
         let Ok(listed) = listed else { return true };
-        let rest = listed.name.strip_prefix(&owned);
-        rest.is_some_and(|rest| {
-            rest.is_empty() || rest.starts_with('/') || owned.is_empty() || owned.ends_with('/')
-        })
+        is_below(&listed.name, &owned)
+    })
+}
+
+/// Whether a name is at or below a prefix, as a path is meant.
+pub(crate) fn is_below(name: &str, prefix: &str) -> bool {
+    let rest = name.strip_prefix(prefix);
+    rest.is_some_and(|rest| {
+        rest.is_empty() || rest.starts_with('/') || prefix.is_empty() || prefix.ends_with('/')
     })
 }
 

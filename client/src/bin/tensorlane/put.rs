@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::json;
-use tensorlane_client::{Client, Item, PutOptions, Stored};
-use tensorlane_proto::frame::INLINE_BYTES_MAX;
-use tensorlane_proto::ledger::TensorName;
-use tensorlane_proto::{Descriptor, Metadata, Reason, Reference};
+use tensorlane_client::{Client, Item, Lease, Naming, PutOptions, Stored};
+use tensorlane_proto::frame::{INLINE_BYTES_MAX, SESSION_ITEMS_MAX};
+use tensorlane_proto::ledger::{NameError, Refusal, TensorId, TensorName};
+use tensorlane_proto::{Descriptor, Failure, Metadata, Reason, Reference};
 
 use crate::args::Put;
 use crate::complaint;
@@ -22,6 +22,10 @@ const CHUNK_BYTES: usize = 8 << 20;
 /// Small tensors are put together up to so many bytes and tensors.
 const BATCH_BYTES: usize = 4 << 20;
 const BATCH_ITEMS: usize = 1_024;
+/// Names looked up in one request: with metadata a description may take kilobytes.
+const LOOKUP_ITEMS: usize = 512;
+/// Tries to replace names that others replace at the same time.
+const ATTEMPTS_MAX: u32 = 16;
 /// What keeps a tensor without a name, if nothing is said.
 const TICKET_DEFAULT: Duration = Duration::from_secs(60);
 /// Tickets with more uses are not used up if the put fails: each takes a call.
@@ -38,9 +42,11 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Put) -> Result<()> {
     let total = header.entries.iter().map(|entry| entry.layout.bytes()).sum();
     let (progress, done) = (Progress::new(total), Vec::new());
     let mut putting = Putting { client, output, args, source: &source, metadata, progress, done };
+    // Half a file is of no use: nothing has a name before all is put, and what has none ends with this process.
     putting.check_names(&header.entries)?;
-    if let Err(error) = putting.all(&header.entries) {
-        putting.undo();
+    putting.check_free(&header.entries)?;
+    if let Err(error) = putting.all(&header.entries).and_then(|()| putting.name_all()) {
+        putting.undo_tickets();
         return Err(error);
     }
     let (bytes, done) = (putting.progress.done(), putting.done);
@@ -55,6 +61,8 @@ struct Done {
     name: Option<String>,
     reference: Reference,
     ticket: Option<String>,
+    /// What keeps the tensor until it has its name.
+    lease: Option<Lease>,
 }
 
 struct Putting<'a> {
@@ -70,10 +78,13 @@ struct Putting<'a> {
 impl Putting<'_> {
     /// Fails if any of the names is none, before anything is put.
     fn check_names(&self, entries: &[Entry]) -> Result<()> {
+        let refused = |error: NameError| Failure::new(Reason::InvalidArgument, error.to_string());
         entries.iter().try_for_each(|entry| match self.name(entry) {
-            Some(name) => TensorName::new(&name).map(drop).with_context(|| {
-                format!("tensor {:?} of {} cannot be named so", entry.name, self.args.file.display())
-            }),
+            Some(name) => {
+                TensorName::new(&name).map_err(|error| tensorlane_client::Error::from(refused(error))).map(drop).with_context(
+                    || format!("tensor {:?} of {} cannot be named so", entry.name, self.args.file.display()),
+                )
+            }
             None => Ok(()),
         })
     }
@@ -105,12 +116,13 @@ impl Putting<'_> {
         self.source.check()?;
         let descriptors: Vec<Descriptor> = batch.iter().map(|(entry, _)| self.descriptor(entry)).collect();
         let mut items = Vec::with_capacity(batch.len());
-        for ((entry, bytes), descriptor) in batch.iter().zip(&descriptors) {
-            items.push(Item { descriptor, bytes, options: self.options(entry)? });
+        for ((_, bytes), descriptor) in batch.iter().zip(&descriptors) {
+            items.push(Item { descriptor, bytes, options: self.options() });
         }
         let results = self.progress.during("waiting for room", || self.client.put_many(&items));
         for ((entry, bytes), stored) in batch.iter().zip(results) {
-            self.note(entry, &self.about(entry, stored)?);
+            let stored = self.about(entry, stored)?;
+            self.note(entry, stored);
             self.progress.advance(bytes.len() as u64, &entry.name);
         }
         Ok(())
@@ -118,7 +130,7 @@ impl Putting<'_> {
 
     /// Writes a large tensor in place, chunk by chunk.
     fn large(&mut self, entry: &Entry) -> Result<()> {
-        let options = self.options(entry)?;
+        let options = self.options();
         let reserved =
             self.progress.during("waiting for room", || self.client.reserve(&self.descriptor(entry)));
         let mut reservation = self.about(entry, reserved)?;
@@ -135,7 +147,7 @@ impl Putting<'_> {
         }
         self.source.check()?;
         let stored = self.about(entry, reservation.seal(&options))?;
-        self.note(entry, &stored);
+        self.note(entry, stored);
         Ok(())
     }
 
@@ -153,57 +165,96 @@ impl Putting<'_> {
     }
 
     /// What keeps the tensor once this process has ended: a name, a ticket, or both.
-    fn options(&self, entry: &Entry) -> Result<PutOptions> {
-        let name = self.name(entry);
-        let ticket = self.args.keep.or_else(|| name.is_none().then_some(TICKET_DEFAULT));
-        let replaces = match &name {
-            Some(name) if self.args.replace => self.present(name)?,
-            _ => None,
-        };
-        Ok(PutOptions {
-            name,
-            replaces,
-            ticket,
+    fn options(&self) -> PutOptions {
+        let is_named = self.args.name.is_some();
+        PutOptions {
+            ticket: self.args.keep.or_else(|| (!is_named).then_some(TICKET_DEFAULT)),
             ticket_uses: self.args.uses,
-            no_lease: true,
+            // A tensor without a name is kept by this process until all have one.
+            no_lease: !is_named,
             checksum: self.args.checksum,
             ..PutOptions::default()
-        })
-    }
-
-    /// What the name stands for at present, at this peer.
-    fn present(&self, name: &str) -> Result<Option<Reference>> {
-        let peer = self.client.peer()?;
-        let mut found = self.client.lookup(&[name], Some(&peer), Duration::ZERO)?;
-        match found.pop() {
-            Some(Ok(description)) => Ok(Some(description.reference)),
-            Some(Err(error)) if error.reason() == Some(Reason::NotFound) => Ok(None),
-            Some(Err(error)) => Err(error.into()),
-            None => Ok(None),
         }
     }
 
-    fn note(&mut self, entry: &Entry, stored: &Stored) {
+    /// Refuses names that are taken, or too many, before a byte is put for them; at the end it would be in vain.
+    fn check_free(&self, entries: &[Entry]) -> Result<()> {
+        let mut names: Vec<String> = entries.iter().filter_map(|entry| self.name(entry)).collect();
+        if names.len() > SESSION_ITEMS_MAX {
+            bail!(
+                "{} has {} tensors, and at most {SESSION_ITEMS_MAX} names are given in one step; put it without --name, or in \
+                 several files",
+                self.args.file.display(),
+                names.len()
+            );
+        }
+        if self.args.replace {
+            return Ok(());
+        }
+        names.sort_unstable();
+        for (name, present) in names.iter().zip(self.present(&names)?) {
+            if let Some(reference) = present {
+                let taken = Refusal::NameTaken { name: TensorName::new(name)?, by: TensorId(reference.id()) };
+                let failure = Failure::new(Reason::NameTaken, taken.to_string()).with("name", name);
+                return Err(tensorlane_client::Error::from(failure).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all names in one step. Those that may be replaced are looked up again as often as others replace them in between.
+    fn name_all(&mut self) -> Result<()> {
+        let names: Vec<String> = self.done.iter().filter_map(|done| done.name.clone()).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        for attempt in 1.. {
+            let present = if self.args.replace { self.present(&names)? } else { vec![None; names.len()] };
+            let given = names.iter().zip(&self.done).zip(present);
+            let namings: Vec<Naming> = given
+                .map(|((name, done), replaces)| Naming {
+                    target: done.reference.clone().into(),
+                    name: name.clone(),
+                    replaces,
+                })
+                .collect();
+            match self.client.name_together(&namings) {
+                Err(error) if self.args.replace && attempt < ATTEMPTS_MAX && has_changed(&error) => {}
+                outcome => {
+                    outcome?;
+                    break;
+                }
+            }
+        }
+        self.done.iter_mut().for_each(|done| done.lease = None);
+        Ok(())
+    }
+
+    /// What names stand for at present, at this peer.
+    fn present(&self, names: &[String]) -> Result<Vec<Option<Reference>>> {
+        let peer = self.client.peer()?;
+        let mut present = Vec::with_capacity(names.len());
+        for batch in names.chunks(LOOKUP_ITEMS) {
+            let found = self.client.lookup(batch, Some(&peer), Duration::ZERO)?;
+            for (name, found) in batch.iter().zip(found) {
+                present.push(match found {
+                    Ok(description) => Some(description.reference),
+                    Err(error) if error.reason() == Some(Reason::NotFound) => None,
+                    Err(error) => return complaint::about(name, Err(error)),
+                });
+            }
+        }
+        Ok(present)
+    }
+
+    fn note(&mut self, entry: &Entry, stored: Stored) {
         self.done.push(Done {
             name: self.name(entry),
             entry: entry.clone(),
             reference: stored.reference().clone(),
             ticket: stored.ticket().map(str::to_owned),
+            lease: stored.into_lease(),
         });
-    }
-
-    /// Half a file is of no use: the names given so far are taken away. Names that were replaced stay as they are.
-    fn undo(&self) {
-        self.undo_tickets();
-        let names: Vec<&str> = self.done.iter().filter_map(|done| done.name.as_deref()).collect();
-        if names.is_empty() {
-            return;
-        }
-        if self.args.replace {
-            self.output.warn(&format!("{} of the names were replaced already", names.len()));
-        } else if self.client.unname(&names).is_err() {
-            self.output.warn(&format!("{} tensors were put already and keep their names", names.len()));
-        }
     }
 
     /// Nobody was told the tickets: redeemed as often as they can be, they keep nothing.
@@ -221,6 +272,11 @@ impl Putting<'_> {
             ));
         }
     }
+}
+
+/// Whether a name stood for something else than was looked up a moment before.
+fn has_changed(error: &tensorlane_client::Error) -> bool {
+    matches!(error.reason(), Some(Reason::NameChanged | Reason::NameTaken))
 }
 
 fn report(

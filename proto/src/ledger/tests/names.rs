@@ -79,3 +79,65 @@ fn a_list_is_in_order_and_goes_on_after_a_page() {
     assert_eq!(list("a/", Some("a"), 9), ["a/10", "a/2"]);
     assert_eq!(list("a/", Some("b"), 9), [""; 0]);
 }
+
+fn together(items: &[(TensorId, &str, Option<TensorId>)]) -> Event {
+    let item = |&(id, name, replaces): &(TensorId, &str, Option<TensorId>)| (id, spec(name, replaces));
+    Event::NameTogether { items: items.iter().map(item).collect() }
+}
+
+fn lease_names(prefix: &str, most: usize) -> Event {
+    Event::LeaseNames { by: A, prefix: prefix.into(), most }
+}
+
+#[test]
+fn names_given_together_are_all_given_or_none() {
+    let mut s = Scene::new();
+    let (old, other) = (s.put(A, named("a")), s.put(A, named("b")));
+    let (first, second) = (s.put(B, leased()), s.put(B, leased()));
+    // The last item is refused: its name stands for another tensor, or is given twice, or is one too many.
+    let changed = Refusal::NameChanged { name: text("b"), now: Some(other) };
+    assert_eq!(s.refused(together(&[(first, "a", Some(old)), (second, "b", Some(old))])), changed);
+    let twice = Refusal::NameTwice { name: text("a") };
+    assert_eq!(s.refused(together(&[(first, "a", Some(old)), (second, "a", Some(old))])), twice);
+    let many = Refusal::TooManyNames { limit: 2 };
+    assert_eq!(s.refused(together(&[(first, "a", Some(old)), (second, "c", None)])), many);
+    assert_eq!((s.ledger.find("a"), s.ledger.find("b")), (Some(old), Some(other)));
+    let all = together(&[(first, "a", Some(old)), (second, "b", Some(other))]);
+    assert_eq!(s.freeing(all), [(old, Cause::Replaced), (other, Cause::Replaced)]);
+    assert_eq!((s.ledger.find("a"), s.ledger.find("b")), (Some(first), Some(second)));
+}
+
+#[test]
+fn new_names_given_together_stay_below_the_limit() {
+    let mut s = Scene::new();
+    let id = s.put(A, named("a"));
+    let many = Refusal::TooManyNames { limit: 2 };
+    assert_eq!(s.refused(together(&[(id, "b", None), (id, "c", None)])), many);
+    assert_eq!(s.ledger.find("b"), None);
+}
+
+#[test]
+fn tensors_that_swap_their_names_in_one_step_live_on() {
+    let mut s = Scene::new();
+    let (a, b) = (s.put(A, named("a")), s.put(A, named("b")));
+    s.quietly(together(&[(b, "a", Some(a)), (a, "b", Some(b))]));
+    assert_eq!((s.ledger.find("a"), s.ledger.find("b")), (Some(b), Some(a)));
+    assert_eq!(s.freeing(Event::Unname { name: text("a") }), [(b, Cause::Unnamed)]);
+}
+
+#[test]
+fn all_names_of_a_prefix_are_leased_or_none() {
+    let mut s = Scene::new();
+    let (first, second) = (s.put(None, named("m/a")), s.put(None, named("m/b")));
+    let many = Refusal::TooManyBelow { prefix: "m/".into(), most: 1 };
+    assert_eq!(s.refused(lease_names("m/", 1)), many);
+    let names = vec![(text("m/a"), first), (text("m/b"), second)];
+    assert_eq!(s.quietly(lease_names("m/", 2)), Answer::NamesLeased { names: names.clone() });
+    assert_eq!(s.quietly(lease_names("m/", 2)), Answer::NamesLeased { names });
+    // The holder has four leases, and may have no more.
+    assert_eq!(s.refused(lease_names("m/", 2)), Refusal::TooManyLeases { by: A, limit: 4 });
+    assert_eq!(s.quietly(lease_names("x/", 2)), Answer::NamesLeased { names: vec![] });
+    // What was leased outlives its name.
+    s.quietly(Event::Unname { name: text("m/a") });
+    assert_eq!(s.freeing(release(A, first, 2)), [(first, Cause::Released)]);
+}

@@ -90,8 +90,13 @@ fn a_listing_has_every_name_that_is_replaced_meanwhile() {
         // In pages: each goes on behind the last name of the one before.
         let (mut token, mut seen) = (String::new(), 0);
         loop {
-            let request = v1::ListRequest { prefix: "weights/".to_owned(), page_size: 7, page_token: token };
-            let page = exchange.list(&request).unwrap();
+            let request = v1::ListRequest {
+                prefix: "weights/".to_owned(),
+                page_size: 7,
+                page_token: token,
+                lease: false,
+            };
+            let page = exchange.list(&caller(), &request, 7).unwrap();
             seen += page.entries.iter().filter(|entry| entry.description.is_some()).count();
             token = page.next_page_token;
             if token.is_empty() {

@@ -89,7 +89,8 @@ async fn names_are_given_found_listed_described_and_taken_away() {
     let chunks = vec![header(item(DType::U8, &[1], "a")), data(&[1])];
     client.put(tokio_stream::iter(chunks)).await.unwrap();
     let also = v1::NameItem { target: Some(named("a")), name: "b".into(), replaces: String::new() };
-    let response = client.name(v1::NameRequest { items: vec![also] }).await.unwrap().into_inner();
+    let response =
+        client.name(v1::NameRequest { items: vec![also], together: false }).await.unwrap().into_inner();
     assert_eq!(response.results[0].failure, None);
     let found = waits.await.unwrap().unwrap().into_inner();
     let Some(v1::describe_result::Outcome::Description(found)) = &found.results[0].outcome else {
