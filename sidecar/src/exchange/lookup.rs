@@ -17,8 +17,8 @@ use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::TensorName;
 
 use super::describe::describe_result;
-pub(super) use super::search::{Found, Looked, There, there};
 use super::search::{End, Search};
+pub(super) use super::search::{Found, Looked, There, there};
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::{Caller, Exchange};
 use crate::gate;
@@ -140,11 +140,11 @@ impl Exchange {
         let connected = self.peers.get().map(|peers| peers.connected()).unwrap_or_default();
         let questions = search.questions(&self.me().peer, &connected);
         let (bytes, owner) = (cost(search.names()), Owner::Client(caller.holder));
-        let (asked, cancel) = (questions.keys().map(|peer| (peer.clone(), None)).collect(), caller.cancel.clone());
+        let (asked, cancel) =
+            (questions.keys().map(|peer| (peer.clone(), None)).collect(), caller.cancel.clone());
         let state = Hunting { search, entry: None, asked, waits: false, then: Some(then) };
         let exchange = Arc::clone(self);
-        let hunt =
-            Arc::new(Hunt { exchange, caller, look, began, wait, deadline, state: Mutex::new(state) });
+        let hunt = Arc::new(Hunt { exchange, caller, look, began, wait, deadline, state: Mutex::new(state) });
         let until = deadline.min(began + ANSWER);
         let entered = {
             let mut state = hunt.state.lock();
@@ -194,7 +194,11 @@ impl<T: Send + 'static> Hunt<T> {
     fn ask(self: &Arc<Self>, peer: PeerName, names: Vec<usize>, until: Instant) {
         let Some(peers) = self.exchange.peers.get() else {
             // Without a way to peers there is none that answers.
-            return self.answered(&peer, &names, self.exchange.peers_or_fail().map(|_| v1::Inquired::default()));
+            return self.answered(
+                &peer,
+                &names,
+                self.exchange.peers_or_fail().map(|_| v1::Inquired::default()),
+            );
         };
         let targets = {
             let state = self.state.lock();
@@ -206,7 +210,8 @@ impl<T: Send + 'static> Hunt<T> {
         };
         let (hunt, who) = (Arc::clone(self), peer.clone());
         let question = v1::Inquire { targets, wait_ms: 0, copies: false };
-        let call = peers.inquire(&peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
+        let call =
+            peers.inquire(&peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
         if let Some(handle) = self.state.lock().asked.get_mut(&peer) {
             *handle = Some(call);
         }

@@ -69,7 +69,7 @@ use crate::workers::Workers;
 pub struct ExchangeSettings {
     /// How long a call waits that gave no deadline.
     pub deadline: Duration,
-    /// The longest deadline that is taken: a call that waits has a worker.
+    /// The longest deadline that is taken: a call that waits for room has a worker.
     pub deadline_max: Duration,
     /// The fingerprint of this sidecar's key, to begin with.
     pub fingerprint: Fingerprint,

@@ -126,7 +126,12 @@ impl<T> Search<T> {
     }
 
     /// What a peer said of the names it was asked for.
-    pub(super) fn answered(&mut self, peer: &PeerName, names: &[usize], outcome: Result<v1::Inquired, Failure>) {
+    pub(super) fn answered(
+        &mut self,
+        peer: &PeerName,
+        names: &[usize],
+        outcome: Result<v1::Inquired, Failure>,
+    ) {
         let results = match outcome {
             Ok(inquired) => {
                 self.silent.remove(peer);

@@ -97,11 +97,7 @@ impl Store {
 
     /// Calls `wake` when the name is given, or at once where it exists. It may be taken away again before the caller
     /// looks: then wait again.
-    pub fn await_name(
-        self: &Arc<Self>,
-        name: TensorName,
-        wake: impl FnOnce() + Send + 'static,
-    ) -> NameWait {
+    pub fn await_name(self: &Arc<Self>, name: TensorName, wake: impl FnOnce() + Send + 'static) -> NameWait {
         let mut state = self.state.lock();
         let number = state.keeper.next_number();
         let exists = state.ledger.find(name.as_str()).is_some();

@@ -2,9 +2,9 @@
 
 use std::sync::mpsc::{Receiver, channel};
 
-use tensorlane_proto::ledger::SessionId;
 use tensorlane_proto::identity::Incarnation;
 use tensorlane_proto::ledger::Holder;
+use tensorlane_proto::ledger::SessionId;
 
 use super::*;
 use crate::cancel::Cancel;
@@ -41,8 +41,7 @@ fn put(exchange: &Arc<Exchange>, name: &str) {
 type Looked = Receiver<Result<v1::LookupResponse, Failure>>;
 
 fn lookup(exchange: &Arc<Exchange>, caller: Caller, name: &str, wait_ms: u64) -> Looked {
-    let request =
-        v1::LookupRequest { names: vec![name.to_owned()], wait_ms, ..v1::LookupRequest::default() };
+    let request = v1::LookupRequest { names: vec![name.to_owned()], wait_ms, ..v1::LookupRequest::default() };
     let (tell, told) = channel();
     // Whoever has lost interest does not listen.
     exchange.lookup(caller, request, move |outcome| drop(tell.send(outcome)));
@@ -145,10 +144,8 @@ fn a_peer_that_waits_for_too_much_is_told_the_limit_and_no_other_one_is() {
     let (exchange, ..) = alone();
     let peer = |name: &str| PeerKey { name: name.parse().unwrap(), incarnation: Incarnation(7) };
     let ask = |from: &str, names: usize, gone: &Cancel| {
-        let target = |n| v1::Target {
-            kind: Some(v1::target::Kind::Name(format!("{n:0500}"))),
-            peer: String::new(),
-        };
+        let target =
+            |n| v1::Target { kind: Some(v1::target::Kind::Name(format!("{n:0500}"))), peer: String::new() };
         let targets = (0..names).map(target).collect();
         let inquire = v1::Inquire { targets, wait_ms: 60_000, copies: false };
         let (tell, told) = channel();

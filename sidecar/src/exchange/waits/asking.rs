@@ -159,7 +159,8 @@ mod tests {
     fn an_answer_has_its_names_asked_for_anew_and_one_without_names_not_at_once() {
         let (mut asking, now) = (Asking::default(), Instant::now());
         let plan = asking.plan(&peer(), &names(0..2), now);
-        let answered = |asking: &mut Asking<u64>, number| asking.answered(&peer(), number).map(|all| all.len());
+        let answered =
+            |asking: &mut Asking<u64>, number| asking.answered(&peer(), number).map(|all| all.len());
         assert_eq!(answered(&mut asking, plan.ask[0].0), Some(2));
         assert_eq!(answered(&mut asking, plan.ask[0].0), None, "answered once");
         let plan = asking.plan(&peer(), &names(1..2), now);

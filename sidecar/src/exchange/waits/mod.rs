@@ -24,8 +24,8 @@ use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::TensorName;
 
 use self::asking::{Asking, Plan};
-pub(super) use self::table::{Key, Owner, WaitId};
 use self::table::{Bounds, Limits, Table};
+pub(super) use self::table::{Key, Owner, WaitId};
 use super::Exchange;
 use super::lookup::{ANSWER, There, there};
 use crate::gate;
@@ -286,9 +286,7 @@ impl Inner {
     /// A peer has answered a question.
     fn answered(&self, peer: &PeerName, number: u64, outcome: Result<v1::Inquired, Failure>) {
         let Some(names) = self.state.lock().asking.answered(peer, number) else { return };
-        let keys = |name: TensorName| {
-            [None, Some(peer.clone())].map(|at| Key { at, name: name.clone() })
-        };
+        let keys = |name: TensorName| [None, Some(peer.clone())].map(|at| Key { at, name: name.clone() });
         let mut found = false;
         match outcome {
             Ok(inquired) => {
@@ -335,7 +333,8 @@ impl Inner {
     /// Asks the store and the peers for names that are waited for and not asked for, and withdraws what nobody waits for.
     fn round(&self) {
         let began = Instant::now();
-        let is_due = |state: &State| state.wants_round() && state.next_round <= began || state.next_look <= began;
+        let is_due =
+            |state: &State| state.wants_round() && state.next_round <= began || state.next_look <= began;
         if !is_due(&self.state.lock()) {
             return;
         }
@@ -446,7 +445,8 @@ impl State {
             plans.push((peer, plan));
         }
         let done: HashSet<&PeerName> = plans.iter().map(|(peer, _)| peer).collect();
-        let others: Vec<PeerName> = self.asking.peers().filter(|peer| !done.contains(peer)).cloned().collect();
+        let others: Vec<PeerName> =
+            self.asking.peers().filter(|peer| !done.contains(peer)).cloned().collect();
         for peer in others {
             // It is not connected any more, and nobody asks for it by name.
             let plan = self.asking.plan(&peer, &HashSet::new(), now);

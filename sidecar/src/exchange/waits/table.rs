@@ -220,7 +220,11 @@ impl<W: Clone> Table<W> {
 
     /// How many wait for names.
     pub(in crate::exchange) fn waiting(&self) -> usize {
-        [Kind::Clients, Kind::Peers].iter().filter_map(|kind| self.totals.get(kind)).map(|load| load.count).sum()
+        [Kind::Clients, Kind::Peers]
+            .iter()
+            .filter_map(|kind| self.totals.get(kind))
+            .map(|load| load.count)
+            .sum()
     }
 
     /// Bytes of all who ask or wait.
@@ -246,10 +250,9 @@ impl<W: Clone> Table<W> {
             let most = format!("{} bytes of all together at a time", bounds.all_bytes);
             return Err(full(kind, owner, &most, bounds.all_bytes));
         }
-        for load in [
-            self.shares.entry((kind, owner.clone())).or_default(),
-            self.totals.entry(kind).or_default(),
-        ] {
+        for load in
+            [self.shares.entry((kind, owner.clone())).or_default(), self.totals.entry(kind).or_default()]
+        {
             load.count += 1;
             load.bytes += bytes;
         }
@@ -280,7 +283,8 @@ fn full(kind: Kind, owner: &Owner, most: &str, limit: u64) -> Failure {
         Owner::Peer(peer) => peer.to_string(),
     };
     let what = if kind == Kind::Asking { "look-ups by name" } else { "waits for names" };
-    let message = format!("{what} of {whose} may take {most}; wait for some to end, or ask for fewer names at once");
+    let message =
+        format!("{what} of {whose} may take {most}; wait for some to end, or ask for fewer names at once");
     Failure::new(Reason::LimitExceeded, message).with("limit", limit)
 }
 
