@@ -1,6 +1,6 @@
 //! Workers: threads for what has to wait. Knows nothing of what they do.
 //!
-//! The quick verbs are answered on the thread that read them. What must wait (for room, for a name, for a peer to be
+//! The quick verbs are answered on the thread that read them. What must wait (for room, for a peer to be
 //! dialed) runs here, so that waiting is written as plain blocking code and never holds up anybody's socket. Threads are
 //! made when they are needed, end after a while without work, and are bounded.
 

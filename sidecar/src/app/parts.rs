@@ -29,7 +29,7 @@ use crate::threads::Threads;
 use crate::unread::Unread;
 use crate::workers::{THREADS_MAX, Workers};
 
-/// The longest that a call may wait, whatever it asks for: a waiting call has a worker.
+/// The longest that a call may wait, whatever it asks for: one that waits for room has a worker.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 /// Peers and sessions that the ledger remembers as holders, beyond those that the limits allow at a time.
 const SPARE_HOLDERS: usize = 1 << 10;

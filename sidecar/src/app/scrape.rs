@@ -90,7 +90,9 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     catch_up(&metrics.arena.populate_failures, usage.populate_failures);
     catch_up(&metrics.arena.cold_populates, usage.cold_populates);
     metrics.arena.waiters.at((Wait::Room,)).set(i64::try_from(store.waiting()).unwrap_or(i64::MAX));
-    metrics.arena.waiters.at((Wait::Name,)).set(i64::try_from(store.awaiting()).unwrap_or(i64::MAX));
+    let (waiting, bytes) = exchange.waiting_for_names();
+    metrics.arena.waiters.at((Wait::Name,)).set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    metrics.arena.waiting_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
     metrics.ledger.show(&Live {

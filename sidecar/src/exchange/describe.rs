@@ -12,7 +12,7 @@ use tensorlane_proto::ledger::{Holder, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
 
 use super::gather::Gather;
-use super::lookup::there;
+use super::lookup::{Found, Look, Wanted, there};
 use super::target::{Meant, target_of};
 use super::{Caller, Exchange};
 use crate::store::Own;
@@ -103,21 +103,15 @@ impl Exchange {
         gather: &Arc<Gather<v1::Description>>,
     ) {
         let (indices, wanted): (Vec<usize>, Vec<_>) = named.into_iter().unzip();
-        let (own, refused, all) = (Arc::clone(gather), Arc::clone(gather), indices.clone());
-        let failed = move |outcome: Result<(), Failure>| {
-            if let Err(failure) = outcome {
-                all.iter().for_each(|i| refused.put(*i, Err(failure.clone())));
-            }
-        };
-        self.on_waiter(Box::new(failed), move |exchange| {
-            let none = std::time::Duration::ZERO;
-            let found =
-                exchange.find(wanted, none, deadline, &caller.cancel, |names| exchange.stood_for(names));
+        let own = Arc::clone(gather);
+        let wanted = Wanted { names: wanted, wait: std::time::Duration::ZERO, deadline };
+        let look: Look<_> = Box::new(|exchange, names| exchange.stood_for(names));
+        let then = move |exchange: &Arc<Self>, found: Vec<Result<Found<_>, Failure>>| {
             for (index, found) in indices.into_iter().zip(found) {
                 own.put(index, found.map(|found| exchange.described(found)));
             }
-            Ok(())
-        });
+        };
+        self.find(caller, wanted, look, Box::new(then));
     }
 
     /// Leases all names with a prefix in one step: at most `most`, whose names must fit into one reply.

@@ -19,7 +19,7 @@ use tensorlane_proto::selection::Selection;
 use super::acquire::Terms;
 use super::fetch::Fetch;
 use super::gather::Gather;
-use super::lookup::Found;
+use super::lookup::{Found, Look, Wanted};
 use super::{Exchange, Taken};
 
 /// A tensor that is wanted by a name which is not here.
@@ -36,7 +36,7 @@ pub(super) struct Named {
 // === impl Exchange ===
 
 impl Exchange {
-    /// Looks names up on a worker, waiting for those that do not exist yet, and goes on with what each stands for.
+    /// Looks names up, waits for those that do not exist yet, and goes on with what each stands for.
     pub(super) fn take_named(
         self: &Arc<Self>,
         terms: &Arc<Terms>,
@@ -44,22 +44,20 @@ impl Exchange {
         until: Instant,
         gather: &Arc<Gather<Taken>>,
     ) {
-        let (terms, own, refused) = (Arc::clone(terms), Arc::clone(gather), Arc::clone(gather));
-        let indices: Vec<usize> = named.iter().map(|one| one.index).collect();
-        let failed = move |outcome: Result<(), Failure>| {
-            if let Err(failure) = outcome {
-                indices.iter().for_each(|index| refused.put(*index, Err(failure.clone())));
-            }
+        let (terms, own) = (Arc::clone(terms), Arc::clone(gather));
+        let wanted = Wanted {
+            names: named.iter().map(|one| (one.peer.clone(), one.name.clone())).collect(),
+            wait: until.saturating_duration_since(Instant::now()),
+            deadline: terms.deadline,
         };
-        self.on_waiter(Box::new(failed), move |exchange| {
-            let wanted = named.iter().map(|one| (one.peer.clone(), one.name.clone())).collect();
-            let wait = until.saturating_duration_since(Instant::now());
-            let look = |names: &[&TensorName]| {
-                let lease =
-                    |name: &&TensorName| exchange.store.lease_named(terms.by, terms.caller.holder, name);
-                names.iter().map(lease).collect()
-            };
-            let found = exchange.find(wanted, wait, terms.deadline, &terms.caller.cancel, look);
+        let leases = Arc::clone(&terms);
+        let look: Look<Taken> = Box::new(move |exchange, names| {
+            let lease =
+                |name: &&TensorName| exchange.store.lease_named(leases.by, leases.caller.holder, name);
+            names.iter().map(lease).collect()
+        });
+        let caller = terms.caller.clone();
+        let then = move |exchange: &Arc<Self>, found: Vec<Result<Found<Taken>, Failure>>| {
             let mut there = Vec::new();
             for (one, found) in named.into_iter().zip(found) {
                 match found {
@@ -78,8 +76,8 @@ impl Exchange {
                 }
             }
             exchange.fetch_named(&terms, there, until, &own);
-            Ok(())
-        });
+        };
+        self.find(caller, wanted, look, Box::new(then));
     }
 
     /// Fetches what names stand for; where that is gone meanwhile, the name is looked up anew.

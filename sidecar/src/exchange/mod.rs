@@ -8,6 +8,7 @@ mod acquire;
 #[cfg(test)]
 pub(crate) mod alone;
 mod arrive;
+mod await_names;
 mod describe;
 mod evidence;
 mod fanout;
@@ -23,6 +24,7 @@ mod neighbours;
 mod put;
 mod retry;
 mod route;
+mod search;
 mod serve;
 mod sets;
 mod small;
@@ -30,6 +32,7 @@ mod sources;
 mod status;
 mod target;
 mod transfer;
+mod waits;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -62,15 +65,12 @@ pub use crate::store::{Room, Taken};
 use crate::threads::Threads;
 use crate::workers::Workers;
 
-/// Most calls that wait for names at a time. Each costs a thread with a stack of 256 KiB of address space.
-const WAITS_MAX: usize = 1_024;
-
 /// What the verbs go by where a caller says nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct ExchangeSettings {
     /// How long a call waits that gave no deadline.
     pub deadline: Duration,
-    /// The longest deadline that is taken: a call that waits has a worker.
+    /// The longest deadline that is taken: a call that waits for room has a worker.
     pub deadline_max: Duration,
     /// The fingerprint of this sidecar's key, to begin with.
     pub fingerprint: Fingerprint,
@@ -87,8 +87,8 @@ pub struct Exchange {
     store: Arc<Store>,
     peers: OnceLock<Arc<Peers>>,
     workers: Workers,
-    /// For those who wait for names: whoever would give the name must not stand behind them.
-    waits: Workers,
+    /// Those who wait for names.
+    waits: waits::Waits,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// What we offer, without the addresses: one side of every negotiation.
@@ -131,7 +131,7 @@ impl Exchange {
             own: Weak::clone(own),
             store,
             peers: OnceLock::new(),
-            waits: Workers::new(workers.threads().clone(), WAITS_MAX),
+            waits: waits::Waits::new(Weak::clone(own), workers.threads().clone()),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
@@ -155,6 +155,7 @@ impl Exchange {
     pub fn close(&self) {
         self.gate.close();
         self.store.close();
+        self.waits.close();
     }
 
     /// The sidecar ends: whoever waits in its own name stops.
@@ -187,6 +188,11 @@ impl Exchange {
     /// How threads are started.
     pub fn threads(&self) -> &Threads {
         self.workers.threads()
+    }
+
+    /// How many calls and questions of peers wait for names, and the bytes of them and of those that look names up.
+    pub fn waiting_for_names(&self) -> (usize, u64) {
+        (self.waits.waiting(), self.waits.bytes())
     }
 
     /// What is counted.
@@ -231,27 +237,9 @@ impl Exchange {
         done: Done<T>,
         work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
     ) {
-        self.on(&self.workers, done, work);
-    }
-
-    /// The same for what waits for a name.
-    fn on_waiter<T: Send + 'static>(
-        self: &Arc<Self>,
-        done: Done<T>,
-        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
-    ) {
-        self.on(&self.waits, done, work);
-    }
-
-    fn on<T: Send + 'static>(
-        self: &Arc<Self>,
-        workers: &Workers,
-        done: Done<T>,
-        work: impl FnOnce(&Arc<Self>) -> Result<T, Failure> + Send + 'static,
-    ) {
         let exchange = Arc::clone(self);
         let answer = Answer { done: Some(done), ending: self.gate.ending().clone() };
-        let started = workers.run(move || {
+        let started = self.workers.run(move || {
             // Moved in whole: a job that panics or is thrown away answers all the same.
             let mut answer = answer;
             let outcome = work(&exchange);

@@ -1,7 +1,6 @@
 //! Serving peers: what this sidecar does for others. Called on threads that read from peers, so nothing here waits.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tensorlane_memory::BlockError;
@@ -152,8 +151,8 @@ impl Serve for Exchange {
             let results = now.into_iter().map(describe_result).collect();
             return reply(v1::Inquired { results });
         }
-        let wait = Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
-        self.answer_later(targets, wait, gone, reply);
+        let until = Instant::now() + Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
+        self.answer_later(from, targets, until, gone, reply);
     }
 
     fn peer_lost(&self, peer: &PeerKey) {
@@ -204,7 +203,7 @@ impl Exchange {
     }
 
     /// What a peer gets to know at once. Copies are not ours to speak for.
-    fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
+    pub(super) fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
             Err(failure) => Err(failure.clone()),
             Ok(Meant::Here(id, _)) => self.store.description(None, Own::Id(*id)),
@@ -213,53 +212,6 @@ impl Exchange {
                 format!("{reference} is not this peer's; ask {}", reference.peer()),
             )),
             Ok(Meant::Named(_, name)) => self.store.description(None, Own::Named(name)),
-        }
-    }
-
-    fn answer_later(
-        &self,
-        targets: Vec<Result<Meant, Failure>>,
-        wait: Duration,
-        gone: Cancel,
-        reply: Box<dyn FnOnce(v1::Inquired) + Send>,
-    ) {
-        let store = Arc::clone(&self.store);
-        let (wake, woken) = std::sync::mpsc::channel();
-        let names: Vec<TensorName> = targets.iter().flatten().filter_map(name_of).cloned().collect();
-        let results: Vec<_> = targets.into_iter().collect();
-        let until = Instant::now() + wait;
-        let ending = self.gate.ending().clone();
-        let waiting = move || {
-            let waits: Vec<_> = names
-                .iter()
-                .map(|name| {
-                    let wake = wake.clone();
-                    store.await_name(name.clone(), move || wake.send(()).unwrap_or_default())
-                })
-                .collect();
-            let (stop, leave) = (wake.clone(), wake.clone());
-            let _ending = ending.while_waiting(Arc::new(move || stop.send(()).unwrap_or_default()));
-            let _gone = gone.while_waiting(Arc::new(move || leave.send(()).unwrap_or_default()));
-            // One name that appears is worth an answer: the asker asks again for the others.
-            let _ = woken.recv_timeout(until.saturating_duration_since(Instant::now()));
-            drop(waits);
-            if gone.is_cancelled() {
-                return;
-            }
-            let describe = |target: Result<Meant, Failure>| match target? {
-                Meant::Here(id, _) => store.description(None, Own::Id(id)),
-                Meant::There(reference) => {
-                    Err(Failure::new(Reason::NotOwned, format!("{reference} is not this peer's")))
-                }
-                Meant::Named(_, name) => store.description(None, Own::Named(&name)),
-            };
-            reply(v1::Inquired {
-                results: results.into_iter().map(|t| describe_result(describe(t))).collect(),
-            });
-        };
-        // Without a worker the asker gets no answer before its own deadline, which it has.
-        if let Err(busy) = self.waits.run(waiting) {
-            tracing::warn!(%busy, "a peer's wait for a name was not taken");
         }
     }
 }
@@ -371,7 +323,7 @@ pub(super) fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
     Ok(Served { descriptor, crc32c: tensor.crc32c, source, holders: None })
 }
 
-fn name_of(meant: &Meant) -> Option<&TensorName> {
+pub(super) fn name_of(meant: &Meant) -> Option<&TensorName> {
     match meant {
         Meant::Named(_, name) => Some(name),
         Meant::Here(..) | Meant::There(_) => None,

@@ -58,6 +58,8 @@ pub struct Arena {
     pub cold_populates: IntCounter,
     /// Requests that wait.
     pub waiters: Gauges<(Wait,)>,
+    /// What those take that look names up or wait for them.
+    pub waiting_bytes: IntGauge,
 }
 
 /// What lives, and what ended.
@@ -289,6 +291,10 @@ impl Arena {
                 "sidecar_waiting_requests",
                 &["for"],
                 "Requests that wait, by what for. Not counted: transfers on their way.",
+            )?,
+            waiting_bytes: make.gauge(
+                "sidecar_waiting_bytes",
+                "Bytes taken by requests that look names up or wait for them. Not counted: what waits for room.",
             )?,
         })
     }

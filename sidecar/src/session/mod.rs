@@ -56,7 +56,7 @@ pub struct SessionSettings {
     pub path: PathBuf,
     /// Most sessions at a time. Each costs a thread and three descriptors.
     pub sessions_max: usize,
-    /// Most calls of one session that wait. Each costs up to one worker.
+    /// Most calls of one session that wait. Each costs up to one worker, but for those that wait for names.
     pub pending_max: usize,
     /// Most connections that have not said Hello. When there is one more, the oldest of them is closed: whoever means well
     /// says Hello at once.

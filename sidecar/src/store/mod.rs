@@ -42,6 +42,7 @@ pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
 use self::line::Line;
 use self::names::Awaited;
+pub use self::names::NameWait;
 pub use self::repeat::Stored;
 pub use self::room::Wish;
 pub use self::sessions::OWN;

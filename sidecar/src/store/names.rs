@@ -20,8 +20,8 @@ pub(super) struct Awaited {
 }
 
 /// A wait for a name; dropping it ends it.
-pub struct NameWait<'a> {
-    store: &'a Store,
+pub struct NameWait {
+    store: Arc<Store>,
     name: TensorName,
     number: u64,
 }
@@ -138,22 +138,18 @@ impl Store {
 
     /// Calls `wake` when the name is given, or at once where it exists. It may be taken away again before the caller
     /// looks: then wait again.
-    pub fn await_name(&self, name: TensorName, wake: impl FnOnce() + Send + 'static) -> NameWait<'_> {
+    pub fn await_name(self: &Arc<Self>, name: TensorName, wake: impl FnOnce() + Send + 'static) -> NameWait {
         let mut state = self.state.lock();
         let number = state.keeper.next_number();
         let exists = state.ledger.find(name.as_str()).is_some();
         if !exists {
             state.awaited.entry(name.clone()).or_default().push(Awaited { number, wake: Box::new(wake) });
-            return NameWait { store: self, name, number };
+            drop(state);
+            return NameWait { store: Arc::clone(self), name, number };
         }
         drop(state);
         wake();
-        NameWait { store: self, name, number }
-    }
-
-    /// How many waits for names there are.
-    pub fn awaiting(&self) -> usize {
-        self.state.lock().awaited.values().map(Vec::len).sum()
+        NameWait { store: Arc::clone(self), name, number }
     }
 }
 
@@ -170,7 +166,7 @@ impl State {
 
 // === impl NameWait ===
 
-impl Drop for NameWait<'_> {
+impl Drop for NameWait {
     fn drop(&mut self) {
         let mut state = self.store.state.lock();
         if let Some(waiting) = state.awaited.get_mut(&self.name) {

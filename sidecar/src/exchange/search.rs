@@ -1,0 +1,260 @@
+//! One search for several names: what was found of them here and at peers, and what is said of those that were not. Pure.
+
+use std::collections::{BTreeSet, HashMap};
+use std::str::FromStr;
+use std::time::Duration;
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::TensorName;
+use tensorlane_proto::reference::Reference;
+use tensorlane_proto::wire;
+
+use super::waits::Key;
+use crate::clock;
+
+/// What a name stands for.
+#[derive(Debug, Clone)]
+pub(super) enum Found<T> {
+    /// A tensor of this peer, with what was made of it in the moment in which the name was seen.
+    Here(T),
+    /// Another peer's.
+    There(Box<There>),
+}
+
+/// A tensor of another peer, as it describes it.
+#[derive(Debug, Clone)]
+pub(super) struct There {
+    pub(super) reference: Reference,
+    pub(super) description: v1::Description,
+}
+
+/// Results for names of this peer, in order: none for a name that it does not have.
+pub(super) type Looked<T> = Vec<Option<Result<T, Failure>>>;
+
+/// Names that are looked for.
+pub(super) struct Search<T> {
+    wanted: Vec<(Option<PeerName>, TensorName)>,
+    found: Vec<Option<Result<Found<T>, Failure>>>,
+    remote: HashMap<usize, Vec<There>>,
+    /// Who did not answer a question in time: what they have is not known.
+    pub(super) silent: BTreeSet<PeerName>,
+}
+
+/// Why a search ends, for names that were not found.
+pub(super) enum End {
+    /// All were asked as long as they had, so long; so many peers are listed and not connected.
+    Over { limit: Duration, unasked: usize },
+    /// For this reason.
+    Failed(Failure),
+}
+
+// === impl Search ===
+
+impl<T> Search<T> {
+    pub(super) fn new(wanted: Vec<(Option<PeerName>, TensorName)>) -> Self {
+        let found = wanted.iter().map(|_| None).collect();
+        Self { wanted, found, remote: HashMap::new(), silent: BTreeSet::new() }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.found.iter().all(Option::is_some)
+    }
+
+    /// Looks for names at this peer, `me`: for one of them, or for all.
+    pub(super) fn look_here(
+        &mut self,
+        me: &PeerName,
+        only: Option<&TensorName>,
+        look: impl Fn(&[&TensorName]) -> Looked<T>,
+    ) {
+        let is_asked = |(peer, name): &(Option<PeerName>, TensorName)| {
+            peer.as_ref().is_none_or(|p| p == me) && only.is_none_or(|only| only == name)
+        };
+        let missing = self.wanted.iter().zip(&mut self.found);
+        let missing = missing.filter(|(wanted, found)| found.is_none() && is_asked(wanted));
+        let (names, places): (Vec<_>, Vec<_>) = missing.map(|((_, name), found)| (name, found)).unzip();
+        if names.is_empty() {
+            return;
+        }
+        for (place, seen) in places.into_iter().zip(look(&names)) {
+            *place = seen.map(|seen| seen.map(Found::Here));
+        }
+    }
+
+    /// The names that are not found, as they are waited for.
+    pub(super) fn missing(&self) -> Vec<Key> {
+        let missing = self.wanted.iter().zip(&self.found).filter(|(_, found)| found.is_none());
+        missing.map(|((at, name), _)| Key { at: at.clone(), name: name.clone() }).collect()
+    }
+
+    /// Which names are to be asked of which peers.
+    pub(super) fn questions(&self, me: &PeerName, connected: &[PeerName]) -> HashMap<PeerName, Vec<usize>> {
+        let mut asked: HashMap<PeerName, Vec<usize>> = HashMap::new();
+        for (index, (peer, _)) in self.wanted.iter().enumerate().filter(|(i, _)| self.found[*i].is_none()) {
+            match peer {
+                Some(peer) if peer != me => asked.entry(peer.clone()).or_default().push(index),
+                Some(_) => {}
+                None => connected.iter().for_each(|p| asked.entry(p.clone()).or_default().push(index)),
+            }
+        }
+        asked
+    }
+
+    pub(super) fn name(&self, index: usize) -> &TensorName {
+        &self.wanted[index].1
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &TensorName> {
+        self.wanted.iter().map(|(_, name)| name)
+    }
+
+    /// Whether a name is still looked for.
+    pub(super) fn misses(&self, name: &TensorName) -> bool {
+        self.wanted.iter().zip(&self.found).any(|((_, wanted), found)| found.is_none() && wanted == name)
+    }
+
+    /// A peer told of a name while it was waited for: the first that has it is the answer.
+    pub(super) fn told(&mut self, key: &Key, told: &Result<There, Failure>) {
+        let missing = self.wanted.iter().zip(&mut self.found).filter(|(_, found)| found.is_none());
+        for ((at, name), found) in missing {
+            if *at == key.at && *name == key.name {
+                *found = Some(told.clone().map(|there| Found::There(Box::new(there))));
+            }
+        }
+    }
+
+    /// What a peer said of the names it was asked for.
+    pub(super) fn answered(
+        &mut self,
+        peer: &PeerName,
+        names: &[usize],
+        outcome: Result<v1::Inquired, Failure>,
+    ) {
+        let results = match outcome {
+            Ok(inquired) => {
+                self.silent.remove(peer);
+                inquired.results
+            }
+            // A peer that was asked for by name and cannot be is the answer, one that is late is told of at the end; one of many
+            // is just absent.
+            Err(failure) => {
+                self.silent.insert(peer.clone());
+                if failure.reason == Reason::DeadlineExceeded {
+                    return;
+                }
+                for index in names {
+                    if self.wanted[*index].0.is_some() && self.found[*index].is_none() {
+                        self.found[*index] = Some(Err(failure.clone()));
+                    }
+                }
+                return;
+            }
+        };
+        for (index, result) in names.iter().zip(results) {
+            match there(result) {
+                Ok(there) if there.reference.peer() == peer => {
+                    let all = self.remote.entry(*index).or_default();
+                    all.retain(|t| t.reference.peer() != peer);
+                    all.push(there);
+                }
+                // A name of a copy, or of somebody else's tensor, is nothing that this peer can speak for.
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+
+    /// One owner is the answer; two are an error that names both. Whether there was anything to settle.
+    pub(super) fn settle_remote(&mut self) -> bool {
+        let any = !self.remote.is_empty();
+        for (index, theirs) in self.remote.drain() {
+            if self.found[index].is_some() {
+                continue;
+            }
+            self.found[index] = match theirs.as_slice() {
+                [] => None,
+                [one] => Some(Ok(Found::There(Box::new(one.clone())))),
+                several => Some(Err(ambiguous(&self.wanted[index].1, several))),
+            };
+        }
+        any
+    }
+
+    /// A result for each name.
+    pub(super) fn finish(self, end: &End) -> Vec<Result<Found<T>, Failure>> {
+        let Self { wanted, found, silent, .. } = self;
+        let (limit, unasked) = match end {
+            End::Over { limit, unasked } => (*limit, *unasked),
+            End::Failed(failure) => {
+                let failed = |found: Option<_>| found.unwrap_or_else(|| Err(failure.clone()));
+                return found.into_iter().map(failed).collect();
+            }
+        };
+        let missing = |(peer, name): (Option<PeerName>, TensorName)| match peer {
+            Some(peer) if silent.contains(&peer) => not_told(&peer, &name, limit),
+            Some(peer) => not_found(&name, &format!("at {peer}")),
+            None if silent.is_empty() => {
+                not_found(&name, &format!("here or at any connected peer{}", not_asked(unasked)))
+            }
+            None => {
+                let silent: Vec<&str> = silent.iter().map(PeerName::as_str).collect();
+                let scope = format!("here or at any peer that answered, which {} did not", silent.join(", "));
+                not_found(&name, &scope).with("silent", silent.join(","))
+            }
+        };
+        found
+            .into_iter()
+            .zip(wanted)
+            .map(|(found, wanted)| found.unwrap_or_else(|| Err(missing(wanted))))
+            .collect()
+    }
+}
+
+fn not_found(name: &TensorName, scope: &str) -> Failure {
+    let why =
+        format!("nothing is named {name} {scope}; List (`tensorlane ls`) tells names, a wait lasts for one");
+    Failure::new(Reason::NotFound, why).with("name", name)
+}
+
+/// ` (1 peer is listed and not connected, so it was not asked; name it to ask it)`, or nothing.
+fn not_asked(unasked: usize) -> String {
+    match unasked {
+        0 => String::new(),
+        1 => " (1 peer is listed and not connected, so it was not asked; name it to ask it)".to_owned(),
+        more => format!(
+            " ({more} peers are listed and not connected, so they were not asked; name one to ask it)"
+        ),
+    }
+}
+
+/// Of a peer that did not answer it is not known what it has.
+fn not_told(peer: &PeerName, name: &TensorName, limit: Duration) -> Failure {
+    let why = format!(
+        "{peer} did not say within {} whether it has {name}; `tensorlane routes` tells how it is reached, a wait gives it longer",
+        clock::told(limit)
+    );
+    Failure::new(Reason::PeerUnreachable, why).with("name", name)
+}
+
+/// A peer's description, with its reference proven.
+pub(super) fn there(result: v1::DescribeResult) -> Result<There, Failure> {
+    use v1::describe_result::Outcome;
+    match result.outcome {
+        Some(Outcome::Description(description)) => {
+            let reference = Reference::from_str(&description.reference)?;
+            Ok(There { reference, description })
+        }
+        Some(Outcome::Failure(failure)) => Err(wire::failure(failure)),
+        None => Err(Failure::new(Reason::Internal, "the peer gave no answer for this item")),
+    }
+}
+
+fn ambiguous(name: &TensorName, owners: &[There]) -> Failure {
+    let peers: Vec<&str> = owners.iter().map(|o| o.reference.peer().as_str()).collect();
+    Failure::new(
+        Reason::AmbiguousName,
+        format!("{name} is the name of tensors of {}; say which peer's is meant", peers.join(" and ")),
+    )
+    .with("peers", peers.join(","))
+}

@@ -1,0 +1,457 @@
+//! Waits for names: entries in a table, completed by the name, by their deadline or by a cancel. No thread waits for a name.
+//!
+//! ```text
+//!   look-ups, gets and peers' questions ──enter, wait──> Table: who waits for what, until when
+//!                                                          │
+//!   store: a name appeared here ──┐                        v
+//!   peers: an answer ─────────────┼──> news ──> the thread `waits` ──> Waiter: completes, answers its caller
+//!   the next deadline ────────────┘             asks store and peers for the names that are waited for, each once
+//! ```
+//! The thread does what takes a moment, and never waits for anything but news and the next deadline.
+
+mod asking;
+mod table;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::TensorName;
+
+use self::asking::{Asking, Plan};
+use self::table::{Bounds, Limits, Table};
+pub(super) use self::table::{Key, Owner, WaitId};
+use super::Exchange;
+use super::lookup::{ANSWER, There, there};
+use crate::gate;
+use crate::metrics::label::PanicScope;
+use crate::peer::CallHandle;
+use crate::store::NameWait;
+use crate::threads::Threads;
+
+/// What waits may take. Bytes are of `arena.base`: the three `all_bytes` together are the most.
+const LIMITS: Limits = Limits {
+    // Over after two seconds at the latest. One request of the session socket may have 65,536 names.
+    asking: Bounds { count: 65_536, bytes: 24 << 20, all_bytes: 32 << 20 },
+    clients: Bounds { count: 16_384, bytes: 8 << 20, all_bytes: 32 << 20 },
+    peers: Bounds { count: 4_096, bytes: 8 << 20, all_bytes: 32 << 20 },
+};
+/// What a wait takes beside its names: the call, who waits, its places in the table.
+const WAIT_BYTES: u64 = 1_024;
+/// What a name takes in a wait beside its own bytes, with the room for what is found.
+const NAME_BYTES: u64 = 320;
+/// How long a question waits at a peer before it is asked anew.
+const QUESTION: Duration = Duration::from_secs(30);
+/// Names that come within this are asked for together.
+const PACE: Duration = Duration::from_millis(10);
+/// Between two rounds of questions is so many times what the last one took: they take a part of one core at most.
+const PACE_FACTOR: u32 = 8;
+/// How often it is looked for peers that have come since, and those that are to be asked again.
+const LOOK_AGAIN: Duration = asking::REST;
+const STACK_BYTES: usize = 256 << 10;
+
+/// Somebody who asks or waits. All of it takes a moment, and is called without a lock of the table.
+pub(super) trait Waiter: Send + Sync {
+    /// A name that it waits for may be here now. Whether it still waits for that.
+    fn look(&self, name: &TensorName) -> bool;
+    /// A peer has a name that it waits for, or a peer that was asked for by name cannot be asked. Whether it still waits.
+    fn told(&self, key: &Key, told: &Result<There, Failure>) -> bool;
+    /// The deadline is over.
+    fn due(&self);
+    /// The caller or the sidecar ends.
+    fn leave(&self);
+}
+
+/// All who ask for names and wait for them.
+pub(super) struct Waits(Arc<Inner>);
+
+struct Inner {
+    exchange: Weak<Exchange>,
+    threads: Threads,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    table: Table<Arc<dyn Waiter>>,
+    /// Names that the store was asked to tell of.
+    here: HashMap<TensorName, NameWait>,
+    asking: Asking<CallHandle>,
+    news: Vec<News>,
+    /// The table as it was when its names were last asked for.
+    asked: u64,
+    next_round: Instant,
+    next_look: Instant,
+    thread: Option<JoinHandle<()>>,
+    closed: bool,
+    stopping: bool,
+}
+
+enum News {
+    Appeared(TensorName),
+    Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
+}
+
+/// What a wait for these names takes.
+pub(super) fn cost<'a>(names: impl Iterator<Item = &'a TensorName>) -> u64 {
+    names.fold(WAIT_BYTES, |bytes, name| bytes + NAME_BYTES + name.as_str().len() as u64)
+}
+
+// === impl Waits ===
+
+impl Waits {
+    pub(super) fn new(exchange: Weak<Exchange>, threads: Threads) -> Self {
+        let now = Instant::now();
+        let state = State {
+            table: Table::new(LIMITS),
+            here: HashMap::new(),
+            asking: Asking::default(),
+            news: Vec::new(),
+            asked: 0,
+            next_round: now,
+            next_look: now,
+            thread: None,
+            closed: false,
+            stopping: false,
+        };
+        Self(Arc::new(Inner { exchange, threads, state: Mutex::new(state), changed: Condvar::new() }))
+    }
+
+    /// Takes in somebody who asks; it is told at the deadline.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the limit, or that there is no thread; DRAINING.
+    pub(super) fn enter(
+        &self,
+        owner: Owner,
+        bytes: u64,
+        deadline: Instant,
+        waiter: Arc<dyn Waiter>,
+    ) -> Result<WaitId, Failure> {
+        let mut state = self.0.state.lock();
+        if state.closed {
+            return Err(gate::draining());
+        }
+        self.start(&mut state)?;
+        let earlier = state.table.next_deadline().is_none_or(|next| deadline < next);
+        let id = state.table.enter(owner, bytes, deadline, waiter)?;
+        drop(state);
+        if earlier {
+            self.0.changed.notify_one();
+        }
+        Ok(id)
+    }
+
+    /// From now on it waits for names, until another deadline.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the limit.
+    pub(super) fn wait(&self, id: WaitId, keys: Vec<Key>, until: Instant) -> Result<(), Failure> {
+        let waits = self.0.state.lock().table.wait(id, keys, until);
+        self.0.changed.notify_one();
+        waits
+    }
+
+    /// A wait is over.
+    pub(super) fn remove(&self, id: WaitId) {
+        let changed = {
+            let mut state = self.0.state.lock();
+            let before = state.table.changes();
+            state.table.remove(id);
+            state.table.changes() != before
+        };
+        if changed {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Those who wait are sent away, and nobody else is taken in.
+    pub(super) fn close(&self) {
+        let all = {
+            let mut state = self.0.state.lock();
+            state.closed = true;
+            state.table.all()
+        };
+        all.iter().for_each(|waiter| waiter.leave());
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&self) {
+        let thread = {
+            let mut state = self.0.state.lock();
+            (state.closed, state.stopping) = (true, true);
+            state.thread.take()
+        };
+        self.0.changed.notify_one();
+        if let Some(thread) = thread {
+            // A panic there has been counted.
+            let _ = thread.join();
+        }
+    }
+
+    /// How many wait for names.
+    pub(super) fn waiting(&self) -> usize {
+        self.0.state.lock().table.waiting()
+    }
+
+    /// Bytes of all who ask for names or wait for them.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.state.lock().table.bytes()
+    }
+
+    /// The thread is started for the first one.
+    fn start(&self, state: &mut State) -> Result<(), Failure> {
+        if state.thread.is_some() {
+            return Ok(());
+        }
+        let inner = Arc::clone(&self.0);
+        let work = move || inner.work();
+        let thread = self.0.threads.start_small(STACK_BYTES, "waits", PanicScope::Process, work);
+        state.thread = Some(thread.map_err(|error| {
+            Failure::new(Reason::LimitExceeded, format!("no thread for waits is to be had: {error}"))
+        })?);
+        Ok(())
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        // Not joined: it may be that thread which lets the last handle go.
+        self.0.state.lock().stopping = true;
+        self.0.changed.notify_one();
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn work(&self) {
+        while let Some((news, due)) = self.next() {
+            for one in news {
+                match one {
+                    News::Appeared(name) => self.appeared(name),
+                    News::Answered { peer, number, outcome } => self.answered(&peer, number, outcome),
+                }
+            }
+            for waiter in due {
+                let _ = self.threads.caught("waits", PanicScope::Call, || waiter.due());
+            }
+            self.round();
+        }
+    }
+
+    /// Sleeps until there is something to do.
+    fn next(&self) -> Option<(Vec<News>, Vec<Arc<dyn Waiter>>)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopping {
+                return None;
+            }
+            let (now, wakes_at) = (Instant::now(), state.wakes_at());
+            let due = state.table.due(now);
+            if !state.news.is_empty() || !due.is_empty() || wakes_at.is_some_and(|at| at <= now) {
+                return Some((std::mem::take(&mut state.news), due));
+            }
+            match wakes_at {
+                Some(at) => {
+                    let _ = self.changed.wait_until(&mut state, at);
+                }
+                None => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    fn push(&self, news: News) {
+        self.state.lock().news.push(news);
+        self.changed.notify_one();
+    }
+
+    /// A name was given here.
+    fn appeared(&self, name: TensorName) {
+        let Some(exchange) = self.exchange.upgrade() else { return };
+        let me = Some(exchange.me().peer.clone());
+        let over = self.state.lock().here.remove(&name);
+        drop(over);
+        for at in [None, me] {
+            let key = Key { at, name: name.clone() };
+            self.tell(&key, |waiter| waiter.look(&name));
+        }
+    }
+
+    /// A peer has answered a question.
+    fn answered(&self, peer: &PeerName, number: u64, outcome: Result<v1::Inquired, Failure>) {
+        let Some(names) = self.state.lock().asking.answered(peer, number) else { return };
+        let keys = |name: TensorName| [None, Some(peer.clone())].map(|at| Key { at, name: name.clone() });
+        let mut found = false;
+        match outcome {
+            Ok(inquired) => {
+                for (name, result) in names.into_iter().zip(inquired.results) {
+                    // A name of somebody else's tensor is nothing that this peer can speak for.
+                    let Ok(there) = there(result) else { continue };
+                    if there.reference.peer() != peer {
+                        continue;
+                    }
+                    found = true;
+                    let told = Ok(there);
+                    keys(name).iter().for_each(|key| self.tell(key, |waiter| waiter.told(key, &told)));
+                }
+            }
+            // It was asked for longer than it may take, and is asked again.
+            Err(failure) if failure.reason == Reason::DeadlineExceeded => {}
+            // One of many is just absent; one that was asked for by name is the answer.
+            Err(failure) => {
+                let told = Err(failure);
+                for [_, key] in names.into_iter().map(keys) {
+                    self.tell(&key, |waiter| waiter.told(&key, &told));
+                }
+            }
+        }
+        let mut state = self.state.lock();
+        if found {
+            state.asked = 0;
+        } else {
+            state.asking.rest(peer, Instant::now());
+        }
+    }
+
+    /// Tells all who wait for a name; `tell` says whether one still does.
+    fn tell(&self, key: &Key, tell: impl Fn(&dyn Waiter) -> bool) {
+        let waiting = self.state.lock().table.take(key);
+        for (id, waiter) in waiting {
+            let waits = self.threads.caught("waits", PanicScope::Call, || tell(&*waiter));
+            if waits == Some(true) {
+                self.state.lock().table.put_back(id, key);
+            }
+        }
+    }
+
+    /// Asks the store and the peers for names that are waited for and not asked for, and withdraws what nobody waits for.
+    fn round(&self) {
+        let began = Instant::now();
+        let is_due =
+            |state: &State| state.wants_round() && state.next_round <= began || state.next_look <= began;
+        if !is_due(&self.state.lock()) {
+            return;
+        }
+        let Some(exchange) = self.exchange.upgrade() else { return };
+        let peers = exchange.peers.get();
+        let connected = peers.map(|peers| peers.connected()).unwrap_or_default();
+        let me = &exchange.me().peer;
+        let (listen, deaf, plans) = {
+            let mut state = self.state.lock();
+            state.asked = state.table.changes();
+            let (listen, deaf) = state.plan_here(me);
+            (listen, deaf, state.plan_there(me, connected, began))
+        };
+        drop(deaf);
+        for name in listen {
+            let (waits, appeared) = (Arc::downgrade(&exchange.waits.0), name.clone());
+            let wake = move || {
+                if let Some(waits) = waits.upgrade() {
+                    waits.push(News::Appeared(appeared));
+                }
+            };
+            let wait = exchange.store.await_name(name.clone(), wake);
+            let before = self.state.lock().here.insert(name, wait);
+            drop(before);
+        }
+        for (peer, Plan { ask, withdraw }) in plans {
+            withdraw.iter().for_each(CallHandle::cancel);
+            ask.into_iter().for_each(|(number, names)| self.ask(&exchange, &peer, number, &names));
+        }
+        let (mut state, now) = (self.state.lock(), Instant::now());
+        state.next_round = now + PACE.max((now - began) * PACE_FACTOR);
+        state.next_look = state.next_round.max(now + LOOK_AGAIN);
+    }
+
+    fn ask(&self, exchange: &Exchange, peer: &PeerName, number: u64, names: &[TensorName]) {
+        let Some(peers) = exchange.peers.get() else { return };
+        let target = |name: &TensorName| v1::Target {
+            kind: Some(v1::target::Kind::Name(name.to_string())),
+            peer: String::new(),
+        };
+        let wait_ms = u64::try_from(QUESTION.as_millis()).unwrap_or(u64::MAX);
+        let question = v1::Inquire { targets: names.iter().map(target).collect(), wait_ms, copies: false };
+        let (waits, who) = (Arc::downgrade(&exchange.waits.0), peer.clone());
+        let deadline = Instant::now() + QUESTION + ANSWER;
+        let call = peers.inquire(peer, None, question, deadline, move |outcome| {
+            if let Some(waits) = waits.upgrade() {
+                waits.push(News::Answered { peer: who, number, outcome });
+            }
+        });
+        // What was answered at once needs no handle any more; else it is over, and nobody wants an answer.
+        let over = self.state.lock().asking.asked(peer, number, call);
+        if let Some(call) = over {
+            call.cancel();
+        }
+    }
+}
+
+// === impl State ===
+
+impl State {
+    /// Whether names are waited for that are not asked for, or asked for and not waited for.
+    fn wants_round(&self) -> bool {
+        self.asked != self.table.changes()
+    }
+
+    fn wakes_at(&self) -> Option<Instant> {
+        let round = self.wants_round().then_some(self.next_round);
+        let look = (self.table.waiting() > 0).then_some(self.next_look);
+        [self.table.next_deadline(), round, look].into_iter().flatten().min()
+    }
+
+    /// Names that the store is to tell of from now on, and those of which it need not any more.
+    fn plan_here(&mut self, me: &PeerName) -> (Vec<TensorName>, Vec<NameWait>) {
+        let is_here = |at: &Option<PeerName>| at.as_ref().is_none_or(|peer| peer == me);
+        let wanted: HashSet<&TensorName> =
+            self.table.keys().filter(|key| is_here(&key.at)).map(|key| &key.name).collect();
+        let listen = wanted.iter().filter(|name| !self.here.contains_key(**name));
+        let listen = listen.map(|name| (*name).clone()).collect();
+        let deaf = self.here.extract_if(|name, _| !wanted.contains(name)).map(|(_, wait)| wait).collect();
+        (listen, deaf)
+    }
+
+    /// What is to be done at the peers.
+    fn plan_there(
+        &mut self,
+        me: &PeerName,
+        connected: Vec<PeerName>,
+        now: Instant,
+    ) -> Vec<(PeerName, Plan<CallHandle>)> {
+        let (mut any, mut named) = (HashSet::new(), HashMap::<PeerName, HashSet<TensorName>>::new());
+        for key in self.table.keys() {
+            match &key.at {
+                None => drop(any.insert(key.name.clone())),
+                Some(peer) if peer == me => {}
+                Some(peer) => drop(named.entry(peer.clone()).or_default().insert(key.name.clone())),
+            }
+        }
+        let mut plans = Vec::new();
+        for peer in connected {
+            let plan = match named.remove(&peer) {
+                Some(names) => self.asking.plan(&peer, &(&names | &any), now),
+                None => self.asking.plan(&peer, &any, now),
+            };
+            plans.push((peer, plan));
+        }
+        for (peer, names) in named {
+            let plan = self.asking.plan(&peer, &names, now);
+            plans.push((peer, plan));
+        }
+        let done: HashSet<&PeerName> = plans.iter().map(|(peer, _)| peer).collect();
+        let others: Vec<PeerName> =
+            self.asking.peers().filter(|peer| !done.contains(peer)).cloned().collect();
+        for peer in others {
+            // It is not connected any more, and nobody asks for it by name.
+            let plan = self.asking.plan(&peer, &HashSet::new(), now);
+            plans.push((peer, plan));
+        }
+        plans
+    }
+}
