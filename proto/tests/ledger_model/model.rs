@@ -2,7 +2,7 @@
 //! anew each time they are asked for. Slow and obvious on purpose; it shares no code with the ledger but its vocabulary.
 
 use tensorlane_proto::ledger::{
-    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Recalled, Refusal, Retry,
+    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Publication, Recalled, Refusal, Retry,
     RetryId, RetryKind, TensorId, TensorName, TicketId, TicketSpec, Totals,
 };
 
@@ -13,6 +13,8 @@ pub(crate) struct Model {
     /// One row a lease.
     pub(crate) leases: Vec<(Holder, TensorId)>,
     pub(crate) names: Vec<(TensorName, TensorId)>,
+    /// Manifests that were published.
+    pub(crate) manifests: Vec<TensorId>,
     pub(crate) tickets: Vec<(TicketId, TensorId, Millis, u32)>,
     /// The oldest first.
     pub(crate) retries: Vec<(RetryId, Recalled)>,
@@ -48,6 +50,7 @@ impl Model {
             tensors: vec![],
             leases: vec![],
             names: vec![],
+            manifests: vec![],
             tickets: vec![],
             retries: vec![],
             away: vec![],
@@ -70,6 +73,7 @@ impl Model {
             Event::NameTogether { items } => self.name_together(items),
             Event::LeaseNames { by, prefix, most } => self.lease_names(by, &prefix, most),
             Event::Unname { name } => self.unname(name),
+            Event::Publish(publication) => self.publish(publication),
             Event::IssueTicket { id, spec } => self.issue(id, spec),
             Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),
             Event::CopyIn { origin, bytes, by, mapped } => {
@@ -123,7 +127,9 @@ impl Model {
                     self.sweep(Cause::TicketExpired);
                 }
                 1 => match self.away[i].0 {
-                    holder @ Holder::Session(_) => self.gone(holder, Cause::HolderGone),
+                    holder @ (Holder::Session(_) | Holder::Manifest(_)) => {
+                        self.gone(holder, Cause::HolderGone);
+                    }
                     holder @ Holder::Peer(_) => self.gone(holder, Cause::PeerLost),
                 },
                 _ => self.free(self.idle[i].0, Cause::CopyIdle),
@@ -134,6 +140,17 @@ impl Model {
 
     /// Whatever nothing keeps any more ends; copies become idle, or stop being idle.
     fn sweep(&mut self, cause: Cause) {
+        // What a manifest kept ends with it, and may have stood before it.
+        loop {
+            let before = self.freed.len();
+            self.sweep_once(cause);
+            if self.freed.len() == before {
+                break;
+            }
+        }
+    }
+
+    fn sweep_once(&mut self, cause: Cause) {
         let mut all = self.tensors.clone();
         all.sort_by_key(|tensor| tensor.id);
         for Tensor { id, kind, .. } in all {
@@ -155,6 +172,8 @@ impl Model {
         let tensor = self.tensors.remove(at);
         self.idle.retain(|(of, _)| *of != id);
         self.retries.retain(|(_, first)| first.id != id);
+        self.manifests.retain(|of| *of != id);
+        self.leases.retain(|(by, _)| *by != Holder::Manifest(id));
         self.freed.push(Effect::Freed { id, bytes: tensor.bytes, cause });
     }
 
@@ -364,6 +383,68 @@ impl Model {
         self.names.retain(|(known, _)| *known != name);
         self.sweep(Cause::Unnamed);
         Ok(Answer::Unnamed { id })
+    }
+
+    fn publish(&mut self, publication: Publication) -> Outcome {
+        let Publication { manifest, leaves, name, version, keep } = publication;
+        self.check_owned(manifest)?;
+        if self.manifests.contains(&manifest) {
+            return Err(Refusal::ManifestPublished { id: manifest });
+        }
+        for &leaf in &leaves {
+            self.check_owned(leaf)?;
+            if leaf == manifest || self.manifests.contains(&leaf) {
+                return Err(Refusal::LeafIsManifest { id: leaf });
+            }
+        }
+        let by = Holder::Manifest(manifest);
+        let limit = self.limits.leases_per_holder;
+        if leaves.len() as u64 > limit {
+            return Err(Refusal::TooManyLeases { by, limit });
+        }
+        if !leaves.is_empty() {
+            self.check_known(by)?;
+        }
+        let latest = self.latest(&name);
+        if version != latest + 1 {
+            return Err(Refusal::VersionChanged { name, latest, asked: version });
+        }
+        let stamped = TensorName::new(&format!("{name}@{version}")).expect("names here are short");
+        for name in [&name, &stamped] {
+            if let Some(by) = self.find(name).filter(|by| !self.manifests.contains(by)) {
+                return Err(Refusal::NameTaken { name: name.clone(), by });
+            }
+        }
+        let limit = self.limits.names;
+        if self.names.len() + 2 > limit {
+            return Err(Refusal::TooManyNames { limit });
+        }
+        let old = self.versions(&name);
+        self.leases.extend(leaves.iter().map(|leaf| (by, *leaf)));
+        self.manifests.push(manifest);
+        self.set_name(manifest, stamped);
+        self.set_name(manifest, name.clone());
+        for number in old {
+            if number + u64::from(keep.max(1)) <= version {
+                let old = TensorName::new(&format!("{name}@{number}")).expect("it is a name");
+                self.names.retain(|(known, _)| *known != old);
+                self.sweep(Cause::Unnamed);
+            }
+        }
+        Ok(Answer::Published { version })
+    }
+
+    fn versions(&self, name: &TensorName) -> Vec<u64> {
+        let number = |(known, id): &(TensorName, TensorId)| {
+            let (of, number) = known.as_str().split_once('@')?;
+            let is_version = of == name.as_str() && self.manifests.contains(id);
+            number.parse().ok().filter(|_| is_version)
+        };
+        self.names.iter().filter_map(number).collect()
+    }
+
+    pub(crate) fn latest(&self, name: &TensorName) -> u64 {
+        self.versions(name).into_iter().max().unwrap_or(0)
     }
 
     fn issue(&mut self, id: TensorId, spec: TicketSpec) -> Outcome {

@@ -4,7 +4,7 @@
 use std::num::NonZeroU32;
 
 use tensorlane_proto::ledger::{
-    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId,
+    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, Publication, Retry, RetryId, SessionId, TensorId,
     TensorName, TicketId, TicketSpec,
 };
 
@@ -16,7 +16,7 @@ pub(crate) fn all_holders() -> Vec<Holder> {
 }
 
 pub(crate) fn all_names() -> Vec<TensorName> {
-    ["a", "a/b", "a/c", "b", "b/a", "c"].map(|text| TensorName::new(text).expect("these are names")).into()
+    ["a", "a/b", "a/c", "b", "b/a", "c", "s", "s@1", "s@2"].map(|text| TensorName::new(text).expect("these are names")).into()
 }
 
 pub(crate) fn all_tickets() -> Vec<TicketId> {
@@ -144,9 +144,29 @@ impl Maker<'_> {
                 Event::HolderAway { holder: self.holder(), until }
             }
             84..86 => Event::HolderBack { holder: self.holder() },
-            86..88 => Event::Tick,
+            86 => Event::Tick,
+            87..91 => Event::Publish(self.publication()),
             _ => self.dice.one(self.asked).unwrap_or(Event::Tick),
         }
+    }
+
+    /// Mostly the next version of the one name that is there for sets.
+    fn publication(&mut self) -> Publication {
+        let set = TensorName::new("s").expect("it is a name");
+        let name = if self.dice.percent(80) { set } else { self.name() };
+        let next = self.model.latest(&name) + 1;
+        let version = if self.dice.percent(85) { next } else { self.dice.roll(4) };
+        let leaves = (0..self.dice.roll(3)).map(|_| self.owned()).collect();
+        let keep = self.dice.roll(4) as u32;
+        Publication { manifest: self.owned(), leaves, name, version, keep }
+    }
+
+    /// Mostly a tensor of this peer.
+    fn owned(&mut self) -> TensorId {
+        let owned = self.model.tensors.iter().filter(|tensor| tensor.kind == Kind::Owned);
+        let owned: Vec<_> = owned.map(|tensor| tensor.id).collect();
+        let any = self.tensor();
+        if self.dice.percent(90) { self.dice.one(&owned).unwrap_or(any) } else { any }
     }
 
     fn holder(&mut self) -> Holder {
