@@ -44,7 +44,7 @@ impl Exchange {
         from: &PeerKey,
         targets: Vec<Result<Meant, Failure>>,
         until: Instant,
-        gone: Cancel,
+        gone: &Cancel,
         reply: Reply,
     ) {
         let Some(exchange) = self.own.upgrade() else { return };

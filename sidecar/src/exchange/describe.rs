@@ -105,7 +105,7 @@ impl Exchange {
         let (indices, wanted): (Vec<usize>, Vec<_>) = named.into_iter().unzip();
         let own = Arc::clone(gather);
         let wanted = Wanted { names: wanted, wait: std::time::Duration::ZERO, deadline };
-        let look: Look<_> = Box::new(|exchange, names| exchange.stood_for(names));
+        let look: Look<_> = Box::new(Self::stood_for);
         let then = move |exchange: &Arc<Self>, found: Vec<Result<Found<_>, Failure>>| {
             for (index, found) in indices.into_iter().zip(found) {
                 own.put(index, found.map(|found| exchange.described(found)));

@@ -104,7 +104,7 @@ impl Exchange {
         };
         // Which are names; why the others are none.
         let bad: Vec<Option<Failure>> = names.into_iter().map(Result::err).collect();
-        let look: Look<_> = Box::new(|exchange, names| exchange.stood_for(names));
+        let look: Look<_> = Box::new(Self::stood_for);
         let answer = move |exchange: &Arc<Self>, found: Vec<Result<Found<_>, Failure>>| {
             if exchange.gate.is_closed() {
                 return done(Err(gate::draining()));
@@ -164,7 +164,7 @@ impl Exchange {
         if questions.is_empty() {
             return hunt.first_answered();
         }
-        questions.into_iter().for_each(|(peer, names)| hunt.ask(peer, names, until));
+        questions.into_iter().for_each(|(peer, names)| hunt.ask(&peer, names, until));
     }
 
     /// What names of this peer stand for, at one moment; none for those that it does not have.
@@ -191,11 +191,11 @@ impl Exchange {
 
 impl<T: Send + 'static> Hunt<T> {
     /// Asks a peer what it has now.
-    fn ask(self: &Arc<Self>, peer: PeerName, names: Vec<usize>, until: Instant) {
+    fn ask(self: &Arc<Self>, peer: &PeerName, names: Vec<usize>, until: Instant) {
         let Some(peers) = self.exchange.peers.get() else {
             // Without a way to peers there is none that answers.
             return self.answered(
-                &peer,
+                peer,
                 &names,
                 self.exchange.peers_or_fail().map(|_| v1::Inquired::default()),
             );
@@ -211,8 +211,8 @@ impl<T: Send + 'static> Hunt<T> {
         let (hunt, who) = (Arc::clone(self), peer.clone());
         let question = v1::Inquire { targets, wait_ms: 0, copies: false };
         let call =
-            peers.inquire(&peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
-        if let Some(handle) = self.state.lock().asked.get_mut(&peer) {
+            peers.inquire(peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
+        if let Some(handle) = self.state.lock().asked.get_mut(peer) {
             *handle = Some(call);
         }
     }

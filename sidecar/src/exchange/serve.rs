@@ -152,7 +152,7 @@ impl Serve for Exchange {
             return reply(v1::Inquired { results });
         }
         let until = Instant::now() + Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
-        self.answer_later(from, targets, until, gone, reply);
+        self.answer_later(from, targets, until, &gone, reply);
     }
 
     fn peer_lost(&self, peer: &PeerKey) {

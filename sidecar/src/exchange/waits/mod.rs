@@ -92,6 +92,9 @@ struct State {
     stopping: bool,
 }
 
+/// News, and whose deadline is over.
+type Work = (Vec<News>, Vec<Arc<dyn Waiter>>);
+
 enum News {
     Appeared(TensorName),
     Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
@@ -234,7 +237,7 @@ impl Inner {
         while let Some((news, due)) = self.next() {
             for one in news {
                 match one {
-                    News::Appeared(name) => self.appeared(name),
+                    News::Appeared(name) => self.appeared(&name),
                     News::Answered { peer, number, outcome } => self.answered(&peer, number, outcome),
                 }
             }
@@ -246,7 +249,7 @@ impl Inner {
     }
 
     /// Sleeps until there is something to do.
-    fn next(&self) -> Option<(Vec<News>, Vec<Arc<dyn Waiter>>)> {
+    fn next(&self) -> Option<Work> {
         let mut state = self.state.lock();
         loop {
             if state.stopping {
@@ -272,14 +275,14 @@ impl Inner {
     }
 
     /// A name was given here.
-    fn appeared(&self, name: TensorName) {
+    fn appeared(&self, name: &TensorName) {
         let Some(exchange) = self.exchange.upgrade() else { return };
         let me = Some(exchange.me().peer.clone());
-        let over = self.state.lock().here.remove(&name);
+        let over = self.state.lock().here.remove(name);
         drop(over);
         for at in [None, me] {
             let key = Key { at, name: name.clone() };
-            self.tell(&key, |waiter| waiter.look(&name));
+            self.tell(&key, |waiter| waiter.look(name));
         }
     }
 
