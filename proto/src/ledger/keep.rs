@@ -10,11 +10,11 @@ impl Ledger {
     pub(super) fn name(
         &mut self,
         id: TensorId,
-        spec: NameSpec,
+        spec: &NameSpec,
         effects: &mut Vec<Effect>,
     ) -> Result<Answer, Refusal> {
         self.check_owned(id)?;
-        self.check_name(&spec)?;
+        self.check_name(spec)?;
         Ok(Answer::Named { replaced: self.add_name(id, &spec.name, effects) })
     }
 

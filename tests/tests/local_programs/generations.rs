@@ -88,8 +88,8 @@ fn a_put_that_is_killed_between_its_tensors_leaves_no_name_and_no_tensor() {
     let (sidecar, folder) = (Sidecar::with(options), tempfile::tempdir().unwrap());
     write(&folder.path().join("1.safetensors"), 1, &[LARGE, LARGE]);
     works(&sidecar, &folder, "put 1.safetensors --name gen");
-    // The second tensor waits for room that does not come.
-    write(&folder.path().join("2.safetensors"), 2, &[HALF_AND_MORE; 2]);
+    // The last tensor waits for room that does not come.
+    write(&folder.path().join("2.safetensors"), 2, &[LARGE, HALF_AND_MORE, HALF_AND_MORE]);
     let line = "put 2.safetensors --name gen --replace";
     let mut put = tensorlane(&sidecar, &folder, line).stderr(Stdio::null()).spawn().unwrap();
     let client = sidecar.client();
