@@ -10,12 +10,12 @@ impl Ledger {
     pub(super) fn name(
         &mut self,
         id: TensorId,
-        spec: NameSpec,
+        spec: &NameSpec,
         effects: &mut Vec<Effect>,
     ) -> Result<Answer, Refusal> {
         self.check_owned(id)?;
-        self.check_name(&spec)?;
-        Ok(Answer::Named { replaced: self.add_name(id, spec.name, effects) })
+        self.check_name(spec)?;
+        Ok(Answer::Named { replaced: self.add_name(id, &spec.name, effects) })
     }
 
     /// All names or none. Every name is given before any is taken from its tensor: one that loses a name and gets another in the
@@ -99,12 +99,12 @@ impl Ledger {
     pub(super) fn add_name(
         &mut self,
         id: TensorId,
-        name: TensorName,
+        name: &TensorName,
         effects: &mut Vec<Effect>,
     ) -> Option<TensorId> {
-        let before = self.give_name(id, &name);
+        let before = self.give_name(id, name);
         if let Some(before) = before.filter(|&before| before != id) {
-            self.drop_name(before, &name, Cause::Replaced, effects);
+            self.drop_name(before, name, Cause::Replaced, effects);
         }
         before
     }

@@ -128,7 +128,7 @@ impl Ledger {
             Event::CopyIn { origin, bytes, by, mapped } => self.copy_in(origin, bytes, by, mapped),
             Event::Lease { by, id } => self.lease(by, id),
             Event::Release { by, id, count } => self.release(by, id, count, effects),
-            Event::Name { id, name } => self.name(id, name, effects),
+            Event::Name { id, name } => self.name(id, &name, effects),
             Event::NameTogether { items } => self.name_together(items, effects),
             Event::LeaseNames { by, prefix, most } => self.lease_names(by, &prefix, most),
             Event::Unname { name } => self.unname(name, effects),

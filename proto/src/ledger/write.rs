@@ -145,7 +145,7 @@ impl Ledger {
             self.add_ticket(id, spec);
         }
         if let Some(spec) = keep.name {
-            self.add_name(id, spec.name, effects);
+            self.add_name(id, &spec.name, effects);
         }
     }
 

@@ -82,13 +82,14 @@ fn a_get_of_a_prefix_beside_puts_is_of_one_file() {
 
 #[test]
 fn a_put_that_is_killed_between_its_tensors_leaves_no_name_and_no_tensor() {
-    const ARENA: usize = 8 << 20;
-    let options = SidecarOptions::default().set("arena.size", ARENA).set("arena.segment", ARENA);
+    const ARENA: usize = 16 << 20;
+    const HALF_AND_MORE: usize = 9 << 20;
+    let options = SidecarOptions::default().set("arena.size", ARENA);
     let (sidecar, folder) = (Sidecar::with(options), tempfile::tempdir().unwrap());
     write(&folder.path().join("1.safetensors"), 1, &[LARGE, LARGE]);
     works(&sidecar, &folder, "put 1.safetensors --name gen");
-    // The second tensor waits for room that does not come.
-    write(&folder.path().join("2.safetensors"), 2, &[LARGE, ARENA - LARGE]);
+    // The last tensor waits for room that does not come.
+    write(&folder.path().join("2.safetensors"), 2, &[LARGE, HALF_AND_MORE, HALF_AND_MORE]);
     let line = "put 2.safetensors --name gen --replace";
     let mut put = tensorlane(&sidecar, &folder, line).stderr(Stdio::null()).spawn().unwrap();
     let client = sidecar.client();
