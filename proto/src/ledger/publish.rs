@@ -19,6 +19,9 @@ impl Ledger {
     ) -> Result<Answer, Refusal> {
         let Publication { manifest, leaves, name, version, keep } = publication;
         self.check_manifest(manifest, &leaves)?;
+        if is_version_name(&name) {
+            return Err(Refusal::NameIsVersion { name });
+        }
         let stamped =
             version_name(&name, version).ok_or_else(|| Refusal::NameTooLong { name: name.clone() })?;
         let versions = self.versions(&name);
@@ -42,8 +45,8 @@ impl Ledger {
         {
             *manifest = true;
         }
-        self.add_name(manifest, stamped, effects);
-        self.add_name(manifest, name, effects);
+        self.add_name(manifest, &stamped, effects);
+        self.add_name(manifest, &name, effects);
         for (old, name) in versions {
             if old.saturating_add(u64::from(keep.max(1))) <= version {
                 // The name was found above, and nothing took it since.
@@ -111,6 +114,11 @@ impl Ledger {
 /// `policy@7`; none where that is too long for a name.
 fn version_name(name: &TensorName, version: u64) -> Option<TensorName> {
     TensorName::new(&format!("{name}{VERSION_MARK}{version}")).ok()
+}
+
+/// True if a name reads as the version of a set.
+fn is_version_name(name: &TensorName) -> bool {
+    name.as_str().rsplit_once(VERSION_MARK).is_some_and(|(_, number)| version_number(number).is_some())
 }
 
 /// The number in `policy@7`. Leading zeros and signs are no numbers of ours.

@@ -105,6 +105,12 @@ pub enum Refusal {
         /// The leaf.
         id: TensorId,
     },
+    /// Versions are named by their set.
+    #[error("{name} is the name of a version: publish the set under the name before the @")]
+    NameIsVersion {
+        /// The name.
+        name: TensorName,
+    },
     /// No room for the number of the version.
     #[error(
         "the name {name} is too long for a set: with the mark and the number of a version it may have 512 bytes"
@@ -223,6 +229,7 @@ impl Refusal {
             Self::VersionChanged { .. } => "VERSION_CHANGED",
             Self::ManifestPublished { .. } => "MANIFEST_PUBLISHED",
             Self::LeafIsManifest { .. } => "LEAF_IS_MANIFEST",
+            Self::NameIsVersion { .. } => "NAME_IS_VERSION",
             Self::NameTooLong { .. } => "NAME_TOO_LONG",
             Self::NameTwice { .. } => "NAME_TWICE",
             Self::TooManyBelow { .. } => "TOO_MANY_BELOW",

@@ -2,8 +2,8 @@
 //! anew each time they are asked for. Slow and obvious on purpose; it shares no code with the ledger but its vocabulary.
 
 use tensorlane_proto::ledger::{
-    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Publication, Recalled, Refusal, Retry,
-    RetryId, RetryKind, TensorId, TensorName, TicketId, TicketSpec, Totals,
+    Answer, Cause, Effect, Event, Holder, Keep, Limits, Millis, NameSpec, Origin, Publication, Recalled,
+    Refusal, Retry, RetryId, RetryKind, TensorId, TensorName, TicketId, TicketSpec, Totals,
 };
 
 pub(crate) struct Model {
@@ -405,6 +405,9 @@ impl Model {
         if !leaves.is_empty() {
             self.check_known(by)?;
         }
+        if name.as_str().contains('@') {
+            return Err(Refusal::NameIsVersion { name });
+        }
         let latest = self.latest(&name);
         if version != latest + 1 {
             return Err(Refusal::VersionChanged { name, latest, asked: version });
@@ -436,7 +439,7 @@ impl Model {
 
     fn versions(&self, name: &TensorName) -> Vec<u64> {
         let number = |(known, id): &(TensorName, TensorId)| {
-            let (of, number) = known.as_str().split_once('@')?;
+            let (of, number) = known.as_str().rsplit_once('@')?;
             let is_version = of == name.as_str() && self.manifests.contains(id);
             number.parse().ok().filter(|_| is_version)
         };

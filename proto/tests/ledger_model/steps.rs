@@ -4,8 +4,8 @@
 use std::num::NonZeroU32;
 
 use tensorlane_proto::ledger::{
-    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, Publication, Retry, RetryId, SessionId, TensorId,
-    TensorName, TicketId, TicketSpec,
+    Event, Holder, Keep, Limits, Millis, NameSpec, Origin, PeerSlot, Publication, Retry, RetryId, SessionId,
+    TensorId, TensorName, TicketId, TicketSpec,
 };
 
 use crate::model::{Kind, Model};
@@ -16,7 +16,9 @@ pub(crate) fn all_holders() -> Vec<Holder> {
 }
 
 pub(crate) fn all_names() -> Vec<TensorName> {
-    ["a", "a/b", "a/c", "b", "b/a", "c", "s", "s@1", "s@2"].map(|text| TensorName::new(text).expect("these are names")).into()
+    ["a", "a/b", "a/c", "b", "b/a", "c", "s", "s@1", "s@2"]
+        .map(|text| TensorName::new(text).expect("these are names"))
+        .into()
 }
 
 pub(crate) fn all_tickets() -> Vec<TicketId> {

@@ -23,6 +23,7 @@ pub(super) fn refused(refusal: &Refusal) -> Failure {
         | Refusal::TicketWithoutTime
         | Refusal::ManifestPublished { .. }
         | Refusal::LeafIsManifest { .. }
+        | Refusal::NameIsVersion { .. }
         | Refusal::NameTooLong { .. } => Reason::InvalidArgument,
         Refusal::TicketUnknown => Reason::TicketSpent,
         Refusal::RetryMismatch { .. } | Refusal::RetryLapsed { .. } => Reason::RetryMismatch,

@@ -80,11 +80,12 @@ impl Putting<'_> {
     fn check_names(&self, entries: &[Entry]) -> Result<()> {
         let refused = |error: NameError| Failure::new(Reason::InvalidArgument, error.to_string());
         entries.iter().try_for_each(|entry| match self.name(entry) {
-            Some(name) => {
-                TensorName::new(&name).map_err(|error| tensorlane_client::Error::from(refused(error))).map(drop).with_context(
-                    || format!("tensor {:?} of {} cannot be named so", entry.name, self.args.file.display()),
-                )
-            }
+            Some(name) => TensorName::new(&name)
+                .map_err(|error| tensorlane_client::Error::from(refused(error)))
+                .map(drop)
+                .with_context(|| {
+                    format!("tensor {:?} of {} cannot be named so", entry.name, self.args.file.display())
+                }),
             None => Ok(()),
         })
     }

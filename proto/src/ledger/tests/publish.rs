@@ -159,6 +159,17 @@ fn a_set_stays_within_the_limits() {
 }
 
 #[test]
+fn a_set_is_not_named_as_a_version_is() {
+    let mut scene = scene(ROOMY);
+    scene.published(1, 1);
+    let (manifest, leaves) = scene.set();
+    let name = text("policy@1");
+    let publication =
+        Publication { manifest, leaves: leaves.to_vec(), name: name.clone(), version: 1, keep: 1 };
+    assert_eq!(scene.refused(Event::Publish(publication)), Refusal::NameIsVersion { name });
+}
+
+#[test]
 fn names_that_look_like_versions_and_are_none_stay() {
     let mut scene = scene(ROOMY);
     for name in ["policy@x", "policy@07", "policy@+1", "policy@"] {
