@@ -136,7 +136,8 @@ impl Client {
             );
             return Err(Failure::new(Reason::NotASet, what).into());
         }
-        let Manifest { version, tree } = Manifest::decode(&manifest.to_vec()).map_err(unreadable)?;
+        let Manifest { version, tree } =
+            Manifest::decode(&manifest.to_vec()).map_err(|error| unreadable(&error))?;
         Ok(OpenedSet { version, tree, manifest })
     }
 
@@ -226,7 +227,7 @@ fn newer_version(error: &Error) -> Option<u64> {
     }
 }
 
-fn unreadable(error: ManifestError) -> Error {
+fn unreadable(error: &ManifestError) -> Error {
     Failure::new(Reason::NotASet, error.to_string()).into()
 }
 

@@ -22,7 +22,7 @@ impl Ledger {
             match due {
                 Due::Ticket(ticket) => self.expire_ticket(ticket, effects),
                 Due::Away(holder @ (Holder::Session(_) | Holder::Manifest(_))) => {
-                    self.end_holder(holder, Cause::HolderGone, effects)
+                    self.end_holder(holder, Cause::HolderGone, effects);
                 }
                 Due::Away(holder @ Holder::Peer(_)) => self.end_holder(holder, Cause::PeerLost, effects),
                 Due::Idle(id) => self.free(id, Cause::CopyIdle, effects),
