@@ -82,14 +82,13 @@ fn a_get_of_a_prefix_beside_puts_is_of_one_file() {
 
 #[test]
 fn a_put_that_is_killed_between_its_tensors_leaves_no_name_and_no_tensor() {
-    const ARENA: usize = 16 << 20;
-    const HALF_AND_MORE: usize = 9 << 20;
-    let options = SidecarOptions::default().set("arena.size", ARENA);
+    const SEGMENT: usize = 16 << 20;
+    let options = SidecarOptions::default().set("arena.size", 4 * SEGMENT).set("arena.segment", SEGMENT);
     let (sidecar, folder) = (Sidecar::with(options), tempfile::tempdir().unwrap());
     write(&folder.path().join("1.safetensors"), 1, &[LARGE, LARGE]);
     works(&sidecar, &folder, "put 1.safetensors --name gen");
-    // The last tensor waits for room that does not come.
-    write(&folder.path().join("2.safetensors"), 2, &[LARGE, HALF_AND_MORE, HALF_AND_MORE]);
+    // The first has room, also in a segment of its own; one of the others waits for room that does not come.
+    write(&folder.path().join("2.safetensors"), 2, &[LARGE, SEGMENT, SEGMENT, SEGMENT, SEGMENT]);
     let line = "put 2.safetensors --name gen --replace";
     let mut put = tensorlane(&sidecar, &folder, line).stderr(Stdio::null()).spawn().unwrap();
     let client = sidecar.client();
