@@ -21,7 +21,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Whether the bytes lie in host memory.
+    /// Returns whether the bytes lie in host memory.
     pub const fn is_host(&self) -> bool {
         matches!(self, Device::Host)
     }

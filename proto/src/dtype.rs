@@ -159,7 +159,7 @@ impl DType {
         self as u16
     }
 
-    /// Whether elements are smaller than a byte.
+    /// Returns whether elements are smaller than a byte.
     pub const fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }

@@ -44,7 +44,7 @@ pub struct Acquired {
     /// A [`v1::Descriptor`].
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub descriptor: Option<Bytes>,
-    /// Whether bytes were copied on this peer to answer.
+    /// True if bytes were copied on this peer to answer.
     #[prost(bool, tag = "4")]
     pub copied: bool,
     /// A [`v1::Moved`].

@@ -72,7 +72,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether a value stands in a sentence, as a word of its own.
+/// Returns whether a value stands in a sentence, as a word of its own.
 fn tells(sentence: &str, value: &str) -> bool {
     let is_apart = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
     sentence.match_indices(value).any(|(at, _)| {

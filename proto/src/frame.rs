@@ -142,17 +142,17 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether this frame answers a call.
+    /// Returns whether this frame answers a call.
     pub fn is_reply(&self) -> bool {
         self.flags & REPLY != 0
     }
 
-    /// Whether the body is a `Failure`.
+    /// Returns whether the body is a `Failure`.
     pub fn is_failed(&self) -> bool {
         self.flags & FAILED != 0
     }
 
-    /// Whether this chunk is the last of its call.
+    /// Returns whether this chunk is the last of its call.
     pub fn is_last(&self) -> bool {
         self.flags & LAST != 0
     }

@@ -182,7 +182,7 @@ impl Layout {
         self.shape.elements()
     }
 
-    /// Whether the elements lie densely in row-major order.
+    /// Returns whether the elements lie densely in row-major order.
     pub const fn is_contiguous(&self) -> bool {
         self.strides.is_none()
     }
@@ -232,7 +232,7 @@ fn check_strides(dtype: DType, shape: &Shape, strides: &Strides) -> Result<(), L
     Ok(())
 }
 
-/// Whether the strides only say what row-major order says anyway. Dimensions of one element do not matter, and
+/// Returns whether the strides only say what row-major order says anyway. Dimensions of one element do not matter, and
 /// where there is no element nothing does.
 fn is_row_major(shape: &Shape, strides: &Strides) -> bool {
     if shape.elements() == 0 {

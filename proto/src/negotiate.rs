@@ -104,7 +104,7 @@ impl Why {
         }
     }
 
-    /// Whether the caller's own requirement spoke against it.
+    /// Returns whether the caller's own requirement spoke against it.
     pub const fn is_requirement(self) -> bool {
         matches!(self, Why::NotZeroCopy | Why::NotSameNode | Why::NotEncrypted)
     }
@@ -140,7 +140,7 @@ pub struct Route {
     pub transport: Transport,
     /// The version of the protocol: the newest that both speak.
     pub version: u16,
-    /// Whether no byte is copied between the block and the reader's map.
+    /// True if no byte is copied between the block and the reader's map.
     pub zero_copy: bool,
     /// Every better transport, and why it is not that one.
     pub refusals: Vec<Refusal>,
@@ -162,8 +162,8 @@ pub struct NoRoute {
 }
 
 impl NoRoute {
-    /// Whether waiting may help: something that was fit failed lately, or is not proven yet, and no requirement is
-    /// what speaks against the others.
+    /// Returns whether waiting may help: something that was fit failed lately, or is not proven yet, and no requirement
+    /// is what speaks against the others.
     pub fn is_transient(&self) -> bool {
         let passing = |why| matches!(why, Why::Cooldown | Why::NodeUnproven);
         self.refusals.iter().any(|refusal| passing(refusal.why))

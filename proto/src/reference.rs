@@ -187,7 +187,7 @@ impl Reference {
         self.bytes
     }
 
-    /// Whether a tensor of this layout can be the one that is meant.
+    /// Returns whether a tensor of this layout can be the one that is meant.
     pub fn describes(&self, layout: &Layout) -> bool {
         self.dtype == layout.dtype() && self.bytes == layout.bytes() && self.shape.matches(layout.shape())
     }
@@ -197,7 +197,7 @@ impl Reference {
         Failure::new(Reason::LayoutMismatch, format!("{} has {layout} for {self}", self.peer))
     }
 
-    /// Whether another one says the same of what the tensor is.
+    /// Returns whether another one says the same of what the tensor is.
     pub fn says_as(&self, other: &Reference) -> bool {
         self.dtype == other.dtype && self.bytes == other.bytes && self.shape == other.shape
     }

@@ -182,7 +182,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Whether the other of `tcp` and `quic` is fit as well, and measured to be the better one. A policy that
+    /// Returns whether the other of `tcp` and `quic` is fit as well, and measured to be the better one. A policy that
     /// prefers one ends the question.
     fn is_slower(&self, transport: Transport) -> bool {
         let other = match transport {

@@ -37,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// Whether it leaves the bytes on their node.
+    /// Returns whether it leaves the bytes on their node.
     pub const fn stays_on_node(self) -> bool {
         matches!(self, Transport::Local | Transport::Shm | Transport::CudaIpc)
     }
@@ -85,7 +85,7 @@ impl TransportSet {
         TransportSet(self.0 & !(1 << transport as u8))
     }
 
-    /// Whether this one is in it.
+    /// Returns whether this one is in it.
     pub const fn contains(self, transport: Transport) -> bool {
         self.0 & 1 << transport as u8 != 0
     }
@@ -131,7 +131,7 @@ pub struct TransportOffer {
     pub transport: Transport,
     /// Where it is reached: `host:port` for `tcp` and `quic`. Empty if this peer cannot be called, only calls.
     pub addresses: Vec<String>,
-    /// Whether it takes bytes from and to GPU memory by itself. `cuda_ipc` always does.
+    /// True if it takes bytes from and to GPU memory by itself. `cuda_ipc` always does.
     pub gpu_memory: bool,
     /// Words of the transport's own, which negotiation does not read.
     pub detail: String,
@@ -176,7 +176,7 @@ impl Offer {
         self.transports.iter().find(|offer| offer.transport == transport)
     }
 
-    /// Whether both offers are of one living peer.
+    /// Returns whether both offers are of one living peer.
     pub fn is_same_peer(&self, other: &Offer) -> bool {
         self.peer == other.peer && self.incarnation == other.incarnation
     }

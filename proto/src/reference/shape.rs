@@ -32,7 +32,7 @@ impl RefShape {
         RefShape::Digest { rank, crc32c }
     }
 
-    /// Whether this can be said of the shape.
+    /// Returns whether this can be said of the shape.
     pub fn matches(&self, shape: &Shape) -> bool {
         match self {
             RefShape::Dims(dims) => dims == shape,

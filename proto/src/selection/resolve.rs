@@ -51,7 +51,7 @@ pub struct View {
     pub layout: Layout,
     /// The bytes of the selected elements alone.
     pub bytes: u64,
-    /// Whether the selected elements lie densely in row-major order.
+    /// True if the selected elements lie densely in row-major order.
     pub contiguous: bool,
 }
 

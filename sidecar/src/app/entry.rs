@@ -35,7 +35,7 @@ pub(super) fn entry(config: &Config, keyring: &Keyring, address: String) -> Peer
     }
 }
 
-/// Whether an address is good to listen on and no good to connect to: every address, or any port.
+/// Returns whether an address is good to listen on and no good to connect to: every address, or any port.
 fn is_nowhere(address: &str) -> bool {
     address.ends_with(":0") || address.parse::<SocketAddr>().is_ok_and(|known| known.ip().is_unspecified())
 }

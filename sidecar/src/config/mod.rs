@@ -88,7 +88,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Whether lanes may be plain. Not where every route must be encrypted: those that others ask for, too.
+    /// Returns whether lanes may be plain. Not where every route must be encrypted: those that others ask for, too.
     pub fn may_be_plain(&self) -> bool {
         self.encryption == Encryption::None && !self.require.encrypted
     }

@@ -155,7 +155,7 @@ impl Sources {
     }
 }
 
-/// Whether Kubernetes writes such a variable into pods for a Service whose name begins with `tensorlane`.
+/// Returns whether Kubernetes writes such a variable into pods for a Service whose name begins with `tensorlane`.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -240,7 +240,7 @@ fn scalar(value: &Value) -> Result<Option<String>, (String, &'static str)> {
     }
 }
 
-/// Whether a path is a setting or a section.
+/// Returns whether a path is a setting or a section.
 fn is_known(path: &str) -> bool {
     SETTINGS.iter().any(|setting| setting.path == path) || sections().any(|section| section == path)
 }

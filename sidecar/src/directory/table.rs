@@ -159,7 +159,7 @@ impl PeerTable {
         self.by_name.len()
     }
 
-    /// Whether nobody is in the exchange.
+    /// Returns whether nobody is in the exchange.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

@@ -40,7 +40,7 @@ struct Reading {
     item: u32,
     packed: Packed,
     bytes: u64,
-    /// Whether its bytes are counted here; those that came from a peer have been.
+    /// True if its bytes are counted here; those that came from a peer have been.
     counted: bool,
 }
 

@@ -126,7 +126,7 @@ impl Guests {
         );
     }
 
-    /// Whether a silent one goes; else `waker` is woken when it has to.
+    /// Returns whether a silent one goes; else `waker` is woken when it has to.
     fn goes_or_wakes(&self, id: u64, waker: &Waker) -> bool {
         match self.open.lock().seats.get_mut(&id) {
             Some(Standing::Silent(waiting)) => {

@@ -47,7 +47,7 @@ impl Ahead {
         self.0.front().map_or(bytes, |range| range.start)
     }
 
-    /// Whether nothing is missing behind `at`, of a pull of `bytes` bytes.
+    /// Returns whether nothing is missing behind `at`, of a pull of `bytes` bytes.
     pub(super) fn is_end(&self, at: u64, bytes: u64) -> bool {
         at == bytes || self.0.front().is_some_and(|range| *range == (at..bytes))
     }

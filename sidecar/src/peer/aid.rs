@@ -77,13 +77,13 @@ impl Asker {
         self.state.lock().hungry = Some(now);
     }
 
-    /// Whether it had nothing just now, so that it is asked again only if there is nothing else to ask for.
+    /// Returns whether it had nothing just now, so that it is asked again only if there is nothing else to ask for.
     pub(super) fn rests(&self, now: Instant) -> bool {
         let hungry = self.state.lock().hungry;
         hungry.is_some_and(|since| now.saturating_duration_since(since) < REST)
     }
 
-    /// Whether pieces are to be as small as they can, so that each is there soon.
+    /// Returns whether pieces are to be as small as they can, so that each is there soon.
     pub(super) fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
     }
@@ -96,12 +96,12 @@ impl Asker {
         state.floor.came(bytes, now);
     }
 
-    /// Whether at its rate so many bytes come too late for the deadline.
+    /// Returns whether at its rate so many bytes come too late for the deadline.
     pub(super) fn is_too_slow(&self, left: u64, deadline: Instant) -> bool {
         left > 0 && self.state.lock().floor.is_too_slow(left, Instant::now(), deadline)
     }
 
-    /// Whether it has had nothing for too long, for somebody who can wait for `most`.
+    /// Returns whether it has had nothing for too long, for somebody who can wait for `most`.
     pub(super) fn is_starved(&self, most: Duration) -> bool {
         self.state.lock().fed.elapsed() >= STARVED.min(most)
     }

@@ -224,7 +224,7 @@ impl Call {
         (pull.opened && came > 0).then_some((came, pull.bytes))
     }
 
-    /// Whether no more frames come for it on the control connection, whatever becomes of it.
+    /// Returns whether no more frames come for it on the control connection, whatever becomes of it.
     pub(super) fn is_answered(&self) -> bool {
         match &self.kind {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
@@ -280,12 +280,12 @@ impl Call {
         }
     }
 
-    /// Whether it is of no use on another connection: the tensor can be had elsewhere at once.
+    /// Returns whether it is of no use on another connection: the tensor can be had elsewhere at once.
     pub(super) fn ends_with_link(&self) -> bool {
         matches!(self.kind, Kind::Aid(_)) || self.is_for_neighbour()
     }
 
-    /// Whether it is about a copy of a peer of this node.
+    /// Returns whether it is about a copy of a peer of this node.
     pub(super) fn is_for_neighbour(&self) -> bool {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
@@ -302,7 +302,7 @@ impl Call {
         }
     }
 
-    /// Whether its landing is with lanes.
+    /// Returns whether its landing is with lanes.
     pub(super) fn needs_lanes(&self) -> bool {
         matches!(&self.kind, Kind::Pull(pull) if pull.transfer.is_some())
     }
@@ -329,7 +329,7 @@ impl Call {
         true
     }
 
-    /// Whether its bytes come on lanes.
+    /// Returns whether its bytes come on lanes.
     pub(super) fn has_lanes(&self) -> bool {
         matches!(&self.kind, Kind::Pull(pull) if pull.way != Way::Stream)
     }
@@ -397,7 +397,7 @@ impl Call {
         Some(Box::new(move || done(Err(failed))))
     }
 
-    /// Whether its outcome comes with a receipt, which says the last word of it.
+    /// Returns whether its outcome comes with a receipt, which says the last word of it.
     pub(super) fn is_receipted(&self) -> bool {
         let Kind::Pull(pull) = &self.kind else { return false };
         let is_told = pull.landing.is_some() && pull.head.is_some() && pull.done.is_some();

@@ -32,12 +32,12 @@ impl Peers {
         })
     }
 
-    /// Whether `tcp` or `quic` is a choice for so many bytes.
+    /// Returns whether `tcp` or `quic` is a choice for so many bytes.
     pub fn has_choice(&self, bytes: u64) -> bool {
         bytes >= self.choice_from() && self.has_quic()
     }
 
-    /// Whether this sidecar has a port for `quic`.
+    /// Returns whether this sidecar has a port for `quic`.
     pub fn has_quic(&self) -> bool {
         self.shared.config.lanes.quic > 0
     }
@@ -62,8 +62,8 @@ impl Peers {
     }
 }
 
-/// Whether the transport that is not in use is to be tried, and can be without waiting for a connection. Has one made where
-/// it is not there.
+/// Returns whether the transport that is not in use is to be tried, and can be without waiting for a connection. Has
+/// one made where it is not there.
 fn is_ready_for_trial(peer: &Peer, now: Instant) -> bool {
     let goodput = *peer.goodput.lock();
     if !goodput.is_trial_due(now) {

@@ -77,13 +77,13 @@ impl Dial {
 /// A connection, for the choice between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Whether we dialed it.
+    /// True if we dialed it.
     pub(super) dialed: bool,
     /// The life of the peer at its other end.
     pub(super) incarnation: Incarnation,
 }
 
-/// Whether a new connection takes the place of the one we have.
+/// Returns whether a new connection takes the place of the one we have.
 ///
 /// Two that were dialed at the same time from both ends must be decided alike at both ends: the one dialed by the smaller
 /// fingerprint stays. Any other second connection means that the other side has lost the first, even if we have not

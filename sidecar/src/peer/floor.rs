@@ -37,7 +37,7 @@ impl Floor {
         }
     }
 
-    /// Whether `left` more bytes will not be here at the deadline, and it has looked so for a while.
+    /// Returns whether `left` more bytes will not be here at the deadline, and it has looked so for a while.
     pub(super) fn is_too_slow(&mut self, left: u64, now: Instant, deadline: Instant) -> bool {
         while self.came.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > WINDOW) {
             self.came.pop_front();
@@ -55,7 +55,8 @@ impl Floor {
     }
 }
 
-/// Whether at the rate of `came` bytes in `over` so many more take longer than `time`. Of nothing there is no rate.
+/// Returns whether at the rate of `came` bytes in `over` so many more take longer than `time`. Of nothing there is no
+/// rate.
 fn falls_short(left: u64, (came, over): (u64, Duration), time: Duration) -> bool {
     came > 0 && left as f64 * over.as_secs_f64() > came as f64 * time.as_secs_f64()
 }

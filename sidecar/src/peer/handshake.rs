@@ -67,12 +67,13 @@ impl HandshakeError {
     }
 }
 
-/// Whether an operation on a socket ended because its time was over.
+/// Returns whether an operation on a socket ended because its time was over.
 pub(super) fn timed_out(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Whether that was the time that we gave it. What the kernel gives up by itself says so in words, and when is its own affair.
+/// Returns whether that was the time that we gave it. What the kernel gives up by itself says so in words, and when is
+/// its own affair.
 pub(super) fn timed_out_here(error: &io::Error) -> bool {
     timed_out(error) && error.raw_os_error() != Some(rustix::io::Errno::TIMEDOUT.raw_os_error())
 }

@@ -85,7 +85,7 @@ impl Incoming {
         Ok(Drained::All)
     }
 
-    /// Whether the other side asked for new keys of ours since this was last asked.
+    /// Returns whether the other side asked for new keys of ours since this was last asked.
     pub(super) fn take_update_request(&mut self) -> bool {
         self.opener.take_update_request()
     }

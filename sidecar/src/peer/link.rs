@@ -128,7 +128,7 @@ pub(super) struct Link {
     pub(super) version: u32,
     /// What it said it can speak.
     pub(super) offer: Arc<Offer>,
-    /// Whether we dialed it.
+    /// True if we dialed it.
     pub(super) dialed: bool,
     /// The key it was authenticated by.
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
@@ -210,7 +210,7 @@ impl Link {
         }
     }
 
-    /// Whether it is the connection of its peer still.
+    /// Returns whether it is the connection of its peer still.
     pub(super) fn is_present(&self) -> bool {
         self.peer.state.lock().link.as_ref().is_some_and(|present| present.id == self.id)
     }
@@ -251,7 +251,7 @@ impl Link {
         }
     }
 
-    /// Whether it ends, or has.
+    /// Returns whether it ends, or has.
     pub(super) fn is_ending(&self) -> bool {
         self.ended.lock().is_some()
     }

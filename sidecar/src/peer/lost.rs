@@ -45,7 +45,7 @@ impl HolderLost {
         }
     }
 
-    /// Whether it is not to be asked again for a while, for whatever tensor.
+    /// Returns whether it is not to be asked again for a while, for whatever tensor.
     pub(super) fn is_for_a_while(self) -> bool {
         matches!(self, Self::Unreachable | Self::Stalled)
     }
@@ -77,7 +77,8 @@ fn why(reason: v1::LostReason) -> Option<HolderLost> {
     })
 }
 
-/// Whether a reader that has lost these asks another one. One that refuses says so at once, and counts for less.
+/// Returns whether a reader that has lost these asks another one. One that refuses says so at once, and counts for
+/// less.
 pub fn asks_on(lost: &[LostHolder]) -> bool {
     let dear = lost.iter().filter(|lost| lost.why != Some(HolderLost::Refused)).count();
     dear < HOLDERS_TRIED && lost.len() < REFUSED_MAX

@@ -199,7 +199,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether answers should be made later rather than now.
+    /// Returns whether answers should be made later rather than now.
     pub(super) fn is_late(&self) -> bool {
         let inbox = self.inbox.lock();
         inbox.frame_bytes > BACKLOG_LATE || !inbox.late.is_empty()

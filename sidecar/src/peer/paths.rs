@@ -110,7 +110,7 @@ impl Senders {
         Self { sent: std::mem::take(&mut self.sent), others: self.others.clone() }
     }
 
-    /// Whether another holder than the owner sent any.
+    /// Returns whether another holder than the owner sent any.
     pub fn are_others(&self) -> bool {
         !self.others.is_empty()
     }

@@ -99,7 +99,7 @@ impl Pipe {
         Self { sealer, records: VecDeque::new(), sent: 0 }
     }
 
-    /// Whether the socket has all of it.
+    /// Returns whether the socket has all of it.
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -265,7 +265,7 @@ impl Opener {
         Ok(Opened::Nothing)
     }
 
-    /// Whether the other side asked for new keys of ours since this was last asked.
+    /// Returns whether the other side asked for new keys of ours since this was last asked.
     pub(super) fn take_update_request(&mut self) -> bool {
         std::mem::take(&mut self.wants_update)
     }

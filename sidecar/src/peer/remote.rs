@@ -74,11 +74,11 @@ pub(super) trait Carrier {
     fn offer(&self) -> &Arc<Offer>;
     /// The peer.
     fn peer(&self) -> &PeerName;
-    /// Whether tensors of the peer can be mapped now.
+    /// Returns whether tensors of the peer can be mapped now.
     fn maps(&self) -> bool;
-    /// Whether maps can be asked for at the node's socket now.
+    /// Returns whether maps can be asked for at the node's socket now.
     fn maps_at_node(&self) -> bool;
-    /// Whether the peer passes on tensors of others.
+    /// Returns whether the peer passes on tensors of others.
     fn passes_on(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
@@ -297,18 +297,18 @@ impl<L: Carrier> State<L> {
         if may_come_back { self.open.len() } else { 0 }
     }
 
-    /// Whether calls wait for a connection.
+    /// Returns whether calls wait for a connection.
     pub(super) fn needs_link(&self) -> bool {
         self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
     }
 
-    /// Whether this is the present connection.
+    /// Returns whether this is the present connection.
     fn is_present(&self, link: u64) -> bool {
         self.link.as_ref().is_some_and(|present| present.id() == link)
     }
 
-    /// Whether nothing is under way with a peer that has no connection, and none will be taken up again: what either had of the
-    /// other has ended with the grace, on both sides.
+    /// Returns whether nothing is under way with a peer that has no connection, and none will be taken up again: what
+    /// either had of the other has ended with the grace, on both sides.
     pub(super) fn may_be_forgotten(&self, grace: Duration, now: Instant) -> bool {
         let is_away = self.link.is_none() && !self.dial.running && self.waiters == 0;
         is_away && self.calls.is_empty() && self.away(now).is_none_or(|away| away >= grace)
@@ -421,7 +421,7 @@ impl<L: Carrier> State<L> {
         (again, todo)
     }
 
-    /// Whether anybody waits for the outcome of a call.
+    /// Returns whether anybody waits for the outcome of a call.
     pub(super) fn wants(&self, number: u64) -> bool {
         self.calls.get(&number).is_some_and(|call| !call.withdrawn)
     }

@@ -220,7 +220,7 @@ fn not_entered(shared: &Shared, link: &Link, pull: &OpenPull) {
     release(shared, link, pull);
 }
 
-/// Whether a peer has as many open as it may. What it maps does not count as what it pulls.
+/// Returns whether a peer has as many open as it may. What it maps does not count as what it pulls.
 fn is_full(open: &HashMap<u64, OpenPull>, way: Way, most: usize) -> bool {
     let same = |open: &&OpenPull| (open.way == Way::Shm) == (way == Way::Shm);
     open.len() >= most && open.values().filter(same).count() >= most

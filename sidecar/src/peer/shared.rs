@@ -242,7 +242,7 @@ impl Shared {
         }
     }
 
-    /// Whether it is forgotten.
+    /// Returns whether it is forgotten.
     fn forget(&self, peer: &Arc<Peer>, now: Instant) -> bool {
         // Meanwhile no connection of it comes up; one that does now is waited for by nobody here.
         let Some(_handover) = peer.handover.try_lock() else { return false };

@@ -23,7 +23,7 @@ impl Shunned {
         self.0.take_if(|(lost, _)| *lost == life);
     }
 
-    /// Whether that life of it is not to be asked.
+    /// Returns whether that life of it is not to be asked.
     pub(super) fn is(&self, life: Incarnation, now: Instant) -> bool {
         self.0.is_some_and(|(lost, until)| lost == life && now < until)
     }

@@ -68,7 +68,7 @@ impl SmallAnswer {
         Self { frame, room, bytes: 0 }
     }
 
-    /// Whether no more tensors fit: then there is no use in reading them.
+    /// Returns whether no more tensors fit: then there is no use in reading them.
     pub fn is_full(&self) -> bool {
         self.room == 0
     }

@@ -175,7 +175,7 @@ struct Waiting {
     last: Option<Instant>,
 }
 
-/// Whether one more attempt may begin beside so many.
+/// Returns whether one more attempt may begin beside so many.
 fn is_room(dials: usize, needed: bool) -> bool {
     dials < if needed { DIALS_NEEDED_MAX } else { DIALS_MAX }
 }

@@ -11,7 +11,7 @@ use super::peers::Peers;
 use super::remote::Peer;
 
 impl Peers {
-    /// Whether a connection to the peer is up.
+    /// Returns whether a connection to the peer is up.
     pub fn is_connected(&self, name: &PeerName) -> bool {
         let peer = self.shared.known_peer(name);
         peer.is_some_and(|peer| peer.state.lock().link.is_some())
@@ -33,8 +33,8 @@ impl Peers {
         self.shared.peers().iter().filter(|peer| peer.state.lock().link.is_none() && listed(peer)).count()
     }
 
-    /// Whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the connected
-    /// one, whose end was not noticed yet: a call finds out.
+    /// Returns whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the
+    /// connected one, whose end was not noticed yet: a call finds out.
     pub fn is_over(&self, name: &PeerName, incarnation: Incarnation) -> bool {
         self.shared.known_peer(name).is_some_and(|peer| peer.state.lock().was(incarnation))
     }
@@ -60,7 +60,7 @@ impl Peers {
         Measured { same_node, cooling, absent, ..Measured::default() }
     }
 
-    /// Whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
+    /// Returns whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
     #[must_use]
     pub fn is_meeting(&self, name: &PeerName) -> bool {
         if self.shared.node.as_ref().is_none_or(|node| node.socket().is_none()) {

@@ -59,7 +59,7 @@ fn ready(old: &SeenStatus, generation: Option<i64>, now: Timestamp) -> Condition
     }
 }
 
-/// Whether the status that is there says all of this.
+/// Returns whether the status that is there says all of this.
 fn says(old: &SeenStatus, wanted: &PeerStatus) -> bool {
     let is_there = |condition: &Condition| {
         let read = |old: &Value| serde_json::from_value::<Condition>(old.clone()).ok();

@@ -135,7 +135,7 @@ impl World {
         assert_eq!(self.sent(&self.owner), bytes, "{}", self.way);
     }
 
-    /// Whether the first granules of a pull of a reader are here, and nothing of them is waited for.
+    /// Returns whether the first granules of a pull of a reader are here, and nothing of them is waited for.
     fn has(&self, reader: usize, granules: u64) -> bool {
         let growth = self.readers[reader].twin.growths.lock()[&ID].clone();
         growth.wait(&(0..granules * GRANULE), &PASS, std::time::Instant::now()) == Ready::Now

@@ -48,7 +48,7 @@ impl Wire {
         self.stop.lock().at = None;
     }
 
-    /// Whether something waits.
+    /// Returns whether something waits.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stop.lock().stuck > 0
     }

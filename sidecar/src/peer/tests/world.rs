@@ -651,7 +651,7 @@ impl One {
         })
     }
 
-    /// Whether memory of a peer can be mapped.
+    /// Returns whether memory of a peer can be mapped.
     pub(crate) fn shares(&self, with: &str) -> bool {
         self.peers.measured(&name(with), 0, false).same_node == SameNode::Proven
     }

@@ -121,8 +121,8 @@ impl Goodput {
         Measured { current: Some(other(self.in_use)), tcp_goodput: None, quic_goodput: None, ..known }
     }
 
-    /// Whether the transport that is not in use should be tried with the next pull: also with whatever begins while it is,
-    /// for beside the other one nothing is found out.
+    /// Returns whether the transport that is not in use should be tried with the next pull: also with whatever begins
+    /// while it is, for beside the other one nothing is found out.
     pub(in crate::peer) fn is_trial_due(&self, now: Instant) -> bool {
         self.is_trial() && !self.is_trial_late(now) && !self.cools(other(self.in_use), now)
     }
@@ -137,7 +137,7 @@ impl Goodput {
         other(self.in_use)
     }
 
-    /// Whether large pulls take `quic`, and so should small ones.
+    /// Returns whether large pulls take `quic`, and so should small ones.
     pub(in crate::peer) fn takes_quic(&self) -> bool {
         self.taken == Transport::Quic
     }
@@ -223,7 +223,7 @@ impl Goodput {
         self.settle(is_trial);
     }
 
-    /// Whether another window could say something else of which one is the faster.
+    /// Returns whether another window could say something else of which one is the faster.
     fn is_in_doubt(&self, mean: f64, count: f64) -> bool {
         let doubt = DOUBT.powf(count.sqrt().recip());
         self.known_of(self.in_use).rate.is_some_and(|rate| (rate / doubt..rate * doubt).contains(&mean))
@@ -302,7 +302,7 @@ impl Goodput {
         (self.peak, self.tried, self.shown, self.trial) = (0.0, 0, 0.0, None);
     }
 
-    /// Whether one is due or under way.
+    /// Returns whether one is due or under way.
     fn is_trial(&self) -> bool {
         self.since >= self.every
     }

@@ -57,8 +57,8 @@ impl Way {
         }
     }
 
-    /// Whether the bytes of a call may come this way instead of that one on the same connection: the other way round they
-    /// would go in a circle.
+    /// Returns whether the bytes of a call may come this way instead of that one on the same connection: the other way
+    /// round they would go in a circle.
     pub(super) fn may_follow(self, before: Self) -> bool {
         let place = |way| match way {
             Self::Shm | Self::Quic => 0,
@@ -196,7 +196,7 @@ impl Ways {
         self.lanes_of(way).or(other).map(Transport::way)
     }
 
-    /// Whether what comes this way can be read on the wire.
+    /// Returns whether what comes this way can be read on the wire.
     pub(super) fn is_plain(&self, way: Way) -> bool {
         self.lanes_of(way).is_some_and(Lanes::is_plain)
     }
@@ -237,7 +237,7 @@ impl Ways {
         self.shm.as_ref()
     }
 
-    /// Whether tensors can be mapped now.
+    /// Returns whether tensors can be mapped now.
     pub(super) fn maps(&self) -> bool {
         self.shm.as_ref().is_some_and(|shm| shm.same_node() == SameNode::Proven)
     }

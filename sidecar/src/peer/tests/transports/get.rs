@@ -98,7 +98,7 @@ impl Get {
         self.over.is_some()
     }
 
-    /// Whether nobody can see a byte of it yet.
+    /// Returns whether nobody can see a byte of it yet.
     pub(super) fn is_hidden(&self) -> bool {
         match &self.kind {
             Kind::Landing(_, block) => block.mark_sealed().is_err(),
@@ -153,7 +153,7 @@ impl Got {
         self.block.chunk(0..self.block.len()).unwrap().to_vec()
     }
 
-    /// Whether it lies in the memory of its owner.
+    /// Returns whether it lies in the memory of its owner.
     pub(super) fn is_mapped(&self) -> bool {
         self.block.is_foreign()
     }

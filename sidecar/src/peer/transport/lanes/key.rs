@@ -50,7 +50,7 @@ impl Role {
 pub(in crate::peer) struct LaneName {
     /// Its number among those of its direction.
     pub(in crate::peer) number: u8,
-    /// Whether the end that dials serves on it; else it reads.
+    /// True if the end that dials serves on it; else it reads.
     pub(in crate::peer) serves: bool,
 }
 
@@ -101,7 +101,7 @@ impl LaneKey {
         proof
     }
 
-    /// Whether the other end has the key. Takes as long for every wrong proof.
+    /// Returns whether the other end has the key. Takes as long for every wrong proof.
     pub(in crate::peer) fn is_proven(
         &self,
         role: Role,

@@ -65,7 +65,7 @@ pub struct LanesConfig {
     pub count: usize,
     /// The bytes from which on a pull comes on lanes: below, asking for pieces costs more than lanes bring.
     pub from: u64,
-    /// Whether lanes may be plain. They are where both ends say so.
+    /// True if lanes may be plain. They are where both ends say so.
     pub plain: bool,
     /// How many of all pairs together, both directions and those on QUIC included. One more is refused.
     pub most: usize,
@@ -144,7 +144,7 @@ impl Lanes {
         }
     }
 
-    /// Whether what they carry can be read on the wire.
+    /// Returns whether what they carry can be read on the wire.
     pub(in crate::peer) fn is_plain(&self) -> bool {
         matches!(self.carrier, Carrier::Plain)
     }

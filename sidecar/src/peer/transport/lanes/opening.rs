@@ -56,7 +56,7 @@ impl Opening {
         }
     }
 
-    /// Whether pulls should come on lanes now.
+    /// Returns whether pulls should come on lanes now.
     pub(super) fn is_hopeful(&self, now: Instant) -> bool {
         !self.lanes.is_empty() && self.cooling.is_none_or(|until| now >= until)
     }

@@ -105,12 +105,12 @@ impl Pieces {
         self.missing
     }
 
-    /// Whether all bytes are here.
+    /// Returns whether all bytes are here.
     pub(in crate::peer) fn is_whole(&self) -> bool {
         self.missing == 0
     }
 
-    /// Whether these bytes are here.
+    /// Returns whether these bytes are here.
     pub(super) fn has(&self, range: &Range<u64>) -> bool {
         range.end <= self.bytes
             && (range.start / GRANULE..range.end.div_ceil(GRANULE)).all(|granule| self.landed.has(granule))

@@ -167,7 +167,8 @@ impl Pool {
 }
 
 impl Wanted {
-    /// Whether whoever brings it had nothing just now: an answer would be waited for, and hold up what is asked for after it.
+    /// Returns whether whoever brings it had nothing just now: an answer would be waited for, and hold up what is asked
+    /// for after it.
     fn rests(&self, now: Instant) -> bool {
         self.asker.as_ref().is_some_and(|asker| asker.rests(now))
     }

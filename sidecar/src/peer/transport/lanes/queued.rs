@@ -54,7 +54,7 @@ impl<S> Queued<S> {
         }
     }
 
-    /// Whether nothing is kept.
+    /// Returns whether nothing is kept.
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }

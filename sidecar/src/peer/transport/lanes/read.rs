@@ -62,7 +62,7 @@ impl Reader<'_> {
         end
     }
 
-    /// Whether more is to be asked for.
+    /// Returns whether more is to be asked for.
     fn is_short(&self, asked: &VecDeque<Asked>) -> bool {
         let bytes = |Asked { piece, .. }: &Asked| piece.reserved.range().end - piece.reserved.range().start;
         asked.len() < DEPTH || asked.iter().map(bytes).sum::<u64>() < self.lanes.ahead()

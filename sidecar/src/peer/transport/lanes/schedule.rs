@@ -63,8 +63,8 @@ impl Pace {
     }
 }
 
-/// Whether a lane should take a piece of `piece` bytes when `untaken` bytes, this piece among them, are nobody's. It should
-/// not if the others would have finished all of it before.
+/// Returns whether a lane should take a piece of `piece` bytes when `untaken` bytes, this piece among them, are
+/// nobody's. It should not if the others would have finished all of it before.
 pub(in crate::peer) fn should_take<'a>(
     lane: &Pace,
     others: impl Iterator<Item = &'a Pace>,

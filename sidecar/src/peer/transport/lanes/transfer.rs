@@ -44,7 +44,7 @@ pub(in crate::peer) struct Reclaimed {
 pub(super) struct OnLane {
     /// Its number among those of its connection.
     pub(super) number: u8,
-    /// Whether it is without encryption.
+    /// True if it is without encryption.
     pub(super) is_plain: bool,
 }
 
@@ -190,7 +190,7 @@ impl Transfer {
         transfer
     }
 
-    /// Whether these bytes are here, to be read by [`Self::copy`].
+    /// Returns whether these bytes are here, to be read by [`Self::copy`].
     pub(in crate::peer) fn has(&self, range: &Range<u64>) -> bool {
         let state = self.state.lock();
         !state.over && state.pieces.has(range)
@@ -225,7 +225,7 @@ impl Transfer {
         self.state.lock().moved = Some(Instant::now());
     }
 
-    /// Whether a byte ever came.
+    /// Returns whether a byte ever came.
     pub(in crate::peer) fn has_moved(&self) -> bool {
         self.state.lock().moved.is_some()
     }
@@ -239,7 +239,7 @@ impl Transfer {
         state.senders.sent(peer, bytes, holder);
     }
 
-    /// Whether others than the owner ever sent some of it.
+    /// Returns whether others than the owner ever sent some of it.
     pub(in crate::peer) fn has_from_others(&self) -> bool {
         self.state.lock().senders.are_others()
     }
@@ -262,7 +262,7 @@ impl Transfer {
         }
     }
 
-    /// Whether no byte of it is wanted any more.
+    /// Returns whether no byte of it is wanted any more.
     pub(super) fn is_over(&self) -> bool {
         self.state.lock().over
     }

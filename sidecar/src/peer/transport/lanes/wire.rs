@@ -86,7 +86,7 @@ impl LaneEnd {
         }
     }
 
-    /// Whether it should be opened again only after a while.
+    /// Returns whether it should be opened again only after a while.
     pub(super) fn is_failure(&self) -> bool {
         !matches!(self, Self::Idle | Self::Ended)
     }
@@ -214,7 +214,7 @@ impl Answer {
         self.range.clone()
     }
 
-    /// Whether all of it came.
+    /// Returns whether all of it came.
     pub(super) fn is_done(&self) -> bool {
         self.done
     }

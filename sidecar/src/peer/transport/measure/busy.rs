@@ -130,7 +130,7 @@ impl Window {
         Self { transport, from, is_whole, bytes: 0, most }
     }
 
-    /// Whether its bytes and its time belong together.
+    /// Returns whether its bytes and its time belong together.
     fn is_over(&self, is_quiet: bool) -> bool {
         (is_quiet && self.is_whole) || self.bytes >= self.most.saturating_mul(ENOUGH)
     }

@@ -64,7 +64,7 @@ impl Unproven {
         }
     }
 
-    /// Whether it is on another node, as far as this one can see.
+    /// Returns whether it is on another node, as far as this one can see.
     pub(super) fn is_other_node(&self) -> bool {
         matches!(self, Self::NotThere(NotThere::OtherNode))
     }

@@ -94,7 +94,7 @@ impl Bound {
         }
     }
 
-    /// Whether the file is still there.
+    /// Returns whether the file is still there.
     pub(super) fn is_there(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.socket.inode)
     }
@@ -123,8 +123,8 @@ fn open_to_all(path: &Path) -> io::Result<u64> {
     Ok(found.st_ino)
 }
 
-/// Whether a directory is on this machine for certain. In one that machines share, a socket on which nobody listens here may
-/// be that of another kernel.
+/// Returns whether a directory is on this machine for certain. In one that machines share, a socket on which nobody
+/// listens here may be that of another kernel.
 fn is_local(directory: &Path) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const EXT: i64 = 0xef53;
@@ -147,7 +147,8 @@ fn find(directory: &Path, socket: &SocketName) -> Result<OwnedFd, NotThere> {
     if is_its { Ok(found) } else { Err(NotThere::Foreign) }
 }
 
-/// Whether the file of a peer's socket is in the directory. Proves nothing; that it is not is reason enough not to try.
+/// Returns whether the file of a peer's socket is in the directory. Proves nothing; that it is not is reason enough not
+/// to try.
 pub(super) fn is_listed(directory: &Path, socket: &SocketName) -> bool {
     find(directory, socket).is_ok()
 }

@@ -87,7 +87,7 @@ impl<F: Clone> Maps<F> {
         }
     }
 
-    /// Whether somebody waits for a segment.
+    /// Returns whether somebody waits for a segment.
     pub(super) fn is_wanted(&self, segment: u32) -> bool {
         self.waiting.contains_key(&segment)
     }

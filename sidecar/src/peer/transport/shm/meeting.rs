@@ -53,7 +53,7 @@ impl Meeting {
         }
     }
 
-    /// Whether the first try is not over.
+    /// Returns whether the first try is not over.
     pub(super) fn is_pending(&self, now: Instant) -> bool {
         self.socket.is_none() && self.untried && !self.elsewhere && !self.over && now < self.since + FRESH
     }
@@ -62,7 +62,7 @@ impl Meeting {
         self.socket.clone()
     }
 
-    /// Whether time is to be looked at now; counts as done.
+    /// Returns whether time is to be looked at now; counts as done.
     pub(super) fn is_time(&mut self, now: Instant) -> bool {
         let is_time = !self.over && self.looked.is_none_or(|looked| now >= looked + LOOK);
         if is_time {
@@ -71,7 +71,7 @@ impl Meeting {
         is_time
     }
 
-    /// Whether to call now; counts as begun.
+    /// Returns whether to call now; counts as begun.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.socket.is_none() && !self.calling && !self.over && now >= self.due;
         self.calling |= is_due;

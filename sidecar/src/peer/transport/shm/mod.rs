@@ -72,7 +72,7 @@ pub(in crate::peer) struct Meets {
     pub(in crate::peer) node: Arc<Node>,
     pub(in crate::peer) key: LaneKey,
     pub(in crate::peer) theirs: SocketName,
-    /// Whether we dialed the control connection, and so call at the node's socket too.
+    /// True if we dialed the control connection, and so call at the node's socket too.
     pub(in crate::peer) dials: bool,
 }
 
@@ -102,7 +102,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// Whether a segment may be given once more.
+    /// Returns whether a segment may be given once more.
     fn may_give(&mut self, segment: u32, is_mapped: bool) -> bool {
         let given = self.given.entry(segment).or_default();
         *given = if is_mapped { *given + 1 } else { 1 };
@@ -150,7 +150,7 @@ impl Shm {
         self.meeting.lock().same_node()
     }
 
-    /// Whether it is about to be known.
+    /// Returns whether it is about to be known.
     pub(in crate::peer) fn is_pending(&self) -> bool {
         self.meeting.lock().is_pending(Instant::now())
     }

@@ -74,7 +74,7 @@ impl std::fmt::Debug for NodeConfig {
 struct Unbound(Option<String>);
 
 impl Unbound {
-    /// Whether it is another error than the one before.
+    /// Returns whether it is another error than the one before.
     fn is_news(&mut self, error: &std::io::Error) -> bool {
         let error = error.to_string();
         let is_news = self.0.as_ref() != Some(&error);

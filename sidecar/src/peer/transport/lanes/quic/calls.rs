@@ -323,7 +323,7 @@ impl Outstanding {
         self.asked.is_empty()
     }
 
-    /// Whether one more of so many bytes may be asked: any, where there is none.
+    /// Returns whether one more of so many bytes may be asked: any, where there is none.
     fn has_room(&self, bytes: usize) -> bool {
         self.is_empty() || self.bytes + bytes <= ASKED_BYTES
     }
@@ -338,7 +338,7 @@ impl Outstanding {
         true
     }
 
-    /// Whether any should have been answered by now, where something last came then.
+    /// Returns whether any should have been answered by now, where something last came then.
     fn is_late(&self, moved: Instant) -> bool {
         self.asked.iter().any(|asked| asked.at.max(moved).elapsed() >= asked.patience)
     }

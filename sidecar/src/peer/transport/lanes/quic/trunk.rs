@@ -57,7 +57,7 @@ struct State {
     /// Since when no lane has been on it.
     unused: Option<Instant>,
     flow: Flow,
-    /// Whether pulls of ours are under way.
+    /// True if pulls of ours are under way.
     expects: bool,
     /// Questions of ours on the present connection.
     asks: Option<Arc<Asks>>,
@@ -161,7 +161,7 @@ impl Trunk {
         self.state.lock().connection.clone().filter(|connection| connection.close_reason().is_none())
     }
 
-    /// Whether lanes can be opened without waiting for a connection.
+    /// Returns whether lanes can be opened without waiting for a connection.
     pub(in crate::peer) fn is_up(&self) -> bool {
         self.live().is_some()
     }
