@@ -1,4 +1,4 @@
-//! When a peer is dialed, and which of two connections stays. Pure: time and chance are arguments.
+//! Decisions when a peer is dialed, and which of two connections stays. Pure: time and chance are arguments.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ pub(super) struct Dial {
     pub(super) failed: u32,
     /// The number of the last attempt that failed.
     pub(super) last_failed: u64,
-    /// When the last one began.
+    /// Beginning of the last one.
     pub(super) last: Option<Instant>,
     /// Not before this, unless someone waits.
     next: Option<Instant>,
 }
 
-/// When to begin an attempt.
+/// Time to begin an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// Now.
@@ -33,7 +33,7 @@ pub(super) enum Due {
 }
 
 impl Dial {
-    /// When to dial a peer without a connection. `eager`: it is ours to dial. `needed`: someone waits for it, so the
+    /// Time to dial a peer without a connection. `eager`: it is ours to dial. `needed`: someone waits for it, so the
     /// backoff is cut to its shortest.
     pub(super) fn due(&self, eager: bool, needed: bool, now: Instant, shortest: Duration) -> Due {
         if self.running || !(eager || needed) {

@@ -1,4 +1,4 @@
-//! How fast a holder has to be for somebody with a deadline. Plain data: the time is an argument.
+//! Speed that a holder has to have for somebody with a deadline. Plain data: the time is an argument.
 //!
 //! What counts is what it brought over the last seconds, so that neither its beginning nor one bad moment is held against it, and
 //! only if it has been too little for a while: a part of the time that is left, since whoever comes next needs the rest of it.
@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 /// Over how long the rate is taken, and in which steps.
 const WINDOW: Duration = Duration::from_secs(4);
 const STEP: Duration = Duration::from_millis(250);
-/// How long it has to be too slow, at least and at most; between them a part of the time that is left: one of so many.
+/// Time for which it has to be too slow, at least and at most; between them a part of the time that is left: one of so
+/// many.
 const SLOW_FOR: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 const PART_OF_TIME: u32 = 4;
 
-/// What a holder has brought of late.
+/// Bytes that a holder has brought of late.
 #[derive(Debug)]
 pub(super) struct Floor {
     begun: Instant,
@@ -29,7 +30,7 @@ impl Floor {
         Self { begun: now, came: VecDeque::new(), slow: None }
     }
 
-    /// It brought bytes.
+    /// Notes bytes that it brought.
     pub(super) fn came(&mut self, bytes: u64, now: Instant) {
         match self.came.back_mut() {
             Some((since, sum)) if now.saturating_duration_since(*since) < STEP => *sum += bytes,

@@ -25,7 +25,7 @@ const INCOMING: usize = RECORD_MAX + 4096;
 /// Most plaintext that may arrive together with the end of the handshake (the other side's Hello).
 const EARLY_PLAIN_MAX: usize = 64 << 10;
 
-/// Why there is no secure connection.
+/// Reason for which there is no secure connection.
 #[derive(Debug, Error)]
 pub(super) enum HandshakeError {
     /// The socket failed.
@@ -84,9 +84,9 @@ pub(super) struct Secured {
     pub(super) sealer: Sealer,
     /// Opens what comes.
     pub(super) opener: Opener,
-    /// What the other side showed, and proved to have the key of.
+    /// Certificate that the other side showed, and proved to have the key of.
     pub(super) certificate: CertificateDer<'static>,
-    /// What both ends have of the handshake besides their keys.
+    /// Secret that both ends have of the handshake besides their keys.
     pub(super) exported: Exported,
     /// Plaintext that came with the end of the handshake.
     pub(super) plain: Vec<u8>,
@@ -142,7 +142,7 @@ pub(super) fn server(
     drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until)
 }
 
-/// What one step of the machine wants next.
+/// Wish of one step of the machine.
 enum Next {
     Step,
     Read,

@@ -66,7 +66,7 @@ impl Call {
         pull.wish(number, deadline, (&owner, incarnation), (holder, whole))
     }
 
-    /// How long it waits for an owner that was lost then before it turns to others.
+    /// Time that it waits for an owner that was lost then before it turns to others.
     fn patience(&self, lost: Instant, most: Duration) -> Duration {
         match &self.kind {
             Kind::Pull(pull) => pull.transfer.as_ref().map_or(most, |t| most.min(t.allowance(lost))),

@@ -38,7 +38,7 @@ impl<L: Carrier> State<L> {
         self.past.contains(&incarnation)
     }
 
-    /// What was in doubt is decided by the next connection.
+    /// Leaves what was in doubt to the next connection.
     pub(super) fn doubt_again(&mut self) {
         let mut in_doubt = std::mem::take(&mut self.in_doubt);
         in_doubt.sort_unstable();

@@ -14,7 +14,7 @@ use crate::peer::calls::{Call, Head, Kind, Place};
 use crate::peer::link::Link;
 use crate::peer::transport::shm::Found;
 
-/// How long no maps are tried of a peer after one could not be had for want of the way.
+/// Time for which no maps are tried of a peer after one could not be had for want of the way.
 const COOLING: Duration = Duration::from_secs(5);
 
 impl State {
