@@ -1,4 +1,4 @@
-//! How things stand with the peers: what can be seen without calling any of them.
+//! State of the peers: what can be seen without calling any of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,7 @@ impl Peers {
         names
     }
 
-    /// How many peers the directory lists that are not connected.
+    /// Number of peers that the directory lists and that are not connected.
     pub fn unconnected(&self) -> usize {
         let listed = |peer: &Arc<Peer>| self.shared.known.peer(&peer.name).is_some();
         self.shared.peers().iter().filter(|peer| peer.state.lock().link.is_none() && listed(peer)).count()
@@ -39,14 +39,14 @@ impl Peers {
         self.shared.known_peer(name).is_some_and(|peer| peer.state.lock().was(incarnation))
     }
 
-    /// What a peer said it can speak, when it last said Hello.
+    /// Offer of what a peer said it can speak, when it last said Hello.
     #[must_use]
     pub fn offer(&self, name: &PeerName) -> Option<Arc<Offer>> {
         let peer = self.shared.known_peer(name);
         peer.and_then(|peer| peer.state.lock().offer.clone())
     }
 
-    /// Whether a peer is on this node, and whether its memory can be had now.
+    /// Measures whether a peer is on this node, and whether its memory can be had now.
     pub(super) fn met(&self, name: &PeerName) -> Measured {
         let Some(peer) = self.shared.known_peer(name) else { return Measured::default() };
         let state = peer.state.lock();
@@ -74,8 +74,8 @@ impl Peers {
         }
     }
 
-    /// Where this sidecar is reached and the node it is on, as others read it; where nobody lists it, the address that it
-    /// listens on.
+    /// Addresses at which this sidecar is reached and the node it is on, as others read it; if nobody lists it, the
+    /// address that it listens on.
     pub fn listed(&self) -> (Vec<String>, Option<String>) {
         let listed = self.shared.known.peer(&self.shared.me.peer);
         let listed = listed.map(|me| (me.addresses, me.node)).filter(|(addresses, _)| !addresses.is_empty());

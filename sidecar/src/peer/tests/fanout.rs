@@ -120,7 +120,7 @@ impl World {
         told.recv_timeout(PATIENCE).expect("every pull has an outcome")
     }
 
-    /// How often a reader lost a holder for a reason.
+    /// Number of times that a reader lost a holder for a reason.
     fn lost(&self, reader: usize, why: HolderLost) -> u64 {
         self.readers[reader].peers.counters().holders_lost.count(why.as_str())
     }
@@ -164,7 +164,7 @@ struct Pulling {
 }
 
 impl Pulling {
-    /// Who sent what, if all that came is right.
+    /// Senders and what they sent, if all that came is right.
     fn end(self, world: &World) -> Vec<(String, u64)> {
         let (crc32c, paths) = self.told.recv_timeout(PATIENCE).expect("every pull has an outcome").unwrap();
         let bytes = self.block.chunk(0..BYTES).unwrap();

@@ -93,18 +93,18 @@ impl TryFrom<i32> for Way {
     }
 }
 
-/// Whether a pull should come a way now.
+/// Answer whether a pull should come a way now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Suits {
-    /// It should.
+    /// Way that it should come.
     Yes,
     /// Another way is as good or better.
     No,
-    /// It should, but cannot.
+    /// Way that it should come, but cannot.
     Missed(FallBack),
 }
 
-/// One way, on one control connection. Nothing here waits for a socket or a thread.
+/// A way, on one control connection. Nothing here waits for a socket or a thread.
 pub(super) trait Transport: Send + Sync {
     /// Which one.
     fn way(&self) -> Way;
@@ -134,7 +134,7 @@ pub(super) struct Ways {
     missed_from: Option<u64>,
 }
 
-/// What was chosen for a pull.
+/// Choice that was made for a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) way: Way,
@@ -242,7 +242,7 @@ impl Ways {
         self.shm.as_ref().is_some_and(|shm| shm.same_node() == SameNode::Proven)
     }
 
-    /// When it is to be done again at the latest, where that is soon.
+    /// Does what is due; returns when it is to be done again at the latest, if that is soon.
     pub(super) fn tend(&self) -> Option<Instant> {
         self.all().filter_map(Transport::tend).min()
     }

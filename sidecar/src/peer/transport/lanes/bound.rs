@@ -12,7 +12,7 @@ use super::room::Taken;
 use super::wire::LaneEnd;
 use crate::peer::shared::Shared;
 
-/// What a lane is held by: it can be ended from outside of its thread.
+/// Handle that a lane is held by: it can be ended from outside of its thread.
 pub(super) enum Cord {
     Socket(TcpStream),
     /// A stream ends when this is dropped.
@@ -46,7 +46,7 @@ struct Place {
     id: u64,
     cord: Option<Cord>,
     room: Taken,
-    /// Why it was cut, where somebody else than its thread knows.
+    /// Reason for which it was cut, if somebody else than its thread knows.
     end: Option<LaneEnd>,
 }
 

@@ -15,7 +15,7 @@ pub(in crate::peer) const ID_BYTES: usize = 16;
 /// Fresh random bytes.
 pub(in crate::peer) type Nonce = [u8; BYTES];
 
-/// Who proves what.
+/// Role in a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::peer) enum Role {
     /// The end that dials a lane in TLS.
@@ -54,7 +54,7 @@ pub(in crate::peer) struct LaneName {
     pub(in crate::peer) serves: bool,
 }
 
-/// What a key is for.
+/// Use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::peer) enum Use {
     Lanes,

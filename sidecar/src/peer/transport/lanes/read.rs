@@ -22,7 +22,7 @@ use crate::peer::shared::{Shared, count_in};
 /// is known to be so long that it would have none.
 const DEPTH: usize = 2;
 
-/// One lane on which we read.
+/// A lane on which we read.
 pub(super) struct Reader<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) link: &'a Arc<Link>,

@@ -20,7 +20,7 @@ const DIGITS: usize = 16;
 /// Files that are looked at for sockets that the dead left. More are left to the next sidecar that starts.
 const SWEPT_MAX: usize = 4096;
 
-/// Where a socket is: what is told to peers.
+/// Name of a socket: what is told to peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::peer) struct SocketName {
     /// 16 hex digits and `.sock`.
@@ -29,10 +29,10 @@ pub(in crate::peer) struct SocketName {
     pub(in crate::peer) inode: u64,
 }
 
-/// Why a peer's socket was not connected.
+/// Reason for which a peer's socket was not connected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotThere {
-    /// It is not in this directory, or nobody listens on it: the peer is on another node.
+    /// Socket that is not in this directory, or nobody listens on it: the peer is on another node.
     #[error("it has no socket in this node's directory")]
     OtherNode,
     /// Something else has its name.
