@@ -1,4 +1,4 @@
-//! Where the bytes of a tensor are.
+//! Device on which the bytes of a tensor are.
 //!
 //! A device is named, never opened here: the index is the one that the workload that put the tensor sees, and only
 //! the UUID means the same in every container.

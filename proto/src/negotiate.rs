@@ -30,20 +30,20 @@ pub use standing::{Candidate, Passed, Standing, candidates};
 use crate::device::Device;
 use crate::selection::SelectionKind;
 
-/// What is to be moved.
+/// Tensor that is to be moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct What {
     /// The bytes of the selection.
     pub bytes: u64,
-    /// Where the tensor lies.
+    /// Device on which the tensor lies.
     pub device: Device,
     /// The kind of the selection.
     pub selection: SelectionKind,
-    /// What the caller insists on.
+    /// Requirement that the caller insists on.
     pub require: Require,
 }
 
-/// Why a transport is not the route.
+/// Reason for which a transport is not the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
@@ -61,11 +61,11 @@ pub enum Why {
     NodeUnproven,
     /// The sidecars of the node have no directory to find each other in, or this one is not told of it.
     NoSocketDir,
-    /// It failed lately and is not tried again yet.
+    /// Transport that failed lately and is not tried again yet.
     Cooldown,
     /// Not both peers reach the GPU that the tensor is on.
     NoGpu,
-    /// It does not carry the memory that the tensor is in.
+    /// Transport that does not carry the memory that the tensor is in.
     NotSupported,
     /// Neither peer has an address for it.
     NoAddress,
@@ -117,12 +117,12 @@ impl fmt::Display for Why {
     }
 }
 
-/// One transport that was not taken.
+/// A transport that was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
     /// Which one.
     pub transport: Transport,
-    /// Why.
+    /// Reason of the refusal.
     pub why: Why,
 }
 

@@ -68,7 +68,7 @@ pub enum ReferenceError {
     /// Too few or too many parts between the slashes.
     #[error("a reference has 7 parts between slashes; this one has {parts}")]
     PartCount {
-        /// How many it has.
+        /// Number of parts that it has.
         parts: usize,
     },
     /// A part that is not in its form, under a checksum that matches: made by something that is not Tensorlane.
@@ -76,7 +76,7 @@ pub enum ReferenceError {
     Part {
         /// Which part.
         part: Part,
-        /// What stands there.
+        /// Text that stands there.
         text: String,
     },
 }

@@ -45,7 +45,7 @@ impl Resolved {
 /// A part of a tensor, seen where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Where it starts, in bytes from the tensor's first byte; 0 if it is empty.
+    /// Offset at which it starts, in bytes from the tensor's first byte; 0 if it is empty.
     pub offset_bytes: u64,
     /// Its layout from there: strided where elements are left out. `layout.bytes()` is how far it reaches.
     pub layout: Layout,
