@@ -19,7 +19,7 @@ pub trait Label: Copy + 'static {
 
 /// Several labels together: one series for each combination that has happened.
 pub trait Labels: Copy + 'static {
-    /// How many combinations there are.
+    /// Number of combinations.
     const COUNT: usize;
 
     /// A place below [`Labels::COUNT`], its own for each combination.
