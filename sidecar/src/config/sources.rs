@@ -27,7 +27,7 @@ pub struct Sources {
     pub host_name: String,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Nobody said anything.
@@ -41,7 +41,7 @@ pub enum Origin {
 /// A valid configuration and where each value comes from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What the rest of the sidecar takes.
+    /// Configuration that the rest of the sidecar takes.
     pub config: Config,
     /// For each setting, in the order of the table: its text (none: absent) and where it comes from.
     pub(super) effective: Vec<(&'static Setting, Option<String>, Origin)>,
