@@ -1,4 +1,4 @@
-//! What this sidecar is called in the peers file: known from its configuration and its key, without running it.
+//! Entry of this sidecar in the peers file: known from its configuration and its key, without running it.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ pub(super) fn advertised(config: &Config) -> Option<String> {
     config.peers.advertise.clone().or_else(|| config.peers.listen.clone())
 }
 
-/// This sidecar, as a table of peers has it.
+/// Entry of this sidecar, as a table of peers has it.
 pub(super) fn entry(config: &Config, keyring: &Keyring, address: String) -> PeerEntry {
     PeerEntry {
         name: config.peer.clone(),
