@@ -42,7 +42,7 @@ pub enum LayoutError {
         /// Number of elements, or the storage extent in elements if strides reach further.
         elements: u64,
     },
-    /// Strides must be one for each dimension, or none at all.
+    /// Strides in a wrong number: one for each dimension is due, or none at all.
     #[error("{strides} strides for {dims} dimensions; give one for each, or none for row-major order")]
     StrideCount {
         /// Number of strides.

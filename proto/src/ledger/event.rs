@@ -148,7 +148,7 @@ pub struct Publication {
     pub leaves: Vec<TensorId>,
     /// The name: free, or that of an earlier version.
     pub name: TensorName,
-    /// Version that must be one more than the latest of the name, 1 if there is none (compare and swap).
+    /// Version that the name gets: one more than its latest one, 1 if there is none (compare and swap).
     pub version: u64,
     /// Versions that keep their name, this one included; 0 means 1.
     pub keep: u32,

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Advance in speed, in percent, that the other of `tcp` and `quic` has to have before a pair changes over. More would
+/// Advance in speed, in percent, that the other of `tcp` and `quic` must have before a pair changes over. More would
 /// leave a pair with the slower one where that can be felt; less is within what two measurements of one link differ by,
 /// and each change costs a connection.
 pub const GOODPUT_ADVANTAGE_PERCENT: u32 = 10;

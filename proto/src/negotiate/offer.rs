@@ -167,7 +167,7 @@ pub struct Offer {
     pub node: Option<NodeToken>,
     /// The UUIDs of the GPUs that the peer or its workloads reach.
     pub gpus: Vec<[u8; 16]>,
-    /// Requirement that every route from and to it must be, whoever asks.
+    /// Requirement for every route from and to it, whoever asks.
     pub require: Require,
 }
 

@@ -1,4 +1,4 @@
-//! Mistakes in a configuration, all of it at once.
+//! Mistakes in a configuration, all of them at once.
 
 use std::fmt;
 

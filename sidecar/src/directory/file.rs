@@ -99,7 +99,7 @@ type Stamp = (i64, i64, u64, u64, u64);
 enum Seen {
     Nothing,
     Stamped(Stamp),
-    /// Reason for which it could not be read, and why; told once.
+    /// Reason for which it could not be read; told once.
     Wrong(String),
 }
 

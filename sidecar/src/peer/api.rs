@@ -237,7 +237,7 @@ pub struct Asked {
     pub bytes: u64,
     /// The byte length of the whole tensor as its reference states it, where the peer says that.
     pub stored: Option<u64>,
-    /// Set if this pull goes on with one a pull that a lost connection interrupted, for which it still has its lease.
+    /// Set if it goes on with a pull that a lost connection interrupted, for which it still has its lease.
     pub resumed: bool,
     /// The reader takes the bytes from others, too.
     pub spreads: bool,

@@ -214,7 +214,7 @@ impl Call {
         }
     }
 
-    /// Number of bytes that have come, and of all of them, if the owner has begun to send them.
+    /// Number of bytes that have come, and of all bytes, if the owner has begun to send them.
     pub(super) fn came_of(&self) -> Option<(u64, u64)> {
         let Kind::Pull(pull) = &self.kind else { return None };
         let came = pull
@@ -390,7 +390,7 @@ impl Call {
         Some(Box::new(move || done(Ok(Mapped { block, descriptor, crc32c, seconds }))))
     }
 
-    /// Goes on without maps, which cannot be had.
+    /// Ends the map with the reason for which it cannot be had.
     pub(super) fn not_mapped(self, failed: MapFailed) -> Option<Finish> {
         let Kind::Map(map) = self.kind else { return None };
         let done = map.done?;
@@ -452,8 +452,8 @@ fn both(first: Option<Finish>, second: Option<Finish>) -> Option<Finish> {
 }
 
 impl PullCall {
-    /// A call that nobody was asked for yet. Wanted are the tensor, which part of it, and how many bytes that is, as
-    /// many as the landing has.
+    /// A call that nobody was asked for yet. Wanted are the tensor, a part of it, and its number of bytes, as many as
+    /// the landing has.
     pub(super) fn new(
         (id, selection, bytes): (u64, Selection, u64),
         transport: Transport,
@@ -507,7 +507,7 @@ impl PullCall {
         Some(Arc::clone(self.transfer.insert(transfer)))
     }
 
-    /// Goes on with what came on lanes: it is there, and the rest comes on the control connection.
+    /// Goes on with what came on lanes; the rest comes on the control connection.
     pub(super) fn go_on_with(&mut self, reclaimed: Reclaimed) {
         let Reclaimed { landing, prefix, ahead } = reclaimed;
         (self.landing, self.landed, self.transfer) = (Some(landing), prefix, None);

@@ -1,4 +1,4 @@
-//! Speed that a holder has to have for somebody with a deadline. Plain data: the time is an argument.
+//! Speed that a holder must have for somebody with a deadline. Plain data: the time is an argument.
 //!
 //! What counts is what it brought over the last seconds, so that neither its beginning nor one bad moment is held against it, and
 //! only if it has been too little for a while: a part of the time that is left, since whoever comes next needs the rest of it.

@@ -298,7 +298,7 @@ impl Link {
     }
 }
 
-/// Silence since something was heard last at `heard`, in excess of what the bytes excuse that were sent since. Each was
+/// Time since something was last heard, at `heard`, in excess of what the bytes excuse that were sent since. Each was
 /// read in a moment of its own, and something may have been heard and sent between any two: what came before what it follows is
 /// nothing.
 fn silence(now: Duration, heard: Duration, sent: u64, sent_when_heard: u64) -> Duration {

@@ -20,11 +20,11 @@ pub enum HolderLost {
     Stalled,
     /// Holder that lives, and had nothing for too long.
     Starved,
-    /// Bytes sent other than the holder summed, or than the owner has.
+    /// Holder that sent other bytes than it summed, or than the owner has.
     Altered,
     /// At its rate the rest would come after the deadline.
     Slow,
-    /// Holder that was unreachable or stalled a moment ago, or there is no lane to it now, and it was not asked.
+    /// Holder that was not asked: it was unreachable or stalled a moment ago, or there is no lane to it now.
     Cooldown,
     /// Another connection with it took the place of the one that it was asked on, twice.
     Replaced,

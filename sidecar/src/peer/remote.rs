@@ -591,7 +591,7 @@ impl<L: Carrier> State<L> {
         }
     }
 
-    /// Takes what was asked on a connection that is no more: nobody waits for the answers.
+    /// Takes the inquiries on a connection that is no more: nobody waits for the answers.
     fn take_inquiries(&mut self) -> Vec<Cancel> {
         self.inquiries.drain().map(|(_, gone)| gone).collect()
     }

@@ -50,7 +50,7 @@ pub enum SmallBytes<'a> {
 /// An answer that is being written.
 pub struct SmallAnswer {
     frame: Gathered,
-    /// Number of bytes of tensors and failures may come yet.
+    /// Number of bytes of tensors and failures that may come yet.
     room: usize,
     /// Bytes of tensors in it.
     bytes: u64,

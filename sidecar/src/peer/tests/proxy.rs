@@ -33,7 +33,7 @@ pub(crate) struct Controls {
     pub(crate) back: Arc<Wire>,
     /// Wire of what comes from the dialing side, likewise.
     pub(crate) out: Arc<Wire>,
-    /// Set if, where a connection but the first one fails, all of them do, and none comes after them.
+    /// Set if all connections fail as soon as one but the first does, and none comes after them.
     pub(crate) break_together: Arc<AtomicBool>,
     /// Takes bytes and carries nothing on.
     pub(crate) hold: Arc<AtomicBool>,

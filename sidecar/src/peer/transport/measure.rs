@@ -32,7 +32,7 @@ const TRIAL_EVERY: (u32, u32) = (16, 1024);
 const TRIAL_WITHIN: (Duration, u32) = (Duration::from_secs(10), 4);
 /// Windows of a trial: the first does not count, the second does, and those up to the last where it is in doubt.
 const TRIAL_WINDOWS: (u32, u32) = (2, 6);
-/// Factor of doubt: what one window shows is in doubt within this factor of the transport in use, either way: what it
+/// Factor of doubt. A window is in doubt within this factor of the transport in use, either way: what it
 /// differs by from the next where one packet of a hundred is lost. The mean of several is nearer, by the root of how
 /// many.
 const DOUBT: f64 = 1.6;
@@ -112,7 +112,7 @@ impl Goodput {
         }
     }
 
-    /// Measurements that the choice for a pull goes by, that now begins. `ready`: the transport that is not in use can
+    /// Measurements for the choice of a pull that now begins. `ready`: the transport that is not in use can
     /// be tried without waiting for it.
     pub(in crate::peer) fn for_pull(&self, now: Instant, ready: bool) -> Measured {
         let known = self.measured(now);

@@ -49,7 +49,7 @@ fn stuck(world: &World, proxy: &Proxy, spares: &[usize]) -> Pulling {
     pull
 }
 
-/// Waits until something is so of the reader's pull.
+/// Returns whether something is so of the reader's pull.
 fn its_pull(world: &World, is_so: impl Fn(&PullCall) -> bool) -> bool {
     let owner = world.readers[1].peers.shared.known_peer(&name("a")).unwrap();
     let state = owner.state.lock();

@@ -244,7 +244,7 @@ impl Transfer {
         self.state.lock().senders.are_others()
     }
 
-    /// Decides whether it is to leave its lanes, which happens as soon as none of them writes: nothing more is asked
+    /// Sets whether it is to leave its lanes, which happens as soon as none of them writes: nothing more is asked
     /// for, or they would go on for ever. Or it stays after all.
     pub(super) fn leave(&self, leaves: bool) {
         self.state.lock().leaving = leaves;
@@ -410,7 +410,7 @@ impl Transfer {
         if state.out == 0 { self.told(&mut state) } else { None }
     }
 
-    /// Told by whoever brought the last piece, who finds that nobody waits for the landing: it goes to whoever stopped
+    /// Takes the landing from whoever brought the last piece if nobody waits for it: it goes to whoever stopped
     /// it.
     pub(in crate::peer) fn unwanted(&self, landing: Landing) -> Option<Finish> {
         let tell = self.state.lock().tell.take()?;

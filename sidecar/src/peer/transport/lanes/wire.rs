@@ -56,7 +56,7 @@ pub(in crate::peer) enum LaneEnd {
     /// The owner has no bytes of a pull that is not over: its end of the connection knows more than ours.
     #[error("the owner refused: {0}")]
     Refused(Failure),
-    /// Bytes brought other than were sent.
+    /// Altered bytes: other ones came than were sent.
     #[error("bytes {} to {} are not what the owner sent", .0.start, .0.end)]
     Altered(Range<u64>),
     /// Bytes that were being passed on on it do not come any more.

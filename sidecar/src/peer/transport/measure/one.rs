@@ -27,7 +27,7 @@ pub(super) struct One {
     pub(super) rate: Option<f64>,
     /// Windows for which that stands.
     windows: f64,
-    /// Bound that it did not exceed, if it has brought nothing yet: no measurement, and good only to be held against
+    /// Bound of what it brought, if it has brought nothing yet: no measurement, and good only to be held against
     /// one.
     pub(super) bound: Option<f64>,
     /// Failures since it last brought something.

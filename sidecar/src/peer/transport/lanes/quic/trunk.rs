@@ -61,7 +61,7 @@ struct State {
     expects: bool,
     /// Questions of ours on the present connection.
     asks: Option<Arc<Asks>>,
-    /// Number of calls without an answer.
+    /// Number of questions of ours without an answer.
     unanswered: usize,
     /// The connection on which we answer.
     answers: Option<usize>,
@@ -223,7 +223,7 @@ impl Trunk {
         Some(asks)
     }
 
-    /// Ends the call that we asked.
+    /// Ends the stream of our questions.
     pub(super) fn asks_over(&self, id: u64) {
         let mut state = self.state.lock();
         if state.asks.as_ref().is_some_and(|asks| asks.id() == id) {
@@ -259,7 +259,7 @@ impl Trunk {
         begins
     }
 
-    /// Ends a call that we answered.
+    /// Ends the answers on a connection.
     pub(super) fn answers_over(&self, connection: usize) {
         let mut state = self.state.lock();
         state.answers = state.answers.filter(|present| *present != connection);
