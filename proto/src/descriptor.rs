@@ -1,4 +1,4 @@
-//! What is known of a tensor beside its bytes.
+//! Knowledge of a tensor beside its bytes.
 //!
 //! Metadata is the user's: the exchange keeps it, bounds it and reads nothing into it.
 
@@ -23,9 +23,9 @@ pub const MAX_METADATA_BYTES: usize = 16 * 1024;
 pub struct Descriptor {
     /// Dtype, shape, strides and byte length, proven to agree.
     pub layout: Layout,
-    /// Where the bytes are.
+    /// Device on which the bytes are.
     pub device: Device,
-    /// What the user wrote beside it.
+    /// Metadata that the user wrote beside it.
     pub metadata: Metadata,
 }
 
@@ -64,12 +64,12 @@ pub enum MetadataError {
     /// Everything together is over [`MAX_METADATA_BYTES`].
     #[error("metadata reaches {bytes} bytes at key {key:?}; at most {MAX_METADATA_BYTES} are allowed in all")]
     TooManyBytes {
-        /// Where it went over.
+        /// Key at which it went over.
         key: String,
         /// The bytes of all keys and values up to there.
         bytes: usize,
     },
-    /// One key twice.
+    /// Key given twice.
     #[error("metadata key {key:?} is given twice")]
     DuplicateKey {
         /// The key.
@@ -130,7 +130,7 @@ impl Metadata {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there is none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Where the bytes of a tensor are.
+//! Device on which the bytes of a tensor are.
 //!
 //! A device is named, never opened here: the index is the one that the workload that put the tensor sees, and only
 //! the UUID means the same in every container.
@@ -21,7 +21,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Whether the bytes lie in host memory.
+    /// Returns whether the bytes lie in host memory.
     pub const fn is_host(&self) -> bool {
         matches!(self, Device::Host)
     }

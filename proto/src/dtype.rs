@@ -1,4 +1,4 @@
-//! What one element of a tensor is.
+//! Type of one element of a tensor.
 //!
 //! The types are those of safetensors 0.8 and DLPack 1.1. They stand in one table, with their names in every
 //! place where they are named, so that the wire, the files and the frameworks cannot drift apart. Nothing here
@@ -159,7 +159,7 @@ impl DType {
         self as u16
     }
 
-    /// Whether elements are smaller than a byte.
+    /// Returns whether elements are smaller than a byte.
     pub const fn is_sub_byte(self) -> bool {
         self.bits() < 8
     }

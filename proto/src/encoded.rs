@@ -38,13 +38,13 @@ pub struct Acquired {
     /// The lease.
     #[prost(fixed64, tag = "1")]
     pub id: u64,
-    /// Where the block lies.
+    /// Location of the block.
     #[prost(message, optional, tag = "2")]
     pub location: Option<v1::Location>,
     /// A [`v1::Descriptor`].
     #[prost(bytes = "bytes", optional, tag = "3")]
     pub descriptor: Option<Bytes>,
-    /// Whether bytes were copied on this peer to answer.
+    /// True if bytes were copied on this peer to answer.
     #[prost(bool, tag = "4")]
     pub copied: bool,
     /// A [`v1::Moved`].
@@ -66,10 +66,10 @@ pub struct AcquireResult {
 /// [`v1::acquire_result::Outcome`].
 #[derive(Clone, PartialEq, Oneof)]
 pub enum Outcome {
-    /// It is leased.
+    /// Leased tensor.
     #[prost(message, tag = "1")]
     Acquired(Acquired),
-    /// It is not.
+    /// Failure to lease it.
     #[prost(message, tag = "2")]
     Failure(v1::Failure),
 }
@@ -77,7 +77,7 @@ pub enum Outcome {
 /// [`v1::AcquireResponse`], and [`v1::RedeemResponse`], which is the same.
 #[derive(Clone, PartialEq, Message)]
 pub struct AcquireResponse {
-    /// One for each item.
+    /// Results, one for each item.
     #[prost(message, repeated, tag = "1")]
     pub results: Vec<AcquireResult>,
 }
@@ -94,7 +94,7 @@ pub struct PulledSmall {
     /// CRC-32C of them where the tensor has one.
     #[prost(fixed32, optional, tag = "3")]
     pub crc32c: Option<u32>,
-    /// Why it could not be had.
+    /// Reason for which it could not be had.
     #[prost(message, optional, boxed, tag = "4")]
     pub failure: Option<Box<v1::Failure>>,
 }
@@ -102,7 +102,7 @@ pub struct PulledSmall {
 /// [`v1::PulledMany`].
 #[derive(Clone, PartialEq, Message)]
 pub struct PulledMany {
-    /// One for each id.
+    /// Tensors, one for each id.
     #[prost(message, repeated, tag = "1")]
     pub tensors: Vec<PulledSmall>,
 }
@@ -120,7 +120,7 @@ impl<T> Default for Alike<T> {
 }
 
 impl<T: Clone> Alike<T> {
-    /// What stands in `bytes`, read with `read` unless it is what stood in those before.
+    /// Reads with `read` what stands in `bytes`, unless it is what stood in those before.
     ///
     /// # Errors
     /// Those of `read`, after which what stood before is known still.

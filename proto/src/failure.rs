@@ -1,4 +1,4 @@
-//! What can go wrong, and what it is called everywhere.
+//! Failures that can happen, and their names everywhere.
 //!
 //! A failure has a gRPC code for the carriers, a [`Reason`] for programs, a sentence for people, and the numbers
 //! that were wrong as details. Errors of single operations become failures in `convert`; nothing here knows how a
@@ -22,7 +22,7 @@ pub struct Failure {
     pub code: Code,
     /// The cause, stable and for programs.
     pub reason: Reason,
-    /// What happened and what to do, for people.
+    /// Text of what happened and what to do, for people.
     pub message: String,
     /// The values that were wrong: lower-case names with underscores, units last.
     pub details: Vec<(Cow<'static, str>, String)>,
@@ -72,7 +72,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Whether a value stands in a sentence, as a word of its own.
+/// Returns whether a value stands in a sentence, as a word of its own.
 fn tells(sentence: &str, value: &str) -> bool {
     let is_apart = |c: Option<char>| c.is_none_or(|c| !c.is_alphanumeric());
     sentence.match_indices(value).any(|(at, _)| {

@@ -38,7 +38,7 @@ pub const LOST_MAX: usize = 16;
 pub const HOLDERS_TRIED: usize = 2;
 /// Most lanes of a pair of peers in each direction. Each costs a thread and up to half a MiB at both ends.
 pub const LANES_MAX: usize = 8;
-/// What a stream of QUIC says in the place of its number that carries calls and is no lane.
+/// Number that a stream of QUIC says in place of its own if it carries calls and is no lane.
 pub const CALLS_STREAM: u32 = LANES_MAX as u32;
 /// Most bytes of one answer on a lane. A lane that breaks loses at most two of them.
 pub const PIECE_BYTES_MAX: u32 = 4 << 20;
@@ -62,15 +62,15 @@ pub const FAILED: u16 = 2;
 /// Flag of a chunk: the last one of its call.
 pub const LAST: u16 = 4;
 
-/// Why a frame was refused.
+/// Reason for which a frame was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The length is above the limit of the protocol.
     #[error("a frame of {length} bytes is above the limit of {limit}")]
     TooLong {
-        /// What the header says.
+        /// Length that the header says.
         length: u32,
-        /// What is allowed.
+        /// Length that is allowed.
         limit: u32,
     },
     /// No frame of this protocol has this kind.
@@ -105,7 +105,7 @@ impl FrameError {
 pub struct Header {
     /// Length of the body in bytes.
     pub length: u32,
-    /// What the body is; see [`SessionKind`] and [`PeerKind`].
+    /// Kind of the body; see [`SessionKind`] and [`PeerKind`].
     pub kind: u16,
     /// [`REPLY`], [`FAILED`], [`LAST`].
     pub flags: u16,
@@ -142,23 +142,23 @@ impl Header {
         Ok(header)
     }
 
-    /// Whether this frame answers a call.
+    /// Returns whether this frame answers a call.
     pub fn is_reply(&self) -> bool {
         self.flags & REPLY != 0
     }
 
-    /// Whether the body is a `Failure`.
+    /// Returns whether the body is a `Failure`.
     pub fn is_failed(&self) -> bool {
         self.flags & FAILED != 0
     }
 
-    /// Whether this chunk is the last of its call.
+    /// Returns whether this chunk is the last of its call.
     pub fn is_last(&self) -> bool {
         self.flags & LAST != 0
     }
 }
 
-/// One frame as bytes: header and protobuf body in one buffer, ready for one write.
+/// Encodes one frame as bytes: header and protobuf body in one buffer, ready for one write.
 pub fn encode(kind: u16, flags: u16, call: u64, message: &impl prost::Message) -> Vec<u8> {
     let mut frame = Vec::new();
     encode_into(&mut frame, kind, flags, call, message);
@@ -175,9 +175,9 @@ pub fn encode_into(out: &mut Vec<u8>, kind: u16, flags: u16, call: u64, message:
     message.encode_raw(out);
 }
 
-/// How many times field 1 stands at the top level of an encoded message: its items, for every plural request. Allocates
-/// nothing, so that a body can be refused before it is decoded. Packed numbers count once; what is malformed ends the
-/// count, and is refused by the decoder.
+/// Number of times that field 1 stands at the top level of an encoded message: its items, for every plural request.
+/// Allocates nothing, so that a body can be refused before it is decoded. Packed numbers count once; what is malformed
+/// ends the count, and is refused by the decoder.
 pub fn top_level_items(body: &[u8]) -> usize {
     let (mut items, mut rest) = (0, body);
     while let Some(key) = varint(&mut rest) {

@@ -1,4 +1,4 @@
-//! Who is who: exchanges, peers, their incarnations and their keys.
+//! Identities: exchanges, peers, their incarnations and their keys.
 //!
 //! These are names, parsed once and trusted afterwards. Whether a name is true (a key belongs to a peer) is decided
 //! where the peer table is, not here.
@@ -28,7 +28,7 @@ pub enum IdentityError {
     Fingerprint(String),
 }
 
-/// What an error shows of a text that may be long and hostile.
+/// Part that an error shows of a text that may be long and hostile.
 fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }
@@ -106,7 +106,7 @@ name! {
     PeerName
 }
 
-/// One life of a sidecar: a random number made when it starts. A restarted sidecar is another one.
+/// Life of a sidecar: a random number made when it starts. A restarted sidecar is another one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Incarnation(pub u128);
 

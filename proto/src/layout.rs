@@ -1,4 +1,4 @@
-//! How many elements, in what order, in how many bytes.
+//! Layout: how many elements, in what order, in how many bytes.
 //!
 //! A [`Layout`] is a proof: dtype, shape, strides and byte length agree, nothing overflows, and every element lies
 //! inside the bytes. Whoever has one need not check again. It knows nothing of where the bytes are.
@@ -17,19 +17,19 @@ pub use shape::{MAX_DIMS, MAX_ELEMENTS, Shape, Strides};
 /// machine of today has more; a larger count is a mistake or an attack.
 pub const MAX_TENSOR_BYTES: u64 = 1 << 48;
 
-/// Why dtype, shape, strides and byte length make no tensor.
+/// Reason for which dtype, shape, strides and byte length make no tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LayoutError {
     /// More dimensions than [`MAX_DIMS`].
     #[error("{dims} dimensions; at most {MAX_DIMS} are allowed")]
     TooManyDims {
-        /// How many were given.
+        /// Number of dimensions that were given.
         dims: usize,
     },
     /// The sizes of the dimensions multiply to more than [`MAX_ELEMENTS`].
     #[error("the dimensions multiply to more than {MAX_ELEMENTS} elements at dimension {dim} of size {size}")]
     TooManyElements {
-        /// Where the product went over.
+        /// Dimension at which the product went over.
         dim: usize,
         /// The size of that dimension.
         size: u64,
@@ -39,15 +39,15 @@ pub enum LayoutError {
     TooManyBytes {
         /// The type of an element.
         dtype: DType,
-        /// How many elements, or the storage extent in elements where strides reach further.
+        /// Number of elements, or the storage extent in elements if strides reach further.
         elements: u64,
     },
-    /// One stride for each dimension, or none at all.
+    /// Strides in a wrong number: one for each dimension is due, or none at all.
     #[error("{strides} strides for {dims} dimensions; give one for each, or none for row-major order")]
     StrideCount {
-        /// How many strides.
+        /// Number of strides.
         strides: usize,
-        /// How many dimensions.
+        /// Number of dimensions.
         dims: usize,
     },
     /// A stride that would reach before the first byte.
@@ -83,9 +83,9 @@ pub enum LayoutError {
         dtype: DType,
         /// The shape.
         shape: Shape,
-        /// What they need.
+        /// Bytes that they need.
         needed: u64,
-        /// What was given.
+        /// Bytes that were given.
         given: u64,
     },
 }
@@ -182,7 +182,7 @@ impl Layout {
         self.shape.elements()
     }
 
-    /// Whether the elements lie densely in row-major order.
+    /// Returns whether the elements lie densely in row-major order.
     pub const fn is_contiguous(&self) -> bool {
         self.strides.is_none()
     }
@@ -232,7 +232,7 @@ fn check_strides(dtype: DType, shape: &Shape, strides: &Strides) -> Result<(), L
     Ok(())
 }
 
-/// Whether the strides only say what row-major order says anyway. Dimensions of one element do not matter, and
+/// Returns whether the strides only say what row-major order says anyway. Dimensions of one element do not matter, and
 /// where there is no element nothing does.
 fn is_row_major(shape: &Shape, strides: &Strides) -> bool {
     if shape.elements() == 0 {
@@ -242,7 +242,7 @@ fn is_row_major(shape: &Shape, strides: &Strides) -> bool {
     (0..shape.rank()).all(|dim| shape[dim] == 1 || strides[dim] == natural[dim])
 }
 
-/// One more than the offset of the farthest element, in elements.
+/// Offset of the farthest element and one more, in elements.
 fn extent(shape: &Shape, strides: &Strides) -> Result<u64, LayoutError> {
     let mut farthest: u64 = 0;
     for (dim, (&size, &stride)) in shape.iter().zip(strides.iter()).enumerate() {

@@ -30,20 +30,20 @@ pub use standing::{Candidate, Passed, Standing, candidates};
 use crate::device::Device;
 use crate::selection::SelectionKind;
 
-/// What is to be moved.
+/// Tensor that is to be moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct What {
     /// The bytes of the selection.
     pub bytes: u64,
-    /// Where the tensor lies.
+    /// Device on which the tensor lies.
     pub device: Device,
     /// The kind of the selection.
     pub selection: SelectionKind,
-    /// What the caller insists on.
+    /// Requirement that the caller insists on.
     pub require: Require,
 }
 
-/// Why a transport is not the route.
+/// Reason for which a transport is not the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Why {
@@ -61,11 +61,11 @@ pub enum Why {
     NodeUnproven,
     /// The sidecars of the node have no directory to find each other in, or this one is not told of it.
     NoSocketDir,
-    /// It failed lately and is not tried again yet.
+    /// Transport that failed lately and is not tried again yet.
     Cooldown,
     /// Not both peers reach the GPU that the tensor is on.
     NoGpu,
-    /// It does not carry the memory that the tensor is in.
+    /// Transport that does not carry the memory that the tensor is in.
     NotSupported,
     /// Neither peer has an address for it.
     NoAddress,
@@ -104,7 +104,7 @@ impl Why {
         }
     }
 
-    /// Whether the caller's own requirement spoke against it.
+    /// Returns whether the caller's own requirement spoke against it.
     pub const fn is_requirement(self) -> bool {
         matches!(self, Why::NotZeroCopy | Why::NotSameNode | Why::NotEncrypted)
     }
@@ -117,12 +117,12 @@ impl fmt::Display for Why {
     }
 }
 
-/// One transport that was not taken.
+/// A transport that was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
     /// Which one.
     pub transport: Transport,
-    /// Why.
+    /// Reason of the refusal.
     pub why: Why,
 }
 
@@ -140,7 +140,7 @@ pub struct Route {
     pub transport: Transport,
     /// The version of the protocol: the newest that both speak.
     pub version: u16,
-    /// Whether no byte is copied between the block and the reader's map.
+    /// True if no byte is copied between the block and the reader's map.
     pub zero_copy: bool,
     /// Every better transport, and why it is not that one.
     pub refusals: Vec<Refusal>,
@@ -162,8 +162,8 @@ pub struct NoRoute {
 }
 
 impl NoRoute {
-    /// Whether waiting may help: something that was fit failed lately, or is not proven yet, and no requirement is
-    /// what speaks against the others.
+    /// Returns whether waiting may help: something that was fit failed lately, or is not proven yet, and no requirement
+    /// is what speaks against the others.
     pub fn is_transient(&self) -> bool {
         let passing = |why| matches!(why, Why::Cooldown | Why::NodeUnproven);
         self.refusals.iter().any(|refusal| passing(refusal.why))

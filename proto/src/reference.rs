@@ -68,7 +68,7 @@ pub enum ReferenceError {
     /// Too few or too many parts between the slashes.
     #[error("a reference has 7 parts between slashes; this one has {parts}")]
     PartCount {
-        /// How many it has.
+        /// Number of parts that it has.
         parts: usize,
     },
     /// A part that is not in its form, under a checksum that matches: made by something that is not Tensorlane.
@@ -76,7 +76,7 @@ pub enum ReferenceError {
     Part {
         /// Which part.
         part: Part,
-        /// What stands there.
+        /// Text that stands there.
         text: String,
     },
 }
@@ -187,7 +187,7 @@ impl Reference {
         self.bytes
     }
 
-    /// Whether a tensor of this layout can be the one that is meant.
+    /// Returns whether a tensor of this layout can be the one that is meant.
     pub fn describes(&self, layout: &Layout) -> bool {
         self.dtype == layout.dtype() && self.bytes == layout.bytes() && self.shape.matches(layout.shape())
     }
@@ -197,7 +197,7 @@ impl Reference {
         Failure::new(Reason::LayoutMismatch, format!("{} has {layout} for {self}", self.peer))
     }
 
-    /// Whether another one says the same of what the tensor is.
+    /// Returns whether another one says the same of what the tensor is.
     pub fn says_as(&self, other: &Reference) -> bool {
         self.dtype == other.dtype && self.bytes == other.bytes && self.shape == other.shape
     }

@@ -84,27 +84,27 @@ pub enum SelectionKind {
     Rows,
 }
 
-/// Why a selection does not fit a tensor.
+/// Reason for which a selection does not fit a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SelectionError {
     /// More ranges than [`MAX_RANGES`].
     #[error("{ranges} ranges; at most {MAX_RANGES} are allowed, one for each dimension")]
     TooManyRanges {
-        /// How many were given.
+        /// Number of ranges that were given.
         ranges: usize,
     },
     /// More rows than [`MAX_ROWS`].
     #[error("{rows} rows; at most {MAX_ROWS} are allowed in one selection")]
     TooManyRows {
-        /// How many were given.
+        /// Number of rows that were given.
         rows: usize,
     },
     /// More ranges than the tensor has dimensions.
     #[error("{ranges} ranges for a tensor of {dims} dimensions")]
     MoreRangesThanDims {
-        /// How many ranges.
+        /// Number of ranges.
         ranges: usize,
-        /// How many dimensions.
+        /// Number of dimensions.
         dims: usize,
     },
     /// A step of 0.
@@ -128,7 +128,7 @@ pub enum SelectionError {
     /// A row that does not exist.
     #[error("row {row} (at position {position} of the list) is outside a first dimension of size {size}")]
     RowOutside {
-        /// Where in the list.
+        /// Position in the list.
         position: usize,
         /// The row.
         row: u64,
@@ -149,7 +149,7 @@ pub enum SelectionError {
     Result(#[source] LayoutError),
 }
 
-/// What is wrong with a range that is refused.
+/// Text of what is wrong with a range that is refused.
 fn outside(dim: usize, range: &Range, size: u64) -> String {
     match (range.start, range.stop) {
         (Some(start), Some(stop)) if start > stop => {

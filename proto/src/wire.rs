@@ -32,7 +32,7 @@ pub fn descriptor(message: v1::Descriptor) -> Result<Descriptor, Failure> {
     Ok(Descriptor { layout, device, metadata })
 }
 
-/// What a peer offers; transports that this version does not know are passed over.
+/// Offer of a peer; transports that this version does not know are passed over.
 pub fn offer(peer: PeerName, incarnation: Incarnation, message: &v1::Offer) -> Offer {
     let versions = message.versions.iter().filter_map(|v| u16::try_from(*v).ok());
     let (min, max) = (versions.clone().min().unwrap_or(0), versions.max().unwrap_or(0));
@@ -87,7 +87,7 @@ fn range(message: v1::Range) -> Range {
     Range { start: message.start, stop: message.stop, step: message.step.unwrap_or(1) }
 }
 
-/// What a route must satisfy.
+/// Requirement that a route must satisfy.
 pub fn require(message: Option<v1::Require>) -> Require {
     message.map_or_else(Require::default, |m| Require {
         zero_copy: m.zero_copy,

@@ -181,7 +181,7 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether the same call may succeed later without anyone changing it.
+    /// Returns whether the same call may succeed later without anyone changing it.
     pub const fn is_transient(self) -> bool {
         matches!(
             self,

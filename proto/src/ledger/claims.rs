@@ -83,7 +83,7 @@ impl Ledger {
         }
     }
 
-    /// One more lease of a sealed tensor, for a holder that was admitted; how many it has then.
+    /// Adds a lease of a sealed tensor for a holder that was admitted; returns how many it has then.
     pub(super) fn add_lease(&mut self, by: Holder, id: TensorId) -> u64 {
         let Some(tensor) = self.slots.get_mut(id) else { return 0 };
         let held = self.holders.lease(by, id, tensor.bytes);

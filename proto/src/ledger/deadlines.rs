@@ -1,4 +1,4 @@
-//! What ends at a certain time, in the order of time.
+//! Deadlines of what ends at a certain time, in the order of time.
 
 use std::collections::BTreeSet;
 

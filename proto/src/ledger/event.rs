@@ -1,4 +1,4 @@
-//! What may happen to a ledger, what it answers, and what the caller must then do.
+//! Events that may happen to a ledger, what it answers, and what the caller must then do.
 
 use std::num::NonZeroU32;
 
@@ -9,7 +9,7 @@ use super::{Holder, Millis, Origin, Retry, TensorId, TensorName, TicketId};
 pub enum Event {
     /// Room for a new tensor. Without `by`, whoever knows the id may seal it, and only [`Event::Abort`] ends it otherwise.
     Reserve {
-        /// Who writes it: the reservation ends with this holder.
+        /// Holder that writes it: the reservation ends with this holder.
         by: Option<Holder>,
         /// Bytes of the tensor; zero is fine.
         bytes: u64,
@@ -22,7 +22,7 @@ pub enum Event {
         by: Option<Holder>,
         /// The reservation.
         id: TensorId,
-        /// What keeps it from now on.
+        /// Keeper of it from now on.
         keep: Keep,
         /// The client's id of this request, and what it asked for.
         retry: Option<Retry>,
@@ -34,20 +34,20 @@ pub enum Event {
         /// The reservation.
         id: TensorId,
     },
-    /// One more lease.
+    /// A further lease.
     Lease {
-        /// Who holds it.
+        /// Holder of the lease.
         by: Holder,
         /// A sealed tensor.
         id: TensorId,
     },
     /// Leases are given back.
     Release {
-        /// Who held them.
+        /// Holder of the leases until now.
         by: Holder,
         /// The tensor.
         id: TensorId,
-        /// How many.
+        /// Number of leases.
         count: u64,
     },
     /// A sealed tensor gets a (further) name.
@@ -89,18 +89,18 @@ pub enum Event {
     Redeem {
         /// The ticket.
         ticket: TicketId,
-        /// Who gets the lease.
+        /// Holder that gets the lease.
         by: Holder,
         /// The client's id of this request, and what it asked for.
         retry: Option<Retry>,
     },
     /// A copy of another peer's tensor is complete. It is sealed at once and leased by `by`.
     CopyIn {
-        /// What it is a copy of.
+        /// Origin that it is a copy of.
         origin: Origin,
         /// Bytes of the tensor.
         bytes: u64,
-        /// Who wanted it.
+        /// Holder that wanted it.
         by: Holder,
         /// The bytes are still their owner's, and only mapped here: freed the moment nobody leases them, for the owner
         /// cannot reuse them before.
@@ -121,7 +121,7 @@ pub enum Event {
     HolderAway {
         /// The holder.
         holder: Holder,
-        /// When its leases and reservations end.
+        /// Time at which its leases and reservations end.
         until: Millis,
     },
     /// The same incarnation of a holder that was away is back.
@@ -133,7 +133,7 @@ pub enum Event {
     Tick,
 }
 
-/// What keeps a tensor when it is sealed.
+/// Keeper of a tensor when it is sealed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
     /// A lease of the reserving holder.
@@ -162,7 +162,7 @@ pub struct Publication {
     pub leaves: Vec<TensorId>,
     /// The name: free, or that of an earlier version.
     pub name: TensorName,
-    /// One more than the latest version of the name, 1 where there is none (compare and swap).
+    /// Version that the name gets: one more than its latest one, 1 if there is none (compare and swap).
     pub version: u64,
     /// Versions that keep their name, this one included; 0 means 1.
     pub keep: u32,
@@ -173,9 +173,9 @@ pub struct Publication {
 pub struct TicketSpec {
     /// Its random id.
     pub id: TicketId,
-    /// How long it is good for, from now; zero is refused.
+    /// Time for which it is good, from now; zero is refused.
     pub ttl: Millis,
-    /// How often it can be redeemed.
+    /// Number of times that it can be redeemed.
     pub uses: NonZeroU32,
 }
 
@@ -187,7 +187,7 @@ impl TicketSpec {
     }
 }
 
-/// What came of an event. `again` says that this is the answer of an earlier request with the same retry id, and that
+/// Outcome of an event. `again` says that this is the answer of an earlier request with the same retry id, and that
 /// nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -221,7 +221,7 @@ pub enum Answer {
     },
     /// The name is given.
     Named {
-        /// Who had it before.
+        /// Tensor that had it before.
         replaced: Option<TensorId>,
     },
     /// The names are given.
@@ -233,7 +233,7 @@ pub enum Answer {
     },
     /// The name has ended.
     Unnamed {
-        /// Who had it.
+        /// Tensor that had it.
         id: TensorId,
     },
     /// The set is the latest version of its name.
@@ -260,7 +260,7 @@ pub enum Answer {
     },
     /// Idle copies were freed.
     Evicted {
-        /// How many.
+        /// Number of tensors.
         tensors: u64,
         /// Their bytes: fewer than wanted if nothing else was idle.
         bytes: u64,
@@ -269,21 +269,22 @@ pub enum Answer {
     Done,
 }
 
-/// What the caller must do now.
+/// Action that the caller must take now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Effect {
-    /// This tensor is gone for every caller. Said exactly once for each. Its block may be reused as soon as nobody maps it.
+    /// Freed tensor, gone for every caller. Said exactly once for each. Its block may be reused as soon as nobody maps
+    /// it.
     Freed {
         /// The tensor.
         id: TensorId,
         /// Its bytes.
         bytes: u64,
-        /// What ended it.
+        /// Cause that ended it.
         cause: Cause,
     },
 }
 
-/// What took the last thing that kept a tensor.
+/// Cause that took the last thing that kept a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cause {
     /// The writer gave up.

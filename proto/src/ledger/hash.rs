@@ -26,7 +26,7 @@ impl Hasher for MixHasher {
         self.0 = mixed ^ (mixed >> 31);
     }
 
-    /// Where an enum's discriminant arrives.
+    /// Takes an enum's discriminant, which arrives here.
     fn write_isize(&mut self, word: isize) {
         self.write_u64(word as u64);
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::ledger::{Holder, PeerSlot, SessionId, TensorId};
 
-    /// What a hash table looks at: low bits for the bucket, high bits for the tag.
+    /// Counts what a hash table looks at: low bits for the bucket, high bits for the tag.
     fn buckets(hashes: impl Iterator<Item = u64>) -> (usize, usize) {
         let (mut low, mut high) = (HashSet::new(), HashSet::new());
         for hash in hashes {

@@ -1,4 +1,5 @@
-//! Who holds what. All that a holder has hangs on the holder, so that its end costs what it had and no more.
+//! Holders and what they hold. All that a holder has hangs on the holder, so that its end costs what it had and no
+//! more.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,7 +21,7 @@ pub(super) struct Holders {
     away: Deadlines<Holder>,
 }
 
-/// What one holder has.
+/// State of one holder.
 #[derive(Default)]
 struct Standing {
     held: HashMap<TensorId, Held, BuildMix>,
@@ -32,7 +33,7 @@ struct Standing {
     away: Option<Millis>,
 }
 
-/// What a holder has of one tensor: a reservation, or at least one lease.
+/// Part that a holder has in one tensor: a reservation, or at least one lease.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Held {
     pub(super) leases: u64,
@@ -40,7 +41,7 @@ pub(super) struct Held {
 }
 
 impl Holders {
-    /// Whether this holder may have one more claim.
+    /// Checks whether this holder may have a further claim.
     pub(super) fn admit(&self, by: Holder, limits: &Limits) -> Result<(), Refusal> {
         self.admit_many(by, 1, limits)
     }
@@ -89,7 +90,7 @@ impl Holders {
         }
     }
 
-    /// One more lease; how many it then has of this tensor.
+    /// Adds a lease; returns how many it then has of this tensor.
     pub(super) fn lease(&mut self, by: Holder, id: TensorId, bytes: u64) -> u64 {
         let standing = self.standing(by);
         standing.claims += 1;
@@ -129,7 +130,8 @@ impl Holders {
         all
     }
 
-    /// It will be gone at `until`. One that holds nothing is remembered as well: a late request may yet give it a lease.
+    /// Notes that it will be gone at `until`. One that holds nothing is remembered as well: a late request may yet give
+    /// it a lease.
     pub(super) fn away(&mut self, holder: Holder, until: Millis, limits: &Limits) -> Result<(), Refusal> {
         if !self.known.contains_key(&holder) && self.known.len() >= limits.holders {
             return Err(Refusal::TooManyHolders { limit: limits.holders });

@@ -47,7 +47,7 @@ pub struct SessionId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerSlot(pub u64);
 
-/// Who may hold leases and reservations.
+/// Holder of leases and reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
     /// A workload of this pod.
@@ -101,14 +101,14 @@ impl Millis {
     /// The end of time: a deadline that is never met in practice.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// This long after, or the end of time.
+    /// Returns the time this long after, or the end of time.
     #[must_use]
     pub const fn after(self, length: Self) -> Self {
         Self(self.0.saturating_add(length.0))
     }
 }
 
-/// Where a copy comes from: a tensor of another peer.
+/// Origin of a copy: a tensor of another peer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// The name of the peer that owns the tensor.

@@ -1,8 +1,8 @@
-//! How much a ledger may hold. Going over a limit is a [`Refusal`](super::Refusal).
+//! Limits to what a ledger may hold. Going over a limit is a [`Refusal`](super::Refusal).
 
 use super::Millis;
 
-/// What bounds a ledger. Memory is taken as it is used, not ahead.
+/// Limits that bound a ledger. Memory is taken as it is used, not ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Reserved and sealed tensors together. One costs about 150 bytes; never more than 2³².
@@ -18,7 +18,7 @@ pub struct Limits {
     /// Remembered requests. One costs about 200 bytes. When full, the oldest is forgotten: a repeat of it is then a
     /// new request. Twice `tensors` means that a put is never forgotten while its tensor lives.
     pub retries: usize,
-    /// How long a copy without a lease is kept. Longer costs arena, shorter costs transfers.
+    /// Time for which a copy without a lease is kept. Longer costs arena, shorter costs transfers.
     pub copy_idle: Millis,
 }
 

@@ -83,7 +83,7 @@ pub struct Ledger {
     retries: Retries,
     copies: HashMap<Origin, TensorId, RandomState>,
     idle: IdleQueue,
-    /// What cannot be asked of the parts above.
+    /// Counts that cannot be asked of the parts above.
     counts: Counts,
 }
 

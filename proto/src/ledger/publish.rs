@@ -71,7 +71,7 @@ impl Ledger {
         versions
     }
 
-    /// Whether a tensor is the manifest of a set that was published.
+    /// Returns whether a tensor is the manifest of a set that was published.
     #[must_use]
     pub fn is_manifest(&self, id: TensorId) -> bool {
         self.slots.get(id).is_some_and(|tensor| matches!(tensor.life, Life::Owned { manifest: true, .. }))

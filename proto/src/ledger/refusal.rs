@@ -1,8 +1,8 @@
-//! Why an event was refused. A refused event has changed nothing.
+//! Reasons for which an event was refused. A refused event has changed nothing.
 
 use super::{Holder, Millis, Origin, TensorId, TensorName};
 
-/// Why not, with the value that was wrong.
+/// Reason of a refusal, with the value that was wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Never was, or is freed: the two are one to every caller.
@@ -10,7 +10,7 @@ pub enum Refusal {
         "tensor {id} does not exist (any more): a reference keeps nothing, a lease, a name or a ticket does"
     )]
     NotFound {
-        /// What was asked for.
+        /// Tensor that was asked for.
         id: TensorId,
     },
     /// Invisible until sealed.
@@ -36,7 +36,7 @@ pub enum Refusal {
     NotOwned {
         /// The copy.
         id: TensorId,
-        /// What it is a copy of.
+        /// Origin that it is a copy of.
         origin: Origin,
     },
     /// Nothing would keep it.
@@ -58,9 +58,9 @@ pub enum Refusal {
         id: TensorId,
         /// The holder.
         by: Holder,
-        /// What it holds.
+        /// Number that it holds.
         held: u64,
-        /// What it wanted to release.
+        /// Number that it wanted to release.
         asked: u64,
     },
     /// Somebody has this name.
@@ -68,7 +68,7 @@ pub enum Refusal {
     NameTaken {
         /// The name.
         name: TensorName,
-        /// Who has it.
+        /// Tensor that has it.
         by: TensorId,
     },
     /// The name is not where the request thought it was.
@@ -78,7 +78,7 @@ pub enum Refusal {
     NameChanged {
         /// The name.
         name: TensorName,
-        /// Who has it now.
+        /// Tensor that has it now.
         now: Option<TensorId>,
     },
     /// Another version was published meanwhile.
@@ -144,7 +144,7 @@ pub enum Refusal {
     /// A ticket without any time.
     #[error("a ticket needs a time to live of at least 1 ms")]
     TicketWithoutTime,
-    /// This ticket id is in use: the caller's randomness repeats itself.
+    /// Ticket id that is in use: the caller's randomness repeats itself.
     #[error("a ticket with this id is there already: draw another")]
     TicketTaken,
     /// Never was, spent or expired.
@@ -177,7 +177,7 @@ pub enum Refusal {
     /// Bytes of all tensors are counted in 64 bits.
     #[error("{bytes} more bytes cannot be counted")]
     TooManyBytes {
-        /// What was asked for.
+        /// Bytes that were asked for.
         bytes: u64,
     },
     /// Too many hold something.
@@ -186,7 +186,7 @@ pub enum Refusal {
         /// [`Limits::holders`](super::Limits::holders).
         limit: usize,
     },
-    /// This one holds too much.
+    /// Holder that holds too much.
     #[error("{by} has reached the limit of {limit} leases and reservations: release some")]
     TooManyLeases {
         /// The holder.

@@ -20,7 +20,7 @@ pub struct Recalled {
     pub id: TensorId,
 }
 
-/// What a retry id was used for.
+/// Kind of request that a retry id was used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryKind {
     /// [`Event::Reserve`](super::Event::Reserve).

@@ -1,9 +1,9 @@
-//! How tensors end: what is due, who is gone, what is idle, and the one place where a tensor is freed.
+//! End of tensors: what is due, who is gone, what is idle, and the one place where a tensor is freed.
 
 use super::slots::Life;
 use super::{Answer, Cause, Effect, Holder, Ledger, Millis, TensorId, TicketId};
 
-/// What ends by itself. At one instant in this order.
+/// Kind of thing that ends by itself. At one instant in this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Ticket(TicketId),
@@ -31,7 +31,7 @@ impl Ledger {
         self.now = self.now.max(now);
     }
 
-    /// When the next thing ends by itself: the time for a [`Tick`](super::Event::Tick).
+    /// Time at which the next thing ends by itself: the time for a [`Tick`](super::Event::Tick).
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
         self.first_due().map(|(at, _)| at)

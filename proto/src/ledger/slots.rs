@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::{Holder, Origin, RetryId, TensorId, TensorName};
 
-/// One live tensor.
+/// A live tensor.
 pub(super) struct Tensor {
     pub(super) bytes: u64,
     /// Leases of all holders together.
@@ -16,7 +16,7 @@ pub(super) struct Tensor {
     pub(super) retries: VecDeque<RetryId>,
 }
 
-/// Where a tensor is in its life.
+/// State of a tensor in its life.
 pub(super) enum Life {
     /// Being written.
     Reserved { by: Option<Holder> },

@@ -1,4 +1,4 @@
-//! One sentence for each rule. Everything together is in `tests/ledger_model`.
+//! Tests, one sentence for each rule. Everything together is in `tests/ledger_model`.
 
 use std::num::NonZeroU32;
 
@@ -38,7 +38,7 @@ impl Scene {
         Self { ledger: Ledger::new(LIMITS), now: 1000 }
     }
 
-    /// What comes of an event: the answer, and what was freed by which cause.
+    /// Outcome of an event: the answer, and what was freed by which cause.
     fn try_to(&mut self, event: Event) -> (Result<Answer, Refusal>, Vec<(TensorId, Cause)>) {
         let mut effects = vec![];
         let answer = self.ledger.apply(Millis(self.now), event, &mut effects);

@@ -10,7 +10,7 @@ use super::{Millis, TensorId, TicketId, TicketSpec};
 pub struct Ticket {
     /// The tensor it keeps.
     pub tensor: TensorId,
-    /// When it ends.
+    /// Time at which it ends.
     pub deadline: Millis,
     /// Uses left: at least one.
     pub uses: u32,
@@ -39,7 +39,7 @@ impl Tickets {
         deadline
     }
 
-    /// One use fewer; whether that was the last.
+    /// Takes one use; returns whether that was the last.
     pub(super) fn spend(&mut self, id: TicketId) -> bool {
         let Some(ticket) = self.live.get_mut(&id) else { return false };
         ticket.uses = ticket.uses.saturating_sub(1);
@@ -50,7 +50,7 @@ impl Tickets {
         spent
     }
 
-    /// It is no more; the tensor it kept.
+    /// Removes the ticket; returns the tensor that it kept.
     pub(super) fn end(&mut self, id: TicketId) -> Option<TensorId> {
         let ticket = self.live.remove(&id)?;
         self.deadlines.remove(ticket.deadline, id);

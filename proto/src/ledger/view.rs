@@ -1,4 +1,5 @@
-//! What can be asked of a ledger. Asking changes nothing and settles nothing: what is due but not settled is still there.
+//! Questions that can be asked of a ledger. Asking changes nothing and settles nothing: what is due but not settled is
+//! still there.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -8,7 +9,7 @@ use super::{
     Holder, Ledger, Limits, Millis, Origin, Recalled, RetryId, TensorId, TensorName, Ticket, TicketId,
 };
 
-/// Whether a tensor can be read.
+/// State of a tensor: whether it can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Being written: invisible.
@@ -17,7 +18,7 @@ pub enum State {
     Sealed,
 }
 
-/// What is known of one tensor.
+/// View of one tensor.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry<'a> {
     /// The tensor.
@@ -26,7 +27,7 @@ pub struct Entry<'a> {
     pub state: State,
     /// Its bytes.
     pub bytes: u64,
-    /// Who writes it, if it is reserved and somebody does.
+    /// Holder that writes it, if it is reserved and somebody does.
     pub reserved_by: Option<Holder>,
     /// Leases of all holders together.
     pub leases: u64,
@@ -34,7 +35,7 @@ pub struct Entry<'a> {
     pub holders: u64,
     /// Live tickets.
     pub tickets: u64,
-    /// Where it comes from, if it is a copy.
+    /// Origin from which it comes, if it is a copy.
     pub origin: Option<&'a Origin>,
     names: Option<&'a BTreeSet<TensorName>>,
 }
@@ -168,7 +169,7 @@ impl Ledger {
         self.retries.recall(retry).copied()
     }
 
-    /// What a holder leases, and how often, in no order. Reservations are not leases.
+    /// Tensors that a holder leases, and how often, in no order. Reservations are not leases.
     pub fn leases_of(&self, holder: Holder) -> impl Iterator<Item = (TensorId, u64)> + '_ {
         self.holders.leases_of(holder)
     }
@@ -178,12 +179,12 @@ impl Ledger {
         self.holders.all_of(holder)
     }
 
-    /// Who leases a tensor, and how often, in no order. Asks every holder: for people, not for every request.
+    /// Holders that lease a tensor, and how often, in no order. Asks every holder: for people, not for every request.
     pub fn holders_of(&self, id: TensorId) -> impl Iterator<Item = (Holder, u64)> + '_ {
         self.holders.holding(id)
     }
 
-    /// Those who hold the most bytes, reserved and leased, each tensor once: holder, bytes, leases. Asks every holder.
+    /// Holders of the most bytes, reserved and leased, each tensor once: holder, bytes, leases. Asks every holder.
     #[must_use]
     pub fn largest_holders(&self, n: usize) -> Vec<(Holder, u64, u64)> {
         let mut all: Vec<_> = self.holders.weights().collect();

@@ -1,4 +1,4 @@
-//! How tensors come to be: reservations, seals, aborts, copies, and the repeats of these requests.
+//! Beginning of tensors: reservations, seals, aborts, copies, and the repeats of these requests.
 
 use std::collections::BTreeSet;
 
@@ -123,7 +123,7 @@ impl Ledger {
         }
     }
 
-    /// What `check_reservation` and `check_keep` have allowed.
+    /// Seals what `check_reservation` and `check_keep` have allowed.
     fn seal_unchecked(&mut self, by: Option<Holder>, id: TensorId, keep: Keep, effects: &mut Vec<Effect>) {
         let Some(tensor) = self.slots.get_mut(id) else { return };
         tensor.life = Life::Owned { names: BTreeSet::new(), tickets: 0, manifest: false };

@@ -2,9 +2,9 @@
 
 use super::*;
 
-/// How much faster, in percent, the other of `tcp` and `quic` has to be before a pair changes over. More would leave a pair with
-/// the slower one where that can be felt; less is within what two measurements of one link differ by, and each change costs a
-/// connection.
+/// Advance in speed, in percent, that the other of `tcp` and `quic` must have before a pair changes over. More would
+/// leave a pair with the slower one where that can be felt; less is within what two measurements of one link differ by,
+/// and each change costs a connection.
 pub const GOODPUT_ADVANTAGE_PERCENT: u32 = 10;
 
 /// Everything that the choice depends on.
@@ -68,7 +68,7 @@ impl Pair<'_> {
         }
     }
 
-    /// What speaks against a transport. First what cannot be had, then what the caller does not want, and last
+    /// Reason that speaks against a transport. First what cannot be had, then what the caller does not want, and last
     /// what is worse than the other choice.
     fn against(&self, transport: Transport) -> Option<Why> {
         let is_measured = |one| self.measured.goodput(one).is_some();
@@ -182,7 +182,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Whether the other of `tcp` and `quic` is fit as well, and measured to be the better one. A policy that
+    /// Returns whether the other of `tcp` and `quic` is fit as well, and measured to be the better one. A policy that
     /// prefers one ends the question.
     fn is_slower(&self, transport: Transport) -> bool {
         let other = match transport {

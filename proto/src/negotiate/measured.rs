@@ -1,8 +1,8 @@
-//! What is known of a pair of peers because it was tried.
+//! Knowledge of a pair of peers because it was tried.
 
 use super::{Transport, TransportSet};
 
-/// Whether two peers are on one node.
+/// Answer whether two peers are on one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SameNode {
     /// Not tried yet.
@@ -14,10 +14,10 @@ pub enum SameNode {
     Refuted,
 }
 
-/// What was tried and measured between two peers. Plain numbers: whoever keeps them has the clock.
+/// Results of what was tried and measured between two peers. Plain numbers: whoever keeps them has the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Whether they are on one node.
+    /// Answer whether they are on one node.
     pub same_node: SameNode,
     /// The transports that failed lately and are not to be tried now.
     pub cooling: TransportSet,

@@ -1,4 +1,4 @@
-//! What a peer can speak.
+//! Offer of what a peer can speak.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::identity::{Incarnation, PeerName};
 use crate::negotiate::Require;
 
-/// How bytes get from one peer to another, the best first.
+/// Way by which bytes get from one peer to another, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Transport {
     /// The same sidecar: mapped, no copy.
@@ -37,7 +37,7 @@ impl Transport {
         }
     }
 
-    /// Whether it leaves the bytes on their node.
+    /// Returns whether it leaves the bytes on their node.
     pub const fn stays_on_node(self) -> bool {
         matches!(self, Transport::Local | Transport::Shm | Transport::CudaIpc)
     }
@@ -85,12 +85,12 @@ impl TransportSet {
         TransportSet(self.0 & !(1 << transport as u8))
     }
 
-    /// Whether this one is in it.
+    /// Returns whether this one is in it.
     pub const fn contains(self, transport: Transport) -> bool {
         self.0 & 1 << transport as u8 != 0
     }
 
-    /// Those in it, the best first.
+    /// Transports in it, the best first.
     pub fn iter(self) -> impl Iterator<Item = Transport> {
         Transport::ALL.into_iter().filter(move |&transport| self.contains(transport))
     }
@@ -124,14 +124,15 @@ impl VersionRange {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeToken(pub String);
 
-/// One transport of an offer. It is there because the peer has tried that it works on its side.
+/// A transport of an offer. It is there because the peer has tried that it works on its side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportOffer {
     /// Which one.
     pub transport: Transport,
-    /// Where it is reached: `host:port` for `tcp` and `quic`. Empty if this peer cannot be called, only calls.
+    /// Addresses at which it is reached: `host:port` for `tcp` and `quic`. Empty if this peer cannot be called, only
+    /// calls.
     pub addresses: Vec<String>,
-    /// Whether it takes bytes from and to GPU memory by itself. `cuda_ipc` always does.
+    /// True if it takes bytes from and to GPU memory by itself. `cuda_ipc` always does.
     pub gpu_memory: bool,
     /// Words of the transport's own, which negotiation does not read.
     pub detail: String,
@@ -151,10 +152,10 @@ impl TransportOffer {
     }
 }
 
-/// What a peer can speak, as it publishes it.
+/// Offer of what a peer can speak, as it publishes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Who offers.
+    /// Peer that offers.
     pub peer: PeerName,
     /// In which life.
     pub incarnation: Incarnation,
@@ -166,17 +167,17 @@ pub struct Offer {
     pub node: Option<NodeToken>,
     /// The UUIDs of the GPUs that the peer or its workloads reach.
     pub gpus: Vec<[u8; 16]>,
-    /// What every route from and to it must be, whoever asks.
+    /// Requirement for every route from and to it, whoever asks.
     pub require: Require,
 }
 
 impl Offer {
-    /// What is offered of a transport.
+    /// Offer for a transport.
     pub fn transport(&self, transport: Transport) -> Option<&TransportOffer> {
         self.transports.iter().find(|offer| offer.transport == transport)
     }
 
-    /// Whether both offers are of one living peer.
+    /// Returns whether both offers are of one living peer.
     pub fn is_same_peer(&self, other: &Offer) -> bool {
         self.peer == other.peer && self.incarnation == other.incarnation
     }

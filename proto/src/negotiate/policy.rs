@@ -1,8 +1,8 @@
-//! What the exchange allows.
+//! Policy: what the exchange allows.
 
 use super::{Transport, TransportSet};
 
-/// Whether bulk bytes of `tcp` are encrypted. `quic` always encrypts.
+/// Rule whether bulk bytes of `tcp` are encrypted. `quic` always encrypts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Encryption {
     /// TLS on every lane.
@@ -12,12 +12,12 @@ pub enum Encryption {
     None,
 }
 
-/// What the exchange allows, one for all its peers.
+/// Policy of what the exchange allows, one for all its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Policy {
     /// The transports that may be used. Without `shm` and `cuda_ipc` nothing is shared between pods of a node.
     pub allow: TransportSet,
-    /// Whether `tcp` encrypts.
+    /// Rule whether `tcp` encrypts.
     pub encryption: Encryption,
     /// `tcp` or `quic`, if the exchange has decided; none leaves it to the measurement. Others are no choice.
     pub prefer: Option<Transport>,

@@ -1,5 +1,6 @@
-//! What this release speaks, and how a refusal that follows from that is called: by its own name, so that nobody looks for
-//! a policy that would change it. Every part that shows routes asks here, so that all of them say the same.
+//! Transports that this release speaks, and how a refusal that follows from that is called: by its own name, so
+//! that nobody looks for a policy that would change it. Every part that shows routes asks here, so that all of them say
+//! the same.
 
 use super::{Refusal, Transport, TransportSet, Why};
 
@@ -10,8 +11,8 @@ pub const SPOKEN: TransportSet = TransportSet::EMPTY
     .with(Transport::Tcp)
     .with(Transport::Quic);
 
-/// What is not offered because nobody could, or refused by a policy that does not speak of it, is the release's own lack.
-/// `listed`: the transports that somebody named as those that may be used; absent: nobody did.
+/// Names as the release's own lack what is not offered because nobody could, or refused by a policy that does not speak
+/// of it. `listed`: the transports that somebody named as those that may be used; absent: nobody did.
 pub fn own_up(refusals: &mut [Refusal], listed: Option<TransportSet>) {
     for refusal in refusals {
         refusal.why = owned_up(refusal.transport, refusal.why, listed);

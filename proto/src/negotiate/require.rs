@@ -1,4 +1,4 @@
-//! What a caller insists on.
+//! Requirement that a caller insists on.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,19 +1,19 @@
-//! How every transport stands between two peers: not only why none better than the one that was taken, but also why not each
-//! that comes after it. For whoever is shown routes; nothing that is moved depends on it.
+//! Standing of every transport between two peers: not only why none better than the one that was taken, but also why
+//! not each that comes after it. For whoever is shown routes; nothing that is moved depends on it.
 
 use std::fmt;
 
 use super::choose::Pair;
 use super::*;
 
-/// What becomes of a transport.
+/// Outcome for a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Standing {
-    /// It is the route.
+    /// Taken as the route.
     Taken,
-    /// It would do, and another one is the route.
+    /// Transport that would do, and another one is the route.
     Fits(Passed),
-    /// It cannot be had, or must not be.
+    /// Transport that cannot be had, or must not be.
     Refused(Why),
 }
 
@@ -37,7 +37,7 @@ impl Standing {
     }
 }
 
-/// Why a transport that would do is not the route.
+/// Reason for which a transport that would do is not the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Passed {
     /// The one that is taken comes before it, whatever is measured: memory of the node before any network.
@@ -65,14 +65,14 @@ impl Passed {
     }
 }
 
-/// One transport between two peers.
+/// A transport between two peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
     /// Which one.
     pub transport: Transport,
-    /// What becomes of it.
+    /// Outcome for it.
     pub standing: Standing,
-    /// What it was measured to bring, bytes a second.
+    /// Goodput that it was measured to bring, bytes a second.
     pub goodput: Option<f64>,
 }
 
@@ -87,8 +87,8 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// How every transport between two peers (or within one) stands, the best first: the one that [`negotiate`] takes for the
-/// same arguments, and why not each other one, those that come after it included.
+/// Standing of every transport between two peers (or within one), the best first: the one that [`negotiate`] takes for
+/// the same arguments, and why not each other one, those that come after it included.
 pub fn candidates(
     ours: &Offer,
     theirs: &Offer,
@@ -133,7 +133,7 @@ impl Pair<'_> {
         }
     }
 
-    /// Why not one that does not carry the memory that the tensor is in: what it would need besides says more.
+    /// Reason against one that does not carry the memory that the tensor is in: what it would need besides says more.
     fn out_of_question(&self, transport: Transport) -> Why {
         let lacks = self.unavailable(transport);
         lacks
@@ -141,7 +141,7 @@ impl Pair<'_> {
             .unwrap_or(Why::NotSupported)
     }
 
-    /// Why one that is fit is not the one that was taken.
+    /// Reason for which one that is fit is not the one that was taken.
     fn passed(&self, transport: Transport, taken: Transport) -> Passed {
         let is_network = |one| matches!(one, Transport::Tcp | Transport::Quic);
         if !is_network(transport) || !is_network(taken) {

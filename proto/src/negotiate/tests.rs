@@ -267,7 +267,7 @@ fn words_are_read_back() {
     assert_eq!(Transport::ALL.into_iter().collect::<TransportSet>(), TransportSet::ALL);
 }
 
-/// How every transport between two peers stands, as text.
+/// Standing of every transport between two peers, as text.
 fn standings(a: &Offer, b: &Offer, what: &What, policy: &Policy, measured: &Measured) -> Vec<String> {
     candidates(a, b, what, policy, measured).iter().map(ToString::to_string).collect()
 }

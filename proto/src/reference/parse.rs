@@ -61,7 +61,7 @@ pub(super) fn parse(bytes: &[u8], shared: &mut SharedParts) -> Result<Reference,
     parts(checked(bytes, rest)?, shared)
 }
 
-/// What stands between the version and the checksum, if the checksum is right.
+/// Text that stands between the version and the checksum, if the checksum is right.
 fn checked<'a>(whole: &[u8], rest: &'a [u8]) -> Result<&'a str, ReferenceError> {
     let slash = rest.iter().rposition(|&b| b == b'/').ok_or(ReferenceError::ChecksumMissing)?;
     let digits = &rest[slash + 1..];
@@ -96,8 +96,8 @@ fn parts(text: &str, shared: &mut SharedParts) -> Result<Reference, ReferenceErr
     })
 }
 
-/// What comes before the next slash, byte by byte: each remote get parses a reference, and a search for characters is
-/// three times the work.
+/// Text that comes before the next slash, byte by byte: each remote get parses a reference, and a search for characters
+/// is three times the work.
 fn part<'a>(left: &mut Option<&'a str>) -> Option<&'a str> {
     let text = left.take()?;
     let Some(slash) = text.bytes().position(|b| b == b'/') else { return Some(text) };

@@ -7,7 +7,7 @@ use crate::layout::Shape;
 /// The most dimensions that a reference spells out. More would make it long; almost no tensor has more.
 pub const MAX_REFERENCE_DIMS: usize = 8;
 
-/// What a reference says of the shape.
+/// Statement of a reference about the shape.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RefShape {
     /// Up to [`MAX_REFERENCE_DIMS`] dimensions, in full.
@@ -22,7 +22,7 @@ pub enum RefShape {
 }
 
 impl RefShape {
-    /// What a reference says of this shape.
+    /// Returns what a reference says of this shape.
     pub fn of(shape: &Shape) -> RefShape {
         if shape.rank() <= MAX_REFERENCE_DIMS {
             return RefShape::Dims(shape.clone());
@@ -32,7 +32,7 @@ impl RefShape {
         RefShape::Digest { rank, crc32c }
     }
 
-    /// Whether this can be said of the shape.
+    /// Returns whether this can be said of the shape.
     pub fn matches(&self, shape: &Shape) -> bool {
         match self {
             RefShape::Dims(dims) => dims == shape,

@@ -45,13 +45,13 @@ impl Resolved {
 /// A part of a tensor, seen where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Where it starts, in bytes from the tensor's first byte; 0 if it is empty.
+    /// Offset at which it starts, in bytes from the tensor's first byte; 0 if it is empty.
     pub offset_bytes: u64,
     /// Its layout from there: strided where elements are left out. `layout.bytes()` is how far it reaches.
     pub layout: Layout,
     /// The bytes of the selected elements alone.
     pub bytes: u64,
-    /// Whether the selected elements lie densely in row-major order.
+    /// True if the selected elements lie densely in row-major order.
     pub contiguous: bool,
 }
 

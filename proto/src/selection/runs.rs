@@ -9,7 +9,7 @@ use crate::layout::Layout;
 pub(super) struct Walk {
     /// The bytes that lie densely together; 0 if there is nothing to walk.
     run: u64,
-    /// What is around them: how many times, at what distance in bytes.
+    /// Dimensions around them: how many times, at what distance in bytes.
     dims: Vec<Dim>,
 }
 
@@ -53,7 +53,7 @@ impl Walk {
 #[derive(Clone, Debug)]
 pub struct Runs {
     walk: Walk,
-    /// Where in the walk the next run is; empty when the walk is at its end and the next row begins another.
+    /// Place of the next run in the walk; empty when the walk is at its end and the next row begins another.
     index: Vec<u64>,
     offset: u64,
     state: State,
@@ -66,7 +66,7 @@ pub struct Runs {
 enum State {
     /// `offset` is the next run.
     At,
-    /// This walk is over.
+    /// Walk that is over.
     Over,
 }
 

@@ -139,7 +139,7 @@ fn columns_of_a_transposed_tensor_that_are_dense_in_memory_come_as_they_are_aske
     assert_eq!(runs(&column, &layout), [(3, 3)]);
 }
 
-/// Where each element of the result lies, in elements, one after the other.
+/// Offsets at which each element of the result lies, in elements, one after the other.
 fn offsets(layout: &Layout, picks: &[Vec<u64>]) -> Vec<usize> {
     let strides = layout.effective_strides();
     let mut offsets = vec![0usize];

@@ -11,10 +11,11 @@ use tokio::time::Instant;
 
 use super::parts::Parts;
 
-/// How often it is looked whether all has finished: the most that this adds to the end of a sidecar with nothing to do.
+/// Time after which it is looked again whether all has finished: the most that this adds to the end of a sidecar with
+/// nothing to do.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// What has begun and not finished.
+/// Work that has begun and not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     /// Calls of clients.

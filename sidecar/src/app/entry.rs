@@ -1,4 +1,4 @@
-//! What this sidecar is called in the peers file: known from its configuration and its key, without running it.
+//! Entry of this sidecar in the peers file: known from its configuration and its key, without running it.
 
 use std::net::SocketAddr;
 
@@ -25,7 +25,7 @@ pub(super) fn advertised(config: &Config) -> Option<String> {
     config.peers.advertise.clone().or_else(|| config.peers.listen.clone())
 }
 
-/// This sidecar, as a table of peers has it.
+/// Entry of this sidecar, as a table of peers has it.
 pub(super) fn entry(config: &Config, keyring: &Keyring, address: String) -> PeerEntry {
     PeerEntry {
         name: config.peer.clone(),
@@ -35,7 +35,7 @@ pub(super) fn entry(config: &Config, keyring: &Keyring, address: String) -> Peer
     }
 }
 
-/// Whether an address is good to listen on and no good to connect to: every address, or any port.
+/// Returns whether an address is good to listen on and no good to connect to: every address, or any port.
 fn is_nowhere(address: &str) -> bool {
     address.ends_with(":0") || address.parse::<SocketAddr>().is_ok_and(|known| known.ip().is_unspecified())
 }

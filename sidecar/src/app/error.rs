@@ -1,4 +1,4 @@
-//! Why the sidecar does not run.
+//! Reasons for which the sidecar does not run.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use crate::config::ArenaAboveLimit;
 use crate::identity::KeyFileError;
 use crate::logging::LoggingError;
 
-/// Why the sidecar could not start, or had to end.
+/// Reason for which the sidecar could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// There are no logs.
@@ -43,7 +43,7 @@ pub enum RunError {
     AdminListen {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// Reason of the failure.
         source: io::Error,
     },
     /// No address for peers.
@@ -51,7 +51,7 @@ pub enum RunError {
     PeersListen {
         /// As configured.
         address: String,
-        /// Why not.
+        /// Reason of the failure.
         source: io::Error,
     },
     /// Nobody is to know this sidecar.
@@ -71,7 +71,7 @@ pub enum RunError {
     /// Something hangs that was told to end.
     #[error("not everything has ended within {within:?}: {threads} still run")]
     Stuck {
-        /// How long it had.
+        /// Time that it had.
         within: Duration,
         /// The threads, with how many there are of each.
         threads: String,
@@ -79,9 +79,9 @@ pub enum RunError {
     /// The system refused something else.
     #[error("{action}: {source}")]
     Io {
-        /// What was tried.
+        /// Action that was tried.
         action: &'static str,
-        /// Why not.
+        /// Reason of the failure.
         source: io::Error,
     },
 }

@@ -39,8 +39,8 @@ use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
 
-/// How long the parts may take to end after the drain. In order it is a moment, or some seconds where other ends of connections
-/// do not hear of it; more means that something hangs, and costs nothing but what it would have said last.
+/// Time that the parts may take to end after the drain. In order it is a moment, or some seconds where other ends of
+/// connections do not hear of it; more means that something hangs, and costs nothing but what it would have said last.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// Runs the sidecar until SIGTERM or SIGINT.

@@ -1,4 +1,4 @@
-//! What becomes of a sidecar one of whose threads panics: each thread and task on which all depends, in turn.
+//! Tests of what becomes of a sidecar one of whose threads panics: each thread and task on which all depends, in turn.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -120,7 +120,7 @@ impl Parts {
         self.fingerprint
     }
 
-    /// What has begun and not finished.
+    /// Returns what has begun and not finished.
     pub(super) fn left(&self) -> Left {
         Left {
             calls: self.exchange.gate().under_way(),

@@ -29,9 +29,10 @@ use crate::peer::{
 use crate::threads::Threads;
 use crate::unread::Unread;
 
-/// How long a stranger may make us wait for the directory.
+/// Time that a stranger may make us wait for the directory.
 const REFRESH_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the name in `peers.listen` may take to become an address: the start waits for it, and hears no signal meanwhile.
+/// Time that the name in `peers.listen` may take to become an address: the start waits for it, and hears no signal
+/// meanwhile.
 const RESOLVE_PATIENCE: Duration = Duration::from_secs(5);
 /// Lanes on QUIC in each direction of a pair. They share one connection and its part of the link: the second is there so
 /// that one copies while the other asks.

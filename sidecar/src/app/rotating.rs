@@ -12,7 +12,7 @@ use crate::identity::Keyring;
 use crate::identity::rotation::{Periods, Rotation, Seen, Step};
 use crate::peer::Peers;
 
-/// Whoever has to know of a change.
+/// Parts that have to know of a change.
 pub(super) struct Rotating {
     pub(super) keyring: Keyring,
     pub(super) directory: Arc<dyn Directory>,

@@ -1,4 +1,4 @@
-//! What a scrape shows: states that are asked for when somebody looks, not counted along the way.
+//! Metrics that a scrape shows: states that are asked for when somebody looks, not counted along the way.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! What this release can do of all that can be asked for.
+//! Abilities of this release, of all that can be asked for.
 //!
 //! The words of an exchange are older than some of what they speak of. What may be used and is not there yet is a
 //! transport less, and every reply names it; what is insisted on and cannot be had is refused at the start, all of it at
@@ -12,18 +12,18 @@ use tensorlane_proto::negotiate::{SPOKEN, Transport, TransportSet};
 
 use super::Config;
 
-/// What is asked for and cannot be had; at least one thing.
+/// Things that are asked for and cannot be had; at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Unable(pub Vec<Lack>);
 
-/// One thing that cannot be had.
+/// A thing that cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
     /// The setting.
     pub setting: &'static str,
     /// Its value.
     pub value: String,
-    /// What is missing and what to do.
+    /// Text of what is missing and what to do.
     pub wrong: &'static str,
 }
 

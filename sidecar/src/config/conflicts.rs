@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::values::bytes_text;
 use super::{Arena, Config, Peers, PeersDirectory};
 
-/// What is wrong, at which of them. Asked only when each is right by itself.
+/// Returns what is wrong, at which of them. Asked only when each is right by itself.
 pub(super) fn conflicts(config: &Config) -> Vec<(&'static str, String)> {
     let Arena { size, segment, ready, .. } = config.arena;
     let above = |path, bytes| {

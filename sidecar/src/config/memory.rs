@@ -1,4 +1,4 @@
-//! Whether the arena fits into the container.
+//! Check whether the arena fits into the container.
 //!
 //! Populating memory beyond the container's limit is no error that could be handled: the kernel kills. So it is
 //! refused before the first page.
@@ -21,7 +21,7 @@ pub struct ArenaAboveLimit {
     pub size: u64,
     /// `arena.base`, bytes.
     pub base: u64,
-    /// What there is.
+    /// Limit that there is.
     pub limit: MemoryLimit,
 }
 

@@ -1,17 +1,17 @@
-//! What is wrong with a configuration, all of it at once.
+//! Mistakes in a configuration, all of them at once.
 
 use std::fmt;
 
-/// One thing that is wrong, where, and what would be right.
+/// A thing that is wrong, where, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// A dotted path with its file, or the name of a variable.
     pub place: String,
     /// The value found there, shortened.
     pub value: String,
-    /// What is wrong with it.
+    /// Text of what is wrong with it.
     pub wrong: String,
-    /// What is accepted in its place.
+    /// Text of what is accepted in its place.
     pub accepted: String,
 }
 

@@ -44,15 +44,15 @@ pub struct Config {
     pub exchange: ExchangeName,
     /// The name of this peer.
     pub peer: PeerName,
-    /// What routes to other peers may be, and must be.
+    /// Rules for what routes to other peers may be, and must be.
     pub routes: Routes,
-    /// Where workloads connect.
+    /// Sockets at which workloads connect.
     pub sockets: Sockets,
     /// gRPC over TCP.
     pub grpc: Grpc,
     /// The memory for tensors.
     pub arena: Arena,
-    /// What outlives a restart of the container.
+    /// State that outlives a restart of the container.
     pub state: State,
     /// Other peers.
     pub peers: Peers,
@@ -60,41 +60,41 @@ pub struct Config {
     pub identity: IdentityConfig,
     /// Tensors on GPUs.
     pub gpu: Gpu,
-    /// What the sidecars of a node share.
+    /// Things that the sidecars of a node share.
     pub node: Node,
     /// Metrics and health.
     pub admin: Admin,
-    /// How many of everything.
+    /// Limits to the number of everything.
     pub limits: Limits,
-    /// When things that nobody keeps go away.
+    /// Times after which things that nobody keeps go away.
     pub gc: Gc,
-    /// How long to wait for others.
+    /// Times to wait for others.
     pub deadlines: Deadlines,
     /// Logs.
     pub log: Log,
 }
 
-/// What routes to other peers may be, and must be.
+/// Rules for what routes to other peers may be, and must be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Routes {
     /// The transports between peers that may be used; absent: all that there are.
     pub transports: Option<TransportSet>,
-    /// What every route must be, besides what a call requires.
+    /// Requirement for every route, besides what a call requires.
     pub require: Require,
-    /// Whether bulk bytes between peers are encrypted.
+    /// Rule whether bulk bytes between peers are encrypted.
     pub encryption: Encryption,
     /// `tcp` or `quic`; absent: whichever is measured to be faster.
     pub prefer: Option<Transport>,
 }
 
 impl Routes {
-    /// Whether lanes may be plain. Not where every route must be encrypted: those that others ask for, too.
+    /// Returns whether lanes may be plain. Not where every route must be encrypted: those that others ask for, too.
     pub fn may_be_plain(&self) -> bool {
         self.encryption == Encryption::None && !self.require.encrypted
     }
 }
 
-/// Where workloads connect.
+/// Sockets at which workloads connect.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sockets {
     /// Directory of `session.sock` and `grpc.sock`.
@@ -121,7 +121,7 @@ pub struct Arena {
     pub base: u64,
 }
 
-/// What outlives a restart of the container.
+/// State that outlives a restart of the container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     /// A directory that only the sidecar sees.
@@ -131,17 +131,17 @@ pub struct State {
 /// Other peers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peers {
-    /// Where peers connect, `host:port`; absent: no peers.
+    /// Address at which peers connect, `host:port`; absent: no peers.
     pub listen: Option<String>,
     /// The address that others are told, `host:port`.
     pub advertise: Option<String>,
     /// The peers file.
     pub file: Option<PathBuf>,
-    /// Where the peer table comes from.
+    /// Source of the peer table.
     pub directory: PeersDirectory,
     /// The namespace of the peers' objects; absent: the one that the pod's token belongs to.
     pub namespace: Option<String>,
-    /// How the API server is reached; absent: as pods do.
+    /// File by which the API server is reached; absent: as pods do.
     pub kubeconfig: Option<PathBuf>,
     /// Peers that may be connected at once.
     pub max: usize,
@@ -153,7 +153,7 @@ pub struct Peers {
     pub fan_out_from: u64,
 }
 
-/// Where the peer table comes from.
+/// Source of the peer table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeersDirectory {
     /// Nowhere: nobody is known.
@@ -169,18 +169,18 @@ pub enum PeersDirectory {
 pub struct IdentityConfig {
     /// The age at which it is changed; absent: never.
     pub rotate_every: Option<Duration>,
-    /// How long two keys stand for this peer.
+    /// Time for which two keys stand for this peer.
     pub overlap: Duration,
 }
 
 /// Tensors on GPUs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gpu {
-    /// How they are shared.
+    /// Mode in which they are shared.
     pub mode: GpuMode,
 }
 
-/// What the sidecars of a node share.
+/// Things that the sidecars of a node share.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// The directory in which they find each other; absent: they share nothing.
@@ -190,11 +190,11 @@ pub struct Node {
 /// Metrics and health.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Admin {
-    /// Where they are served; absent: nowhere.
+    /// Address at which they are served; absent: nowhere.
     pub listen: Option<SocketAddr>,
 }
 
-/// How many of everything.
+/// Limits to the number of everything.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
     /// Sessions at once.
@@ -217,18 +217,18 @@ pub struct Limits {
     pub unread_bytes: u64,
 }
 
-/// When things that nobody keeps go away.
+/// Times after which things that nobody keeps go away.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Gc {
     /// The life of a ticket that was not given one.
     pub ticket_ttl: Duration,
-    /// How long the leases of a lost gRPC session or peer stay.
+    /// Time for which the leases of a lost gRPC session or peer stay.
     pub lease_grace: Duration,
-    /// How long a copy without a lease stays.
+    /// Time for which a copy without a lease stays.
     pub copy_idle: Duration,
 }
 
-/// How long to wait for others.
+/// Times to wait for others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deadlines {
     /// A call that does not say.
@@ -237,7 +237,7 @@ pub struct Deadlines {
     pub map: Duration,
     /// A peer connection on which no byte moves although some should.
     pub progress: Duration,
-    /// What is under way when the sidecar is told to end.
+    /// Time for what is under way when the sidecar is told to end.
     pub drain: Duration,
 }
 
@@ -253,7 +253,7 @@ pub struct Log {
 /// The shape of a line of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// One JSON object.
+    /// A JSON object.
     Json,
     /// For people.
     Text,

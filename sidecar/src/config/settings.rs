@@ -18,27 +18,27 @@ use super::{
     PeersDirectory, Routes, Sockets, State,
 };
 
-/// One setting.
+/// A setting.
 #[derive(Debug)]
 pub(super) struct Setting {
     /// Its place in the YAML: section and name, camelCase.
     pub(super) path: &'static str,
-    /// What holds where nobody says anything.
+    /// Value that holds if nobody says anything.
     pub(super) default: Fallback,
-    /// What may be said, in a few words.
+    /// Values that may be said, in a few words.
     pub(super) accepts: &'static str,
-    /// What it is for and what it costs.
+    /// Purpose of the setting and what it costs.
     pub(super) doc: &'static str,
     /// Reads a text into its field, or says what is wrong with it.
     pub(super) set: fn(&mut Config, &str) -> Result<(), String>,
 }
 
-/// What holds where nobody says anything.
+/// Value that holds if nobody says anything.
 #[derive(Debug)]
 pub(super) enum Fallback {
     /// The same as if this text were in the file.
     Text(&'static str),
-    /// It is absent, and that means something.
+    /// Absent value, which means something.
     Absent,
     /// The text follows from the host's name and the settings in the rows above.
     Computed(fn(&Config, host_name: &str) -> String),
@@ -431,10 +431,10 @@ pub(super) fn variable(path: &str) -> String {
     name
 }
 
-/// What all variables begin with.
+/// Prefix that all variables begin with.
 pub(super) const PREFIX: &str = "TENSORLANE_";
 
-/// Where the table starts from: every field is set by its row before anyone sees it.
+/// Configuration that the table starts from: every field is set by its row before anyone sees it.
 pub(super) fn blank() -> Config {
     let zero = Duration::ZERO;
     Config {

@@ -27,7 +27,7 @@ pub struct Sources {
     pub host_name: String,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Nobody said anything.
@@ -41,7 +41,7 @@ pub enum Origin {
 /// A valid configuration and where each value comes from.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What the rest of the sidecar takes.
+    /// Configuration that the rest of the sidecar takes.
     pub config: Config,
     /// For each setting, in the order of the table: its text (none: absent) and where it comes from.
     pub(super) effective: Vec<(&'static Setting, Option<String>, Origin)>,
@@ -155,7 +155,7 @@ impl Sources {
     }
 }
 
-/// Whether Kubernetes writes such a variable into pods for a Service whose name begins with `tensorlane`.
+/// Returns whether Kubernetes writes such a variable into pods for a Service whose name begins with `tensorlane`.
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -240,7 +240,7 @@ fn scalar(value: &Value) -> Result<Option<String>, (String, &'static str)> {
     }
 }
 
-/// Whether a path is a setting or a section.
+/// Returns whether a path is a setting or a section.
 fn is_known(path: &str) -> bool {
     SETTINGS.iter().any(|setting| setting.path == path) || sections().any(|section| section == path)
 }

@@ -1,4 +1,4 @@
-//! How the text of a setting is read. Each parser says what is wrong; the table says what is accepted.
+//! Parsers of the text of a setting. Each parser says what is wrong; the table says what is accepted.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ pub(super) fn require(text: &str) -> Parsed<Require> {
     }
 }
 
-/// Whether bulk bytes are encrypted.
+/// Reads whether bulk bytes are encrypted.
 pub(super) fn encryption(text: &str) -> Parsed<Encryption> {
     match text {
         "required" => Ok(Encryption::Tls),
@@ -197,7 +197,7 @@ pub(super) fn prefer(text: &str) -> Parsed<Option<Transport>> {
     })
 }
 
-/// Where the peer table comes from.
+/// Reads where the peer table comes from.
 pub(super) fn peers_directory(text: &str) -> Parsed<PeersDirectory> {
     match text {
         "none" => Ok(PeersDirectory::None),

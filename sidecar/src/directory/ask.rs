@@ -72,7 +72,7 @@ mod tests {
         }
     }
 
-    /// It never answers.
+    /// Directory that never answers.
     struct Silent(MemoryDirectory);
 
     impl Directory for Silent {

@@ -22,7 +22,7 @@ use crate::metrics::label::PanicScope;
 use crate::plain;
 use crate::threads::Threads;
 
-/// How often the file is looked at; a look costs one `stat`.
+/// Time after which the file is looked at again; a look costs one `stat`.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The shortest time between two refreshes: strangers who knock must not make us read all day.
@@ -40,11 +40,11 @@ struct Shared {
     table: watch::Sender<Arc<PeerTable>>,
     wanted: Mutex<Wanted>,
     wake: Condvar,
-    /// What should stand in the file of this peer, and what was last said of that.
+    /// Entry that should stand in the file of this peer, and what was last said of that.
     own: Mutex<Option<(PeerEntry, Listed)>>,
 }
 
-/// How a peer stands in a table.
+/// Standing of a peer in a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listed {
     Well,
@@ -92,14 +92,14 @@ struct Wanted {
     stop: bool,
 }
 
-/// What tells one state of the file from another: change time in seconds and nanoseconds, size, device, inode.
+/// Stamp that tells one state of the file from another: change time in seconds and nanoseconds, size, device, inode.
 type Stamp = (i64, i64, u64, u64, u64);
 
 /// The last look at the file.
 enum Seen {
     Nothing,
     Stamped(Stamp),
-    /// It could not be read, and why; told once.
+    /// Reason for which it could not be read; told once.
     Wrong(String),
 }
 

@@ -29,7 +29,7 @@ impl MemoryDirectory {
         Ok(())
     }
 
-    /// How often somebody asked for a refresh.
+    /// Number of times that somebody asked for a refresh.
     pub fn refreshes(&self) -> u64 {
         self.refreshes.load(Ordering::Relaxed)
     }

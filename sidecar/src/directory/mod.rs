@@ -1,4 +1,4 @@
-//! Who is in the exchange: the peer table, and the places it comes from.
+//! Peers of the exchange: the peer table, and the places it comes from.
 //!
 //! A directory knows names, addresses and fingerprints. It never knows a transport, opens no connection to a peer and
 //! asks nobody whether a peer lives. What holds for every directory:
@@ -42,7 +42,7 @@ pub trait Directory: Send + Sync {
     fn refresh(&self);
 }
 
-/// What a sidecar says of itself.
+/// Offer that a sidecar says of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedOffer {
     /// Its entry.

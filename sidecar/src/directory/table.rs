@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::{ADDRESSES_MAX, FINGERPRINTS_MAX, Fingerprint, PEERS_MAX, PeerName};
 
-/// One peer.
+/// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerEntry {
     /// Its name; of one peer only.
     pub name: PeerName,
-    /// Where it listens, `host:port`; none for a peer that only connects to others.
+    /// Addresses on which it listens, `host:port`; none for a peer that only connects to others.
     pub addresses: Vec<String>,
     /// Its keys: one, or two while a key is rotated.
     pub fingerprints: Vec<Fingerprint>,
@@ -32,36 +32,36 @@ impl fmt::Display for PeerEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PeerTable {
     by_name: BTreeMap<PeerName, Arc<PeerEntry>>,
-    /// Who says that a key is theirs: one peer, unless somebody copied it.
+    /// Peers that say that a key is theirs: one peer, unless somebody copied it.
     by_fingerprint: HashMap<Fingerprint, Vec<Arc<PeerEntry>>>,
 }
 
-/// Why entries are no table.
+/// Reason for which entries are no table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// A peer without a key, or with too many.
     #[error("{peer} has {count} fingerprints; one is needed, and a second one while a key is rotated")]
     Fingerprints {
-        /// Whose.
+        /// Peer whose they are.
         peer: PeerName,
-        /// How many.
+        /// Number of them.
         count: usize,
     },
     /// Too many addresses.
     #[error("{peer} has {count} addresses; at most {ADDRESSES_MAX} are taken")]
     Addresses {
-        /// Whose.
+        /// Peer whose they are.
         peer: PeerName,
-        /// How many.
+        /// Number of them.
         count: usize,
     },
-    /// One name twice.
+    /// Name given twice.
     #[error("{peer} is listed twice")]
     NameTwice {
         /// Which.
         peer: PeerName,
     },
-    /// One key, two peers: who it is could not be said.
+    /// Key of two peers: who it is could not be said.
     #[error("{fingerprint} is listed for {first} and again for {second}")]
     FingerprintTwice {
         /// The key.
@@ -74,7 +74,7 @@ pub enum TableError {
     /// Too many peers.
     #[error("{count} peers are listed; at most {PEERS_MAX} are taken")]
     Peers {
-        /// How many.
+        /// Number of them.
         count: usize,
     },
 }
@@ -154,12 +154,12 @@ impl PeerTable {
         self.by_name.values()
     }
 
-    /// How many peers.
+    /// Number of peers.
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Whether nobody is in the exchange.
+    /// Returns whether nobody is in the exchange.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }

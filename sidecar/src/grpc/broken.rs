@@ -80,7 +80,7 @@ fn given_up() -> Status {
 mod tests {
     use super::*;
 
-    /// One frame, and then an end that is one or is none.
+    /// A frame, and then an end that is one or is none.
     struct Request {
         frames: Vec<Result<Frame<Bytes>, Status>>,
         ended: bool,

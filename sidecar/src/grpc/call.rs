@@ -1,4 +1,4 @@
-//! One call: who makes it, that its end cancels what still waits for it, and that it is counted.
+//! A call: who makes it, that its end cancels what still waits for it, and that it is counted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ struct Going {
     stopped: bool,
 }
 
-/// One call. Dropped before [`Call::end`] (its client is gone, or its deadline) it cancels whatever waits for it.
+/// A call. Dropped before [`Call::end`] (its client is gone, or its deadline) it cancels whatever waits for it.
 pub(super) struct Call {
     verb: Verb,
     began: Instant,
@@ -93,7 +93,7 @@ impl Calls {
 // === impl Call ===
 
 impl Call {
-    /// Who calls.
+    /// Caller of the call.
     pub(super) fn caller(&self) -> &Caller {
         &self.caller
     }
@@ -132,7 +132,7 @@ impl Drop for Call {
     }
 }
 
-/// What to do with an outcome that nobody takes: the call ended while it was on its way.
+/// Action for an outcome that nobody takes: the call ended while it was on its way.
 pub(super) struct Undo<T, F: FnOnce(T)>(Option<(T, F)>);
 
 // === impl Undo ===

@@ -40,17 +40,17 @@ struct Reading {
     item: u32,
     packed: Packed,
     bytes: u64,
-    /// Whether its bytes are counted here; those that came from a peer have been.
+    /// True if its bytes are counted here; those that came from a peer have been.
     counted: bool,
 }
 
 /// Bytes of a block, in the order of a packed result.
 struct Packed {
     block: Block,
-    /// Where the runs count from.
+    /// Offset from which the runs count.
     base: u64,
     runs: Runs,
-    /// What is left of the run that the last chunk ended in.
+    /// Rest of the run that the last chunk ended in.
     rest: Option<(u64, u64)>,
 }
 
@@ -190,7 +190,7 @@ impl Packed {
         self.rest = Some((start, length as u64 + after));
     }
 
-    /// One run as it lies in the block: it is copied only into the frame.
+    /// Returns one run as it lies in the block: it is copied only into the frame.
     fn whole(&self, start: u64, length: usize) -> Result<Bytes, Failure> {
         let at = self.base + start;
         self.block.owned_chunk(at..at + length as u64).map(Bytes::from_owner).map_err(|e| internal(&e))

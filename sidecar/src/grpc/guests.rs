@@ -27,10 +27,11 @@ use crate::metrics::label::GrpcCut;
 /// few KiB while nothing is asked.
 const BESIDE_SESSIONS: usize = 64;
 
-/// What a client of HTTP/2 begins with (RFC 9113, 3.4). Until it is there no keep-alive looks after the connection.
+/// Length of the preface that a client of HTTP/2 begins with (RFC 9113, 3.4). Until it is there no keep-alive looks
+/// after the connection.
 const PREFACE_BYTES: usize = 24;
 
-/// How long nobody is warned again that connections are turned away. They are counted all the same.
+/// Time for which nobody is warned again that connections are turned away. They are counted all the same.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// All that are open, of both listeners.
@@ -44,19 +45,19 @@ pub(super) struct Guests {
 struct Open {
     /// By the order in which they came.
     seats: BTreeMap<u64, Standing>,
-    /// Those of them that are silent.
+    /// Guests that are silent.
     silent: BTreeSet<u64>,
-    /// How many of them go.
+    /// Number of guests that go.
     leaving: usize,
     next: u64,
     warned: Option<Instant>,
 }
 
 enum Standing {
-    /// It has not said enough to be one of HTTP/2; who is to be woken when it has to go.
+    /// Guest that has not said enough to be one of HTTP/2; who is to be woken when it has to go.
     Silent(Option<Waker>),
     Heard,
-    /// It was silent, and goes.
+    /// Guest that was silent, and goes.
     ShownOut,
 }
 
@@ -126,7 +127,7 @@ impl Guests {
         );
     }
 
-    /// Whether a silent one goes; else `waker` is woken when it has to.
+    /// Returns whether a silent one goes; else `waker` is woken when it has to.
     fn goes_or_wakes(&self, id: u64, waker: &Waker) -> bool {
         match self.open.lock().seats.get_mut(&id) {
             Some(Standing::Silent(waiting)) => {
@@ -138,7 +139,7 @@ impl Guests {
         }
     }
 
-    /// It has said enough. Whether it may stay.
+    /// Notes that it has said enough. Returns whether it may stay.
     fn hear(&self, id: u64) -> bool {
         let mut open = self.open.lock();
         let Some(standing @ Standing::Silent(_)) = open.seats.get_mut(&id) else { return false };

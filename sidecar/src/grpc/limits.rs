@@ -1,4 +1,4 @@
-//! What one connection may ask of this process, and what each limit costs.
+//! Limits to what one connection may ask of this process, and what each limit costs.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 /// A silent connection is asked whether anyone is there. The kernel tells of a dead process at once; this finds one
 /// that is stopped, and costs a wake-up of both sides.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-/// One that has not answered by then is closed, and its sessions begin their grace.
+/// Timeout of keep-alive. A connection that has not answered by then is closed, and its sessions begin their grace.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// HTTP/2 with these limits.

@@ -48,12 +48,12 @@ use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::socket;
 
-/// How long calls may go on when the server stops. They were told to end at its beginning.
+/// Time that calls may go on when the server stops. They were told to end at its beginning.
 const STOP_GRACE: Duration = Duration::from_secs(1);
 /// The pause after a connection could not be accepted: without descriptors the next attempt would fail at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the server needs to know.
+/// Settings that the server needs to know.
 #[derive(Debug, Clone)]
 pub struct GrpcSettings {
     /// Path of the Unix socket; replaced atomically where a dead sidecar left one.
@@ -62,7 +62,7 @@ pub struct GrpcSettings {
     pub listen: Option<SocketAddr>,
     /// Most sessions at a time, those in their grace included. Each costs a task and about 1 KiB.
     pub sessions_max: usize,
-    /// How long the leases of a session wait for its client after its stream has ended.
+    /// Time for which the leases of a session wait for its client after its stream has ended.
     pub grace: Duration,
 }
 
@@ -106,7 +106,7 @@ impl GrpcServer {
         Ok(Self { settings, unix, tcp })
     }
 
-    /// Where the port is, if there is one.
+    /// Address of the port, if there is one.
     ///
     /// # Errors
     /// The system does not say.

@@ -22,12 +22,12 @@ struct Puts {
     exchange: Arc<Exchange>,
     caller: Caller,
     metrics: Arc<Metrics>,
-    /// How much longer the items may wait for room, together.
+    /// Time that the items may still wait for room, together.
     patience: Duration,
     items: Vec<Item>,
 }
 
-/// One item of a Put stream.
+/// Item of a Put stream.
 struct Item {
     fate: Fate,
     began: Instant,
@@ -40,7 +40,7 @@ enum Fate {
     Open(Box<OpenPut>),
     /// A repeat of an earlier put, which has its result; its bytes are passed over.
     Repeated(v1::Stored),
-    /// It failed; its bytes are passed over.
+    /// Failed item; its bytes are passed over.
     Failed(Failure),
 }
 

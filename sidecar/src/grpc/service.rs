@@ -63,7 +63,7 @@ impl Service {
         }
     }
 
-    /// One call from beginning to end: whoever drops the future before has cancelled it.
+    /// Runs one call from beginning to end: whoever drops the future before has cancelled it.
     async fn call<Q, R: Results, F: Future<Output = Result<R, Failure>>>(
         &self,
         verb: Verb,

@@ -26,12 +26,12 @@ use crate::metrics::label::{Carrier, PanicScope};
 
 /// The key under which other calls carry the id.
 pub(super) const KEY: &str = "tensorlane-session";
-/// How often the id is repeated, so that a client knows that the stream lives.
+/// Time after which the id is repeated, so that a client knows that the stream lives.
 const BEAT: Duration = Duration::from_secs(5);
 /// The first number of a session over gRPC in the ledger. Those of the session socket count up from 1.
 const FIRST: u64 = 1 << 32;
 
-/// What stands for a session in metadata: 128 random bits, as 32 hex digits.
+/// Secret that stands for a session in metadata: 128 random bits, as 32 hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Secret(u128);
 

@@ -26,7 +26,7 @@ pub(super) fn status(failure: &Failure) -> Status {
     Status::with_error_details(code, cut(&failure.message, MESSAGE_BYTES_MAX), info)
 }
 
-/// Why no further message of a client's stream can be read.
+/// Reason for which no further message of a client's stream can be read.
 pub(super) fn broken(status: &Status) -> Failure {
     let reason = match status.code() {
         Code::OutOfRange | Code::ResourceExhausted => Reason::TooLarge,

@@ -18,7 +18,7 @@ pub(super) const NEXT_FILE: &str = "identity-next.pem";
 /// The most bytes of the file; a P-256 key has about 250.
 const FILE_BYTES_MAX: u64 = 16 << 10;
 
-/// Why there is no identity.
+/// Reason for which there is no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// A call to the system failed.
@@ -27,11 +27,11 @@ pub enum KeyFileError {
         path.display()
     )]
     Io {
-        /// What was tried.
+        /// Action that was tried.
         action: &'static str,
         /// With what.
         path: PathBuf,
-        /// Why not.
+        /// Reason for which it failed.
         source: io::Error,
     },
     /// The file is no key of ours.
@@ -43,7 +43,7 @@ pub enum KeyFileError {
     Corrupt {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Text of what is wrong.
         wrong: String,
     },
     /// Anybody may have copied it.
@@ -63,7 +63,7 @@ pub enum KeyFileError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason of the failure.
         source: rcgen::Error,
     },
 }

@@ -75,13 +75,13 @@ impl Keyring {
         self.previous
     }
 
-    /// What others are to know this sidecar by: the key in use, and the next or else the last one.
+    /// Fingerprints that others are to know this sidecar by: the key in use, and the next or else the last one.
     pub fn fingerprints(&self) -> Vec<Fingerprint> {
         let other = self.next().or(self.previous);
         [self.current.fingerprint].into_iter().chain(other).collect()
     }
 
-    /// When the key in use was made; now, where the file does not say.
+    /// Time at which the key in use was made; now, if the file does not say.
     pub fn made(&self) -> SystemTime {
         let made = fs::metadata(self.directory.join(KEY_FILE)).and_then(|file| file.modified());
         made.unwrap_or_else(|_| SystemTime::now())

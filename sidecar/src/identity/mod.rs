@@ -1,4 +1,5 @@
-//! Who this sidecar is: one ECDSA P-256 key, kept on a volume that only the sidecar sees, and a certificate around it.
+//! Identity of this sidecar: one ECDSA P-256 key, kept on a volume that only the sidecar sees, and a certificate around
+//! it.
 //!
 //! The certificate says nothing that anyone believes; TLS wants one as the envelope of the public key. A peer is known
 //! by its *fingerprint*, the SHA-256 of that key (SubjectPublicKeyInfo). [`tls`] proves during the handshake that the
@@ -21,17 +22,17 @@ pub mod tls;
 pub use file::{KEY_FILE, KeyFileError};
 pub use keyring::Keyring;
 
-/// This sidecar's key, its certificate and its fingerprint.
+/// Key, certificate and fingerprint of this sidecar.
 pub struct Identity {
     /// Self-signed, made anew at each start around the same key.
     pub cert: CertificateDer<'static>,
     /// The private key (PKCS#8).
     pub key: PrivateKeyDer<'static>,
-    /// What other peers know this one by.
+    /// Fingerprint that other peers know this one by.
     pub fingerprint: Fingerprint,
 }
 
-/// Why there is no fingerprint of a peer.
+/// Reason for which there is no fingerprint of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// TLS saw none.
@@ -67,7 +68,7 @@ impl Identity {
         Identity::of(&KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?)
     }
 
-    /// One whose certificate is valid from the first day of one year to that of another, if anybody looks.
+    /// An identity whose certificate is valid from the first day of one year to that of another, if anybody looks.
     ///
     /// # Panics
     /// Where there is no such identity.

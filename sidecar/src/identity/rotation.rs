@@ -1,4 +1,5 @@
-//! When the key of this sidecar is changed, step by step. Pure: time, the peer table and the connections are arguments.
+//! Decision when the key of this sidecar is changed, step by step. Pure: time, the peer table and the connections are
+//! arguments.
 //!
 //! ```text
 //!            age               listed, half the overlap            half the overlap, or no connection by it is left
@@ -10,22 +11,22 @@
 
 use std::time::{Duration, Instant};
 
-/// How long to wait after a step that failed.
+/// Time to wait after a step that failed.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// How often connections are counted while the last key fades.
+/// Time after which connections are counted again while the last key fades.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is configured.
+/// Configured periods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Periods {
     /// The age at which a key is changed; absent: never.
     pub every: Option<Duration>,
-    /// How long two keys stand for this sidecar: half of it before the new one is used, half of it after.
+    /// Time for which two keys stand for this sidecar: half of it before the new one is used, half of it after.
     pub overlap: Duration,
 }
 
-/// What is seen when somebody looks.
+/// State that is seen when somebody looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// The peer table lists this sidecar with its next key.
@@ -36,7 +37,7 @@ pub struct Seen {
     pub old_connections: usize,
 }
 
-/// What is to be done now.
+/// Step that is to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing until then, or until the table changes.
@@ -56,7 +57,7 @@ enum Phase {
     Fading { until: Instant },
 }
 
-/// Where a change of keys stands.
+/// State of a change of keys.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     periods: Periods,
@@ -71,7 +72,7 @@ impl Rotation {
         Rotation { periods, phase }
     }
 
-    /// What to do now. A step other than waiting is taken for done.
+    /// Returns what to do now. A step other than waiting is taken for done.
     pub fn step(&mut self, now: Instant, seen: Seen) -> Step {
         let half = self.periods.overlap / 2;
         match &mut self.phase {

@@ -29,7 +29,7 @@ static SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     mapping: &[(SignatureScheme::ECDSA_NISTP256_SHA256, &[webpki::ring::ECDSA_P256_SHA256])],
 };
 
-/// What the accepting side speaks.
+/// Configuration of what the accepting side speaks.
 ///
 /// # Errors
 /// The identity's key and certificate do not go together.
@@ -44,7 +44,7 @@ pub fn server_config(identity: &Identity) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
-/// What the connecting side speaks.
+/// Configuration of what the connecting side speaks.
 ///
 /// # Errors
 /// The identity's key and certificate do not go together.
@@ -102,7 +102,7 @@ fn provider() -> Arc<CryptoProvider> {
 #[derive(Debug)]
 struct KeyVerifier;
 
-/// What clients of ours verify by, for tests that make configurations of their own.
+/// Verifier that clients of ours verify by, for tests that make configurations of their own.
 #[cfg(test)]
 pub(crate) fn any_key() -> Arc<dyn ServerCertVerifier> {
     Arc::new(KeyVerifier)

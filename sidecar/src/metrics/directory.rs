@@ -21,7 +21,7 @@ pub struct Directory {
     /// Attempts to write this peer's entry.
     pub writes: Counters<(Moved,)>,
     age: IntGauge,
-    /// When the source last said what holds; none where no source was ever asked.
+    /// Time at which the source last said what holds; none if no source was ever asked.
     confirmed: Mutex<Option<Instant>>,
 }
 

@@ -10,9 +10,9 @@ use prometheus::{
 
 use super::label::Labels;
 
-/// What `prometheus` calls a vector, of one kind of member.
+/// Vector, as `prometheus` calls it, of one kind of member.
 pub trait Vector: Collector + Clone + 'static {
-    /// One series.
+    /// A series.
     type Member: Clone + Send + Sync;
 
     /// The member with these values of the labels.

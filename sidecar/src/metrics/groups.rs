@@ -62,7 +62,7 @@ pub struct Arena {
     pub waiting_bytes: IntGauge,
 }
 
-/// What lives, and what ended.
+/// Metrics of what lives, and of what ended.
 pub struct Ledger {
     tensors: Gauges<(Kind,)>,
     leases: IntGauge,
@@ -133,7 +133,7 @@ pub struct Peers {
     pub node_refused: Counters<(NodeRefusal,)>,
     /// Bytes of other pods' memory that this pod maps.
     pub foreign: Gauges<(Foreign,)>,
-    /// What became of other pods' memory whose owner was gone or lost, in bytes.
+    /// Outcomes of other pods' memory whose owner was gone or lost, in bytes.
     pub orphans: Counters<(OrphanEnd,)>,
 }
 
@@ -158,7 +158,7 @@ pub struct ArenaBytes {
     pub populated: u64,
 }
 
-/// What lives at one moment.
+/// Counts of what lives at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Live {
     /// Tensors and reservations of this peer.
@@ -189,7 +189,7 @@ impl Calls {
         })
     }
 
-    /// One request with one item has ended.
+    /// Notes that one request with one item has ended.
     pub fn ended(&self, verb: Verb, result: Result<(), Reason>, elapsed: Duration) {
         self.items.at((verb, result.into())).inc();
         self.seconds.at((verb,)).observe(elapsed.as_secs_f64());

@@ -19,7 +19,7 @@ pub trait Label: Copy + 'static {
 
 /// Several labels together: one series for each combination that has happened.
 pub trait Labels: Copy + 'static {
-    /// How many combinations there are.
+    /// Number of combinations.
     const COUNT: usize;
 
     /// A place below [`Labels::COUNT`], its own for each combination.
@@ -102,7 +102,7 @@ macro_rules! labels {
 }
 
 labels! {
-    /// What a workload calls.
+    /// Verb that a workload calls.
     Verb {
         /// Bytes in.
         Put = "put",
@@ -120,7 +120,7 @@ labels! {
         Acquire = "acquire",
         /// The lease ends.
         Release = "release",
-        /// What is known of a tensor.
+        /// Description of what is known of a tensor.
         Describe = "describe",
         /// Names, by pages.
         List = "list",
@@ -144,7 +144,7 @@ labels! {
         Session = "session",
     }
 
-    /// Whether bytes have moved, all of them.
+    /// Outcome of a move: whether bytes have moved, all of them.
     Moved {
         /// All.
         Done = "done",
@@ -166,7 +166,7 @@ labels! {
         Retired = "retired",
     }
 
-    /// Whose tensor.
+    /// Kind of tensor, by its owner.
     Kind {
         /// Put or being written here.
         Own = "own",
@@ -174,7 +174,7 @@ labels! {
         Copy = "copy",
     }
 
-    /// What a request waits for.
+    /// Thing that a request waits for.
     Wait {
         /// Room in the arena.
         Room = "room",
@@ -182,7 +182,7 @@ labels! {
         Name = "name",
     }
 
-    /// How a workload is connected.
+    /// Carrier by which a workload is connected.
     Carrier {
         /// The session socket.
         Socket = "socket",
@@ -190,27 +190,27 @@ labels! {
         Grpc = "grpc",
     }
 
-    /// Why a session was closed whose client did not do its part.
+    /// Reason for which a session was closed whose client did not do its part.
     SessionCut {
         /// More waited for it than one client may have.
         Backlog = "backlog",
-        /// It took no byte for too long.
+        /// Client that took no byte for too long.
         Stalled = "stalled",
         /// All unread answers were more than `limits.unreadBytes`, and it had the most.
         Unread = "unread",
-        /// It had not said Hello when there were more than `limits.strangers`, and was the oldest.
+        /// Client that had not said Hello when there were more than `limits.strangers`, and was the oldest.
         Stranger = "stranger",
     }
 
-    /// Why a gRPC connection was closed.
+    /// Reason for which a gRPC connection was closed.
     GrpcCut {
-        /// It had said nothing when there was no room for one more, and was the oldest of these.
+        /// Connection that had said nothing when there was no room for a further one, and was the oldest of these.
         Silent = "silent",
-        /// It was one too many.
+        /// Connection that was one too many.
         Crowded = "crowded",
     }
 
-    /// Why a connection of a peer was closed that had been up.
+    /// Reason for which a connection of a peer was closed that had been up.
     PeerCut {
         /// More waited for it than one peer may have, or it asked for more than it may.
         Backlog = "backlog",
@@ -218,7 +218,7 @@ labels! {
         Unread = "unread",
         /// Nothing moved for `deadlines.progress`.
         Progress = "progress",
-        /// It took bytes at less than 32 KiB a second.
+        /// Peer that took bytes at less than 32 KiB a second.
         Slow = "slow",
         /// Its key is no longer in the peer table.
         Revoked = "revoked",
@@ -234,7 +234,7 @@ labels! {
         Call = "call",
     }
 
-    /// Why a frame closed its connection.
+    /// Reason for which a frame closed its connection.
     FrameFault {
         /// Above the limit of its kind.
         TooLong = "too_long",
@@ -256,7 +256,7 @@ labels! {
         Truncated = "truncated",
     }
 
-    /// How this sidecar stands with a peer.
+    /// State between this sidecar and a peer.
     PeerState {
         /// Frames go both ways.
         Connected = "connected",
@@ -270,39 +270,39 @@ labels! {
         Left = "left",
     }
 
-    /// Why a connection of a peer was refused before its first frame.
+    /// Reason for which a connection of a peer was refused before its first frame.
     AuthRefusal {
-        /// It presented no certificate.
+        /// Peer that presented no certificate.
         NoCertificate = "no_certificate",
         /// Its certificate cannot be read, or its key is of a kind not taken here.
         MalformedCertificate = "malformed_certificate",
-        /// It did not prove that it has the key.
+        /// Peer that did not prove that it has the key.
         BadSignature = "bad_signature",
         /// TLS failed for another reason: version, cipher, alert, end of stream.
         Tls = "tls",
         /// Its key is in nobody's entry of the peer table.
         UnknownKey = "unknown_key",
-        /// It says another name than its key stands for.
+        /// Peer that says another name than its key stands for.
         OtherPeer = "other_peer",
-        /// It is of another exchange.
+        /// Peer of another exchange.
         OtherExchange = "other_exchange",
-        /// It speaks no version of the protocol that is known here.
+        /// Peer that speaks no version of the protocol that is known here.
         Version = "version",
         /// Its first frame was no Hello, or a malformed one.
         Frame = "frame",
-        /// It took too long.
+        /// Peer that took too long.
         Timeout = "timeout",
         /// There are `peers.max` or `limits.strangers` already.
         TooMany = "too_many",
         /// Its address has its part of `limits.strangers` already.
         TooManyFromAddress = "too_many_from_address",
-        /// It wanted to be a lane and did not prove to be one of a connection that is up.
+        /// Connection that wanted to be a lane and did not prove to be one of a connection that is up.
         Lane = "lane",
     }
 
-    /// Why a lane ended.
+    /// Reason for which a lane ended.
     LaneEnd {
-        /// It had nothing to do.
+        /// Lane that had nothing to do.
         Idle = "idle",
         /// Its connection ended.
         Ended = "ended",
@@ -318,13 +318,13 @@ labels! {
         Frame = "frame",
         /// A record of TLS was altered.
         Record = "record",
-        /// It brought other bytes than were sent.
+        /// Lane that brought other bytes than were sent.
         Altered = "altered",
         /// A mistake of this sidecar.
         Ours = "ours",
     }
 
-    /// Why a pull did not come, or did not go on, in the best way.
+    /// Reason for which a pull did not come, or did not go on, in the best way.
     FallBack {
         /// No lane came in the time that it could wait.
         NoLane = "no_lane",
@@ -338,21 +338,21 @@ labels! {
         LanesNotOffered = "lanes_not_offered",
     }
 
-    /// Why a pull does not go on from a holder that is not the owner.
+    /// Reason for which a pull does not go on from a holder that is not the owner.
     HolderLost {
-        /// It was not reached, or its connection ended.
+        /// Holder that was not reached, or its connection ended.
         Unreachable = "unreachable",
-        /// It does not have the tensor, or does not give it.
+        /// Holder that does not have the tensor, or does not give it.
         Refused = "refused",
         /// No byte came for 2 seconds although some should.
         Stalled = "stalled",
-        /// It had nothing for 6 seconds.
+        /// Holder that had nothing for 6 seconds.
         Starved = "starved",
-        /// It sent other bytes than it summed.
+        /// Holder that sent other bytes than it summed.
         Altered = "altered",
         /// At its rate the rest would have come after the deadline.
         Slow = "slow",
-        /// It was unreachable or stalled a moment ago, or there was no lane to it, and it was not asked.
+        /// Holder that was not asked: it was unreachable or stalled a moment ago, or there was no lane to it.
         Cooldown = "cooldown",
         /// Another connection took the place of the one that it was asked on.
         Replaced = "replaced",
@@ -372,41 +372,41 @@ labels! {
 
     /// Which of two dialed.
     Dialed {
-        /// This one.
+        /// Sidecar that counts.
         Us = "us",
         /// The other one.
         Them = "them",
     }
 
-    /// What became of a call that was asked on QUIC.
+    /// Outcome of a call that was asked on QUIC.
     QuicCall {
-        /// It was answered there.
+        /// Answered there.
         Answered = "answered",
         /// The stream ended, and it was asked again on the control connection.
         Again = "again",
     }
 
-    /// What became of memory of other pods of the node, or of a peer there.
+    /// Event of memory of other pods of the node, or of a peer there.
     NodeEvent {
         /// A peer was met at the node's socket.
         Met = "met",
-        /// It went away, or its process ended.
+        /// Peer that went away, or its process ended.
         Closed = "closed",
-        /// It said what may not be said.
+        /// Peer that said what may not be said.
         Protocol = "protocol",
-        /// What it gave is no segment that can be read safely.
+        /// Peer that gave something that is no segment that can be read safely.
         Segment = "segment",
         /// The socket failed.
         Socket = "socket",
     }
 
-    /// Why a call at a socket of the node's directory came to nothing.
+    /// Reason for which a call at a socket of the node's directory came to nothing.
     NodeRefusal {
         /// The peer has no socket there.
         OtherNode = "other_node",
         /// Something else has its name.
         ForeignSocket = "foreign_socket",
-        /// Whoever was there did not prove that it is the peer.
+        /// Somebody who did not prove that it is the peer.
         Stranger = "stranger",
         /// The socket failed.
         Socket = "socket",
@@ -414,7 +414,7 @@ labels! {
         TooMany = "too_many",
     }
 
-    /// What of other pods' memory is here.
+    /// Part of other pods' memory that is here.
     Foreign {
         /// Segments that this pod maps.
         Mapped = "mapped",
@@ -424,17 +424,17 @@ labels! {
         Orphaned = "orphaned",
     }
 
-    /// What became of other pods' memory whose owner was gone or lost.
+    /// Outcome of other pods' memory whose owner was gone or lost.
     OrphanEnd {
-        /// It was in use, and was copied into the arena.
+        /// Memory that was in use, and was copied into the arena.
         Copied = "copied",
         /// Nobody here mapped it any more.
         Dropped = "dropped",
     }
 
-    /// Why a peer that a directory lists is not in the table.
+    /// Reason for which a peer that a directory lists is not in the table.
     LeftOut {
-        /// It has not said yet who it is.
+        /// Peer that has not said yet who it is.
         NotPublished = "not_published",
         /// Its pod has ended.
         Ended = "ended",
@@ -456,13 +456,13 @@ labels! {
         Out = "out",
     }
 
-    /// Where a checksum was compared.
+    /// Place at which a checksum was compared.
     ChecksumPlace {
-        /// When a tensor was sealed.
+        /// Sealing of a tensor.
         Seal = "seal",
-        /// When bytes came from a peer.
+        /// Arrival of bytes from a peer.
         Pull = "pull",
-        /// When a block was read again.
+        /// Further read of a block.
         Read = "read",
     }
 }

@@ -1,4 +1,4 @@
-//! What can be counted, and nothing about who counts it.
+//! Metrics that can be counted, and nothing about who counts them.
 //!
 //! Names have a grammar: `tensorlane_<module>_<what>_<unit>[_total]`, where the unit alone may say what. Labels come from
 //! enums ([`label`]), never from a tensor, a name or a session, so the number of series is bounded when this is
@@ -31,7 +31,7 @@ pub struct Metrics {
     pub moves: Moves,
     /// The memory.
     pub arena: Arena,
-    /// What lives, and what ended.
+    /// Metrics of what lives, and of what ended.
     pub ledger: Ledger,
     /// Workloads.
     pub sessions: Sessions,

@@ -21,7 +21,8 @@ impl Ahead {
         Self(ranges.into_iter().take(AHEAD_MAX).collect())
     }
 
-    /// What a peer says of a pull of `bytes` bytes that goes on from byte `from`; none where that makes no sense.
+    /// The spans that a peer tells of a pull of `bytes` bytes that goes on from byte `from`; none where that makes no
+    /// sense.
     pub(super) fn told(spans: &[v1::Span], from: u64, bytes: u64) -> Option<Self> {
         let mut behind = from;
         let mut ranges = VecDeque::new();
@@ -42,12 +43,12 @@ impl Ahead {
         self.0.iter().map(span).collect()
     }
 
-    /// Where the bytes that are missing next end, of a pull of `bytes` bytes.
+    /// End of the bytes that are missing next, of a pull of `bytes` bytes.
     pub(super) fn gap_end(&self, bytes: u64) -> u64 {
         self.0.front().map_or(bytes, |range| range.start)
     }
 
-    /// Whether nothing is missing behind `at`, of a pull of `bytes` bytes.
+    /// Returns whether nothing is missing behind `at`, of a pull of `bytes` bytes.
     pub(super) fn is_end(&self, at: u64, bytes: u64) -> bool {
         at == bytes || self.0.front().is_some_and(|range| *range == (at..bytes))
     }

@@ -30,12 +30,12 @@ use super::transport::lanes::{Transfer, Wanted};
 
 /// The first version of the protocol with holders.
 pub(super) const HOLDERS_SINCE: u32 = 3;
-/// How long a holder may take to be connected and to answer: a pull is not held up for longer by one that is away.
+/// Time that a holder may take to be connected and to answer: a pull is not held up for longer by one that is away.
 const OPENING: Duration = Duration::from_secs(2);
-/// How long a holder may say that it has nothing yet.
+/// Time for which a holder may say that it has nothing yet.
 const STARVED: Duration = Duration::from_secs(6);
-/// How long one that had nothing is not asked again while there are other pieces to be asked for: as long as the question
-/// would hold up its lane.
+/// Time for which a holder that had nothing is not asked again while there are other pieces to be asked for: as long as
+/// the question would hold up its lane.
 const REST: Duration = Duration::from_millis(100);
 
 /// A pull of ours that a holder brings bytes for.
@@ -48,17 +48,17 @@ pub(super) struct Asker {
     pub(super) turn: u32,
     pub(super) holder: PeerKey,
     state: Mutex<Bringing>,
-    /// It did not have something that it was asked for.
+    /// Set once the holder did not have something that it was asked for.
     behind: AtomicBool,
-    /// It had less time than others get: that it did not do says nothing for them.
+    /// Set if the holder had less time than others get: that it did not do says nothing for them.
     hurried: AtomicBool,
 }
 
-/// What a holder has brought, and when.
+/// Bytes that a holder has brought, and when.
 struct Bringing {
-    /// When it last had something.
+    /// Time at which the holder last had something.
     fed: Instant,
-    /// When it last had nothing, if it has had nothing since.
+    /// Time at which the holder last had nothing, if it has had nothing since.
     hungry: Option<Instant>,
     floor: Floor,
 }
@@ -77,13 +77,13 @@ impl Asker {
         self.state.lock().hungry = Some(now);
     }
 
-    /// Whether it had nothing just now, so that it is asked again only if there is nothing else to ask for.
+    /// Returns whether it had nothing just now, so that it is asked again only if there is nothing else to ask for.
     pub(super) fn rests(&self, now: Instant) -> bool {
         let hungry = self.state.lock().hungry;
         hungry.is_some_and(|since| now.saturating_duration_since(since) < REST)
     }
 
-    /// Whether pieces are to be as small as they can, so that each is there soon.
+    /// Returns whether pieces are to be as small as they can, so that each is there soon.
     pub(super) fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
     }
@@ -96,12 +96,12 @@ impl Asker {
         state.floor.came(bytes, now);
     }
 
-    /// Whether at its rate so many bytes come too late for the deadline.
+    /// Returns whether at its rate so many bytes come too late for the deadline.
     pub(super) fn is_too_slow(&self, left: u64, deadline: Instant) -> bool {
         left > 0 && self.state.lock().floor.is_too_slow(left, Instant::now(), deadline)
     }
 
-    /// Whether it has had nothing for too long, for somebody who can wait for `most`.
+    /// Returns whether it has had nothing for too long, for somebody who can wait for `most`.
     pub(super) fn is_starved(&self, most: Duration) -> bool {
         self.state.lock().fed.elapsed() >= STARVED.min(most)
     }
@@ -112,7 +112,7 @@ pub(super) struct Aid {
     pub(super) asker: Arc<Asker>,
     /// None for a moment, until it was asked.
     pub(super) handle: Option<CallHandle>,
-    /// It was asked for a copy alone.
+    /// Set if the holder was asked for a copy alone.
     pub(super) whole: bool,
 }
 
@@ -125,14 +125,14 @@ pub(super) struct Wish {
     pub(super) pass: Pass,
     pub(super) transfer: Arc<Transfer>,
     pub(super) transport: Transport,
-    /// What comes from the owner cannot be read on the wire: then nothing may.
+    /// Set if bytes from the owner cannot be read on the wire: then nothing may.
     pub(super) encrypted: bool,
-    /// It is asked for a copy alone: the owner has not said that it may be waited for.
+    /// Set if the holder is asked for a copy alone: the owner has not said that it may be waited for.
     pub(super) whole: bool,
     pub(super) deadline: Instant,
 }
 
-/// What is asked of a holder.
+/// Call that asks a holder.
 pub(super) struct AidCall {
     wish: Wish,
     pub(super) way: Way,
@@ -170,12 +170,12 @@ impl AidCall {
         self.wish.deadline
     }
 
-    /// What lanes are to bring.
+    /// The part that lanes are to bring.
     pub(super) fn wanted(&self, call: u64) -> Wanted {
         Wanted { call, transfer: Arc::clone(&self.wish.transfer), asker: Some(Arc::clone(&self.wish.asker)) }
     }
 
-    /// It does not do.
+    /// Gives the holder up.
     pub(super) fn fail(&mut self, failure: &Failure) -> Option<Finish> {
         use tensorlane_proto::Reason;
         let lost = self.lost.take()?;

@@ -1,4 +1,4 @@
-//! What goes into [`super::Peers`] and what comes out: plain data, and the two traits of the world around it.
+//! Input and output of [`super::Peers`]: plain data, and the two traits of the world around it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,18 +20,18 @@ use crate::cancel::Cancel;
 use crate::threads::Threads;
 use crate::unread::Unread;
 
-/// What is configured about connections.
+/// Configuration of connections.
 #[derive(Debug, Clone)]
 pub struct PeersConfig {
-    /// Where to listen.
+    /// Address to listen on.
     pub listen: SocketAddr,
-    /// How long nothing may move where something should before a connection is given up. Also how long a lost peer is
+    /// Time without movement, where some is due, until a connection is given up. Also the time that a lost peer is
     /// waited for by calls that were not sent yet.
     pub progress: Duration,
-    /// How long a lost peer's leases wait for it, and those that it does not ask for again after its return. Also how long
-    /// calls of ours that were under way wait for a lost peer.
+    /// Time that a lost peer's leases wait for it, and those that it does not ask for again after its return. Also the
+    /// time that calls of ours that were under way wait for a lost peer.
     pub grace: Duration,
-    /// How long TCP, TLS and Hello may take together.
+    /// Time that TCP, TLS and Hello may take together.
     pub handshake: Duration,
     /// Most peers that are connected at a time. Each costs two threads and the buffers of a connection.
     pub peers_max: usize,
@@ -47,9 +47,9 @@ pub struct PeersConfig {
     pub lanes: LanesConfig,
     /// Memory shared with other pods of the node; none without.
     pub node: Option<NodeConfig>,
-    /// How threads are started.
+    /// Starter of threads.
     pub threads: Threads,
-    /// Where the addresses of hosts come from.
+    /// Source of the addresses of hosts.
     pub resolver: Resolver,
 }
 
@@ -76,7 +76,7 @@ impl PeersConfig {
     }
 }
 
-/// Who this sidecar is.
+/// Identity of this sidecar.
 #[derive(Debug, Clone)]
 pub struct Me {
     /// Its exchange.
@@ -85,7 +85,7 @@ pub struct Me {
     pub peer: PeerName,
     /// Its incarnation.
     pub incarnation: Incarnation,
-    /// What it can speak.
+    /// Offer of what it can speak.
     pub offer: v1::Offer,
 }
 
@@ -107,7 +107,7 @@ pub struct Keys {
 pub struct KnownPeer {
     /// Its name.
     pub name: PeerName,
-    /// Where it listens, host:port, best first.
+    /// Addresses on which it listens, host:port, best first.
     pub addresses: Vec<String>,
     /// The keys that stand for it: two while it changes its key.
     pub fingerprints: Vec<Fingerprint>,
@@ -119,9 +119,9 @@ pub struct KnownPeer {
 pub trait Known: Send + Sync {
     /// Everyone, ourselves too if the directory lists us.
     fn all(&self) -> Vec<KnownPeer>;
-    /// One peer.
+    /// Returns the peer of this name.
     fn peer(&self, name: &PeerName) -> Option<KnownPeer>;
-    /// Who says that this key is theirs: nobody, one peer, or several where somebody copied it.
+    /// Peers that say that this key is theirs: nobody, one peer, or several where somebody copied it.
     fn claimants(&self, fingerprint: &Fingerprint) -> Vec<PeerName>;
     /// Asks the source of the table again, because something is missing in it. Limits its own rate, may take a moment
     /// and may fail silently: the table is then what it was. Never called on a reader thread of a connection in use.
@@ -133,28 +133,28 @@ pub trait Known: Send + Sync {
 pub struct PeerKey {
     /// Its name.
     pub name: PeerName,
-    /// That life.
+    /// Incarnation that is meant.
     pub incarnation: Incarnation,
 }
 
-/// What the owner of a tensor gives to a pull.
+/// Answer that the owner of a tensor gives to a pull.
 pub struct Served {
-    /// What the packed bytes mean.
+    /// Meaning of the packed bytes.
     pub descriptor: Descriptor,
     /// Their CRC-32C, where known.
     pub crc32c: Option<u32>,
     /// The bytes.
     pub source: Source,
-    /// Who else has them, where the reader asked for that and may know.
+    /// Other holders of the bytes, if the reader asked for that and may know.
     pub holders: Option<Holders>,
 }
 
-/// Who else has the bytes of a tensor, as its owner knows.
+/// Other holders of the bytes of a tensor, as its owner knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// What a reader shows to them.
+    /// Pass that a reader shows to them.
     pub pass: Pass,
-    /// They, best first. None: the owner itself.
+    /// The holders, best first. None: the owner itself.
     pub peers: Vec<PeerKey>,
     /// Others that have all of it, best first: who is asked where the owner is lost.
     pub spares: Vec<PeerKey>,
@@ -165,11 +165,11 @@ pub struct Holders {
 pub struct LostHolder {
     /// Which one.
     pub peer: PeerKey,
-    /// Why; none where a reader of an earlier release does not say.
+    /// Reason; none if a reader of an earlier release does not say.
     pub why: Option<HolderLost>,
 }
 
-/// What a reader wants to know of the owner in the middle of a pull.
+/// Information that a reader wants of the owner in the middle of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Sought {
     /// Another holder than these, which did not do.
@@ -181,7 +181,7 @@ pub enum Sought {
 /// The answer: other holders, or the CRC-32C.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Who has the bytes now, best first. None: the owner itself.
+    /// Peers that have the bytes now, best first. None: the owner itself.
     pub peers: Vec<PeerKey>,
     /// Others that have all of it, best first: who is asked where the owner is lost.
     pub spares: Vec<PeerKey>,
@@ -194,50 +194,50 @@ pub type TellFound = Box<dyn FnOnce(Result<Found, Failure>) + Send>;
 
 /// Our copy of another peer's tensor, or a part of it, for a reader that its owner has let in.
 pub struct Aided {
-    /// What is served.
+    /// Tensor that is served.
     pub served: Served,
     /// The lease that [`Serve::done`] ends; none where the tensor is on its way here itself.
     pub leased: Option<u64>,
 }
 
-/// What a reader asks of us that is another peer's.
+/// Request of a reader for another peer's tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskedAid {
-    /// Whose tensor it is.
+    /// Owner of the tensor.
     pub owner: PeerKey,
     /// Its id there.
     pub id: u64,
-    /// How many bytes the reader expects.
+    /// Number of bytes that the reader expects.
     pub bytes: u64,
-    /// What the reader shows.
+    /// Pass that the reader shows.
     pub pass: Pass,
     /// Only a copy will do, and nothing that is on its way.
     pub whole: bool,
 }
 
-/// What a peer of this node asks to map here that is another peer's.
+/// Request of a peer of this node to map another peer's tensor here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskedLoan {
-    /// Whose tensor it is.
+    /// Owner of the tensor.
     pub owner: PeerKey,
     /// Its id there.
     pub id: u64,
-    /// How many bytes the reader expects our copy to have.
+    /// Number of bytes that the reader expects our copy to have.
     pub bytes: u64,
 }
 
-/// What a peer asks to pull from us.
+/// Request of a peer to pull from us.
 #[derive(Debug, Clone)]
 pub struct Asked {
     /// The tensor's id here.
     pub id: u64,
     /// Which part.
     pub selection: Selection,
-    /// How many packed bytes the peer expects that to be.
+    /// Number of packed bytes that the peer expects.
     pub bytes: u64,
     /// The byte length of the whole tensor as its reference states it, where the peer says that.
     pub stored: Option<u64>,
-    /// It goes on with a pull that a lost connection interrupted, for which it still has its lease.
+    /// Set if it goes on with a pull that a lost connection interrupted, for which it still has its lease.
     pub resumed: bool,
     /// The reader takes the bytes from others, too.
     pub spreads: bool,
@@ -245,8 +245,8 @@ pub struct Asked {
     pub lost: Vec<LostHolder>,
 }
 
-/// What this sidecar does for its peers. Called on reader threads (`small` sometimes on a writer thread): none of it may
-/// block, and none may wait for a call of the same [`super::Peers`].
+/// Service of this sidecar to its peers. Called on reader threads (`small` sometimes on a writer thread): none of it
+/// may block, and none may wait for a call of the same [`super::Peers`].
 pub trait Serve: Send + Sync {
     /// Leases a tensor for a peer and gives the selected bytes. Every success is followed by
     /// one [`Serve::done`], or by the end of the peer's grace or incarnation, which end all its leases anyway.
@@ -292,7 +292,8 @@ pub trait Serve: Send + Sync {
     fn peer_lost(&self, peer: &PeerKey);
     /// The same incarnation is back: its leases stay.
     fn peer_back(&self, peer: &PeerKey);
-    /// This incarnation will not come any more, or is not waited for any longer: its leases end, and nothing of it is remembered.
+    /// Told of an incarnation that will not come any more, or is not waited for any longer: its leases end, and nothing
+    /// of it is remembered.
     fn peer_over(&self, old: &PeerKey);
 }
 
@@ -303,13 +304,13 @@ pub struct PullOrder {
     pub id: u64,
     /// Which part.
     pub selection: Selection,
-    /// How many packed bytes that is.
+    /// Number of packed bytes.
     pub bytes: u64,
     /// The byte length of the whole tensor as its reference states it: the owner refuses another one than its own.
     pub stored: Option<u64>,
-    /// Where they go: of exactly that length.
+    /// Landing of the bytes, of exactly that length.
     pub landing: Landing,
-    /// When to give up.
+    /// Time at which to give up.
     pub deadline: Instant,
     /// `tcp` or `quic`, as the route says. The other one brings it where this one cannot.
     pub transport: Transport,
@@ -324,13 +325,13 @@ pub struct PullOrder {
 pub struct Pulled {
     /// Given back, full.
     pub landing: Landing,
-    /// What the bytes mean, as the owner says.
+    /// Meaning of the bytes, as the owner says.
     pub descriptor: Descriptor,
     /// CRC-32C of all of them where the owner has one; not compared yet.
     pub crc32c: Option<u32>,
     /// From the order to the last byte.
     pub seconds: f64,
-    /// What brought the last of them.
+    /// Transport that brought the last of them.
     pub transport: Transport,
     /// The ways that they came.
     pub paths: Paths,
@@ -343,7 +344,7 @@ pub struct Pulled {
 pub struct PullFailed {
     /// Given back.
     pub landing: Landing,
-    /// Why.
+    /// Reason of the failure.
     pub failure: Failure,
     /// Others than the owner have sent some of it, and the owner could not say what it sums to. From the owner alone it may come.
     pub unproven: bool,
@@ -356,9 +357,9 @@ pub struct MapOrder {
     pub id: u64,
     /// The owner, where that is not the peer that is asked.
     pub owner: Option<PeerKey>,
-    /// How many bytes it has as it lies.
+    /// Number of bytes that it has as it lies.
     pub bytes: u64,
-    /// When to give up.
+    /// Time at which to give up.
     pub deadline: Instant,
 }
 
@@ -367,7 +368,7 @@ pub struct MapOrder {
 pub struct Mapped {
     /// Its bytes, in the memory of the peer that was asked. Gives the lease there back when its last handle is dropped.
     pub block: Block,
-    /// What they mean as they lie, as the owner says.
+    /// Meaning of the bytes as they lie, as the owner says.
     pub descriptor: Descriptor,
     /// Their CRC-32C where the owner has one.
     pub crc32c: Option<u32>,
@@ -384,7 +385,7 @@ pub enum MapFailed {
     Way(Failure),
 }
 
-/// How things stand with a peer.
+/// State of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerState {
     /// A connection is up.
@@ -412,16 +413,16 @@ impl PeerState {
     }
 }
 
-/// One peer, as seen from here.
+/// A peer, as seen from here.
 #[derive(Debug, Clone)]
 pub struct PeerView {
     /// Its name.
     pub name: PeerName,
-    /// How things stand.
+    /// State of the peer.
     pub state: PeerState,
     /// Its last known incarnation.
     pub incarnation: Option<Incarnation>,
-    /// Where it listens.
+    /// Addresses on which it listens.
     pub addresses: Vec<String>,
     /// The node it is on, where the directory says.
     pub node: Option<String>,
@@ -429,8 +430,8 @@ pub struct PeerView {
     pub bytes_in: u64,
     /// Tensor bytes sent to it.
     pub bytes_out: u64,
-    /// Why it was lost or could not be reached; empty when all is well.
+    /// Reason for which it was lost or could not be reached; empty when all is well.
     pub last_error: String,
-    /// Whether the connection's lanes are plain, as both ends let them be; none where there is no connection.
+    /// Set to true if the connection's lanes are plain, as both ends let them be; none where there is no connection.
     pub plain_lanes: Option<bool>,
 }

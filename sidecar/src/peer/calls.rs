@@ -31,7 +31,7 @@ pub type SmallDone = Box<dyn FnOnce(Result<CameSmall, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
 pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 
-/// What is left to do when a call is over, outside of every lock.
+/// Work that is left when a call is over, outside of every lock.
 pub(super) type Finish = Box<dyn FnOnce() + Send>;
 
 /// The beginning of the answer to a pull.
@@ -56,22 +56,22 @@ pub(super) struct PullCall {
     pub(super) opened: bool,
     /// `None` while the reader thread writes into it, and while `transfer` has it.
     pub(super) landing: Option<Landing>,
-    /// Where the landing is while its bytes come from several sides. Outlives connections.
+    /// Holder of the landing while its bytes come from several sides. Outlives connections.
     pub(super) transfer: Option<Arc<Transfer>>,
     /// Packed bytes that are in the landing without a gap.
     pub(super) landed: u64,
-    /// Those behind a gap that are there too, and are not sent on the control connection.
+    /// Bytes behind a gap that are there too, and are not sent on the control connection.
     pub(super) ahead: Ahead,
-    /// How what is there came.
+    /// Paths by which the present bytes came.
     pub(super) paths: Paths,
-    /// Why the present way is not the best, while nobody has counted that.
+    /// Reason for which the present way is not the best, while nobody has counted that.
     pub(super) missed: Option<FallBack>,
     pub(super) head: Option<Head>,
-    /// Who is served from it meanwhile.
+    /// Readers that are served from it meanwhile.
     pub(super) growth: Option<Arc<Growth>>,
     /// The version of the protocol on the present connection.
     pub(super) version: u32,
-    /// What holders are shown.
+    /// Pass that holders are shown.
     pub(super) pass: Option<Pass>,
     /// Holders that the owner has named and that were not asked.
     pub(super) holders: Vec<PeerKey>,
@@ -79,7 +79,7 @@ pub(super) struct PullCall {
     pub(super) spares: Vec<PeerKey>,
     /// The owner does not go on with it, and others do: what it fails with where they do not either.
     pub(super) orphaned: Option<Failure>,
-    /// What came from the owner last could not be read on the wire: then nothing may.
+    /// Set if what came from the owner last could not be read on the wire: then nothing may.
     pub(super) encrypted: bool,
     /// The holder that brings it now.
     pub(super) aid: Option<Aid>,
@@ -91,19 +91,19 @@ pub(super) struct PullCall {
     pub(super) asked_again: bool,
     /// The owner was asked who else there is.
     pub(super) seeking: bool,
-    /// What the owner says that the bytes sum to, and the connection on which it was last asked.
+    /// Checksum of the bytes as the owner says, and the connection on which it was last asked.
     pub(super) proof: Option<u32>,
     pub(super) proof_asked: Option<u64>,
     /// The owner cannot say it, so what others sent is worth nothing.
     pub(super) unproven: bool,
-    /// Whose call it is, for the receipt.
+    /// Peer whose call it is, for the receipt.
     pub(super) home: Option<(Weak<Shared>, Arc<Peer>)>,
     pub(super) done: Option<PullDone>,
-    /// It failed while the reader thread had the landing: told as soon as that is back.
+    /// Failure that came while the reader thread had the landing: told as soon as that is back.
     pub(super) failed: Option<Failure>,
 }
 
-/// Where the bytes of a tensor are at its owner.
+/// Place of the bytes of a tensor at its owner.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) segment: u32,
@@ -114,10 +114,10 @@ pub(super) struct Place {
 /// A map and how far it is.
 pub(super) struct MapCall {
     pub(super) id: u64,
-    /// Whose it is, where it is a copy.
+    /// Owner of the tensor, if it is a copy.
     pub(super) owner: Option<PeerKey>,
     pub(super) bytes: u64,
-    /// It was asked for at the node's socket, and is answered there or not at all.
+    /// Set if it was asked for at the node's socket, and is answered there or not at all.
     pub(super) at_node: bool,
     /// The head came on the present connection.
     pub(super) opened: bool,
@@ -138,11 +138,11 @@ pub(super) struct SmallCall {
 pub struct CameSmall {
     /// Each with its outcome, in the order in which they were asked for.
     pub tensors: Vec<PulledSmall>,
-    /// How: on the control connection, or on QUIC.
+    /// Way to ask: on the control connection, or on QUIC.
     pub way: Way,
 }
 
-/// What was asked.
+/// Kind of the question.
 pub(super) enum Kind {
     Pull(Box<PullCall>),
     /// Bytes of a pull, from a holder that is not the owner.
@@ -165,7 +165,7 @@ pub(super) struct Call {
     pub(super) expected: Option<Incarnation>,
     /// The connection that it is on.
     pub(super) sent_on: Option<u64>,
-    /// It was on a connection at some time, so the owner may hold a lease for it.
+    /// Set if it was on a connection at some time, so the owner may hold a lease for it.
     pub(super) sent_before: bool,
     /// The caller has its outcome; we wait for the owner's last frame only.
     pub(super) withdrawn: bool,
@@ -214,7 +214,7 @@ impl Call {
         }
     }
 
-    /// How many bytes have come of how many, where the owner has begun to send them.
+    /// Number of bytes that have come, and of all bytes, if the owner has begun to send them.
     pub(super) fn came_of(&self) -> Option<(u64, u64)> {
         let Kind::Pull(pull) = &self.kind else { return None };
         let came = pull
@@ -224,7 +224,7 @@ impl Call {
         (pull.opened && came > 0).then_some((came, pull.bytes))
     }
 
-    /// Whether no more frames come for it on the control connection, whatever becomes of it.
+    /// Returns whether no more frames come for it on the control connection, whatever becomes of it.
     pub(super) fn is_answered(&self) -> bool {
         match &self.kind {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
@@ -280,12 +280,12 @@ impl Call {
         }
     }
 
-    /// Whether it is of no use on another connection: the tensor can be had elsewhere at once.
+    /// Returns whether it is of no use on another connection: the tensor can be had elsewhere at once.
     pub(super) fn ends_with_link(&self) -> bool {
         matches!(self.kind, Kind::Aid(_)) || self.is_for_neighbour()
     }
 
-    /// Whether it is about a copy of a peer of this node.
+    /// Returns whether it is about a copy of a peer of this node.
     pub(super) fn is_for_neighbour(&self) -> bool {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
@@ -302,7 +302,7 @@ impl Call {
         }
     }
 
-    /// Whether its landing is with lanes.
+    /// Returns whether its landing is with lanes.
     pub(super) fn needs_lanes(&self) -> bool {
         matches!(&self.kind, Kind::Pull(pull) if pull.transfer.is_some())
     }
@@ -329,7 +329,7 @@ impl Call {
         true
     }
 
-    /// Whether its bytes come on lanes.
+    /// Returns whether its bytes come on lanes.
     pub(super) fn has_lanes(&self) -> bool {
         matches!(&self.kind, Kind::Pull(pull) if pull.way != Way::Stream)
     }
@@ -390,14 +390,14 @@ impl Call {
         Some(Box::new(move || done(Ok(Mapped { block, descriptor, crc32c, seconds }))))
     }
 
-    /// They cannot be.
+    /// Ends the map with the reason for which it cannot be had.
     pub(super) fn not_mapped(self, failed: MapFailed) -> Option<Finish> {
         let Kind::Map(map) = self.kind else { return None };
         let done = map.done?;
         Some(Box::new(move || done(Err(failed))))
     }
 
-    /// Whether its outcome comes with a receipt, which says the last word of it.
+    /// Returns whether its outcome comes with a receipt, which says the last word of it.
     pub(super) fn is_receipted(&self) -> bool {
         let Kind::Pull(pull) = &self.kind else { return false };
         let is_told = pull.landing.is_some() && pull.head.is_some() && pull.done.is_some();
@@ -452,8 +452,8 @@ fn both(first: Option<Finish>, second: Option<Finish>) -> Option<Finish> {
 }
 
 impl PullCall {
-    /// One that nobody was asked for yet. What is wanted: the tensor, which part of it, and how many bytes that is, as many
-    /// as the landing has.
+    /// A call that nobody was asked for yet. Wanted are the tensor, a part of it, and its number of bytes, as many as
+    /// the landing has.
     pub(super) fn new(
         (id, selection, bytes): (u64, Selection, u64),
         transport: Transport,
@@ -497,7 +497,7 @@ impl PullCall {
         }
     }
 
-    /// Where its bytes come together; begun, if it was not yet.
+    /// Transfer in which its bytes come together; begun, if it was not yet.
     pub(super) fn transfer(&mut self, call: u64, deadline: Instant) -> Option<Arc<Transfer>> {
         if let Some(transfer) = &self.transfer {
             return Some(Arc::clone(transfer));
@@ -507,7 +507,7 @@ impl PullCall {
         Some(Arc::clone(self.transfer.insert(transfer)))
     }
 
-    /// What came on lanes is there, and the rest comes on the control connection.
+    /// Goes on with what came on lanes; the rest comes on the control connection.
     pub(super) fn go_on_with(&mut self, reclaimed: Reclaimed) {
         let Reclaimed { landing, prefix, ahead } = reclaimed;
         (self.landing, self.landed, self.transfer) = (Some(landing), prefix, None);

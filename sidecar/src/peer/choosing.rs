@@ -1,4 +1,4 @@
-//! What pulls find out about `tcp` and `quic` to a peer, and what the next one goes by.
+//! Findings of pulls about `tcp` and `quic` to a peer, by which the next one goes.
 
 use std::time::Instant;
 
@@ -32,12 +32,12 @@ impl Peers {
         })
     }
 
-    /// Whether `tcp` or `quic` is a choice for so many bytes.
+    /// Returns whether `tcp` or `quic` is a choice for so many bytes.
     pub fn has_choice(&self, bytes: u64) -> bool {
         bytes >= self.choice_from() && self.has_quic()
     }
 
-    /// Whether this sidecar has a port for `quic`.
+    /// Returns whether this sidecar has a port for `quic`.
     pub fn has_quic(&self) -> bool {
         self.shared.config.lanes.quic > 0
     }
@@ -47,8 +47,8 @@ impl Peers {
         self.shared.config.lanes.from
     }
 
-    /// What is known of the ways to a peer, for the choice of one for so many bytes. `pulls`: a pull begins now, which may be
-    /// one to find out more.
+    /// Knowledge of the ways to a peer, for the choice of one for so many bytes. `pulls`: a pull begins now, which may
+    /// be one to find out more.
     #[must_use]
     pub fn measured(&self, name: &PeerName, bytes: u64, pulls: bool) -> Measured {
         let met = self.met(name);
@@ -62,8 +62,8 @@ impl Peers {
     }
 }
 
-/// Whether the transport that is not in use is to be tried, and can be without waiting for a connection. Has one made where
-/// it is not there.
+/// Returns whether the transport that is not in use is to be tried, and can be without waiting for a connection. Has
+/// one made where it is not there.
 fn is_ready_for_trial(peer: &Peer, now: Instant) -> bool {
     let goodput = *peer.goodput.lock();
     if !goodput.is_trial_due(now) {
@@ -74,7 +74,7 @@ fn is_ready_for_trial(peer: &Peer, now: Instant) -> bool {
         || link.and_then(|link| link.ways.quic().map(Lanes::is_ready)).unwrap_or(false)
 }
 
-/// What a pull says of the transport that was chosen for it.
+/// Outcome of a pull for the transport that was chosen for it.
 fn learned(outcome: &Result<Pulled, PullFailed>, bytes: u64, seconds: f64) -> Outcome {
     match outcome {
         // What others sent says nothing of the way to the owner.

@@ -1,5 +1,5 @@
-//! Whose a key is. The directory says who claims it; the handshake has proven it; where several peers claim one key, the one
-//! at the other end says which of them it is.
+//! Owner of a key. The directory says who claims it; the handshake has proven it; where several peers claim one key,
+//! the one at the other end says which of them it is.
 //!
 //! A peer writes its own entry of the directory, so it can list the key of another one. It cannot prove it: whoever gets
 //! through the handshake has the key, and nobody else. So a copied key costs its owner nothing, and its copier gets nothing:
@@ -29,7 +29,8 @@ pub(super) struct Proven(Mutex<HashMap<Fingerprint, PeerName>>);
 // === impl Claim ===
 
 impl Claim {
-    /// Who may have proven this key, other than ourselves; the directory is asked again once where it knows nobody.
+    /// Peers that may have proven this key, other than ourselves; the directory is asked again once where it knows
+    /// nobody.
     ///
     /// # Errors
     /// A key of nobody, or not of the one that was dialed.

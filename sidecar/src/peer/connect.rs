@@ -23,7 +23,7 @@ use crate::clock;
 /// Ports of the system that are tried where any will do: the same number must be free for TCP and for UDP.
 const PORTS_TRIED: usize = 32;
 
-/// Why a connection did not come up.
+/// Reason for which a connection did not come up.
 #[derive(Debug, Error)]
 pub(super) enum Refused {
     /// TCP or TLS.
@@ -38,18 +38,18 @@ pub(super) enum Refused {
     /// Another peer than the one that was dialed (its address may have been given to another pod).
     #[error("the key belongs to {found}, not to {wanted}")]
     WrongPeer {
-        /// Who was dialed.
+        /// Peer that was dialed.
         wanted: PeerName,
-        /// Who answered.
+        /// Peer that answered.
         found: PeerName,
     },
-    /// It says that it is of another exchange.
+    /// Peer of another exchange, as it says.
     #[error("it belongs to the exchange {0:?}")]
     WrongExchange(String),
     /// Its name is not the one of its key.
     #[error("it calls itself {0:?}, which is not the name of its key")]
     WrongName(String),
-    /// It speaks no version that we do.
+    /// Peer that speaks no version that we do.
     #[error("it speaks version {0} of the protocol, which is not known here")]
     Version(u32),
     /// Its first frame was no Hello.
@@ -58,7 +58,7 @@ pub(super) enum Refused {
     /// Its first records could not be opened. A TLS alert here is its refusal of our certificate.
     #[error("{0}")]
     Record(#[from] RecordError),
-    /// It told us that it refuses us.
+    /// Refused by the peer.
     #[error("it refused us: {0}")]
     ByPeer(Failure),
     /// The socket.
@@ -70,15 +70,15 @@ pub(super) enum Refused {
     /// The time for all of it was over.
     #[error("{step}the peer did not answer within {}", clock::told(*after))]
     TimedOut {
-        /// What it was at, where that is known.
+        /// Step that it was at, if known.
         step: &'static str,
-        /// How long it had.
+        /// Time that it had.
         after: Duration,
     },
     /// There is a connection already, and it stays.
     #[error("a connection that was made at the same time stays")]
     Double,
-    /// It leads to a life of the peer that is over.
+    /// Connection that leads to a life of the peer that is over.
     #[error("a later life of the peer was connected meanwhile")]
     Late,
     /// There are `peers.max` others.
@@ -87,7 +87,7 @@ pub(super) enum Refused {
     /// QUIC.
     #[error("QUIC: {0}")]
     Quic(#[from] quinn::ConnectionError),
-    /// It wants to be a lane, and cannot be one.
+    /// Connection that wants to be a lane, and cannot be one.
     #[error("it is no lane of ours: {0}")]
     Lane(&'static str),
 }
@@ -191,7 +191,7 @@ fn arrived(
     greet::arrived(shared, socket, &keys, secured, guard, until)
 }
 
-/// Whether the first byte is that of a plain lane. No record of TLS begins with it.
+/// Returns whether the first byte is that of a plain lane. No record of TLS begins with it.
 fn begins_plain(socket: &TcpStream, until: Instant) -> Result<bool, Refused> {
     let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     socket.set_read_timeout(Some(left))?;
@@ -257,7 +257,7 @@ pub(super) fn connect(
     Ok((socket, guard))
 }
 
-/// What an error shows of a text that may be long.
+/// Part that an error shows of a text that may be long.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -1,4 +1,4 @@
-//! What happened on all connections, counted. Labels are words of enums, never names of peers.
+//! Counts of what happened on all connections. Labels are words of enums, never names of peers.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

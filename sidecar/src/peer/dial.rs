@@ -1,4 +1,4 @@
-//! When a peer is dialed, and which of two connections stays. Pure: time and chance are arguments.
+//! Decisions when a peer is dialed, and which of two connections stays. Pure: time and chance are arguments.
 
 use std::time::{Duration, Instant};
 
@@ -15,13 +15,13 @@ pub(super) struct Dial {
     pub(super) failed: u32,
     /// The number of the last attempt that failed.
     pub(super) last_failed: u64,
-    /// When the last one began.
+    /// Beginning of the last one.
     pub(super) last: Option<Instant>,
     /// Not before this, unless someone waits.
     next: Option<Instant>,
 }
 
-/// When to begin an attempt.
+/// Time to begin an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
     /// Now.
@@ -33,7 +33,7 @@ pub(super) enum Due {
 }
 
 impl Dial {
-    /// When to dial a peer without a connection. `eager`: it is ours to dial. `needed`: someone waits for it, so the
+    /// Time to dial a peer without a connection. `eager`: it is ours to dial. `needed`: someone waits for it, so the
     /// backoff is cut to its shortest.
     pub(super) fn due(&self, eager: bool, needed: bool, now: Instant, shortest: Duration) -> Due {
         if self.running || !(eager || needed) {
@@ -77,13 +77,13 @@ impl Dial {
 /// A connection, for the choice between two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Whether we dialed it.
+    /// True if we dialed it.
     pub(super) dialed: bool,
     /// The life of the peer at its other end.
     pub(super) incarnation: Incarnation,
 }
 
-/// Whether a new connection takes the place of the one we have.
+/// Returns whether a new connection takes the place of the one we have.
 ///
 /// Two that were dialed at the same time from both ends must be decided alike at both ends: the one dialed by the smaller
 /// fingerprint stays. Any other second connection means that the other side has lost the first, even if we have not

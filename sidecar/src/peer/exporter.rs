@@ -13,14 +13,14 @@ use parking_lot::Mutex;
 use rustls::crypto::tls13::OkmBlock;
 use rustls::{KeyLog, SupportedCipherSuite, Tls13CipherSuite};
 
-/// What rustls calls the secret from which the rest follows.
+/// Name in rustls of the secret from which the rest follows.
 const SECRET: &str = "EXPORTER_SECRET";
-/// What it is exported for. The first word marks labels that nobody has registered (RFC 5705, section 4).
+/// Label for which it is exported. The first word marks labels that nobody has registered (RFC 5705, section 4).
 pub(super) const LABEL: &[u8] = b"EXPERIMENTAL tensorlane lanes";
 /// Bytes of exported material.
 pub(super) const BYTES: usize = 32;
 
-/// What both ends of one connection have. Never shown, and wiped where it is dropped.
+/// Secret that both ends of one connection have. Never shown, and wiped where it is dropped.
 pub(super) struct Exported(OkmBlock);
 
 impl AsRef<[u8]> for Exported {

@@ -1,4 +1,4 @@
-//! How fast a holder has to be for somebody with a deadline. Plain data: the time is an argument.
+//! Speed that a holder must have for somebody with a deadline. Plain data: the time is an argument.
 //!
 //! What counts is what it brought over the last seconds, so that neither its beginning nor one bad moment is held against it, and
 //! only if it has been too little for a while: a part of the time that is left, since whoever comes next needs the rest of it.
@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 /// Over how long the rate is taken, and in which steps.
 const WINDOW: Duration = Duration::from_secs(4);
 const STEP: Duration = Duration::from_millis(250);
-/// How long it has to be too slow, at least and at most; between them a part of the time that is left: one of so many.
+/// Time for which it has to be too slow, at least and at most; between them a part of the time that is left: one of so
+/// many.
 const SLOW_FOR: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(3));
 const PART_OF_TIME: u32 = 4;
 
-/// What a holder has brought of late.
+/// Bytes that a holder has brought of late.
 #[derive(Debug)]
 pub(super) struct Floor {
     begun: Instant,
@@ -29,7 +30,7 @@ impl Floor {
         Self { begun: now, came: VecDeque::new(), slow: None }
     }
 
-    /// It brought bytes.
+    /// Notes bytes that it brought.
     pub(super) fn came(&mut self, bytes: u64, now: Instant) {
         match self.came.back_mut() {
             Some((since, sum)) if now.saturating_duration_since(*since) < STEP => *sum += bytes,
@@ -37,7 +38,7 @@ impl Floor {
         }
     }
 
-    /// Whether `left` more bytes will not be here at the deadline, and it has looked so for a while.
+    /// Returns whether `left` more bytes will not be here at the deadline, and it has looked so for a while.
     pub(super) fn is_too_slow(&mut self, left: u64, now: Instant, deadline: Instant) -> bool {
         while self.came.front().is_some_and(|(at, _)| now.saturating_duration_since(*at) > WINDOW) {
             self.came.pop_front();
@@ -55,7 +56,8 @@ impl Floor {
     }
 }
 
-/// Whether at the rate of `came` bytes in `over` so many more take longer than `time`. Of nothing there is no rate.
+/// Returns whether at the rate of `came` bytes in `over` so many more take longer than `time`. Of nothing there is no
+/// rate.
 fn falls_short(left: u64, (came, over): (u64, Duration), time: Duration) -> bool {
     came > 0 && left as f64 * over.as_secs_f64() > came as f64 * time.as_secs_f64()
 }

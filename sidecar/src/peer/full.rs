@@ -19,7 +19,7 @@ pub(super) struct Full {
     seen: Option<Seen>,
 }
 
-/// What was missing at the other end when something last arrived there.
+/// State of what was missing at the other end when something last arrived there.
 #[derive(Debug)]
 struct Seen {
     missing: u64,
@@ -27,7 +27,7 @@ struct Seen {
 }
 
 impl Full {
-    /// It took something.
+    /// Notes that the other end took something.
     pub(super) fn took(&mut self) {
         self.seen = None;
     }

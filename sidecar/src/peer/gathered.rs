@@ -22,12 +22,12 @@ impl Gathered {
         self.own.len() + self.lying
     }
 
-    /// Those of its own so far, to be written to.
+    /// Bytes of its own so far, to be written to.
     pub(super) fn own(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
 
-    /// What comes next is a piece of a tensor.
+    /// Adds a piece of a tensor, which comes next.
     pub(super) fn piece(&mut self, chunk: Chunk) {
         self.lying += chunk.as_ref().len();
         self.pieces.push((self.own.len(), chunk));

@@ -1,5 +1,5 @@
-//! What is said first on a connection in TLS: whose key it is, then Hello both ways, and the connection has its place; or
-//! LaneHello, and it becomes a lane of a connection that has.
+//! Greeting: what is said first on a connection in TLS: whose key it is, then Hello both ways, and the connection has
+//! its place; or LaneHello, and it becomes a lane of a connection that has.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,7 +37,7 @@ use super::transport::{Stream, Ways};
 
 /// Longest Hello: names, an offer with addresses. Before it nothing else is read.
 const HELLO_MAX: u32 = 64 << 10;
-/// What a connection is refused with where another one of the same peer stays: it has done nothing wrong.
+/// Reason with which a connection is refused where another one of the same peer stays: it has done nothing wrong.
 pub(super) const DOUBLE: Reason = Reason::NameTaken;
 /// The first version with lanes.
 const LANES_SINCE: u32 = 2;
@@ -139,19 +139,19 @@ pub(super) fn dialed(
     talk.up(shared, Place::of(&peer), hello, incarnation, agreed, true)
 }
 
-/// This sidecar at its node and the other's socket there, where both have told of one.
+/// The sidecar at its node and the other's socket there, if both have told of one.
 fn node_of(shared: &Shared, ours: &v1::PeerHello, theirs: &v1::PeerHello) -> Option<(Arc<Node>, SocketName)> {
     let (_, theirs) = (ours.node.as_ref()?, theirs.node.as_ref()?);
     Some((shared.node.clone()?, SocketName::checked(&theirs.name, theirs.inode)?))
 }
 
-/// How many lanes both ends take part in, of which nothing is said in version 1.
+/// Number of lanes that both ends take part in, of which nothing is said in version 1.
 fn lanes_of(shared: &Shared, theirs: &v1::PeerHello) -> usize {
     let theirs = if theirs.version >= LANES_SINCE { theirs.lanes as usize } else { 0 };
     shared.config.lanes.count.min(theirs).min(LANES_MAX)
 }
 
-/// How many of those on QUIC.
+/// Number of those lanes on QUIC.
 fn quic_of(shared: &Shared, theirs: &v1::PeerHello) -> usize {
     let theirs = if theirs.version >= LANES_SINCE { theirs.quic_lanes as usize } else { 0 };
     own_quic(shared).min(theirs)
@@ -161,7 +161,7 @@ fn own_quic(shared: &Shared) -> usize {
     if shared.door().is_some() { shared.config.lanes.quic.min(LANES_MAX) } else { 0 }
 }
 
-/// What both ends have agreed on: lanes that are connections, and lanes on QUIC.
+/// Agreement of both ends: lanes that are connections, and lanes on QUIC.
 fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Option<Agreed>, Option<Agreed>) {
     let Some(key) = key else { return (None, None) };
     let plain = shared.config.lanes.plain && theirs.plain_lanes;
@@ -176,9 +176,9 @@ fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Opt
     (Some(lanes).filter(|lanes| lanes.count > 0), quic.filter(|quic| quic.count > 0))
 }
 
-/// What both Hellos have brought about besides an offer.
+/// Result of both Hellos besides an offer.
 struct Agreement {
-    /// Where our socket in the node's directory is.
+    /// Name of our socket in the node's directory.
     told: Option<SocketName>,
     /// Proves whose lanes are.
     key: Option<LaneKey>,
@@ -191,7 +191,7 @@ fn told(ours: &v1::PeerHello) -> Option<SocketName> {
     ours.node.as_ref().map(|socket| SocketName { name: socket.name.clone(), inode: socket.inode })
 }
 
-/// Where the connection of a peer goes, held so that none comes or goes meanwhile.
+/// Place of the connection of a peer, held so that none comes or goes meanwhile.
 struct Place<'a> {
     peer: &'a Arc<Peer>,
     handover: MutexGuard<'a, ()>,
@@ -202,7 +202,7 @@ impl<'a> Place<'a> {
         Self { peer, handover: peer.handover.lock() }
     }
 
-    /// Whether a connection that came in may have it.
+    /// Decides whether a connection that came in may have it.
     fn seat<'s>(
         &self,
         shared: &'s Shared,
@@ -221,7 +221,7 @@ pub(super) struct Talk {
     pub(super) sealer: Sealer,
     pub(super) incoming: Incoming,
     parser: FrameParser,
-    /// Who may be at the other end, by its key.
+    /// Peers that may be at the other end, by its key.
     pub(super) claim: Claim,
     ours: Fingerprint,
     exported: Exported,
@@ -304,7 +304,7 @@ impl Talk {
         }
     }
 
-    /// Who it is, if its Hello fits; it is told where not.
+    /// Returns who the other end is if its Hello fits, and tells it if not.
     fn checked(
         &mut self,
         shared: &Shared,
@@ -391,7 +391,7 @@ impl Talk {
     }
 }
 
-/// Whose key it may be.
+/// Returns whose key it may be.
 pub(super) fn who(
     shared: &Shared,
     keys: &Keys,
@@ -423,7 +423,7 @@ fn hello_of(shared: &Shared) -> v1::PeerHello {
     }
 }
 
-/// Who it is, and in which life.
+/// Returns who the other end is, and in which life.
 fn check(
     shared: &Shared,
     claim: &Claim,

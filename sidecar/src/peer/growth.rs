@@ -17,10 +17,10 @@ use tensorlane_memory::Block;
 
 use super::transport::lanes::Transfer;
 
-/// What the owner of a tensor gives to its readers and to nobody else: whoever shows it was let in by the owner.
+/// Secret that the owner of a tensor gives to its readers and to nobody else: whoever shows it was let in by the owner.
 pub type Pass = [u8; 16];
 
-/// How long a read waits where the last byte has come and the block is not sealed yet.
+/// Time that a read waits when the last byte has come and the block is not sealed yet.
 const SEALING: Duration = Duration::from_secs(2);
 
 /// A tensor on its way here.
@@ -45,10 +45,10 @@ enum Bytes {
     Gone,
 }
 
-/// Whether bytes can be had.
+/// Availability of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// They are here.
+    /// Present bytes.
     Now,
     /// Not yet.
     Later,
@@ -68,7 +68,7 @@ impl Growth {
         self.become_(Bytes::Whole(block));
     }
 
-    /// It does not come, or is not what it should be.
+    /// Told that the rest does not come, or is not what it should be.
     pub fn gone(&self) {
         self.become_(Bytes::Gone);
     }

@@ -25,7 +25,7 @@ const INCOMING: usize = RECORD_MAX + 4096;
 /// Most plaintext that may arrive together with the end of the handshake (the other side's Hello).
 const EARLY_PLAIN_MAX: usize = 64 << 10;
 
-/// Why there is no secure connection.
+/// Reason for which there is no secure connection.
 #[derive(Debug, Error)]
 pub(super) enum HandshakeError {
     /// The socket failed.
@@ -67,12 +67,13 @@ impl HandshakeError {
     }
 }
 
-/// Whether an operation on a socket ended because its time was over.
+/// Returns whether an operation on a socket ended because its time was over.
 pub(super) fn timed_out(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Whether that was the time that we gave it. What the kernel gives up by itself says so in words, and when is its own affair.
+/// Returns whether that was the time that we gave it. What the kernel gives up by itself says so in words, and when is
+/// its own affair.
 pub(super) fn timed_out_here(error: &io::Error) -> bool {
     timed_out(error) && error.raw_os_error() != Some(rustix::io::Errno::TIMEDOUT.raw_os_error())
 }
@@ -83,9 +84,9 @@ pub(super) struct Secured {
     pub(super) sealer: Sealer,
     /// Opens what comes.
     pub(super) opener: Opener,
-    /// What the other side showed, and proved to have the key of.
+    /// Certificate that the other side showed, and proved to have the key of.
     pub(super) certificate: CertificateDer<'static>,
-    /// What both ends have of the handshake besides their keys.
+    /// Secret that both ends have of the handshake besides their keys.
     pub(super) exported: Exported,
     /// Plaintext that came with the end of the handshake.
     pub(super) plain: Vec<u8>,
@@ -141,7 +142,7 @@ pub(super) fn server(
     drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until)
 }
 
-/// What one step of the machine wants next.
+/// Wish of one step of the machine.
 enum Next {
     Step,
     Read,

@@ -8,7 +8,7 @@ use super::record::{Opened, Opener, RecordError};
 /// Ciphertext taken from the socket in one call. Fewer calls than with less; more does not stay in the cache of a core.
 const BUFFER: usize = 128 << 10;
 
-/// What one turn ended with.
+/// End of one turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Drained {
     /// All whole records were opened; more must be received.
@@ -85,7 +85,7 @@ impl Incoming {
         Ok(Drained::All)
     }
 
-    /// Whether the other side asked for new keys of ours since this was last asked.
+    /// Returns whether the other side asked for new keys of ours since this was last asked.
     pub(super) fn take_update_request(&mut self) -> bool {
         self.opener.take_update_request()
     }

@@ -11,7 +11,7 @@ use super::remote::State;
 
 /// The first version of the protocol in which copies are mapped.
 pub(super) const LENDS_SINCE: u32 = 4;
-/// How long a neighbour that did not answer in time is not asked.
+/// Time for which a neighbour that did not answer in time is not asked.
 const QUIET: Duration = Duration::from_secs(5);
 
 impl Peers {

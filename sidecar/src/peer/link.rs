@@ -1,4 +1,4 @@
-//! One connection that is up: its two threads, and how it ends.
+//! A connection that is up: its two threads, and how it ends.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -32,19 +32,19 @@ use super::transport::shm::{AT_NODE_SINCE, SocketName};
 use super::transport::{Way, Ways};
 use crate::metrics::label::PanicScope;
 
-/// Why a connection ended.
+/// Reason for which a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
-    /// It sent a frame that may not be.
+    /// Frame from the peer that may not be.
     #[error("{0}")]
     Frame(#[from] FrameError),
-    /// It sent a record that may not be, or one that was altered.
+    /// Record from the peer that may not be, or that was altered.
     #[error("{0}")]
     Record(#[from] RecordError),
     /// Nothing moved for the progress deadline.
     #[error("nothing moved for the progress deadline")]
     Progress,
-    /// It took bytes, and too few of them.
+    /// Bytes were taken, and too few of them.
     #[error("the peer takes bytes too slowly")]
     Slow,
     /// The socket ended or failed.
@@ -65,10 +65,10 @@ pub(super) enum Ended {
     /// The directory does not list the peer's key any more.
     #[error("the peer's key is no longer in the directory")]
     Revoked,
-    /// It was told of another socket in the node's directory than ours is now.
+    /// Told of another socket in the node's directory than ours is now.
     #[error("our socket in the node's directory is another one now")]
     Moved,
-    /// It was made with a key of ours that is no longer used.
+    /// Made with a key of ours that is no longer used.
     #[error("our key was changed")]
     Rotated,
     /// Something of ours is not as it must be.
@@ -126,9 +126,9 @@ pub(super) struct Link {
     pub(super) incarnation: Incarnation,
     /// The version of the protocol that both ends speak.
     pub(super) version: u32,
-    /// What it said it can speak.
+    /// Offer of what it said it can speak.
     pub(super) offer: Arc<Offer>,
-    /// Whether we dialed it.
+    /// True if we dialed it.
     pub(super) dialed: bool,
     /// The key it was authenticated by.
     pub(super) fingerprint: tensorlane_proto::Fingerprint,
@@ -136,12 +136,12 @@ pub(super) struct Link {
     pub(super) ours: tensorlane_proto::Fingerprint,
     /// The socket of ours in the node's directory that it was told of.
     pub(super) told: Option<SocketName>,
-    /// When its socket was connected: it orders the lives of the peer.
+    /// Time at which its socket was connected, which orders the lives of the peer.
     pub(super) begun: Instant,
-    /// When it was up.
+    /// Time at which it was up.
     pub(super) since: Instant,
     pub(super) outbox: Arc<Outbox>,
-    /// How the bytes of pulls come and go.
+    /// Ways by which the bytes of pulls come and go.
     pub(super) ways: Ways,
     socket: TcpStream,
     /// Milliseconds from `since` to the last byte that came, on lanes too.
@@ -150,11 +150,11 @@ pub(super) struct Link {
     sent_when_heard: AtomicU64,
     /// Milliseconds from `since` to when it was first asked whether it lives, after the last byte came; 0 before that.
     asked: AtomicU64,
-    /// Why it ends: the first cause.
+    /// Cause for which it ends: the first one.
     ended: Mutex<Option<Ended>>,
 }
 
-/// What a new link is made of.
+/// Parts of a new link.
 pub(super) struct LinkParts {
     pub(super) id: u64,
     pub(super) peer: Arc<Peer>,
@@ -210,7 +210,7 @@ impl Link {
         }
     }
 
-    /// Whether it is the connection of its peer still.
+    /// Returns whether it is the connection of its peer still.
     pub(super) fn is_present(&self) -> bool {
         self.peer.state.lock().link.as_ref().is_some_and(|present| present.id == self.id)
     }
@@ -251,7 +251,7 @@ impl Link {
         }
     }
 
-    /// Whether it ends, or has.
+    /// Returns whether it ends, or has.
     pub(super) fn is_ending(&self) -> bool {
         self.ended.lock().is_some()
     }
@@ -270,7 +270,7 @@ impl Link {
         self.outbox.end(true);
     }
 
-    /// How long nothing was heard, in excess of what bulk bytes under way excuse.
+    /// Time for which nothing was heard, in excess of what bulk bytes under way excuse.
     pub(super) fn silent(&self) -> Duration {
         let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
         let sent_when_heard = self.sent_when_heard.load(Ordering::Relaxed);
@@ -298,7 +298,7 @@ impl Link {
     }
 }
 
-/// How long nothing was heard that was heard last at `heard`, in excess of what the bytes excuse that were sent since. Each was
+/// Time since something was last heard, at `heard`, in excess of what the bytes excuse that were sent since. Each was
 /// read in a moment of its own, and something may have been heard and sent between any two: what came before what it follows is
 /// nothing.
 fn silence(now: Duration, heard: Duration, sent: u64, sent_when_heard: u64) -> Duration {

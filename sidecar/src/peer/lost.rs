@@ -1,4 +1,4 @@
-//! Why holders are lost, as we say it, as it is counted, and as the wire has it.
+//! Reasons for which holders are lost, as we say it, as it is counted, and as the wire has it.
 
 use tensorlane_proto::frame::HOLDERS_TRIED;
 use tensorlane_proto::generated as v1;
@@ -9,22 +9,22 @@ use super::api::LostHolder;
 /// Holders that a pull may lose where most of them refused: each costs a round trip, and says that one that had it has let it go.
 const REFUSED_MAX: usize = 8;
 
-/// Why a pull does not go on from a holder. The words are for good.
+/// Reason for which a pull does not go on from a holder. The words are for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HolderLost {
-    /// It was not reached, or its connection ended.
+    /// Holder not reached, or its connection ended.
     Unreachable,
-    /// It has no such tensor, or does not give it to us.
+    /// Holder without such a tensor, or one that does not give it to us.
     Refused,
     /// No byte came though some were due.
     Stalled,
-    /// It lives, and had nothing for too long.
+    /// Holder that lives, and had nothing for too long.
     Starved,
-    /// It sent other bytes than it summed, or than the owner has.
+    /// Holder that sent other bytes than it summed, or than the owner has.
     Altered,
     /// At its rate the rest would come after the deadline.
     Slow,
-    /// It was unreachable or stalled a moment ago, or there is no lane to it now, and it was not asked.
+    /// Holder that was not asked: it was unreachable or stalled a moment ago, or there is no lane to it now.
     Cooldown,
     /// Another connection with it took the place of the one that it was asked on, twice.
     Replaced,
@@ -45,7 +45,7 @@ impl HolderLost {
         }
     }
 
-    /// Whether it is not to be asked again for a while, for whatever tensor.
+    /// Returns whether it is not to be asked again for a while, for whatever tensor.
     pub(super) fn is_for_a_while(self) -> bool {
         matches!(self, Self::Unreachable | Self::Stalled)
     }
@@ -64,7 +64,7 @@ impl From<HolderLost> for v1::LostReason {
     }
 }
 
-/// Why a holder is lost, where that is said.
+/// Reason for which a holder is lost, if that is said.
 fn why(reason: v1::LostReason) -> Option<HolderLost> {
     Some(match reason {
         v1::LostReason::Unspecified => return None,
@@ -77,19 +77,20 @@ fn why(reason: v1::LostReason) -> Option<HolderLost> {
     })
 }
 
-/// Whether a reader that has lost these asks another one. One that refuses says so at once, and counts for less.
+/// Returns whether a reader that has lost these asks another one. One that refuses says so at once, and counts for
+/// less.
 pub fn asks_on(lost: &[LostHolder]) -> bool {
     let dear = lost.iter().filter(|lost| lost.why != Some(HolderLost::Refused)).count();
     dear < HOLDERS_TRIED && lost.len() < REFUSED_MAX
 }
 
-/// One that is lost, as the wire has it.
+/// Lost holder, as the wire has it.
 pub(super) fn life(lost: &LostHolder) -> v1::Life {
     let why = lost.why.map_or(v1::LostReason::Unspecified, v1::LostReason::from);
     v1::Life { lost: why.into(), ..aid::life(&lost.peer) }
 }
 
-/// One that is lost, as we have it. A reason that this release does not know is none.
+/// Lost holder, as we have it. A reason that this release does not know is none.
 pub(super) fn holder(life: &v1::Life) -> Option<LostHolder> {
     let why = v1::LostReason::try_from(life.lost).ok().and_then(why);
     aid::key(life).map(|peer| LostHolder { peer, why })

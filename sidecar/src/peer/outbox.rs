@@ -1,4 +1,4 @@
-//! What one connection sends, in one order: frames, and the chunks of pulls between them.
+//! Output of one connection, in one order: frames, and the chunks of pulls between them.
 //!
 //! Whoever has something to send and finds the pipe free seals and sends it on its own thread, without waiting for
 //! the socket; so a small call needs no hand-over between threads. What the socket does not take at once, what comes
@@ -29,7 +29,7 @@ const QUANTUM: usize = 256 << 10;
 pub(super) const BACKLOG_LATE: usize = 4 << 20;
 /// Bytes of waiting frames above which the peer is held to be stuck, and the connection closed.
 const BACKLOG_MAX: usize = 64 << 20;
-/// How long the other side may take to close after our Goodbye.
+/// Time that the other side may take to close after our Goodbye.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An answer that is made when there is room to send it.
@@ -69,7 +69,7 @@ impl Inbox {
     }
 }
 
-/// What the writer does next.
+/// Next work of the writer.
 enum Work {
     Late(Late),
     Send { frames: VecDeque<Vec<u8>>, bulk: Option<Box<Bulk>>, rekey: bool },
@@ -83,13 +83,14 @@ pub(super) struct Outbox {
     inbox: Mutex<Inbox>,
     wake: Condvar,
     pipe: Mutex<Pipe>,
-    /// How long nothing may arrive at the other end while the socket is full.
+    /// Time for which nothing may arrive at the other end while the socket is full.
     progress: Duration,
     /// Tensor bytes that the socket took.
     bulk_bytes: AtomicU64,
     /// Told of them too.
     count: Count,
-    /// What waits here, in the budget of the process. Told outside of locks: closing a connection takes them.
+    /// Account of what waits here, in the budget of the process. Told outside of locks: closing a connection takes
+    /// them.
     account: Account,
 }
 
@@ -199,13 +200,13 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether answers should be made later rather than now.
+    /// Returns whether answers should be made later rather than now.
     pub(super) fn is_late(&self) -> bool {
         let inbox = self.inbox.lock();
         inbox.frame_bytes > BACKLOG_LATE || !inbox.late.is_empty()
     }
 
-    /// How many answers wait to be made.
+    /// Number of answers that wait to be made.
     pub(super) fn late(&self) -> usize {
         self.inbox.lock().late.len()
     }

@@ -21,7 +21,7 @@ pub(super) const OFFSET_BYTES: usize = 8;
 /// which is not moved while it grows then. Whoever announces and sends nothing costs that, once a connection.
 const READY: usize = 512 << 10;
 
-/// Whether to go on after a frame.
+/// Decision whether to go on after a frame.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
     /// The next frame.
@@ -32,9 +32,9 @@ pub(super) enum Flow {
 
 /// The body of a frame that came whole.
 pub(super) enum Body<'a> {
-    /// It lies in what was fed.
+    /// Body that lies in what was fed.
     Lies(&'a [u8]),
-    /// It was collected.
+    /// Body that was collected.
     Collected(Bytes),
 }
 
@@ -50,7 +50,7 @@ impl Deref for Body<'_> {
 }
 
 impl From<Body<'_>> for Bytes {
-    /// What was collected is not copied.
+    /// Converts a body; what was collected is not copied.
     fn from(body: Body<'_>) -> Self {
         match body {
             Body::Lies(bytes) => Self::copy_from_slice(bytes),
@@ -59,9 +59,9 @@ impl From<Body<'_>> for Bytes {
     }
 }
 
-/// What is done with frames. An error ends the connection. Whoever takes messages alone says nothing of chunks.
+/// Taker of frames. An error ends the connection. Whoever takes messages alone says nothing of chunks.
 pub(super) trait Sink {
-    /// Why a frame was not taken.
+    /// Reason for which a frame was not taken.
     type Error: From<FrameError>;
     /// A message came whole.
     fn message(&mut self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<Flow, Self::Error>;
@@ -92,8 +92,8 @@ const START: State = State::Header { bytes: [0; HEADER_BYTES], have: 0 };
 pub(super) struct FrameParser {
     state: State,
     body_max: u32,
-    /// What the body before was collected in, for the next one, until a frame comes that needs none: to give it back each time, and
-    /// take it again, costs the allocator more than all the small tensors that came in it.
+    /// Buffer in which the body before was collected, for the next one, until a frame comes that needs none: to give it
+    /// back each time, and take it again, costs the allocator more than all the small tensors that came in it.
     spare: BytesMut,
 }
 
@@ -267,7 +267,7 @@ mod tests {
         stream
     }
 
-    /// Where the bodies that were collected lay.
+    /// Places of the bodies that were collected.
     #[derive(Default)]
     struct Places(Vec<usize>);
 

@@ -10,7 +10,7 @@ use super::transport::Way;
 /// Most peers that are named as senders of one pull; what others sent is told together.
 const SENDERS_MAX: usize = 16;
 
-/// Why a better way was not taken, or was left. The words are for good.
+/// Reason for which a better way was not taken, or was left. The words are for good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FallBack {
     /// No lane brought anything in the time that the pull could wait.
@@ -49,11 +49,11 @@ pub struct Path {
     pub lanes: u32,
     /// Of the bytes, those that came without encryption.
     pub plain: u64,
-    /// Why the rest did not come this way.
+    /// Reason for which the rest did not come this way.
     pub left: Option<FallBack>,
 }
 
-/// What came on lanes, or on none.
+/// Record of what came on lanes, or on none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Travelled {
     /// Bytes that came.
@@ -62,7 +62,7 @@ pub(super) struct Travelled {
     pub(super) plain: u64,
     /// Connections of their own that carried them.
     pub(super) lanes: u32,
-    /// Who sent what came on lanes.
+    /// Senders of what came on lanes.
     pub(super) senders: Senders,
 }
 
@@ -73,7 +73,7 @@ impl Travelled {
     }
 }
 
-/// Who sent the bytes of one pull: at most 16 peers, and the rest together.
+/// Senders of the bytes of one pull: at most 16 peers, and the rest together.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Senders {
     sent: Vec<(Option<PeerName>, u64)>,
@@ -110,7 +110,7 @@ impl Senders {
         Self { sent: std::mem::take(&mut self.sent), others: self.others.clone() }
     }
 
-    /// Whether another holder than the owner sent any.
+    /// Returns whether another holder than the owner sent any.
     pub fn are_others(&self) -> bool {
         !self.others.is_empty()
     }
@@ -128,7 +128,7 @@ impl Senders {
     }
 }
 
-/// What is told of them: nothing where the owner sent all.
+/// Message that tells of them: nothing where the owner sent all.
 impl From<&Senders> for Vec<v1::Sender> {
     fn from(senders: &Senders) -> Self {
         let sender = |(name, bytes): &(Option<PeerName>, u64)| v1::Sender {
@@ -144,7 +144,7 @@ impl From<&Senders> for Vec<v1::Sender> {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paths {
     ways: Vec<Path>,
-    /// Who sent what came on lanes.
+    /// Senders of what came on lanes.
     senders: Senders,
 }
 
@@ -162,12 +162,12 @@ impl Paths {
         paths
     }
 
-    /// Who sent what came on lanes.
+    /// Senders of what came on lanes.
     pub fn senders(&self) -> &Senders {
         &self.senders
     }
 
-    /// Who sent some of it is known now. What others have sent stays theirs, whoever sends the rest.
+    /// Notes who sent some of it. What others have sent stays theirs, whoever sends the rest.
     fn sent_by(&mut self, senders: Senders) {
         senders.others.iter().for_each(|holder| self.senders.add_other(holder));
         for (name, bytes) in senders.sent {
@@ -198,7 +198,7 @@ impl Paths {
         }
     }
 
-    /// What is to be told.
+    /// Paths that are to be told.
     pub fn as_slice(&self) -> &[Path] {
         &self.ways
     }

@@ -26,7 +26,7 @@ use super::transport::lanes::quic::Door;
 use crate::clock;
 use crate::metrics::label::PanicScope;
 
-/// How long connections may take to say what waits, and Goodbye, when we stop.
+/// Time that connections may take to say what waits, and Goodbye, when we stop.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A call under way. Dropping it changes nothing.
@@ -101,7 +101,7 @@ impl Peers {
         Ok(peers)
     }
 
-    /// Where it listens.
+    /// Address on which it listens.
     pub fn bound_address(&self) -> SocketAddr {
         self.bound
     }
@@ -324,7 +324,7 @@ impl Peers {
         self.shared.use_keys(keys);
     }
 
-    /// How many connections were made with a key of ours.
+    /// Number of connections that were made with a key of ours.
     pub fn made_with(&self, ours: &Fingerprint) -> usize {
         self.links_with(ours).count()
     }
@@ -367,7 +367,7 @@ impl Peers {
         link.expect("a test that changes keys is connected").outbox.rekey_every(records);
     }
 
-    /// What was counted.
+    /// Counters of what happened.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.shared.counters
     }

@@ -21,7 +21,7 @@ use super::source::{Source, SourceError};
 const RECORDS_A_CALL: usize = 64;
 const HEAD_BYTES: usize = HEADER_BYTES + OFFSET_BYTES;
 
-/// Why nothing can be sent.
+/// Reason for which nothing can be sent.
 #[derive(Debug, Error)]
 pub(super) enum SendError {
     /// The connection ended, or is about to.
@@ -33,7 +33,7 @@ pub(super) enum SendError {
     /// Nothing arrived at the other end for the whole of the progress deadline.
     #[error("no byte could be sent in time")]
     Progress,
-    /// It took some, and too few for too long.
+    /// Some bytes were taken, and too few for too long.
     #[error("bytes were taken too slowly")]
     Slow,
     /// The socket failed.
@@ -62,11 +62,11 @@ pub(super) struct Bulk {
     pub(super) source: Source,
     /// Packed bytes that were sent, or that the reader had before.
     pub(super) at: u64,
-    /// How many there are.
+    /// Number of bytes that there are.
     pub(super) end: u64,
-    /// Those behind `at` that the reader has.
+    /// Bytes behind `at` that the reader has.
     pub(super) ahead: Ahead,
-    /// They are another peer's, of whose tensor we have a copy or get one.
+    /// Set if the bytes are another peer's, of whose tensor we have a copy or get one.
     pub(super) relayed: bool,
 }
 
@@ -99,7 +99,7 @@ impl Pipe {
         Self { sealer, records: VecDeque::new(), sent: 0 }
     }
 
-    /// Whether the socket has all of it.
+    /// Returns whether the socket has all of it.
     pub(super) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

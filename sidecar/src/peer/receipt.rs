@@ -1,5 +1,5 @@
-//! What is left of a pull whose bytes are here and not proven yet: its lease at the owner, and the word whether others may have
-//! the tensor from us. Nobody is named a holder of what was found wrong.
+//! Remainder of a pull whose bytes are here and not proven yet: its lease at the owner, and the word whether others may
+//! have the tensor from us. Nobody is named a holder of what was found wrong.
 
 use std::sync::{Arc, Weak};
 

@@ -1,4 +1,4 @@
-//! What comes on one connection: answers to our calls here, questions to `serving`. Runs on the reader thread.
+//! Input of one connection: answers to our calls here, questions to `serving`. Runs on the reader thread.
 //!
 //! The bytes of a chunk are copied from the opened record into the landing, once. The landing is taken from its call for
 //! as long as there are bytes to write and given back before the thread waits for the socket, so that a call can end at
@@ -24,7 +24,7 @@ use super::serving;
 use super::shared::{Shared, count_in};
 use super::transport::Way;
 
-/// Where the bytes of the present chunk go.
+/// Target of the bytes of the present chunk.
 enum Target {
     /// Into the landing of the call, from packed byte `at` on.
     Landing(Landing),
@@ -64,7 +64,8 @@ pub(super) fn decode<M: Message + Default>(header: Header, body: &[u8]) -> Resul
     M::decode(body).map_err(|_| malformed(header))
 }
 
-/// Whether all descriptors can be read. Most are like the one before, and what they say is looked at where it is used.
+/// Checks that all descriptors can be read. Most are like the one before, and what they say is looked at where it is
+/// used.
 fn check_descriptors(message: &PulledMany) -> Result<(), DecodeError> {
     let mut alike = Alike::default();
     let mut sent = message.tensors.iter().filter_map(|tensor| tensor.descriptor.clone());

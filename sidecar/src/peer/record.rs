@@ -35,7 +35,7 @@ const KEY_UPDATES_MAX: u32 = 32;
 const KEY_UPDATE: u8 = 24;
 const ALERT_CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
-/// Why the record layer cannot go on.
+/// Reason for which the record layer cannot go on.
 #[derive(Debug, Error)]
 pub(super) enum RecordError {
     /// Longer than any record may be.
@@ -190,7 +190,7 @@ impl Sealer {
     }
 }
 
-/// What one record was.
+/// Content of one record.
 pub(super) enum Opened<'a> {
     /// Bytes of the stream.
     Data(&'a [u8]),
@@ -265,7 +265,7 @@ impl Opener {
         Ok(Opened::Nothing)
     }
 
-    /// Whether the other side asked for new keys of ours since this was last asked.
+    /// Returns whether the other side asked for new keys of ours since this was last asked.
     pub(super) fn take_update_request(&mut self) -> bool {
         std::mem::take(&mut self.wants_update)
     }

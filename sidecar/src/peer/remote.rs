@@ -1,4 +1,4 @@
-//! One peer: its connection if there is one, our calls to it, its pulls from us, and what lives on when the connection
+//! A peer: its connection if there is one, our calls to it, its pulls from us, and what lives on when the connection
 //! does not.
 //!
 //! ```text
@@ -44,8 +44,9 @@ mod opened;
 
 /// Most calls of ours on one connection at a time; the rest wait here. The other side keeps a little for each.
 pub(crate) const CALLS_MAX: usize = 1024;
-/// How many calls may be on a connection for one more to be asked for at the node's socket: their answers, with all the metadata
-/// that tensors may have, find room in the socket; and many together are as fast on the control connection.
+/// Number of calls that may be on a connection for a further one to be asked for at the node's socket: their answers,
+/// with all the metadata that tensors may have, find room in the socket; and many together are as fast on the control
+/// connection.
 const AT_NODE_MAX: usize = 8;
 /// Most pulls of lost callers, and maps that nobody uses any more, that we still have to end at their owner: as many as there
 /// may be maps. Beyond it the owner's grace ends them. Each costs 16 bytes.
@@ -53,32 +54,32 @@ const OWED_MAX: usize = super::transport::shm::MAPS_MAX;
 /// Incarnations of a peer that are known to be over. An older one costs one more question.
 const PAST_MAX: usize = 64;
 
-/// How long calls wait for a peer that was lost.
+/// Time that calls wait for a peer that was lost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// Those that were not sent yet.
+    /// Time for calls that were not sent yet.
     pub(super) progress: Duration,
-    /// Those that were under way.
+    /// Time for calls that were under way.
     pub(super) grace: Duration,
 }
 
-/// What calls need to know of the connection that they are on: all of it that a simulation has to be.
+/// View that calls have of the connection that they are on: all of it that a simulation has to be.
 pub(super) trait Carrier {
     /// Unlike any other connection of this process.
     fn id(&self) -> u64;
     /// The life of the peer that it leads to.
     fn incarnation(&self) -> Incarnation;
-    /// When it was begun.
+    /// Time at which it was begun.
     fn begun(&self) -> Instant;
-    /// What the peer said it can speak.
+    /// Offer of what the peer said it can speak.
     fn offer(&self) -> &Arc<Offer>;
     /// The peer.
     fn peer(&self) -> &PeerName;
-    /// Whether tensors of the peer can be mapped now.
+    /// Returns whether tensors of the peer can be mapped now.
     fn maps(&self) -> bool;
-    /// Whether maps can be asked for at the node's socket now.
+    /// Returns whether maps can be asked for at the node's socket now.
     fn maps_at_node(&self) -> bool;
-    /// Whether the peer passes on tensors of others.
+    /// Returns whether the peer passes on tensors of others.
     fn passes_on(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
@@ -89,7 +90,7 @@ pub(super) trait Carrier {
     fn choose_way(&self, call: &mut Call);
 }
 
-/// What is to be done after the lock was given back.
+/// Work that is to be done after the lock was given back.
 #[must_use]
 pub(super) struct Todo<L = Link> {
     /// Frames for a connection, in order.
@@ -159,7 +160,7 @@ pub(super) struct OpenPull {
     pub(super) way: Way,
     /// The segment that its bytes are mapped in, and the holder of its witness.
     pub(super) mapped: Option<(u32, u64)>,
-    /// What is leased for it here: the tensor, or our copy of another peer's; nothing where it is on its way here itself.
+    /// Lease for it here: the tensor, or our copy of another peer's; nothing where it is on its way here itself.
     pub(super) leased: Option<u64>,
     /// The reader may get it from others, and have it for others.
     pub(super) spreads: bool,
@@ -167,11 +168,11 @@ pub(super) struct OpenPull {
     pub(super) proven: bool,
 }
 
-/// What is known of a peer besides the directory.
+/// State that is known of a peer besides the directory.
 pub(super) struct State<L = Link> {
     pub(super) link: Option<Arc<L>>,
     pub(super) incarnation: Option<Incarnation>,
-    /// When its last connection was begun.
+    /// Time at which its last connection was begun.
     begun: Option<Instant>,
     pub(super) offer: Option<Arc<Offer>>,
     /// `Serve` was told that it is lost, and when that was.
@@ -198,7 +199,7 @@ pub(super) struct State<L = Link> {
     done_early: VecDeque<(u64, u64)>,
     /// No maps are tried before.
     cooling: Option<Instant>,
-    /// When it last was too late with what it could lend.
+    /// Time at which it last was too late with what it could lend.
     pub(super) late: Option<Instant>,
 }
 
@@ -228,7 +229,7 @@ impl<L> Default for State<L> {
     }
 }
 
-/// One peer.
+/// A peer.
 pub(super) struct Peer {
     pub(super) name: PeerName,
     pub(super) state: Mutex<State>,
@@ -237,11 +238,11 @@ pub(super) struct Peer {
     pub(super) handover: Mutex<()>,
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
-    /// What its transports bring.
+    /// Goodput of its transports.
     pub(super) goodput: Mutex<Goodput>,
-    /// Whether it is asked for other peers' tensors.
+    /// State that says whether it is asked for other peers' tensors.
     pub(super) shunned: Mutex<Shunned>,
-    /// It is ours to dial, needed or not.
+    /// Set if it is ours to dial, needed or not.
     eager: AtomicBool,
 }
 
@@ -286,7 +287,7 @@ impl<L: Carrier> State<L> {
         self.pump()
     }
 
-    /// How long it has been lost.
+    /// Time for which it has been lost.
     pub(super) fn away(&self, now: Instant) -> Option<Duration> {
         self.lost.map(|lost| now.saturating_duration_since(lost))
     }
@@ -297,18 +298,18 @@ impl<L: Carrier> State<L> {
         if may_come_back { self.open.len() } else { 0 }
     }
 
-    /// Whether calls wait for a connection.
+    /// Returns whether calls wait for a connection.
     pub(super) fn needs_link(&self) -> bool {
         self.link.is_none() && (!self.waiting.is_empty() || self.waiters > 0)
     }
 
-    /// Whether this is the present connection.
+    /// Returns whether this is the present connection.
     fn is_present(&self, link: u64) -> bool {
         self.link.as_ref().is_some_and(|present| present.id() == link)
     }
 
-    /// Whether nothing is under way with a peer that has no connection, and none will be taken up again: what either had of the
-    /// other has ended with the grace, on both sides.
+    /// Returns whether nothing is under way with a peer that has no connection, and none will be taken up again: what
+    /// either had of the other has ended with the grace, on both sides.
     pub(super) fn may_be_forgotten(&self, grace: Duration, now: Instant) -> bool {
         let is_away = self.link.is_none() && !self.dial.running && self.waiters == 0;
         is_away && self.calls.is_empty() && self.away(now).is_none_or(|away| away >= grace)
@@ -421,7 +422,7 @@ impl<L: Carrier> State<L> {
         (again, todo)
     }
 
-    /// Whether anybody waits for the outcome of a call.
+    /// Returns whether anybody waits for the outcome of a call.
     pub(super) fn wants(&self, number: u64) -> bool {
         self.calls.get(&number).is_some_and(|call| !call.withdrawn)
     }
@@ -578,7 +579,7 @@ impl<L: Carrier> State<L> {
         (present, todo.and(self.pump()))
     }
 
-    /// What a neighbour was to be asked, and was not yet: the tensor can be had elsewhere.
+    /// Ends what a neighbour was to be asked, and was not yet: the tensor can be had elsewhere.
     fn end_waiting_for_neighbour(&mut self, error: &str, todo: &mut Todo<L>) {
         for number in self.waiting.clone() {
             let Some(call) = self.calls.get_mut(&number).filter(|call| call.is_for_neighbour()) else {
@@ -590,7 +591,7 @@ impl<L: Carrier> State<L> {
         }
     }
 
-    /// What they asked on a connection that is no more: nobody waits for the answers.
+    /// Takes the inquiries on a connection that is no more: nobody waits for the answers.
     fn take_inquiries(&mut self) -> Vec<Cancel> {
         self.inquiries.drain().map(|(_, gone)| gone).collect()
     }

@@ -107,7 +107,7 @@ impl Resolver {
         self.0.changed.notify_all();
     }
 
-    /// Where the answer will be; none while there is no place for one more lookup.
+    /// Place of the answer; none while there is no place for a further lookup.
     fn ask(&self, state: &mut MutexGuard<'_, State>, address: &str) -> io::Result<Option<Arc<Answer>>> {
         if let Some(running) = state.running.get(address) {
             return Ok(Some(Arc::clone(running)));
@@ -160,7 +160,7 @@ mod tests {
         Instant::now() + Duration::from_millis(20)
     }
 
-    /// One that answers each name when told to; the names that it was asked for.
+    /// A resolver that answers each name when told to; the names that it was asked for.
     fn told() -> (Resolver, mpsc::Receiver<(String, mpsc::Sender<()>)>) {
         let (tell, asked) = mpsc::channel();
         let resolver = Resolver::with(Threads::default(), move |address| {

@@ -1,5 +1,5 @@
-//! What the peer asks of us: leases taken and given back through `Serve`, answers written. Runs on the reader thread, so
-//! nothing here waits.
+//! Answers to what the peer asks of us: leases taken and given back through `Serve`, answers written. Runs on the
+//! reader thread, so nothing here waits.
 //!
 //! A pull of theirs is known by its call from `open` to `done`, across connections: after a reconnection the same call
 //! comes again and continues under a new lease, and the old one is ended only then: so it is nothing new, also for a sidecar
@@ -41,7 +41,7 @@ fn failed(kind: PeerKind, call: u64, failure: &Failure) -> Vec<u8> {
     frame::encode(kind.into(), REPLY | FAILED, call, &v1::Failure::from(failure))
 }
 
-/// One question.
+/// Serves one question.
 pub(super) fn question(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
@@ -120,7 +120,7 @@ pub(super) fn map_at_node(
     }
 }
 
-/// Why a pull cannot be opened: there are too many.
+/// Refusal of a pull that cannot be opened: there are too many.
 fn refused(link: &Link, header: Header, way: Way) -> Result<Option<Failure>, Ended> {
     let state = link.peer.state.lock();
     let open = state.open.get(&header.call);
@@ -204,7 +204,7 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
     Ok(())
 }
 
-/// What was leased for a pull that came on a connection whose place another one has taken goes back.
+/// Gives back what was leased for a pull that came on a connection whose place another one has taken.
 fn not_entered(shared: &Shared, link: &Link, pull: &OpenPull) {
     let (lives, pulls) = {
         let state = link.peer.state.lock();
@@ -220,7 +220,7 @@ fn not_entered(shared: &Shared, link: &Link, pull: &OpenPull) {
     release(shared, link, pull);
 }
 
-/// Whether a peer has as many open as it may. What it maps does not count as what it pulls.
+/// Returns whether a peer has as many open as it may. What it maps does not count as what it pulls.
 fn is_full(open: &HashMap<u64, OpenPull>, way: Way, most: usize) -> bool {
     let same = |open: &&OpenPull| (open.way == Way::Shm) == (way == Way::Shm);
     open.len() >= most && open.values().filter(same).count() >= most
@@ -280,7 +280,7 @@ fn open(
     Ok(Opened { id, leased: Some(id), head, bulk })
 }
 
-/// What is said first of what is served.
+/// Head that is said first of what is served.
 fn headed(served: Served) -> (v1::PullHead, Source) {
     let Served { descriptor, crc32c, source, holders } = served;
     let descriptor = Some((&descriptor).into());
@@ -380,7 +380,7 @@ fn open_loan(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result
     Ok(placed(served, id, leased, bytes))
 }
 
-/// What is said of bytes that stay where they are.
+/// Answer for bytes that stay at their place.
 fn placed(served: Served, id: u64, leased: Option<u64>, bytes: u64) -> Opened {
     let (head, source) = headed(served);
     let place = source.block().map(|block| v1::Place {
@@ -397,7 +397,7 @@ fn not_met() -> Failure {
     Failure::new(Reason::NotFound, "it is not proven that both peers are on one node, where copies are lent")
 }
 
-/// Whose the tensor is that is asked for.
+/// Owner of the tensor that is asked for.
 fn owner(asked: &v1::Pull) -> Result<PeerKey, Failure> {
     let owner = asked.owner.as_ref().and_then(aid::key);
     owner.ok_or_else(|| {

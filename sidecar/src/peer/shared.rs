@@ -1,4 +1,4 @@
-//! What all threads of [`super::Peers`] share, and how connections change hands between them.
+//! State that all threads of [`super::Peers`] share, and how connections change hands between them.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,7 +35,7 @@ use crate::metrics::label::PanicScope;
 /// get says that nobody knows them, and not that their tensors are lost.
 pub(super) const LEFT_MAX: usize = 256;
 
-/// What all threads share.
+/// State that all threads share.
 pub(super) struct Shared {
     /// Itself, for what goes on after a call.
     own: Weak<Self>,
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     /// The last key of ours that nothing is to be connected with any more.
     retired: Mutex<Option<Fingerprint>>,
     pub(super) known: Arc<dyn Known>,
-    /// Who has the keys that several peers claim.
+    /// Holders of the keys that several peers claim.
     pub(super) proven: Proven,
     pub(super) serve: Arc<dyn Serve>,
     pub(super) counters: Arc<Counters>,
@@ -64,13 +64,13 @@ pub(super) struct Shared {
     coming: Mutex<Vec<PeerName>>,
     /// For the lanes of all peers together.
     pub(super) lane_room: Room,
-    /// Where QUIC comes and goes, if it does.
+    /// Door of QUIC, if there is one.
     door: OnceLock<Arc<Door>>,
-    /// This sidecar at its node, where memory is shared there.
+    /// The sidecar at its node, if memory is shared there.
     pub(super) node: Option<Arc<Node>>,
 }
 
-/// Who this sidecar is and what is around it.
+/// Identity of this sidecar and what is around it.
 pub(super) struct World {
     pub(super) config: PeersConfig,
     pub(super) me: Me,
@@ -84,7 +84,7 @@ pub(super) struct World {
 pub(super) struct Registered {
     shared: Arc<Shared>,
     number: u64,
-    /// When the socket was connected, as far as is known.
+    /// Time at which the socket was connected, as far as is known.
     pub(super) begun: Instant,
     unknown: Option<Origin>,
 }
@@ -152,7 +152,7 @@ impl Shared {
         door.listen(self);
     }
 
-    /// Where QUIC comes and goes.
+    /// Door of QUIC.
     pub(super) fn door(&self) -> Option<Arc<Door>> {
         self.door.get().cloned()
     }
@@ -242,7 +242,7 @@ impl Shared {
         }
     }
 
-    /// Whether it is forgotten.
+    /// Returns whether it is forgotten.
     fn forget(&self, peer: &Arc<Peer>, now: Instant) -> bool {
         // Meanwhile no connection of it comes up; one that does now is waited for by nobody here.
         let Some(_handover) = peer.handover.try_lock() else { return false };
@@ -456,8 +456,9 @@ impl Shared {
         Ok(Seat { shared: self, peer: peer.name.clone() })
     }
 
-    /// Whether a new connection of a peer, which was begun then, may take the place of the one that is there, if any; `ours` and
-    /// `theirs` are the keys that it was made with. The peer's `handover` is held; once it may, it may for as long as that is.
+    /// Decides whether a new connection of a peer, which was begun then, may take the place of the one that is there,
+    /// if any; `ours` and `theirs` are the keys that it was made with. The peer's `handover` is held; once it may, it
+    /// may for as long as that is.
     ///
     /// # Errors
     /// It may not.
@@ -597,8 +598,8 @@ pub(super) fn count_out(counters: &Counters, peer: &Peer, bytes: u64) {
     peer.bytes_out.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// What this module needs of the TLS configurations, whoever made them: keys that can be taken out for the record layer,
-/// and no tickets, which it does not know.
+/// Prepares what this module needs of the TLS configurations, whoever made them: keys that can be taken out for the
+/// record layer, and no tickets, which it does not know.
 fn prepare(keys: &Keys) -> Keys {
     let mut server = (*keys.server).clone();
     server.enable_secret_extraction = true;

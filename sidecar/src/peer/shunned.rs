@@ -5,25 +5,25 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::Incarnation;
 
-/// How long it is not asked.
+/// Time for which it is not asked.
 const COOLDOWN: Duration = Duration::from_secs(30);
 
-/// What is remembered of one peer as a holder.
+/// Memory of one peer as a holder.
 #[derive(Debug, Default)]
 pub(super) struct Shunned(Option<(Incarnation, Instant)>);
 
 impl Shunned {
-    /// That life of it did not do.
+    /// Notes that this life of it did not do.
     pub(super) fn lost(&mut self, life: Incarnation, now: Instant) {
         self.0 = Some((life, now + COOLDOWN));
     }
 
-    /// That life of it is connected anew.
+    /// Notes that this life of it is connected anew.
     pub(super) fn is_back(&mut self, life: Incarnation) {
         self.0.take_if(|(lost, _)| *lost == life);
     }
 
-    /// Whether that life of it is not to be asked.
+    /// Returns whether that life of it is not to be asked.
     pub(super) fn is(&self, life: Incarnation, now: Instant) -> bool {
         self.0.is_some_and(|(lost, until)| lost == life && now < until)
     }

@@ -1,5 +1,6 @@
-//! How slowly what is sent to a peer may be taken. Who takes no byte at all is found by the progress deadline; who takes a few
-//! now and then would never be, and would keep a thread, the room of a lane and a lease for as long as it likes. Knows no socket.
+//! Limit to how slowly what is sent to a peer may be taken. Who takes no byte at all is found by the progress deadline;
+//! who takes a few now and then would never be, and would keep a thread, the room of a lane and a lease for as long as
+//! it likes. Knows no socket.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ const SLOWEST_BYTES_A_SECOND: u64 = 256 << 10;
 /// cut after half a minute, and sent again.
 const SHARERS: u32 = LANES_MAX as u32;
 
-/// How long a peer takes for so many bytes that is slow, not dead.
+/// Time that a peer takes for so many bytes that is slow, not dead.
 pub(super) fn time_for(bytes: u64) -> Duration {
     Duration::from_millis(bytes.saturating_mul(1000) / SLOWEST_BYTES_A_SECOND)
 }
@@ -23,9 +24,9 @@ pub(super) fn time_for(bytes: u64) -> Duration {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taking {
     until: Instant,
-    /// What stands before it is in the time.
+    /// Set if what stands before it is in the time.
     behind: bool,
-    /// How long no byte may move.
+    /// Time for which no byte may move.
     pub(super) progress: Duration,
 }
 

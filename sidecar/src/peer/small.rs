@@ -31,7 +31,7 @@ mod field {
 
 /// A small tensor as it goes into an answer.
 pub struct SmallTensor<'a> {
-    /// What its bytes mean, a `v1::Descriptor`.
+    /// Meaning of its bytes, a `v1::Descriptor`.
     pub descriptor: &'a [u8],
     /// Its bytes, packed.
     pub bytes: SmallBytes<'a>,
@@ -41,16 +41,16 @@ pub struct SmallTensor<'a> {
 
 /// The bytes of a small tensor.
 pub enum SmallBytes<'a> {
-    /// They lie together.
+    /// Bytes that lie together.
     Lie(Chunk),
-    /// They had to be packed, and are copied.
+    /// Bytes that had to be packed, and are copied.
     Packed(&'a [u8]),
 }
 
 /// An answer that is being written.
 pub struct SmallAnswer {
     frame: Gathered,
-    /// How many bytes of tensors and failures may come yet.
+    /// Number of bytes of tensors and failures that may come yet.
     room: usize,
     /// Bytes of tensors in it.
     bytes: u64,
@@ -68,7 +68,7 @@ impl SmallAnswer {
         Self { frame, room, bytes: 0 }
     }
 
-    /// Whether no more tensors fit: then there is no use in reading them.
+    /// Returns whether no more tensors fit: then there is no use in reading them.
     pub fn is_full(&self) -> bool {
         self.room == 0
     }

@@ -33,7 +33,7 @@ enum Inner {
 struct Sealed {
     block: Block,
     runs: Runs,
-    /// What is left of the run that is being read.
+    /// Rest of the run that is being read.
     run: Range<u64>,
     /// Bytes to be left out before the next is read.
     skip: u64,
@@ -46,7 +46,7 @@ struct Sealed {
 pub(super) struct Lying<'a> {
     /// Their segment.
     pub(super) segment: Arc<SegmentHandle>,
-    /// Where they begin in it.
+    /// Offset at which they begin in it.
     pub(super) offset: u64,
     /// The same bytes, mapped.
     pub(super) bytes: &'a [u8],
@@ -64,7 +64,7 @@ pub(super) enum SourceError {
     /// There are fewer bytes than the descriptor says.
     #[error("the runs of a selection have fewer bytes than its descriptor says")]
     Short,
-    /// What was on its way here does not come.
+    /// Bytes that were on their way here, and do not come.
     #[error("the tensor that was being passed on does not come any more")]
     Gone,
 }
@@ -89,7 +89,7 @@ impl Source {
         self
     }
 
-    /// What is known of the checksums of the bytes, counted from the first.
+    /// Known part of the checksums of the bytes, counted from the first.
     pub(super) fn sums(&self) -> Option<Arc<Sums>> {
         match &self.0 {
             Inner::Sealed(sealed) => sealed.sums.clone(),
@@ -102,7 +102,7 @@ impl Source {
         Self(Inner::Growing { growth, pass, at: 0 })
     }
 
-    /// Where the bytes are, if they are all here.
+    /// Block in which the bytes are, if they are all here.
     pub(super) fn block(&self) -> Option<&Block> {
         match &self.0 {
             Inner::Sealed(sealed) => Some(&sealed.block),

@@ -15,10 +15,11 @@ use super::serving;
 use super::shared::{LEFT_MAX, Shared};
 use crate::clock;
 
-/// How often at least everything is looked at: how late a new peer of the directory is dialed at worst.
+/// Longest time between two looks at everything: how late a new peer of the directory is dialed at worst.
 const ROUND: Duration = Duration::from_millis(500);
-/// How long attempts to connect that nobody waits for are gathered, to be looked at together. A look visits every peer of the
-/// directory: with one for each attempt, a thousand peers that cannot be reached took a tenth of a processor and more.
+/// Time for which attempts to connect that nobody waits for are gathered, to be looked at together. A look visits every
+/// peer of the directory: with one for each attempt, a thousand peers that cannot be reached took a tenth of a
+/// processor and more.
 const GATHER: Duration = Duration::from_millis(50);
 /// Attempts to connect at the same time to peers that nobody waits for. Each costs a thread.
 pub(super) const DIALS_MAX: usize = 64;
@@ -31,7 +32,7 @@ struct Agenda {
     deadlines: BTreeMap<(Instant, u64), Arc<Peer>>,
     /// Until when the thread sleeps; `None` while it is awake.
     sleeps_until: Option<Instant>,
-    /// When to look at everything at the latest, although nobody waits for it.
+    /// Time to look at everything at the latest, although nobody waits for it.
     soon: Option<Instant>,
     /// Somebody waits for a peer for which there was no room in the last round.
     crowded: bool,
@@ -39,15 +40,15 @@ struct Agenda {
     stop: bool,
 }
 
-/// What a round leaves for the next one.
+/// State that a round leaves for the next one.
 struct Round {
-    /// When that is due.
+    /// Time at which the next round is due.
     next: Instant,
     /// Somebody waits for a peer for which there was no room.
     crowded: bool,
 }
 
-/// What the steward has to think of.
+/// State that the steward has to think of.
 #[derive(Default)]
 pub(super) struct Steward {
     agenda: Mutex<Agenda>,
@@ -171,11 +172,11 @@ struct Waiting {
     peer: Arc<Peer>,
     /// Somebody waits for it.
     needed: bool,
-    /// When it was dialed last.
+    /// Time at which it was dialed last.
     last: Option<Instant>,
 }
 
-/// Whether one more attempt may begin beside so many.
+/// Returns whether one more attempt may begin beside so many.
 fn is_room(dials: usize, needed: bool) -> bool {
     dials < if needed { DIALS_NEEDED_MAX } else { DIALS_MAX }
 }

@@ -1,4 +1,4 @@
-//! How many connections there may be of which nobody knows yet whose they are, and how many of them from one place. Plain
+//! Limit to connections of which nobody knows yet whose they are, and how many of them from one place. Plain
 //! data: it knows no sockets.
 
 use std::collections::HashMap;
@@ -7,17 +7,17 @@ use std::net::{IpAddr, Ipv6Addr};
 /// The part of all places that one origin may have: whoever fills it leaves room for three others like it, and the peers.
 const PART: usize = 4;
 
-/// Where a connection comes from: an address, or of IPv6 the network of 64 bits, of which one machine may have every
+/// Origin of a connection: an address, or of IPv6 the network of 64 bits, of which one machine may have every
 /// address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Origin(IpAddr);
 
-/// Why there is no place.
+/// Reason for which there is no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TooMany {
     /// All places are taken.
     All,
-    /// This origin has its part.
+    /// Origin that has its part.
     FromOne,
 }
 
@@ -68,7 +68,7 @@ impl Strangers {
         Ok(origin)
     }
 
-    /// One is known, or gone.
+    /// Notes that one is known, or gone.
     pub(super) fn leave(&mut self, origin: Origin) {
         let Some(has) = self.origins.get_mut(&origin) else { return };
         self.count -= 1;
@@ -79,7 +79,7 @@ impl Strangers {
         }
     }
 
-    /// How many there are.
+    /// Number of strangers.
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
         self.count

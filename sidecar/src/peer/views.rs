@@ -1,4 +1,4 @@
-//! How things stand with the peers: what can be seen without calling any of them.
+//! State of the peers: what can be seen without calling any of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use super::peers::Peers;
 use super::remote::Peer;
 
 impl Peers {
-    /// Whether a connection to the peer is up.
+    /// Returns whether a connection to the peer is up.
     pub fn is_connected(&self, name: &PeerName) -> bool {
         let peer = self.shared.known_peer(name);
         peer.is_some_and(|peer| peer.state.lock().link.is_some())
@@ -27,26 +27,26 @@ impl Peers {
         names
     }
 
-    /// How many peers the directory lists that are not connected.
+    /// Number of peers that the directory lists and that are not connected.
     pub fn unconnected(&self) -> usize {
         let listed = |peer: &Arc<Peer>| self.shared.known.peer(&peer.name).is_some();
         self.shared.peers().iter().filter(|peer| peer.state.lock().link.is_none() && listed(peer)).count()
     }
 
-    /// Whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the connected
-    /// one, whose end was not noticed yet: a call finds out.
+    /// Returns whether an incarnation of a peer is known to be over. One of which nobody knows may be newer than the
+    /// connected one, whose end was not noticed yet: a call finds out.
     pub fn is_over(&self, name: &PeerName, incarnation: Incarnation) -> bool {
         self.shared.known_peer(name).is_some_and(|peer| peer.state.lock().was(incarnation))
     }
 
-    /// What a peer said it can speak, when it last said Hello.
+    /// Offer of what a peer said it can speak, when it last said Hello.
     #[must_use]
     pub fn offer(&self, name: &PeerName) -> Option<Arc<Offer>> {
         let peer = self.shared.known_peer(name);
         peer.and_then(|peer| peer.state.lock().offer.clone())
     }
 
-    /// Whether a peer is on this node, and whether its memory can be had now.
+    /// Measures whether a peer is on this node, and whether its memory can be had now.
     pub(super) fn met(&self, name: &PeerName) -> Measured {
         let Some(peer) = self.shared.known_peer(name) else { return Measured::default() };
         let state = peer.state.lock();
@@ -60,7 +60,7 @@ impl Peers {
         Measured { same_node, cooling, absent, ..Measured::default() }
     }
 
-    /// Whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
+    /// Returns whether it is not known yet whether a peer is on this node, and about to be: a moment later it is.
     #[must_use]
     pub fn is_meeting(&self, name: &PeerName) -> bool {
         if self.shared.node.as_ref().is_none_or(|node| node.socket().is_none()) {
@@ -74,8 +74,8 @@ impl Peers {
         }
     }
 
-    /// Where this sidecar is reached and the node it is on, as others read it; where nobody lists it, the address that it
-    /// listens on.
+    /// Addresses at which this sidecar is reached and the node it is on, as others read it; if nobody lists it, the
+    /// address that it listens on.
     pub fn listed(&self) -> (Vec<String>, Option<String>) {
         let listed = self.shared.known.peer(&self.shared.me.peer);
         let listed = listed.map(|me| (me.addresses, me.node)).filter(|(addresses, _)| !addresses.is_empty());

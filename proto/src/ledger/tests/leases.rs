@@ -1,4 +1,4 @@
-//! Who holds what, and what goes with a holder.
+//! Tests of who holds what, and of what goes with a holder.
 
 use super::*;
 

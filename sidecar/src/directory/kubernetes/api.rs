@@ -12,13 +12,13 @@ use tokio_stream::Stream;
 use super::KubernetesSettings;
 use super::object::SeenPeer;
 
-/// Who wrote a field, in the API server's books.
+/// Name of who wrote a field, in the API server's books.
 const FIELD_MANAGER: &str = "tensorlane-sidecar";
 
 /// Objects of one page: half a megabyte or so at a time.
 const PAGE: u32 = 250;
 
-/// Why a request failed.
+/// Reason for which a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApiError {
     /// The API server refused, or was not reached.
@@ -64,7 +64,7 @@ impl ApiError {
         }
     }
 
-    /// How long the API server asks us to wait.
+    /// Time that the API server asks us to wait.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         let ApiError::Kube(error) = self else { return None };
         let Error::Api(status) = &**error else { return None };
@@ -101,12 +101,12 @@ impl Api {
         &self.own
     }
 
-    /// Where the objects are and which of them, for logs.
+    /// Text that says where the objects are and which of them, for logs.
     pub(super) fn what(&self) -> String {
         format!("{}?fieldSelector={}", self.path, self.selector)
     }
 
-    /// One page of what there is now, the first one unless `next` says otherwise.
+    /// Lists one page of what there is now, the first one unless `next` says otherwise.
     pub(super) async fn list(&self, next: Option<String>) -> Result<ObjectList<SeenPeer>, ApiError> {
         let params =
             ListParams { continue_token: next, ..ListParams::default().fields(&self.selector).limit(PAGE) };
@@ -114,7 +114,7 @@ impl Api {
         self.in_time(self.client.request(request)).await
     }
 
-    /// What changes after `version`, for so many seconds.
+    /// Watches what changes after `version`, for so many seconds.
     pub(super) async fn watch(
         &self,
         version: &str,

@@ -1,4 +1,4 @@
-//! How the API server is reached: as a pod, with the token of its service account, or by a kubeconfig.
+//! Client by which the API server is reached: as a pod, with the token of its service account, or by a kubeconfig.
 //!
 //! Token and certificate authority are read again as they are rotated (by the client, about once a minute). Retries are
 //! ours: the client's own would wait without anybody seeing it.
@@ -9,10 +9,10 @@ use std::time::Duration;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-/// How long a connection to the API server may take.
+/// Time that a connection to the API server may take.
 const CONNECT: Duration = Duration::from_secs(10);
 
-/// Why there is no client.
+/// Reason for which there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Not in a pod, or in one without a token.
@@ -23,7 +23,7 @@ pub enum ClientError {
     Kubeconfig {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error that says what is wrong with it.
         source: Box<KubeconfigError>,
     },
     /// TLS cannot be set up, or the address is none.

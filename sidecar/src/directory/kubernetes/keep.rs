@@ -60,7 +60,8 @@ fn save(path: &Path, table: &PeerTable) -> io::Result<()> {
     fs::rename(&draft, path)
 }
 
-/// What [`parse_claims`] reads as the same table. Names, addresses and fingerprints have no letter that needs an escape.
+/// Text that [`parse_claims`] reads as the same table. Names, addresses and fingerprints have no letter that needs an
+/// escape.
 fn text(table: &PeerTable) -> String {
     let mut text = String::from(if table.is_empty() { "peers: []\n" } else { "peers:\n" });
     for entry in table.iter() {

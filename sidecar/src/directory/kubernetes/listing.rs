@@ -1,4 +1,4 @@
-//! What the API server lists, and the table that follows from it. Pure.
+//! Listing of the API server, and the table that follows from it. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ fn table_from(by_name: &BTreeMap<String, Listed>, before: &PeerTable) -> Made {
     }
 }
 
-/// Who claims a key that somebody else claims too.
+/// Peers that claim a key that somebody else claims too.
 pub(super) fn conflicts(table: &PeerTable) -> Conflicts {
     let names = |peers: &[Arc<PeerEntry>]| peers.iter().map(|entry| entry.name.clone()).collect();
     table.contested().map(|(key, peers)| (key, names(peers))).collect()

@@ -51,9 +51,9 @@ pub struct KubernetesSettings {
     pub namespace: String,
     /// The exchange whose objects are taken.
     pub exchange: ExchangeName,
-    /// This peer: the name of its object, which is that of its pod.
+    /// Name of this peer: the name of its object, which is that of its pod.
     pub peer: PeerName,
-    /// Where the last good table is kept over a restart; absent: nowhere.
+    /// File in which the last good table is kept over a restart; absent: nowhere.
     pub keep: Option<PathBuf>,
 }
 

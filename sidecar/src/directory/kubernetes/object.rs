@@ -45,13 +45,14 @@ pub(super) struct SeenStatus {
     pub(super) conditions: Vec<Value>,
 }
 
-/// Whether a condition says that the pod's containers have ended for good, as the operator sees it: nobody answers there.
+/// Returns whether a condition says that the pod's containers have ended for good, as the operator sees it: nobody
+/// answers there.
 fn has_ended(condition: &Value) -> bool {
     condition["type"] == "Ready" && condition["status"] == "False" && condition["reason"] == "PodEnded"
 }
 
-/// Whether an address may be that of a pod: a pod says so itself, and all others dial it. A name could stand for anything
-/// at any time, and some addresses are those of whoever dials.
+/// Returns whether an address may be that of a pod: a pod says so itself, and all others dial it. A name could stand
+/// for anything at any time, and some addresses are those of whoever dials.
 fn is_of_a_pod(text: &str) -> bool {
     let address: Option<SocketAddr> = text.parse().ok();
     address.is_some_and(|address| {

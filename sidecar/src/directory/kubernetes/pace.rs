@@ -1,4 +1,4 @@
-//! How fast, and how long to wait: every wait of this directory. Pure.
+//! Pace of requests, and times to wait: every wait of this directory. Pure.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ pub(super) struct Timing {
     pub(super) backoff_max: Duration,
     /// The shortest time between two lists that somebody asked for: strangers who knock must not make us list all day.
     pub(super) refresh_every: Duration,
-    /// How long the watch may take to bring what a refresh is about, before a list is made.
+    /// Time that the watch may take to bring what a refresh is about, before a list is made.
     pub(super) refresh_lag: Duration,
     /// Changes that come this close to each other make one table.
     pub(super) gather: Duration,
-    /// How long a request may take until its answer is whole, or a watch until it begins.
+    /// Time that a request may take until its answer is whole, or a watch until it begins.
     pub(super) request: Duration,
     /// A watch on which nothing comes for so long is dead: API servers send a bookmark about once a minute.
     pub(super) silence: Duration,
-    /// How long a watch is asked to last; up to a quarter more, so that not all end together.
+    /// Time that a watch is asked to last; up to a quarter more, so that not all end together.
     pub(super) watch: Duration,
     /// The shortest time between two writes.
     pub(super) write_every: Duration,
@@ -48,7 +48,7 @@ impl Default for Timing {
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 impl Timing {
-    /// How long to wait after this many failures in a row, at least as long as the server says. Between half and all of
+    /// Time to wait after this many failures in a row, at least as long as the server says. Between half and all of
     /// the doubled wait, by `chance` from 0 to 1, so that sidecars that failed together do not come back together.
     pub(super) fn pause(&self, failures: u32, retry_after: Option<Duration>, chance: f64) -> Duration {
         let doubled = self.backoff_min.saturating_mul(1 << failures.saturating_sub(1).min(16));
@@ -56,7 +56,7 @@ impl Timing {
         wait.max(retry_after.unwrap_or_default().min(RETRY_AFTER_MAX))
     }
 
-    /// How long the next watch is asked to last, in seconds.
+    /// Time that the next watch is asked to last, in seconds.
     pub(super) fn watch_seconds(&self, chance: f64) -> u32 {
         let seconds = self.watch.mul_f64(1.0 + chance.clamp(0.0, 1.0) / 4.0).as_secs();
         u32::try_from(seconds).unwrap_or(u32::MAX).max(1)

@@ -13,7 +13,7 @@ use super::status::{body, due};
 use crate::metrics::Metrics;
 use crate::metrics::label::Moved;
 
-/// This peer's object as the watcher sees it; none where it is not there.
+/// Object of this peer as the watcher sees it; none if it is not there.
 pub(super) type Own = Option<Arc<SeenPeer>>;
 
 pub(super) struct Publisher {

@@ -1,4 +1,4 @@
-//! What this peer says of itself in its object, and whether that has to be said again. Pure.
+//! Status that this peer says of itself in its object, and whether that has to be said again. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -13,7 +13,7 @@ use super::object::{SeenPeer, SeenStatus};
 /// The condition that says whether others can reach the peer.
 const READY: &str = "Ready";
 
-/// What the operator says there until the sidecar has said anything.
+/// Reason that the operator says there until the sidecar has said anything.
 const NOT_PUBLISHED: &str = "NotPublished";
 
 /// The status to write, if `seen` does not say it yet.
@@ -59,7 +59,7 @@ fn ready(old: &SeenStatus, generation: Option<i64>, now: Timestamp) -> Condition
     }
 }
 
-/// Whether the status that is there says all of this.
+/// Returns whether the status that is there says all of this.
 fn says(old: &SeenStatus, wanted: &PeerStatus) -> bool {
     let is_there = |condition: &Condition| {
         let read = |old: &Value| serde_json::from_value::<Condition>(old.clone()).ok();

@@ -39,7 +39,7 @@ pub(super) struct Watcher {
     /// Somebody wants the table to be read again.
     refresh: Arc<Notify>,
     listing: Listing,
-    /// What the listing is as new as.
+    /// Version that the listing is as new as.
     version: String,
     listed: Option<Instant>,
     failures: u32,
@@ -47,7 +47,7 @@ pub(super) struct Watcher {
     told: Option<String>,
 }
 
-/// What comes after a watch.
+/// Step that comes after a watch.
 enum After {
     /// Another one.
     Watch,
@@ -55,7 +55,7 @@ enum After {
     List,
 }
 
-/// When the watch is to be left, or the table to be made, by itself.
+/// Times at which the watch is to be left, or the table to be made, by itself.
 #[derive(Default)]
 struct Due {
     /// A refresh: a list, if the watch has brought nothing until then.
@@ -165,7 +165,7 @@ impl Watcher {
         }
     }
 
-    /// One watch.
+    /// Runs one watch.
     async fn watch(&mut self) -> Result<After, ApiError> {
         let seconds = self.timing.watch_seconds(rand::random());
         let mut events = pin!(self.api.watch(&self.version, seconds).await?);
@@ -205,7 +205,7 @@ impl Watcher {
         ended
     }
 
-    /// When a refresh that is asked for now becomes a list.
+    /// Time at which a refresh that is asked for now becomes a list.
     fn refresh_at(&self) -> Instant {
         let lag = Instant::now() + self.timing.refresh_lag;
         self.listed.map_or(lag, |listed| lag.max(listed + self.timing.refresh_every))

@@ -1,4 +1,4 @@
-//! What is refused, and how it says so.
+//! Tests of what is refused, and how it says so.
 
 use std::time::Duration;
 

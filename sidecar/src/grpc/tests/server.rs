@@ -143,7 +143,7 @@ async fn the_end_of_the_server_ends_streams_sessions_and_waits() {
     stopped.end().await.unwrap();
 }
 
-/// Whether one who has just come is answered.
+/// Returns whether one who has just come is answered.
 async fn is_served(socket: &std::path::Path) -> bool {
     let endpoint = Endpoint::from_shared(format!("unix:{}", socket.display())).unwrap();
     let Ok(channel) = endpoint.connect().await else { return false };

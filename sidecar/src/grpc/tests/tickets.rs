@@ -1,4 +1,4 @@
-//! What a put is kept by that has neither a name nor a session.
+//! Tests of what a put is kept by that has neither a name nor a session.
 
 use std::time::Duration;
 

@@ -45,7 +45,7 @@ pub(super) struct World {
     _directory: TempDir,
 }
 
-/// What a test may change.
+/// Settings that a test may change.
 pub(super) struct Shape {
     pub(super) sessions_max: usize,
     pub(super) grace: Duration,
@@ -293,7 +293,7 @@ pub(super) fn all(target: v1::Target) -> v1::GetItem {
     v1::GetItem { target: Some(target), selection: None }
 }
 
-/// What came of one item of a Get.
+/// Outcome of one item of a Get.
 pub(super) type Got = Result<(v1::GetHead, Vec<u8>), v1::Failure>;
 
 /// Reads a Get stream to its end.

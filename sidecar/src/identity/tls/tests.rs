@@ -46,7 +46,7 @@ fn refused(client: ClientConfig, server: ServerConfig) -> (&'static str, Error) 
     shake(client, server).map(drop).expect_err("the handshake must fail")
 }
 
-/// One certificate and a key that need not be its own.
+/// A certificate and a key that need not be its own.
 #[derive(Debug)]
 struct Presents(Arc<CertifiedKey>);
 

@@ -21,12 +21,13 @@ use crate::peer::calls::{Call, Kind, PullCall};
 use crate::peer::transport::Way;
 
 impl Call {
-    /// Whether it can come to its end without the owner, as far as is known.
+    /// Returns whether it can come to its end without the owner, as far as is known.
     pub(super) fn goes_on_alone(&self) -> bool {
         matches!(&self.kind, Kind::Pull(pull) if pull.goes_on_alone())
     }
 
-    /// Whether all of it is here, and nothing is missing but an answer of the owner that would say nothing new: the head once more.
+    /// Returns whether all of it is here, and nothing is missing but an answer of the owner that would say nothing new:
+    /// the head once more.
     pub(super) fn is_complete(&self) -> bool {
         let Kind::Pull(pull) = &self.kind else { return false };
         !self.withdrawn && pull.is_whole() && pull.head.is_some() && !pull.is_unproven()
@@ -65,7 +66,7 @@ impl Call {
         pull.wish(number, deadline, (&owner, incarnation), (holder, whole))
     }
 
-    /// How long it waits for an owner that was lost then before it turns to others.
+    /// Time that it waits for an owner that was lost then before it turns to others.
     fn patience(&self, lost: Instant, most: Duration) -> Duration {
         match &self.kind {
             Kind::Pull(pull) => pull.transfer.as_ref().map_or(most, |t| most.min(t.allowance(lost))),
@@ -80,7 +81,7 @@ impl PullCall {
         has_others && self.is_provable() && self.way != Way::Stream && !self.is_whole()
     }
 
-    /// Whether what others send can be proven without another word of the owner.
+    /// Returns whether what others send can be proven without another word of the owner.
     fn is_provable(&self) -> bool {
         self.proof.is_some() || self.head.as_ref().is_some_and(|head| head.crc32c.is_some())
     }
@@ -123,8 +124,8 @@ impl<L: Carrier> State<L> {
         todo
     }
 
-    /// Whether anybody else would bring what a holder brings that lives: the owner where it is there, or a spare. If nobody, a slow
-    /// holder is better than none.
+    /// Returns whether anybody else would bring what a holder brings that lives: the owner where it is there, or a
+    /// spare. If nobody, a slow holder is better than none.
     pub(in crate::peer) fn has_another(&self, asker: &Asker) -> bool {
         let Some(Kind::Pull(pull)) = self.calls.get(&asker.call).map(|call| &call.kind) else { return true };
         if self.link.is_some() && pull.orphaned.is_none() {

@@ -149,7 +149,7 @@ impl State {
         self.bring(number, link)
     }
 
-    /// Whether the owner has to say what the bytes of a pull sum to.
+    /// Returns whether the owner has to say what the bytes of a pull sum to.
     pub(in crate::peer) fn is_unproven(&self, number: u64) -> bool {
         let call = self.calls.get(&number).map(|call| &call.kind);
         matches!(call, Some(Kind::Pull(pull)) if pull.is_whole() && pull.is_unproven())
@@ -198,7 +198,7 @@ impl PullCall {
         next.filter(|_| self.asks_on())
     }
 
-    /// Whether a holder is among those that did not do.
+    /// Returns whether a holder is among those that did not do.
     pub(super) fn has_lost(&self, holder: &PeerKey) -> bool {
         self.lost.iter().any(|lost| lost.peer == *holder)
     }
@@ -224,13 +224,13 @@ impl PullCall {
         Some(Wish { asker, owner, id, bytes, pass, transfer, transport, encrypted, whole, deadline })
     }
 
-    /// Whether some of its bytes came, or are to come, from others than the owner.
+    /// Returns whether some of its bytes came, or are to come, from others than the owner.
     fn has_from_others(&self) -> bool {
         let came = self.transfer.as_ref().is_some_and(|transfer| transfer.has_from_others());
         self.aid.is_some() || self.seeking || came || self.paths.senders().are_others()
     }
 
-    /// Whether it may have another holder.
+    /// Returns whether it may have another holder.
     fn asks_on(&self) -> bool {
         // Those that refuse and are named again are not among the lost.
         lost::asks_on(&self.lost) && self.turns < LOST_MAX as u32
@@ -246,12 +246,12 @@ impl PullCall {
         self.lost.retain(|lost| !again(lost));
     }
 
-    /// Whether all bytes are here.
+    /// Returns whether all bytes are here.
     pub(in crate::peer) fn is_whole(&self) -> bool {
         self.landing.is_some() && self.landed == self.bytes
     }
 
-    /// Whether bytes came from somebody who is not believed, and the owner has not said what they must sum to.
+    /// Returns whether bytes came from somebody who is not believed, and the owner has not said what they must sum to.
     pub(in crate::peer) fn is_unproven(&self) -> bool {
         let summed = self.head.as_ref().is_some_and(|head| head.crc32c.is_some());
         !summed && self.proof.is_none() && self.paths.senders().are_others()
@@ -268,7 +268,8 @@ impl PullCall {
         Some(frame::encode(PeerKind::Seek.into(), 0, number, &seek))
     }
 
-    /// Whether the owner is asked for other holders on a connection: all of a tensor, on lanes, to be passed on here too.
+    /// Returns whether the owner is asked for other holders on a connection: all of a tensor, on lanes, to be passed on
+    /// here too.
     pub(in crate::peer) fn spreads(&self) -> bool {
         let on_lanes = matches!(self.way, Way::Lanes | Way::Quic);
         on_lanes && self.growth.is_some() && self.version >= HOLDERS_SINCE

@@ -33,19 +33,20 @@ impl<L: Carrier> State<L> {
         self.past.push_back(incarnation);
     }
 
-    /// Whether an incarnation is known to be over.
+    /// Returns whether an incarnation is known to be over.
     pub(in crate::peer) fn was(&self, incarnation: Incarnation) -> bool {
         self.past.contains(&incarnation)
     }
 
-    /// What was in doubt is decided by the next connection.
+    /// Leaves what was in doubt to the next connection.
     pub(super) fn doubt_again(&mut self) {
         let mut in_doubt = std::mem::take(&mut self.in_doubt);
         in_doubt.sort_unstable();
         in_doubt.into_iter().rev().for_each(|number| self.waiting.push_front(number));
     }
 
-    /// Whether a connection comes too late: it leads to another life of the peer than the last one, and was begun before that.
+    /// Returns whether a connection comes too late: it leads to another life of the peer than the last one, and was
+    /// begun before that.
     ///
     /// Lives follow one another. Each was there when its connection was begun (its own SYN, or its kernel's answer to ours, came before),
     /// and after it (the handshake is fresh). The other one began its connection later, so this life came first, and is over, whichever

@@ -14,11 +14,11 @@ use crate::peer::calls::{Call, Head, Kind, Place};
 use crate::peer::link::Link;
 use crate::peer::transport::shm::Found;
 
-/// How long no maps are tried of a peer after one could not be had for want of the way.
+/// Time for which no maps are tried of a peer after one could not be had for want of the way.
 const COOLING: Duration = Duration::from_secs(5);
 
 impl State {
-    /// Whether a call is a map.
+    /// Returns whether a call is a map.
     pub(in crate::peer) fn is_map(&self, number: u64) -> bool {
         self.calls.get(&number).is_some_and(|call| matches!(call.kind, Kind::Map(_)))
     }
@@ -100,7 +100,7 @@ impl State {
         }
     }
 
-    /// Whether a call is a map that was asked for at the node's socket and is to be answered there.
+    /// Returns whether a call is a map that was asked for at the node's socket and is to be answered there.
     pub(in crate::peer) fn awaits_node(&self, number: u64, link: u64) -> bool {
         self.calls.get(&number).is_some_and(|call| awaits_node(call, link))
     }
@@ -141,7 +141,7 @@ impl State {
         todo
     }
 
-    /// Whether maps are not to be tried now.
+    /// Returns whether maps are not to be tried now.
     pub(in crate::peer) fn is_cooling(&self) -> bool {
         self.cooling.is_some_and(|until| Instant::now() < until)
     }

@@ -61,7 +61,7 @@ impl<L: Carrier> State<L> {
         Ok(self.open.insert(call, pull))
     }
 
-    /// Whether it gets this tensor now, and may get it from others.
+    /// Returns whether it gets this tensor now, and may get it from others.
     pub(in crate::peer) fn pulls(&self, id: u64) -> bool {
         self.open.values().any(|open| open.id == id && open.spreads)
     }

@@ -1,4 +1,4 @@
-//! What the sessions of simulated peers do: they put, get, lease, release, name, withdraw and end.
+//! Acts of the sessions of simulated peers: they put, get, lease, release, name, withdraw and end.
 
 use std::time::Duration;
 

@@ -35,12 +35,12 @@ impl Book {
         }
     }
 
-    /// How often a holder leases a tensor, by the book.
+    /// Number of leases that a holder has of a tensor, by the book.
     pub(super) fn held(&self, id: TensorId, by: Holder) -> u64 {
         self.claims.get(&(id, by)).copied().unwrap_or(0)
     }
 
-    /// What all of a kind of holder lease, by the book.
+    /// Leases of all of a kind of holder, by the book.
     pub(super) fn leased_by(&self, by: Holder) -> impl Iterator<Item = (TensorId, u64)> + '_ {
         self.claims.iter().filter(move |((_, holder), _)| *holder == by).map(|((id, _), count)| (*id, *count))
     }
@@ -65,7 +65,7 @@ impl Book {
         answer
     }
 
-    /// What ends by itself until now.
+    /// Ends what ends by itself until now.
     fn settle(&mut self, now: Millis) {
         let over: Vec<Holder> =
             self.away.iter().filter(|(_, until)| **until <= now).map(|(h, _)| *h).collect();
@@ -79,7 +79,7 @@ impl Book {
         self.reserved.retain(|_, holder| *holder != Some(gone));
     }
 
-    /// What an event takes away, before the ledger may free for it.
+    /// Takes away what an event takes away, before the ledger may free for it.
     fn foresee(&mut self, event: &Event) {
         match event {
             Event::HolderGone { holder } => self.gone(*holder),

@@ -58,7 +58,7 @@ impl Dice {
     }
 }
 
-/// What was seen in many runs, so that a run in which nothing happens is noticed.
+/// Counts of what was seen in many runs, so that a run in which nothing happens is noticed.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     happenings: u64,

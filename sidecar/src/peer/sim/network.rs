@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// It was up for as long as the grace: what was not asked for again on it will not be.
+    /// Told that a connection was up for as long as the grace: what was not asked for again on it will not be.
     pub(super) fn forget(&mut self, wire: u64, side: usize) {
         let Some(node) = self.present(wire, side) else { return };
         let far = &self.wires[&wire].sides[1 - side];
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// One chunk of one of those that wait.
+    /// Writes a chunk of one of those that wait.
     pub(super) fn write(&mut self, wire: u64, side: usize) {
         if self.present(wire, side).is_none() {
             return;

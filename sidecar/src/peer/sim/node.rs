@@ -1,4 +1,4 @@
-//! One life of a simulated peer: its ledger, its sessions, and what it knows of each other peer.
+//! Life of a simulated peer: its ledger, its sessions, and what it knows of each other peer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,10 +45,10 @@ pub(super) struct Get {
     pub(super) measured: Option<Begun>,
 }
 
-/// What `done` was told.
+/// Outcomes that `done` was told.
 pub(super) type Outcomes = Arc<Mutex<Vec<(u64, Result<Vec<u8>, Failure>)>>>;
 
-/// What is known of another peer.
+/// State that is known of another peer.
 #[derive(Default)]
 pub(super) struct Other {
     pub(super) state: State<End>,
@@ -57,7 +57,7 @@ pub(super) struct Other {
     pub(super) goodput: Goodput,
 }
 
-/// One life of a peer.
+/// Life of a peer.
 pub(super) struct Node {
     pub(super) number: usize,
     pub(super) life: Incarnation,
@@ -66,7 +66,7 @@ pub(super) struct Node {
     pub(super) others: BTreeMap<usize, Other>,
     pub(super) gets: BTreeMap<u64, Get>,
     pub(super) outcomes: Outcomes,
-    /// What sessions lease, once for each lease.
+    /// Leases of sessions, once for each lease.
     pub(super) leases: Vec<(SessionId, TensorId)>,
     /// Bytes of its own tensors.
     pub(super) contents: BTreeMap<TensorId, Vec<u8>>,
@@ -221,8 +221,8 @@ impl Node {
         }
     }
 
-    /// That leases of peers are exactly as long as their pulls: of each that is open on the present connection there is one,
-    /// and there is none without an open pull.
+    /// Checks that leases of peers are exactly as long as their pulls: of each that is open on the present connection
+    /// there is one, and there is none without an open pull.
     pub(super) fn check(&self) {
         for other in self.others.values() {
             let Some((life, slot)) = other.slot else { continue };

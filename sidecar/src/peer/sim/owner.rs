@@ -1,5 +1,5 @@
-//! What a simulated peer does for others: `serving` without its threads. Its leases are the ledger's, and what is open is
-//! `remote`'s.
+//! Service of a simulated peer to others: `serving` without its threads. Its leases are the ledger's, and what is open
+//! is `remote`'s.
 
 use prost::Message;
 use tensorlane_proto::frame::{self, CHUNK_BYTES_MAX, FAILED, HEADER_BYTES, Header, LAST, PeerKind, REPLY};
@@ -13,7 +13,7 @@ use super::{Dice, Seen};
 use crate::peer::remote::OpenPull;
 use crate::peer::transport::Way;
 
-/// What a question leads to.
+/// Result of a question.
 #[derive(Default)]
 pub(super) struct Served {
     pub(super) frames: Vec<Vec<u8>>,
@@ -23,7 +23,7 @@ pub(super) struct Served {
     pub(super) cancelled: Option<(u64, Vec<u8>)>,
 }
 
-/// Who asks, on what.
+/// Peer that asks, and the connection on which it does.
 #[derive(Clone, Copy)]
 pub(super) struct Asker {
     pub(super) peer: usize,

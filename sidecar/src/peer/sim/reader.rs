@@ -1,4 +1,4 @@
-//! What a simulated peer asks of others, and what it does with the answers: `receive` without its threads.
+//! Questions of a simulated peer to others, and its use of the answers: `receive` without its threads.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -25,7 +25,7 @@ fn granules(piece: &Range<u64>) -> Range<u64> {
     piece.start / GRANULE..piece.end.div_ceil(GRANULE)
 }
 
-/// One pull.
+/// Runs one pull.
 pub(super) fn run(seed: u64) {
     let mut dice = Dice(seed ^ 0x57_81_9e_d0);
     let bytes = dice.roll(40 * GRANULE);

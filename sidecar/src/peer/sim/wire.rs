@@ -12,7 +12,7 @@ use crate::peer::parse::{Body, Flow, FrameParser, Sink};
 use crate::peer::remote::Carrier;
 use crate::peer::transport::Way;
 
-/// What one peer knows of a connection.
+/// View that one peer has of a connection.
 pub(super) struct End {
     pub(super) wire: u64,
     pub(super) name: PeerName,
@@ -114,22 +114,22 @@ pub(super) struct Sending {
     pub(super) bytes: Vec<u8>,
 }
 
-/// One side of a connection.
+/// Side of a connection.
 pub(super) struct Side {
     pub(super) node: usize,
     /// The life of the peer at this side.
     pub(super) life: Incarnation,
-    /// It was adopted here.
+    /// Set once it was adopted here.
     pub(super) up: bool,
     /// Its end was noticed here.
     pub(super) over: bool,
-    /// When the last bytes that were sent to this side arrive.
+    /// Time at which the last bytes that were sent to this side arrive.
     pub(super) last: u64,
-    /// What arrived before it was adopted.
+    /// Bytes that arrived before it was adopted.
     pub(super) early: Vec<u8>,
     parser: FrameParser,
     collected: Collected,
-    /// What this side has still to write, in turns.
+    /// Transfers that this side has still to write, in turns.
     pub(super) sending: Vec<Sending>,
 }
 
@@ -159,7 +159,7 @@ impl Side {
 /// A connection.
 pub(super) struct Wire {
     pub(super) sides: [Side; 2],
-    /// When it was begun.
+    /// Time at which it was begun.
     pub(super) begun: Instant,
     /// Nothing that was sent after this arrives.
     pub(super) cut: bool,

@@ -22,7 +22,7 @@ pub(super) const PROGRESS: u64 = 200 * MS;
 /// Happenings of one run at most: one that does not come to its end is stuck.
 const MOST: u64 = 200_000;
 
-/// What may happen.
+/// Event that may happen.
 #[derive(Debug, Clone)]
 pub(super) enum Happening {
     Arrive {
@@ -42,7 +42,7 @@ pub(super) enum Happening {
         wire: u64,
         side: usize,
     },
-    /// What was not asked for again is over.
+    /// End of what was not asked for again.
     Forget {
         wire: u64,
         side: usize,
@@ -79,7 +79,7 @@ pub(super) struct World {
     pub(super) pairs: BTreeMap<(usize, usize), u64>,
     pub(super) dialing: BTreeSet<(usize, usize)>,
     pub(super) board: Vec<Put>,
-    /// When lives ended, and what they had freed.
+    /// Times at which lives ended, and what they had freed.
     pub(super) dead: BTreeMap<Incarnation, (u64, BTreeSet<TensorId>)>,
     pub(super) policy: Policy,
     pub(super) same_node: SameNode,
@@ -89,8 +89,8 @@ pub(super) struct World {
     pub(super) seen: Seen,
 }
 
-/// One for all runs of a test: its blocks come back, and making it takes longer than a run. Two tests that shared one would find no
-/// room while the other one lets it grow.
+/// Arena for all runs of a test: its blocks come back, and making it takes longer than a run. Two tests that shared one
+/// would find no room while the other one lets it grow.
 fn shared_arena() -> Arc<Arena> {
     thread_local!(static ARENA: Arc<Arena> = arena(64 << 20));
     ARENA.with(Arc::clone)

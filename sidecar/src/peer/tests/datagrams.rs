@@ -17,7 +17,8 @@ use super::proxy::Hurt;
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What is done with what goes towards the dialing side, and counted in both directions; shared with the proxy of connections.
+/// Controls of what is done with what goes towards the dialing side, and counted in both directions; shared with the
+/// proxy of connections.
 #[derive(Clone)]
 pub(super) struct Taps {
     pub(super) back: Arc<Wire>,
@@ -31,7 +32,7 @@ pub(super) struct Taps {
 /// Carries datagrams between whoever sends them to it and `to`.
 pub(crate) struct Datagrams {
     near: UdpSocket,
-    /// What `to` sees them come from.
+    /// Socket that `to` sees them come from.
     far: Mutex<Arc<UdpSocket>>,
     to: SocketAddr,
     client: Mutex<Option<SocketAddr>>,

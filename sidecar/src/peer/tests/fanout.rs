@@ -120,7 +120,7 @@ impl World {
         told.recv_timeout(PATIENCE).expect("every pull has an outcome")
     }
 
-    /// How often a reader lost a holder for a reason.
+    /// Number of times that a reader lost a holder for a reason.
     fn lost(&self, reader: usize, why: HolderLost) -> u64 {
         self.readers[reader].peers.counters().holders_lost.count(why.as_str())
     }
@@ -135,7 +135,7 @@ impl World {
         assert_eq!(self.sent(&self.owner), bytes, "{}", self.way);
     }
 
-    /// Whether the first granules of a pull of a reader are here, and nothing of them is waited for.
+    /// Returns whether the first granules of a pull of a reader are here, and nothing of them is waited for.
     fn has(&self, reader: usize, granules: u64) -> bool {
         let growth = self.readers[reader].twin.growths.lock()[&ID].clone();
         growth.wait(&(0..granules * GRANULE), &PASS, std::time::Instant::now()) == Ready::Now
@@ -164,7 +164,7 @@ struct Pulling {
 }
 
 impl Pulling {
-    /// Who sent what, if all that came is right.
+    /// Senders and what they sent, if all that came is right.
     fn end(self, world: &World) -> Vec<(String, u64)> {
         let (crc32c, paths) = self.told.recv_timeout(PATIENCE).expect("every pull has an outcome").unwrap();
         let bytes = self.block.chunk(0..BYTES).unwrap();

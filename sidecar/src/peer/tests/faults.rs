@@ -1,4 +1,4 @@
-//! What breaks: connections, peers, callers' patience.
+//! Tests of what breaks: connections, peers, callers' patience.
 
 use std::net::TcpListener;
 use std::sync::Arc;

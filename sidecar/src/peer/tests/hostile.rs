@@ -112,7 +112,7 @@ impl Raw {
         }
     }
 
-    /// Whether the other side ends the connection, its socket too. What it says before is passed over.
+    /// Returns whether the other side ends the connection, its socket too. What it says before is passed over.
     pub(super) fn is_closed(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while self.next().is_some() {
@@ -122,12 +122,12 @@ impl Raw {
     }
 }
 
-/// Whether the other side has hung up; waits for it as long as the socket's timeout says.
+/// Returns whether the other side has hung up; waits for it as long as the socket's timeout says.
 fn is_at_its_end(socket: &mut TcpStream) -> bool {
     socket.read_to_end(&mut Vec::new()).map_or_else(|e| is_end(&e), |_| true)
 }
 
-/// Whether it is the end of a connection, in order or not, or an alert of TLS before it. A silence is none.
+/// Returns whether it is the end of a connection, in order or not, or an alert of TLS before it. A silence is none.
 fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref());

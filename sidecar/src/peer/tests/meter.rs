@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// One direction through a proxy.
+/// Direction through a proxy.
 #[derive(Default)]
 pub(crate) struct Wire {
     /// Over all connections, and datagrams.
@@ -17,7 +17,7 @@ pub(crate) struct Wire {
     stop: Mutex<Stop>,
 }
 
-/// Where a wire stands still. Datagrams do not.
+/// Point at which a wire stands still. Datagrams do not.
 #[derive(Default)]
 struct Stop {
     at: Option<u64>,
@@ -48,12 +48,12 @@ impl Wire {
         self.stop.lock().at = None;
     }
 
-    /// Whether something waits.
+    /// Returns whether something waits.
     pub(crate) fn is_stuck(&self) -> bool {
         self.stop.lock().stuck > 0
     }
 
-    /// Whatever waits is lost.
+    /// Ends the wire; whatever waits is lost.
     pub(super) fn end(&self) {
         self.stop.lock().over = true;
     }
@@ -85,7 +85,7 @@ impl Meter {
         self.0.lock().carried
     }
 
-    /// How often it has failed.
+    /// Number of times that it has failed.
     pub(crate) fn failures(&self) -> u64 {
         self.0.lock().failures
     }
@@ -96,7 +96,7 @@ impl Meter {
         count.fails_after = Some(count.carried + more);
     }
 
-    /// It does not fail any more.
+    /// Mends the wire: it does not fail any more.
     pub(crate) fn mend(&self) {
         self.0.lock().fails_after = None;
     }

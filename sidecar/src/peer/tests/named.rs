@@ -48,7 +48,7 @@ impl Scene {
             ids.into_iter().map(|id| described(&reference(id, bytes))).collect();
     }
 
-    /// How many answers were not asked for.
+    /// Number of answers that were not asked for.
     fn left(&self) -> usize {
         self.owner.twin.answers.lock().len()
     }

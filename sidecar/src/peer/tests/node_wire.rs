@@ -33,7 +33,7 @@ impl NodeWires {
         Arc::new(Self { taps, sockets: Mutex::default(), threads: Mutex::default() })
     }
 
-    /// What is put between a sidecar and every socket that it calls at.
+    /// Wire that is put between a sidecar and every socket that it calls at.
     pub(crate) fn between(self: &Arc<Self>) -> Between {
         let this = Arc::clone(self);
         Arc::new(move |far| this.put_before(far))

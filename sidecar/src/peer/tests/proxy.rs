@@ -17,23 +17,23 @@ use super::node_wire::NodeWires;
 pub(crate) struct Proxy {
     pub(crate) address: SocketAddr,
     controls: Controls,
-    /// Those of QUIC.
+    /// Datagrams of QUIC.
     pub(crate) datagrams: Arc<Datagrams>,
-    /// What the dialing side says at the other one's socket on their node, where it is put between.
+    /// Wires of what the dialing side says at the other one's socket on their node, if it is put between.
     pub(crate) node: Arc<NodeWires>,
     listener: TcpListener,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What a test turns and looks at, shared with the threads.
+/// Controls that a test turns and looks at, shared with the threads.
 #[derive(Clone)]
 pub(crate) struct Controls {
     pub(crate) connections: Arc<AtomicUsize>,
-    /// What goes towards the dialing side, and where it fails.
+    /// Wire of what goes towards the dialing side, and where it fails.
     pub(crate) back: Arc<Wire>,
-    /// What comes from the dialing side, likewise.
+    /// Wire of what comes from the dialing side, likewise.
     pub(crate) out: Arc<Wire>,
-    /// Where a connection but the first one fails, all of them do, and none comes after them.
+    /// Set if all connections fail as soon as one but the first does, and none comes after them.
     pub(crate) break_together: Arc<AtomicBool>,
     /// Takes bytes and carries nothing on.
     pub(crate) hold: Arc<AtomicBool>,
@@ -53,10 +53,10 @@ pub(crate) struct Controls {
     sockets: Arc<Mutex<Vec<TcpStream>>>,
 }
 
-/// What is done to the bytes that are carried on at one time.
+/// Harm that is done to the bytes that are carried on at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hurt {
-    /// They are carried on twice.
+    /// Bytes that are carried on twice.
     Repeated,
     /// The second half goes before the first.
     Reordered,
@@ -123,7 +123,7 @@ impl Controls {
         }
     }
 
-    /// Those that hold for datagrams, too.
+    /// Controls that hold for datagrams, too.
     fn taps(&self) -> Taps {
         Taps {
             back: Arc::clone(&self.back),
@@ -205,7 +205,7 @@ impl Controls {
         }
     }
 
-    /// What is done with bytes towards the dialing side.
+    /// Decides what is done with bytes towards the dialing side.
     fn meddle(&self, bytes: &mut [u8], first: bool) -> Carry {
         while self.stall.load(Ordering::SeqCst) {
             std::thread::park_timeout(std::time::Duration::from_millis(1));
@@ -240,7 +240,7 @@ fn listen(to: SocketAddr, taps: &Taps) -> (TcpListener, Arc<Datagrams>, [JoinHan
     }
 }
 
-/// What a proxy does with some bytes.
+/// Decision of a proxy on some bytes.
 enum Carry {
     On,
     Instead(Vec<u8>),

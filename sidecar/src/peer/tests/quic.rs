@@ -1,4 +1,5 @@
-//! What QUIC alone does: another source port, datagrams that stop, strangers at the door, and the choice between it and TCP.
+//! Tests of what QUIC alone does: another source port, datagrams that stop, strangers at the door, and the choice
+//! between it and TCP.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -247,7 +248,7 @@ impl Drop for Stranger {
     }
 }
 
-/// What proves that a QUIC connection is of a control connection.
+/// Proof that a QUIC connection is of a control connection.
 pub(super) fn hello(key: &LaneKey, role: Role) -> v1::LaneHello {
     let name = LaneName { number: 0, serves: false };
     v1::LaneHello {

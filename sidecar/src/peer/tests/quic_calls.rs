@@ -244,7 +244,7 @@ struct Evil {
     _table: Arc<Table>,
 }
 
-/// One of its streams.
+/// Stream of the connection.
 struct Stream<'a> {
     evil: &'a Evil,
     send: SendStream,
@@ -285,7 +285,7 @@ impl Evil {
         stream
     }
 
-    /// One on which `a` has asked for tensor 1; the number of the call, and where its outcome comes.
+    /// A stream on which `a` has asked for tensor 1; the number of the call, and where its outcome comes.
     fn asked(&self) -> (Stream<'_>, u64, mpsc::Receiver<Result<usize, Failure>>) {
         let mut stream = self.stream(true);
         assert_eq!(stream.next().unwrap().0.flags, REPLY);

@@ -31,7 +31,7 @@ fn hanging() -> Hanging {
     Hanging { resolver, asked, _release: release }
 }
 
-/// One whose peer `far` is to be found by name only.
+/// A peer whose peer `far` is to be found by name only.
 fn with_a_peer_by_name(hanging: &Hanging, handshake: Duration) -> (Arc<Table>, One) {
     let table = Arc::new(Table::default());
     let far: Identity = super::keys::identity();

@@ -25,7 +25,7 @@ use crate::peer::transport::lanes::quic::Door;
 
 const ALPN: &[u8] = b"tensorlane/2";
 
-/// What a client was given, which it keeps.
+/// Sessions that a client was given, which it keeps.
 #[derive(Debug)]
 struct Given {
     cache: ClientSessionMemoryCache,
@@ -57,7 +57,7 @@ impl ClientSessionStore for Given {
     }
 }
 
-/// What a server gave, and how often somebody came with it.
+/// Sessions that a server gave, and how often somebody came with it.
 #[derive(Debug)]
 struct Sessions {
     cache: Arc<ServerSessionMemoryCache>,

@@ -142,7 +142,7 @@ fn a_map_that_is_cancelled_gives_its_lease_back() {
     assert_eq!(a.peers.counters().closed.all(), []);
 }
 
-/// What one knows of another.
+/// State that one knows of another.
 fn known(one: &One, other: &str) -> Arc<Peer> {
     one.peers.shared.known_peer(&name(other)).unwrap()
 }

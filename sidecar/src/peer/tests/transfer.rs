@@ -1,4 +1,4 @@
-//! What works: bytes, both ways, many at once, parts of them, small ones, questions.
+//! Tests of what works: bytes, both ways, many at once, parts of them, small ones, questions.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};

@@ -1,4 +1,4 @@
-//! What every way of getting a tensor must do, run over all of them. A new one is a line in [`WAYS`].
+//! Tests of what every way of getting a tensor must do, run over all of them. A new one is a line in [`WAYS`].
 //!
 //! Parts of tensors are asked for here where the bytes travel. A map is always one of the whole: the view of it, or the rows that are
 //! packed out of it, are made above (`exchange::acquire`), and tried in `netns_transfer` and `netns_same_node`.

@@ -137,7 +137,7 @@ type Reply = Box<dyn FnOnce(v1::Inquired) + Send>;
 /// An owner: tensors of bytes, `rows` rows each, and the leases on them.
 pub(crate) struct Twin {
     pub(crate) tensors: Mutex<HashMap<u64, (Block, Layout)>>,
-    /// What is known of their checksums.
+    /// Known parts of their checksums.
     pub(crate) sums: Mutex<HashMap<u64, Arc<Sums>>>,
     pub(crate) leases: Mutex<HashMap<u64, i64>>,
     pub(crate) events: Mutex<Vec<String>>,
@@ -147,19 +147,19 @@ pub(crate) struct Twin {
     /// Inquiries are kept here instead of answered, when set.
     pub(crate) hold_inquiries: AtomicBool,
     pub(crate) held: Mutex<Vec<Reply>>,
-    /// What the next inquiries are answered with, each by one; nothing is known beyond.
+    /// Answers to the next inquiries, each by one; nothing is known beyond.
     pub(crate) answers: Mutex<VecDeque<v1::DescribeResult>>,
     /// Raised when the asker of a held one is gone.
     pub(crate) asking: Mutex<Vec<Cancel>>,
-    /// Whom a reader is given to, best first.
+    /// Holders that a reader is given to, best first.
     pub(crate) holders: Mutex<HashMap<PeerName, Vec<PeerKey>>>,
-    /// Who else has all of it.
+    /// Other peers that have all of it.
     pub(crate) spares: Mutex<Vec<PeerKey>>,
     /// A reader is given to whoever it lost, when set: to the first one always.
     pub(crate) again: AtomicBool,
     /// Tensors of others on their way here, by their ids.
     pub(crate) growths: Mutex<HashMap<u64, Arc<Growth>>>,
-    /// What is on its way is given also to whom only a copy does, as peers do that know of no such wish.
+    /// Set if what is on its way is given also to whom only a copy does, as peers do that know of no such wish.
     pub(crate) whole_too: AtomicBool,
     /// Heads say no checksum; it is made when it is asked for.
     pub(crate) unsummed: AtomicBool,
@@ -170,11 +170,11 @@ pub(crate) struct Twin {
     pub(crate) blamed: Mutex<Vec<LostHolder>>,
     /// Readers that are done, and whether they have the tensor.
     pub(crate) left: Mutex<Vec<(PeerName, bool)>>,
-    /// Whose tensors were lent.
+    /// Owners of the tensors that were lent.
     pub(crate) lent: Mutex<Vec<PeerName>>,
 }
 
-/// What readers of every tensor show.
+/// Pass that readers of every tensor show.
 pub(crate) const PASS: Pass = [9; 16];
 
 impl Twin {
@@ -217,7 +217,7 @@ impl Twin {
         block.chunk(0..block.len()).unwrap().to_vec()
     }
 
-    /// How many bytes a tensor has.
+    /// Number of bytes of a tensor.
     pub(crate) fn bytes_of(&self, id: u64) -> u64 {
         self.tensors.lock()[&id].0.len()
     }
@@ -377,25 +377,25 @@ pub(crate) fn many(ids: &[u64]) -> v1::PullMany {
     v1::PullMany { ids: ids.to_vec(), stored: Vec::new() }
 }
 
-/// One peer of a test.
+/// Peer of a test.
 pub(crate) struct One {
     pub(crate) peers: Arc<Peers>,
     pub(crate) twin: Arc<Twin>,
     pub(crate) arena: Arc<Arena>,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) identity: Identity,
-    /// What its pulls are ordered by.
+    /// Transport by which its pulls are ordered.
     pub(crate) transport: Transport,
     key: PeerKey,
 }
 
-/// What a map tells when it is over.
+/// Message that a map tells when it is over.
 pub(crate) type ToldMap = mpsc::Receiver<Result<Mapped, MapFailed>>;
 
-/// What a pull tells when it is over.
+/// Message that a pull tells when it is over.
 pub(crate) type Told = mpsc::Receiver<Result<Pulled, PullFailed>>;
 
-/// What one tells from which others are served: the checksum that the owner says, and who sent what.
+/// Message of a pull from which others are served: the checksum that the owner says, and who sent what.
 type ToldOn = mpsc::Receiver<Result<(Option<u32>, Paths), Failure>>;
 
 pub(crate) struct Start<'a> {
@@ -407,24 +407,24 @@ pub(crate) struct Start<'a> {
     pub(crate) grace: Duration,
     pub(crate) handshake: Duration,
     pub(crate) arena: u64,
-    /// Where others are told to find it; itself where nothing is said.
+    /// Address at which others are told to find it; its own if nothing is said.
     pub(crate) listed: Option<SocketAddr>,
     /// None, so that a test sees one connection unless it asks for more.
     pub(crate) lanes: LanesConfig,
     /// The directory that the sidecars of its node share, if any.
     pub(crate) node: Option<std::path::PathBuf>,
-    /// What is put before the sockets of others in it.
+    /// Wire that is put before the sockets of others in it.
     pub(crate) between: Option<crate::peer::transport::shm::Between>,
     /// The newest version of the protocol that it speaks.
     pub(crate) version: u32,
-    /// What it says that it can speak.
+    /// Offer of what it says that it can speak.
     pub(crate) offer: v1::Offer,
-    /// How many peers may be connected.
+    /// Number of peers that may be connected.
     pub(crate) peers_max: usize,
     /// Bytes of answers that may wait for peers to read them.
     pub(crate) unread: u64,
     pub(crate) threads: Threads,
-    /// Where it looks up names of hosts, if not with the system.
+    /// Resolver with which it looks up names of hosts, if not with the system.
     pub(crate) resolver: Option<Resolver>,
 }
 
@@ -532,7 +532,7 @@ impl One {
         (told, handle, block)
     }
 
-    /// What is asked for where nothing else is said: all of a tensor, for ourselves.
+    /// Order of what is asked for if nothing else is said: all of a tensor, for ourselves.
     fn order(&self, id: u64, landing: Landing) -> PullOrder {
         PullOrder {
             id,
@@ -651,7 +651,7 @@ impl One {
         })
     }
 
-    /// Whether memory of a peer can be mapped.
+    /// Returns whether memory of a peer can be mapped.
     pub(crate) fn shares(&self, with: &str) -> bool {
         self.peers.measured(&name(with), 0, false).same_node == SameNode::Proven
     }

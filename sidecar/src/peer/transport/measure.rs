@@ -1,5 +1,5 @@
-//! What `tcp` and `quic` bring between two peers, as far as it was tried, and which of them the next large pull should take.
-//! Plain data: the clock is an argument, and the choice itself is `negotiate`'s.
+//! Goodput that `tcp` and `quic` bring between two peers, as far as it was tried, and which of them the next large pull
+//! should take. Plain data: the clock is an argument, and the choice itself is `negotiate`'s.
 //!
 //! ```text
 //!   began(transport) ──> ended(came) ──────> a window is over: the rate of that transport ──> in use: whichever is clearly faster
@@ -26,13 +26,15 @@ pub(in crate::peer) use busy::Begun;
 
 /// Windows between two trials of the transport that is not in use: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (16, 1024);
-/// How long pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so long, and so
-/// often the time of a window of the transport in use. It takes one that what is under way is over, and then another one.
+/// Time for which pulls begin as part of a trial of which no window is over, and after which it has shown nothing: so
+/// long, and so often the time of a window of the transport in use. It takes one that what is under way is over, and
+/// then another one.
 const TRIAL_WITHIN: (Duration, u32) = (Duration::from_secs(10), 4);
 /// Windows of a trial: the first does not count, the second does, and those up to the last where it is in doubt.
 const TRIAL_WINDOWS: (u32, u32) = (2, 6);
-/// What one window shows is in doubt within this factor of the transport in use, either way: what it differs by from the next
-/// where one packet of a hundred is lost. The mean of several is nearer, by the root of how many.
+/// Factor of doubt. A window is in doubt within this factor of the transport in use, either way: what it
+/// differs by from the next where one packet of a hundred is lost. The mean of several is nearer, by the root of how
+/// many.
 const DOUBT: f64 = 1.6;
 /// Windows in use for each one that a trial took, and as many times as many as that took longer: a trial of a transport that
 /// stays the slower one costs this part of the time, four parts of a hundred (more only where it is so slow that the most
@@ -47,7 +49,7 @@ pub(in crate::peer) struct Goodput {
     tcp: One,
     quic: One,
     in_use: Transport,
-    /// What the last pull took that was not one to find out more: by what is in use, or by somebody's wish.
+    /// Transport that the last pull took that was not one to find out more: by what is in use, or by somebody's wish.
     taken: Transport,
     /// The most that the one in use has brought since the other one was tried, or since it fell, on an average.
     peak: f64,
@@ -61,19 +63,19 @@ pub(in crate::peer) struct Goodput {
     shown: f64,
     /// Since when a trial has pulls under way of which no window is over.
     trial: Option<Instant>,
-    /// How long the last window of the transport in use was.
+    /// Length of the last window of the transport in use.
     lasts: Duration,
     busy: Busy,
 }
 
-/// How a pull ended.
+/// End of a pull.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::peer) enum Outcome {
     /// All of it came by the transport that was chosen.
     Came,
     /// So many bytes did not come in so many seconds.
     FellShort(u64, f64),
-    /// It says nothing of the transport.
+    /// End that says nothing of the transport.
     Unknown,
 }
 
@@ -98,7 +100,7 @@ impl Default for Goodput {
 }
 
 impl Goodput {
-    /// What is known.
+    /// Returns what is known.
     pub(in crate::peer) fn measured(&self, now: Instant) -> Measured {
         let cooling = [Transport::Tcp, Transport::Quic].into_iter().filter(|one| self.cools(*one, now));
         Measured {
@@ -110,8 +112,8 @@ impl Goodput {
         }
     }
 
-    /// What the choice for a pull goes by, that now begins. `ready`: the transport that is not in use can be tried without
-    /// waiting for it.
+    /// Measurements for the choice of a pull that now begins. `ready`: the transport that is not in use can
+    /// be tried without waiting for it.
     pub(in crate::peer) fn for_pull(&self, now: Instant, ready: bool) -> Measured {
         let known = self.measured(now);
         if !ready || !self.is_trial_due(now) {
@@ -121,8 +123,8 @@ impl Goodput {
         Measured { current: Some(other(self.in_use)), tcp_goodput: None, quic_goodput: None, ..known }
     }
 
-    /// Whether the transport that is not in use should be tried with the next pull: also with whatever begins while it is,
-    /// for beside the other one nothing is found out.
+    /// Returns whether the transport that is not in use should be tried with the next pull: also with whatever begins
+    /// while it is, for beside the other one nothing is found out.
     pub(in crate::peer) fn is_trial_due(&self, now: Instant) -> bool {
         self.is_trial() && !self.is_trial_late(now) && !self.cools(other(self.in_use), now)
     }
@@ -137,7 +139,7 @@ impl Goodput {
         other(self.in_use)
     }
 
-    /// Whether large pulls take `quic`, and so should small ones.
+    /// Returns whether large pulls take `quic`, and so should small ones.
     pub(in crate::peer) fn takes_quic(&self) -> bool {
         self.taken == Transport::Quic
     }
@@ -223,7 +225,7 @@ impl Goodput {
         self.settle(is_trial);
     }
 
-    /// Whether another window could say something else of which one is the faster.
+    /// Returns whether another window could say something else of which one is the faster.
     fn is_in_doubt(&self, mean: f64, count: f64) -> bool {
         let doubt = DOUBT.powf(count.sqrt().recip());
         self.known_of(self.in_use).rate.is_some_and(|rate| (rate / doubt..rate * doubt).contains(&mean))
@@ -290,7 +292,7 @@ impl Goodput {
         (f64::from(self.tried.max(1)) * longer * TRIAL_COST) as u32
     }
 
-    /// What is known of the other one is of so many windows ago.
+    /// Notes that what is known of the other one is of so many windows ago.
     fn age(&mut self) {
         let ago = std::mem::take(&mut self.since);
         self.of(self.idle()).ages(ago);
@@ -302,7 +304,7 @@ impl Goodput {
         (self.peak, self.tried, self.shown, self.trial) = (0.0, 0, 0.0, None);
     }
 
-    /// Whether one is due or under way.
+    /// Returns whether one is due or under way.
     fn is_trial(&self) -> bool {
         self.since >= self.every
     }

@@ -57,8 +57,8 @@ impl Way {
         }
     }
 
-    /// Whether the bytes of a call may come this way instead of that one on the same connection: the other way round they
-    /// would go in a circle.
+    /// Returns whether the bytes of a call may come this way instead of that one on the same connection: the other way
+    /// round they would go in a circle.
     pub(super) fn may_follow(self, before: Self) -> bool {
         let place = |way| match way {
             Self::Shm | Self::Quic => 0,
@@ -93,18 +93,18 @@ impl TryFrom<i32> for Way {
     }
 }
 
-/// Whether a pull should come a way now.
+/// Answer whether a pull should come a way now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Suits {
-    /// It should.
+    /// Way that it should come.
     Yes,
     /// Another way is as good or better.
     No,
-    /// It should, but cannot.
+    /// Way that it should come, but cannot.
     Missed(FallBack),
 }
 
-/// One way, on one control connection. Nothing here waits for a socket or a thread.
+/// A way, on one control connection. Nothing here waits for a socket or a thread.
 pub(super) trait Transport: Send + Sync {
     /// Which one.
     fn way(&self) -> Way;
@@ -134,7 +134,7 @@ pub(super) struct Ways {
     missed_from: Option<u64>,
 }
 
-/// What was chosen for a pull.
+/// Choice that was made for a pull.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) way: Way,
@@ -196,7 +196,7 @@ impl Ways {
         self.lanes_of(way).or(other).map(Transport::way)
     }
 
-    /// Whether what comes this way can be read on the wire.
+    /// Returns whether what comes this way can be read on the wire.
     pub(super) fn is_plain(&self, way: Way) -> bool {
         self.lanes_of(way).is_some_and(Lanes::is_plain)
     }
@@ -237,12 +237,12 @@ impl Ways {
         self.shm.as_ref()
     }
 
-    /// Whether tensors can be mapped now.
+    /// Returns whether tensors can be mapped now.
     pub(super) fn maps(&self) -> bool {
         self.shm.as_ref().is_some_and(|shm| shm.same_node() == SameNode::Proven)
     }
 
-    /// When it is to be done again at the latest, where that is soon.
+    /// Does what is due; returns when it is to be done again at the latest, if that is soon.
     pub(super) fn tend(&self) -> Option<Instant> {
         self.all().filter_map(Transport::tend).min()
     }

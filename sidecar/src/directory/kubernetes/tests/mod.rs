@@ -17,7 +17,7 @@ mod publishing;
 mod twin;
 mod watching;
 
-/// What never comes within it does not come.
+/// Time of patience: what never comes within it does not come.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Longer than a test.

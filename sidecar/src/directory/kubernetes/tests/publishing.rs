@@ -110,7 +110,7 @@ async fn after_an_outage_only_what_is_new_is_written() {
     assert_eq!(what(&scene.twin.seen().writes[1]), json!(format!("{:032x}", 8)));
 }
 
-/// What a change of the key waits for: the table that others read has both, then the new one alone.
+/// Tests what a change of the key waits for: the table that others read has both, then the new one alone.
 #[tokio::test]
 async fn a_second_key_is_listed_beside_the_first_and_then_alone() {
     let mut scene = scene(&[], timing()).await;

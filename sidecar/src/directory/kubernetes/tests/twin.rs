@@ -46,7 +46,7 @@ struct World {
     will: Will,
 }
 
-/// What was asked.
+/// Record of what was asked.
 #[derive(Clone, Default)]
 pub(super) struct Seen {
     pub(super) lists: usize,
@@ -57,7 +57,7 @@ pub(super) struct Seen {
     pub(super) tokens: Vec<String>,
 }
 
-/// How it behaves.
+/// Behaviour of the twin.
 #[derive(Default)]
 pub(super) struct Will {
     /// Objects of a page, at most.

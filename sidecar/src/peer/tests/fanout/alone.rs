@@ -4,7 +4,7 @@ use super::*;
 use crate::peer::calls::{Kind, PullCall};
 use crate::peer::tests::proxy::Proxy;
 
-/// How long the reader waits for a lost owner: no time at all, or longer than any test takes.
+/// Time that the reader waits for a lost owner: no time at all, or longer than any test takes.
 const NO_GRACE: Duration = Duration::from_millis(300);
 const LONG_GRACE: Duration = Duration::from_secs(120);
 
@@ -49,14 +49,14 @@ fn stuck(world: &World, proxy: &Proxy, spares: &[usize]) -> Pulling {
     pull
 }
 
-/// What is so of the reader's pull.
+/// Returns whether something is so of the reader's pull.
 fn its_pull(world: &World, is_so: impl Fn(&PullCall) -> bool) -> bool {
     let owner = world.readers[1].peers.shared.known_peer(&name("a")).unwrap();
     let state = owner.state.lock();
     state.calls.values().any(|call| matches!(&call.kind, Kind::Pull(pull) if is_so(pull)))
 }
 
-/// How long the reader has lost the owner.
+/// Time since the reader lost the owner.
 fn away(world: &World) -> Duration {
     let owner = world.readers[1].peers.shared.known_peer(&name("a")).unwrap();
     owner.state.lock().away(std::time::Instant::now()).unwrap_or_default()

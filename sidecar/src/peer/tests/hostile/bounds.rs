@@ -1,4 +1,4 @@
-//! How much one peer may have of everything: what is beyond it is refused, or ends its connection and no other.
+//! Bounds of what one peer may have of everything: what is beyond it is refused, or ends its connection and no other.
 
 use super::*;
 use crate::peer::CALLS_MAX;

@@ -36,7 +36,7 @@ pub(super) struct Bound {
     pub(super) evil: Identity,
     pub(super) control: Raw,
     pub(super) key: LaneKey,
-    /// What `a` has told for it.
+    /// Nonce that `a` has told for it.
     told: Nonce,
 }
 

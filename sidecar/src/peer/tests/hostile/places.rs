@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether a connection is refused with a reason, and closed.
+/// Checks that a connection is refused with a reason, and closed.
 fn is_refused(raw: &mut Raw, reason: &str) {
     let (header, body) = raw.next().expect("it is told");
     assert_eq!((header.kind, header.flags), (PeerKind::Hello.into(), REPLY | FAILED));

@@ -53,7 +53,7 @@ fn take(socket: &TcpStream, stop: &AtomicBool, mut also: impl FnMut()) -> u64 {
     taken
 }
 
-/// How many lanes or connections were found too slow, one way or the other.
+/// Number of lanes or connections that were found too slow, one way or the other.
 fn found(of: &Labelled) -> u64 {
     of.count("slow") + of.count("progress")
 }

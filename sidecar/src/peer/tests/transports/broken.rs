@@ -15,7 +15,7 @@ const WAYS: [Way; 2] = [
 ];
 
 const BYTES: u64 = 48 * MIB;
-/// What a lane may have been asked for when it breaks: two pieces of 4 MiB at most.
+/// Bytes that a lane may have been asked for when it breaks: two pieces of 4 MiB at most.
 const IN_FLIGHT: u64 = 8 * MIB;
 
 /// A pair, its reader, its owner and the wire that brings the bytes, for every kind of lane in both directions.

@@ -1,4 +1,4 @@
-//! When lanes do not come, are not taken or are not needed: what is done instead, and what is told of it.
+//! Fallback when lanes do not come, are not taken or are not needed: what is done instead, and what is told of it.
 
 use super::*;
 

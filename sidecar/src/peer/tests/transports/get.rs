@@ -1,4 +1,4 @@
-//! One get, whichever way it goes: begun, given up, over; and the points at which something can be done to it.
+//! A get, whichever way it goes: begun, given up, over; and the points at which something can be done to it.
 
 use std::sync::mpsc::TryRecvError;
 
@@ -26,7 +26,7 @@ pub(super) struct Got {
     transport: Transport,
 }
 
-/// Why it was not.
+/// Reason for which it was not got.
 #[derive(Debug)]
 pub(super) struct NotGot {
     pub(super) failure: Failure,
@@ -34,12 +34,12 @@ pub(super) struct NotGot {
     pub(super) for_want_of_the_way: bool,
 }
 
-/// How far a get is.
+/// Progress of a get.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
     /// The question is stuck on its way.
     Asking,
-    /// What is said of it is stuck, behind so many bytes. Where fewer are said it is over.
+    /// Answer that is stuck, behind so many bytes. Where fewer are said it is over.
     Answered(u64),
     /// So many tenths of its bytes have landed.
     Landed(u64),
@@ -98,7 +98,7 @@ impl Get {
         self.over.is_some()
     }
 
-    /// Whether nobody can see a byte of it yet.
+    /// Returns whether nobody can see a byte of it yet.
     pub(super) fn is_hidden(&self) -> bool {
         match &self.kind {
             Kind::Landing(_, block) => block.mark_sealed().is_err(),
@@ -153,7 +153,7 @@ impl Got {
         self.block.chunk(0..self.block.len()).unwrap().to_vec()
     }
 
-    /// Whether it lies in the memory of its owner.
+    /// Returns whether it lies in the memory of its owner.
     pub(super) fn is_mapped(&self) -> bool {
         self.block.is_foreign()
     }

@@ -1,6 +1,6 @@
-//! What the network does to bytes on their way: it loses them, flips them, repeats and reorders them. None of it is ever part
-//! of a tensor. A wire at the node's socket is a queue of the kernel: it can end at any byte, and nothing else; so what changes
-//! bytes is tried where tensors travel.
+//! Harm that the network does to bytes on their way: it loses them, flips them, repeats and reorders them. None of it
+//! is ever part of a tensor. A wire at the node's socket is a queue of the kernel: it can end at any byte, and nothing
+//! else; so what changes bytes is tried where tensors travel.
 
 use std::sync::atomic::AtomicBool;
 

@@ -36,7 +36,7 @@ impl Pair {
         });
     }
 
-    /// One more peer, which takes the same way.
+    /// A further peer, which takes the same way.
     pub(super) fn another(&self, name: &'static str) -> One {
         start(name, self.way, &self.node).start(&self.table)
     }
@@ -84,12 +84,12 @@ impl Pair {
         [(&self.a, &self.b, "b"), (&self.b, &self.a, "a")]
     }
 
-    /// One of them.
+    /// Returns one of the two directions.
     pub(super) fn one_way(&self, turned: bool) -> (&One, &One, &'static str) {
         self.both_ways()[usize::from(turned)]
     }
 
-    /// What comes to the reader of a direction, and what it asks by.
+    /// Wires of what comes to the reader of a direction, and what it asks by.
     pub(super) fn wires(&self, turned: bool) -> [&Wire; 2] {
         let [back, out] = [&*self.proxy.back, &*self.proxy.out];
         if turned { [out, back] } else { [back, out] }

@@ -1,5 +1,5 @@
-//! How a lane comes to be: a socket, in TLS or plain, whose other end proves that it belongs to a control connection that is
-//! up. docs/protocol.md has the bytes. Until then it is a stranger, as every connection is.
+//! Beginning of a lane: a socket, in TLS or plain, whose other end proves that it belongs to a control connection that
+//! is up. docs/protocol.md has the bytes. Until then it is a stranger, as every connection is.
 
 use std::io::{self, Read};
 use std::net::TcpStream;
@@ -26,13 +26,13 @@ use crate::peer::parse::{FrameParser, OFFSET_BYTES};
 use crate::peer::pipe::Pipe;
 use crate::peer::shared::{Registered, Shared};
 
-/// What a plain lane begins with: no record of TLS begins with this byte.
+/// Bytes that a plain lane begins with: no record of TLS begins with this byte.
 pub(in crate::peer) const MAGIC: [u8; 8] = *b"tlplain2";
 /// Magic, number of the connection, lane, direction, nonce.
 const PLAIN_HELLO: usize = MAGIC.len() + ID_BYTES + 2 + BYTES;
 /// Longest frame on a lane in TLS: a chunk. What is collected before it is looked at is as long at most.
 const FRAME_MAX: u32 = (OFFSET_BYTES + CHUNK_BYTES_MAX) as u32;
-/// How long no byte may move on a lane while some are due, where the connection is not stricter.
+/// Time for which no byte may move on a lane while some are due, where the connection is not stricter.
 const PROGRESS: Duration = Duration::from_secs(2);
 
 /// Dials a lane of a connection that we dialed; runs it on this thread until it ends.

@@ -12,7 +12,7 @@ use super::room::Taken;
 use super::wire::LaneEnd;
 use crate::peer::shared::Shared;
 
-/// What a lane is held by: it can be ended from outside of its thread.
+/// Handle that a lane is held by: it can be ended from outside of its thread.
 pub(super) enum Cord {
     Socket(TcpStream),
     /// A stream ends when this is dropped.
@@ -46,7 +46,7 @@ struct Place {
     id: u64,
     cord: Option<Cord>,
     room: Taken,
-    /// Why it was cut, where somebody else than its thread knows.
+    /// Reason for which it was cut, if somebody else than its thread knows.
     end: Option<LaneEnd>,
 }
 
@@ -68,7 +68,7 @@ impl Up {
 }
 
 impl Lanes {
-    /// Whether a lane is to be dialed now: none where one is at it, or where there is no room for it.
+    /// Returns whether a lane is to be dialed now: none where one is at it, or where there is no room for it.
     pub(super) fn begins_to_dial(&self, shared: &Shared, name: LaneName) -> bool {
         let mut up = self.up.lock();
         if up.ended || up.dialing.iter().any(|(dialing, _)| *dialing == name) {
@@ -85,7 +85,7 @@ impl Lanes {
         true
     }
 
-    /// Whether none that we read on is up or coming, and there is room for none.
+    /// Returns whether none that we read on is up or coming, and there is room for none.
     pub(super) fn are_shut_out(&self) -> bool {
         let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else { return false };
         if !shared.lane_room.is_full() {
@@ -153,7 +153,7 @@ impl Lanes {
         }
     }
 
-    /// Whether any is bound.
+    /// Returns whether any is bound.
     pub(super) fn is_used(&self) -> bool {
         !self.up.lock().places.is_empty()
     }

@@ -15,7 +15,7 @@ pub(in crate::peer) const ID_BYTES: usize = 16;
 /// Fresh random bytes.
 pub(in crate::peer) type Nonce = [u8; BYTES];
 
-/// Who proves what.
+/// Role in a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::peer) enum Role {
     /// The end that dials a lane in TLS.
@@ -50,11 +50,11 @@ impl Role {
 pub(in crate::peer) struct LaneName {
     /// Its number among those of its direction.
     pub(in crate::peer) number: u8,
-    /// Whether the end that dials serves on it; else it reads.
+    /// True if the end that dials serves on it; else it reads.
     pub(in crate::peer) serves: bool,
 }
 
-/// What a key is for.
+/// Use of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::peer) enum Use {
     Lanes,
@@ -101,7 +101,7 @@ impl LaneKey {
         proof
     }
 
-    /// Whether the other end has the key. Takes as long for every wrong proof.
+    /// Returns whether the other end has the key. Takes as long for every wrong proof.
     pub(in crate::peer) fn is_proven(
         &self,
         role: Role,

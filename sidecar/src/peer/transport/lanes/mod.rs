@@ -57,26 +57,26 @@ use transfer::Landed;
 pub(in crate::peer) use transfer::{Reclaimed, Transfer};
 use wire::{LaneEnd, Wire};
 
-/// What is configured about lanes.
+/// Configuration of lanes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LanesConfig {
-    /// How many in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for none. Each costs a thread and up to half a
-    /// MiB at both ends while it is up.
+    /// Number of lanes in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for none. Each costs a thread and
+    /// up to half a MiB at both ends while it is up.
     pub count: usize,
     /// The bytes from which on a pull comes on lanes: below, asking for pieces costs more than lanes bring.
     pub from: u64,
-    /// Whether lanes may be plain. They are where both ends say so.
+    /// True if lanes may be plain. They are where both ends say so.
     pub plain: bool,
-    /// How many of all pairs together, both directions and those on QUIC included. One more is refused.
+    /// Number of lanes of all pairs together, both directions and those on QUIC included. A further one is refused.
     pub most: usize,
-    /// How many on QUIC in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for no QUIC. Each costs a thread at both
-    /// ends while it is up, and up to 8 MiB where its thread is slower than the link; all together 64 MiB more where links have
-    /// a long delay.
+    /// Number of lanes on QUIC in each direction of a pair, at most [`frame::LANES_MAX`]; 0 for no QUIC. Each costs a
+    /// thread at both ends while it is up, and up to 8 MiB where its thread is slower than the link; all together 64
+    /// MiB more where links have a long delay.
     pub quic: usize,
-    /// How long a lane without work stays. Opening one costs a handshake.
+    /// Time for which a lane without work stays. Opening one costs a handshake.
     pub idle: Duration,
-    /// How long pulls wait where no lane comes, at most; a pull waits for no more than a quarter of the time it has left.
-    /// Then they go on without.
+    /// Time that pulls wait when no lane comes, at most; a pull waits for no more than a quarter of the time it has
+    /// left. Then they go on without.
     pub patience: Duration,
 }
 
@@ -88,14 +88,14 @@ impl Default for LanesConfig {
     }
 }
 
-/// What two ends have agreed on in their Hellos about lanes of one kind.
+/// Agreement of two ends in their Hellos about lanes of one kind.
 pub(in crate::peer) struct Agreed {
     pub(in crate::peer) key: LaneKey,
     pub(in crate::peer) count: usize,
     pub(in crate::peer) carrier: Carrier,
 }
 
-/// What lanes are made of.
+/// Carrier that lanes are made of.
 pub(in crate::peer) enum Carrier {
     /// Connections in TLS.
     Tls,
@@ -116,7 +116,7 @@ pub(in crate::peer) struct Lanes {
     outbox: Arc<Outbox>,
     pool: Pool,
     serving: Serving,
-    /// Those that we read on.
+    /// Opening of the lanes that we read on.
     opening: Mutex<Opening>,
     up: Mutex<Up>,
 }
@@ -144,7 +144,7 @@ impl Lanes {
         }
     }
 
-    /// Whether what they carry can be read on the wire.
+    /// Returns whether what they carry can be read on the wire.
     pub(in crate::peer) fn is_plain(&self) -> bool {
         matches!(self.carrier, Carrier::Plain)
     }
@@ -237,7 +237,7 @@ impl Lanes {
         }
     }
 
-    /// What came of a piece, told to its call.
+    /// Tells its call what came of a piece.
     fn settle(&self, shared: &Shared, link: &Link, wanted: &Wanted, landed: Landed) {
         let owner = wanted.asker.as_ref().map_or(&link.peer, |asker| &asker.owner);
         let todo = match landed {

@@ -6,7 +6,7 @@ use tensorlane_proto::frame::LANES_MAX;
 
 /// First and longest wait after a lane that could not be opened, or broke.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
-/// How long a lane may take to come before it is asked for again.
+/// Time that a lane may take to come before it is asked for again.
 const COMING: Duration = Duration::from_secs(1);
 /// After pulls have given up on lanes, how long no pull tries them: at first, and at most. It doubles until one comes.
 const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
@@ -24,19 +24,19 @@ enum Lane {
 #[derive(Debug)]
 pub(super) struct Opening {
     lanes: Vec<Lane>,
-    /// How long pulls wait for the first lane.
+    /// Time that pulls wait for the first lane.
     patience: Duration,
     /// Failures since a lane last came.
     failed: u32,
     not_before: Option<Instant>,
     /// Since when pulls wait and no lane is up.
     without: Option<Instant>,
-    /// How long pulls have waited before, perhaps one after the other, since a lane last brought anything.
+    /// Time that pulls have waited before, perhaps one after the other, since a lane last brought anything.
     in_vain: Duration,
     /// A lane that is up has brought something.
     proven: bool,
     cooling: Option<Instant>,
-    /// How often pulls have given up since a lane last came.
+    /// Number of times that pulls have given up since a lane last came.
     given_up: u32,
 }
 
@@ -56,7 +56,7 @@ impl Opening {
         }
     }
 
-    /// Whether pulls should come on lanes now.
+    /// Returns whether pulls should come on lanes now.
     pub(super) fn is_hopeful(&self, now: Instant) -> bool {
         !self.lanes.is_empty() && self.cooling.is_none_or(|until| now >= until)
     }

@@ -5,7 +5,8 @@
 
 use std::ops::Range;
 
-/// What is counted: small enough that the last lane is not waited for, large enough that two bits each are nothing.
+/// Unit of what is counted: small enough that the last lane is not waited for, large enough that two bits each are
+/// nothing.
 pub(in crate::peer) const GRANULE: u64 = crate::sums::GRANULE;
 
 /// A set of numbers below a bound.
@@ -28,7 +29,7 @@ impl Bits {
     }
 }
 
-/// How far a pull is.
+/// Progress of a pull.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::peer) struct Pieces {
     bytes: u64,
@@ -105,18 +106,18 @@ impl Pieces {
         self.missing
     }
 
-    /// Whether all bytes are here.
+    /// Returns whether all bytes are here.
     pub(in crate::peer) fn is_whole(&self) -> bool {
         self.missing == 0
     }
 
-    /// Whether these bytes are here.
+    /// Returns whether these bytes are here.
     pub(super) fn has(&self, range: &Range<u64>) -> bool {
         range.end <= self.bytes
             && (range.start / GRANULE..range.end.div_ceil(GRANULE)).all(|granule| self.landed.has(granule))
     }
 
-    /// How many bytes are here without a gap before them.
+    /// Number of bytes that are here without a gap before them.
     pub(in crate::peer) fn prefix(&self) -> u64 {
         let gap = (0..self.granules()).find(|granule| !self.landed.has(*granule));
         gap.map_or(self.bytes, |granule| granule * GRANULE)
@@ -184,7 +185,7 @@ mod tests {
         ]
     }
 
-    /// What each granule is.
+    /// State of each granule.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Naive {
         Free,

@@ -32,14 +32,14 @@ const QUANTUM_KNOWN: u64 = CHUNK_BYTES_MAX as u64;
 /// Longest body of a message on a lane: a failure.
 const MESSAGE_MAX: u32 = 64 << 10;
 
-/// One end.
+/// End of a plain lane.
 pub(super) struct PlainWire {
     pub(super) socket: TcpStream,
-    /// How long no byte may come while some are due.
+    /// Time for which no byte may come while some are due.
     pub(super) progress: Duration,
-    /// Where bytes go that nobody wants.
+    /// Buffer for bytes that nobody wants.
     pub(super) nowhere: Vec<u8>,
-    /// Whose pages the kernel may still be sending.
+    /// Sources whose pages the kernel may still be sending.
     pub(super) queued: Queued<Source>,
 }
 

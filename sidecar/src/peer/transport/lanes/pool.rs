@@ -19,7 +19,7 @@ pub(in crate::peer) struct Wanted {
     /// Its number on this connection.
     pub(in crate::peer) call: u64,
     pub(in crate::peer) transfer: Arc<Transfer>,
-    /// Whose pull it is, where the other end is not the owner.
+    /// Asker whose pull it is, if the other end is not the owner.
     pub(in crate::peer) asker: Option<Arc<Asker>>,
 }
 
@@ -37,13 +37,13 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// It will not come, and was not begun.
+    /// Releases a piece that will not come, and was not begun.
     pub(super) fn release(&self) {
         self.wanted.transfer.release(&self.reserved);
     }
 }
 
-/// What a lane does next.
+/// Next work of a lane.
 pub(super) enum Next {
     /// Ask for this.
     Ask(Piece),
@@ -77,7 +77,7 @@ impl Pool {
         Self { state: Mutex::default(), wake: Condvar::new(), idle }
     }
 
-    /// One more pull.
+    /// Adds a pull.
     pub(super) fn add(&self, wanted: Wanted) {
         self.state.lock().transfers.push_back(wanted);
         self.wake.notify_all();
@@ -94,7 +94,7 @@ impl Pool {
         self.wake.notify_all();
     }
 
-    /// What a lane does next. `wait`: it has nothing else to do.
+    /// Next work of a lane. `wait`: it has nothing else to do.
     pub(super) fn next(&self, lane: u64, wait: bool) -> Next {
         let until = Instant::now() + self.idle;
         let mut state = self.state.lock();
@@ -167,7 +167,8 @@ impl Pool {
 }
 
 impl Wanted {
-    /// Whether whoever brings it had nothing just now: an answer would be waited for, and hold up what is asked for after it.
+    /// Returns whether whoever brings it had nothing just now: an answer would be waited for, and hold up what is asked
+    /// for after it.
     fn rests(&self, now: Instant) -> bool {
         self.asker.as_ref().is_some_and(|asker| asker.rests(now))
     }

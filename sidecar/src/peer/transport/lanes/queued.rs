@@ -1,14 +1,14 @@
-//! What the kernel has been given from files and has not got rid of. Its socket has the pages themselves, and what is in them
-//! when they are sent, or sent again, is what goes out. So a source is kept until the other end's kernel has said that its bytes are
-//! there, however its pull ends: a block gets no other bytes before. Plain data; how much is not acknowledged is its caller's to
-//! find out.
+//! Record of what the kernel has been given from files and has not got rid of. Its socket has the pages themselves, and
+//! what is in them when they are sent, or sent again, is what goes out. So a source is kept until the other end's
+//! kernel has said that its bytes are there, however its pull ends: a block gets no other bytes before. Plain data; how
+//! much is not acknowledged is its caller's to find out.
 //!
 //! Between two ends on one machine acknowledged is not copied: pages wait at the reader as they are, and a reader that has given a
 //! call up can find later bytes of the block in them. They have not been on any wire then.
 
 use std::collections::VecDeque;
 
-/// What is under way on one socket.
+/// Record of what is under way on one socket.
 #[derive(Debug)]
 pub(super) struct Queued<S> {
     /// Bytes that the socket was given.
@@ -54,7 +54,7 @@ impl<S> Queued<S> {
         }
     }
 
-    /// Whether nothing is kept.
+    /// Returns whether nothing is kept.
     pub(super) fn is_empty(&self) -> bool {
         self.kept.is_empty()
     }

@@ -22,7 +22,7 @@ use crate::peer::shared::{Shared, count_in};
 /// is known to be so long that it would have none.
 const DEPTH: usize = 2;
 
-/// One lane on which we read.
+/// A lane on which we read.
 pub(super) struct Reader<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) link: &'a Arc<Link>,
@@ -62,7 +62,7 @@ impl Reader<'_> {
         end
     }
 
-    /// Whether more is to be asked for.
+    /// Returns whether more is to be asked for.
     fn is_short(&self, asked: &VecDeque<Asked>) -> bool {
         let bytes = |Asked { piece, .. }: &Asked| piece.reserved.range().end - piece.reserved.range().start;
         asked.len() < DEPTH || asked.iter().map(bytes).sum::<u64>() < self.lanes.ahead()

@@ -30,7 +30,7 @@ impl Room {
         self.used.load(Ordering::Acquire)
     }
 
-    /// Whether there is none now.
+    /// Returns whether there is none now.
     pub(super) fn is_full(&self) -> bool {
         self.used.load(Ordering::Acquire) >= self.most
     }

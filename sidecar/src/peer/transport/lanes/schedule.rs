@@ -6,12 +6,12 @@ use super::pieces::GRANULE;
 
 /// Granules of the longest piece.
 const GRANULES_MAX: u64 = 4;
-/// How long a piece should take: what a short pull or a cancelled one waits for at worst.
+/// Time that a piece should take: what a short pull or a cancelled one waits for at worst.
 const PIECE_TIME: Duration = Duration::from_millis(5);
-/// How much a new measurement counts, of 1: a rate follows a change within some ten pieces.
+/// Weight of a new measurement, of 1: a rate follows a change within some ten pieces.
 const NEWEST: f64 = 0.25;
 
-/// What is known of a lane.
+/// Measurements of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(in crate::peer) struct Pace {
     /// Bytes a second; none before the first piece.
@@ -49,12 +49,12 @@ impl Pace {
         ((bytes / GRANULE as f64) as u64).clamp(1, GRANULES_MAX)
     }
 
-    /// When it would be done with one more piece, in seconds from now; none if nobody knows.
+    /// Time at which it would be done with a further piece, in seconds from now; none if nobody knows.
     fn finish(&self, piece: u64) -> Option<f64> {
         self.rate.map(|rate| (self.flight + piece) as f64 / rate)
     }
 
-    /// How many more pieces it would have finished before then.
+    /// Number of further pieces that it would have finished before then.
     fn finished_before(&self, time: f64, piece: u64) -> u64 {
         let Some(rate) = self.rate else { return 0 };
         let more = (time * rate - self.flight as f64) / piece as f64;
@@ -63,8 +63,8 @@ impl Pace {
     }
 }
 
-/// Whether a lane should take a piece of `piece` bytes when `untaken` bytes, this piece among them, are nobody's. It should
-/// not if the others would have finished all of it before.
+/// Returns whether a lane should take a piece of `piece` bytes when `untaken` bytes, this piece among them, are
+/// nobody's. It should not if the others would have finished all of it before.
 pub(in crate::peer) fn should_take<'a>(
     lane: &Pace,
     others: impl Iterator<Item = &'a Pace>,

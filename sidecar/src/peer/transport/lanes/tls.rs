@@ -18,13 +18,13 @@ use crate::peer::slowest::Taking;
 /// cost a third of the rate.
 const QUANTUM: u64 = 32 << 10;
 
-/// One end.
+/// End of a lane in TLS.
 pub(super) struct TlsWire {
     pub(super) socket: TcpStream,
     pub(super) incoming: Incoming,
     pub(super) parser: FrameParser,
     pub(super) pipe: Pipe,
-    /// How long no byte may come while some are due.
+    /// Time for which no byte may come while some are due.
     pub(super) progress: Duration,
 }
 

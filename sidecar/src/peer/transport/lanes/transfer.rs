@@ -33,9 +33,9 @@ const SUMS_MAX: usize = 256;
 /// A landing that lanes bring nothing to any more.
 pub(in crate::peer) struct Reclaimed {
     pub(in crate::peer) landing: Landing,
-    /// How many bytes are in it without a gap.
+    /// Number of bytes in it without a gap.
     pub(in crate::peer) prefix: u64,
-    /// Those behind that gap.
+    /// Bytes behind that gap.
     pub(in crate::peer) ahead: Vec<Range<u64>>,
 }
 
@@ -44,7 +44,7 @@ pub(in crate::peer) struct Reclaimed {
 pub(super) struct OnLane {
     /// Its number among those of its connection.
     pub(super) number: u8,
-    /// Whether it is without encryption.
+    /// True if it is without encryption.
     pub(super) is_plain: bool,
 }
 
@@ -53,12 +53,12 @@ pub(in crate::peer) struct Transfer {
     /// The call.
     pub(in crate::peer) call: u64,
     begun: Instant,
-    /// When nobody wants it any more.
+    /// Time from which nobody wants it any more.
     pub(super) deadline: Instant,
     state: Mutex<State>,
     /// None once the landing was given back. Locked after the state; read without it, for a copy takes its time.
     spread: RwLock<Option<Spread>>,
-    /// Those who are served from it meanwhile.
+    /// Readers that are served from it meanwhile.
     growth: Option<Arc<Growth>>,
 }
 
@@ -70,11 +70,11 @@ struct State {
     came: u64,
     plain: u64,
     lanes: u32,
-    /// Who sent them.
+    /// Senders of the bytes.
     senders: Senders,
-    /// When a byte last came.
+    /// Time at which a byte last came.
     moved: Option<Instant>,
-    /// It is to leave its lanes: nothing more is asked for until then.
+    /// Set if it is to leave its lanes: nothing more is asked for until then.
     leaving: bool,
     over: bool,
     tell: Option<Tell>,
@@ -86,7 +86,7 @@ struct State {
     theirs: HashMap<u64, Sum>,
 }
 
-/// What a piece sums to.
+/// Checksum of a piece.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Sum {
     length: u64,
@@ -109,7 +109,7 @@ impl Reserved {
     }
 }
 
-/// What came on a lane.
+/// Piece that came on a lane.
 pub(super) struct Brought {
     pub(super) part: Part,
     pub(super) reserved: Reserved,
@@ -119,16 +119,16 @@ pub(super) struct Brought {
     pub(super) lane: u64,
 }
 
-/// What came of a piece.
+/// Outcome of a piece.
 #[must_use]
 pub(super) enum Landed {
     /// More is to come.
     More,
-    /// It was the last one. All bytes are in the landing.
+    /// Landed as the last one. All bytes are in the landing.
     Whole(Landing),
     /// Nobody wants it any more; this is to be told.
     Told(Finish),
-    /// It is not what the owner sent; the lane that brought it.
+    /// Piece that is not what the owner sent; the lane that brought it.
     Altered(Range<u64>, u64),
 }
 
@@ -190,7 +190,7 @@ impl Transfer {
         transfer
     }
 
-    /// Whether these bytes are here, to be read by [`Self::copy`].
+    /// Returns whether these bytes are here, to be read by [`Self::copy`].
     pub(in crate::peer) fn has(&self, range: &Range<u64>) -> bool {
         let state = self.state.lock();
         !state.over && state.pieces.has(range)
@@ -225,7 +225,7 @@ impl Transfer {
         self.state.lock().moved = Some(Instant::now());
     }
 
-    /// Whether a byte ever came.
+    /// Returns whether a byte ever came.
     pub(in crate::peer) fn has_moved(&self) -> bool {
         self.state.lock().moved.is_some()
     }
@@ -239,19 +239,19 @@ impl Transfer {
         state.senders.sent(peer, bytes, holder);
     }
 
-    /// Whether others than the owner ever sent some of it.
+    /// Returns whether others than the owner ever sent some of it.
     pub(in crate::peer) fn has_from_others(&self) -> bool {
         self.state.lock().senders.are_others()
     }
 
-    /// It is to leave its lanes, which happens as soon as none of them writes: nothing more is asked for, or they would go on
-    /// for ever. Or it stays after all.
+    /// Sets whether it is to leave its lanes, which happens as soon as none of them writes: nothing more is asked
+    /// for, or they would go on for ever. Or it stays after all.
     pub(super) fn leave(&self, leaves: bool) {
         self.state.lock().leaving = leaves;
     }
 
-    /// How many bytes came on lanes, how many of them without encryption, on how many lanes, and who sent them; since the last time that this was
-    /// asked, for the next ones may come on lanes of another kind.
+    /// Number of bytes that came on lanes, how many of them without encryption, on how many lanes, and who sent them;
+    /// since the last time that this was asked, for the next ones may come on lanes of another kind.
     pub(in crate::peer) fn travelled(&self) -> Travelled {
         let mut state = self.state.lock();
         Travelled {
@@ -262,7 +262,7 @@ impl Transfer {
         }
     }
 
-    /// Whether no byte of it is wanted any more.
+    /// Returns whether no byte of it is wanted any more.
     pub(super) fn is_over(&self) -> bool {
         self.state.lock().over
     }
@@ -353,7 +353,7 @@ impl Transfer {
         }
     }
 
-    /// Whoever sent a piece says what it sums to. None: it says too much.
+    /// Notes what a piece sums to, as its sender says. None: it says too much.
     pub(super) fn sum(&self, offset: u64, length: u64, crc32c: u32) -> Option<Landed> {
         let landed = self.take_sum(offset, length, crc32c);
         self.stir();
@@ -410,7 +410,8 @@ impl Transfer {
         if state.out == 0 { self.told(&mut state) } else { None }
     }
 
-    /// Whoever brought the last piece finds that nobody waits for the landing: it goes to whoever stopped it.
+    /// Takes the landing from whoever brought the last piece if nobody waits for it: it goes to whoever stopped
+    /// it.
     pub(in crate::peer) fn unwanted(&self, landing: Landing) -> Option<Finish> {
         let tell = self.state.lock().tell.take()?;
         Some(Box::new(move || tell(landing)))

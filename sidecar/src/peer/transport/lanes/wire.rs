@@ -1,5 +1,5 @@
-//! What a lane is made of: something that carries asks one way and their answers the other. TCP with TLS, plain TCP and a
-//! stream of QUIC are three of them; the reader and the server above see no difference.
+//! Wire that a lane is made of: something that carries asks one way and their answers the other. TCP with TLS, plain
+//! TCP and a stream of QUIC are three of them; the reader and the server above see no difference.
 
 use std::io;
 use std::ops::Range;
@@ -21,12 +21,12 @@ use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::record::RecordError;
 use crate::peer::source::SourceError;
 
-/// How long a wire waits for bytes before it looks whether they are still wanted.
+/// Time that a wire waits for bytes before it looks whether they are still wanted.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 /// A lane is never taken for failed sooner, however little time a pull has: more than the round trip around the world.
 pub(super) const PROGRESS_MIN: Duration = Duration::from_millis(500);
 
-/// Why a lane ended.
+/// Reason for which a lane ended.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::peer) enum LaneEnd {
     /// Something came that may not.
@@ -47,7 +47,7 @@ pub(in crate::peer) enum LaneEnd {
     /// The socket failed.
     #[error("{0}")]
     Socket(io::Error),
-    /// It had nothing to do.
+    /// Ended for want of work.
     #[error("it had nothing to do")]
     Idle,
     /// Its connection ended.
@@ -56,10 +56,10 @@ pub(in crate::peer) enum LaneEnd {
     /// The owner has no bytes of a pull that is not over: its end of the connection knows more than ours.
     #[error("the owner refused: {0}")]
     Refused(Failure),
-    /// It brought other bytes than were sent.
+    /// Altered bytes: other ones came than were sent.
     #[error("bytes {} to {} are not what the owner sent", .0.start, .0.end)]
     Altered(Range<u64>),
-    /// What was being passed on on it does not come any more.
+    /// Bytes that were being passed on on it do not come any more.
     #[error("the tensor that it passed on does not come any more")]
     Gone,
     /// Something of ours is not as it must be.
@@ -86,7 +86,7 @@ impl LaneEnd {
         }
     }
 
-    /// Whether it should be opened again only after a while.
+    /// Returns whether it should be opened again only after a while.
     pub(super) fn is_failure(&self) -> bool {
         !matches!(self, Self::Idle | Self::Ended)
     }
@@ -107,7 +107,7 @@ impl From<SendError> for LaneEnd {
     }
 }
 
-/// One end of a lane. Every method may wait for the socket.
+/// End of a lane. Every method may wait for the socket.
 pub(super) trait Wire: Send {
     /// Reader: asks for bytes of a pull.
     fn ask(&mut self, call: u64, bytes: &Range<u64>) -> Result<(), LaneEnd>;
@@ -164,19 +164,19 @@ impl Ask {
 pub(super) struct Answer {
     pub(super) wanted: Wanted,
     pub(super) reserved: Reserved,
-    /// Where the bytes go; none when nobody wants them any more.
+    /// Part to which the bytes go; none when nobody wants them any more.
     part: Option<Part>,
     range: Range<u64>,
     at: u64,
-    /// Where it was when it was last looked after.
+    /// Position at which it was when it was last looked after.
     seen: u64,
-    /// How long no byte of it may come.
+    /// Time for which no byte of it may come.
     progress: Duration,
     /// CRC-32C of what came, where the wire does not prove its bytes itself.
     pub(super) crc32c: Option<u32>,
     /// The owner has no answer, and says why.
     pub(super) refused: Option<Failure>,
-    /// Whoever was asked does not have the bytes yet.
+    /// Set if whoever was asked does not have the bytes yet.
     pub(super) later: bool,
     done: bool,
 }
@@ -203,7 +203,7 @@ impl Answer {
         }
     }
 
-    /// How long no byte may come until the lane has failed: less where the pull is in a hurry, so that it has time for
+    /// Time without a byte until the lane has failed: less if the pull is in a hurry, so that it has time for
     /// another one.
     pub(super) fn progress(&self, most: Duration) -> Duration {
         most.min(self.progress)
@@ -214,18 +214,18 @@ impl Answer {
         self.range.clone()
     }
 
-    /// Whether all of it came.
+    /// Returns whether all of it came.
     pub(super) fn is_done(&self) -> bool {
         self.done
     }
 
-    /// What came on a lane, if it is wanted.
+    /// Returns what came on a lane, if it is wanted.
     pub(super) fn into_brought(self, lane: u64) -> Option<Brought> {
         let Self { part, reserved, crc32c, .. } = self;
         part.map(|part| Brought { part, reserved, crc32c, lane })
     }
 
-    /// It does not come whole: whoever wants its bytes asks again. What is returned is to be done.
+    /// Gives back a piece that does not come whole: whoever wants its bytes asks again. What is returned is to be done.
     pub(super) fn give_back(self) -> Option<Finish> {
         match self.part {
             Some(part) => self.wanted.transfer.give_back(part),
@@ -301,12 +301,12 @@ impl Answer {
     }
 }
 
-/// What a reader says that leaves.
+/// Message of a reader that leaves.
 pub(super) fn leaving() -> Vec<u8> {
     frame::encode(PeerKind::Ask.into(), 0, 0, &v1::Ask::default())
 }
 
-/// What stands before the bytes of a chunk.
+/// Head before the bytes of a chunk.
 pub(super) fn chunk_head(call: u64, at: u64, bytes: u64, last: bool) -> [u8; HEADER_BYTES + OFFSET_BYTES] {
     let length = (OFFSET_BYTES as u64 + bytes) as u32;
     let header = Header { length, kind: PeerKind::Chunk.into(), flags: if last { LAST } else { 0 }, call };

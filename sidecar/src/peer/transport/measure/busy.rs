@@ -1,5 +1,5 @@
-//! What a transport brings while it has something to bring: the bytes of all pulls that ended in a window, by the time from
-//! its first moment to its last. Plain data; knows neither what is in use nor what is tried.
+//! Bytes that a transport brings while it has something to bring: the bytes of all pulls that ended in a window, by the
+//! time from its first moment to its last. Plain data; knows neither what is in use nor what is tried.
 //!
 //! ```text
 //!   one pull            |=====|                   from the first begun to the last ended, however many there are
@@ -48,7 +48,7 @@ struct Window {
     most: u64,
 }
 
-/// What a window shows.
+/// Result of a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Measurement {
     /// Bytes a second.
@@ -56,7 +56,7 @@ pub(super) struct Measurement {
     pub(super) lasted: Duration,
 }
 
-/// What is under way between two peers.
+/// Record of what is under way between two peers.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Busy {
     begun: u64,
@@ -130,7 +130,7 @@ impl Window {
         Self { transport, from, is_whole, bytes: 0, most }
     }
 
-    /// Whether its bytes and its time belong together.
+    /// Returns whether its bytes and its time belong together.
     fn is_over(&self, is_quiet: bool) -> bool {
         (is_quiet && self.is_whole) || self.bytes >= self.most.saturating_mul(ENOUGH)
     }

@@ -1,4 +1,4 @@
-//! What is known of one transport between two peers. Plain data; knows neither the other one nor which is in use.
+//! Knowledge of one transport between two peers. Plain data; knows neither the other one nor which is in use.
 //!
 //! What is averaged is the time of a byte and not the rate, which is what makes a goodput of pulls of which some take five times as
 //! long as others (a lost packet at the end waits for TCP's timeout of 200 ms).
@@ -12,12 +12,13 @@ const WINDOWS: (f64, f64) = (4.0, 16.0);
 /// By how much of itself one window makes the time of a byte longer at most. Without it a single pull that stands still would change
 /// what is in use.
 const LONGER: f64 = 0.5;
-/// What a trial shows is averaged with what was known, unless they differ by this factor: then the link is another one. Otherwise
-/// a few windows in which nothing was lost would show a transport at its best, again and again.
+/// Factor of another link. What a trial shows is averaged with what was known, unless they differ by it: then the link
+/// is another one. Otherwise a few windows in which nothing was lost would show a transport at its best, again and
+/// again.
 const ANOTHER_LINK: f64 = 4.0;
 /// Windows of the other transport in which what is known of this one comes to count half.
 const AGES: f64 = 64.0;
-/// How long a transport that failed is not tried: at first, and at most. It doubles until it brings something.
+/// Time for which a transport that failed is not tried: at first, and at most. It doubles until it brings something.
 const COOLDOWN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -26,7 +27,8 @@ pub(super) struct One {
     pub(super) rate: Option<f64>,
     /// Windows for which that stands.
     windows: f64,
-    /// What it did not bring more than, where it has brought nothing yet: no measurement, and good only to be held against one.
+    /// Bound of what it brought, if it has brought nothing yet: no measurement, and good only to be held against
+    /// one.
     pub(super) bound: Option<f64>,
     /// Failures since it last brought something.
     failed: u32,
@@ -43,12 +45,12 @@ impl One {
         self.cooling.is_some_and(|until| now < until)
     }
 
-    /// It works.
+    /// Notes that it works.
     pub(super) fn works(&mut self) {
         (self.failed, self.cooling) = (0, None);
     }
 
-    /// What it brought, where that was measured and no bound has come after it.
+    /// Goodput that it brought, if that was measured and no bound has come after it.
     pub(super) fn measured(&self) -> Option<f64> {
         self.rate.filter(|_| self.windows > 0.0)
     }
@@ -65,12 +67,12 @@ impl One {
         self.windows *= (-f64::from(windows) / AGES).exp2();
     }
 
-    /// It comes into use: what was known of it is soon outweighed.
+    /// Notes that it comes into use: what was known of it is soon outweighed.
     pub(super) fn comes_into_use(&mut self) {
         self.windows = self.windows.min(WINDOWS.0);
     }
 
-    /// What was known of it says nothing of how the link is now.
+    /// Notes that what was known of it says nothing of how the link is now.
     pub(super) fn is_stale(&mut self) {
         self.windows = 0.0;
     }
@@ -93,7 +95,7 @@ impl One {
         rate
     }
 
-    /// It did not bring more than that, once: whatever is measured next is worth more.
+    /// Notes that it did not bring more than that, once: whatever is measured next is worth more.
     pub(super) fn at_most(&mut self, bound: f64) {
         match self.rate {
             Some(rate) if rate <= bound => {}

@@ -21,7 +21,7 @@ fn offer(name: &str) -> Offer {
     }
 }
 
-/// What the next pull takes.
+/// Transport that the next pull takes.
 fn chosen(goodput: &Goodput, now: Instant) -> Transport {
     let what = What { bytes: 64 * MIB, ..What::default() };
     let measured = goodput.for_pull(now, true);
@@ -49,7 +49,7 @@ struct Link {
     now: Instant,
     tcp: f64,
     quic: f64,
-    /// What is to come of each, in bytes.
+    /// Pulls under way, and the bytes that are to come of each.
     under_way: Vec<(Begun, f64)>,
     begun: usize,
     /// Of those.
@@ -115,7 +115,7 @@ fn a_link_on_which_quic_becomes_the_faster_one_changes_over_and_back() {
     assert_eq!(goodput.in_use, Transport::Tcp);
 }
 
-/// One window of `transport` at that rate.
+/// Runs one window of `transport` at that rate.
 fn window(goodput: &mut Goodput, transport: Transport, now: Instant, rate: f64) {
     let begun = goodput.began(transport, 64 * MIB, now);
     goodput.ended(begun, Outcome::Came, now + Duration::from_secs_f64(64.0 * MIB as f64 / rate));
@@ -233,7 +233,7 @@ fn the_first_trial_finds_the_faster_one_by_a_third_on_most_links_whose_windows_d
     assert!(count > 480, "{count} of 500");
 }
 
-/// How long gets of 32 MiB take: as a rule, with that probability so much longer once more, and again.
+/// Durations of gets of 32 MiB: as a rule, with that probability so much longer once more, and again.
 struct Gets {
     usual: f64,
     longer: f64,
@@ -306,7 +306,7 @@ fn what_fails_is_left_alone_for_ever_longer_and_the_other_one_is_in_use() {
     }
 }
 
-/// One pull after the other of which nothing is learned.
+/// Runs one pull after the other of which nothing is learned.
 fn unknown(goodput: &mut Goodput, transport: Transport, count: usize, now: Instant) {
     for _ in 0..count {
         let begun = goodput.began(transport, 64 * MIB, now);

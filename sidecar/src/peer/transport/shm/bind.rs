@@ -1,4 +1,4 @@
-//! How two ends of a control connection prove to each other that they are on one node: by meeting at a socket of its
+//! Proof of two ends of a control connection to each other that they are on one node: by meeting at a socket of its
 //! directory, and bringing there what only they know.
 //!
 //! ```text
@@ -28,29 +28,29 @@ use crate::peer::link::Link;
 use crate::peer::shared::Shared;
 use crate::peer::transport::lanes::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
 
-/// What a call begins with.
+/// Bytes that a call begins with.
 const MAGIC: [u8; 8] = *b"tl-node1";
 const HELLO: usize = MAGIC.len() + ID_BYTES + BYTES;
-/// That the caller is taken.
+/// Byte that says that the caller is taken.
 const WELCOME: u8 = 1;
-/// How long a caller may be ahead of its connection.
+/// Time that a caller may be ahead of its connection.
 const SOON: Duration = Duration::from_millis(500);
 /// The proofs of lanes have a number and a direction; this is neither.
 const NAME: LaneName = LaneName { number: 0, serves: false };
 
-/// Why it was not proven that two peers share a node.
+/// Reason for which it was not proven that two peers share a node.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unproven {
     /// Its socket.
     #[error(transparent)]
     NotThere(#[from] NotThere),
-    /// It does not know what the other end of the connection knows.
+    /// Caller that does not know what the other end of the connection knows.
     #[error("{0}")]
     Stranger(&'static str),
-    /// It broke off.
+    /// Broken off.
     #[error("{0}")]
     Socket(#[from] io::Error),
-    /// It took too long.
+    /// Not done in time.
     #[error("the other end did not answer within {}", clock::told(*.0))]
     TimedOut(Duration),
 }
@@ -64,7 +64,7 @@ impl Unproven {
         }
     }
 
-    /// Whether it is on another node, as far as this one can see.
+    /// Returns whether it is on another node, as far as this one can see.
     pub(super) fn is_other_node(&self) -> bool {
         matches!(self, Self::NotThere(NotThere::OtherNode))
     }

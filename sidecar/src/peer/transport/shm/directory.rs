@@ -20,7 +20,7 @@ const DIGITS: usize = 16;
 /// Files that are looked at for sockets that the dead left. More are left to the next sidecar that starts.
 const SWEPT_MAX: usize = 4096;
 
-/// Where a socket is: what is told to peers.
+/// Name of a socket: what is told to peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::peer) struct SocketName {
     /// 16 hex digits and `.sock`.
@@ -29,10 +29,10 @@ pub(in crate::peer) struct SocketName {
     pub(in crate::peer) inode: u64,
 }
 
-/// Why a peer's socket was not connected.
+/// Reason for which a peer's socket was not connected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NotThere {
-    /// It is not in this directory, or nobody listens on it: the peer is on another node.
+    /// Socket that is not in this directory, or nobody listens on it: the peer is on another node.
     #[error("it has no socket in this node's directory")]
     OtherNode,
     /// Something else has its name.
@@ -94,7 +94,7 @@ impl Bound {
         }
     }
 
-    /// Whether the file is still there.
+    /// Returns whether the file is still there.
     pub(super) fn is_there(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.socket.inode)
     }
@@ -123,8 +123,8 @@ fn open_to_all(path: &Path) -> io::Result<u64> {
     Ok(found.st_ino)
 }
 
-/// Whether a directory is on this machine for certain. In one that machines share, a socket on which nobody listens here may
-/// be that of another kernel.
+/// Returns whether a directory is on this machine for certain. In one that machines share, a socket on which nobody
+/// listens here may be that of another kernel.
 fn is_local(directory: &Path) -> bool {
     const TMPFS: i64 = 0x0102_1994;
     const EXT: i64 = 0xef53;
@@ -147,7 +147,8 @@ fn find(directory: &Path, socket: &SocketName) -> Result<OwnedFd, NotThere> {
     if is_its { Ok(found) } else { Err(NotThere::Foreign) }
 }
 
-/// Whether the file of a peer's socket is in the directory. Proves nothing; that it is not is reason enough not to try.
+/// Returns whether the file of a peer's socket is in the directory. Proves nothing; that it is not is reason enough not
+/// to try.
 pub(super) fn is_listed(directory: &Path, socket: &SocketName) -> bool {
     find(directory, socket).is_ok()
 }

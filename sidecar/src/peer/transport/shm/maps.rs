@@ -1,12 +1,12 @@
-//! What the reader knows of the owner's segments: those that are here, those that calls wait for, and those to be asked for.
-//! Plain data, behind the lock of whoever has it.
+//! Knowledge that the reader has of the owner's segments: those that are here, those that calls wait for, and those to
+//! be asked for. Plain data, behind the lock of whoever has it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// How long a segment without a tensor in use stays mapped. Mapping it again costs a round trip and, in every client, the
-/// faults of its pages: some tens of milliseconds for a gigabyte. Until it is unmapped everywhere its owner can use none of it
-/// again, so an owner whose arena is full of what was mapped waits that long.
+/// Time for which a segment without a tensor in use stays mapped. Mapping it again costs a round trip and, in every
+/// client, the faults of its pages: some tens of milliseconds for a gigabyte. Until it is unmapped everywhere its owner
+/// can use none of it again, so an owner whose arena is full of what was mapped waits that long.
 pub(super) const IDLE: Duration = Duration::from_secs(2);
 
 /// The segments of one owner.
@@ -27,12 +27,12 @@ struct Here<F> {
     idle: Option<Instant>,
 }
 
-/// What became of a wish for a segment.
+/// Outcome of a wish for a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::peer) enum Found<F> {
-    /// It is here.
+    /// Segment that is here.
     Here(F),
-    /// It will be asked for; the call hears of it.
+    /// Segment that will be asked for; the call hears of it.
     Later,
     /// None can be had.
     Never,
@@ -50,7 +50,7 @@ impl<F: Clone> Maps<F> {
         self.up = true;
     }
 
-    /// They have parted: what was here, and the calls that wait.
+    /// Ends what is here, as they have parted: returns what was here, and the calls that wait.
     pub(super) fn close(&mut self) -> (Vec<F>, Vec<u64>) {
         self.up = false;
         self.to_ask.clear();
@@ -80,14 +80,14 @@ impl<F: Clone> Maps<F> {
         std::mem::take(&mut self.to_ask)
     }
 
-    /// One of them could not be asked for.
+    /// Notes that one of them could not be asked for.
     pub(super) fn ask_again(&mut self, segment: u32) {
         if self.is_wanted(segment) && !self.to_ask.contains(&segment) {
             self.to_ask.push(segment);
         }
     }
 
-    /// Whether somebody waits for a segment.
+    /// Returns whether somebody waits for a segment.
     pub(super) fn is_wanted(&self, segment: u32) -> bool {
         self.waiting.contains_key(&segment)
     }

@@ -1,4 +1,4 @@
-//! Whether two ends have met at the node's socket, and when to try again. Plain data.
+//! State of a meeting: whether two ends have met at the node's socket, and when to try again. Plain data.
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -8,12 +8,13 @@ use tensorlane_proto::negotiate::SameNode;
 
 /// First and longest wait between two calls at a peer's socket. The peer may be on another node for good.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often at most time is looked at, whoever asks.
+/// Shortest time between two looks at time, whoever asks.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long after the connection came up it counts as about to be known: who asks for a tensor meanwhile waits for it.
+/// Time after the connection came up for which it counts as about to be known: who asks for a tensor meanwhile waits
+/// for it.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How things stand between two ends.
+/// State between two ends.
 #[derive(Debug)]
 pub(super) struct Meeting {
     since: Instant,
@@ -53,7 +54,7 @@ impl Meeting {
         }
     }
 
-    /// Whether the first try is not over.
+    /// Returns whether the first try is not over.
     pub(super) fn is_pending(&self, now: Instant) -> bool {
         self.socket.is_none() && self.untried && !self.elsewhere && !self.over && now < self.since + FRESH
     }
@@ -62,7 +63,7 @@ impl Meeting {
         self.socket.clone()
     }
 
-    /// Whether time is to be looked at now; counts as done.
+    /// Returns whether time is to be looked at now; counts as done.
     pub(super) fn is_time(&mut self, now: Instant) -> bool {
         let is_time = !self.over && self.looked.is_none_or(|looked| now >= looked + LOOK);
         if is_time {
@@ -71,14 +72,14 @@ impl Meeting {
         is_time
     }
 
-    /// Whether to call now; counts as begun.
+    /// Returns whether to call now; counts as begun.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.socket.is_none() && !self.calling && !self.over && now >= self.due;
         self.calling |= is_due;
         is_due
     }
 
-    /// Whether the peer's file is there was looked at.
+    /// Notes whether the peer's file is there, which was looked at.
     pub(super) fn looked(&mut self, is_listed: bool) {
         self.elsewhere = !is_listed;
     }
@@ -90,7 +91,7 @@ impl Meeting {
         self.wait = (self.wait * 2).min(WAITS.1);
     }
 
-    /// They have met; false where there is no place for another meeting.
+    /// Notes that they have met; false where there is no place for another meeting.
     pub(super) fn begin(&mut self, socket: &Arc<UnixStream>) -> bool {
         self.calling = false;
         if self.over || self.socket.is_some() {
@@ -101,7 +102,7 @@ impl Meeting {
         true
     }
 
-    /// They have parted.
+    /// Notes that they have parted.
     pub(super) fn end(&mut self, now: Instant) {
         self.socket = None;
         self.due = now + self.wait;

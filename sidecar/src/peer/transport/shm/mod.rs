@@ -56,23 +56,24 @@ use wire::{Message, NodeEnd};
 
 /// Maps of one peer at a time. Each costs the owner some hundred bytes, and the tensor.
 pub(in crate::peer) const MAPS_MAX: usize = 1 << 16;
-/// How often one end of a connection is given a segment while it, or a client of it, still maps it: each costs a descriptor
-/// here. It asks again only after it has let go of the map itself. Beyond it tensors come another way.
+/// Number of times that one end of a connection is given a segment while it, or a client of it, still maps it: each
+/// costs a descriptor here. It asks again only after it has let go of the map itself. Beyond it tensors come another
+/// way.
 const GIVEN_MAX: u32 = 8;
 /// Segments of which is known how often they were given, beside those that are mapped. Each costs some ten bytes; numbers of segments
 /// never come again.
 const GIVEN_KEPT: usize = 64;
 /// The first version of the protocol in which maps are asked for at the node's socket.
 pub(in crate::peer) const AT_NODE_SINCE: u32 = 6;
-/// How long an answer on the node's socket may take to be taken.
+/// Time that an answer on the node's socket may take to be taken.
 const STALL: Duration = Duration::from_secs(2);
 
-/// What two ends have told each other in their Hellos.
+/// Facts that two ends have told each other in their Hellos.
 pub(in crate::peer) struct Meets {
     pub(in crate::peer) node: Arc<Node>,
     pub(in crate::peer) key: LaneKey,
     pub(in crate::peer) theirs: SocketName,
-    /// Whether we dialed the control connection, and so call at the node's socket too.
+    /// True if we dialed the control connection, and so call at the node's socket too.
     pub(in crate::peer) dials: bool,
 }
 
@@ -92,17 +93,17 @@ pub(in crate::peer) struct Shm {
     meeting: Mutex<Meeting>,
 }
 
-/// What the other end maps, or is about to, by its call.
+/// Segments that the other end maps, or is about to, by its call.
 #[derive(Default)]
 struct Lent {
     blocks: HashMap<u64, Block>,
-    /// How often each segment was given since nobody there mapped it.
+    /// Number of times that each segment was given since nobody there mapped it.
     given: HashMap<u32, u32>,
     ended: bool,
 }
 
 impl Lent {
-    /// Whether a segment may be given once more.
+    /// Returns whether a segment may be given once more.
     fn may_give(&mut self, segment: u32, is_mapped: bool) -> bool {
         let given = self.given.entry(segment).or_default();
         *given = if is_mapped { *given + 1 } else { 1 };
@@ -145,12 +146,12 @@ impl Shm {
         self.holder
     }
 
-    /// Whether it is proven that both are on one node.
+    /// State of the proof: whether it is proven that both are on one node.
     pub(in crate::peer) fn same_node(&self) -> SameNode {
         self.meeting.lock().same_node()
     }
 
-    /// Whether it is about to be known.
+    /// Returns whether it is about to be known.
     pub(in crate::peer) fn is_pending(&self) -> bool {
         self.meeting.lock().is_pending(Instant::now())
     }
@@ -183,7 +184,7 @@ impl Shm {
         self.maps.lock().find(call, segment)
     }
 
-    /// What goes with a map of ours, and gives its lease back.
+    /// Lease that goes with a map of ours, and gives its lease back.
     pub(in crate::peer) fn lease(&self, link: &Arc<Link>, call: u64, id: u64) -> Lease {
         self.node.lease(&link.peer, link.incarnation, call, id)
     }

@@ -1,5 +1,5 @@
-//! This sidecar at its node: its socket in the shared directory, whoever calls there, and the leases of what was mapped on
-//! their way back to their owners. One for all connections; every thread of it is joined by `Peers::stop`.
+//! The sidecar at its node: its socket in the shared directory, whoever calls there, and the leases of what was mapped
+//! on their way back to their owners. One for all connections; every thread of it is joined by `Peers::stop`.
 
 use std::collections::HashMap;
 use std::net::Shutdown;
@@ -26,14 +26,14 @@ const STRANGERS_MAX: usize = 32;
 /// Numbers under which the arena knows other sidecars as holders of witnesses: far from those of sessions.
 const FIRST_HOLDER: u64 = 1 << 63;
 
-/// What is configured about memory shared with other pods of the node.
+/// Configuration of memory shared with other pods of the node.
 #[derive(Clone)]
 pub struct NodeConfig {
     /// The directory that the sidecars of the node share.
     pub directory: PathBuf,
     /// The arena whose segments are lent, and that maps those of others.
     pub arena: Arc<Arena>,
-    /// What is put before the sockets of others.
+    /// Wire that is put before the sockets of others.
     #[cfg(test)]
     pub(in crate::peer) between: Option<Between>,
 }
@@ -69,12 +69,13 @@ impl std::fmt::Debug for NodeConfig {
     }
 }
 
-/// Why there was no socket of ours in the directory when we last looked, so that it is said once and not twice a second.
+/// Reason for which there was no socket of ours in the directory when we last looked, so that it is said once and not
+/// twice a second.
 #[derive(Debug, Default)]
 struct Unbound(Option<String>);
 
 impl Unbound {
-    /// Whether it is another error than the one before.
+    /// Returns whether it is another error than the one before.
     fn is_news(&mut self, error: &std::io::Error) -> bool {
         let error = error.to_string();
         let is_news = self.0.as_ref() != Some(&error);
@@ -91,7 +92,7 @@ struct Returned {
     id: u64,
 }
 
-/// This sidecar at its node.
+/// The sidecar at its node.
 pub(in crate::peer) struct Node {
     config: NodeConfig,
     name: String,
@@ -136,7 +137,7 @@ impl Node {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Where our socket is, if it is.
+    /// Name of our socket, if there is one.
     pub(in crate::peer) fn socket(&self) -> Option<SocketName> {
         self.bound.lock().as_ref().map(|bound| bound.socket.clone())
     }
@@ -269,7 +270,7 @@ impl Node {
         }
     }
 
-    /// What goes with a map: dropped with it, it gives the owner's lease back.
+    /// Lease that goes with a map: dropped with it, it gives the owner's lease back.
     pub(in crate::peer) fn lease(
         &self,
         peer: &Arc<Peer>,
@@ -320,7 +321,7 @@ fn give_back(shared: &Arc<Shared>, returned: &Receiver<Returned>) {
     }
 }
 
-/// What there is to tell each peer.
+/// Returns what there is to tell each peer.
 fn by_peer(all: impl Iterator<Item = Returned>) -> Vec<(Arc<Peer>, Vec<Returned>)> {
     let mut peers: Vec<(Arc<Peer>, Vec<Returned>)> = Vec::new();
     for map in all {
@@ -332,11 +333,11 @@ fn by_peer(all: impl Iterator<Item = Returned>) -> Vec<(Arc<Peer>, Vec<Returned>
     peers
 }
 
-/// How long a map that is given back waits for others. Its owner has its room back that much later.
+/// Time for which a map that is given back waits for others. Its owner has its room back that much later.
 const GATHER: Duration = Duration::from_millis(1);
 /// Most that are told together: each is some 30 bytes of a frame.
 const TOGETHER_MAX: usize = 4096;
-/// How often the thread that gives leases back looks whether we stop: maps may outlive us.
+/// Time after which the thread that gives leases back looks again whether we stop: maps may outlive us.
 const STOP_LOOK: Duration = Duration::from_millis(200);
 /// Ends connections that were told of no socket, or of the one before: also those whose Hello was on its way when it changed.
 fn end_untold(shared: &Shared, socket: &SocketName) {

@@ -1,4 +1,5 @@
-//! What is said on the node's socket once it is bound: 16 bytes a message, and a segment's two descriptors or a frame with it.
+//! Messages on the node's socket once it is bound: 16 bytes a message, and a segment's two descriptors or a frame with
+//! it.
 
 use std::io::{self, IoSlice, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,25 +24,25 @@ pub(super) enum Message {
     Want { segment: u32 },
     /// Here it is: its memory, read-only, and a witness.
     Segment { segment: u32, bytes: u64 },
-    /// It is not to be had.
+    /// Segment that is not to be had.
     Gone { segment: u32 },
     /// A frame of so many bytes follows, as on the control connection.
     Frame { bytes: u32 },
 }
 
-/// Why the talk is over.
+/// Reason for which the talk is over.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NodeEnd {
     /// The other end closed it, or its process ended.
     #[error("the other end closed it")]
     Closed,
-    /// It said what may not be said.
+    /// Message that may not be sent.
     #[error("{0}")]
     Wrong(&'static str),
-    /// What it gave is no segment that can be read safely.
+    /// Descriptors given that are no segment that can be read safely.
     #[error("what it gave is no segment: {0}")]
     Segment(#[from] tensorlane_memory::ImportError),
-    /// It sent a frame that it may not send, or not there.
+    /// Frame that may not be sent, or not there.
     #[error("{0}")]
     Frame(String),
     /// The socket.

@@ -21,7 +21,7 @@ const SLICES: usize = 64;
 /// The first pause between two looks at what has arrived; each is twice as long as the one before.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What became of bytes that were to be sent from a file.
+/// Outcome of bytes that were to be sent from a file.
 enum Filed {
     /// The socket has them.
     Sent,
@@ -168,7 +168,7 @@ mod tests {
     use super::super::Queued;
     use super::*;
 
-    /// How long no byte may move, and what is given for a few bytes.
+    /// Time for which no byte may move, and that is given for a few bytes.
     const PROGRESS: Duration = Duration::from_secs(2);
     /// The reader takes so many bytes a tick: the socket goes on, and is full for longer than that.
     const TICK: Duration = Duration::from_millis(250);

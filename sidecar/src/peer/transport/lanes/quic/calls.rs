@@ -40,7 +40,7 @@ pub(super) const CALLS_SINCE: u32 = 7;
 /// Bytes of questions that may be on their way or wait for their answer, unless there is one alone: those that are not read yet take of the window
 /// that the asks of lanes need, too, and it may be no wider than 64 KiB. What is behind them waits here.
 const ASKED_BYTES: usize = 16 << 10;
-/// How long no stream is opened again after one has ended.
+/// Time for which no stream is opened again after one has ended.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A question of ours.
@@ -272,7 +272,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// How a stream for calls ended. What the other end may not say on the control connection it may not say here: both end.
+/// End of a stream for calls. What the other end may not say on the control connection it may not say here: both end.
 enum Over {
     Wire(LaneEnd),
     Sink(Ended),
@@ -296,7 +296,7 @@ struct Asked {
     call: u64,
     bytes: usize,
     at: Instant,
-    /// How long nothing may come. Where its deadline is near it is left time to be asked again.
+    /// Time for which nothing may come. Where its deadline is near it is left time to be asked again.
     patience: Duration,
 }
 
@@ -323,7 +323,7 @@ impl Outstanding {
         self.asked.is_empty()
     }
 
-    /// Whether one more of so many bytes may be asked: any, where there is none.
+    /// Returns whether one more of so many bytes may be asked: any, where there is none.
     fn has_room(&self, bytes: usize) -> bool {
         self.is_empty() || self.bytes + bytes <= ASKED_BYTES
     }
@@ -338,7 +338,7 @@ impl Outstanding {
         true
     }
 
-    /// Whether any should have been answered by now, where something last came then.
+    /// Returns whether any should have been answered by now, where something last came then.
     fn is_late(&self, moved: Instant) -> bool {
         self.asked.iter().any(|asked| asked.at.max(moved).elapsed() >= asked.patience)
     }

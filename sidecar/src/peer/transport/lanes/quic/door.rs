@@ -26,10 +26,10 @@ const THREADS_MAX: usize = 4;
 /// than four times that.
 const INCOMING_MAX: usize = 256;
 const INCOMING_BYTES: u64 = 64 << 10;
-/// How long the other ends may take to hear that this one is gone.
+/// Time that the other ends may take to hear that this one is gone.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// How connections begin, by who dialed.
+/// Settings with which connections begin, by who dialed.
 struct Transports {
     accepted: Arc<TransportConfig>,
     dialed: Arc<TransportConfig>,

@@ -1,5 +1,5 @@
-//! What may be under way on the connections of a pair: sees from time to time what moved, and tells quinn how large its
-//! windows are to be. How large is decided in `window`.
+//! Amount that may be under way on the connections of a pair: sees from time to time what moved, and tells quinn how
+//! large its windows are to be. How large is decided in `window`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(super) struct Flow {
     taken: Taken,
 }
 
-/// What had moved on a connection at a time, as datagrams.
+/// Bytes that had moved on a connection at a time, as datagrams.
 #[derive(Debug, Clone, Copy)]
 struct Moved {
     received: u64,

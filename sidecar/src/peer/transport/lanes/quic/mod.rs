@@ -42,8 +42,9 @@ const BATCH_MAX: u16 = 10;
 /// batch of eight and more would be lost, and with it every step beyond some 70 kB under way: nothing without delay, a few
 /// hundred kB a second where the way is long.
 const DATAGRAM_MAX: u16 = BATCH_BYTES_MAX / BATCH_MAX;
-/// How long the smallest datagrams are sent where larger ones seem to vanish, before it is looked for again what comes
-/// through. A burst that overflows a buffer looks the same, and looking costs some datagrams that nobody waits for.
+/// Time for which the smallest datagrams are sent when larger ones seem to vanish, before it is looked for again what
+/// comes through. A burst that overflows a buffer looks the same, and looking costs some datagrams that nobody waits
+/// for.
 const SEARCHED_AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of a lane that may wait for its thread, on a link without delay: all that it asks for at a time, so that an owner
 /// never waits for credit while there is an ask. The window of a connection is never smaller than that of all its lanes.
@@ -53,24 +54,25 @@ const LANE_WINDOW: u64 = 2 * PIECE_BYTES_MAX as u64 + (64 << 10);
 /// Likewise of what was sent and is not known to have come; those bytes stay in the tensor's own memory. One stream may fill
 /// the window of its connection: what a lane asks for bounds it.
 const WINDOW_MAX: u64 = 64 << 20;
-/// What the windows of all connections may have together beyond those for links without delay. It bounds what peers far away
-/// cost: where it is spent, the others stay at what their lanes ask for at a time.
+/// Bytes that the windows of all connections may have together beyond those for links without delay. It bounds what
+/// peers far away cost: where it is spent, the others stay at what their lanes ask for at a time.
 const SPARE: u64 = 64 << 20;
 /// The window of whoever has not bound yet, and until the first pull of ours: nobody may fill memory with what was not asked
 /// for.
 const NARROW_WINDOW: u32 = 64 << 10;
-/// How long a connection stays after the last lane on it ended, and the last call.
+/// Time for which a connection stays after the last lane on it ended, and the last call.
 const LINGER: Duration = Duration::from_secs(30);
-/// How long nothing may go out from the side that dialed before it says something, while the connection is up: where its
-/// address has changed on the way, the other end learns the new one by it. Less than the 2 seconds that a lane waits.
+/// Time for which nothing may go out from the side that dialed before it says something, while the connection is up:
+/// where its address has changed on the way, the other end learns the new one by it. Less than the 2 seconds that a
+/// lane waits.
 const KEEP_ALIVE: Duration = Duration::from_millis(500);
 
-/// What the kernel is asked to keep of datagrams that nobody has read, and that are not sent: a burst. It gives what its
-/// limits allow (`net.core.rmem_max`, `wmem_max`).
+/// Bytes that the kernel is asked to keep of datagrams that nobody has read, and that are not sent: a burst. It gives
+/// what its limits allow (`net.core.rmem_max`, `wmem_max`).
 const SOCKET_BUFFER: usize = 8 << 20;
 
-/// How quinn and its socket are set. `idle`: how long a lane may have nothing to do. What quinn measures by itself (round
-/// trips, losses, the size of datagrams) is left to it.
+/// Settings of quinn and its socket. `idle`: how long a lane may have nothing to do. What quinn measures by itself
+/// (round trips, losses, the size of datagrams) is left to it.
 ///
 /// # Errors
 /// None that is known: the size of datagrams is one that quinn takes.

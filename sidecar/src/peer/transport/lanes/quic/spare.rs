@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 /// Bytes that nobody has.
 pub(super) struct Spare(Mutex<u64>);
 
-/// What one connection has of it, until this is dropped.
+/// Part that one connection has of it, until this is dropped.
 pub(super) struct Taken {
     spare: Arc<Spare>,
     bytes: u64,

@@ -28,9 +28,9 @@ use crate::peer::shared::{Registered, Shared};
 
 /// The name that the first stream proves.
 const FIRST: LaneName = LaneName { number: 0, serves: false };
-/// How often no byte may come for the progress deadline until a connection is taken for dead.
+/// Number of times that no byte may come for the progress deadline until a connection is taken for dead.
 const SILENCES: u32 = 3;
-/// How long a connection that was asked for, and that nobody waits for, is not asked for again.
+/// Time for which a connection that was asked for, and that nobody waits for, is not asked for again.
 const ASKED: Duration = Duration::from_secs(30);
 
 /// The connection of one control connection, while there is one.
@@ -48,20 +48,20 @@ pub(in crate::peer) struct Trunk {
 
 struct State {
     connection: Option<Connection>,
-    /// Where its other end was when it was last looked at.
+    /// Address at which its other end was when it was last looked at.
     seen: Option<SocketAddr>,
-    /// What had come and gone when something last came, or nothing was under way.
+    /// Record of what had come and gone when something last came, or nothing was under way.
     heard: Option<Heard>,
-    /// When it was last asked for without anybody waiting.
+    /// Time at which it was last asked for without anybody waiting.
     asked: Option<Instant>,
     /// Since when no lane has been on it.
     unused: Option<Instant>,
     flow: Flow,
-    /// Whether pulls of ours are under way.
+    /// True if pulls of ours are under way.
     expects: bool,
     /// Questions of ours on the present connection.
     asks: Option<Arc<Asks>>,
-    /// How many have no answer.
+    /// Number of questions of ours without an answer.
     unanswered: usize,
     /// The connection on which we answer.
     answers: Option<usize>,
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-/// How a connection stands.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::peer) struct Standing {
     /// Bytes that may come and that nobody has read.
@@ -102,7 +102,7 @@ pub(in crate::peer) struct Standing {
     pub(in crate::peer) datagram: u16,
 }
 
-/// What had come of a connection, and what had gone that is answered, at a time.
+/// Amounts of what had come of a connection, and what had gone that is answered, at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Heard {
     /// Datagrams.
@@ -113,7 +113,7 @@ struct Heard {
 }
 
 impl Heard {
-    /// What is remembered after another look. None: nothing has come for so long although something was asked.
+    /// Record that is remembered after another look. None: nothing has come for so long although something was asked.
     fn next(self, now: Self, patience: Duration) -> Option<Self> {
         if self.received != now.received || self.asked == now.asked {
             return Some(now);
@@ -133,7 +133,7 @@ impl Drop for Closing {
     }
 }
 
-/// Whether what is asked for was asked for before, and has not come.
+/// Set to true if what is asked for was asked for before, and has not come.
 pub(in crate::peer) struct InVain(pub(in crate::peer) bool);
 
 impl Trunk {
@@ -161,12 +161,12 @@ impl Trunk {
         self.state.lock().connection.clone().filter(|connection| connection.close_reason().is_none())
     }
 
-    /// Whether lanes can be opened without waiting for a connection.
+    /// Returns whether lanes can be opened without waiting for a connection.
     pub(in crate::peer) fn is_up(&self) -> bool {
         self.live().is_some()
     }
 
-    /// Whether it should be asked for, though nobody waits for it: once in a while.
+    /// Decides whether it should be asked for, though nobody waits for it: once in a while.
     pub(in crate::peer) fn is_to_be_asked_for(&self, now: Instant) -> Option<InVain> {
         let mut state = self.state.lock();
         let before = state.asked;
@@ -223,7 +223,7 @@ impl Trunk {
         Some(asks)
     }
 
-    /// It is over.
+    /// Ends the stream of our questions.
     pub(super) fn asks_over(&self, id: u64) {
         let mut state = self.state.lock();
         if state.asks.as_ref().is_some_and(|asks| asks.id() == id) {
@@ -259,7 +259,7 @@ impl Trunk {
         begins
     }
 
-    /// It is over.
+    /// Ends the answers on a connection.
     pub(super) fn answers_over(&self, connection: usize) {
         let mut state = self.state.lock();
         state.answers = state.answers.filter(|present| *present != connection);
@@ -275,7 +275,7 @@ impl Trunk {
         self.ahead.load(Ordering::Relaxed)
     }
 
-    /// How its connection stands, while there is one.
+    /// State of its connection, while there is one.
     pub(in crate::peer) fn view(&self) -> Option<Standing> {
         let state = self.state.lock();
         let connection =
@@ -355,7 +355,7 @@ impl Trunk {
         Ok(connection)
     }
 
-    /// One more stream of it.
+    /// Opens a further stream of it.
     pub(in crate::peer) fn open(
         &self,
         shared: &Shared,
@@ -437,7 +437,7 @@ fn lane_arrived(
     });
 }
 
-/// What the other end showed, and proved to have the key of.
+/// Certificate that the other end showed, and proved to have the key of.
 fn certificate(connection: &Connection) -> Result<CertificateDer<'static>, Refused> {
     let shown =
         connection.peer_identity().and_then(|shown| shown.downcast::<Vec<CertificateDer<'static>>>().ok());

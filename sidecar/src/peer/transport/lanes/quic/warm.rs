@@ -14,8 +14,8 @@ use crate::peer::link::Link;
 use crate::peer::shared::Shared;
 
 impl Lanes {
-    /// Whether a pull would find lanes without waiting for a connection. Where it would not, it is made now and then, so that
-    /// a later one does.
+    /// Returns whether a pull would find lanes without waiting for a connection. Where it would not, it is made now and
+    /// then, so that a later one does.
     pub(in crate::peer) fn is_ready(&self) -> bool {
         let Some(trunk) = self.trunk() else { return true };
         if trunk.is_up() {

@@ -1,5 +1,5 @@
-//! How large a window must be for a link to be full: the bandwidth-delay product, as it is measured. Plain data, without
-//! clock and connection.
+//! Size that a window must have for a link to be full: the bandwidth-delay product, as it is measured. Plain data,
+//! without clock and connection.
 //!
 //! ```text
 //!   goodput x least round trip x 2  ──> need ──(between the floor and the most)──> size
@@ -30,7 +30,8 @@ impl Window {
         Self { floor, most: most.max(floor), need: 0 }
     }
 
-    /// What follows from another look, during which `goodput` bytes a second came. Grows at once, shrinks slowly.
+    /// Window that follows from another look, during which `goodput` bytes a second came. Grows at once, shrinks
+    /// slowly.
     #[must_use]
     pub(super) fn next(self, round_trip: Duration, goodput: f64) -> Self {
         // Casts of floats saturate.
@@ -67,7 +68,8 @@ mod tests {
         Window::new(FLOOR, MOST)
     }
 
-    /// How a link with such a window goes: it moves what fits into the window in each round trip, and no more than it can.
+    /// Goodput of a link with such a window: it moves what fits into the window in each round trip, and no more than it
+    /// can.
     fn goodput(window: u64, rate: f64, round_trip: Duration) -> f64 {
         rate.min(window as f64 / round_trip.as_secs_f64())
     }

@@ -28,40 +28,40 @@ const RUNS: usize = 32;
 /// Longest body of a first frame.
 const FIRST_MAX: u32 = 1 << 10;
 
-/// Whoever has it can end the lane: by dropping it.
+/// Handle whose holder can end the lane: by dropping it.
 pub(in crate::peer) type Cut = watch::Sender<()>;
 
-/// One end.
+/// End of a lane on QUIC.
 pub(in crate::peer) struct QuicWire {
     door: Arc<Door>,
     send: SendStream,
     receive: RecvStream,
     parser: FrameParser,
-    /// What came and was not looked at.
+    /// Bytes that came and were not looked at.
     came: VecDeque<Bytes>,
     room: [Bytes; RUNS],
     cut: watch::Receiver<()>,
-    /// How long no byte may move while some are due.
+    /// Time for which no byte may move while some are due.
     progress: Duration,
-    /// It said that it leaves.
+    /// Set once it said that it leaves.
     left: bool,
 }
 
-/// What a wait for a stream came to.
+/// Outcome of a wait for a stream.
 enum Waited<T> {
     Done(T),
     Cut,
     Late,
 }
 
-/// What moved in a turn.
+/// Amount that moved in a turn.
 pub(super) enum Moved {
     In,
     Out,
     Nothing,
 }
 
-/// What was first.
+/// Event that was first.
 enum Turn {
     Came(Result<Option<usize>, ReadError>),
     Went(Result<Written, WriteError>),
