@@ -32,7 +32,7 @@ pub struct Note {
     pub object: String,
     /// A sentence.
     pub text: String,
-    /// It asked and cannot be served.
+    /// Set if it asked and cannot be served.
     pub denied: bool,
 }
 

@@ -42,7 +42,7 @@ pub enum CertError {
     Unreadable {
         /// Which one.
         file: String,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
 }

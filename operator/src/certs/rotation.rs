@@ -48,7 +48,7 @@ pub fn step(now: u64, made: &[u64]) -> Step {
     Step { make, drop: made.into_iter().filter(past).collect(), signer }
 }
 
-/// Whether a leaf of this age, of that authority, is to be made again.
+/// Returns whether a leaf of this age, of that authority, is to be made again.
 pub fn leaf_is_old(now: u64, made: u64, authority: u64, signer: u64) -> bool {
     authority != signer || now.saturating_sub(made) >= LEAF_LIFE_SECONDS / 2
 }

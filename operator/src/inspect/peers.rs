@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
 
-/// One peer.
+/// A single peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerRow {

@@ -70,7 +70,7 @@ fn lists(before: &[Value], after: &[Value], path: &PointerBuf, out: &mut Vec<Pat
     }
 }
 
-/// Whether two elements of a list are the same thing, perhaps changed: lists of Kubernetes are keyed by name.
+/// Returns whether two elements of a list are the same thing, perhaps changed: lists of Kubernetes are keyed by name.
 fn same_element(a: &Value, b: &Value) -> bool {
     a == b || matches!((a.get("name"), b.get("name")), (Some(a), Some(b)) if a == b)
 }

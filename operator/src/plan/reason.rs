@@ -8,7 +8,7 @@ use crate::abilities::Lack;
 use crate::annotations::BadValue;
 use crate::names::{ADMIN_PORT, INJECT, PEERS_PORT, SOCKETS_PATH};
 
-/// Why a pod that did not ask gets no sidecar.
+/// Reason why a pod that did not ask gets no sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Skip {
     /// Neither the pod nor its namespace nor an exchange asks for one.
@@ -43,7 +43,7 @@ impl fmt::Display for Skip {
     }
 }
 
-/// Why a pod that asked cannot be served, and what to do.
+/// Reason why a pod that asked cannot be served, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Deny {
     /// Annotations with values that make no sense.

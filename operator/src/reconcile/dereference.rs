@@ -5,7 +5,7 @@ use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
 
 use crate::names::{EXCHANGE, INJECTED, SIDECAR};
 
-/// One namespace.
+/// A single namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Scene {
     /// Its name.
@@ -33,7 +33,7 @@ pub struct PodFacts {
     pub node: Option<String>,
     /// Its containers have ended for good.
     pub ended: bool,
-    /// It is being deleted.
+    /// Set if it is being deleted.
     pub ending: bool,
     /// The sidecar's container is ready.
     pub sidecar_ready: bool,

@@ -33,7 +33,7 @@ pub struct FactsError {
     source: Box<kube::Error>,
 }
 
-/// Where facts come from.
+/// Source of facts.
 pub trait FactSource: Send + Sync + 'static {
     /// Everything that a decision about this pod depends on.
     fn facts(&self, namespace: &str, pod: &Value) -> impl Future<Output = Result<Facts, FactsError>> + Send;
