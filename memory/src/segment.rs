@@ -45,23 +45,23 @@ impl Populate for Fallocate {
     }
 }
 
-/// Why a segment could not be made or sealed.
+/// Reason why a segment could not be made or sealed.
 #[derive(Debug, thiserror::Error)]
 pub enum SegmentError {
     /// A segment of no bytes, or of more than can be rounded to pages.
     #[error("a segment cannot have {bytes} bytes")]
     Size {
-        /// What was asked for.
+        /// Requested value.
         bytes: u64,
     },
     /// One of the steps of making it failed.
     #[error("cannot {step} for a segment of {bytes} bytes")]
     Step {
-        /// What was being done.
+        /// Step that failed.
         step: &'static str,
         /// Size of the segment.
         bytes: u64,
-        /// What the kernel said.
+        /// Error from the kernel.
         #[source]
         source: io::Error,
     },
@@ -70,7 +70,7 @@ pub enum SegmentError {
     Map {
         /// Size of the segment.
         bytes: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: MapError,
     },

@@ -123,7 +123,7 @@ impl Arena {
         drop(unpinned);
     }
 
-    /// Whether a process of `session` may still map `segment`.
+    /// Returns whether a process of `session` may still map `segment`.
     #[must_use]
     pub fn is_witnessed(&self, segment: u32, session: u64) -> bool {
         self.shared.state.lock().witnessed.contains_key(&(segment, session))

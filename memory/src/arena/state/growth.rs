@@ -9,7 +9,7 @@ use crate::extents::Extents;
 use crate::segment::Unsealed;
 use crate::{PAGE, round_to_pages};
 
-/// How a new segment can be had.
+/// Plan by which a new segment can be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::arena) struct Plan {
     need: u64,
@@ -17,7 +17,7 @@ pub(in crate::arena) struct Plan {
     drops: Vec<u32>,
 }
 
-/// What an admitted request takes with it.
+/// Values that an admitted request takes with it.
 #[derive(Debug)]
 pub(in crate::arena) struct Admitted {
     pub(in crate::arena) segment: u32,
@@ -161,7 +161,7 @@ impl State {
         record.memory = true;
     }
 
-    /// Whether the owner of a fresh segment is gone.
+    /// Returns whether the owner of a fresh segment is gone.
     pub(in crate::arena) fn is_ended(&self, segment: u32) -> bool {
         self.stopped || self.records.get(&segment).is_none_or(|record| record.ended)
     }
