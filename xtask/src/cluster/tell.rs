@@ -32,7 +32,7 @@ pub(crate) fn told<A: AsRef<OsStr>>(
     Err(Failure::new(format!("`{shown}`: {}{why}", output.status)))
 }
 
-/// Whether a command ends well; what it says is thrown away.
+/// Returns whether a command ends well; what it says is thrown away.
 pub(crate) fn works<A: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = A>,
