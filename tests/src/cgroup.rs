@@ -39,7 +39,7 @@ impl MemoryCgroup {
         vec!["sh".to_owned(), "-c".to_owned(), enter]
     }
 
-    /// How often the kernel killed in it for want of memory.
+    /// Number of times that the kernel killed in it for want of memory.
     ///
     /// # Panics
     /// Where the kernel does not say.

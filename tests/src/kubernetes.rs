@@ -14,7 +14,7 @@ pub use container::Container;
 /// How a command ended.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// It succeeded.
+    /// Set if it succeeded.
     pub done: bool,
     /// Its standard output.
     pub out: String,
@@ -164,7 +164,7 @@ pub fn pods(namespace: &str, selector: &str) -> Vec<String> {
     living.filter_map(|about| about["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Whether kubectl with these words succeeds.
+/// Returns whether kubectl with these words succeeds.
 pub fn works(words: &[&str]) -> bool {
     cluster(&[&["kubectl"], words].concat()).status.success()
 }

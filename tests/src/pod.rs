@@ -17,7 +17,7 @@ use crate::kubernetes::try_create;
 use crate::process::Orphan;
 use crate::sidecar::bin_dir;
 
-/// How a pod is made.
+/// Options by which a pod is made.
 #[derive(Debug, Clone)]
 pub struct PodOptions {
     /// The node that it is put on.
@@ -216,7 +216,7 @@ impl<'a> Pod<'a> {
         });
     }
 
-    /// How often a container was restarted.
+    /// Number of times that a container was restarted.
     pub fn restarts(&self, container: &str) -> u64 {
         container_status(&self.object(), container)["restartCount"].as_u64().expect("a count")
     }

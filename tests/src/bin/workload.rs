@@ -36,7 +36,7 @@ use tensorlane_memory::fork::spawn_child;
 use tensorlane_proto::{Reason, Reference};
 use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern, seeded};
 
-/// How long a put of `fill` waits before the arena counts as full.
+/// Time that a put of `fill` waits before the arena counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(300);
 /// How often in all the sidecar may say so too late for its client, as on a busy machine.
 const LATE_MOST: u32 = 8;
@@ -180,7 +180,7 @@ impl Workload {
         Ok(answer)
     }
 
-    /// Whether an answer came too late for its client, and not often.
+    /// Returns whether an answer came too late for its client, and not often.
     fn is_late(&mut self, error: &Error) -> bool {
         let is_late = matches!(error, Error::DeadlineExceeded { .. });
         self.late += u32::from(is_late);
