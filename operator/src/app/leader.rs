@@ -1,6 +1,6 @@
-//! One replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that stood still while
-//! its lease ran out goes on with nothing: see [`Fence`], also for what that does not cover. Above all, one whose renewals fail
-//! while it runs goes on writing until it sees that another has the lease.
+//! A single replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that
+//! stood still while its lease ran out goes on with nothing: see [`Fence`], also for what that does not cover. Above
+//! all, one whose renewals fail while it runs goes on writing until it sees that another has the lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -20,7 +20,7 @@ pub struct Scene {
     pub guarded: bool,
 }
 
-/// What is needed of an injected pod.
+/// Facts that are needed of an injected pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its name, which is that of its peer.
@@ -42,7 +42,7 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
-    /// What is needed of a pod; none if it was not injected.
+    /// Facts that are needed of a pod; none if it was not injected.
     pub fn of(pod: &Pod) -> Option<PodFacts> {
         let labels = pod.metadata.labels.as_ref()?;
         if labels.get(INJECTED).map(String::as_str) != Some("true") {

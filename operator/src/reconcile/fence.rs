@@ -20,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 /// Interval at which it is looked at where there is nothing to poll.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// Whether the process has run all the time since a term began.
+/// Watch on whether the process has run all the time since a term began.
 #[derive(Debug)]
 pub struct Fence {
     /// Time at which it was last seen to run; none once it stood still for too long.

@@ -1,4 +1,4 @@
-//! One call: read, ask for facts, plan, answer, count.
+//! A single call: read, ask for facts, plan, answer, count.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

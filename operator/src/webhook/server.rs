@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use super::connections::{Connections, Place};
 use crate::certs::Current;
 
-/// What a caller can take.
+/// Bounds on what a caller can take.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Connections at once. An API server has one for each call that is open, and keeps a few; each takes a few tens of
