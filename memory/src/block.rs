@@ -110,7 +110,8 @@ impl Block {
         self.0.home.as_ref().is_some_and(|home| home.place.segment.is_foreign())
     }
 
-    /// Whether its segment came from another sidecar, whoever owns its pages by now: the same for as long as it lives.
+    /// Returns whether its segment came from another sidecar, whoever owns its pages by now: the same for as long as it
+    /// lives.
     #[must_use]
     pub fn is_guest(&self) -> bool {
         self.0.home.as_ref().is_some_and(|home| home.place.segment.is_guest())

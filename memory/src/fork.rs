@@ -30,8 +30,8 @@ fn register() {
     });
 }
 
-/// How often this process was forked since the first call, counted in parent and child alike. What was made at
-/// another count may be shared with a child.
+/// Number of times that this process was forked since the first call, counted in parent and child alike. What was made
+/// at another count may be shared with a child.
 #[must_use]
 pub fn fork_count() -> u64 {
     register();

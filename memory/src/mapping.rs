@@ -182,8 +182,8 @@ impl Mapping {
         self.writable
     }
 
-    /// Where the map begins. Valid for [`Mapping::bytes`] while this value lives. Other processes may write what
-    /// is there at any time, so that making a reference of it needs a contract of its own.
+    /// Address at which the map begins. Valid for [`Mapping::bytes`] while this value lives. Other processes may write
+    /// what is there at any time, so that making a reference of it needs a contract of its own.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start

@@ -18,7 +18,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use crate::mapping::{MapError, Mapping};
 use crate::{round_to_pages, seals};
 
-/// How much is populated at once, so that a cancelled creation stops within a few milliseconds (16 MiB at 3 GB/s).
+/// Number of bytes that are populated at once, so that a cancelled creation stops within a few milliseconds (16 MiB at
+/// 3 GB/s).
 pub const POPULATE_STEP: u64 = 16 << 20;
 
 /// Gives a file its pages. The world varies here: a full machine refuses.

@@ -26,8 +26,8 @@ use crate::block::Block;
 use crate::mapping::{MapError, Mapping};
 use crate::{OutOfBounds, passing};
 
-/// What is dropped with the last handle of a foreign block: whoever made it gives the owner's lease back then. It is
-/// dropped on any thread, under any lock of the caller, so it must be quick and take none of them.
+/// Value that is dropped with the last handle of a foreign block: whoever made it gives the owner's lease back then. It
+/// is dropped on any thread, under any lock of the caller, so it must be quick and take none of them.
 pub type Lease = Box<dyn Send + Sync>;
 
 /// Reason why a segment of another sidecar is not taken.

@@ -70,8 +70,8 @@ impl SegmentHandle {
         self.id
     }
 
-    /// Who writes it: the session it was made for, or the sidecar, also after that session's end. Of a foreign segment
-    /// nobody here does.
+    /// Owner, who writes it: the session it was made for, or the sidecar, also after that session's end. Of a foreign
+    /// segment nobody here does.
     #[must_use]
     pub fn owner(&self) -> Owner {
         if self.taken_over.load(Ordering::Acquire) { Owner::Sidecar } else { self.owner }

@@ -97,8 +97,8 @@ pub struct ArenaOptions {
     pub segment_bytes: u64,
     /// The share of `bytes` that only [`Purpose::Pull`] may take.
     pub pull_share: f64,
-    /// How many populated bytes the background populator keeps ready for new segments. Costs nothing that is not in
-    /// the budget; 0 leaves populating to the callers.
+    /// Number of populated bytes that the background populator keeps ready for new segments. Costs nothing that is not
+    /// in the budget; 0 leaves populating to the callers.
     pub ready_bytes: u64,
     /// Means that gives segments their pages.
     pub populate: Arc<dyn Populate>,

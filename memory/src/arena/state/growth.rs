@@ -31,7 +31,8 @@ pub(in crate::arena) struct Admitted {
 }
 
 impl State {
-    /// How a segment for `bytes` can be had within the budget, if need be by dropping idle ones of the sidecar.
+    /// Plan by which a segment for `bytes` can be had within the budget, if need be by dropping idle ones of the
+    /// sidecar.
     pub(in crate::arena) fn plan(&self, purpose: Purpose, bytes: u64) -> Result<Plan, NoRoom> {
         if self.stopped {
             return Err(NoRoom::Stopped);
