@@ -20,8 +20,8 @@ use tokio::task::{AbortHandle, JoinSet};
 /// answer that nobody reads. One more takes the place of the oldest: whoever holds all of them, silent or slow, keeps no probe out;
 /// only as many new ones as that in the moment of a probe do.
 const CONNECTIONS_MAX: usize = 64;
-/// How long the head of a request may take, and a connection be idle. It costs whoever scrapes less often than that a new
-/// connection each time.
+/// Time that the head of a request may take, and that a connection may be idle. It costs whoever scrapes less often
+/// than that a new connection each time.
 const HEAD_WITHIN: Duration = Duration::from_secs(90);
 /// The longest head of a request. It costs each connection as much where it is used up.
 const HEAD_MAX: usize = 16 << 10;
