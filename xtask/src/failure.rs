@@ -44,7 +44,7 @@ impl Failure {
         self
     }
 
-    /// What went wrong, without the remedy.
+    /// Description of what went wrong, without the remedy.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }

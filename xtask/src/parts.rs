@@ -59,7 +59,7 @@ pub(crate) enum Lane {
     Waiting,
 }
 
-/// What a plan may look at.
+/// Surroundings that a plan may look at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) place: &'a Place,
@@ -74,7 +74,7 @@ pub(crate) struct Surroundings<'a> {
 pub(crate) enum Plan {
     /// These, in this order.
     Run(Vec<Step>),
-    /// It cannot run here.
+    /// Skipped, because it cannot run here.
     Skip(String),
     /// It cannot run, and that is a mistake.
     Fail(String),

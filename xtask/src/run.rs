@@ -52,7 +52,7 @@ impl Finished {
         self.code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
     }
 
-    /// How it ended, for a person.
+    /// Text on how it ended, for a person.
     pub(crate) fn shown(self) -> String {
         match (self.timed_out, self.code) {
             (true, _) => format!("killed after {:.0} min, its limit", self.took.as_secs_f64() / 60.0),

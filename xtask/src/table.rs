@@ -12,7 +12,7 @@ pub(crate) enum Verdict {
     Ok,
     /// Something in it failed.
     Failed,
-    /// It was left out, for this reason.
+    /// Left out, for this reason.
     Skipped(String),
 }
 

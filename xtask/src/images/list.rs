@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What an image is made of.
+/// Parts that an image is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {
     /// The last part of its name.
