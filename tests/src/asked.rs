@@ -37,7 +37,7 @@ impl Answer {
         last
     }
 
-    /// That it did.
+    /// Asserts that it did.
     ///
     /// # Panics
     /// Where it ended otherwise, or left something out.
@@ -49,7 +49,7 @@ impl Answer {
         assert!(left_out.is_empty(), "{words}: {left_out:?} is not in\n{text}");
     }
 
-    /// What it printed as JSON.
+    /// JSON that it printed.
     ///
     /// # Panics
     /// Where it printed something else.

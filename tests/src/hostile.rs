@@ -27,7 +27,7 @@ pub struct Hostile {
 pub struct Chunk<'a> {
     /// Offset at which it says that it belongs.
     pub offset: u64,
-    /// What it brings.
+    /// Bytes that it brings.
     pub bytes: &'a [u8],
     /// Set if it says that nothing comes after it.
     pub last: bool,
@@ -132,7 +132,7 @@ impl Hostile {
     }
 }
 
-/// What an honest peer there would offer: else nothing would be asked of it.
+/// Offer that an honest peer there would make: else nothing would be asked of it.
 fn offer(address: SocketAddr) -> v1::Offer {
     let (transport, addresses) = (v1::Transport::Tcp.into(), vec![address.to_string()]);
     let tcp = v1::TransportOffer { transport, addresses, ..v1::TransportOffer::default() };

@@ -11,7 +11,7 @@ mod container;
 
 pub use container::Container;
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug, Clone)]
 pub struct Told {
     /// Set if it succeeded.
@@ -38,7 +38,7 @@ impl Told {
         serde_json::from_str(&self.out).expect("JSON")
     }
 
-    /// What the API server said in refusing it.
+    /// Words of the API server in refusing it.
     ///
     /// # Panics
     /// Where the command succeeded.

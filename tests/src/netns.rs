@@ -355,7 +355,7 @@ impl Peers {
         }
     }
 
-    /// How `host` sees `other`.
+    /// Status of `other` as `host` sees it.
     ///
     /// # Panics
     /// Where it does not list it.

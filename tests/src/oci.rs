@@ -13,7 +13,7 @@ pub struct Archive {
     layers: Vec<PathBuf>,
     /// Its configuration.
     pub config: Value,
-    /// What its layers bring, in order.
+    /// Members that its layers bring, in order.
     pub members: Vec<Member>,
 }
 

@@ -238,7 +238,7 @@ fn configured(tried: &Value, variables: &[(&str, &str)]) -> Value {
 /// The container of the sidecar.
 pub const SIDECAR: &str = "tensorlane";
 
-/// What Kubernetes says of a container of a pod; null where it says nothing.
+/// Status of a container of a pod, as Kubernetes says it; null where it says nothing.
 pub fn container_status(pod: &Value, container: &str) -> Value {
     let all = ["initContainerStatuses", "containerStatuses"].map(|list| pod["status"][list].as_array());
     let mut all = all.into_iter().flatten().flatten();

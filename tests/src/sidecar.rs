@@ -25,7 +25,7 @@ pub struct SidecarOptions {
     pub netns: Option<String>,
     /// A folder with its identity key, for who must know its fingerprint before it starts.
     pub identity: Option<PathBuf>,
-    /// What stands in front of its command: limits, cgroups. It must become the sidecar by `exec`.
+    /// Words in front of its command: limits, cgroups. It must become the sidecar by `exec`.
     pub prefix: Vec<String>,
 }
 
@@ -249,7 +249,7 @@ impl Sidecar {
         lines.find(|line: &serde_json::Value| line["message"] == message)
     }
 
-    /// Where its metrics and health are served; see [`SidecarOptions::admin`].
+    /// Address at which its metrics and health are served; see [`SidecarOptions::admin`].
     ///
     /// # Panics
     /// Where it has not said so in its log.

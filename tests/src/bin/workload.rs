@@ -46,7 +46,7 @@ struct Workload {
     tensors: Vec<Tensor>,
     stored: Vec<Stored>,
     reservations: Vec<Reservation>,
-    /// How many answers came too late.
+    /// Number of answers that came too late.
     late: u32,
 }
 
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One line, at once. Who does not listen any more has killed us or soon will.
+/// Prints one line, at once. Who does not listen any more has killed us or soon will.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

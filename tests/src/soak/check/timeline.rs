@@ -25,7 +25,7 @@ pub(crate) struct Call {
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// What somebody held.
+/// Claim to something that somebody held.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     pub(crate) reference: String,
