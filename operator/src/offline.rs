@@ -47,7 +47,7 @@ pub enum OfflineError {
     NotYaml {
         /// Counted from 1.
         number: usize,
-        /// What the parser says.
+        /// Error from the parser.
         source: serde_yaml::Error,
     },
     /// YAML, and no manifest.

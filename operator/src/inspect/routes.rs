@@ -49,7 +49,7 @@ pub struct PodSaid {
     pub namespace: String,
     /// Its name, which is that of its peer.
     pub name: String,
-    /// What it says of itself.
+    /// Annotations, by which it speaks of itself.
     pub annotations: BTreeMap<String, String>,
 }
 

@@ -8,7 +8,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Map, Value};
 
-/// What leads from `before` to `after`.
+/// Patch that leads from `before` to `after`.
 pub fn diff(before: &Value, after: &Value) -> Patch {
     let mut operations = Vec::new();
     values(before, after, &PointerBuf::root(), &mut operations);

@@ -136,7 +136,7 @@ pub struct Quota {
     pub partial: bool,
     /// The most of each resource.
     pub hard: BTreeMap<String, Amount>,
-    /// What is taken.
+    /// Amounts that are taken.
     pub used: BTreeMap<String, Amount>,
 }
 
