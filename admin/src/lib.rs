@@ -20,15 +20,15 @@ use tokio::task::{AbortHandle, JoinSet};
 /// answer that nobody reads. One more takes the place of the oldest: whoever holds all of them, silent or slow, keeps no probe out;
 /// only as many new ones as that in the moment of a probe do.
 const CONNECTIONS_MAX: usize = 64;
-/// How long the head of a request may take, and a connection be idle. It costs whoever scrapes less often than that a new
-/// connection each time.
+/// Time that the head of a request may take, and that a connection may be idle. It costs whoever scrapes less often
+/// than that a new connection each time.
 const HEAD_WITHIN: Duration = Duration::from_secs(90);
 /// The longest head of a request. It costs each connection as much where it is used up.
 const HEAD_MAX: usize = 16 << 10;
-/// How long nobody is accepted where there was no descriptor for one: the next try would fail at once.
+/// Time that nobody is accepted where there was no descriptor for one: the next try would fail at once.
 const REST: Duration = Duration::from_millis(100);
 
-/// Those that are open.
+/// Open connections.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Whether a connection is closed, with or without an answer.
+    /// Returns whether a connection is closed, with or without an answer.
     async fn is_closed(stream: &mut TcpStream) -> bool {
         let mut rest = Vec::new();
         tokio::time::timeout(Duration::from_secs(20), stream.read_to_end(&mut rest)).await.is_ok()

@@ -8,11 +8,11 @@ use tensorlane_memory::affinity;
 /// The two cores of a round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cores {
-    /// Where the caller runs.
+    /// Core on which the caller runs.
     pub near: usize,
-    /// Where whoever answers runs.
+    /// Core on which whoever answers runs.
     pub far: usize,
-    /// How many cores there are.
+    /// Number of cores.
     pub count: usize,
 }
 

@@ -44,7 +44,7 @@ pub struct TwoHosts {
     pub a: Host,
     /// The other.
     pub b: Host,
-    /// Why they are not namespaces, where they are not.
+    /// Reason why they are not namespaces, where they are not.
     pub why_loopback: Option<String>,
 }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::stats;
 
-/// One value of ours and the limit measured right before it.
+/// A single value of ours and the limit measured right before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pair {
     /// Ours.

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::undo::Undo;
 
-/// How long a process may take to end after SIGTERM before it is killed.
+/// Time that a process may take to end after SIGTERM before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The same when all is over anyhow.
 const PATIENCE_AT_THE_END: Duration = Duration::from_secs(2);

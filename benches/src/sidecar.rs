@@ -18,9 +18,9 @@ use crate::wait;
 
 /// Environment variable with the directory of the built programs.
 pub const PROGRAMS_ENV: &str = "TENSORLANE_BIN_DIR";
-/// How long a sidecar may take to answer, its arena being populated meanwhile.
+/// Time that a sidecar may take to answer, its arena being populated meanwhile.
 const START_MAX: Duration = Duration::from_secs(30);
-/// How long two sidecars may take to see each other: the peers file is read every second.
+/// Time that two sidecars may take to see each other: the peers file is read every second.
 const MEET_MAX: Duration = Duration::from_secs(20);
 
 /// What a sidecar is started with.

@@ -8,7 +8,7 @@ use tensorlane_proto::{DType, Descriptor, Layout, Shape};
 
 use crate::wait;
 
-/// How long a populator may take to come to rest.
+/// Time that a populator may take to come to rest.
 const REST_MAX: Duration = Duration::from_secs(30);
 /// A page.
 const PAGE: usize = 4096;
@@ -56,7 +56,7 @@ pub fn settle(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Whether all of the arena can be given to anyone, and nothing is known but the present sessions.
+/// Returns whether all of the arena can be given to anyone, and nothing is known but the present sessions.
 pub fn all_is_free(status: &Status) -> bool {
     let free = status.arena.is_some_and(|arena| arena.free == arena.total);
     free && status.tensors == 0 && status.leases == 0

@@ -1,6 +1,6 @@
 //! The account of the arena, in bytes: what there is, and what is lacking when a request finds no room.
 
-/// Where the bytes of an arena are at one instant. `total = free + reserved + sealed + held + retired`, always.
+/// Places of the bytes of an arena at one instant. `total = free + reserved + sealed + held + retired`, always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// The arena.
@@ -29,14 +29,14 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Whether the five states make up the whole.
+    /// Returns whether the five states make up the whole.
     #[must_use]
     pub fn balances(&self) -> bool {
         self.free + self.reserved + self.sealed + self.held + self.retired == self.total
     }
 }
 
-/// What one kind of request could have at one instant, and why not all that is free is for it.
+/// Room for one kind of request at one instant, and why not all that is free is for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
     /// The whole account, at the same instant.
@@ -51,7 +51,7 @@ pub struct Room {
     pub for_pulls: u64,
 }
 
-/// What was asked for, and where everything is instead.
+/// Bytes that were asked for, and where everything is instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes asked for.

@@ -23,7 +23,7 @@ pub enum BlockError {
     /// Reading through chunks begins with the seal.
     #[error("the block is not sealed yet")]
     NotSealed,
-    /// It was sealed before.
+    /// Sealed before.
     #[error("the block is sealed already")]
     Sealed,
     /// Its landing must be dropped first.
@@ -86,7 +86,7 @@ impl Block {
         self.0.home.as_ref().map(|home| Arc::clone(&home.place.segment))
     }
 
-    /// Where it begins in its segment, in bytes: a multiple of 64, and of 4096 from 2 MiB on.
+    /// Offset at which it begins in its segment, in bytes: a multiple of 64, and of 4096 from 2 MiB on.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.0.home.as_ref().map_or(0, |home| home.place.offset)
@@ -98,25 +98,26 @@ impl Block {
         self.0.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// Whether it lies in a segment of another sidecar.
+    /// Returns whether it lies in a segment of another sidecar.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.0.home.as_ref().is_some_and(|home| home.place.segment.is_foreign())
     }
 
-    /// Whether its segment came from another sidecar, whoever owns its pages by now: the same for as long as it lives.
+    /// Returns whether its segment came from another sidecar, whoever owns its pages by now: the same for as long as it
+    /// lives.
     #[must_use]
     pub fn is_guest(&self) -> bool {
         self.0.home.as_ref().is_some_and(|home| home.place.segment.is_guest())
     }
 
-    /// Whether it was sealed.
+    /// Returns whether it was sealed.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.0.access.load(Ordering::Acquire) == SEALED
@@ -255,7 +256,7 @@ impl Landing {
         self.block.len()
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.block.is_empty()
@@ -266,7 +267,7 @@ impl Landing {
         self.block.0.check(range)
     }
 
-    /// Where it begins in our map; none for no bytes.
+    /// Address at which it begins in our map; none for no bytes.
     pub(crate) fn start(&self) -> Option<*mut u8> {
         self.block.0.start()
     }

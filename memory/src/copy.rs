@@ -77,7 +77,7 @@ mod stream {
     use std::ptr::copy_nonoverlapping;
 
     const STRIDE: usize = 128;
-    /// How far ahead of the loads lines are asked for.
+    /// Distance ahead of the loads at which lines are asked for.
     const AHEAD: usize = 1024;
 
     /// # Safety
@@ -113,7 +113,7 @@ struct Job {
     from: *const u8,
     len: usize,
     threads: usize,
-    /// How a piece is copied.
+    /// Copier of a piece.
     copier: Copier,
     next: AtomicUsize,
     /// Helpers at work; only raised while the job is in the queue.

@@ -31,7 +31,7 @@ impl Extents {
         extents
     }
 
-    /// How many bytes a block of `bytes` takes, or `None` where that overflows.
+    /// Number of bytes that a block of `bytes` takes, or `None` where that overflows.
     pub(crate) const fn charged(bytes: u64) -> Option<u64> {
         match bytes.checked_add(UNIT - 1) {
             Some(sum) => Some(sum / UNIT * UNIT),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Forks seen by this process, as parent or as child.
 static FORKS: AtomicU64 = AtomicU64::new(0);
-/// How many forks lie between the first process that counted and this one.
+/// Number of forks between the first process that counted and this one.
 static DEPTH: AtomicU64 = AtomicU64::new(0);
 static REGISTER: Once = Once::new();
 
@@ -30,8 +30,8 @@ fn register() {
     });
 }
 
-/// How often this process was forked since the first call, counted in parent and child alike. What was made at
-/// another count may be shared with a child.
+/// Number of times that this process was forked since the first call, counted in parent and child alike. What was made
+/// at another count may be shared with a child.
 #[must_use]
 pub fn fork_count() -> u64 {
     register();
@@ -74,7 +74,7 @@ impl ProcessToken {
     }
 }
 
-/// Whether the token was made by this very process.
+/// Returns whether the token was made by this very process.
 #[must_use]
 pub fn is_same_process(token: ProcessToken) -> bool {
     token == ProcessToken::current()

@@ -1,4 +1,4 @@
-//! What a dead incarnation left mapped.
+//! Memory that a dead incarnation left mapped.
 //!
 //! Its segments live as long as a client maps them, charged to the same pod. A new incarnation that populated its
 //! whole arena beside them would overflow the pod's limit, and the kernel would kill the user's container. So each
@@ -14,7 +14,7 @@ use std::str::FromStr;
 
 use rustix::fs::{Mode, OFlags};
 
-/// What the name of a witness says.
+/// Content of the name of a witness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WitnessName {
     /// Random, one for each arena that was started.
@@ -62,7 +62,7 @@ pub struct InheritedWitness {
 pub struct Inherited {
     /// Its size; counted once, however many sessions map it.
     pub bytes: u64,
-    /// One for each that maps it.
+    /// Witnesses, one for each that maps it.
     pub witnesses: Vec<InheritedWitness>,
 }
 

@@ -69,11 +69,11 @@ pub const fn round_to_pages(bytes: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset} do not lie inside {within} bytes")]
 pub struct OutOfBounds {
-    /// Where the range would begin.
+    /// Offset at which the range would begin.
     pub offset: u64,
-    /// How long it would be.
+    /// Length that it would have.
     pub len: u64,
-    /// How many bytes there are.
+    /// Number of bytes that there are.
     pub within: u64,
 }
 

@@ -75,7 +75,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// This process's group in the hierarchy: `0::PATH` in version 2, `N:...memory...:PATH` in version 1.
+/// Group of this process in the hierarchy: `0::PATH` in version 2, `N:...memory...:PATH` in version 1.
 fn own_group(version: Version, groups: &str) -> Option<&str> {
     groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':');

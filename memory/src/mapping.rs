@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::seals;
 
-/// Why a descriptor is not mapped.
+/// Reason why a descriptor is not mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MapError {
     /// Seals that the file must carry and does not.
@@ -26,15 +26,15 @@ pub enum MapError {
     /// The file is shorter than the sender says.
     #[error("the descriptor's file has {actual} bytes where {expected} were announced")]
     Short {
-        /// What was announced.
+        /// Announced value.
         expected: u64,
-        /// What is there.
+        /// Actual value.
         actual: u64,
     },
     /// Nothing to map, or more than an address can say.
     #[error("cannot map {bytes} bytes")]
     Size {
-        /// What was asked for.
+        /// Requested value.
         bytes: u64,
     },
     /// Only a map for reading takes other pages: what a writer wrote would be gone.
@@ -43,9 +43,9 @@ pub enum MapError {
     /// The kernel refused.
     #[error("cannot {step}")]
     Kernel {
-        /// What was being done.
+        /// Step that failed.
         step: &'static str,
-        /// What the kernel said.
+        /// Error from the kernel.
         #[source]
         source: io::Error,
     },
@@ -176,14 +176,14 @@ impl Mapping {
         self.len as u64
     }
 
-    /// Whether it was mapped for writing.
+    /// Returns whether it was mapped for writing.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Where the map begins. Valid for [`Mapping::bytes`] while this value lives. Other processes may write what
-    /// is there at any time, so that making a reference of it needs a contract of its own.
+    /// Address at which the map begins. Valid for [`Mapping::bytes`] while this value lives. Other processes may write
+    /// what is there at any time, so that making a reference of it needs a contract of its own.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start

@@ -13,7 +13,7 @@ use rustix::net::{
 /// The most descriptors one message carries: what a segment and its witness need, twice.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// Who made the connection at the other end, as the kernel recorded it.
+/// Credentials of the process that made the connection at the other end, as the kernel recorded it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {
     /// Process id in our namespace; 0 where the process lives in another one, as containers do.
@@ -80,7 +80,7 @@ pub fn receive(fd: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> 
     Ok(message.bytes)
 }
 
-/// Who connected the socket `fd` at its other end.
+/// Credentials of the process that connected the socket `fd` at its other end.
 ///
 /// # Errors
 /// What the kernel says: `ENOTSOCK`, or no such option where it is not a Unix socket.
@@ -130,7 +130,7 @@ pub(crate) fn replace(of: &OwnedFd, by: BorrowedFd<'_>) {
     let _ = unsafe { libc::dup3(by.as_raw_fd(), of.as_raw_fd(), libc::O_CLOEXEC) };
 }
 
-/// Whether nobody has the reading end of a pipe any more, of which `writing` is a writing end.
+/// Returns whether nobody has the reading end of a pipe any more, of which `writing` is a writing end.
 pub(crate) fn has_no_reader(writing: BorrowedFd<'_>) -> bool {
     let mut ends = [PollFd::from_borrowed_fd(writing, PollFlags::empty())];
     // Without patience, so that no signal comes in between.

@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals};
 
-/// What a segment carries before any descriptor of it leaves this process.
+/// Seals that a segment carries before any descriptor of it leaves this process.
 pub const BEFORE_WRITER: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What a segment carries in addition before any reader gets a descriptor.
+/// Seals that a segment carries in addition before any reader gets a descriptor.
 pub const BEFORE_READERS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 /// Everything a reader insists on.
@@ -26,7 +26,7 @@ pub fn add(fd: impl AsFd, seals: SealFlags) -> io::Result<()> {
     Ok(fcntl_add_seals(fd, seals)?)
 }
 
-/// Those of `wanted` that the descriptor's file does not carry.
+/// Seals of `wanted` that the descriptor's file does not carry.
 ///
 /// # Errors
 /// What the kernel says: `EINVAL` where the file cannot carry seals at all.

@@ -18,7 +18,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use crate::mapping::{MapError, Mapping};
 use crate::{round_to_pages, seals};
 
-/// How much is populated at once, so that a cancelled creation stops within a few milliseconds (16 MiB at 3 GB/s).
+/// Number of bytes that are populated at once, so that a cancelled creation stops within a few milliseconds (16 MiB at
+/// 3 GB/s).
 pub const POPULATE_STEP: u64 = 16 << 20;
 
 /// Gives a file its pages. The world varies here: a full machine refuses.
@@ -45,23 +46,23 @@ impl Populate for Fallocate {
     }
 }
 
-/// Why a segment could not be made or sealed.
+/// Reason why a segment could not be made or sealed.
 #[derive(Debug, thiserror::Error)]
 pub enum SegmentError {
     /// A segment of no bytes, or of more than can be rounded to pages.
     #[error("a segment cannot have {bytes} bytes")]
     Size {
-        /// What was asked for.
+        /// Requested value.
         bytes: u64,
     },
     /// One of the steps of making it failed.
     #[error("cannot {step} for a segment of {bytes} bytes")]
     Step {
-        /// What was being done.
+        /// Step that failed.
         step: &'static str,
         /// Size of the segment.
         bytes: u64,
-        /// What the kernel said.
+        /// Error from the kernel.
         #[source]
         source: io::Error,
     },
@@ -70,7 +71,7 @@ pub enum SegmentError {
     Map {
         /// Size of the segment.
         bytes: u64,
-        /// Why.
+        /// Cause.
         #[source]
         source: MapError,
     },

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use crate::{Landing, OutOfBounds};
 
-/// Why there is no part.
+/// Reason why there is no part.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PartError {
     /// Out of the block's bounds.
@@ -25,17 +25,17 @@ pub enum PartError {
     /// Some of it is being written already.
     #[error("bytes {start} to {end} are being written")]
     Taken {
-        /// Where the part that is out begins.
+        /// Offset at which the part that is out begins.
         start: u64,
-        /// Where it ends.
+        /// Offset of its end.
         end: u64,
     },
     /// Some of it is complete, and not written again.
     #[error("bytes {start} to {end} are complete")]
     Complete {
-        /// Where what is complete begins.
+        /// Offset at which what is complete begins.
         start: u64,
-        /// Where it ends.
+        /// Offset of its end.
         end: u64,
     },
 }
@@ -56,12 +56,12 @@ struct Inner {
     ranges: Mutex<Ranges>,
 }
 
-/// What is known of the bytes. No range of either kind is empty, and no two overlap, whatever their kinds.
+/// Knowledge of the bytes. No range of either kind is empty, and no two overlap, whatever their kinds.
 #[derive(Debug, Default)]
 struct Ranges {
-    /// Those that are out, by where they begin.
+    /// Ranges that are out, by where they begin.
     out: BTreeMap<u64, u64>,
-    /// Those that are complete, likewise; two that touch are one.
+    /// Ranges that are complete, likewise; two that touch are one.
     complete: BTreeMap<u64, u64>,
 }
 

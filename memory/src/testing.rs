@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 
 use std::process::{Child, Command};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};

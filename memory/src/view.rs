@@ -34,13 +34,13 @@ impl View {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the bytes are, valid for [`View::len`] while this view lives.
+    /// Address of the bytes, valid for [`View::len`] while this view lives.
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         // SAFETY: the constructor proved that the offset lies inside the map (or at its end, for no bytes).
@@ -121,10 +121,10 @@ impl View {
     }
 }
 
-/// Why a mapping gives no view for writing.
+/// Reason why a mapping gives no view for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WriteViewError {
-    /// It was mapped for reading.
+    /// Mapped for reading.
     #[error("the segment is mapped for reading only")]
     ReadOnly,
     /// Out of its bounds.
@@ -159,13 +159,13 @@ impl WriteView {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where the bytes are, valid for [`WriteView::len`] while this view lives.
+    /// Address of the bytes, valid for [`WriteView::len`] while this view lives.
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: the constructor proved that the offset lies inside the map (or at its end, for no bytes).

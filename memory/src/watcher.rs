@@ -18,7 +18,7 @@ use crate::owned_thread::{OwnedThread, StartThread, plainly};
 
 /// The token of the event that ends the thread; watches count from 1.
 const STOP: u64 = 0;
-/// How many ends are taken from the kernel at once; costs 12 bytes each, once.
+/// Number of ends that are taken from the kernel at once; costs 12 bytes each, once.
 const BATCH: usize = 64;
 
 type Callback = Box<dyn FnOnce() + Send>;
@@ -96,13 +96,13 @@ impl Watcher {
         self.inner.watch(pidfd, EventFlags::IN | EventFlags::ET, Box::new(callback))
     }
 
-    /// How many ends are waited for.
+    /// Number of ends that are waited for.
     #[must_use]
     pub fn watching(&self) -> usize {
         self.inner.entries.lock().len()
     }
 
-    /// How many callbacks panicked; the watcher lives on.
+    /// Number of callbacks that panicked; the watcher lives on.
     #[must_use]
     pub fn callback_panics(&self) -> u64 {
         self.inner.panics.load(Ordering::Relaxed)

@@ -13,7 +13,7 @@ use tensorlane_proto::crd::{Encryption, ExchangeSpec, GpuMode, SameNode, Transpo
 
 use crate::annotations::Wishes;
 
-/// What sidecars of a release can do.
+/// Abilities of the sidecars of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// The transports between pods of which one has to be allowed. Not `quic`, which brings large tensors and nothing else.
@@ -27,7 +27,7 @@ pub struct Abilities {
 }
 
 impl Abilities {
-    /// Those of this release.
+    /// Abilities of this release.
     pub const THIS_RELEASE: Abilities = Abilities {
         transports: &[TransportKind::Shm, TransportKind::Tcp],
         plain: true,
@@ -53,7 +53,7 @@ pub struct Lack {
     pub field: &'static str,
     /// What is asked for.
     pub value: String,
-    /// Why it cannot be had.
+    /// Reason why it cannot be had.
     pub why: &'static str,
     /// What to write instead.
     pub remedy: String,

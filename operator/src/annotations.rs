@@ -43,7 +43,7 @@ pub struct Wishes {
     pub share_process_namespace: Option<bool>,
 }
 
-/// One annotation.
+/// A single annotation.
 #[derive(Debug)]
 pub struct Key {
     /// Its name behind the prefix.
@@ -63,7 +63,7 @@ pub struct Key {
 pub struct BadValue {
     /// The whole key.
     pub key: String,
-    /// What was said, at most 80 characters of it.
+    /// Value that was given, at most 80 characters of it.
     pub value: String,
     /// What is wrong with it.
     pub wrong: String,

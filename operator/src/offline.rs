@@ -32,7 +32,7 @@ pub struct Note {
     pub object: String,
     /// A sentence.
     pub text: String,
-    /// It asked and cannot be served.
+    /// Set if it asked and cannot be served.
     pub denied: bool,
 }
 
@@ -47,7 +47,7 @@ pub enum OfflineError {
     NotYaml {
         /// Counted from 1.
         number: usize,
-        /// What the parser says.
+        /// Error from the parser.
         source: serde_yaml::Error,
     },
     /// YAML, and no manifest.

@@ -64,7 +64,7 @@ impl Amount {
         u64::try_from((self.0 + 999).div_euclid(1000)).ok()
     }
 
-    /// Whether it is a whole number of units.
+    /// Returns whether it is a whole number of units.
     pub const fn is_whole(self) -> bool {
         self.0 % 1000 == 0
     }

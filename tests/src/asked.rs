@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::cluster::{PATIENCE, cluster, within};
 
-/// How a command ended, and what it said.
+/// Exit code of a command, and what it said.
 #[derive(Debug, Clone)]
 pub struct Answer {
     code: Option<i32>,
@@ -20,7 +20,7 @@ impl Answer {
         Self { code: output.status.code(), text, words: words.join(" ") }
     }
 
-    /// Whether it ended with this exit code and said all of this.
+    /// Returns whether it ended with this exit code and said all of this.
     pub fn is(&self, code: i32, parts: &[&str]) -> bool {
         self.code == Some(code) && parts.iter().all(|part| self.text.contains(part))
     }
@@ -37,7 +37,7 @@ impl Answer {
         last
     }
 
-    /// That it did.
+    /// Asserts that it did.
     ///
     /// # Panics
     /// Where it ended otherwise, or left something out.
@@ -49,7 +49,7 @@ impl Answer {
         assert!(left_out.is_empty(), "{words}: {left_out:?} is not in\n{text}");
     }
 
-    /// What it printed as JSON.
+    /// JSON that it printed.
     ///
     /// # Panics
     /// Where it printed something else.

@@ -39,7 +39,7 @@ impl MemoryCgroup {
         vec!["sh".to_owned(), "-c".to_owned(), enter]
     }
 
-    /// How often the kernel killed in it for want of memory.
+    /// Number of times that the kernel killed in it for want of memory.
     ///
     /// # Panics
     /// Where the kernel does not say.
@@ -98,7 +98,7 @@ fn make(version: Version, parent: &Path, bytes: u64) -> Option<MemoryCgroup> {
     Some(MemoryCgroup { path, version })
 }
 
-/// Where a cgroup may be made: below our own, else below the root of the hierarchy.
+/// Places in which a cgroup may be made: below our own, else below the root of the hierarchy.
 fn parents() -> Vec<(Version, PathBuf)> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let own = |wanted: &str| {

@@ -99,7 +99,7 @@ pub fn uninstall() {
     });
 }
 
-/// Whether a pod that asks, and is only tried, gets a sidecar.
+/// Returns whether a pod that asks, and is only tried, gets a sidecar.
 pub fn injects(namespace: &str) -> bool {
     let pod = r#"{"metadata": {"annotations": {"tensorlane.dev/inject": "enabled"}}}"#;
     let overrides = format!("--overrides={pod}");

@@ -106,8 +106,8 @@ pub fn succeeds_with(words: &[&str], input: &str) {
     }
 }
 
-/// Whether the API server refused something because it had no answer in time, of a webhook within its five seconds or of its own
-/// memory of a quota. Whoever makes pods tries again then.
+/// Returns whether the API server refused something because it had no answer in time, of a webhook within its five
+/// seconds or of its own memory of a quota. Whoever makes pods tries again then.
 pub(crate) fn is_for_a_moment(refusal: &str) -> bool {
     let is_late = refusal.contains("failed calling webhook") && refusal.contains("deadline exceeded");
     is_late || refusal.contains("status unknown for quota")
@@ -243,7 +243,7 @@ impl Namespace {
         assert_eq!(phase, "Succeeded", "{}", self.kubectl(&["logs", pod, "--all-containers"]));
     }
 
-    /// What a container of a pod has written.
+    /// Log that a container of a pod has written.
     pub fn logs(&self, pod: &str, container: &str) -> String {
         self.kubectl(&["logs", pod, "--container", container])
     }

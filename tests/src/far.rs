@@ -15,9 +15,9 @@ use rustix::net::sockopt;
 use crate::netns::{PORT, Peers};
 use crate::proxy::redirect;
 
-/// Where relays listen, with connections and with datagrams.
+/// Port on which relays listen, with connections and with datagrams.
 const RELAY_PORT: u16 = PORT + 200;
-/// What the kernel keeps for a relay that the machine lets wait, headers and all. Needs root.
+/// Bytes that the kernel keeps for a relay that the machine lets wait, headers and all. Needs root.
 const SOCKET_BUFFER: usize = 256 << 20;
 /// Between two looks whether it is over.
 const LOOK: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ pub struct LongWay {
     relays: Vec<Relay>,
 }
 
-/// What stands in front of one peer.
+/// Relay that stands in front of one peer.
 struct Relay {
     address: SocketAddr,
     over: Arc<AtomicBool>,

@@ -25,11 +25,11 @@ pub struct Hostile {
 
 /// A chunk of a tensor, as it is sent.
 pub struct Chunk<'a> {
-    /// Where it says that it belongs.
+    /// Offset at which it says that it belongs.
     pub offset: u64,
-    /// What it brings.
+    /// Bytes that it brings.
     pub bytes: &'a [u8],
-    /// It says that nothing comes after it.
+    /// Set if it says that nothing comes after it.
     pub last: bool,
 }
 
@@ -126,13 +126,13 @@ impl Hostile {
         }
     }
 
-    /// Whether the sidecar ends the connection. What it says before is passed over.
+    /// Returns whether the sidecar ends the connection. What it says before is passed over.
     pub fn is_closed(&mut self) -> bool {
         self.next_of(PeerKind::Hello).is_none()
     }
 }
 
-/// What an honest peer there would offer: else nothing would be asked of it.
+/// Offer that an honest peer there would make: else nothing would be asked of it.
 fn offer(address: SocketAddr) -> v1::Offer {
     let (transport, addresses) = (v1::Transport::Tcp.into(), vec![address.to_string()]);
     let tcp = v1::TransportOffer { transport, addresses, ..v1::TransportOffer::default() };

@@ -1,4 +1,4 @@
-//! One HTTP request, and metrics out of its answer.
+//! A single HTTP request, and metrics out of its answer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -155,7 +155,7 @@ pub fn condition(object: &Value, kind: &str) -> Condition {
 }
 
 impl Condition {
-    /// Whether its status is this.
+    /// Returns whether its status is this.
     pub fn is(&self, status: &str) -> bool {
         self.0["status"] == status
     }

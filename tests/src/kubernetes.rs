@@ -11,10 +11,10 @@ mod container;
 
 pub use container::Container;
 
-/// How a command ended.
+/// End of a command.
 #[derive(Debug, Clone)]
 pub struct Told {
-    /// It succeeded.
+    /// Set if it succeeded.
     pub done: bool,
     /// Its standard output.
     pub out: String,
@@ -38,7 +38,7 @@ impl Told {
         serde_json::from_str(&self.out).expect("JSON")
     }
 
-    /// What the API server said in refusing it.
+    /// Words of the API server in refusing it.
     ///
     /// # Panics
     /// Where the command succeeded.
@@ -164,7 +164,7 @@ pub fn pods(namespace: &str, selector: &str) -> Vec<String> {
     living.filter_map(|about| about["name"].as_str().map(str::to_owned)).collect()
 }
 
-/// Whether kubectl with these words succeeds.
+/// Returns whether kubectl with these words succeeds.
 pub fn works(words: &[&str]) -> bool {
     cluster(&[&["kubectl"], words].concat()).status.success()
 }

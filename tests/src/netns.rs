@@ -26,9 +26,9 @@ use crate::http;
 use crate::sidecar::{Sidecar, SidecarOptions};
 use crate::wait::until;
 
-/// Where sidecars listen for peers.
+/// Port on which sidecars listen for peers.
 pub const PORT: u16 = 9421;
-/// Where sidecars serve metrics.
+/// Port on which sidecars serve metrics.
 const ADMIN_PORT: u16 = 9420;
 const PREFIX: &str = "tltest-";
 
@@ -93,7 +93,7 @@ impl Network {
         Ipv4Addr::new(198, 18, 0, u8::try_from(host + 1).expect("few hosts"))
     }
 
-    /// Where the sidecar of a host listens for peers.
+    /// Address at which the sidecar of a host listens for peers.
     pub fn peer_address(&self, host: usize) -> SocketAddr {
         (self.address(host), PORT).into()
     }
@@ -294,12 +294,12 @@ impl Peers {
         peers
     }
 
-    /// What every peers file says at first.
+    /// Entries that every peers file has at first.
     pub fn everyone(&self) -> Vec<Entry> {
         (0..self.identities.len()).map(|host| self.entry(host)).collect()
     }
 
-    /// How a host is listed.
+    /// Entry by which a host is listed.
     pub fn entry(&self, host: usize) -> Entry {
         Entry {
             name: name(host),
@@ -355,7 +355,7 @@ impl Peers {
         }
     }
 
-    /// How `host` sees `other`.
+    /// Status of `other` as `host` sees it.
     ///
     /// # Panics
     /// Where it does not list it.
@@ -405,7 +405,7 @@ impl Peers {
 pub struct Entry {
     /// Its name.
     pub name: String,
-    /// Where it listens.
+    /// Address at which it listens.
     pub address: SocketAddr,
     /// Its keys.
     pub fingerprints: Vec<String>,

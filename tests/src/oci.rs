@@ -6,14 +6,14 @@ use std::process::Command;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// One image, unpacked as far as its blobs.
+/// A single image, unpacked as far as its blobs.
 #[derive(Debug)]
 pub struct Archive {
     layout: TempDir,
     layers: Vec<PathBuf>,
     /// Its configuration.
     pub config: Value,
-    /// What its layers bring, in order.
+    /// Members that its layers bring, in order.
     pub members: Vec<Member>,
 }
 
@@ -86,17 +86,17 @@ impl Member {
         Self { mode: mode.to_owned(), owner, path: path.to_owned() }
     }
 
-    /// Whether its own mode says nothing.
+    /// Returns whether its own mode says nothing.
     pub fn is_link(&self) -> bool {
         self.mode.starts_with('l')
     }
 
-    /// Whether whoever runs it becomes its owner or one of its group.
+    /// Returns whether whoever runs it becomes its owner or one of its group.
     pub fn raises_rights(&self) -> bool {
         self.mode.contains(['s', 'S'])
     }
 
-    /// Whether everybody may write it.
+    /// Returns whether everybody may write it.
     pub fn is_writable_by_all(&self) -> bool {
         self.mode.as_bytes().get(8) == Some(&b'w')
     }

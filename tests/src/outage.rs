@@ -93,7 +93,7 @@ impl Drop for BadLink {
     }
 }
 
-/// When a node was last heard of: what its kubelet renews every few seconds.
+/// Time at which a node was last heard of: what its kubelet renews every few seconds.
 ///
 /// # Panics
 /// Where the API server does not answer.

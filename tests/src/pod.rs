@@ -17,7 +17,7 @@ use crate::kubernetes::try_create;
 use crate::process::Orphan;
 use crate::sidecar::bin_dir;
 
-/// How a pod is made.
+/// Options by which a pod is made.
 #[derive(Debug, Clone)]
 pub struct PodOptions {
     /// The node that it is put on.
@@ -216,7 +216,7 @@ impl<'a> Pod<'a> {
         });
     }
 
-    /// How often a container was restarted.
+    /// Number of times that a container was restarted.
     pub fn restarts(&self, container: &str) -> u64 {
         container_status(&self.object(), container)["restartCount"].as_u64().expect("a count")
     }
@@ -238,7 +238,7 @@ fn configured(tried: &Value, variables: &[(&str, &str)]) -> Value {
 /// The container of the sidecar.
 pub const SIDECAR: &str = "tensorlane";
 
-/// What Kubernetes says of a container of a pod; null where it says nothing.
+/// Status of a container of a pod, as Kubernetes says it; null where it says nothing.
 pub fn container_status(pod: &Value, container: &str) -> Value {
     let all = ["initContainerStatuses", "containerStatuses"].map(|list| pod["status"][list].as_array());
     let mut all = all.into_iter().flatten().flatten();

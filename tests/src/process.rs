@@ -80,7 +80,7 @@ impl Orphan {
         await_stopped(self.pid);
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     ///
     /// # Panics
     /// Where the kernel does not say.

@@ -57,7 +57,7 @@ impl RawSession {
         self.calls
     }
 
-    /// One call whose body is given as bytes; the body of the reply.
+    /// Makes one call whose body is given as bytes; the body of the reply.
     ///
     /// # Errors
     /// The failure of the whole call.
@@ -110,7 +110,7 @@ impl RawSession {
         }
     }
 
-    /// One call.
+    /// Makes one call.
     ///
     /// # Errors
     /// The failure of the whole call.

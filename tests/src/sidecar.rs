@@ -16,7 +16,7 @@ use crate::process::signal;
 use crate::standstill::never_right;
 use crate::wait::{LOOK_EVERY, PATIENCE, until};
 
-/// How a sidecar is started.
+/// Options by which a sidecar is started.
 #[derive(Debug, Clone)]
 pub struct SidecarOptions {
     /// Settings, as dotted paths and YAML values, on top of the folder's own.
@@ -25,7 +25,7 @@ pub struct SidecarOptions {
     pub netns: Option<String>,
     /// A folder with its identity key, for who must know its fingerprint before it starts.
     pub identity: Option<PathBuf>,
-    /// What stands in front of its command: limits, cgroups. It must become the sidecar by `exec`.
+    /// Words in front of its command: limits, cgroups. It must become the sidecar by `exec`.
     pub prefix: Vec<String>,
 }
 
@@ -237,7 +237,7 @@ impl Sidecar {
         session.expect("just tried").expect("a session")
     }
 
-    /// What it has logged.
+    /// Log that it has written.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -249,7 +249,7 @@ impl Sidecar {
         lines.find(|line: &serde_json::Value| line["message"] == message)
     }
 
-    /// Where its metrics and health are served; see [`SidecarOptions::admin`].
+    /// Address at which its metrics and health are served; see [`SidecarOptions::admin`].
     ///
     /// # Panics
     /// Where it has not said so in its log.
@@ -291,7 +291,7 @@ impl Sidecar {
         child.wait().expect("it can be waited for");
     }
 
-    /// Whether it was started and not ended by the test.
+    /// Returns whether it was started and not ended by the test.
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }
@@ -364,7 +364,7 @@ impl Drop for Sidecar {
     }
 }
 
-/// Where the binaries under test are: `TENSORLANE_BIN_DIR`, else beside the suite's own.
+/// Path at which the binaries under test are: `TENSORLANE_BIN_DIR`, else beside the suite's own.
 pub fn bin_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TENSORLANE_BIN_DIR") {
         return dir.into();

@@ -16,7 +16,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// A core that ran nobody for so long stood still: just less than a client waits for an answer that is late.
 const STOOD_STILL: Duration = Duration::from_millis(400);
-/// How often a core is asked to run somebody.
+/// Interval at which a core is asked to run somebody.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// How often a case is done at most. Where a machine stands still in all of them, what the last one says is said.
 const TIMES: usize = 4;

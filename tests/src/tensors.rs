@@ -70,7 +70,7 @@ pub fn put_pattern(client: &Client, seed: u64, count: u64, options: &PutOptions)
     client.put(&seeded(seed, count), &pattern(seed, count as usize), options)
 }
 
-/// Whether a whole tensor shows exactly the bytes that its metadata promise.
+/// Returns whether a whole tensor shows exactly the bytes that its metadata promise.
 ///
 /// # Panics
 /// Where the tensor was not put by [`put_pattern`].

@@ -32,7 +32,7 @@ pub fn put(client: &Client, seed: u64, count: u64) -> Stored {
     client.put(&dense(DType::U8, &[count]), &bytes, &PutOptions::new()).expect("it is put")
 }
 
-/// Whether these are the bytes that follow from `seed`.
+/// Returns whether these are the bytes that follow from `seed`.
 pub fn is(tensor: &Tensor, seed: u64, count: u64) -> bool {
     let is = usize::try_from(count).is_ok_and(|count| tensor.to_vec() == pattern(seed, count));
     if !is {

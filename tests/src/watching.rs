@@ -71,7 +71,7 @@ impl Watch {
         lines
     }
 
-    /// Whether it has not ended.
+    /// Returns whether it has not ended.
     ///
     /// # Panics
     /// Where the kernel does not say.

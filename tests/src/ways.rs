@@ -15,7 +15,7 @@ pub struct Way {
     settings: &'static [(&'static str, &'static str)],
     /// The label of its pulls in the metrics.
     pub counted: &'static str,
-    /// Whether nobody on the way can read it.
+    /// Set if nobody on the way can read it.
     pub encrypted: bool,
     /// What brings large tensors.
     pub transport: Transport,

@@ -67,7 +67,7 @@ impl Wire {
         self.state().carried
     }
 
-    /// How often something was done to some of them.
+    /// Number of times that something was done to some of them.
     pub fn hurts(&self) -> u64 {
         self.state().hurts
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::pytest;
 
-/// How many tests ended how.
+/// Numbers of tests by how they ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u64,

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 
-/// How often a job that is still running says so.
+/// Interval at which a job that is still running says so.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 
-/// How a child ended.
+/// End of a child.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// Its exit status.
     pub(crate) status: ExitStatus,
-    /// It was killed, with everything it had started, because it ran past its limit.
+    /// Set if it was killed, with everything it had started, because it ran past its limit.
     pub(crate) timed_out: bool,
 }
 

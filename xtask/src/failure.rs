@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::style::Style;
 
-/// What went wrong, and the next thing to try.
+/// Description of what went wrong, and the next thing to try.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     what: String,
@@ -44,7 +44,7 @@ impl Failure {
         self
     }
 
-    /// What went wrong, without the remedy.
+    /// Description of what went wrong, without the remedy.
     pub(crate) fn what(&self) -> &str {
         &self.what
     }

@@ -33,14 +33,14 @@ const ALL_TESTS: [&str; 2] = ["--", "--include-ignored"];
 /// Tests in a module of this name are left out by `--quick`.
 const SLOW: &str = "slow::";
 
-/// One part of the tests.
+/// A single part of the tests.
 #[derive(Debug)]
 pub(crate) struct Part {
     /// What `--only` and the table call it.
     pub(crate) name: &'static str,
     /// What it does, for `help`.
     pub(crate) about: &'static str,
-    /// It belongs to what one runs before each commit.
+    /// Set if it belongs to what one runs before each commit.
     pub(crate) quick: bool,
     /// Parts of the same lane run one after the other.
     pub(crate) lane: Lane,
@@ -59,7 +59,7 @@ pub(crate) enum Lane {
     Waiting,
 }
 
-/// What a plan may look at.
+/// Surroundings that a plan may look at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) place: &'a Place,
@@ -74,13 +74,13 @@ pub(crate) struct Surroundings<'a> {
 pub(crate) enum Plan {
     /// These, in this order.
     Run(Vec<Step>),
-    /// It cannot run here.
+    /// Skipped, because it cannot run here.
     Skip(String),
     /// It cannot run, and that is a mistake.
     Fail(String),
 }
 
-/// One job of a part.
+/// A single job of a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) job: Job,
@@ -192,7 +192,7 @@ fn narrow_features(place: &Place) -> Vec<Vec<&'static str>> {
     narrow
 }
 
-/// Whether a manifest switches features on by default.
+/// Returns whether a manifest switches features on by default.
 fn has_default_features(manifest: &str) -> bool {
     let mut section = "";
     manifest.lines().map(str::trim).any(|line| {

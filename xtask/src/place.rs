@@ -1,4 +1,4 @@
-//! Where things lie: the repository and what xtask keeps under `target/`.
+//! Places of things: the repository and what xtask keeps under `target/`.
 
 use std::env;
 use std::ffi::OsString;
@@ -34,7 +34,7 @@ impl Place {
         &self.root
     }
 
-    /// Where the programs of a profile are built.
+    /// Path at which the programs of a profile are built.
     pub(crate) fn programs(&self, profile: &str) -> PathBuf {
         self.target.join(profile)
     }
@@ -50,12 +50,12 @@ impl Place {
         tools_of(&self.target, env::var_os("XDG_CACHE_HOME"), env::var_os("HOME"))
     }
 
-    /// Where the soak keeps histories.
+    /// Path at which the soak keeps histories.
     pub(crate) fn soak(&self) -> PathBuf {
         self.target.join("soak")
     }
 
-    /// Where downloaded weights are kept.
+    /// Path at which downloaded weights are kept.
     pub(crate) fn weights(&self) -> PathBuf {
         self.target.join("weights")
     }
@@ -70,12 +70,12 @@ impl Place {
         self.target.join("wheels")
     }
 
-    /// Where the test cluster's components, state and logs are kept.
+    /// Path at which the test cluster's components, state and logs are kept.
     pub(crate) fn cluster(&self) -> PathBuf {
         self.target.join("cluster")
     }
 
-    /// Where container images are kept.
+    /// Path at which container images are kept.
     pub(crate) fn images(&self) -> PathBuf {
         self.target.join("images")
     }

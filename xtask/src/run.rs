@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(45 * 60);
 const NOT_INHERITED: &[&str] =
     &["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
 
-/// One program to be run, with everything that decides what it does.
+/// A single program to be run, with everything that decides what it does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Job {
     program: OsString,
@@ -30,19 +30,19 @@ pub(crate) struct Job {
     limit: Duration,
 }
 
-/// How a job ended.
+/// End of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Finished {
     /// The exit code; none if a signal ended it.
     pub(crate) code: Option<i32>,
-    /// It ran past its limit and was killed.
+    /// Set if it ran past its limit and was killed.
     pub(crate) timed_out: bool,
     /// Wall time.
     pub(crate) took: Duration,
 }
 
 impl Finished {
-    /// It ended with exit code 0.
+    /// Returns whether it ended with exit code 0.
     pub(crate) fn succeeded(self) -> bool {
         self.code == Some(0)
     }
@@ -52,7 +52,7 @@ impl Finished {
         self.code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
     }
 
-    /// How it ended, for a person.
+    /// Text on how it ended, for a person.
     pub(crate) fn shown(self) -> String {
         match (self.timed_out, self.code) {
             (true, _) => format!("killed after {:.0} min, its limit", self.took.as_secs_f64() / 60.0),
@@ -141,7 +141,7 @@ impl Job {
         self.ended(&mut command, &Sign::EachMinute(speaker))
     }
 
-    /// Whether it runs and ends well; its output is thrown away.
+    /// Returns whether it runs and ends well; its output is thrown away.
     pub(crate) fn works(&self, place: &Place) -> bool {
         let mut command = self.command(place);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

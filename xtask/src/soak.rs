@@ -13,7 +13,7 @@ use crate::style::Style;
 /// The program that does it, and the one that it starts for each workload.
 const PROGRAMS_OF_IT: [&str; 2] = ["soak", "actor"];
 
-/// How long it runs unless told otherwise.
+/// Time that it runs unless told otherwise.
 const TIME: Duration = Duration::from_secs(600);
 
 /// What it may take beyond its time: to start, and to give everything back.

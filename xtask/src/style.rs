@@ -27,17 +27,17 @@ impl Style {
         self.wrapped("1", text)
     }
 
-    /// What went well.
+    /// Text about what went well.
     pub(crate) fn good(self, text: &str) -> String {
         self.wrapped("32", text)
     }
 
-    /// What failed.
+    /// Text about what failed.
     pub(crate) fn bad(self, text: &str) -> String {
         self.wrapped("1;31", text)
     }
 
-    /// What was left out, and notes.
+    /// Text about what was left out, and notes.
     pub(crate) fn warned(self, text: &str) -> String {
         self.wrapped("33", text)
     }

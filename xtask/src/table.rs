@@ -5,18 +5,18 @@ use std::time::Duration;
 use crate::counts::Counts;
 use crate::style::Style;
 
-/// How a part ended.
+/// Verdict on how a part ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Everything in it passed.
     Ok,
     /// Something in it failed.
     Failed,
-    /// It was left out, for this reason.
+    /// Left out, for this reason.
     Skipped(String),
 }
 
-/// One line of the table.
+/// A single line of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Row {
     pub(crate) part: &'static str,

@@ -17,7 +17,7 @@ pub const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
 /// Hosts that all reach each other.
 #[derive(Debug)]
 pub struct Star {
-    /// They.
+    /// Hosts themselves.
     pub hosts: Vec<Host>,
     // Goes last, with the bridge in it.
     _hub: Namespace,

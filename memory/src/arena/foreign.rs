@@ -26,17 +26,17 @@ use crate::block::Block;
 use crate::mapping::{MapError, Mapping};
 use crate::{OutOfBounds, passing};
 
-/// What is dropped with the last handle of a foreign block: whoever made it gives the owner's lease back then. It is
-/// dropped on any thread, under any lock of the caller, so it must be quick and take none of them.
+/// Value that is dropped with the last handle of a foreign block: whoever made it gives the owner's lease back then. It
+/// is dropped on any thread, under any lock of the caller, so it must be quick and take none of them.
 pub type Lease = Box<dyn Send + Sync>;
 
-/// Why a segment of another sidecar is not taken.
+/// Reason why a segment of another sidecar is not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// It is not a segment that can be read safely.
+    /// Not a segment that can be read safely.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// What should be a witness is none.
+    /// No witness, though it should be one.
     #[error("the segment came with a witness that is no pipe")]
     Witness,
     /// The kernel does not tell what it is.
@@ -54,7 +54,7 @@ pub struct Foreign {
     shared: Arc<Shared>,
 }
 
-/// What of others is mapped here, in bytes. None of it is part of this arena.
+/// Memory of others that is mapped here, in bytes. None of it is part of this arena.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ForeignUsage {
     /// Segments that this process or one of its clients maps.
@@ -90,7 +90,7 @@ impl Arena {
         Ok(Foreign { segment, shared: Arc::clone(&self.shared) })
     }
 
-    /// What of others is mapped here.
+    /// Memory of others that is mapped here.
     #[must_use]
     pub fn foreign(&self) -> ForeignUsage {
         self.shared.state.lock().foreign_usage()

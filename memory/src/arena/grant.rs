@@ -11,10 +11,10 @@ use crate::block::Block;
 use crate::mapping::{MapError, Mapping};
 use crate::segment::{Sealed, SegmentError, Unsealed};
 
-/// Why a fresh segment was not adopted.
+/// Reason why a fresh segment was not adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// It could not be sealed; it was destroyed.
+    /// Failure to seal it; it was destroyed.
     #[error(transparent)]
     Segment(#[from] SegmentError),
     /// Its pages could not be put in the place of those that it is a copy of; it was destroyed.
@@ -33,12 +33,12 @@ pub enum AdoptError {
         segment: u32,
         /// Its size in bytes.
         size: u64,
-        /// What did not fit.
+        /// Bytes that did not fit.
         bytes: u64,
     },
 }
 
-/// Why `allocate_or_grow` has no block.
+/// Reason why `allocate_or_grow` has no block.
 #[derive(Debug, thiserror::Error)]
 pub enum GrowError {
     /// No room.
@@ -168,7 +168,7 @@ impl Grant {
         self.admitted.as_ref().map_or(0, |admitted| admitted.bytes)
     }
 
-    /// Whether the pool has the segment ready, so that [`Grant::populate`] is quick.
+    /// Returns whether the pool has the segment ready, so that [`Grant::populate`] is quick.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.admitted.as_ref().is_some_and(|admitted| admitted.ready.is_some())
@@ -241,7 +241,7 @@ impl Fresh {
         self.segment
     }
 
-    /// Who writes it.
+    /// Owner, who writes it.
     #[must_use]
     pub fn owner(&self) -> Owner {
         self.owner

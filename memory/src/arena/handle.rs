@@ -25,7 +25,7 @@ pub struct SegmentHandle {
     shared: Weak<Shared>,
 }
 
-/// What a handle keeps.
+/// Memory that a handle keeps.
 #[derive(Debug)]
 pub(super) enum Memory {
     /// A segment of this arena.
@@ -34,7 +34,7 @@ pub(super) enum Memory {
     Foreign(Lent),
 }
 
-/// What another sidecar gave: unmapped first, and its witness closed last.
+/// Memory that another sidecar gave: unmapped first, and its witness closed last.
 #[derive(Debug)]
 pub(super) struct Lent {
     pub(super) mapping: Mapping,
@@ -70,8 +70,8 @@ impl SegmentHandle {
         self.id
     }
 
-    /// Who writes it: the session it was made for, or the sidecar, also after that session's end. Of a foreign segment
-    /// nobody here does.
+    /// Owner, who writes it: the session it was made for, or the sidecar, also after that session's end. Of a foreign
+    /// segment nobody here does.
     #[must_use]
     pub fn owner(&self) -> Owner {
         if self.taken_over.load(Ordering::Acquire) { Owner::Sidecar } else { self.owner }
@@ -93,13 +93,13 @@ impl SegmentHandle {
         self.taken_over.store(true, Ordering::Release);
     }
 
-    /// Whether another sidecar owns it.
+    /// Returns whether another sidecar owns it.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.lent().is_some_and(|lent| !lent.taken_in.load(Ordering::Acquire))
     }
 
-    /// Whether it came from another sidecar, whoever has its pages now.
+    /// Returns whether it came from another sidecar, whoever has its pages now.
     pub(crate) fn is_guest(&self) -> bool {
         self.lent().is_some()
     }

@@ -52,14 +52,14 @@ pub struct Arena {
     reaper: Mutex<Option<OwnedThread>>,
 }
 
-/// What blocks, grants and threads share with the arena.
+/// State that blocks, grants and threads share with the arena.
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// Told when the budget, the pool or the populator's work changes.
     changed: Condvar,
     on_room: Arc<dyn Fn() + Send + Sync>,
     populate: Arc<dyn Populate>,
-    /// Where segments go to be unmapped, so that no caller's drop pays for it.
+    /// Channel by which segments go to be unmapped, so that no caller's drop pays for it.
     reaper: Mutex<Option<Sender<Arc<SegmentHandle>>>>,
 }
 
@@ -135,7 +135,7 @@ impl Arena {
         self.shared.state.lock().usage()
     }
 
-    /// What a request of this kind could have at this instant. For telling people: nothing is promised.
+    /// Room that a request of this kind could have at this instant. For telling people: nothing is promised.
     #[must_use]
     pub fn room(&self, owner: Owner, purpose: Purpose) -> Room {
         self.shared.state.lock().room(owner, purpose)
@@ -178,7 +178,7 @@ impl Arena {
         self.shared.state.lock().lingering()
     }
 
-    /// Whether anything waits for somebody to unmap it.
+    /// Returns whether anything waits for somebody to unmap it.
     #[must_use]
     pub fn waits_for_unmapping(&self) -> bool {
         let state = self.shared.state.lock();

@@ -19,16 +19,16 @@ pub const PULL_SHARE: f64 = 0.10;
 /// The most the background populator keeps ready where nothing else is said.
 pub const READY_BYTES_MAX: u64 = 1 << 30;
 
-/// Who writes a segment.
+/// Owner of a segment, who writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
-    /// One session, which maps it for writing.
+    /// A single session, which maps it for writing.
     Session(u64),
     /// The sidecar alone.
     Sidecar,
 }
 
-/// What bytes are for: a part of the arena is kept for pulls, else two full peers would wait for each other.
+/// Purpose of bytes: a part of the arena is kept for pulls, else two full peers would wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
     /// Tensors put here.
@@ -37,7 +37,7 @@ pub enum Purpose {
     Pull,
 }
 
-/// Why there is no block.
+/// Reason why there is no block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoRoom {
     /// The owner's segments have no place, and the budget allows a new one: call [`Arena::admit`](super::Arena::admit).
@@ -59,19 +59,19 @@ pub enum NoRoom {
     Stopped,
 }
 
-/// Why an arena does not start.
+/// Reason why an arena does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ArenaError {
     /// Not even a page.
     #[error("an arena of {bytes} bytes holds no page of {PAGE} bytes")]
     TooSmall {
-        /// What was configured.
+        /// Configured value.
         bytes: u64,
     },
     /// Nonsense for a share.
     #[error("the share for pulls is {share}; it must lie between 0 and 1")]
     PullShare {
-        /// What was configured.
+        /// Configured value.
         share: f64,
     },
     /// The directory of the witnesses cannot be used.
@@ -79,7 +79,7 @@ pub enum ArenaError {
     WitnessDir {
         /// Which one.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: io::Error,
     },
@@ -88,7 +88,7 @@ pub enum ArenaError {
     Threads(#[source] io::Error),
 }
 
-/// How an arena is made.
+/// Options by which an arena is made.
 #[derive(Clone)]
 pub struct ArenaOptions {
     /// The budget, in bytes; rounded down to whole pages. Must lie below the container's memory limit.
@@ -97,15 +97,15 @@ pub struct ArenaOptions {
     pub segment_bytes: u64,
     /// The share of `bytes` that only [`Purpose::Pull`] may take.
     pub pull_share: f64,
-    /// How many populated bytes the background populator keeps ready for new segments. Costs nothing that is not in
-    /// the budget; 0 leaves populating to the callers.
+    /// Number of populated bytes that the background populator keeps ready for new segments. Costs nothing that is not
+    /// in the budget; 0 leaves populating to the callers.
     pub ready_bytes: u64,
-    /// What gives segments their pages.
+    /// Means that gives segments their pages.
     pub populate: Arc<dyn Populate>,
     /// A private directory that outlives this process, for the witnesses; `None` makes them anonymous, and then a
     /// later incarnation does not know what is still mapped. No two living arenas may share one.
     pub witness_dir: Option<PathBuf>,
-    /// Whether the sidecar goes on using a session's segment once the session has ended, the segment is empty and
+    /// Set if the sidecar goes on using a session's segment once the session has ended, the segment is empty and
     /// every witness is at its end: its bytes are free at once, where destroying 1 GiB takes a third of a second.
     /// A process that kept its map and closed its witness nevertheless could then damage what is not its own;
     /// without this it could not.

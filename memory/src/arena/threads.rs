@@ -11,7 +11,7 @@ use super::{SegmentHandle, Shared};
 use crate::owned_thread::{OwnedThread, StartThread};
 use crate::segment::Unsealed;
 
-/// How long the populator rests after its first failure in a row; doubles up to the longest.
+/// Time that the populator rests after its first failure in a row; doubles up to the longest.
 const REST_SHORTEST: Duration = Duration::from_millis(100);
 /// A machine that is out of memory is asked again this often; costs one failing system call each time.
 const REST_LONGEST: Duration = Duration::from_secs(10);

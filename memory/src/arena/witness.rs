@@ -84,8 +84,8 @@ impl Arena {
         made.inspect_err(|_| self.shared.carrier_ended(segment, session))
     }
 
-    /// What a session needs to map a segment: its memory, for reading, and a witness. The two belong together, also while the
-    /// pages of a dead owner are being exchanged for our own.
+    /// Descriptors that a session needs to map a segment: its memory, for reading, and a witness. The two belong
+    /// together, also while the pages of a dead owner are being exchanged for our own.
     ///
     /// # Errors
     /// As [`Arena::witness`].
@@ -123,7 +123,7 @@ impl Arena {
         drop(unpinned);
     }
 
-    /// Whether a process of `session` may still map `segment`.
+    /// Returns whether a process of `session` may still map `segment`.
     #[must_use]
     pub fn is_witnessed(&self, segment: u32, session: u64) -> bool {
         self.shared.state.lock().witnessed.contains_key(&(segment, session))

@@ -34,7 +34,7 @@ struct Known {
     stop: CancellationToken,
 }
 
-/// How long requests that are open may go on at the end; a scrape takes milliseconds.
+/// Time that requests that are open may go on at the end; a scrape takes milliseconds.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Serves until `stop`. Then nobody is answered that it is ready.

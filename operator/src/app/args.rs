@@ -54,12 +54,12 @@ pub struct Args {
 }
 
 impl Args {
-    /// Who this replica is.
+    /// Identity of this replica.
     pub fn identity(&self) -> String {
         self.pod_name.clone()
     }
 
-    /// What sidecars get where nobody else says anything.
+    /// Defaults that sidecars get if nobody else says anything.
     pub fn defaults(&self) -> Defaults {
         self.sidecar.defaults(self.sidecar_image.clone())
     }

@@ -26,7 +26,7 @@ use crate::names::FIELD_MANAGER;
 /// replica has seen it long before. Where somebody has deleted the Secret, calls fail until all have seen the next one.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// How soon it is tried again where there is no certificate yet.
+/// Delay until it is tried again if there is no certificate yet.
 const SOON: Duration = Duration::from_secs(1);
 
 /// The task.

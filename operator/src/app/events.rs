@@ -19,7 +19,7 @@ use crate::webhook::Note;
 /// The most bytes of the sentence of an Event.
 const SENTENCE_BYTES_MAX: usize = 1024;
 
-/// How long one Event may take; Events are for people, and the next one waits.
+/// Time that one Event may take; Events are for people, and the next one waits.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Writes notes as they come. Repeated ones are counted by the API, not written again.

@@ -1,6 +1,6 @@
-//! One replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that stood still while
-//! its lease ran out goes on with nothing: see [`Fence`], also for what that does not cover. Above all, one whose renewals fail
-//! while it runs goes on writing until it sees that another has the lease.
+//! A single replica leads, by a Lease: it watches and writes. The others wait, and serve the webhook like it. One that
+//! stood still while its lease ran out goes on with nothing: see [`Fence`], also for what that does not cover. Above
+//! all, one whose renewals fail while it runs goes on writing until it sees that another has the lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use super::args::Args;
 use crate::metrics::Metrics;
 use crate::reconcile::{Controller, Fence, Webhooks, apply_webhooks};
 
-/// How long a leader that is gone keeps the others waiting.
+/// Time that a leader that is gone keeps the others waiting.
 const LEASE_SECONDS: u64 = 15;
 
-/// How long before its end a lease is renewed.
+/// Time before the end of a lease at which it is renewed.
 const GRACE_SECONDS: u64 = 5;
 
-/// How long a leader may stand still. The other half of the grace is for clocks that differ.
+/// Time that a leader may stand still. The other half of the grace is for clocks that differ.
 const STILL: Duration = Duration::from_millis(GRACE_SECONDS * 1_000 / 2);
 
-/// How long it may take to give the lease back; after that it runs out by itself.
+/// Time that it may take to give the lease back; after that it runs out by itself.
 const GIVE_BACK: Duration = Duration::from_secs(10);
 
-/// How soon the lease is asked for again when it could not be.
+/// Delay until the lease is asked for again when it could not be.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// How often the configuration of the webhook is applied again, because nobody watches it.
+/// Interval at which the configuration of the webhook is applied again, because nobody watches it.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// Leads whenever it can, until `stop`.

@@ -31,7 +31,7 @@ use crate::certs::Current;
 use crate::metrics::Metrics;
 use crate::webhook::{Bounds, Handler, KubeFacts, Notes, Server};
 
-/// Why the process cannot go on.
+/// Reason why the process cannot go on.
 #[derive(Debug, Error)]
 pub enum AppError {
     /// No API server is configured.
@@ -42,7 +42,7 @@ pub enum AppError {
     Listen {
         /// Which one.
         address: std::net::SocketAddr,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
     /// By the library.
@@ -56,7 +56,7 @@ pub enum AppError {
     Task(String),
 }
 
-/// How long tasks may take to end; the webhook's grace is within it.
+/// Time that tasks may take to end; the webhook's grace is within it.
 const END: Duration = Duration::from_secs(15);
 
 type Task = Result<(), AppError>;

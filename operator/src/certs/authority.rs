@@ -42,7 +42,7 @@ pub enum CertError {
     Unreadable {
         /// Which one.
         file: String,
-        /// Why not.
+        /// Cause.
         source: std::io::Error,
     },
 }
@@ -50,7 +50,7 @@ pub enum CertError {
 /// Who signs leaves, as it is kept in the Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authority {
-    /// When it was made, in seconds since 1970.
+    /// Time at which it was made, in seconds since 1970.
     pub made: u64,
     /// Its certificate, in PEM.
     pub certificate: String,
@@ -114,11 +114,11 @@ fn date(seconds: u64) -> time::OffsetDateTime {
 pub struct Leaf {
     /// For rustls.
     pub key: std::sync::Arc<CertifiedKey>,
-    /// When it was made, in seconds since 1970.
+    /// Time at which it was made, in seconds since 1970.
     pub made: u64,
-    /// When its authority was made.
+    /// Time at which its authority was made.
     pub authority: u64,
-    /// When it ends to be valid.
+    /// Time at which it ends to be valid.
     pub until: u64,
 }
 

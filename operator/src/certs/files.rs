@@ -31,7 +31,7 @@ pub fn read_files(directory: &Path, now: u64) -> Result<Leaf, CertError> {
     Ok(Leaf { made: now, ..Leaf::of(chain, &key, until)? })
 }
 
-/// When a certificate ends to be valid, in seconds since 1970.
+/// Time at which a certificate ends to be valid, in seconds since 1970.
 fn until(certificate: &CertificateDer<'_>) -> Option<u64> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     u64::try_from(parsed.validity().not_after.timestamp()).ok()

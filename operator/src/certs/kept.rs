@@ -37,7 +37,7 @@ impl Kept {
         Ok(serde_json::to_vec(self)?)
     }
 
-    /// What is to be done now.
+    /// Step that is to be done now.
     pub fn step(&self, now: u64) -> Step {
         step(now, &self.authorities.iter().map(|authority| authority.made).collect::<Vec<_>>())
     }

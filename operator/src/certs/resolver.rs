@@ -7,7 +7,7 @@ use rustls::sign::CertifiedKey;
 
 use super::authority::Leaf;
 
-/// What is shown now. Clones are the same.
+/// Certificate that is shown now. Clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Current(Arc<RwLock<Option<Leaf>>>);
 
@@ -17,7 +17,7 @@ impl Current {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(leaf);
     }
 
-    /// What is shown now; none before the first one.
+    /// Certificate that is shown now; none before the first one.
     pub fn leaf(&self) -> Option<Leaf> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -14,14 +14,14 @@ pub const AUTHORITY_LIFE_SECONDS: u64 = 365 * 24 * 3600;
 /// A new one is made when two thirds of its life are over.
 const RENEW_AFTER_SECONDS: u64 = AUTHORITY_LIFE_SECONDS / 3 * 2;
 
-/// How long an authority is in the bundle before it signs. Every API server sees a bundle in seconds; an hour leaves
+/// Time that an authority is in the bundle before it signs. Every API server sees a bundle in seconds; an hour leaves
 /// time to notice that one does not.
 pub const SIGN_AFTER_SECONDS: u64 = 3600;
 
-/// How long an authority stays after the next one has begun to sign: the life of what it signed, and an hour.
+/// Time that an authority stays after the next one has begun to sign: the life of what it signed, and an hour.
 const KEEP_AFTER_SECONDS: u64 = LEAF_LIFE_SECONDS + 3600;
 
-/// What is to be done now.
+/// Step that is to be done now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// A new authority is to be made.
@@ -48,7 +48,7 @@ pub fn step(now: u64, made: &[u64]) -> Step {
     Step { make, drop: made.into_iter().filter(past).collect(), signer }
 }
 
-/// Whether a leaf of this age, of that authority, is to be made again.
+/// Returns whether a leaf of this age, of that authority, is to be made again.
 pub fn leaf_is_old(now: u64, made: u64, authority: u64, signer: u64) -> bool {
     authority != signer || now.saturating_sub(made) >= LEAF_LIFE_SECONDS / 2
 }

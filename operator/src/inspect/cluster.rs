@@ -45,7 +45,7 @@ pub enum Namespaces {
     Hidden(String),
 }
 
-/// What is found, the installation first.
+/// Findings, those on the installation first.
 pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     let mut all = Vec::new();
     if cluster.operator == Seen::Missing && cluster.webhook == Seen::Missing {

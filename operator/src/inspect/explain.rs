@@ -29,7 +29,7 @@ pub struct Subject {
     pub peer: Seen,
 }
 
-/// What is found.
+/// Findings on the subject.
 pub fn findings(subject: &Subject) -> Vec<Finding> {
     let object = match &subject.object {
         Seen::There(object) => object,

@@ -14,9 +14,9 @@ use crate::findings::Finding;
 /// An object, as far as it could be read.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Seen {
-    /// It is there.
+    /// Present.
     There(Value),
-    /// It is not.
+    /// Absent.
     Missing,
     /// Whether it is could not be found out: what the API server said.
     Hidden(String),

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Seen, condition, hidden, list, name, text};
 use crate::findings::Finding;
 
-/// One peer.
+/// A single peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerRow {
@@ -20,11 +20,11 @@ pub struct PeerRow {
     pub node: String,
     /// Whether others can reach it: `True`, `False` or `Unknown`.
     pub ready: String,
-    /// Why, in a word.
+    /// Reason, in a word.
     pub reason: String,
     /// The transports that it offers.
     pub transports: Vec<String>,
-    /// Where it is reached.
+    /// Addresses at which it is reached.
     pub addresses: Vec<String>,
     /// Its keys: two while they are changed.
     pub fingerprints: Vec<String>,
@@ -61,7 +61,7 @@ fn row(peer: &Value) -> PeerRow {
     }
 }
 
-/// What is wrong with peers.
+/// Findings on what is wrong with peers.
 pub(super) fn findings(seen: &Seen) -> Vec<Finding> {
     if let Seen::Hidden(why) = seen {
         return vec![hidden("peers", "the peers", why)];

@@ -30,11 +30,11 @@ pub struct PairRoute {
     pub b: String,
     /// The transport; absent where there is no way, or one of them has not published.
     pub transport: Option<&'static str>,
-    /// Why it is not a better one, or why there is none.
+    /// Reason why it is not a better one, or why there is none.
     pub refusals: Vec<String>,
 }
 
-/// One end of a pair.
+/// A single end of a pair.
 struct End {
     name: String,
     offer: Option<Offer>,
@@ -49,7 +49,7 @@ pub struct PodSaid {
     pub namespace: String,
     /// Its name, which is that of its peer.
     pub name: String,
-    /// What it says of itself.
+    /// Annotations, by which it speaks of itself.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -86,7 +86,7 @@ pub struct Matrix {
     pub pairs: Vec<PairRoute>,
 }
 
-/// One pair of one exchange, for programs.
+/// A single pair of one exchange, for programs.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     namespace: &'a str,

@@ -26,7 +26,7 @@ pub use webhooks::{GPU_WEBHOOK, WEBHOOKS, gpu_webhook};
 /// A generated file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
-    /// Where it belongs, from the root of the repository.
+    /// Path at which it belongs, from the root of the repository.
     pub path: PathBuf,
     /// What is in it.
     pub text: String,

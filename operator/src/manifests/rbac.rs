@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::install::{CONFIGURATION, Installation, OPERATOR, PEER_POLICY, PEER_ROLE, SECRET, labels};
 
-/// One permission.
+/// A single permission.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The group of the resources.

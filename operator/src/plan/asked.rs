@@ -100,7 +100,7 @@ fn by_gpu(
     }
 }
 
-/// Whether a selector matches labels, as Kubernetes sees it.
+/// Returns whether a selector matches labels, as Kubernetes sees it.
 fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     let holds = |requirement: &LabelSelectorRequirement| {

@@ -8,7 +8,7 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation};
 use serde_json::{Map, Value};
 
-/// What leads from `before` to `after`.
+/// Patch that leads from `before` to `after`.
 pub fn diff(before: &Value, after: &Value) -> Patch {
     let mut operations = Vec::new();
     values(before, after, &PointerBuf::root(), &mut operations);
@@ -70,7 +70,7 @@ fn lists(before: &[Value], after: &[Value], path: &PointerBuf, out: &mut Vec<Pat
     }
 }
 
-/// Whether two elements of a list are the same thing, perhaps changed: lists of Kubernetes are keyed by name.
+/// Returns whether two elements of a list are the same thing, perhaps changed: lists of Kubernetes are keyed by name.
 fn same_element(a: &Value, b: &Value) -> bool {
     a == b || matches!((a.get("name"), b.get("name")), (Some(a), Some(b)) if a == b)
 }

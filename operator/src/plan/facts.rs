@@ -91,12 +91,12 @@ impl Default for Defaults {
 /// not here could not be read; most likely it does not exist yet.
 pub type Claims = BTreeMap<String, Vec<String>>;
 
-/// One entry of a LimitRange that a sidecar can run into.
+/// A single entry of a LimitRange that a sidecar can run into.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitRange {
     /// The name of the object.
     pub name: String,
-    /// It speaks of pods as a whole and not of each container.
+    /// Set if it speaks of pods as a whole and not of each container.
     pub of_pod: bool,
     /// The most of each resource.
     pub max: BTreeMap<String, Amount>,
@@ -132,11 +132,11 @@ impl LimitRange {
 pub struct Quota {
     /// The name of the object.
     pub name: String,
-    /// It counts only some pods, and which ones cannot be said here.
+    /// Set if it counts only some pods, and which ones cannot be said here.
     pub partial: bool,
     /// The most of each resource.
     pub hard: BTreeMap<String, Amount>,
-    /// What is taken.
+    /// Amounts that are taken.
     pub used: BTreeMap<String, Amount>,
 }
 

@@ -37,7 +37,7 @@ pub(super) fn devices(view: &View, claims: &Claims) -> Devices {
     devices
 }
 
-/// Whether a device class is one of GPUs: `gpu.nvidia.com`, `mig.nvidia.com`, `gpu.example.com`.
+/// Returns whether a device class is one of GPUs: `gpu.nvidia.com`, `mig.nvidia.com`, `gpu.example.com`.
 fn is_gpu(class: &str) -> bool {
     class.ends_with(".nvidia.com") || class.split(['.', '-']).any(|word| word == "gpu")
 }

@@ -44,7 +44,7 @@ use serde_json::Value;
 use crate::annotations::{self, Wishes};
 use crate::names::SIDECAR;
 
-/// What is decided about a pod, and what its owner is told besides.
+/// Decision about a pod, and what its owner is told besides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The decision.
@@ -53,7 +53,7 @@ pub struct Outcome {
     pub warnings: Vec<String>,
 }
 
-/// What is decided about a pod.
+/// Decision about a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// It gets a sidecar.
@@ -73,7 +73,7 @@ pub struct Plan {
     pub exchange: String,
     /// The whole pod.
     pub pod: Value,
-    /// What leads from the pod that was handed in to this one.
+    /// Patch that leads from the pod that was handed in to this one.
     pub patch: json_patch::Patch,
 }
 

@@ -8,7 +8,7 @@ use crate::abilities::Lack;
 use crate::annotations::BadValue;
 use crate::names::{ADMIN_PORT, INJECT, PEERS_PORT, SOCKETS_PATH};
 
-/// Why a pod that did not ask gets no sidecar.
+/// Reason why a pod that did not ask gets no sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Skip {
     /// Neither the pod nor its namespace nor an exchange asks for one.
@@ -43,7 +43,7 @@ impl fmt::Display for Skip {
     }
 }
 
-/// Why a pod that asked cannot be served, and what to do.
+/// Reason why a pod that asked cannot be served, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Deny {
     /// Annotations with values that make no sense.
@@ -110,7 +110,7 @@ pub enum Deny {
         "container {container:?} mounts a volume at {path:?}, where the sidecar's sockets belong ({SOCKETS_PATH}): mount it elsewhere, or leave the container out with tensorlane.dev/containers"
     )]
     MountConflict {
-        /// Whose mount.
+        /// Container of the mount.
         container: String,
         /// Where.
         path: String,
@@ -120,7 +120,7 @@ pub enum Deny {
         "container {container:?} has port {port}; the sidecar needs {PEERS_PORT} and {ADMIN_PORT} in the pod: use another one"
     )]
     PortTaken {
-        /// Whose port.
+        /// Container of the port.
         container: String,
         /// The port.
         port: i32,
@@ -189,9 +189,9 @@ pub struct OverLimit {
     pub range: String,
     /// Of what.
     pub resource: String,
-    /// How much is needed.
+    /// Amount that is needed.
     pub needed: String,
-    /// How much is allowed.
+    /// Amount that is allowed.
     pub allowed: String,
     /// A container or a pod.
     pub per: &'static str,
@@ -209,13 +209,13 @@ pub struct OverQuota {
     pub quota: String,
     /// Of what.
     pub resource: String,
-    /// How much the pod needs with its sidecar.
+    /// Amount that the pod needs with its sidecar.
     pub needed: String,
     /// Without.
     pub own: String,
     /// The sidecar.
     pub sidecar: String,
-    /// What is left.
+    /// Amount that is left.
     pub left: String,
     /// What there is.
     pub hard: String,

@@ -70,14 +70,14 @@ fn round_up(memory: Amount) -> Amount {
     Amount::whole(bytes.div_ceil(PAGE) * PAGE)
 }
 
-/// Whether every container has limits for processors and memory, and requests that are the same.
+/// Returns whether every container has limits for processors and memory, and requests that are the same.
 fn is_guaranteed(view: &View) -> bool {
     let spec = &view.spec;
     let mut containers = spec.init_containers.iter().flatten().chain(&spec.containers);
     containers.all(|container| container.resources.as_ref().is_some_and(is_whole))
 }
 
-/// Whether there are limits for processors and memory, and requests that are the same.
+/// Returns whether there are limits for processors and memory, and requests that are the same.
 fn is_whole(resources: &ResourceRequirements) -> bool {
     let (requests, limits) = (amounts(resources.requests.as_ref()), amounts(resources.limits.as_ref()));
     [CPU, MEMORY].iter().all(|name| {

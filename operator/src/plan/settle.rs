@@ -173,7 +173,7 @@ fn same_node(exchange: &str, spec: &ExchangeSpec, facts: &Facts) -> Result<SameN
     Ok(mode)
 }
 
-/// Whether the pod is to share its process namespace and does not yet.
+/// Returns whether the pod is to share its process namespace and does not yet.
 fn share_process_namespace(wishes: &Wishes, view: &View) -> Result<bool, Deny> {
     let spec = &view.spec;
     if wishes.share_process_namespace != Some(true) {

@@ -17,12 +17,12 @@ use crate::names::{
 /// The life of a token, in seconds: an hour and a little, which is what Kubernetes gives every pod.
 const TOKEN_SECONDS: i64 = 3607;
 
-/// Whether a volume is one of ours.
+/// Returns whether a volume is one of ours.
 pub(super) fn is_ours(name: &str) -> bool {
     VOLUMES.contains(&name)
 }
 
-/// Whether a mount there hides the sockets, or would have to be made inside a read-only volume.
+/// Returns whether a mount there hides the sockets, or would have to be made inside a read-only volume.
 pub(super) fn is_in_the_way(path: &str) -> bool {
     let parts = |path: &str| -> Vec<String> {
         path.split('/').filter(|part| !part.is_empty() && *part != ".").map(str::to_owned).collect()

@@ -24,7 +24,7 @@ const STATUS_MANAGER: &str = "tensorlane-operator-status";
 const PEER_ROLE: &str = "tensorlane-peer";
 const PEER_POLICY: &str = "tensorlane-peer-status";
 
-/// How long a call may take. A leader that hangs is worse than one that tries again.
+/// Time that a call may take. A leader that hangs is worse than one that tries again.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A call that did not do what it should.
@@ -56,7 +56,7 @@ impl Applier {
         Applier(client, recorder)
     }
 
-    /// Whether the policy on the status of peers is there and bound.
+    /// Returns whether the policy on the status of peers is there and bound.
     ///
     /// # Errors
     /// It cannot be found out.

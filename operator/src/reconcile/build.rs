@@ -25,7 +25,7 @@ pub enum Action {
     ApplyPeer {
         /// The pod's name, and the peer's.
         name: String,
-        /// What it should say.
+        /// Spec that it should have.
         spec: PeerSpec,
         /// The version of the peer that was seen, where it was that of another pod of this name: what it said of itself is
         /// of the past. It is forgotten only where it still says it.

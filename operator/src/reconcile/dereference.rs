@@ -5,7 +5,7 @@ use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};
 
 use crate::names::{EXCHANGE, INJECTED, SIDECAR};
 
-/// One namespace.
+/// A single namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Scene {
     /// Its name.
@@ -20,7 +20,7 @@ pub struct Scene {
     pub guarded: bool,
 }
 
-/// What is needed of an injected pod.
+/// Facts that are needed of an injected pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFacts {
     /// Its name, which is that of its peer.
@@ -33,7 +33,7 @@ pub struct PodFacts {
     pub node: Option<String>,
     /// Its containers have ended for good.
     pub ended: bool,
-    /// It is being deleted.
+    /// Set if it is being deleted.
     pub ending: bool,
     /// The sidecar's container is ready.
     pub sidecar_ready: bool,
@@ -42,7 +42,7 @@ pub struct PodFacts {
 }
 
 impl PodFacts {
-    /// What is needed of a pod; none if it was not injected.
+    /// Facts that are needed of a pod; none if it was not injected.
     pub fn of(pod: &Pod) -> Option<PodFacts> {
         let labels = pod.metadata.labels.as_ref()?;
         if labels.get(INJECTED).map(String::as_str) != Some("true") {

@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use tokio::time::MissedTickBehavior;
 
-/// How often it is looked at where there is nothing to poll.
+/// Interval at which it is looked at where there is nothing to poll.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// Whether the process has run all the time since a term began.
+/// Watch on whether the process has run all the time since a term began.
 #[derive(Debug)]
 pub struct Fence {
-    /// When it was last seen to run; none once it stood still for too long.
+    /// Time at which it was last seen to run; none once it stood still for too long.
     seen: Option<Instant>,
     /// The longest gap in which no lease can be lost.
     most: Duration,
@@ -51,7 +51,7 @@ impl Fence {
         .await
     }
 
-    /// Whether it has run until `now`. Once it has not, it never has.
+    /// Returns whether it has run until `now`. Once it has not, it never has.
     fn holds(&mut self, now: Instant) -> bool {
         self.seen = self.seen.filter(|seen| now.saturating_duration_since(*seen) <= self.most).map(|_| now);
         self.seen.is_some()

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long changes are gathered before a namespace is looked at: a thousand pods that start at once are one look each
+/// Time that changes are gathered before a namespace is looked at: a thousand pods that start at once are one look each
 /// fifth of a second, and nobody waits longer for a peer.
 pub(super) const GATHER: Duration = Duration::from_millis(200);
 
-/// How long an object rests that failed once.
+/// Time that an object rests that failed once.
 const REST: Duration = Duration::from_secs(1);
 
 /// The longest that an object rests, however often it failed. Longer spares the API server; it costs as much until an
@@ -58,7 +58,7 @@ impl Schedule {
         *due = at.min(*due);
     }
 
-    /// When the next one is due.
+    /// Time at which the next one is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.values().min().copied()
     }
@@ -78,7 +78,7 @@ impl Schedule {
             .retain(|(of, object), state| is_wanted(of, object) || matches!(state, State::UnderWay { .. }));
     }
 
-    /// Whether an object may be tried now. If so it is under way; if not its namespace is due when it may be.
+    /// Returns whether an object may be tried now. If so it is under way; if not its namespace is due when it may be.
     pub(super) fn begins(&mut self, namespace: &str, object: &Object, now: Instant) -> bool {
         let key = (namespace.to_owned(), object.clone());
         let failures = match self.objects.get_mut(&key) {
@@ -114,7 +114,7 @@ impl Schedule {
     }
 }
 
-/// How long an object rests that failed so often before.
+/// Time that an object rests that failed so often before.
 fn rest(failures: u32) -> Duration {
     REST.saturating_mul(2_u32.saturating_pow(failures)).min(REST_MAX)
 }

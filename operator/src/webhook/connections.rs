@@ -31,7 +31,7 @@ pub(super) struct Connections {
     open: Mutex<Open>,
     /// Told whenever somebody may have become one that can go.
     changed: Notify,
-    /// Those who wait for a place.
+    /// Callers that wait for a place.
     waiting: Semaphore,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Place {
     pub(super) close: CancellationToken,
 }
 
-/// What a connection does.
+/// Activity of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Activity {
     connections: Arc<Connections>,

@@ -24,7 +24,7 @@ const PAGE: u32 = 50;
 /// The versions of resource claims, the newest first.
 const CLAIM_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// What could not be read.
+/// Failure to read something.
 #[derive(Debug, Error)]
 #[error("the {what} of namespace {namespace:?} cannot be read: {source}; try again")]
 pub struct FactsError {
@@ -33,7 +33,7 @@ pub struct FactsError {
     source: Box<kube::Error>,
 }
 
-/// Where facts come from.
+/// Source of facts.
 pub trait FactSource: Send + Sync + 'static {
     /// Everything that a decision about this pod depends on.
     fn facts(&self, namespace: &str, pod: &Value) -> impl Future<Output = Result<Facts, FactsError>> + Send;

@@ -1,4 +1,4 @@
-//! One call: read, ask for facts, plan, answer, count.
+//! A single call: read, ask for facts, plan, answer, count.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::review::Question;
 use crate::metrics::Metrics;
 use crate::plan::plan;
 
-/// Where the API server calls.
+/// Path that the API server calls.
 pub const MUTATE_PATH: &str = "/mutate";
 
 /// The most bytes of a call. The API server takes objects of up to 3 MiB; an object stands in a review once.
@@ -32,13 +32,13 @@ const BODIES_BYTES_MAX: usize = 16 << 20;
 /// What room for them is counted in. Most calls take one.
 const BODY_UNIT: usize = 64 << 10;
 
-/// How long a call waits for room.
+/// Time that a call waits for room.
 const ROOM_DEADLINE: Duration = Duration::from_secs(1);
 
-/// How long a body may take once it has room. API servers send it in one go.
+/// Time that a body may take once it has room. API servers send it in one go.
 const BODY_DEADLINE: Duration = Duration::from_secs(2);
 
-/// How long facts may take. The API server waits 5 seconds, and then the pod is refused without a reason.
+/// Time that facts may take. The API server waits 5 seconds, and then the pod is refused without a reason.
 const FACTS_DEADLINE: Duration = Duration::from_secs(4);
 
 /// Answers calls.

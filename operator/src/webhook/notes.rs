@@ -9,12 +9,12 @@ use crate::plan::{Decision, Outcome};
 /// The most notes that wait. More are dropped: Events are for people, and a thousand at once are read by nobody.
 pub const NOTES_MAX: usize = 1024;
 
-/// One sentence for the owner of a pod.
+/// A single sentence for the owner of a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Note {
     /// The namespace of both.
     pub namespace: String,
-    /// Who made the pod.
+    /// Owner, which made the pod.
     pub owner: OwnerReference,
     /// A word for machines.
     pub reason: &'static str,
@@ -24,7 +24,7 @@ pub struct Note {
     pub warning: bool,
 }
 
-/// Where notes go.
+/// Channel into which notes go.
 #[derive(Clone, Debug)]
 pub struct Notes(mpsc::Sender<Note>);
 
@@ -65,7 +65,7 @@ fn notes(namespace: &str, pod: &Value, outcome: &Outcome) -> Vec<Note> {
     all
 }
 
-/// Who controls the pod.
+/// Owner that controls the pod.
 fn owner(pod: &Value) -> Option<OwnerReference> {
     let owners = pod.pointer("/metadata/ownerReferences")?.as_array()?;
     let controller = owners.iter().find(|owner| owner.get("controller") == Some(&Value::Bool(true)))?;

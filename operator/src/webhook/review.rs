@@ -10,7 +10,7 @@ use crate::plan::{Decision, Outcome};
 /// The most warnings of one answer; each is cut at 256 bytes by the API server, all of them at 4096.
 const WARNINGS_MAX: usize = 8;
 
-/// What is asked about one pod.
+/// Question about one pod.
 #[derive(Debug)]
 pub struct Question {
     request: AdmissionRequest<DynamicObject>,

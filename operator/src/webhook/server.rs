@@ -33,7 +33,7 @@ use tokio_util::task::TaskTracker;
 use super::connections::{Connections, Place};
 use crate::certs::Current;
 
-/// What a caller can take.
+/// Bounds on what a caller can take.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Connections at once. An API server has one for each call that is open, and keeps a few; each takes a few tens of
@@ -42,12 +42,12 @@ pub struct Bounds {
     /// The same of one address, so that nobody takes the places of all others. It costs an API server that has as many
     /// calls open that the next one waits; API servers that come through one proxy share it.
     pub of_one_source: usize,
-    /// How long a connection is not idle yet that has not called, because it is about to. It costs as long until those
+    /// Time that a connection is not idle yet that has not called, because it is about to. It costs as long until those
     /// who never call make room for the next one of their source.
     pub fresh: Duration,
-    /// How long a new connection waits for a place. An API server waits 5 seconds for its answer.
+    /// Time that a new connection waits for a place. An API server waits 5 seconds for its answer.
     pub wait: Duration,
-    /// How long a handshake may take.
+    /// Time that a handshake may take.
     pub handshake: Duration,
     /// How long a connection may be idle, or the head of a request may take, by HTTP/1.1. API servers close what is idle
     /// for 90 seconds, and must come first. By HTTP/2 the age is enough: what is idle then is closed.
@@ -58,7 +58,7 @@ pub struct Bounds {
     /// How long calls that are on their way still find us at the end, in new connections and in idle ones. Each end takes
     /// that long.
     pub linger: Duration,
-    /// How long calls that are open may go on at the end.
+    /// Time that calls that are open may go on at the end.
     pub grace: Duration,
 }
 
@@ -78,7 +78,7 @@ impl Default for Bounds {
     }
 }
 
-/// How long a connection that was idle, and whose place somebody else has by now, may take to end: its caller is told,
+/// Time that a connection that was idle, and whose place somebody else has by now, may take to end: its caller is told,
 /// and a call that came in the same moment is cut after that. Callers that keep others out have no more than that, either.
 const CLOSING: Duration = Duration::from_secs(1);
 
@@ -155,7 +155,7 @@ impl Server {
     }
 }
 
-/// Whether accepting may work again later.
+/// Returns whether accepting may work again later.
 fn is_passing(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, OutOfMemory};
     let descriptors = [23, 24]; // ENFILE, EMFILE

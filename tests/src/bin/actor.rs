@@ -18,11 +18,11 @@ use tensorlane_proto::{Layout, Reference, Selection, Transport};
 use tensorlane_tests::soak::orders::{Order, Outcome, Verb, name_of};
 use tensorlane_tests::tensors::{pattern, put_pattern, seeded};
 
-/// How long a put waits for room.
+/// Time that a put waits for room.
 const ROOM: Duration = Duration::from_secs(2);
-/// How long calls wait that have no deadline of their own.
+/// Time that calls wait that have no deadline of their own.
 const DEADLINE: Duration = Duration::from_secs(4);
-/// How often a put is made again that ended without an answer.
+/// Number of times that a put is made again that ended without an answer.
 const REPEATS: u32 = 1;
 
 struct Actor {
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One line, at once. Who does not listen any more has killed us or soon will.
+/// Prints one line, at once. Who does not listen any more has killed us or soon will.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

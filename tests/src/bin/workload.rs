@@ -36,7 +36,7 @@ use tensorlane_memory::fork::spawn_child;
 use tensorlane_proto::{Reason, Reference};
 use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern, seeded};
 
-/// How long a put of `fill` waits before the arena counts as full.
+/// Time that a put of `fill` waits before the arena counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(300);
 /// How often in all the sidecar may say so too late for its client, as on a busy machine.
 const LATE_MOST: u32 = 8;
@@ -46,7 +46,7 @@ struct Workload {
     tensors: Vec<Tensor>,
     stored: Vec<Stored>,
     reservations: Vec<Reservation>,
-    /// How many answers came too late.
+    /// Number of answers that came too late.
     late: u32,
 }
 
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// One line, at once. Who does not listen any more has killed us or soon will.
+/// Prints one line, at once. Who does not listen any more has killed us or soon will.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -180,7 +180,7 @@ impl Workload {
         Ok(answer)
     }
 
-    /// Whether an answer came too late for its client, and not often.
+    /// Returns whether an answer came too late for its client, and not often.
     fn is_late(&mut self, error: &Error) -> bool {
         let is_late = matches!(error, Error::DeadlineExceeded { .. });
         self.late += u32::from(is_late);

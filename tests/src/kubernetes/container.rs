@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::succeeds;
 
-/// Where the hierarchies of cgroups are mounted.
+/// Directory in which the hierarchies of cgroups are mounted.
 const TOP: &str = "/sys/fs/cgroup";
 
 /// A running container of a pod.

@@ -32,7 +32,7 @@ struct Board {
     open: Mutex<usize>,
 }
 
-/// One workload.
+/// A single workload.
 struct Member {
     orders: Option<SyncSender<(u64, Verb)>>,
     process: Arc<Mutex<Option<u32>>>,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::orders::{Actor, Fault, Outcome, Verb, Who};
 
-/// One line.
+/// A single line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Microseconds since the first event.
@@ -128,7 +128,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Whether nobody has anything.
+    /// Returns whether nobody has anything.
     pub fn all_free(&self) -> bool {
         let lives = [self.tensors, self.leases, self.names, self.tickets, self.waiting];
         lives == [0; 5] && self.free == self.total

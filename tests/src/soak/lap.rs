@@ -14,7 +14,7 @@ use super::plan::{Act, LARGE, MEMBERS, Plan, actors};
 use super::world::World;
 use crate::tensors::Numbers;
 
-/// How long the owner is asked about the tensor of a killed workload.
+/// Time that the owner is asked about the tensor of a killed workload.
 const PROBE: Duration = Duration::from_millis(700);
 
 /// What became of a lap.

@@ -38,7 +38,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether it keeps a host from its work or from another one. A directory that is away must not.
+    /// Returns whether it keeps a host from its work or from another one. A directory that is away must not.
     pub fn troubles(self, host: usize) -> bool {
         match self {
             Fault::Cut(at) | Fault::Stop(at) | Fault::Kill(at) => at == host,
@@ -60,7 +60,7 @@ pub enum Verb {
         seed: u64,
         /// How many.
         bytes: u64,
-        /// It gets the name that follows from its number.
+        /// Set if it gets the name that follows from its number.
         named: bool,
         /// With a checksum.
         checksum: bool,
@@ -104,19 +104,19 @@ pub enum Verb {
     Hold {
         /// Its number.
         tensor: u64,
-        /// Where it is held.
+        /// Slot in which it is held.
         slot: u64,
         /// Milliseconds that it may take.
         deadline_ms: u64,
     },
     /// Looks again at what it holds.
     Look {
-        /// Where it is held.
+        /// Slot in which it is held.
         slot: u64,
     },
     /// Gives back what it holds.
     Drop {
-        /// Where it is held.
+        /// Slot in which it is held.
         slot: u64,
     },
     /// Gives everything back, and takes all names of its peer away.
@@ -156,7 +156,7 @@ pub enum Outcome {
         bytes: u64,
         /// Their CRC-32C.
         crc: u32,
-        /// Whether the lease still lives.
+        /// Set if the lease still lives.
         live: bool,
     },
     /// Done, and nothing to tell.

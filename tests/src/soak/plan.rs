@@ -24,7 +24,7 @@ pub const LARGE: u64 = 8 << 20;
 /// Tensors that may still be asked for.
 const KNOWN: usize = 48;
 
-/// One step.
+/// A single step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// Its number, from 1.
@@ -66,7 +66,7 @@ struct Known {
     bytes: u64,
     named: bool,
     checksum: bool,
-    /// It was reserved first, so that it cannot be put again.
+    /// Set if it was reserved first, so that it cannot be put again.
     reserved: bool,
 }
 

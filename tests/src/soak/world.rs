@@ -19,12 +19,12 @@ use crate::sidecar::SidecarOptions;
 
 /// `gc.leaseGrace` of every sidecar, in milliseconds.
 pub const GRACE_MS: u64 = 3000;
-/// How long everyone may take to see everyone again, and all to become free.
+/// Time that everyone may take to see everyone again, and all to become free.
 const PATIENCE: Duration = Duration::from_secs(40);
 /// How long everyone must see everyone. A connection that a short cut has killed counts as one until `deadlines.progress` (2 s).
 const STEADY: Duration = Duration::from_millis(2500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How long one question to a sidecar may take.
+/// Time that one question to a sidecar may take.
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// What brings large tensors to each host.
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// Where the sockets of a host's sidecar are.
+    /// Path at which the sockets of a host's sidecar are.
     pub fn sockets(&self, host: usize) -> PathBuf {
         self.peers.sidecars[host].sockets()
     }

@@ -195,7 +195,7 @@ spec:
     }
 }
 
-/// How long the leases of a peer wait for it once its connection has ended. It is what the exchange of the test says.
+/// Time that the leases of a peer wait for it once its connection has ended. It is what the exchange of the test says.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What it may take beside the grace until the owner has freed the tensor and the test has seen it.

@@ -30,7 +30,7 @@ const OPERATOR_MOST: u64 = 200 * MI;
 /// The most of one processor that either takes once nothing changes any more.
 const PROCESSOR_MOST: f64 = 0.05;
 
-/// How long that is looked at: long enough for every timer of either to come round.
+/// Time for which that is looked at: long enough for every timer of either to come round.
 const WINDOW: Duration = Duration::from_secs(20);
 
 /// How soon one more peer is known to all, in seconds, from the moment that kubectl is told to write it.
@@ -40,7 +40,7 @@ const SEEN_WITHIN: f64 = 2.0;
 /// still does that, too, and they are made again.
 const MORE: usize = 5;
 
-/// How long is looked at a time until they have come to rest.
+/// Length of each look until they have come to rest.
 const GLANCE: Duration = Duration::from_secs(4);
 
 /// Who may write the status of any peer.

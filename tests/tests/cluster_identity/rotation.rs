@@ -31,7 +31,7 @@ fn count(exchange: &Exchange, pod: &str, name: &str, label: &str) -> f64 {
     series.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
-/// Whether one key was followed by two, and these by the other one of them alone.
+/// Returns whether one key was followed by two, and these by the other one of them alone.
 fn has_changed(seen: &[Keys]) -> bool {
     let alone = |keys: &Keys| (keys.len() == 1).then(|| keys.first().cloned()).flatten();
     seen.windows(3).any(|three| match (alone(&three[0]), alone(&three[2])) {

@@ -131,7 +131,7 @@ fn next_version() -> TempDir {
     copy
 }
 
-/// Whether the API server knows what only the next version has.
+/// Returns whether the API server knows what only the next version has.
 fn knows_the_future() -> bool {
     cluster(&["kubectl", "explain", "tensorexchange.spec.fromTheFuture"]).status.success()
 }

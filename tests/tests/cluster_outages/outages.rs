@@ -24,10 +24,10 @@ const READ_WITHIN: Duration = Duration::from_secs(4);
 /// When that caller has been told at the latest.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long nothing may come from a peer until its connection is taken for lost, by default.
+/// Time that nothing may come from a peer until its connection is taken for lost, by default.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// How long what is under way waits for a lost owner, in the exchange where a link is cut.
+/// Time that what is under way waits for a lost owner, in the exchange where a link is cut.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// What busy processors may add to it, in all but one of a few tries.
@@ -160,7 +160,7 @@ fn a_node_without_kubelet_and_containerd_goes_on_exchanging_and_one_that_is_cut_
     assert_eq!(identities(&exchange, &[&one, &near, &far]), before);
 }
 
-/// How long a caller waits who reads what is behind a link that is cut. It is told why, by the sidecar.
+/// Time that a caller waits who reads what is behind a link that is cut. It is told why, by the sidecar.
 fn refused_after(pod: &mut Pod<'_>, reference: &str) -> Duration {
     let read = format!("read {} {reference}", READ_WITHIN.as_secs());
     let asked = Instant::now();
@@ -276,7 +276,7 @@ fn writes_to_peers() -> f64 {
     writes.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
-/// Whether Kubernetes says that a pod is ready.
+/// Returns whether Kubernetes says that a pod is ready.
 fn is_ready(pod: &Pod<'_>) -> bool {
     condition(&pod.object(), "Ready").is("True")
 }

@@ -473,7 +473,7 @@ fn dial(to: SocketAddr, count: usize) -> Vec<TcpStream> {
     all
 }
 
-/// Whether the other side has ended it.
+/// Returns whether the other side has ended it.
 fn has_ended(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(bytes) => bytes == 0,

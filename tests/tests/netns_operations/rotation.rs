@@ -17,7 +17,7 @@ use tensorlane_tests::{Sidecar, SidecarOptions, until};
 const MI: u64 = 1 << 20;
 /// Each side changes its key at least twice in it, on a slow machine too.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// How often the files are written.
+/// Interval at which the files are written.
 const EVERY: Duration = Duration::from_millis(50);
 
 /// Changes its key every two seconds.

@@ -183,7 +183,7 @@ fn a_pod_that_waits_for_a_copy_of_one_that_is_killed_or_gives_up_brings_it_itsel
     peers.assert_all_free();
 }
 
-/// Whether the others waited for the first one, which was killed then; then all that follows from it holds.
+/// Returns whether the others waited for the first one, which was killed then; then all that follows from it holds.
 fn is_killed_while_others_wait(peers: &mut Peers, owner: &Client, readers: &[Client; 3], seed: u64) -> bool {
     let stored = put(owner, seed, LARGE);
     peers.network.slow(0, MBIT);

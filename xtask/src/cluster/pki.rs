@@ -22,7 +22,7 @@ struct Party {
     subject: String,
     /// Under which names and addresses it serves.
     names: String,
-    /// It opens the API server, so it gets a kubeconfig.
+    /// Set if it opens the API server, so it gets a kubeconfig.
     opens: bool,
 }
 

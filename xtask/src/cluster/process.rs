@@ -40,7 +40,7 @@ impl Process {
         format!("{} {}", self.id, self.start)
     }
 
-    /// Whether it still runs. Dead and not yet collected counts as dead.
+    /// Returns whether it still runs. Dead and not yet collected counts as dead.
     pub(crate) fn is_alive(&self) -> bool {
         started(self.id) == Some(self.start)
     }
@@ -85,7 +85,7 @@ pub(crate) fn marker() -> String {
     Process::own().map(|own| own.marker()).unwrap_or_default()
 }
 
-/// Whether something that a program started is still at work, although that program may be dead.
+/// Returns whether something that a program started is still at work, although that program may be dead.
 pub(crate) fn has_commands(by: &Process) -> bool {
     let wanted = format!("{BY}={}", by.marker());
     parents().iter().any(|(id, _)| {

@@ -57,7 +57,7 @@ impl Made {
 }
 
 impl Record {
-    /// Where the record of a cluster lies, below its `run` directory.
+    /// Path at which the record of a cluster lies, below its `run` directory.
     pub(crate) fn path(run: &Path) -> PathBuf {
         run.join("record")
     }
@@ -88,12 +88,12 @@ impl Record {
         written.map_err(|error| Failure::file("write", &path, &error))
     }
 
-    /// Whether the cluster has been ready.
+    /// Returns whether the cluster has been ready.
     pub(crate) fn is_complete(&self) -> bool {
         self.0.contains(&Made::Complete)
     }
 
-    /// Whether it was made since the machine started.
+    /// Returns whether it was made since the machine started.
     pub(crate) fn is_of_boot(&self, boot: &str) -> bool {
         self.0.iter().any(|made| matches!(made, Made::Boot(id) if id == boot))
     }

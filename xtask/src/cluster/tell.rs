@@ -13,7 +13,7 @@ const LIMIT: &str = "120";
 /// How much of a failed command's words is shown.
 const TAIL: usize = 5;
 
-/// What a command wrote to its standard output.
+/// Text that a command wrote to its standard output.
 pub(crate) fn told<A: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = A>,
@@ -32,7 +32,7 @@ pub(crate) fn told<A: AsRef<OsStr>>(
     Err(Failure::new(format!("`{shown}`: {}{why}", output.status)))
 }
 
-/// Whether a command ends well; what it says is thrown away.
+/// Returns whether a command ends well; what it says is thrown away.
 pub(crate) fn works<A: AsRef<OsStr>>(
     program: impl AsRef<OsStr>,
     arguments: impl IntoIterator<Item = A>,

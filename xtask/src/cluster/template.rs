@@ -7,7 +7,7 @@ use crate::failure::Failure;
 pub(crate) struct Values(Vec<(&'static str, String)>);
 
 impl Values {
-    /// One more.
+    /// Adds a further one.
     pub(crate) fn with(mut self, place: &'static str, value: impl Into<String>) -> Self {
         self.0.push((place, value.into()));
         self

@@ -46,7 +46,7 @@ pub(crate) fn up(place: &Place, style: Style) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether there is a whole cluster, of this boot of the machine, with all its nodes.
+/// Returns whether there is a whole cluster, of this boot of the machine, with all its nodes.
 pub(crate) fn is_up(layout: &Layout) -> Result<bool, Failure> {
     let Some(record) = Record::read(&layout.run())? else { return Ok(false) };
     let nodes = NODES.iter().all(|node| first_process(*node, &record).is_some());

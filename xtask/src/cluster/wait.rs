@@ -11,7 +11,7 @@ use crate::run::tail;
 /// The longest that a machine with two busy cores may take for one step of a start.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How often a condition is looked at. Most conditions cost a process.
+/// Interval at which a condition is looked at. Most conditions cost a process.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How much of a log is shown.

@@ -18,7 +18,7 @@ pub(crate) struct Built {
     pub(crate) digest: String,
     /// Bytes of the archive.
     pub(crate) bytes: u64,
-    /// It did not need to be made.
+    /// Set if it did not need to be made.
     pub(crate) kept: bool,
 }
 

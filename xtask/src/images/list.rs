@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// What an image is made of.
+/// Parts that an image is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Image {
     /// The last part of its name.
@@ -148,7 +148,7 @@ pub(crate) const IMAGES: &[Image] = &[
 ];
 
 impl Image {
-    /// Whether the sources of everything in it are in this checkout.
+    /// Returns whether the sources of everything in it are in this checkout.
     pub(crate) fn is_possible(&self, root: &Path) -> bool {
         self.programs.iter().all(|program| root.join(program.directory).join("Cargo.toml").is_file())
     }

@@ -62,7 +62,7 @@ pub(crate) fn name_of(image: &str) -> String {
     format!("{PREFIX}/{image}:{}", version())
 }
 
-/// Where the archive of an image lies, below the directory of images.
+/// Path at which the archive of an image lies, below the directory of images.
 pub(crate) fn archive(images: &Path, image: &str) -> PathBuf {
     images.join(format!("{image}.tar"))
 }

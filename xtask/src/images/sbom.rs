@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-/// One thing that is in an image.
+/// A single thing that is in an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Package {
     name: String,

@@ -10,7 +10,7 @@ use crate::place::Place;
 /// What an image says about where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    /// That of the workspace.
+    /// Version of the workspace.
     pub(crate) version: String,
     /// The commit, with `-dirty` where the checkout has changes; `unknown` outside of git.
     pub(crate) revision: String,
@@ -21,7 +21,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// That of a checkout.
+    /// Stamp of a checkout.
     pub(crate) fn of(place: &Place) -> Result<Self, Failure> {
         let root = place.root().display().to_string();
         let git = |words: &[&str]| {

@@ -11,7 +11,7 @@ use tensorlane_benches::text;
 
 use crate::rows::{Bound, Measured};
 
-/// One row of the file. The names of the fields are read by others.
+/// A single row of the file. The names of the fields are read by others.
 #[derive(Debug, Serialize)]
 struct JsonRow<'a> {
     name: &'static str,
@@ -20,7 +20,7 @@ struct JsonRow<'a> {
     limit: Option<f64>,
     ratio: Option<f64>,
     n: usize,
-    /// What else is worth saying.
+    /// Note, if anything else is worth saying.
     note: Option<&'a str>,
     /// The rule besides the bound that was broken: with one the row misses, whatever its number is.
     breach: Option<&'a str>,

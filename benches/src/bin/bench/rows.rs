@@ -18,7 +18,7 @@ pub(crate) enum Bound {
     Reported,
 }
 
-/// One row of the table.
+/// A single row of the table.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Row {
     /// Its name, in tables and files, for good.
@@ -226,7 +226,7 @@ pub(crate) struct Measured {
     pub(crate) row: &'static Row,
     /// Each value with the limit measured right before it.
     pub(crate) pairs: Vec<Pair>,
-    /// What else is worth saying.
+    /// Note, if anything else is worth saying.
     pub(crate) note: Option<String>,
     /// A rule besides the bound that was broken.
     pub(crate) breach: Option<String>,

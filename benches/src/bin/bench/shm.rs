@@ -23,7 +23,7 @@ const ARENA: u64 = 5 << 29;
 const ROUND_TRIPS: usize = 200;
 /// Readers of one tensor at a time.
 const READERS: usize = 64;
-/// How often they come together.
+/// Number of times that they come together.
 const TIMES: usize = 3;
 /// By how much shared memory of the machine may grow meanwhile. The tensor is there already, and readers map it: they need
 /// none. What else runs on the machine may take a little.

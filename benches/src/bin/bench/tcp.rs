@@ -22,7 +22,7 @@ const LARGE: usize = 256 << 20;
 const ROUND_TRIPS: usize = 200;
 /// A copy that nobody holds goes at once, so that the next get moves all bytes again. No pull tries QUIC.
 const NO_COPIES: &str = "gc:\n  copyIdle: 1ms\nprefer: tcp\n";
-/// How long a copy may stay once nobody holds it.
+/// Time that a copy may stay once nobody holds it.
 const COPY_MAX: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {

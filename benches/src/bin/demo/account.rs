@@ -15,7 +15,7 @@ of the limit: the rate, by what this machine does without Tensorlane, measured i
 path:         local is mapped memory of the same sidecar; tcp is TLS 1.3 between the two. \"not shm:\" says why no
               better path was taken: these two share no directory of a node.";
 
-/// One line of the table.
+/// A single line of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     /// What was done.
@@ -24,7 +24,7 @@ pub(crate) struct Line {
     pub(crate) moved: u64,
     /// By which path.
     pub(crate) path: String,
-    /// How long it took.
+    /// Time that it took.
     pub(crate) took: Duration,
     /// Our rate by the limit of this machine on that path, where there is one to compare with.
     pub(crate) of_limit: Option<f64>,

@@ -24,7 +24,7 @@ const PREFIX: &str = "model/";
 const LATE: &str = "demo/late";
 /// Rows of the matrix that are asked for.
 const ROWS: u64 = 8;
-/// How long B waits for a name before it appears.
+/// Time that B waits for a name before it appears.
 const LATENESS: Duration = Duration::from_millis(300);
 /// What the process that is killed holds.
 const HELD: u64 = 256 << 20;

@@ -28,7 +28,7 @@ fn put(arena: &Arena, byte: u8) -> Block {
     block
 }
 
-/// What the owner sends over the node's socket.
+/// Descriptors that the owner sends over the node's socket.
 fn lend(owner: &Arena, block: &Block) -> (OwnedFd, OwnedFd) {
     let segment = block.segment().unwrap();
     let witness = owner.witness(segment.id(), READER).unwrap();

@@ -27,12 +27,12 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Whether somebody here maps the owner's pages.
+    /// Returns whether somebody here maps the owner's pages.
     fn is_mapped(&self) -> bool {
         self.memory || !self.carriers.is_empty()
     }
 
-    /// Whether others map the owner's pages that are of no use to us any more.
+    /// Returns whether others map the owner's pages that are of no use to us any more.
     fn lingers(&self) -> bool {
         !self.memory && self.blocks == 0
     }
@@ -147,12 +147,12 @@ impl State {
         self.unwitnessed(segment, session)
     }
 
-    /// Whether clients map a foreign segment that is of no use to us any more.
+    /// Returns whether clients map a foreign segment that is of no use to us any more.
     pub(super) fn foreign_lingers(&self, segment: u32) -> bool {
         self.foreign.get(&segment).is_some_and(Guest::lingers)
     }
 
-    /// Whether that is so of any.
+    /// Returns whether that is so of any.
     pub(in crate::arena) fn any_foreign_lingers(&self) -> bool {
         self.foreign.values().any(Guest::lingers)
     }

@@ -9,7 +9,7 @@ use crate::extents::Extents;
 use crate::segment::Unsealed;
 use crate::{PAGE, round_to_pages};
 
-/// How a new segment can be had.
+/// Plan by which a new segment can be had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::arena) struct Plan {
     need: u64,
@@ -17,7 +17,7 @@ pub(in crate::arena) struct Plan {
     drops: Vec<u32>,
 }
 
-/// What an admitted request takes with it.
+/// Values that an admitted request takes with it.
 #[derive(Debug)]
 pub(in crate::arena) struct Admitted {
     pub(in crate::arena) segment: u32,
@@ -31,7 +31,8 @@ pub(in crate::arena) struct Admitted {
 }
 
 impl State {
-    /// How a segment for `bytes` can be had within the budget, if need be by dropping idle ones of the sidecar.
+    /// Plan by which a segment for `bytes` can be had within the budget, if need be by dropping idle ones of the
+    /// sidecar.
     pub(in crate::arena) fn plan(&self, purpose: Purpose, bytes: u64) -> Result<Plan, NoRoom> {
         if self.stopped {
             return Err(NoRoom::Stopped);
@@ -161,7 +162,7 @@ impl State {
         record.memory = true;
     }
 
-    /// Whether the owner of a fresh segment is gone.
+    /// Returns whether the owner of a fresh segment is gone.
     pub(in crate::arena) fn is_ended(&self, segment: u32) -> bool {
         self.stopped || self.records.get(&segment).is_none_or(|record| record.ended)
     }

@@ -65,7 +65,7 @@ fn floor_to_pages(bytes: u64) -> u64 {
     bytes / PAGE * PAGE
 }
 
-/// Where a block lies.
+/// Place of a block.
 pub(crate) struct Place {
     pub(crate) segment: Arc<SegmentHandle>,
     pub(crate) offset: u64,
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Place {
     }
 }
 
-/// What a block counts as.
+/// Class that a block counts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     Reserved,
@@ -159,7 +159,7 @@ impl Record {
     }
 }
 
-/// What has to be done now that a segment changed.
+/// Action that is due now that a segment changed.
 #[derive(Debug)]
 #[must_use]
 pub(in crate::arena) enum Settled {
@@ -199,7 +199,7 @@ pub(crate) struct State {
     last_segment: u32,
     pub(in crate::arena) pool: Vec<Unsealed>,
     pub(in crate::arena) populating: Option<Populating>,
-    /// What dead incarnations still charge, and how much of it is booked in the arena (it may not fit).
+    /// Bytes that dead incarnations still charge, and how much of it is booked in the arena (it may not fit).
     inherited: u64,
     inherited_booked: u64,
     /// Bytes that grants are about to destroy and have not booked for themselves.
@@ -252,7 +252,7 @@ impl State {
         self.pool.iter().map(Unsealed::bytes).sum()
     }
 
-    /// How much the background populator should make next, if anything.
+    /// Bytes that the background populator should make next, if anything.
     pub(in crate::arena) fn wanted_ready(&self) -> Option<u64> {
         let pooled = self.pooled();
         if self.stopped || self.populating.is_some() || pooled >= self.limits.ready {

@@ -4,7 +4,7 @@ use super::{Owner, PAGE, Purpose, Record, Shelf, Stage, State};
 use crate::accounting::Room;
 
 impl State {
-    /// What a request of this kind could have at this instant.
+    /// Room that a request of this kind could have at this instant.
     pub(in crate::arena) fn room(&self, owner: Owner, purpose: Purpose) -> Room {
         let purpose = if matches!(owner, Owner::Session(_)) { Purpose::Put } else { purpose };
         let shelf = Shelf::of(owner, purpose);
@@ -31,7 +31,7 @@ impl State {
 }
 
 impl Record {
-    /// Whether blocks of a shelf are cut from this segment.
+    /// Returns whether blocks of a shelf are cut from this segment.
     fn serves(&self, shelf: Shelf) -> bool {
         self.stage == Stage::Live && Shelf::of(self.owner, self.purpose) == shelf
     }

@@ -38,7 +38,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the property test holds of an arena.
+/// State that the property test holds of an arena.
 struct World {
     arena: Arc<Arena>,
     blocks: Vec<Block>,

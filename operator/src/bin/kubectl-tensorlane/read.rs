@@ -26,7 +26,7 @@ use crate::args::Object;
 use crate::settings::Settings;
 use crate::trouble::Trouble;
 
-/// How many objects are read at a time.
+/// Number of objects that are read at a time.
 const PAGE: u32 = 500;
 
 const OURS: &str = "tensorlane.dev/v1alpha1";

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-/// Why the command could not do its work.
+/// Reason why the command could not do its work.
 #[derive(Debug)]
 pub(crate) struct Trouble {
     what: String,

@@ -44,7 +44,7 @@ fn unexplained(timeline: &Timeline<'_>, call: &Call) -> Option<Violation> {
     Some(Violation::new(2, [call.began, call.ended.min(timeline.events.len() - 1)], what))
 }
 
-/// Whether somebody's directory was away during the call.
+/// Returns whether somebody's directory was away during the call.
 pub(super) fn directory_is_lost(timeline: &Timeline<'_>, call: &Call) -> bool {
     timeline.faults.iter().any(|&(fault, from, to)| {
         matches!(fault, Fault::Directory(_)) && from <= call.ended && to >= call.began

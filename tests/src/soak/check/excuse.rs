@@ -4,7 +4,7 @@ use super::timeline::{Call, Timeline, owner};
 use crate::soak::orders::{Outcome, Verb};
 use crate::soak::plan::PATIENT_MS;
 
-/// Why a failed call has no excuse; none where it has one, or did not fail.
+/// Reason why a failed call has no excuse; none where it has one, or did not fail.
 pub(crate) fn inexcusable(timeline: &Timeline<'_>, call: &Call) -> Option<String> {
     let reason = match &call.outcome {
         Some(Outcome::Failed { reason, .. }) => reason.as_str(),
@@ -74,7 +74,7 @@ fn owner_died(timeline: &Timeline<'_>, call: &Call) -> bool {
     owner.is_some_and(|(owner, _)| timeline.sidecar_died(owner, 0, call.ended))
 }
 
-/// Whether its tensor may have been without a holder at some time of the call.
+/// Returns whether its tensor may have been without a holder at some time of the call.
 fn nobody_kept(timeline: &Timeline<'_>, call: &Call) -> bool {
     let foreign = |reference: &str| owner(reference).is_some_and(|(host, _)| host == timeline.stranger);
     let held = |reference: &str| timeline.was_held(reference, call.actor.host, call.began, call.ended);

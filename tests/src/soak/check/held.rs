@@ -99,8 +99,8 @@ fn left_a_name(call: &Call) -> bool {
     matches!(call.verb, Verb::Put { named: true, .. }) && !answered
 }
 
-/// Whether a call may hold the tensor while it is under way, or, where a put is repeated, afterwards: its answer may have been
-/// lost.
+/// Returns whether a call may hold the tensor while it is under way, or, where a put is repeated, afterwards: its
+/// answer may have been lost.
 fn may_hold(call: &Call, reference: &str) -> bool {
     match (call.verb, &call.outcome) {
         (Verb::Put { .. }, Some(Outcome::Stored { reference: other })) => other == reference,

@@ -37,7 +37,7 @@ pub const LINES: [&str; 8] = [
 pub struct Violation {
     /// Its number, from 1.
     pub line: usize,
-    /// What was wrong.
+    /// Description of what was wrong.
     pub what: String,
     /// The events that show it: lines of the history, from 1.
     pub events: Vec<usize>,

@@ -31,7 +31,7 @@ fn stored(host: usize, id: u64) -> Outcome {
     Outcome::Stored { reference: reference(host, 1, id) }
 }
 
-/// What a get of a whole tensor shows.
+/// Outcome that a get of a whole tensor shows.
 fn got(tensor: u64) -> Outcome {
     let crc = crc32c::crc32c(&pattern(tensor, BYTES as usize));
     Outcome::Got { bytes: BYTES, crc, transport: "local".into(), refused: Vec::new(), moved: 0 }
@@ -100,7 +100,7 @@ impl Story {
         self.note(What::Probed { reference: of.into(), asked, leases })
     }
 
-    /// That exactly this line was broken, and that the last events show it.
+    /// Asserts that exactly this line was broken, and that the last events show it.
     #[track_caller]
     fn breaks(&self, line: usize) {
         let found = check(&self.events);

@@ -25,7 +25,7 @@ pub(crate) struct Call {
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// What somebody held.
+/// Claim to something that somebody held.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
     pub(crate) reference: String,
@@ -255,21 +255,21 @@ impl<'a> Timeline<'a> {
         Some((length, sum))
     }
 
-    /// Whether a fault may have kept two hosts from each other, or one from its work, at some time in between.
+    /// Returns whether a fault may have kept two hosts from each other, or one from its work, at some time in between.
     pub(crate) fn troubled(&self, hosts: [usize; 2], from: usize, to: usize) -> bool {
         self.faults.iter().any(|&(fault, began, ended)| {
             hosts.iter().any(|host| fault.troubles(*host)) && began <= to && ended >= from
         })
     }
 
-    /// Whether a sidecar may have died in between.
+    /// Returns whether a sidecar may have died in between.
     pub(crate) fn sidecar_died(&self, host: usize, from: usize, to: usize) -> bool {
         self.kills
             .iter()
             .any(|(who, began, ended)| *who == Who::Sidecar(host) && *began <= to && *ended >= from)
     }
 
-    /// Whether a sidecar may have been dead at some time in between.
+    /// Returns whether a sidecar may have been dead at some time in between.
     pub(crate) fn sidecar_was_down(&self, host: usize, from: usize, to: usize) -> bool {
         let who = Who::Sidecar(host);
         let up_again = |died: usize| self.births.iter().find(|(other, at)| *other == who && *at > died);

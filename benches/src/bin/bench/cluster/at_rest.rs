@@ -10,7 +10,7 @@ use super::kubernetes::Cluster;
 use super::looking::LOOKERS;
 use crate::rows::{self, Measured};
 
-/// How long they have to come to rest. What they do until then is not measured.
+/// Time that they have to come to rest. What they do until then is not measured.
 const SETTLE: Duration = Duration::from_secs(20);
 
 /// The kubelet looks at containers each ten to fifteen seconds.

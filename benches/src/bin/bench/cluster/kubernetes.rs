@@ -25,12 +25,12 @@ impl Cluster {
         Self { xtask: programs.join("xtask") }
     }
 
-    /// Whether it runs.
+    /// Returns whether it runs.
     pub(super) fn is_up(&self) -> bool {
         self.run(&["cluster", "status"], "").is_ok()
     }
 
-    /// Whether the programs of Kubernetes are there.
+    /// Returns whether the programs of Kubernetes are there.
     pub(super) fn is_built(&self) -> bool {
         let target = self.xtask.ancestors().nth(2).unwrap_or(Path::new("/"));
         target.join("cluster/bin/kube-apiserver").is_file()

@@ -21,7 +21,7 @@ pub(crate) const TLS: &str = "gc:\n  copyIdle: 1ms\nprefer: tcp\n";
 pub(crate) const PLAIN: &str = "gc:\n  copyIdle: 1ms\nencryption: none\nprefer: tcp\n";
 /// The same, on QUIC.
 pub(crate) const QUIC: &str = "gc:\n  copyIdle: 1ms\nprefer: quic\n";
-/// How long a copy may stay once nobody holds it.
+/// Time that a copy may stay once nobody holds it.
 const COPY_MAX: Duration = Duration::from_secs(10);
 /// The smallest arena.
 const ARENA_MIN: u64 = 256 << 20;
