@@ -73,7 +73,7 @@ fn versions_are_listed_kept_and_expected() {
     for _ in 0..3 {
         desk.works("set put saved --name policy");
     }
-    assert_eq!(desk.works("set ls"), "policy@2  3 tensors, 400.0 kB\npolicy@3  3 tensors, 400.0 kB\n");
+    assert_eq!(desk.works("set ls"), "policy@2  3 tensors, 390.6 KiB\npolicy@3  3 tensors, 390.6 KiB\n");
     let listed = desk.json("set ls pol");
     assert_eq!(listed["sets"][0]["versions"][1]["version"], 3);
     let refused = desk.fails("set put saved --name policy --expects 2");
