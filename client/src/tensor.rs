@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tensorlane_memory::View;
-use tensorlane_proto::{Descriptor, Selection};
+use tensorlane_proto::{Descriptor, Layout, Selection, Shape, Strides};
 
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -90,6 +90,22 @@ impl Tensor {
     /// What the bytes mean. Where ranges or steps were selected it has strides, relative to the view.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// The same tensor without some dimensions of size 1, as an index takes them away. Dimensions of other sizes stay.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] if the layout that is left is none, which does not happen.
+    pub fn squeezed(mut self, dims: &[usize]) -> Result<Self> {
+        let layout = &self.descriptor.layout;
+        let sizes = layout.shape().iter().copied().zip(layout.effective_strides().iter().copied()).enumerate();
+        let stays = sizes.filter(|(dim, (size, _))| *size != 1 || !dims.contains(dim)).map(|(_, both)| both);
+        let (shape, strides): (Vec<u64>, Vec<i64>) = stays.unzip();
+        let wrong = |error: tensorlane_proto::layout::LayoutError| Error::protocol(error.to_string());
+        let shape = Shape::new(&shape).map_err(wrong)?;
+        let strides = Some(Strides::new(&strides));
+        self.descriptor.layout = Layout::new(layout.dtype(), shape, strides, None).map_err(wrong)?;
+        Ok(self)
     }
 
     /// The bytes, where they are mapped. None for a tensor without bytes.

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyList};
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, Item, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
 };
-use tensorlane_proto::Descriptor;
+use tensorlane_proto::{Descriptor, Range, Selection};
 
 use crate::errors;
 use crate::interrupt::{self, Cancel};
@@ -41,6 +41,11 @@ enum Wanted {
     Reference(Reference),
     Name(String, Option<String>),
 }
+
+/// A part of a tensor: a range for each leading dimension, or rows of the first one; and dimensions that go because an
+/// index took one element of them.
+#[derive(FromPyObject)]
+struct Part(Vec<(Option<u64>, Option<u64>, u64)>, Option<Vec<u64>>, Vec<usize>);
 
 /// A dense array: its bytes, dtype, shape, metadata, and how it is stored.
 #[derive(FromPyObject)]
@@ -148,7 +153,7 @@ impl Core {
     }
 
     /// Leases and maps tensors, each with a result of its own: what was acquired, or the exception.
-    #[pyo3(signature = (targets, wait, deadline, cancel))]
+    #[pyo3(signature = (targets, wait, deadline, cancel, part))]
     fn acquire<'py>(
         &self,
         py: Python<'py>,
@@ -156,19 +161,25 @@ impl Core {
         wait: f64,
         deadline: Option<f64>,
         cancel: Option<&Cancel>,
+        part: Option<Part>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let targets = targets.into_iter().map(|wanted| wanted.target(py)).collect::<PyResult<Vec<_>>>()?;
-        let options = self.waiting(py, wait, deadline)?;
+        let mut options = self.waiting(py, wait, deadline)?;
+        let mut dropped = Vec::new();
+        if let Some(part) = part {
+            (options.selection, dropped) = part.selection();
+        }
         let mut client = self.client(py)?;
         if let Some(Cancel(cancel)) = cancel {
             client = client.with_cancel(cancel.clone());
         }
         let results = py.detach(|| called(|| client.acquire_many(&targets, &options)));
+        let results = results.into_iter().map(|result| result?.squeezed(&dropped));
         let one = |result: Result<_>| match result {
             Ok(tensor) => Ok(Bound::new(py, Acquired::new(tensor))?.into_any()),
             Err(error) => Ok(errors::raise(py, &error).into_value(py).into_bound(py).into_any()),
         };
-        results.into_iter().map(one).collect()
+        results.map(one).collect()
     }
 
     /// Makes a tree of tensors the next version of a name: its number and the reference of its manifest.
@@ -322,6 +333,18 @@ impl Wanted {
                 Ok(Target::name_at(peer.parse().map_err(refused)?, name))
             }
         }
+    }
+}
+
+impl Part {
+    fn selection(self) -> (Selection, Vec<usize>) {
+        let Self(ranges, rows, dropped) = self;
+        let range = |(start, stop, step)| Range { start, stop, step };
+        let selection = match rows {
+            Some(rows) => Selection::Rows(rows.into()),
+            None => Selection::Ranges(ranges.into_iter().map(range).collect()),
+        };
+        (selection, dropped)
     }
 }
 

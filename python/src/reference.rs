@@ -43,6 +43,18 @@ impl Reference {
         Ok((slf.get_type().into_any(), text))
     }
 
+    /// A part of the tensor, to be got: `reference[3:10, ::2]`, `reference[[1, 5020, 34572]]`.
+    fn __getitem__<'py>(
+        slf: &Bound<'py, Self>,
+        index: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("tensorlane.parts")?.call_method1("of", (slf, index))
+    }
+
+    /// Iteration would ask for the parts one by one, without an end.
+    #[classattr]
+    const __iter__: Option<bool> = None;
+
     /// The exchange that the tensor is in.
     #[getter]
     fn exchange(&self) -> String {

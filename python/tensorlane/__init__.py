@@ -27,6 +27,7 @@ from .errors import (
     Withdrawn,
 )
 from .local import Sidecar, local
+from .parts import Part
 from .sets import Published, Set
 from .tensor import Tensor
 
@@ -38,6 +39,7 @@ __all__ = [
     "Invalid",
     "NameTaken",
     "NotFound",
+    "Part",
     "Published",
     "Reference",
     "Refused",

@@ -6,17 +6,18 @@ import os
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
-from . import arrays, sets
+from . import arrays, parts, sets
 from ._tensorlane import Cancel, Core, Reference, Stored
 from .errors import Invalid, Unsupported
+from .parts import Part
 from .sets import Published, Set
 from .tensor import Tensor, copy_into
 
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
 
-Target = Reference | Stored | str
-"""A tensor to get: by its reference, what a put returned, or a name."""
+Target = Reference | Stored | Part | str
+"""A tensor to get: by its reference, a part of one, what a put returned, or a name."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +140,20 @@ class Client:
         deadline: float | None = None,
         peer: str | None = None,
         out: Any = None,
+        part: Any = None,
         cancel: Cancel | None = None,
     ) -> Any:
         """Leases a tensor of this peer or another one and maps it; with `out`, copies it there and returns `out`.
 
-        `wait` is for how long a name may not exist yet. `cancel` withdraws the call from another thread.
+        `wait` is for how long a name may not exist yet. Of `reference[3:10]`, or with `part=numpy.s_[3:10]` of a name, only the
+        part travels. `cancel` withdraws the call from another thread.
         """
-        (got,) = self.get_many([target], wait=wait, deadline=deadline, peer=peer, cancel=cancel)
+        if isinstance(target, Part):
+            target, part = target.reference, target.index
+        wanted = _target(target, peer)
+        asked = None if part is None else parts.selection(part, getattr(wanted, "shape", None))
+        (acquired,) = _all(self._core.acquire([wanted], wait or 0.0, deadline, cancel, asked))
+        got = Tensor(acquired)
         if out is None:
             return got
         with got:
@@ -162,7 +170,7 @@ class Client:
     ) -> list[Tensor]:
         """Leases and maps tensors, in few calls. Where one fails, its exception is raised and none is kept."""
         wanted = [_target(target, peer) for target in targets]
-        results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel))
+        results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel, None))
         return [Tensor(acquired) for acquired in results]
 
     def publish(
@@ -303,4 +311,6 @@ def _target(target: Target, peer: str | None) -> Reference | tuple[str, str | No
     if isinstance(target, str):
         # The text of a reference is one, and no name.
         return Reference(target) if target.startswith("tl1:") else (target, peer)
+    if isinstance(target, Part):
+        raise Invalid("a part is got alone", remedy="call get for each part, from threads if there are many")
     raise Invalid(f"a {type(target).__name__} names no tensor", remedy="pass a Reference, what put returned, or a name")
