@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Time that to wait before asking again.
+/// Time to wait before asking again.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Asks until the answer is yes. False where it was not in time.

@@ -20,7 +20,7 @@ use tensorlane_tests::tensors::{pattern, put_pattern, seeded};
 
 /// Time that a put waits for room.
 const ROOM: Duration = Duration::from_secs(2);
-/// Time that calls wait that have no deadline of their own.
+/// Deadline of calls that have none of their own.
 const DEADLINE: Duration = Duration::from_secs(4);
 /// Number of times that a put is made again that ended without an answer.
 const REPEATS: u32 = 1;
