@@ -39,6 +39,8 @@ pub(crate) struct Sidecar {
     pub(crate) incarnation: tensorlane_proto::Incarnation,
     /// Number of the session.
     pub(crate) session: u64,
+    /// Version of the session protocol that both ends speak.
+    pub(crate) version: u32,
     /// Largest tensor that may travel inside a Put.
     pub(crate) inline_bytes_max: u64,
 }

@@ -12,7 +12,7 @@ pub mod directory;
 
 use std::time::{Duration, Instant};
 
-use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::frame::{SETS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::set::{Manifest, ManifestError, SET_METADATA, Tree};
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Metadata, Reason, Reference, Selection, Shape};
@@ -86,6 +86,10 @@ impl Client {
         options: &PublishOptions,
     ) -> Result<Published> {
         let until = Instant::now() + options.deadline.unwrap_or(self.deadline());
+        let spoken = self.connection(&self.wait(options.deadline))?.sidecar().version;
+        if spoken < SETS_SINCE {
+            return Err(too_old(spoken));
+        }
         let leaves = self.leaves(tree)?;
         let mut latest = match options.expects {
             Some(latest) => latest,
@@ -229,6 +233,14 @@ fn newer_version(error: &Error) -> Option<u64> {
 
 fn unreadable(error: &ManifestError) -> Error {
     Failure::new(Reason::NotASet, error.to_string()).into()
+}
+
+fn too_old(version: u32) -> Error {
+    let what = format!(
+        "the sidecar speaks version {version} of the session protocol, and sets need {SETS_SINCE}; use a sidecar of \
+         this release"
+    );
+    Failure::new(Reason::Unsupported, what).into()
 }
 
 fn shown(target: &Target) -> String {

@@ -164,6 +164,7 @@ mod tests {
             peer: "trainer-0".parse().unwrap(),
             incarnation: Incarnation(7),
             session: 1,
+            version: 1,
             inline_bytes_max: 65_536,
         }
     }

@@ -60,6 +60,15 @@ fn a_small_tensor_is_put_in_one_call_and_read_by_reference_and_by_name() {
 }
 
 #[test]
+fn a_sidecar_of_an_earlier_release_is_not_asked_for_a_set() {
+    let (twin, client) = start();
+    let tree = tensorlane_proto::set::Tree::default();
+    let refused = client.publish_set("policy", &tree, &Default::default()).unwrap_err();
+    assert_eq!(refused.reason(), Some(Reason::Unsupported), "{refused}");
+    assert_eq!(twin.count(SessionKind::PublishSet), 0);
+}
+
+#[test]
 fn a_large_tensor_is_written_in_place_after_its_segment_was_acknowledged() {
     let (twin, client) = start();
     let bytes = bytes_of(2, 1 << 20);

@@ -67,6 +67,7 @@ pub(crate) fn sidecar(welcome: &v1::SessionWelcome) -> Result<Sidecar> {
         peer: welcome.peer.parse().map_err(wrong)?,
         incarnation: welcome.incarnation.parse().map_err(wrong)?,
         session: welcome.session,
+        version: welcome.version,
         inline_bytes_max: welcome.inline_bytes_max,
     })
 }

@@ -44,10 +44,7 @@ impl Reference {
     }
 
     /// A part of the tensor, to be got: `reference[3:10, ::2]`, `reference[[1, 5020, 34572]]`.
-    fn __getitem__<'py>(
-        slf: &Bound<'py, Self>,
-        index: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn __getitem__<'py>(slf: &Bound<'py, Self>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("tensorlane.parts")?.call_method1("of", (slf, index))
     }
 
