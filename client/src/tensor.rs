@@ -98,8 +98,8 @@ impl Tensor {
     /// [`Error::Protocol`] if the layout that is left is none, which does not happen.
     pub fn squeezed(mut self, dims: &[usize]) -> Result<Self> {
         let layout = &self.descriptor.layout;
-        let sizes =
-            layout.shape().iter().copied().zip(layout.effective_strides().iter().copied()).enumerate();
+        let strides = layout.effective_strides();
+        let sizes = layout.shape().iter().copied().zip(strides.iter().copied()).enumerate();
         let stays = sizes.filter(|(dim, (size, _))| *size != 1 || !dims.contains(dim)).map(|(_, both)| both);
         let (shape, strides): (Vec<u64>, Vec<i64>) = stays.unzip();
         let wrong = |error: tensorlane_proto::layout::LayoutError| Error::protocol(error.to_string());
