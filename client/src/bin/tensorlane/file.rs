@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The format's own library decides whether a header is one, and in which order tensors are written. If it refuses a
-//! header, [`fault`](crate::fault) says which key and which offset are wrong.
+//! header, [`fault`] says which key and which offset are wrong.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};

@@ -102,11 +102,8 @@ mod tests {
     /// Tells the child of a test which file it is to make.
     const PART: &str = "TENSORLANE_TEST_PART";
 
-    #[test]
-    #[ignore = "the child of another test"]
-    fn a_child_that_makes_a_file_and_waits() {
-        let part = std::env::var_os(PART).unwrap();
-        let part = Path::new(&part);
+    /// The child of the test below: makes a file and waits for its signal.
+    fn make_and_wait(part: &Path) {
         let cleaner = Cleaner::start().unwrap();
         cleaner.make(part, || fs::write(part, b"half")).unwrap();
         eprintln!("made");
@@ -117,11 +114,14 @@ mod tests {
 
     #[test]
     fn a_signal_that_ends_the_process_removes_the_file_first() {
+        if let Some(part) = std::env::var_os(PART) {
+            return make_and_wait(Path::new(&part));
+        }
         let directory = tempfile::tempdir().unwrap();
         let part = directory.path().join("f.part");
         for number in ENDING {
             let mut child = Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "signals::tests::a_child_that_makes_a_file_and_waits", "--include-ignored"])
+                .args(["--exact", "signals::tests::a_signal_that_ends_the_process_removes_the_file_first"])
                 .arg("--nocapture")
                 .env(PART, &part)
                 .stdout(Stdio::null())
