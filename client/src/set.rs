@@ -149,7 +149,7 @@ impl Client {
     /// is got instead, from the start.
     ///
     /// # Errors
-    /// As [`Client::open_set`], and the first error of a tensor, with its keys.
+    /// As [`Client::open_set`], and the first error of a tensor.
     pub fn get_set(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Set> {
         let target = target.into();
         let until = Instant::now() + options.deadline.unwrap_or(self.deadline());

@@ -60,6 +60,7 @@ pub use hash::{BuildMix, MixHasher};
 pub use ids::{Holder, Millis, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId, TicketId};
 pub use limits::Limits;
 pub use name::{NameError, TensorName};
+pub use publish::version_name;
 pub use refusal::Refusal;
 pub use retries::{Recalled, RetryKind};
 pub use tickets::Ticket;

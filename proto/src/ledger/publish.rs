@@ -111,8 +111,9 @@ impl Ledger {
     }
 }
 
-/// `policy@7`; none where that is too long for a name.
-fn version_name(name: &TensorName, version: u64) -> Option<TensorName> {
+/// Name of a version, `policy@7`; none if that is too long for a name.
+#[must_use]
+pub fn version_name(name: &TensorName, version: u64) -> Option<TensorName> {
     TensorName::new(&format!("{name}{VERSION_MARK}{version}")).ok()
 }
 

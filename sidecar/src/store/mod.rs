@@ -180,13 +180,20 @@ impl Store {
 
     /// The same, for somebody who may hear of its own reservations.
     fn apply_for(&self, asker: Option<Holder>, event: Event) -> Result<Answer, Failure> {
+        self.step(|state, now, freed| {
+            state.apply_into(now, event, freed).map_err(|refusal| state.refused_to(asker, &refusal))
+        })
+    }
+
+    /// Changes the state under one lock. Memory that this frees goes back outside of it.
+    fn step<T>(&self, change: impl FnOnce(&mut State, Millis, &mut Freed) -> T) -> T {
+        let mut freed = Freed::default();
         let mut state = self.state.lock();
-        let (answer, freed) = state.apply(self.clock.now(), event);
-        let answer = answer.map_err(|r| state.refused_to(asker, &r));
+        let done = change(&mut state, self.clock.now(), &mut freed);
         let wake = state.wants_keeper();
         drop(state);
         self.settle(freed, wake);
-        answer
+        done
     }
 
     /// After the lock: memory goes back, and the keeper learns of nearer deadlines.

@@ -8,7 +8,7 @@ use tensorlane_proto::ledger::{
 };
 
 use super::refusals::refused;
-use super::{Freed, Own, State, Store, Taken, Tensor};
+use super::{Own, State, Store, Taken, Tensor};
 
 /// Called once, on the thread that gave the name, outside of the store's lock.
 pub(super) type Wake = Box<dyn FnOnce() + Send>;
@@ -46,22 +46,16 @@ impl Store {
 
     /// Gives names to tensors in one step, for `asker`: all of them, or none.
     pub fn name_together(&self, asker: Option<Holder>, items: &[(Own<'_>, NameSpec)]) -> Result<(), Failure> {
-        let mut freed = Freed::default();
-        let mut state = self.state.lock();
-        let ids = items.iter().map(|(own, spec)| Ok((state.id_of(*own)?, spec.clone())));
-        let outcome = ids.collect::<Result<Vec<_>, Failure>>().and_then(|items| {
-            let applied = state.apply_into(self.clock.now(), Event::NameTogether { items }, &mut freed);
-            applied.map_err(|refusal| state.refused_to(asker, &refusal))
-        });
-        let mut woken = Vec::new();
-        if outcome.is_ok() {
-            items.iter().for_each(|(_, spec)| woken.extend(state.name_appeared(&spec.name)));
-        }
-        let wake = state.wants_keeper();
-        drop(state);
-        self.settle(freed, wake);
+        let woken = self.step(|state, now, freed| {
+            let ids = items.iter().map(|(own, spec)| Ok((state.id_of(*own)?, spec.clone())));
+            let named = ids.collect::<Result<Vec<_>, Failure>>()?;
+            let applied = state.apply_into(now, Event::NameTogether { items: named }, freed);
+            applied.map_err(|refusal| state.refused_to(asker, &refusal))?;
+            let appeared = items.iter().flat_map(|(_, spec)| state.name_appeared(&spec.name));
+            Ok::<Vec<Wake>, Failure>(appeared.collect())
+        })?;
         woken.into_iter().for_each(|wake| wake());
-        outcome.map(|_| ())
+        Ok(())
     }
 
     /// Leases the tensors of all names that begin with `prefix` in one step, or none; the names in order, with the ids of their
@@ -72,14 +66,12 @@ impl Store {
         prefix: &str,
         most: usize,
     ) -> Result<Vec<(TensorName, TensorId)>, Failure> {
-        let mut state = self.state.lock();
-        state.check_open(Some(by))?;
         let event = Event::LeaseNames { by, prefix: prefix.to_owned(), most };
-        let (answer, freed) = state.apply(self.clock.now(), event);
-        let wake = state.wants_keeper();
-        drop(state);
-        self.settle(freed, wake);
-        match answer.map_err(|r| refused(&r))? {
+        let answer = self.step(|state, now, freed| {
+            state.check_open(Some(by))?;
+            state.apply_into(now, event, freed).map_err(|refusal| refused(&refusal))
+        })?;
+        match answer {
             Answer::NamesLeased { names } => Ok(names),
             other => Err(Failure::new(Reason::Internal, format!("the ledger answered {other:?} to a lease"))),
         }
@@ -107,17 +99,12 @@ impl Store {
         own: Own<'_>,
         event: impl FnOnce(TensorId) -> Event,
     ) -> Result<Arc<Tensor>, Failure> {
-        let mut freed = Freed::default();
-        let mut state = self.state.lock();
-        let outcome = state.id_of(own).and_then(|id| {
+        self.step(|state, now, freed| {
+            let id = state.id_of(own)?;
             let tensor = state.sealed(asker, id)?;
-            let applied = state.apply_into(self.clock.now(), event(id), &mut freed);
+            let applied = state.apply_into(now, event(id), freed);
             applied.map(|_| tensor).map_err(|refusal| state.refused_to(asker, &refusal))
-        });
-        let wake = state.wants_keeper();
-        drop(state);
-        self.settle(freed, wake);
-        outcome
+        })
     }
 
     /// Turns a ticket into a lease.

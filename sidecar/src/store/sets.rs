@@ -1,7 +1,7 @@
-//! Sealed sets: one step of the ledger, after which whoever waited for the name is told.
+//! Sealed sets: one step of the ledger, after which whoever waited for the name or its version is told.
 
 use tensorlane_proto::failure::Failure;
-use tensorlane_proto::ledger::{Event, Publication};
+use tensorlane_proto::ledger::{Event, Publication, version_name};
 
 use super::Store;
 use super::refusals::refused;
@@ -10,13 +10,14 @@ impl Store {
     /// Makes a set the next version of its name.
     pub fn publish(&self, publication: Publication) -> Result<(), Failure> {
         let name = publication.name.clone();
-        let mut state = self.state.lock();
-        let (answer, freed) = state.apply(self.clock.now(), Event::Publish(publication));
-        let woken = if answer.is_ok() { state.name_appeared(&name) } else { Vec::new() };
-        let wake = state.wants_keeper();
-        drop(state);
-        self.settle(freed, wake);
+        let version = publication.version;
+        let woken = self.step(|state, now, freed| {
+            state.apply_into(now, Event::Publish(publication), freed).map_err(|refusal| refused(&refusal))?;
+            let stamped = version_name(&name, version);
+            let appeared = [Some(name), stamped].into_iter().flatten();
+            Ok::<Vec<_>, Failure>(appeared.flat_map(|name| state.name_appeared(&name)).collect())
+        })?;
         woken.into_iter().for_each(|wake| wake());
-        answer.map(|_| ()).map_err(|refusal| refused(&refusal))
+        Ok(())
     }
 }

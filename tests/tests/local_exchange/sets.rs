@@ -7,7 +7,7 @@ use tensorlane_client::{AcquireOptions, Client, PutOptions, Result, Stored};
 use tensorlane_proto::set::{Node, Tree};
 use tensorlane_proto::{Failure, Reason, Reference};
 use tensorlane_tests::tensors::{is_intact, put_pattern};
-use tensorlane_tests::{Sidecar, SidecarOptions, failure, reason};
+use tensorlane_tests::{Sidecar, SidecarOptions, failure, reason, until};
 
 const LEAVES: u64 = 3;
 
@@ -86,6 +86,23 @@ fn a_version_is_found_by_its_number_and_by_its_reference_for_as_long_as_it_is_ke
     assert_eq!(reason(client.get_set("policy@1", &all())), Reason::NotFound);
     assert_eq!(reason(client.get_set(&first.reference, &all())), Reason::NotFound);
     assert_eq!(client.get_set("policy", &all()).unwrap().version, 3);
+}
+
+#[test]
+fn a_version_that_is_waited_for_is_told_when_it_is_published() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let (writer, reader) = (sidecar.client(), sidecar.client());
+    publish(&writer, 1, &keeping(2)).unwrap();
+    std::thread::scope(|scope| {
+        let minute = std::time::Duration::from_secs(60);
+        let wait = all().wait(minute).deadline(minute);
+        let waiting = scope.spawn(move || reader.get_set("policy@2", &wait).unwrap().version);
+        until("the reader waits", || {
+            sidecar.metric("tensorlane_sidecar_waiting_requests", &["for=\"name\""]) > 0.0
+        });
+        publish(&writer, 2, &keeping(2)).unwrap();
+        assert_eq!(waiting.join().unwrap(), 2);
+    });
 }
 
 #[test]
