@@ -18,6 +18,7 @@ use tensorlane_proto::frame::{SESSION_BODY_MAX, SessionKind, encode, encode_into
 use tensorlane_proto::generated as v1;
 
 use crate::calls::{Calls, Delivered, Turn};
+use crate::channel::Channels;
 use crate::error::{Error, Result};
 use crate::late::{self, Late};
 use crate::origin::{Origin, Standing};
@@ -56,6 +57,7 @@ pub(crate) struct Connection {
     calls: Calls,
     releases: Releases,
     segments: Segments,
+    channels: Channels,
 }
 
 /// A call whose request was sent.
@@ -89,6 +91,7 @@ impl Connection {
             calls: Calls::new(),
             releases: Releases::new()?,
             segments: Segments::default(),
+            channels: Channels::default(),
         });
         service::start(&connection, events)?;
         Ok(connection)
@@ -122,6 +125,32 @@ impl Connection {
     /// The segments of this session.
     pub(crate) fn segments(&self) -> &Segments {
         &self.segments
+    }
+
+    /// The channels that this session writes.
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.channels
+    }
+
+    /// Ends a channel or a reader, sooner or later. `origin` is that of the guard.
+    pub(crate) fn detach(&self, mut end: v1::ChannelDetachRequest, origin: &Origin) {
+        let standing = origin.standing();
+        if standing != Standing::Child && !self.is_lost() {
+            end.still_mapped = standing == Standing::Forked;
+            self.releases.push_detach(end);
+        }
+    }
+
+    /// Says to the sidecar what the writer of a channel makes of a reader.
+    pub(crate) fn answer_readers(&self, answers: &[v1::ChannelReady]) -> Result<()> {
+        if answers.is_empty() {
+            return Ok(());
+        }
+        for ready in answers {
+            self.sender.post(&encode(SessionKind::ChannelReady.into(), 0, 0, ready));
+        }
+        let wait = Wait::briefly();
+        self.sender.send_mail(&self.socket, || self.wait_for_room(&wait))
     }
 
     /// Calls under way.
@@ -332,6 +361,11 @@ impl Connection {
         if kind == SessionKind::Segment {
             return self.map_segment(&frame, reader);
         }
+        if kind == SessionKind::ChannelReader && !frame.header.is_reply() {
+            let told: v1::ChannelReader = wire::decode(kind, &frame.body[..])?;
+            let answer = self.channels.hear(&self.segments, told);
+            return self.answer_readers(answer.as_slice());
+        }
         if !frame.header.is_reply() {
             return Err(Error::protocol(format!("a frame of kind {kind:?} came that is no reply")));
         }
@@ -368,7 +402,7 @@ impl Connection {
         // A failure shows in the next write.
         let _ = poll(&mut ready, Some(&timespec(SLICE)));
         if self.is_lost() {
-            Err(Error::lost("the connection ended while a segment was acknowledged"))
+            Err(Error::lost("the connection ended while the sidecar was answered"))
         } else {
             Ok(())
         }

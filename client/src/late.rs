@@ -21,6 +21,10 @@ pub(crate) enum Late {
     Stored,
     /// Reservations.
     Reserved,
+    /// A channel.
+    Created,
+    /// A reader of a channel.
+    Attached,
 }
 
 /// Gives back what the late reply `frame` holds. One that cannot be read holds nothing that we could give back.
@@ -62,6 +66,18 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
                     connection.releases().push_abort(reserved.id);
                 }
             }
+        }
+        Late::Created => {
+            let reply: v1::ChannelCreateResponse =
+                wire::decode(SessionKind::ChannelCreate, &frame.body[..]).unwrap_or_default();
+            let end = v1::ChannelDetachRequest { channel: reply.channel, ..Default::default() };
+            connection.releases().push_detach(end);
+        }
+        Late::Attached => {
+            let reply: v1::ChannelAttachResponse =
+                wire::decode(SessionKind::ChannelAttach, &frame.body[..]).unwrap_or_default();
+            let end = v1::ChannelDetachRequest { reader: reply.reader, ..Default::default() };
+            connection.releases().push_detach(end);
         }
     }
 }

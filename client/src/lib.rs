@@ -34,6 +34,7 @@
 #[cfg(feature = "tokio")]
 pub mod asynchronous;
 mod calls;
+pub mod channel;
 mod client;
 mod config;
 mod connection;

@@ -1,4 +1,4 @@
-//! Leases that ended and reservations that were given up, and were not yet said to the sidecar.
+//! Leases, channels and readers that ended and reservations that were given up, and were not yet said to the sidecar.
 //!
 //! Ending a lease costs no round trip and, most of the time, no system call: ids gather here and travel in the same
 //! write as the next request. Where no request comes, the service thread sends them a moment later (service.rs). So a
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use tensorlane_proto::frame::{SESSION_ITEMS_MAX, SessionKind, encode_into};
-use tensorlane_proto::generated::{AbortRequest, ReleaseRequest};
+use tensorlane_proto::generated::{AbortRequest, ChannelDetachRequest, ReleaseRequest};
 
 use crate::calls::Calls;
 use crate::error::{Error, Result};
@@ -30,11 +30,16 @@ pub(crate) struct Releases {
 struct Pending {
     leases: ReleaseRequest,
     reservations: AbortRequest,
+    /// Channels and readers that ended.
+    detached: Vec<ChannelDetachRequest>,
 }
 
 impl Pending {
     fn is_empty(&self) -> bool {
-        self.leases.ids.is_empty() && self.leases.still_mapped.is_empty() && self.reservations.ids.is_empty()
+        self.leases.ids.is_empty()
+            && self.leases.still_mapped.is_empty()
+            && self.reservations.ids.is_empty()
+            && self.detached.is_empty()
     }
 }
 
@@ -64,6 +69,12 @@ impl Releases {
         self.pushed();
     }
 
+    /// Notes that a channel or a reader ended.
+    pub(crate) fn push_detach(&self, end: ChannelDetachRequest) {
+        self.pending.lock().detached.push(end);
+        self.pushed();
+    }
+
     fn pushed(&self) {
         self.pushes.fetch_add(1, Ordering::Relaxed);
         if !self.armed.load(Ordering::Acquire) && !self.armed.swap(true, Ordering::AcqRel) {
@@ -77,7 +88,7 @@ impl Releases {
         if pending.is_empty() {
             return;
         }
-        let Pending { leases, reservations } = &mut *pending;
+        let Pending { leases, reservations, detached } = &mut *pending;
         let kind = SessionKind::Release.into();
         if leases.ids.len() + leases.still_mapped.len() <= SESSION_ITEMS_MAX {
             if !(leases.ids.is_empty() && leases.still_mapped.is_empty()) {
@@ -97,6 +108,9 @@ impl Releases {
             // Without a number the connection is lost, and with it the reservations are gone.
             let Ok(number) = calls.begin_unwanted() else { break };
             encode_into(out, SessionKind::Abort.into(), 0, number, &AbortRequest { ids: ids.to_vec() });
+        }
+        for end in detached.drain(..) {
+            encode_into(out, SessionKind::ChannelDetach.into(), 0, calls.number(), &end);
         }
         leases.ids.clear();
         leases.still_mapped.clear();

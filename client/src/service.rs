@@ -1,6 +1,6 @@
 //! The one thread that a connection has: it does what no caller is there to do.
 //!
-//! - It listens on the event pipe: segments to unmap, segments with other pages, and the end of the sidecar.
+//! - It listens on the event pipe: segments to unmap, segments with other pages, readers of channels, and the end of the sidecar.
 //! - It sends leases that ended where no request comes to take them along.
 //! - It reads replies that nobody waits for any more.
 //!
@@ -27,7 +27,7 @@ const FLUSH_AFTER: Duration = Duration::from_micros(1000);
 const QUIET_WINDOWS: u32 = 5;
 /// How often it looks whether a late reply, or a segment that is announced again, has come.
 const TICK: Duration = Duration::from_millis(10);
-/// Longest frame on the event pipe; both kinds that there are have a few bytes.
+/// Longest frame on the event pipe; all kinds that there are have a few bytes.
 const EVENT_BODY_MAX: u32 = 1 << 10;
 
 /// Starts the thread of `connection`.
@@ -88,7 +88,9 @@ impl Service {
             }
             self.flush(&connection);
             connection.segments().sweep();
-            self.ticking = connection.calls().needs_a_reader() || connection.segments().needs_a_reader();
+            self.ticking = connection.calls().needs_a_reader()
+                || connection.segments().needs_a_reader()
+                || connection.channels().needs_a_reader();
             if self.ticking {
                 connection.read_unwanted();
             }
@@ -169,6 +171,10 @@ fn handle(connection: &Connection, header: &Header, body: &[u8]) -> Result<()> {
         Ok(SessionKind::SegmentExchanged) => {
             let exchanged: SegmentFrame = wire::decode(SessionKind::SegmentExchanged, body)?;
             connection.segments().awaits(exchanged.segment);
+            Ok(())
+        }
+        Ok(SessionKind::ChannelReader) => {
+            connection.channels().awaits();
             Ok(())
         }
         _ => Err(Error::protocol(format!("a frame of kind {} came on the event pipe", header.kind))),

@@ -7,6 +7,7 @@
 //! ```
 
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -102,6 +103,11 @@ impl Block {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
+    }
+
+    /// Address at which it begins in our map, which writes unless it is a guest's; none for no bytes.
+    pub(crate) fn start(&self) -> Option<NonNull<u8>> {
+        self.0.start().and_then(NonNull::new)
     }
 
     /// Returns whether it lies in a segment of another sidecar.

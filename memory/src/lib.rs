@@ -15,6 +15,7 @@
 //! - [`arena`]: a budget of bytes, segments of owners in it, blocks that return themselves.
 //! - [`inherited`]: what a dead incarnation left mapped.
 //! - [`mapping`], [`view`] and [`private`]: the client's side.
+//! - [`ring`]: messages of one writer for many readers.
 //! - [`passing`], [`watcher`], [`fork`], [`limits`], [`affinity`], [`copy`]: what the kernel offers, made safe.
 
 pub mod affinity;
@@ -26,6 +27,7 @@ pub mod limits;
 pub mod mapping;
 pub mod passing;
 pub mod private;
+pub mod ring;
 pub mod seals;
 pub mod segment;
 pub mod view;

@@ -19,8 +19,10 @@ use thiserror::Error;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
-/// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published.
-pub const SESSION_VERSION: u32 = 3;
+/// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels.
+pub const SESSION_VERSION: u32 = 4;
+/// The first version of the session socket's protocol that has channels.
+pub const CHANNELS_SINCE: u32 = 4;
 /// The first version of the session socket's protocol that has [`SessionKind::PublishSet`].
 pub const SETS_SINCE: u32 = 3;
 /// The first version of the session socket's protocol in which segments are exchanged.
@@ -279,6 +281,18 @@ kinds! {
         Status = 29,
         /// `PeersRequest` / `PeersResponse`.
         Peers = 30,
+        /// `ChannelCreateRequest` / `ChannelCreateResponse`, since version 4.
+        ChannelCreate = 31,
+        /// `ChannelAttachRequest` / `ChannelAttachResponse`, since version 4.
+        ChannelAttach = 32,
+        /// `ChannelDetachRequest`, no reply, since version 4.
+        ChannelDetach = 33,
+        /// `ChannelStatRequest` / `ChannelStatResponse`, since version 4.
+        ChannelStat = 34,
+        /// `ChannelReader`, sidecar to client; on the event pipe, too, where it has no body. Since version 4.
+        ChannelReader = 35,
+        /// `ChannelReady`, client to sidecar, since version 4.
+        ChannelReady = 36,
         /// `PublishSetRequest` / `PublishSetResponse`, since version 3.
         PublishSet = 55,
     }

@@ -92,6 +92,8 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Lookup
         | Verb::Name
         | Verb::PublishSet
+        | Verb::ChannelCreate
+        | Verb::ChannelAttach
         | Verb::Ticket
         | Verb::Redeem => true,
         Verb::Fill
@@ -101,6 +103,8 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Describe
         | Verb::List
         | Verb::Unname
+        | Verb::ChannelDetach
+        | Verb::ChannelStat
         | Verb::Status
         | Verb::Peers
         | Verb::Session => false,

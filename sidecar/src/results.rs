@@ -70,7 +70,10 @@ plural! {
     UnnameResponse: done;
 }
 
-single! { FillResponse ListResponse PublishSetResponse StatusResponse PeersResponse }
+single! {
+    FillResponse ListResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
+    PeersResponse
+}
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {
     // It was one of ours a moment ago.

@@ -10,7 +10,8 @@ use std::{env, fs, process};
 
 use prost::Message as _;
 
-const FILES: [&str; 5] = ["tensor.proto", "set.proto", "workload.proto", "session.proto", "peer.proto"];
+const FILES: [&str; 6] =
+    ["tensor.proto", "set.proto", "workload.proto", "channel.proto", "session.proto", "peer.proto"];
 const MESSAGES: &str = "tensorlane.v1.rs";
 const DESCRIPTORS: &str = "descriptors.bin";
 

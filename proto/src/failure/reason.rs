@@ -118,6 +118,16 @@ reasons! {
     VersionChanged, "VERSION_CHANGED", FailedPrecondition;
     /// The name or reference stands for a tensor that is no set.
     NotASet, "NOT_A_SET", FailedPrecondition;
+    /// The channel has ended: its writer finished it, let it go or died.
+    ChannelEnded, "CHANNEL_ENDED", FailedPrecondition;
+    /// The process that writes the channel does not answer; it may be stopped.
+    WriterNotAnswering, "WRITER_NOT_ANSWERING", Unavailable;
+    /// A reader holds the place that the next message needs.
+    BlockedBy, "BLOCKED_BY", DeadlineExceeded;
+    /// The ring of a channel says what cannot be.
+    MessageDamaged, "MESSAGE_DAMAGED", DataLoss;
+    /// As many messages are held as the reader may hold at a time.
+    HoldLimit, "HOLD_LIMIT", FailedPrecondition;
     /// A dtype that this release does not know.
     DTypeUnknown, "DTYPE_UNKNOWN", InvalidArgument;
     /// Dtype, shape, strides and byte count disagree.

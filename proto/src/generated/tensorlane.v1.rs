@@ -2723,6 +2723,242 @@ pub mod tensorlane_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// Shape of a channel.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelSpec {
+    /// Its name: 1 to 512 bytes, as a tensor's. Channels and tensors have names apart.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Messages that it holds at a time: 2 to 65,536.
+    #[prost(uint32, tag = "2")]
+    pub slots: u32,
+    /// Largest message, in bytes. The ring takes slots times this, in the arena of the writer's pod.
+    #[prost(uint64, tag = "3")]
+    pub slot_bytes: u64,
+    /// Readers at most; 0 means 1,024, which is the most.
+    #[prost(uint32, tag = "4")]
+    pub readers_max: u32,
+}
+/// Makes a channel, whose only writer is this session.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelCreateRequest {
+    /// Its shape.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Number that the client gives it; no two open channels of a session have the same.
+    #[prost(uint64, tag = "2")]
+    pub key: u64,
+    /// Time to wait for room, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// The channel is there, empty.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelCreateResponse {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub channel: u64,
+    /// The ring, in a segment that this session writes.
+    #[prost(message, optional, tag = "2")]
+    pub ring: ::core::option::Option<Location>,
+}
+/// Attaches a reader.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelAttachRequest {
+    /// Name of the channel.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The peer that has it; empty for this one.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// First message.
+    #[prost(enumeration = "ChannelFrom", tag = "3")]
+    pub from: i32,
+    /// Messages that the reader holds at a time, at most the channel's slots; 0 means 1.
+    #[prost(uint32, tag = "4")]
+    pub hold: u32,
+    /// Time to wait for a channel that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "5")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "6")]
+    pub deadline_ms: u64,
+}
+/// The reader is attached: its writer knows of it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelAttachResponse {
+    /// Number of the reader at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+    /// Number of the channel.
+    #[prost(uint64, tag = "2")]
+    pub channel: u64,
+    /// Shape of the channel.
+    #[prost(message, optional, tag = "3")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// The ring, for reading.
+    #[prost(message, optional, tag = "4")]
+    pub ring: ::core::option::Option<Location>,
+    /// The reader's cursor, in a segment that this session writes.
+    #[prost(message, optional, tag = "5")]
+    pub cursor: ::core::option::Option<Location>,
+    /// Sequence of the first message that the reader gets.
+    #[prost(uint64, tag = "6")]
+    pub first: u64,
+    /// Messages that were written before it and are not to be had any more.
+    #[prost(uint64, tag = "7")]
+    pub missed: u64,
+    /// Client that writes.
+    #[prost(string, tag = "8")]
+    pub writer: ::prost::alloc::string::String,
+}
+/// Ends a channel that this session writes, or a reader of this session. No reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelDetachRequest {
+    /// Number of the channel; 0 where a reader ends.
+    #[prost(uint64, tag = "1")]
+    pub channel: u64,
+    /// Number of the reader; 0 where a channel ends.
+    #[prost(uint64, tag = "2")]
+    pub reader: u64,
+    /// Set where a forked child of the process may still map what was read.
+    #[prost(bool, tag = "3")]
+    pub still_mapped: bool,
+}
+/// On the session socket, call 0, and without a body on the event pipe: a reader comes or goes. Its cursor's segment was
+/// announced before.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReader {
+    /// Number that the client gave the channel.
+    #[prost(uint64, tag = "1")]
+    pub key: u64,
+    /// Number of the reader.
+    #[prost(uint64, tag = "2")]
+    pub reader: u64,
+    /// Its cursor, for reading. Absent for one that goes.
+    #[prost(message, optional, tag = "3")]
+    pub cursor: ::core::option::Option<Location>,
+    /// First message of one that comes.
+    #[prost(enumeration = "ChannelFrom", tag = "4")]
+    pub from: i32,
+    /// Client that reads.
+    #[prost(string, tag = "5")]
+    pub client: ::prost::alloc::string::String,
+    /// Set for one that goes: the writer looks at its cursor no more, and says so.
+    #[prost(bool, tag = "6")]
+    pub gone: bool,
+}
+/// The writer's answer to ChannelReader.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReady {
+    /// Number of the reader.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+    /// Sequence of the first message that the reader gets.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+    /// Messages that were written before it and are not to be had any more.
+    #[prost(uint64, tag = "3")]
+    pub missed: u64,
+    /// Set in the answer about one that goes.
+    #[prost(bool, tag = "4")]
+    pub gone: bool,
+    /// Reason for which the reader was not taken; empty if it was.
+    #[prost(string, tag = "5")]
+    pub error: ::prost::alloc::string::String,
+}
+/// Asks for channels of this peer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelStatRequest {
+    /// Only channels whose names begin so.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+}
+/// One channel, as it is at this moment.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelStatus {
+    /// Shape of it.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Client that writes; empty where it has ended and readers still drain it.
+    #[prost(string, tag = "2")]
+    pub writer: ::prost::alloc::string::String,
+    /// Messages written so far.
+    #[prost(uint64, tag = "3")]
+    pub written: u64,
+    /// Set when the writer said that no more come.
+    #[prost(bool, tag = "4")]
+    pub finished: bool,
+    /// Its readers.
+    #[prost(message, repeated, tag = "5")]
+    pub readers: ::prost::alloc::vec::Vec<ChannelReaderStatus>,
+    /// Bytes of the ring.
+    #[prost(uint64, tag = "6")]
+    pub bytes: u64,
+}
+/// One reader, as it is at this moment.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChannelReaderStatus {
+    /// Number of the reader.
+    #[prost(uint64, tag = "1")]
+    pub reader: u64,
+    /// Client that reads.
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+    /// Lowest sequence that it has not given back.
+    #[prost(uint64, tag = "3")]
+    pub next: u64,
+    /// Set while it sleeps until a message comes.
+    #[prost(bool, tag = "4")]
+    pub waits: bool,
+    /// The way its messages take.
+    #[prost(string, tag = "5")]
+    pub route: ::prost::alloc::string::String,
+}
+/// Channels in the order of their names.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelStatResponse {
+    /// One for each.
+    #[prost(message, repeated, tag = "1")]
+    pub channels: ::prost::alloc::vec::Vec<ChannelStatus>,
+}
+/// Parts of a message, in the ring in front of its bytes. Written only when they change. Part after part, each at a
+/// multiple of 64 bytes; no parts at all mean plain bytes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ChannelLayout {
+    /// What each part is.
+    #[prost(message, repeated, tag = "1")]
+    pub parts: ::prost::alloc::vec::Vec<Descriptor>,
+}
+/// First message of a new reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ChannelFrom {
+    /// The next one that is written.
+    Next = 0,
+    /// The oldest one that is still there.
+    Oldest = 1,
+}
+impl ChannelFrom {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Next => "CHANNEL_FROM_NEXT",
+            Self::Oldest => "CHANNEL_FROM_OLDEST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CHANNEL_FROM_NEXT" => Some(Self::Next),
+            "CHANNEL_FROM_OLDEST" => Some(Self::Oldest),
+            _ => None,
+        }
+    }
+}
 /// First frame of a client.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SessionHello {

@@ -93,6 +93,10 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     let (waiting, bytes) = exchange.waiting_for_names();
     metrics.arena.waiters.at((Wait::Name,)).set(i64::try_from(waiting).unwrap_or(i64::MAX));
     metrics.arena.waiting_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    let channels = exchange.channel_totals();
+    metrics.channels.live.set(i64::try_from(channels.channels).unwrap_or(i64::MAX));
+    metrics.channels.readers.set(i64::try_from(channels.readers).unwrap_or(i64::MAX));
+    catch_up(&metrics.channels.messages, channels.written);
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
     metrics.ledger.show(&Live {

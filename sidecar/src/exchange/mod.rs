@@ -9,6 +9,7 @@ mod acquire;
 pub(crate) mod alone;
 mod arrive;
 mod await_names;
+mod channels;
 mod describe;
 mod evidence;
 mod fanout;
@@ -48,6 +49,7 @@ use tensorlane_proto::ledger::{Holder, SessionId, TensorId};
 use tensorlane_proto::negotiate::Offer;
 
 pub use self::acquire::Borrowed;
+pub use self::channels::{Attached, Created};
 use self::fetch::Fetches;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
@@ -89,6 +91,7 @@ pub struct Exchange {
     workers: Workers,
     /// Those who wait for names.
     waits: waits::Waits,
+    channels: channels::Channels,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// What we offer, without the addresses: one side of every negotiation.
@@ -132,6 +135,7 @@ impl Exchange {
             store,
             peers: OnceLock::new(),
             waits: waits::Waits::new(Weak::clone(own), workers.threads().clone()),
+            channels: channels::Channels::default(),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
@@ -207,6 +211,8 @@ impl Exchange {
 
     /// A session ended: all it had goes back.
     pub fn session_ended(&self, session: SessionId) {
+        // First: rings that its process may still map are pinned while its segments are known.
+        self.channels_of_session_ended(session);
         self.store.session_ended(session);
     }
 

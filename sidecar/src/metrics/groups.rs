@@ -74,6 +74,16 @@ pub struct Ledger {
     pub freed_bytes: Counters<(Cause,)>,
 }
 
+/// Metrics of channels.
+pub struct Channels {
+    /// Channels.
+    pub live: IntGauge,
+    /// Readers of them.
+    pub readers: IntGauge,
+    /// Messages that were written.
+    pub messages: IntCounter,
+}
+
 /// Workloads.
 pub struct Sessions {
     /// Open sessions.
@@ -352,6 +362,25 @@ impl Ledger {
     pub fn freed(&self, cause: Cause, bytes: u64) {
         self.freed_tensors.at((cause,)).inc();
         self.freed_bytes.at((cause,)).inc_by(bytes);
+    }
+}
+
+impl Channels {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Channels {
+            live: make.gauge(
+                "channel_live_channels",
+                "Channels, those that are still drained included. Not counted: channels of other peers.",
+            )?,
+            readers: make.gauge(
+                "channel_live_readers",
+                "Readers attached to channels of this peer. Not counted: those that wait for a channel.",
+            )?,
+            messages: make.counter(
+                "channel_messages_total",
+                "Messages written to channels of this peer, as their writers' rings say. Not counted: those written after the last look at a ring that ended.",
+            )?,
+        })
     }
 }
 

@@ -130,6 +130,14 @@ labels! {
         Unname = "unname",
         /// Makes a set the next version of its name.
         PublishSet = "publish_set",
+        /// Makes a channel.
+        ChannelCreate = "channel_create",
+        /// Attaches a reader to a channel.
+        ChannelAttach = "channel_attach",
+        /// Ends a channel or a reader of one.
+        ChannelDetach = "channel_detach",
+        /// Channels, with how far their readers are.
+        ChannelStat = "channel_stat",
         /// Finds by name.
         Lookup = "lookup",
         /// Makes a ticket.

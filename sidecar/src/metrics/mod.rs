@@ -17,7 +17,7 @@ pub mod label;
 pub use directory::Directory;
 use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
-pub use groups::{Arena, ArenaBytes, Calls, Ledger, Live, Moves, Peers, Sessions, Threads};
+pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Sessions, Threads};
 use label::FrameFault;
 
 /// Asked before each scrape to bring gauges up to date.
@@ -35,6 +35,8 @@ pub struct Metrics {
     pub ledger: Ledger,
     /// Workloads.
     pub sessions: Sessions,
+    /// Channels.
+    pub channels: Channels,
     /// Other peers.
     pub peers: Peers,
     /// The peer table.
@@ -60,6 +62,7 @@ impl Metrics {
             arena: Arena::new(&make)?,
             ledger: Ledger::new(&make)?,
             sessions: Sessions::new(&make)?,
+            channels: Channels::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,
             threads: Threads::new(&make)?,

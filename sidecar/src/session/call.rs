@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prost::Message;
+use tensorlane_memory::Block;
 use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
@@ -18,7 +19,7 @@ use tensorlane_proto::negotiate::Transport;
 use super::Pending;
 use super::link::{Segments, SessionLink};
 use crate::cancel::Cancel;
-use crate::exchange::{Caller, Exchange, Room, Taken};
+use crate::exchange::{Attached, Caller, Created, Exchange, Room, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::label::{Moved, Verb};
 use crate::results::{Ended, Results};
@@ -163,6 +164,48 @@ impl Call {
         self.link.send(frame, Vec::new());
     }
 
+    /// A channel that cannot be shown to the client ends at once.
+    pub(super) fn answer_created(self, outcome: Result<Created, Failure>) {
+        let exchange = Arc::clone(&self.exchange);
+        match outcome {
+            Ok(created) => {
+                let message = created.message();
+                let end = v1::ChannelDetachRequest { channel: message.channel, ..Default::default() };
+                self.answer_shown(&[&created.ring], message, &*exchange, &end);
+            }
+            Err(failure) => self.fail(&failure),
+        }
+    }
+
+    /// A reader that cannot be shown its ring ends at once.
+    pub(super) fn answer_attached(self, outcome: Result<Attached, Failure>) {
+        let exchange = Arc::clone(&self.exchange);
+        match outcome {
+            Ok(attached) => {
+                let end = v1::ChannelDetachRequest { reader: attached.reader, ..Default::default() };
+                let blocks = [&attached.ring, &attached.cursor];
+                self.answer_shown(&blocks, attached.message(), &*exchange, &end);
+            }
+            Err(failure) => self.fail(&failure),
+        }
+    }
+
+    fn answer_shown<M: Message + Results>(
+        self,
+        blocks: &[&Block],
+        message: M,
+        segments: &dyn Segments,
+        end: &v1::ChannelDetachRequest,
+    ) {
+        match self.link.announce(blocks.iter().copied(), segments) {
+            Ok(()) => self.answer(Ok(message)),
+            Err(failure) => {
+                self.exchange.channel_detach(self.link.id(), end);
+                self.fail(&failure);
+            }
+        }
+    }
+
     pub(super) fn fail(mut self, failure: &Failure) {
         self.send_failure(failure);
     }
@@ -207,7 +250,13 @@ impl Call {
             SessionKind::Status => Verb::Status,
             SessionKind::Peers => Verb::Peers,
             SessionKind::PublishSet => Verb::PublishSet,
+            SessionKind::ChannelCreate => Verb::ChannelCreate,
+            SessionKind::ChannelAttach => Verb::ChannelAttach,
+            SessionKind::ChannelDetach => Verb::ChannelDetach,
+            SessionKind::ChannelStat => Verb::ChannelStat,
             SessionKind::Hello
+            | SessionKind::ChannelReader
+            | SessionKind::ChannelReady
             | SessionKind::Segment
             | SessionKind::SegmentMapped
             | SessionKind::SegmentRetired

@@ -46,6 +46,14 @@ pub(super) fn frame(
             // It came after the deadline: the sidecar has taken the segment back, and told the waiting call so.
             false => Ok(()),
         },
+        SessionKind::ChannelDetach => {
+            exchange.channel_detach(link.id(), &decode(header, body)?);
+            Ok(())
+        }
+        SessionKind::ChannelReady => {
+            exchange.channel_ready(link.id(), &decode(header, body)?);
+            Ok(())
+        }
         SessionKind::Cancel => {
             // Outside of the lock: a call that is cancelled may be answered here and now, and leaves the pending ones then.
             let cancel = pending.lock().get(&header.call).cloned();
@@ -57,7 +65,8 @@ pub(super) fn frame(
         SessionKind::Hello
         | SessionKind::Segment
         | SessionKind::SegmentRetired
-        | SessionKind::SegmentExchanged => Err(FrameError::OutOfPlace(header.kind)),
+        | SessionKind::SegmentExchanged
+        | SessionKind::ChannelReader => Err(FrameError::OutOfPlace(header.kind)),
         // Two calls of one number could not be told apart: neither could be withdrawn, nor counted.
         _ if header.call == 0 || pending.lock().contains_key(&header.call) => {
             Err(FrameError::OutOfPlace(header.kind))
@@ -132,6 +141,14 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
             let outcome = exchange.redeem(&call.caller(), request);
             call.answer_acquired(Ok(outcome));
         }
+        SessionKind::ChannelCreate => {
+            let request: v1::ChannelCreateRequest = decode(header, body)?;
+            exchange.channel_create(call.caller(), request, move |outcome| call.answer_created(outcome));
+        }
+        SessionKind::ChannelAttach => {
+            let request: v1::ChannelAttachRequest = decode(header, body)?;
+            exchange.channel_attach(call.caller(), request, move |outcome| call.answer_attached(outcome));
+        }
         _ => return question(exchange, call, header, body),
     }
     Ok(())
@@ -172,6 +189,10 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
             let Some(call) = call.within(request.leaves.len()) else { return Ok(()) };
             let response = exchange.publish_set(request);
             call.answer(response);
+        }
+        SessionKind::ChannelStat => {
+            let response = exchange.channel_stat(&decode(header, body)?);
+            call.answer(Ok(response));
         }
         SessionKind::Ticket => {
             let request: v1::TicketRequest = decode(header, body)?;

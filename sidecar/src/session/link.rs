@@ -43,6 +43,8 @@ const DESCRIPTORS_MAX: usize = 2;
 /// One session's way back to its client.
 pub struct SessionLink {
     id: SessionId,
+    /// The name that the client gave itself.
+    client: Arc<str>,
     /// The version of the protocol that both ends speak.
     version: u32,
     socket: UnixStream,
@@ -59,6 +61,8 @@ pub struct SessionLink {
 
 /// What a link needs of what is around it.
 pub struct Around<'a> {
+    /// The name that the client gave itself.
+    pub client: Arc<str>,
     /// The version of the protocol that both ends speak.
     pub version: u32,
     /// For draining what a slow client leaves.
@@ -105,7 +109,7 @@ pub trait Segments: Send + Sync {
 impl SessionLink {
     /// A link over `socket`; `events` is the write end of the client's event pipe, non-blocking.
     pub fn new(id: SessionId, socket: UnixStream, events: OwnedFd, around: Around<'_>) -> Arc<Self> {
-        let Around { version, workers, unread, metrics, map_deadline } = around;
+        let Around { client, version, workers, unread, metrics, map_deadline } = around;
         let (out, acks) = (Mutex::default(), Mutex::default());
         Arc::new_cyclic(|link: &Weak<Self>| {
             let link = Weak::clone(link);
@@ -115,13 +119,36 @@ impl SessionLink {
                 }
             });
             let cut = AtomicBool::new(false);
-            Self { id, version, socket, events, out, acks, workers, metrics, account, map_deadline, cut }
+            Self {
+                id,
+                client,
+                version,
+                socket,
+                events,
+                out,
+                acks,
+                workers,
+                metrics,
+                account,
+                map_deadline,
+                cut,
+            }
         })
     }
 
     /// The session.
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// The name that the client gave itself.
+    pub fn client(&self) -> &Arc<str> {
+        &self.client
+    }
+
+    /// Time that the client has to map what it is shown.
+    pub fn map_deadline(&self) -> Duration {
+        self.map_deadline
     }
 
     /// The socket, for the thread that reads from it.
@@ -240,6 +267,13 @@ impl SessionLink {
         // Behind it: a client that waits for no reply reads the socket because of this.
         self.tell(&frame::encode(SessionKind::SegmentExchanged.into(), 0, 0, &announce));
         Ok(())
+    }
+
+    /// Tells the writer of a channel of a reader that comes or goes: on the socket, behind the segment that it refers to, and on the
+    /// event pipe for a client that waits for no reply.
+    pub fn tell_reader(self: &Arc<Self>, kind: SessionKind, reader: &v1::ChannelReader) {
+        self.send(frame::encode(kind.into(), 0, 0, reader), Vec::new());
+        self.tell(&frame::encode(kind.into(), 0, 0, &()));
     }
 
     /// Tells the client to let go of a segment; nothing if it never heard of it.

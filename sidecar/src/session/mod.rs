@@ -48,6 +48,8 @@ use crate::workers::Workers;
 /// A client that has not said Hello by then is cut: it would keep one of the few places.
 const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 const STACK_BYTES: usize = 512 << 10;
+/// Longest name of a client, in bytes; a longer one is cut.
+const CLIENT_NAME_MAX: usize = 256;
 
 /// What the session socket needs to know.
 #[derive(Debug, Clone)]
@@ -302,6 +304,7 @@ impl Shared {
         rustix::io::ioctl_fionbio(&write_end, true).map_err(io::Error::from)?;
         let version = hello.version.min(SESSION_VERSION);
         let around = Around {
+            client: client_name(&hello.client),
             version,
             workers: self.workers.clone(),
             unread: &self.settings.unread,
@@ -358,12 +361,18 @@ impl Shared {
     }
 }
 
-/// Says why, in the form of a reply to the Hello that is on its way.
-/// How many stand so.
+/// The name of a client as people are shown it: cut at 256 bytes, without control characters.
+fn client_name(said: &str) -> Arc<str> {
+    let end = said.floor_char_boundary(CLIENT_NAME_MAX);
+    said[..end].chars().filter(|c| !c.is_control()).collect::<String>().into()
+}
+
+/// Number of sessions that stand so.
 fn count(open: &HashMap<SessionId, Open>, standing: Standing) -> usize {
     open.values().filter(|session| session.standing == standing).count()
 }
 
+/// Says why, in the form of a reply to the Hello that is on its way.
 fn refuse(socket: &UnixStream, call: u64, open: usize, most: usize) {
     let message = if open >= most {
         format!("{open} sessions are open already; close some, or raise limits.sessions")

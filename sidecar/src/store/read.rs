@@ -115,7 +115,7 @@ impl Store {
     }
 
     /// Keeps blocks from reuse until nobody who got them through `session` can map them any more.
-    pub(super) fn pin(&self, session: SessionId, mut blocks: Vec<Block>) {
+    pub fn pin(&self, session: SessionId, mut blocks: Vec<Block>) {
         blocks.sort_by_key(Block::segment_id);
         for same in blocks.chunk_by(|a, b| a.segment_id() == b.segment_id()) {
             if let Some(first) = same.first() {

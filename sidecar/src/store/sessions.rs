@@ -71,7 +71,7 @@ impl Store {
     }
 
     /// The link of an open session.
-    pub(super) fn link(&self, session: SessionId) -> Option<Arc<SessionLink>> {
+    pub fn link(&self, session: SessionId) -> Option<Arc<SessionLink>> {
         self.state.lock().sessions.get(&session).cloned().flatten()
     }
 }

@@ -1,5 +1,6 @@
-//! One sidecar and its sessions: every verb, requests that are repeated, and sets.
+//! One sidecar and its sessions: every verb, channels, requests that are repeated, and sets.
 
+mod channels;
 mod exchange;
 mod repeats;
 mod sets;

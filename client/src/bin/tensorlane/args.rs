@@ -88,6 +88,9 @@ pub(crate) enum Command {
     /// Put and get sets: directories of tensors as tensordict saves them, published by versions.
     #[command(subcommand)]
     Set(Set),
+    /// Write and read channels: messages from one process to many, through shared memory.
+    #[command(subcommand)]
+    Channel(Channel),
     /// Show the state of the sidecar: arena, tensors, leases.
     Status,
     /// Show the peers and the route that would be taken to each.
@@ -242,6 +245,73 @@ pub(crate) struct SetLs {
     /// Only names that begin so.
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
+}
+
+/// A channel lives as long as its writer. A reader gets every message from the one on with which it was attached.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Channel {
+    /// List the channels of this peer.
+    Ls(ChannelLs),
+    /// Show one channel, and how far each reader is.
+    Stat(ChannelStat),
+    /// Read a channel and show its messages.
+    Tail(ChannelTail),
+    /// Make a channel and write messages into it: a file each, or the lines of standard input.
+    Write(ChannelWrite),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ChannelLs {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ChannelStat {
+    /// The channel's name.
+    pub(crate) name: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ChannelTail {
+    /// The channel's name.
+    pub(crate) name: String,
+    /// End after so many messages [default: with the channel].
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// Begin with the oldest message that is still there, rather than with the next one.
+    #[arg(long)]
+    pub(crate) oldest: bool,
+    /// How long to wait for a channel that does not exist yet.
+    #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) wait: Duration,
+    /// How long to wait for each message [default: for ever].
+    #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) timeout: Option<Duration>,
+    /// Print the bytes of the messages and nothing else.
+    #[arg(long)]
+    pub(crate) raw: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ChannelWrite {
+    /// The channel's name.
+    pub(crate) name: String,
+    /// Files, each of which is one message; without them each line of standard input is one.
+    pub(crate) files: Vec<PathBuf>,
+    /// How many messages the channel holds.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=65_536), value_name = "N")]
+    pub(crate) slots: u32,
+    /// The largest message, such as 64KiB or 1GiB.
+    #[arg(long, default_value = "1MiB", value_parser = parse::bytes, value_name = "BYTES")]
+    pub(crate) slot_bytes: u64,
+    /// How many readers the first message waits for.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) expect_readers: u32,
+    /// How long to wait for a place for each message [default: for ever].
+    #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Debug, ClapArgs)]

@@ -4,6 +4,7 @@
 //! failed, 2 it was called wrongly; `check` has one more, 3: nothing wrong was found, not everything could be looked at.
 
 mod args;
+mod channel;
 #[cfg(feature = "kubernetes")]
 mod check;
 mod complaint;
@@ -88,6 +89,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode> {
         Command::Rm(rm) => list::rm(&client, output, &rm),
         Command::Describe(describe) => inquire::describe(&client, output, &describe),
         Command::Set(set) => set::run(&client, output, &set),
+        Command::Channel(channel) => channel::run(&client, output, &channel),
         Command::Status => inquire::status(&client, output),
         Command::Peers => inquire::peers(&client, output),
         Command::Routes(routes) => routes::run(&client, output, &routes),

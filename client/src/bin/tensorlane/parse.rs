@@ -58,6 +58,21 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if text.is_empty() { Err(wrong()) } else { Ok(total) }
 }
 
+/// `4096`, `64KiB`, `1MiB`, `2GiB`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a size; write such as 4096, 64KiB, 1MiB or 2GiB");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let shift = match &text[digits..] {
+        "" | "B" => 0,
+        "KiB" | "Ki" => 10,
+        "MiB" | "Mi" => 20,
+        "GiB" | "Gi" => 30,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+}
+
 /// The shortest time between two looks: each is a call of the sidecar.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
@@ -148,6 +163,15 @@ fn range(text: &str) -> Result<Range, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_read_with_their_units_and_nonsense_is_refused() {
+        assert_eq!(bytes("4096"), Ok(4096));
+        assert_eq!((bytes("64KiB"), bytes("2GiB")), (Ok(64 << 10), Ok(2 << 30)));
+        for wrong in ["", "KiB", "1.5MiB", "-1", "0", "1TB", "99999999999GiB"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn durations_have_units() {

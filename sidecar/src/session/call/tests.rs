@@ -41,7 +41,9 @@ impl Scene {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (read_end, write_end) = passing::pipe().unwrap();
         let unread = &Unread::new(1 << 20);
-        let around = Around { version: SESSION_VERSION, workers, unread, metrics, map_deadline: MINUTE };
+        let client = "test".into();
+        let around =
+            Around { client, version: SESSION_VERSION, workers, unread, metrics, map_deadline: MINUTE };
         let link = SessionLink::new(SessionId(1), ours, write_end, around);
         exchange.session_began(&link);
         Self { exchange, link, pending: Pending::default(), _client: (theirs, read_end) }

@@ -1,0 +1,222 @@
+//! `tensorlane channel`: messages in and out of channels, and how far their readers are.
+
+use std::fs;
+use std::io::{self, BufRead, Write};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tensorlane_client::channel::{
+    ChannelReaderStatus, ChannelSpec, ChannelStatus, ChannelWriter, End, Message, Read, ReadOptions, Timeout,
+};
+use tensorlane_client::{Client, Error};
+use tensorlane_proto::{Failure, Reason};
+
+use crate::args::{Channel, ChannelLs, ChannelStat, ChannelTail, ChannelWrite};
+use crate::output::{self, Output};
+
+pub(crate) fn run(client: &Client, output: &Output, args: &Channel) -> Result<()> {
+    match args {
+        Channel::Ls(ls) => self::ls(client, output, ls),
+        Channel::Stat(stat) => self::stat(client, output, stat),
+        Channel::Tail(tail) => self::tail(client, output, tail),
+        Channel::Write(write) => self::write(client, output, write),
+    }
+}
+
+fn ls(client: &Client, output: &Output, args: &ChannelLs) -> Result<()> {
+    let channels = client.channels(&args.prefix)?;
+    output.print(
+        || json!({ "channels": channels.iter().map(channel_json).collect::<Vec<_>>() }),
+        |out| {
+            let row = |channel: &ChannelStatus| {
+                let spec = channel.spec.clone().unwrap_or_default();
+                vec![
+                    spec.name,
+                    writer(channel),
+                    channel.written.to_string(),
+                    channel.readers.len().to_string(),
+                    spec.slots.to_string(),
+                    output::bytes(spec.slot_bytes),
+                ]
+            };
+            let headings = ["NAME", "WRITER", "WRITTEN", "READERS", "SLOTS", "SLOT"];
+            output.table(out, &headings, &channels.iter().map(row).collect::<Vec<_>>())
+        },
+    )?;
+    Ok(())
+}
+
+fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
+    let is_it = |channel: &ChannelStatus| channel.spec.as_ref().is_some_and(|spec| spec.name == args.name);
+    let channels = client.channels(&args.name)?;
+    let channel = channels.into_iter().find(is_it).ok_or_else(|| {
+        let message =
+            format!("no channel of this peer is named {}; `tensorlane channel ls` shows them", args.name);
+        Error::from(Failure::new(Reason::NotFound, message))
+    })?;
+    output.print(
+        || channel_json(&channel),
+        |out| {
+            let spec = channel.spec.clone().unwrap_or_default();
+            writeln!(out, "{}  written by {}", spec.name, writer(&channel))?;
+            let (slots, slot, bytes) =
+                (spec.slots, output::bytes(spec.slot_bytes), output::bytes(channel.bytes));
+            writeln!(out, "{} messages, {slots} slots of {slot}, {bytes} of the arena", channel.written)?;
+            let row = |reader: &ChannelReaderStatus| {
+                vec![
+                    reader.reader.to_string(),
+                    reader.client.clone(),
+                    reader.route.clone(),
+                    behind(&channel, reader).to_string(),
+                    if reader.waits { "yes" } else { "no" }.to_owned(),
+                ]
+            };
+            let rows: Vec<_> = channel.readers.iter().map(row).collect();
+            output.table(out, &["READER", "CLIENT", "ROUTE", "BEHIND", "WAITS"], &rows)
+        },
+    )?;
+    Ok(())
+}
+
+/// Messages that a reader has not given back.
+fn behind(channel: &ChannelStatus, reader: &ChannelReaderStatus) -> u64 {
+    channel.written.saturating_sub(reader.next)
+}
+
+fn writer(channel: &ChannelStatus) -> String {
+    match (channel.writer.as_str(), channel.finished) {
+        ("", true) => "- (finished)".to_owned(),
+        ("", false) => "- (gone)".to_owned(),
+        (writer, _) => writer.to_owned(),
+    }
+}
+
+fn channel_json(channel: &ChannelStatus) -> Value {
+    let spec = channel.spec.clone().unwrap_or_default();
+    let reader = |reader: &ChannelReaderStatus| {
+        json!({
+            "reader": reader.reader,
+            "client": reader.client,
+            "route": reader.route,
+            "next": reader.next,
+            "behind": behind(channel, reader),
+            "waits": reader.waits,
+        })
+    };
+    json!({
+        "name": spec.name,
+        "writer": channel.writer,
+        "finished": channel.finished,
+        "written": channel.written,
+        "slots": spec.slots,
+        "slot_bytes": spec.slot_bytes,
+        "readers_max": spec.readers_max,
+        "bytes": channel.bytes,
+        "readers": channel.readers.iter().map(reader).collect::<Vec<_>>(),
+    })
+}
+
+fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
+    let mut options = ReadOptions::new().wait(args.wait);
+    if args.oldest {
+        options = options.from_oldest();
+    }
+    let mut reader = client.channel_reader(&args.name, &options)?;
+    let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
+    let mut stdout = io::stdout().lock();
+    let mut left = args.count.unwrap_or(u64::MAX);
+    while left > 0 {
+        match reader.read(timeout)? {
+            Read::Message(message) => {
+                if args.raw {
+                    stdout.write_all(&message.bytes().to_vec())?;
+                } else {
+                    stdout.write_all(&output.state(|| message_json(&message), |out| told(out, &message))?)?;
+                }
+                stdout.flush()?;
+                left -= 1;
+            }
+            Read::End(End::Finished) => return Ok(()),
+            Read::End(End::WriterLost) => {
+                let message = format!("the writer of {} is gone and has not finished it", args.name);
+                return Err(Error::from(Failure::new(Reason::ChannelEnded, message)).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn message_json(message: &Message) -> Value {
+    let part = |part: usize| message.descriptor(part).map(|descriptor| descriptor.layout.to_string());
+    json!({
+        "sequence": message.sequence(),
+        "bytes": message.bytes().len(),
+        "parts": (0..message.parts()).filter_map(part).collect::<Vec<_>>(),
+    })
+}
+
+fn told(out: &mut dyn Write, message: &Message) -> io::Result<()> {
+    write!(out, "{}  {}", message.sequence(), output::bytes(message.bytes().len() as u64))?;
+    for part in 0..message.parts() {
+        if let Some(descriptor) = message.descriptor(part) {
+            write!(out, "  {}", descriptor.layout)?;
+        }
+    }
+    writeln!(out)
+}
+
+fn write(client: &Client, output: &Output, args: &ChannelWrite) -> Result<()> {
+    let spec = ChannelSpec::new(&args.name)
+        .slots(args.slots)
+        .slot_bytes(args.slot_bytes)
+        .expect_readers(args.expect_readers);
+    let mut writer = client.channel_writer(&spec)?;
+    let timeout = args.timeout.map_or(Timeout::Never, Timeout::After);
+    let mut sent = Sent::default();
+    for file in &args.files {
+        let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        sent.send(&mut writer, &bytes, timeout)?;
+    }
+    if args.files.is_empty() {
+        let mut input = io::stdin().lock();
+        let mut line = Vec::new();
+        while read_line(&mut input, &mut line, args.slot_bytes)? {
+            sent.send(&mut writer, &line, timeout)?;
+        }
+    }
+    writer.finish();
+    output.print(
+        || json!({ "name": args.name, "messages": sent.messages, "bytes": sent.bytes }),
+        |out| writeln!(out, "{} messages, {}", sent.messages, output::bytes(sent.bytes)),
+    )?;
+    Ok(())
+}
+
+#[derive(Default)]
+struct Sent {
+    messages: u64,
+    bytes: u64,
+}
+
+impl Sent {
+    fn send(&mut self, writer: &mut ChannelWriter, bytes: &[u8], timeout: Timeout) -> Result<()> {
+        writer.write_bytes(bytes, timeout)?;
+        self.messages += 1;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// The next line without its end; false where there is none. No more is read than a message may have.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>, most: u64) -> Result<bool> {
+    line.clear();
+    let read = io::Read::take(&mut *input, most.saturating_add(1)).read_until(b'\n', line)?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    ensure!(
+        line.len() as u64 <= most,
+        "a line is longer than the {most} bytes of a slot; raise --slot-bytes"
+    );
+    Ok(read > 0)
+}

@@ -1,0 +1,107 @@
+//! Channels: one writer, many readers, messages in shared memory.
+//!
+//! ```text
+//!   channel_writer ──ChannelCreate──> sidecar        channel_reader ──ChannelAttach──> sidecar
+//!        │                                                │      <── cursor, first sequence
+//!        │  <── ChannelReader (cursor) ── the sidecar ────┘
+//!        v                                                v
+//!   claim slot, write, publish ═══ ring ═══ futex ═══> read, view, give back       no sidecar, no socket, no allocation
+//! ```
+//! A reader is attached when its writer knows of it: from then on it misses nothing. The writer waits for the slowest reader
+//! (`block`), and an error of a wait names it. A process that dies is noticed by the sidecar, which says so in ring and cursor.
+
+mod parts;
+mod reader;
+mod table;
+mod writer;
+
+use std::time::Duration;
+
+pub use self::reader::{Attachment, ChannelReader, End, Message, Read, ReadOptions, ReaderCloser};
+pub(crate) use self::table::Channels;
+pub use self::writer::{ChannelSpec, ChannelWriter, Loan, Part, Written};
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::wait::Wait;
+use tensorlane_memory::ring::Deadline;
+use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Reason};
+
+/// Time that a read or a write waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Timeout {
+    /// The client's deadline.
+    #[default]
+    Default,
+    /// Not at all: one try, which succeeds if it can.
+    Now,
+    /// So long.
+    After(Duration),
+    /// For ever, or until the other end is gone.
+    Never,
+}
+
+/// Statuses of channels, as `tensorlane channel stat` shows them.
+pub use tensorlane_proto::generated::{ChannelReaderStatus, ChannelStatus};
+
+impl Client {
+    /// Channels of this peer whose names begin with `prefix`, as they are now.
+    ///
+    /// # Errors
+    /// What ended the call.
+    pub fn channels(&self, prefix: &str) -> Result<Vec<ChannelStatus>> {
+        let wait = self.wait(None);
+        let connection = self.connection(&wait)?;
+        check_version(&connection)?;
+        let request = v1::ChannelStatRequest { prefix: prefix.to_owned() };
+        let reply: v1::ChannelStatResponse =
+            connection.call(SessionKind::ChannelStat, &request, &wait, Late::Nothing)?;
+        Ok(reply.channels)
+    }
+
+    /// When a wait on a ring ends, and what may end it earlier.
+    fn patience(&self, timeout: Timeout) -> (Deadline, Wait) {
+        let after = match timeout {
+            Timeout::Default => Some(self.deadline()),
+            Timeout::After(after) => Some(after),
+            Timeout::Now | Timeout::Never => None,
+        };
+        let deadline = match (timeout, after) {
+            (Timeout::Now, _) => Deadline::Now,
+            // What the clock cannot say is never.
+            (_, Some(after)) => {
+                std::time::Instant::now().checked_add(after).map_or(Deadline::Never, Deadline::At)
+            }
+            _ => Deadline::Never,
+        };
+        (deadline, self.wait(Some(Duration::MAX)))
+    }
+}
+
+/// An older sidecar knows no channels.
+fn check_version(connection: &Connection) -> Result<()> {
+    let spoken = connection.sidecar().version;
+    if spoken >= CHANNELS_SINCE {
+        return Ok(());
+    }
+    let message = format!(
+        "the sidecar speaks version {spoken} of the session protocol, and channels came with {CHANNELS_SINCE}: \
+         update the sidecar"
+    );
+    Err(Failure::new(Reason::Unsupported, message).into())
+}
+
+/// Why a wait on a ring was stopped before its deadline.
+fn stopped(connection: &Connection, wait: &Wait) -> Error {
+    if connection.is_lost() {
+        return Error::lost("the sidecar of this channel is gone, and the channel with it");
+    }
+    wait.check().err().unwrap_or(Error::Withdrawn)
+}
+
+fn expired(what: impl Into<String>) -> Error {
+    Failure::new(Reason::DeadlineExceeded, what).into()
+}

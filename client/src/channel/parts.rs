@@ -1,0 +1,121 @@
+//! Parts of a message: where each lies in a slot, and what says so to the reader. Pure.
+//!
+//! A message is either plain bytes, whose layout is empty, or parts with descriptors, each at a multiple of [`ALIGN`] bytes.
+
+use prost::Message as _;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, wire};
+
+use crate::error::{Error, Result};
+
+/// Alignment of a part in its slot, in bytes: a cache line, and what vector units ask for.
+pub(crate) const ALIGN: u64 = 64;
+/// Most parts of a message.
+pub(crate) const PARTS_MAX: usize = 1_024;
+
+/// Where parts lie in a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Parts {
+    parts: Vec<PlacedPart>,
+    bytes: u64,
+}
+
+/// One part with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PlacedPart {
+    pub(crate) descriptor: Descriptor,
+    /// Offset in the slot, in bytes.
+    pub(crate) offset: u64,
+}
+
+impl Parts {
+    /// Places parts one after the other.
+    pub(crate) fn of(descriptors: impl IntoIterator<Item = Descriptor>) -> Result<Self> {
+        let mut placed = Self::default();
+        for descriptor in descriptors {
+            if placed.parts.len() == PARTS_MAX {
+                return Err(Error::invalid(format!("a message has at most {PARTS_MAX} parts; send several")));
+            }
+            let offset = placed.bytes.next_multiple_of(ALIGN);
+            let end = offset.checked_add(descriptor.layout.bytes());
+            placed.bytes =
+                end.ok_or_else(|| Error::invalid("the parts of a message have more than 2^64 bytes"))?;
+            placed.parts.push(PlacedPart { descriptor, offset });
+        }
+        Ok(placed)
+    }
+
+    /// The parts, in order.
+    pub(crate) fn as_slice(&self) -> &[PlacedPart] {
+        &self.parts
+    }
+
+    /// Bytes from the first part's begin to the last one's end.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns whether these are parts with just these descriptors.
+    pub(crate) fn are<'a>(&self, descriptors: impl ExactSizeIterator<Item = &'a Descriptor>) -> bool {
+        self.parts.len() == descriptors.len()
+            && self.parts.iter().zip(descriptors).all(|(part, descriptor)| part.descriptor == *descriptor)
+    }
+
+    /// The layout as the ring carries it.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let parts = self.parts.iter().map(|part| v1::Descriptor::from(&part.descriptor)).collect();
+        v1::ChannelLayout { parts }.encode_to_vec()
+    }
+
+    /// Reads a layout of the ring, which anybody may have written, for a message of `bytes`.
+    ///
+    /// # Errors
+    /// What is wrong with it, for people.
+    pub(crate) fn decode(layout: &[u8]) -> std::result::Result<Self, String> {
+        let layout = v1::ChannelLayout::decode(layout).map_err(|error| error.to_string())?;
+        let descriptors = layout.parts.into_iter().map(wire::descriptor);
+        let descriptors: Vec<Descriptor> =
+            descriptors.collect::<std::result::Result<_, _>>().map_err(|failure| failure.message)?;
+        Self::of(descriptors).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_proto::{DType, Layout, Shape};
+
+    use super::*;
+
+    fn tensor(dtype: DType, shape: &[u64]) -> Descriptor {
+        Descriptor::host(Layout::contiguous(dtype, Shape::new(shape).unwrap()).unwrap())
+    }
+
+    #[test]
+    fn parts_lie_one_after_the_other_at_lines() {
+        let parts = Parts::of([tensor(DType::U8, &[3]), tensor(DType::F32, &[2, 2]), tensor(DType::U8, &[])]);
+        let parts = parts.unwrap();
+        assert_eq!(parts.as_slice().iter().map(|part| part.offset).collect::<Vec<_>>(), [0, 64, 128]);
+        assert_eq!(parts.bytes(), 129);
+    }
+
+    #[test]
+    fn a_layout_reads_as_it_was_written() {
+        let parts = Parts::of([tensor(DType::BF16, &[7, 2]), tensor(DType::U8, &[0])]).unwrap();
+        assert_eq!(Parts::decode(&parts.encode()), Ok(parts.clone()));
+        assert!(parts.are([tensor(DType::BF16, &[7, 2]), tensor(DType::U8, &[0])].iter()));
+        assert!(!parts.are([tensor(DType::BF16, &[7, 2])].iter()));
+        assert_eq!(Parts::decode(b"").unwrap(), Parts::default());
+    }
+
+    #[test]
+    fn a_layout_of_nonsense_is_refused() {
+        assert!(Parts::decode(&[0xff; 9]).is_err());
+        let negative = v1::Descriptor { dtype: 0, ..Default::default() };
+        assert!(Parts::decode(&v1::ChannelLayout { parts: vec![negative] }.encode_to_vec()).is_err());
+    }
+
+    #[test]
+    fn more_parts_than_a_message_has_are_refused() {
+        assert!(Parts::of((0..=PARTS_MAX).map(|_| tensor(DType::U8, &[]))).is_err());
+    }
+}

@@ -1,0 +1,406 @@
+//! A reader of a channel.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tensorlane_memory::View;
+use tensorlane_memory::ring::{self, Place, ReadError, RingCloser, RingReader, RingShape};
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, Failure, Reason};
+
+use super::parts::Parts;
+use super::{Timeout, check_version, expired, stopped};
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::origin::Origin;
+use crate::segments::Segment;
+use crate::wire;
+
+/// How a reader is attached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadOptions {
+    oldest: bool,
+    hold: u32,
+    wait: Duration,
+}
+
+/// What came of an attach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attachment {
+    /// Sequence of the first message that the reader gets; none from there on is missed.
+    pub first: u64,
+    /// Messages before it that were written and cannot be had any more. 0 for a reader that began with the next one.
+    pub missed: u64,
+    /// The way of the messages: `local`, a map of the writer's ring in the same pod.
+    pub route: String,
+    /// Client that writes.
+    pub writer: String,
+    /// Messages that the channel holds at a time.
+    pub slots: u32,
+    /// Largest message in bytes.
+    pub slot_bytes: u64,
+}
+
+/// What a read brings.
+#[derive(Debug)]
+pub enum Read {
+    /// The next message.
+    Message(Message),
+    /// There is none any more: all that were written have been read.
+    End(End),
+}
+
+/// Why no message comes any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The writer said so.
+    Finished,
+    /// The writer's process ended, or it let the channel go without finishing it.
+    WriterLost,
+}
+
+/// A reader of a channel.
+pub struct ChannelReader {
+    name: Arc<str>,
+    client: Client,
+    attachment: Attachment,
+    ring: OwnRing<RingReader>,
+    /// Parts of the message before, by the layout that they were read from.
+    parts: (Arc<[u8]>, Arc<Parts>),
+    session: Arc<Session>,
+}
+
+/// Closes a reader from another thread.
+pub struct ReaderCloser {
+    ring: OwnRing<RingCloser>,
+    session: Arc<Session>,
+}
+
+/// A message, where its writer wrote it. Its place is given back when this is dropped.
+pub struct Message {
+    ring: OwnRing<ring::Message>,
+    parts: Arc<Parts>,
+    _session: Arc<Session>,
+}
+
+/// A part of a ring, which a forked child must leave alone: what it gave back would be its parent's.
+struct OwnRing<T> {
+    part: Option<T>,
+    origin: Origin,
+}
+
+/// The reader's standing with the sidecar, which ends when reader and messages are gone.
+#[derive(Debug)]
+struct Session {
+    connection: Arc<Connection>,
+    origin: Origin,
+    reader: u64,
+    _segments: [Arc<Segment>; 2],
+}
+
+// === impl ReadOptions ===
+
+impl Default for ReadOptions {
+    fn default() -> Self {
+        Self { oldest: false, hold: 1, wait: Duration::ZERO }
+    }
+}
+
+impl ReadOptions {
+    /// From the next message on, one held at a time, of a channel that is there.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// From the oldest message that is still whole.
+    #[must_use]
+    pub fn from_oldest(self) -> Self {
+        Self { oldest: true, ..self }
+    }
+
+    /// Messages that may be held at a time; the channel's slots at most. The writer cannot use their places meanwhile.
+    #[must_use]
+    pub fn hold(self, hold: u32) -> Self {
+        Self { hold, ..self }
+    }
+
+    /// Time to wait for a channel that does not exist yet, on top of the client's deadline. Not at all by default.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Attaches a reader to a channel of this peer. From then on no call is made, and no message is missed.
+    ///
+    /// # Errors
+    /// NOT_FOUND for a channel that is not there in time, WRITER_NOT_ANSWERING where its process is stopped, CHANNEL_ENDED,
+    /// LIMIT_EXCEEDED where it has all the readers it may have.
+    pub fn channel_reader(&self, name: &str, options: &ReadOptions) -> Result<ChannelReader> {
+        let wait = self.wait(Some(self.deadline().saturating_add(options.wait)));
+        let connection = self.connection(&wait)?;
+        check_version(&connection)?;
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let from = if options.oldest { v1::ChannelFrom::Oldest } else { v1::ChannelFrom::Next };
+        let request = v1::ChannelAttachRequest {
+            name: name.to_owned(),
+            peer: String::new(),
+            from: from.into(),
+            hold: options.hold,
+            wait_ms: millis(options.wait),
+            deadline_ms: millis(self.deadline()).max(1),
+        };
+        let reply: v1::ChannelAttachResponse =
+            connection.call(SessionKind::ChannelAttach, &request, &wait, Late::Attached)?;
+        self.attached(name, &connection, &reply, options.hold.max(1)).inspect_err(|_| {
+            let end = v1::ChannelDetachRequest { reader: reply.reader, ..Default::default() };
+            connection.detach(end, connection.origin());
+        })
+    }
+
+    fn attached(
+        &self,
+        name: &str,
+        connection: &Arc<Connection>,
+        reply: &v1::ChannelAttachResponse,
+        hold: u32,
+    ) -> Result<ChannelReader> {
+        let spec = reply.spec.as_ref().ok_or_else(|| wire::missing("the shape of a channel"))?;
+        let unusable =
+            |error: &dyn fmt::Display| Error::protocol(format!("a channel that cannot be read: {error}"));
+        let shape = RingShape::new(spec.slots, spec.slot_bytes).map_err(|error| unusable(&error))?;
+        let (ring, ring_segment) = place(connection, reply.ring.as_ref())?;
+        let (cursor, cursor_segment) = place(connection, reply.cursor.as_ref())?;
+        let reader =
+            RingReader::open(ring, cursor, shape, reply.first, hold).map_err(|error| unusable(&error))?;
+        let session = Session {
+            connection: Arc::clone(connection),
+            origin: connection.origin().again(),
+            reader: reply.reader,
+            _segments: [ring_segment, cursor_segment],
+        };
+        Ok(ChannelReader {
+            name: Arc::from(name),
+            client: self.clone(),
+            attachment: Attachment {
+                first: reply.first,
+                missed: reply.missed,
+                route: "local".to_owned(),
+                writer: reply.writer.clone(),
+                slots: spec.slots,
+                slot_bytes: spec.slot_bytes,
+            },
+            ring: OwnRing::new(reader, connection),
+            parts: (Arc::from([]), Arc::default()),
+            session: Arc::new(session),
+        })
+    }
+}
+
+fn place(connection: &Connection, location: Option<&v1::Location>) -> Result<(Place, Arc<Segment>)> {
+    let location = location.ok_or_else(|| wire::missing("a place in memory"))?;
+    let segment = connection.segment(location.segment)?;
+    Ok((Place { mapping: Arc::clone(segment.mapping()), offset: location.offset }, segment))
+}
+
+// === impl ChannelReader ===
+
+impl ChannelReader {
+    /// Name of the channel.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What came of the attach.
+    pub fn attached(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// The next message, in order.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED where none comes in time, HOLD_LIMIT while as many are held as may be, CHANNEL_ENDED after it was closed,
+    /// MESSAGE_DAMAGED for a ring that says what cannot be, and a lost session where the sidecar is gone and all was read.
+    pub fn read(&mut self, timeout: Timeout) -> Result<Read> {
+        if self.session.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        let (deadline, wait) = self.client.patience(timeout);
+        let connection = &self.session.connection;
+        let stop = || connection.is_lost() || wait.check().is_err();
+        match self.ring.read(deadline, &stop) {
+            Ok(ring::Read::Message(message)) => self.message(message).map(Read::Message),
+            Ok(ring::Read::Finished) => Ok(Read::End(End::Finished)),
+            Ok(ring::Read::Lost) => Ok(Read::End(End::WriterLost)),
+            Err(ReadError::Stopped) => Err(stopped(connection, &wait)),
+            Err(error) => Err(self.failed(&error)),
+        }
+    }
+
+    /// What closes it from another thread.
+    pub fn closer(&self) -> ReaderCloser {
+        ReaderCloser {
+            ring: OwnRing::new(self.ring.closer(), &self.session.connection),
+            session: Arc::clone(&self.session),
+        }
+    }
+
+    fn message(&mut self, message: ring::Message) -> Result<Message> {
+        let layout = message.layout();
+        if !Arc::ptr_eq(layout, &self.parts.0) {
+            let damaged = |what: String| self.damaged(message.sequence(), &what);
+            let parts = Parts::decode(layout).map_err(damaged)?;
+            self.parts = (Arc::clone(layout), Arc::new(parts));
+        }
+        let (parts, session) = (Arc::clone(&self.parts.1), Arc::clone(&self.session));
+        let bytes = message.view().len() as u64;
+        if !parts.as_slice().is_empty() && parts.bytes() != bytes {
+            let what = format!("its parts have {} bytes, and it has {bytes}", parts.bytes());
+            return Err(self.damaged(message.sequence(), &what));
+        }
+        Ok(Message { ring: OwnRing::new(message, &session.connection), parts, _session: session })
+    }
+
+    fn failed(&self, error: &ReadError) -> Error {
+        let name = &self.name;
+        match error {
+            ReadError::TimedOut => expired(format!("no message of the channel {name} came in time")),
+            ReadError::Closed => {
+                Failure::new(Reason::ChannelEnded, format!("this reader of the channel {name} was closed"))
+                    .into()
+            }
+            ReadError::HoldLimit { hold } => {
+                let message = format!(
+                    "{hold} messages of the channel {name} are held, and this reader may hold no more; drop one, or attach with a \
+                     larger hold"
+                );
+                Failure::new(Reason::HoldLimit, message).with("hold", hold).into()
+            }
+            ReadError::Damaged { sequence, what } => self.damaged(*sequence, what),
+            // Told by whoever stopped it.
+            ReadError::Stopped => Error::Withdrawn,
+        }
+    }
+
+    fn damaged(&self, sequence: u64, what: &str) -> Error {
+        let message = format!(
+            "message {sequence} of the channel {} is damaged: {what}; its writer, client {:?}, wrote what cannot be",
+            self.name, self.attachment.writer
+        );
+        Failure::new(Reason::MessageDamaged, message).with("sequence", sequence).into()
+    }
+}
+
+impl fmt::Debug for ChannelReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelReader").field("name", &self.name).field("attached", &self.attachment).finish()
+    }
+}
+
+// === impl ReaderCloser ===
+
+impl ReaderCloser {
+    /// Closes the reader: a read of it that sleeps comes back with CHANNEL_ENDED. The writer waits for it until it and its messages
+    /// are dropped.
+    pub fn close(&self) {
+        if !self.session.origin.is_child() {
+            self.ring.close();
+        }
+    }
+}
+
+impl fmt::Debug for ReaderCloser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReaderCloser").field("reader", &self.session.reader).finish()
+    }
+}
+
+// === impl Message ===
+
+impl Message {
+    /// Its sequence: 0 for the first message of the channel.
+    pub fn sequence(&self) -> u64 {
+        self.ring.sequence()
+    }
+
+    /// All of its bytes; between parts there are gaps up to the next multiple of 64.
+    pub fn bytes(&self) -> &View {
+        self.ring.view()
+    }
+
+    /// Number of tensors. 0 for a message of plain bytes.
+    pub fn parts(&self) -> usize {
+        self.parts.as_slice().len()
+    }
+
+    /// What a part is.
+    pub fn descriptor(&self, index: usize) -> Option<&Descriptor> {
+        self.parts.as_slice().get(index).map(|part| &part.descriptor)
+    }
+
+    /// The bytes of a part. They stay as they are for as long as this message is held, not longer.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a part that the message does not have.
+    pub fn part(&self, index: usize) -> Result<View> {
+        let part = self.parts.as_slice().get(index).ok_or_else(|| {
+            Error::invalid(format!("part {index} of a message of {} parts", self.parts.as_slice().len()))
+        })?;
+        let piece = self.ring.view().piece(part.offset, part.descriptor.layout.bytes());
+        piece.map_err(|error| Error::invalid(error.to_string()))
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sequence, bytes) = (self.sequence(), self.bytes().len());
+        f.debug_struct("Message").field("sequence", &sequence).field("bytes", &bytes).finish_non_exhaustive()
+    }
+}
+
+// === impl OwnRing ===
+
+impl<T> OwnRing<T> {
+    fn new(part: T, connection: &Connection) -> Self {
+        Self { part: Some(part), origin: connection.origin().again() }
+    }
+}
+
+impl<T> Deref for OwnRing<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.part.as_ref().expect("taken by drop alone")
+    }
+}
+
+impl<T> DerefMut for OwnRing<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.part.as_mut().expect("taken by drop alone")
+    }
+}
+
+impl<T> Drop for OwnRing<T> {
+    fn drop(&mut self) {
+        if self.origin.is_child() {
+            std::mem::forget(self.part.take());
+        }
+    }
+}
+
+// === impl Session ===
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let end = v1::ChannelDetachRequest { reader: self.reader, ..Default::default() };
+        self.connection.detach(end, &self.origin);
+    }
+}

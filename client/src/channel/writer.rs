@@ -1,0 +1,426 @@
+//! The writer of a channel.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_memory::OutOfBounds;
+use tensorlane_memory::WriteView;
+use tensorlane_memory::ring::{
+    ClaimError, Deadline, LAYOUT_BYTES, Layout, Place, Published, RingShape, RingWriter, Slot,
+};
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, Failure, Reason};
+
+use super::parts::Parts;
+use super::table::Attached;
+use super::{Timeout, check_version, expired, stopped};
+use crate::client::Client;
+use crate::connection::{Connection, SLICE};
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::origin::Origin;
+use crate::segments::Segment;
+use crate::wait::Wait;
+use crate::wire;
+
+/// Shape of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelSpec {
+    name: String,
+    slots: u32,
+    slot_bytes: u64,
+    readers_max: u32,
+    expect_readers: u32,
+}
+
+/// One part of a message: a tensor with its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    descriptor: &'a Descriptor,
+    bytes: &'a [u8],
+}
+
+/// A message that was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its sequence: 0 for the first message of a channel.
+    pub sequence: u64,
+    /// Readers that it is for. 0: nobody was attached, and nobody will see it but by `From::Oldest`.
+    pub readers: u32,
+}
+
+/// The only writer of a channel. Dropped without [`ChannelWriter::finish`] it leaves its readers an end that says so.
+pub struct ChannelWriter {
+    client: Client,
+    connection: Arc<Connection>,
+    origin: Origin,
+    id: u64,
+    key: u64,
+    spec: ChannelSpec,
+    ring: RingWriter,
+    attached: Arc<Attached>,
+    /// Parts of the last message that had any, which most messages have again.
+    parts: Option<Parts>,
+    /// Readers that are waited for before the first message.
+    awaited: u32,
+    _segment: Arc<Segment>,
+}
+
+/// A slot that is written in place. Dropped without [`Loan::publish`] it leaves nothing.
+pub struct Loan<'a> {
+    slot: Slot<'a>,
+    parts: &'a Parts,
+}
+
+// === impl ChannelSpec ===
+
+impl ChannelSpec {
+    /// A channel of that name at this peer, of 4 slots of 1 MiB.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), slots: 4, slot_bytes: 1 << 20, readers_max: 0, expect_readers: 0 }
+    }
+
+    /// Messages that the channel holds at a time: 2 to 65,536. So far the writer may be ahead of the slowest reader.
+    #[must_use]
+    pub fn slots(self, slots: u32) -> Self {
+        Self { slots, ..self }
+    }
+
+    /// Largest message in bytes. The ring takes slots times this, in the arena of this pod, for as long as the channel lives.
+    #[must_use]
+    pub fn slot_bytes(self, slot_bytes: u64) -> Self {
+        Self { slot_bytes, ..self }
+    }
+
+    /// Readers at most; 1,024 by default, which is the most.
+    #[must_use]
+    pub fn readers_max(self, readers_max: u32) -> Self {
+        Self { readers_max, ..self }
+    }
+
+    /// Readers that the first write waits for, so that none of them misses a message. None by default.
+    #[must_use]
+    pub fn expect_readers(self, expect_readers: u32) -> Self {
+        Self { expect_readers, ..self }
+    }
+
+    fn message(&self) -> v1::ChannelSpec {
+        let Self { name, slots, slot_bytes, readers_max, .. } = self.clone();
+        v1::ChannelSpec { name, slots, slot_bytes, readers_max }
+    }
+}
+
+// === impl Part ===
+
+impl<'a> Part<'a> {
+    /// A tensor whose bytes lie as the descriptor says.
+    pub fn tensor(descriptor: &'a Descriptor, bytes: &'a [u8]) -> Self {
+        Self { descriptor, bytes }
+    }
+}
+
+// === impl Client ===
+
+impl Client {
+    /// Makes a channel that this client writes. The only call to the sidecar in the writer's life.
+    ///
+    /// # Errors
+    /// NAME_TAKEN while another writer has the name, ARENA_FULL or NEVER_FITS for a ring without room, INVALID_ARGUMENT for a shape
+    /// out of its bounds.
+    pub fn channel_writer(&self, spec: &ChannelSpec) -> Result<ChannelWriter> {
+        let shape = RingShape::new(spec.slots, spec.slot_bytes)
+            .map_err(|error| Error::invalid(format!("the channel {}: {error}", spec.name)))?;
+        let wait = self.wait(None);
+        let connection = self.connection(&wait)?;
+        check_version(&connection)?;
+        let key = connection.channels().number();
+        let made = self.make_channel(spec, shape, key, &connection);
+        if made.is_err() {
+            connection.channels().close(key);
+        }
+        made
+    }
+
+    fn make_channel(
+        &self,
+        spec: &ChannelSpec,
+        shape: RingShape,
+        key: u64,
+        connection: &Arc<Connection>,
+    ) -> Result<ChannelWriter> {
+        let wait = self.wait(None);
+        let deadline_ms = wait.deadline_ms();
+        let request = v1::ChannelCreateRequest { spec: Some(spec.message()), key, deadline_ms };
+        let reply: v1::ChannelCreateResponse =
+            connection.call(SessionKind::ChannelCreate, &request, &wait, Late::Created)?;
+        let origin = connection.origin().again();
+        let opened = open_ring(connection, reply.ring.as_ref(), shape);
+        let (ring, segment) = opened.inspect_err(|_| {
+            let end = v1::ChannelDetachRequest { channel: reply.channel, ..Default::default() };
+            connection.detach(end, &origin);
+        })?;
+        let attached = Attached::new(ring.readers());
+        let early = connection.channels().open(key, &attached, connection.segments());
+        let writer = ChannelWriter {
+            client: self.clone(),
+            connection: Arc::clone(connection),
+            origin,
+            id: reply.channel,
+            key,
+            spec: spec.clone(),
+            ring,
+            attached,
+            parts: None,
+            awaited: spec.expect_readers,
+            _segment: segment,
+        };
+        connection.answer_readers(&early)?;
+        Ok(writer)
+    }
+}
+
+fn open_ring(
+    connection: &Connection,
+    location: Option<&v1::Location>,
+    shape: RingShape,
+) -> Result<(RingWriter, Arc<Segment>)> {
+    let location = location.ok_or_else(|| wire::missing("the ring of a channel"))?;
+    let segment = connection.segment(location.segment)?;
+    let place = Place { mapping: Arc::clone(segment.mapping()), offset: location.offset };
+    let ring = RingWriter::open(place, shape)
+        .map_err(|error| Error::protocol(format!("a ring that cannot be written: {error}")))?;
+    Ok((ring, segment))
+}
+
+// === impl ChannelWriter ===
+
+impl ChannelWriter {
+    /// The shape that the channel was made with.
+    pub fn spec(&self) -> &ChannelSpec {
+        &self.spec
+    }
+
+    /// Name of the channel.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Readers that are attached.
+    pub fn readers(&self) -> usize {
+        self.attached.ring.len()
+    }
+
+    /// Writes a message of tensors: copies each part once, into the ring.
+    ///
+    /// # Errors
+    /// BLOCKED_BY with the reader that holds the place, where it does not give it back in time; TOO_LARGE above the slot;
+    /// LAYOUT_MISMATCH for bytes that are not as many as the descriptor says; what [`Error`] says of lost sessions. Nothing of the
+    /// message is seen then.
+    pub fn write(&mut self, parts: &[Part<'_>], timeout: Timeout) -> Result<Written> {
+        for (index, part) in parts.iter().enumerate() {
+            let (expected, given) = (part.descriptor.layout.bytes(), part.bytes.len() as u64);
+            if expected != given {
+                let message = format!(
+                    "part {index} has {given} bytes, and its descriptor says {expected}; nothing was written"
+                );
+                return Err(Failure::new(Reason::LayoutMismatch, message).into());
+            }
+        }
+        let mut loan = self.loan_of(parts.iter().map(|part| part.descriptor), timeout)?;
+        for (index, part) in parts.iter().enumerate() {
+            loan.part(index)?.copy_from(0, part.bytes).map_err(out_of_slot)?;
+        }
+        Ok(loan.publish())
+    }
+
+    /// Writes a message of plain bytes: copies them once, into the ring.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn write_bytes(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Written> {
+        self.check_size(bytes.len() as u64)?;
+        self.wait_for_readers(timeout)?;
+        let mut slot = self.claimant(timeout).claim(&mut self.ring, Layout::Plain)?;
+        slot.bytes(0, bytes.len() as u64)
+            .and_then(|mut view| view.copy_from(0, bytes))
+            .map_err(out_of_slot)?;
+        Ok(written(slot.publish(bytes.len() as u64)))
+    }
+
+    /// A slot for tensors with these descriptors, to be written in place: no copy at all.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn loan(&mut self, descriptors: &[Descriptor], timeout: Timeout) -> Result<Loan<'_>> {
+        self.loan_of(descriptors.iter(), timeout)
+    }
+
+    fn loan_of<'d>(
+        &mut self,
+        descriptors: impl ExactSizeIterator<Item = &'d Descriptor> + Clone,
+        timeout: Timeout,
+    ) -> Result<Loan<'_>> {
+        self.wait_for_readers(timeout)?;
+        let claimant = self.claimant(timeout);
+        if let Some(parts) = self.parts.take_if(|parts| parts.are(descriptors.clone())) {
+            let parts = self.parts.insert(parts);
+            let slot = claimant.claim(&mut self.ring, Layout::Same)?;
+            return Ok(Loan { slot, parts });
+        }
+        let parts = Parts::of(descriptors.cloned())?;
+        self.check_size(parts.bytes())?;
+        let layout = parts.encode();
+        let slot = claimant.claim(&mut self.ring, Layout::New(&layout))?;
+        Ok(Loan { slot, parts: self.parts.insert(parts) })
+    }
+
+    /// Says that no message comes any more: readers drain what is there, then get [`End::Finished`](super::End).
+    pub fn finish(self) {
+        if !self.origin.is_child() {
+            self.ring.finish();
+        }
+    }
+
+    /// Waits, before the first message, for the readers that are expected.
+    fn wait_for_readers(&mut self, timeout: Timeout) -> Result<()> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        if self.connection.is_lost() {
+            return Err(stopped(&self.connection, &self.client.wait(None)));
+        }
+        if self.awaited == 0 {
+            return Ok(());
+        }
+        let (deadline, wait) = self.client.patience(timeout);
+        let mut came = self.attached.count.lock();
+        while *came < self.awaited {
+            let until = match deadline {
+                Deadline::At(until) if Instant::now() < until => until,
+                Deadline::Never => Instant::now() + SLICE,
+                _ => {
+                    let (awaited, came) = (self.awaited, *came);
+                    return Err(expired(format!(
+                        "{came} of the {awaited} readers that the channel {} expects have come",
+                        self.spec.name
+                    )));
+                }
+            };
+            if self.connection.is_lost() || wait.check().is_err() {
+                return Err(stopped(&self.connection, &wait));
+            }
+            let _ = self.attached.came.wait_until(&mut came, until.min(Instant::now() + SLICE));
+        }
+        drop(came);
+        self.awaited = 0;
+        Ok(())
+    }
+
+    fn claimant(&self, timeout: Timeout) -> Claimant {
+        let (deadline, wait) = self.client.patience(timeout);
+        let (connection, attached) = (Arc::clone(&self.connection), Arc::clone(&self.attached));
+        Claimant { deadline, wait, connection, attached }
+    }
+
+    fn check_size(&self, bytes: u64) -> Result<()> {
+        if bytes <= self.spec.slot_bytes {
+            return Ok(());
+        }
+        let message = format!(
+            "a message of {bytes} bytes does not fit a slot of {}; make the channel with larger slots, or put the tensors and send \
+             their references",
+            self.spec.slot_bytes
+        );
+        let failure = Failure::new(Reason::TooLarge, message);
+        Err(failure.with("bytes", bytes).with("slot_bytes", self.spec.slot_bytes).into())
+    }
+}
+
+impl Drop for ChannelWriter {
+    fn drop(&mut self) {
+        self.connection.channels().close(self.key);
+        let end = v1::ChannelDetachRequest { channel: self.id, ..Default::default() };
+        self.connection.detach(end, &self.origin);
+    }
+}
+
+impl fmt::Debug for ChannelWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelWriter").field("spec", &self.spec).field("readers", &self.readers()).finish()
+    }
+}
+
+// === impl Claimant ===
+
+/// What waits for a slot, and says what it waited for.
+struct Claimant {
+    deadline: Deadline,
+    wait: Wait,
+    connection: Arc<Connection>,
+    attached: Arc<Attached>,
+}
+
+impl Claimant {
+    fn claim<'a>(&self, ring: &'a mut RingWriter, layout: Layout<'_>) -> Result<Slot<'a>> {
+        let stop = || self.connection.is_lost() || self.wait.check().is_err();
+        ring.claim(layout, self.deadline, &stop).map_err(|error| match error {
+            ClaimError::Blocked { reader, sequence, held } => self.blocked(reader, sequence, held),
+            ClaimError::Stopped => stopped(&self.connection, &self.wait),
+            ClaimError::Layout { bytes } => Error::invalid(format!(
+                "the descriptors of the message have {bytes} bytes, and at most {LAYOUT_BYTES} fit; send fewer parts, or less metadata"
+            )),
+        })
+    }
+
+    fn blocked(&self, reader: u64, sequence: u64, held: Duration) -> Error {
+        let client = self.attached.client_of(reader);
+        let message = format!(
+            "the next message needs the place of message {sequence}, which client {client:?} (reader {reader}) has not given back \
+             for {held:.1?}; let it read on or end it, or make the channel with more slots"
+        );
+        let failure = Failure::new(Reason::BlockedBy, message).with("client", client).with("reader", reader);
+        failure.with("sequence", sequence).with("held_ms", held.as_millis()).into()
+    }
+}
+
+// === impl Loan ===
+
+impl Loan<'_> {
+    /// Number of parts.
+    pub fn parts(&self) -> usize {
+        self.parts.as_slice().len()
+    }
+
+    /// Bytes of a part, to be written in place.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for a part that the loan does not have.
+    pub fn part(&mut self, index: usize) -> Result<WriteView> {
+        let part = self.parts.as_slice().get(index).ok_or_else(|| {
+            Error::invalid(format!("part {index} of a message of {} parts", self.parts.as_slice().len()))
+        })?;
+        self.slot.bytes(part.offset, part.descriptor.layout.bytes()).map_err(out_of_slot)
+    }
+
+    /// The message is there, for every reader.
+    pub fn publish(self) -> Written {
+        written(self.slot.publish(self.parts.bytes()))
+    }
+}
+
+impl fmt::Debug for Loan<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loan").field("sequence", &self.slot.sequence()).field("parts", &self.parts()).finish()
+    }
+}
+
+fn written(published: Published) -> Written {
+    Written { sequence: published.sequence, readers: published.readers }
+}
+
+/// Sizes were checked before, so that this is a mistake of ours.
+fn out_of_slot(error: OutOfBounds) -> Error {
+    Error::invalid(format!("the slot of the channel: {error}"))
+}

@@ -1,0 +1,207 @@
+//! The ring of a channel: messages of one writer for many readers, in memory that all of them map.
+//!
+//! ```text
+//!   writer's process                 ring (its writer and its sidecar write)            reader's process
+//!   RingWriter ── data, entry, head+1, events+1 ─────────────────────────> RingReader: head > next? take it
+//!       │  <── next, events+1 ── cursor (its reader and its sidecar write) <── message dropped ──┘
+//!       └─ sleeps on the cursor's events, having set `wants`      sleeps on the ring's events, having set `asleep` ─┘
+//! ```
+//!
+//! - A message is published by moving `head`, last of all: it is there whole or not at all.
+//! - A slot is written again when every attached reader has given its message back (`block`). Nobody's view changes.
+//! - No system call is made while nobody sleeps. Who goes to sleep says so, fences, looks again, and then waits for another value
+//!   of the counter than the one from before the first look. Who changes something raises the counter, fences, and looks whether
+//!   somebody says that it sleeps. Whichever comes second sees the other (Dekker), and the kernel compares the counter once more.
+//! - Words are read as what anybody may have written: a number out of its bounds is an error, never an access.
+//! - A process that dies is marked by its sidecar ([`mark_lost`], [`mark_gone`]), which keeps a map of every ring and cursor.
+
+mod reader;
+mod region;
+mod shape;
+mod writer;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+pub use self::reader::{Message, Read, ReadError, RingCloser, RingReader};
+use self::region::Own;
+pub use self::shape::{CURSOR_BYTES, LAYOUT_BYTES, RingShape, ShapeError};
+use self::shape::{cursor, ring};
+pub use self::writer::{ClaimError, First, Layout, Published, RingReaders, RingWriter, Slot};
+use crate::OutOfBounds;
+use crate::block::Block;
+use crate::mapping::Mapping;
+
+/// The place of a ring or a cursor.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The segment's map.
+    pub mapping: Arc<Mapping>,
+    /// Offset in it, in bytes.
+    pub offset: u64,
+}
+
+/// When a wait ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// After one try.
+    Now,
+    /// At that moment.
+    At(Instant),
+    /// Not by itself.
+    Never,
+}
+
+/// State of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum RingState {
+    /// Messages may come.
+    Open = 1,
+    /// Its writer said that no more come.
+    Finished = 2,
+    /// Its writer is gone.
+    Lost = 3,
+}
+
+/// State of a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum CursorState {
+    /// Its reader reads.
+    Attached = 1,
+    /// Its reader has closed it.
+    Detached = 2,
+    /// Its reader is gone.
+    Lost = 3,
+}
+
+/// Reason why a ring or a cursor is not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RingError {
+    /// Out of the map or block.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// Not at a cache line.
+    #[error("offset {offset} is not a multiple of 64")]
+    Misaligned {
+        /// Given value.
+        offset: u64,
+    },
+    /// Mapped for reading, where it is to be written.
+    #[error("the memory is mapped for reading only")]
+    ReadOnly,
+    /// Its header is not what its shape says.
+    #[error("the header of the ring is not that of {slots} slots of {slot_bytes} bytes")]
+    Header {
+        /// Expected slots.
+        slots: u32,
+        /// Expected bytes of a slot.
+        slot_bytes: u64,
+    },
+    /// More messages are to be held than there are slots, or none.
+    #[error("a reader holds 1 to {slots} messages, not {hold}")]
+    Hold {
+        /// Requested value.
+        hold: u32,
+        /// Slots of the ring.
+        slots: u32,
+    },
+}
+
+/// A ring at one moment, as its memory says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RingNow {
+    /// Messages that were published.
+    pub head: u64,
+    /// Its state; none for nonsense.
+    pub state: Option<RingState>,
+}
+
+/// A cursor at one moment, as its memory says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CursorNow {
+    /// Lowest sequence that its reader has not given back.
+    pub next: u64,
+    /// Set while its reader sleeps.
+    pub asleep: bool,
+}
+
+impl RingState {
+    fn read(value: u32) -> Option<Self> {
+        [Self::Open, Self::Finished, Self::Lost].into_iter().find(|state| *state as u32 == value)
+    }
+}
+
+/// Makes a ring of a block, for its sidecar: empty and open.
+///
+/// # Errors
+/// The block is too small, or not the sidecar's to write.
+pub fn format_ring(block: &Block, shape: RingShape) -> Result<(), RingError> {
+    clear_ring(&Own::of_block(block, shape.bytes())?, shape);
+    Ok(())
+}
+
+fn clear_ring(region: &Own, shape: RingShape) {
+    for slot in 0..shape.slots() {
+        region.store64(shape.entry(u64::from(slot), shape::entry::SEQUENCE), 0);
+    }
+    region.store32(ring::VERSION, shape::VERSION);
+    region.store32(ring::SLOTS, shape.slots());
+    region.store64(ring::SLOT_BYTES, shape.slot_bytes());
+    region.store64(ring::HEAD, 0);
+    region.store32(ring::EVENTS, 0);
+    region.store32(ring::WANTS, 0);
+    region.store32(ring::STATE, RingState::Open as u32);
+    region.store64(ring::MAGIC, shape::MAGIC);
+}
+
+/// Makes a cursor of a block, for its sidecar: attached, with nothing given back.
+///
+/// # Errors
+/// The block is too small, or not the sidecar's to write.
+pub fn format_cursor(block: &Block) -> Result<(), RingError> {
+    clear_cursor(&Own::of_block(block, CURSOR_BYTES)?);
+    Ok(())
+}
+
+fn clear_cursor(region: &Own) {
+    region.store64(cursor::NEXT, 0);
+    region.store32(cursor::EVENTS, 0);
+    region.store32(cursor::ASLEEP, 0);
+    region.store32(cursor::STATE, CursorState::Attached as u32);
+}
+
+/// Says in an open ring that its writer is gone, and wakes its readers. One that was finished stays so.
+pub fn mark_lost(ring: &Block) {
+    // It was formatted by the same sidecar, so that it is one.
+    let Ok(region) = Own::of_block(ring, ring::ENTRIES) else { return };
+    region.swap32(ring::STATE, RingState::Open as u32, RingState::Lost as u32);
+    region.add32(ring::EVENTS);
+    region.wake(ring::EVENTS);
+}
+
+/// Says in a cursor that its reader is gone, and wakes the writer.
+pub fn mark_gone(cursor: &Block) {
+    let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) else { return };
+    region.store32(cursor::STATE, CursorState::Lost as u32);
+    region.add32(cursor::EVENTS);
+    region.wake(cursor::EVENTS);
+}
+
+/// A ring as it is now, for telling people.
+#[must_use]
+pub fn inspect_ring(ring: &Block) -> RingNow {
+    let Ok(region) = Own::of_block(ring, ring::ENTRIES) else { return RingNow::default() };
+    RingNow { head: region.load64(ring::HEAD), state: RingState::read(region.load32(ring::STATE)) }
+}
+
+/// A cursor as it is now, for telling people.
+#[must_use]
+pub fn inspect_cursor(cursor: &Block) -> CursorNow {
+    let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) else { return CursorNow::default() };
+    CursorNow { next: region.load64(cursor::NEXT), asleep: region.load32(cursor::ASLEEP) != 0 }
+}
+
+#[cfg(test)]
+mod tests;

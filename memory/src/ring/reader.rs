@@ -1,0 +1,320 @@
+//! One reader of a ring: takes messages in order, holds some, and gives their places back in any order.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::region::{Own, Shared};
+use super::shape::{self, LAYOUT_BYTES, cursor, entry, ring};
+use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
+use crate::view::View;
+
+/// What a read brings.
+#[derive(Debug)]
+pub enum Read {
+    /// A message.
+    Message(Message),
+    /// All messages were read, and no more come.
+    Finished,
+    /// All messages were read, and the writer is gone.
+    Lost,
+}
+
+/// Reason why a read brings nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The time was over.
+    #[error("no message came in time")]
+    TimedOut,
+    /// The caller's word.
+    #[error("the wait was stopped")]
+    Stopped,
+    /// The reader was closed here, or by its sidecar.
+    #[error("the reader is closed")]
+    Closed,
+    /// As many messages are held as may be.
+    #[error("{hold} messages are held, and no more may be")]
+    HoldLimit {
+        /// The limit.
+        hold: u32,
+    },
+    /// The ring says what cannot be.
+    #[error("message {sequence} is damaged: {what}")]
+    Damaged {
+        /// Sequence of the message.
+        sequence: u64,
+        /// Description for people.
+        what: String,
+    },
+}
+
+/// A reader of a ring.
+#[derive(Debug)]
+pub struct RingReader {
+    inner: Arc<Inner>,
+    /// The layout of the message before, with its number.
+    layout: (u64, Arc<[u8]>),
+}
+
+/// Closes a reader from another thread.
+#[derive(Debug, Clone)]
+pub struct RingCloser(Arc<Inner>);
+
+/// A message. Its bytes stay as they are until it is dropped; then its place is given back.
+pub struct Message {
+    inner: Arc<Inner>,
+    sequence: u64,
+    view: View,
+    layout: Arc<[u8]>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ring: Shared,
+    cursor: Own,
+    shape: RingShape,
+    hold: u32,
+    closed: AtomicBool,
+    held: Mutex<Held>,
+}
+
+/// Messages that were read and not all given back.
+#[derive(Debug)]
+struct Held {
+    /// Lowest sequence that was not given back.
+    next: u64,
+    /// Next sequence to read.
+    taken: u64,
+    /// Number of messages that are held.
+    count: u32,
+    /// Which of those from `next` on were given back, by sequence modulo slots.
+    given: Vec<bool>,
+}
+
+// === impl RingReader ===
+
+impl RingReader {
+    /// A reader from the message `first` on, which holds up to `hold` messages at a time.
+    ///
+    /// # Errors
+    /// Ring or cursor lie out of their maps, the cursor is not mapped for writing, the ring's header is not that of the shape, or
+    /// there are fewer slots than are to be held.
+    pub fn open(
+        ring: Place,
+        cursor: Place,
+        shape: RingShape,
+        first: u64,
+        hold: u32,
+    ) -> Result<Self, RingError> {
+        if hold == 0 || hold > shape.slots() {
+            return Err(RingError::Hold { hold, slots: shape.slots() });
+        }
+        let ring = Shared::of_mapping(ring.mapping, ring.offset, shape.bytes())?;
+        let cursor = Own::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?;
+        let header = ring.load64(ring::MAGIC) == shape::MAGIC
+            && ring.load32(ring::VERSION) == shape::VERSION
+            && ring.load32(ring::SLOTS) == shape.slots()
+            && ring.load64(ring::SLOT_BYTES) == shape.slot_bytes();
+        if !header {
+            return Err(RingError::Header { slots: shape.slots(), slot_bytes: shape.slot_bytes() });
+        }
+        let given = vec![false; shape.slots() as usize];
+        let held = Mutex::new(Held { next: first, taken: first, count: 0, given });
+        let inner = Inner { ring, cursor, shape, hold, closed: AtomicBool::new(false), held };
+        inner.cursor.store64(cursor::NEXT, first);
+        Ok(Self { inner: Arc::new(inner), layout: (0, Arc::from([])) })
+    }
+
+    /// The next message; waits for it until the deadline, or until `stop` says so. `stop` is asked after each sleep, at least every
+    /// quarter of a second.
+    ///
+    /// # Errors
+    /// Why there is none. After [`ReadError::Damaged`] the ring is not to be read on.
+    pub fn read(&mut self, deadline: Deadline, stop: &dyn Fn() -> bool) -> Result<Read, ReadError> {
+        let inner = Arc::clone(&self.inner);
+        loop {
+            let events = inner.ring.load32(ring::EVENTS);
+            let (taken, held) = {
+                let held = inner.held.lock();
+                (held.taken, held.count)
+            };
+            if inner.is_closed() {
+                return Err(ReadError::Closed);
+            }
+            if held >= inner.hold {
+                return Err(ReadError::HoldLimit { hold: inner.hold });
+            }
+            // Before the head: a writer that finishes has published before.
+            let state = RingState::read(inner.ring.load32(ring::STATE));
+            if inner.ring.load64(ring::HEAD) > taken {
+                return self.take(taken).map(Read::Message);
+            }
+            match state {
+                Some(RingState::Open) => {}
+                Some(RingState::Finished) => return Ok(Read::Finished),
+                Some(RingState::Lost) => return Ok(Read::Lost),
+                None => return Err(damaged(taken, "the ring has no state that there is")),
+            }
+            let until = match deadline {
+                Deadline::At(until) if Instant::now() < until => Some(until),
+                Deadline::Never => None,
+                _ => return Err(ReadError::TimedOut),
+            };
+            if stop() {
+                return Err(ReadError::Stopped);
+            }
+            inner.cursor.store32(cursor::ASLEEP, 1);
+            fence(Ordering::SeqCst);
+            let still = inner.ring.load64(ring::HEAD) <= taken && !inner.is_closed();
+            if still {
+                // Another state has another counter.
+                inner.ring.wait(ring::EVENTS, events, until);
+            }
+            inner.cursor.store32(cursor::ASLEEP, 0);
+        }
+    }
+
+    /// What closes it from another thread.
+    #[must_use]
+    pub fn closer(&self) -> RingCloser {
+        RingCloser(Arc::clone(&self.inner))
+    }
+
+    /// Takes the message of that sequence, which the head says is there.
+    fn take(&mut self, sequence: u64) -> Result<Message, ReadError> {
+        let inner = &self.inner;
+        let word = |word| inner.shape.entry(sequence, word);
+        if inner.ring.load64(word(entry::SEQUENCE)) != sequence.wrapping_add(1) {
+            return Err(damaged(sequence, "its entry is another message's"));
+        }
+        let bytes = inner.ring.load64(word(entry::BYTES));
+        if bytes > inner.shape.slot_bytes() {
+            let slot_bytes = inner.shape.slot_bytes();
+            return Err(damaged(sequence, format!("it has {bytes} bytes in a slot of {slot_bytes}")));
+        }
+        let number = inner.ring.load64(word(entry::LAYOUT));
+        if number != self.layout.0 {
+            self.layout = (number, inner.layout(sequence, number)?);
+        }
+        let view = inner.ring.view(inner.shape.data(sequence), bytes);
+        let view = view.map_err(|error| damaged(sequence, error.to_string()))?;
+        let mut held = inner.held.lock();
+        held.taken = sequence.wrapping_add(1);
+        held.count += 1;
+        drop(held);
+        Ok(Message { inner: Arc::clone(inner), sequence, view, layout: Arc::clone(&self.layout.1) })
+    }
+}
+
+fn damaged(sequence: u64, what: impl Into<String>) -> ReadError {
+    ReadError::Damaged { sequence, what: what.into() }
+}
+
+// === impl RingCloser ===
+
+impl RingCloser {
+    /// Closes the reader: no read of it brings anything any more, and one that sleeps comes back within a quarter of a second, mostly
+    /// at once. The writer waits for it until it and its messages are dropped: their bytes stay as they are.
+    pub fn close(&self) {
+        self.0.closed.store(true, Ordering::Release);
+        self.0.ring.wake(ring::EVENTS);
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+            || self.cursor.load32(cursor::STATE) != CursorState::Attached as u32
+    }
+
+    /// A layout by its number; 0 is none.
+    fn layout(&self, sequence: u64, number: u64) -> Result<Arc<[u8]>, ReadError> {
+        if number == 0 {
+            return Ok(Arc::from([]));
+        }
+        let bytes = self.ring.load32(self.shape.entry(sequence, entry::LAYOUT_BYTES));
+        if u64::from(bytes) > LAYOUT_BYTES {
+            return Err(damaged(sequence, format!("its layout has {bytes} bytes of {LAYOUT_BYTES}")));
+        }
+        let view = self.ring.view(self.shape.layout(number), u64::from(bytes));
+        let view = view.map_err(|error| damaged(sequence, error.to_string()))?;
+        Ok(view.to_vec().into())
+    }
+
+    /// A message is not needed any more.
+    fn give_back(&self, sequence: u64) {
+        let mut held = self.held.lock();
+        let slots = held.given.len() as u64;
+        held.given[(sequence % slots) as usize] = true;
+        held.count -= 1;
+        let before = held.next;
+        while held.next != held.taken {
+            let at = (held.next % slots) as usize;
+            if !held.given[at] {
+                break;
+            }
+            held.given[at] = false;
+            held.next = held.next.wrapping_add(1);
+        }
+        if held.next == before {
+            return;
+        }
+        // Under the lock: a later give-back must not be stored before an earlier one.
+        self.cursor.store64(cursor::NEXT, held.next);
+        drop(held);
+        self.cursor.add32(cursor::EVENTS);
+        fence(Ordering::SeqCst);
+        if self.ring.load32(ring::WANTS) != 0 {
+            self.cursor.wake(cursor::EVENTS);
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// Reader and messages are gone: the writer waits for this reader no more.
+    fn drop(&mut self) {
+        self.cursor.swap32(cursor::STATE, CursorState::Attached as u32, CursorState::Detached as u32);
+        self.cursor.add32(cursor::EVENTS);
+        self.cursor.wake(cursor::EVENTS);
+    }
+}
+
+// === impl Message ===
+
+impl Message {
+    /// Its sequence: 0 for the first message of the ring.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Its layout; messages one after the other with the same one share it. Empty for none.
+    #[must_use]
+    pub fn layout(&self) -> &Arc<[u8]> {
+        &self.layout
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.inner.give_back(self.sequence);
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sequence, bytes) = (self.sequence, self.view.len());
+        f.debug_struct("Message").field("sequence", &sequence).field("bytes", &bytes).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,181 @@
+//! Where everything lies in a ring and in a cursor. Pure.
+//!
+//! ```text
+//! ring    0  magic u64, version u32, slots u32, slot bytes u64      cursor   0  next u64
+//!        64  head u64                                                       64  events u32
+//!       128  events u32    132  state u32                                   68  state u32
+//!       192  wants u32                                                      72  asleep u32
+//!       256  entries: slots x 64 B {sequence + 1, layout, bytes, layout bytes}
+//!        ..  layouts: 8 x 16 KiB
+//!        ..  data: slots x stride
+//! ```
+//! Words that different sides write lie in lines of their own.
+
+use super::region::LINE;
+use crate::PAGE;
+
+/// Fewest and most slots.
+const SLOTS: std::ops::RangeInclusive<u32> = 2..=65_536;
+/// Bytes of one layout at most. Eight of them are in each ring.
+pub const LAYOUT_BYTES: u64 = 16 << 10;
+/// Layouts that are kept at a time. A new one waits until no reader needs the one whose place it takes.
+pub(super) const LAYOUTS: u64 = 8;
+/// Bytes of a cursor.
+pub const CURSOR_BYTES: u64 = 128;
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"TLRING1\0");
+pub(super) const VERSION: u32 = 1;
+
+/// Offsets of the words of a ring.
+pub(super) mod ring {
+    pub(in super::super) const MAGIC: u64 = 0;
+    pub(in super::super) const VERSION: u64 = 8;
+    pub(in super::super) const SLOTS: u64 = 12;
+    pub(in super::super) const SLOT_BYTES: u64 = 16;
+    pub(in super::super) const HEAD: u64 = 64;
+    pub(in super::super) const EVENTS: u64 = 128;
+    pub(in super::super) const STATE: u64 = 132;
+    pub(in super::super) const WANTS: u64 = 192;
+    pub(in super::super) const ENTRIES: u64 = 256;
+}
+
+/// Offsets of the words of an entry.
+pub(super) mod entry {
+    pub(in super::super) const SEQUENCE: u64 = 0;
+    pub(in super::super) const LAYOUT: u64 = 8;
+    pub(in super::super) const BYTES: u64 = 16;
+    pub(in super::super) const LAYOUT_BYTES: u64 = 24;
+}
+
+/// Offsets of the words of a cursor.
+pub(super) mod cursor {
+    pub(in super::super) const NEXT: u64 = 0;
+    pub(in super::super) const EVENTS: u64 = 64;
+    pub(in super::super) const STATE: u64 = 68;
+    pub(in super::super) const ASLEEP: u64 = 72;
+}
+
+/// Reason why a ring cannot have a shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// Too few or too many slots.
+    #[error("a ring has 2 to 65,536 slots, not {slots}")]
+    Slots {
+        /// Requested value.
+        slots: u32,
+    },
+    /// Slots without bytes, or more bytes than can be counted.
+    #[error(
+        "{slots} slots of {slot_bytes} bytes are no ring: a slot has at least 1 byte, and a ring at most 2^48"
+    )]
+    Bytes {
+        /// Requested slots.
+        slots: u32,
+        /// Requested bytes of a slot.
+        slot_bytes: u64,
+    },
+}
+
+/// Shape of a ring, proven.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RingShape {
+    slots: u32,
+    slot_bytes: u64,
+    stride: u64,
+    layouts: u64,
+    data: u64,
+    bytes: u64,
+}
+
+impl RingShape {
+    /// The shape of a ring of so many slots.
+    ///
+    /// # Errors
+    /// The number that is out of its bounds.
+    pub fn new(slots: u32, slot_bytes: u64) -> Result<Self, ShapeError> {
+        if !SLOTS.contains(&slots) {
+            return Err(ShapeError::Slots { slots });
+        }
+        let wrong = ShapeError::Bytes { slots, slot_bytes };
+        if slot_bytes == 0 || slot_bytes > 1 << 48 {
+            return Err(wrong);
+        }
+        // Small messages lie side by side, large ones at pages.
+        let stride = slot_bytes.next_multiple_of(if slot_bytes < PAGE { LINE } else { PAGE });
+        let layouts = ring::ENTRIES + u64::from(slots) * LINE;
+        let data = (layouts + LAYOUTS * LAYOUT_BYTES).next_multiple_of(PAGE);
+        let bytes = stride.checked_mul(u64::from(slots)).and_then(|all| all.checked_add(data));
+        let bytes = bytes.filter(|bytes| *bytes <= 1 << 48).ok_or(wrong)?;
+        Ok(Self { slots, slot_bytes, stride, layouts, data, bytes })
+    }
+
+    /// Number of slots.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// Largest message in bytes.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u64 {
+        self.slot_bytes
+    }
+
+    /// Length of the ring in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Offset of a word of the entry of a message.
+    pub(super) fn entry(&self, sequence: u64, word: u64) -> u64 {
+        ring::ENTRIES + self.slot(sequence) * LINE + word
+    }
+
+    /// Offset of a layout by its number.
+    pub(super) fn layout(&self, number: u64) -> u64 {
+        self.layouts + number % LAYOUTS * LAYOUT_BYTES
+    }
+
+    /// Offset of the bytes of a message.
+    pub(super) fn data(&self, sequence: u64) -> u64 {
+        self.data + self.slot(sequence) * self.stride
+    }
+
+    fn slot(&self, sequence: u64) -> u64 {
+        sequence % u64::from(self.slots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn nothing_overlaps_and_all_lies_inside(slots in SLOTS, slot_bytes in 1u64..1 << 30, from in any::<u64>()) {
+            let shape = RingShape::new(slots, slot_bytes).unwrap();
+            prop_assert!(shape.entry(from, 0) >= ring::ENTRIES);
+            prop_assert!(shape.entry(from, LINE) <= shape.layout(0));
+            prop_assert!(shape.layout(LAYOUTS - 1) + LAYOUT_BYTES <= shape.data(0));
+            prop_assert!(shape.data(from) + slot_bytes <= shape.bytes());
+            let next = from.wrapping_add(1);
+            if shape.slot(next) > 0 {
+                prop_assert!(shape.data(from) + slot_bytes <= shape.data(next));
+            }
+            prop_assert_eq!(shape.data(from) % LINE, 0);
+        }
+    }
+
+    #[test]
+    fn shapes_out_of_bounds_are_refused() {
+        for slots in [0, 1, 65_537, u32::MAX] {
+            assert_eq!(RingShape::new(slots, 64), Err(ShapeError::Slots { slots }));
+        }
+        for slot_bytes in [0, 1 << 48, u64::MAX] {
+            assert_eq!(RingShape::new(2, slot_bytes), Err(ShapeError::Bytes { slots: 2, slot_bytes }));
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! The writer of a ring: finds room, writes, publishes, and knows its readers.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::region::{Own, Shared};
+use super::shape::{LAYOUT_BYTES, LAYOUTS, cursor, entry, ring};
+use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
+use crate::OutOfBounds;
+use crate::view::WriteView;
+
+/// First message of a new reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum First {
+    /// The next one that is published.
+    Next,
+    /// The oldest one that is whole.
+    Oldest,
+}
+
+/// Layout of a message: opaque bytes that say what its bytes are.
+#[derive(Debug, Clone, Copy)]
+pub enum Layout<'a> {
+    /// None.
+    Plain,
+    /// The one that was given last.
+    Same,
+    /// Another one, [`LAYOUT_BYTES`] at most.
+    New(&'a [u8]),
+}
+
+/// Reason why there is no slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ClaimError {
+    /// The time was over, and a reader still held what was needed.
+    #[error("reader {reader} has held message {sequence} for {held:?}")]
+    Blocked {
+        /// The reader, by the number that it was attached with.
+        reader: u64,
+        /// Lowest sequence that it has not given back.
+        sequence: u64,
+        /// Time since the writer first waited for that.
+        held: Duration,
+    },
+    /// The caller's word.
+    #[error("the wait was stopped")]
+    Stopped,
+    /// A layout with too many bytes.
+    #[error("a layout of {bytes} bytes; {} are the most", LAYOUT_BYTES)]
+    Layout {
+        /// Given value.
+        bytes: u64,
+    },
+}
+
+/// A message that was published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Published {
+    /// Its sequence, from 0.
+    pub sequence: u64,
+    /// Readers that were attached then.
+    pub readers: u32,
+}
+
+/// The only writer of a ring.
+#[derive(Debug)]
+pub struct RingWriter {
+    ring: Arc<Own>,
+    shape: RingShape,
+    readers: Arc<RingReaders>,
+    head: u64,
+    layout: Layouts,
+}
+
+/// Layouts in the ring: the last one's number, from 1, its length, and which message used each place last.
+#[derive(Debug, Default)]
+struct Layouts {
+    last: u64,
+    bytes: u32,
+    used: [Option<u64>; LAYOUTS as usize],
+}
+
+/// The readers of a ring. Another thread may attach and detach them while the writer writes.
+#[derive(Debug)]
+pub struct RingReaders {
+    ring: Arc<Own>,
+    slots: u64,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    readers: Vec<Reader>,
+    /// Messages below it may have lost their layout.
+    floor: u64,
+}
+
+#[derive(Debug)]
+struct Reader {
+    id: u64,
+    cursor: Arc<Shared>,
+    first: u64,
+    /// The lowest sequence that it had not given back at the last look.
+    next: u64,
+    /// When the writer first waited for that to grow.
+    since: Option<Instant>,
+}
+
+/// A reader that is behind what is needed.
+struct Laggard {
+    id: u64,
+    cursor: Arc<Shared>,
+    next: u64,
+    since: Instant,
+    /// The cursor's counter, from before the look.
+    events: u32,
+}
+
+/// Room for one message. Dropped without [`Slot::publish`] it leaves nothing.
+#[derive(Debug)]
+#[must_use = "dropping a slot publishes nothing"]
+pub struct Slot<'a> {
+    writer: &'a mut RingWriter,
+    layout: (u64, u32),
+}
+
+// === impl RingWriter ===
+
+impl RingWriter {
+    /// The writer of a ring that its sidecar has just made.
+    ///
+    /// # Errors
+    /// It lies out of its map, or is not mapped for writing.
+    pub fn open(place: Place, shape: RingShape) -> Result<Self, RingError> {
+        let ring = Arc::new(Own::of_mapping(place.mapping, place.offset, shape.bytes())?);
+        let (slots, list) = (u64::from(shape.slots()), Mutex::default());
+        let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), slots, list });
+        Ok(Self { ring, shape, readers, head: 0, layout: Layouts::default() })
+    }
+
+    /// Its readers.
+    #[must_use]
+    pub fn readers(&self) -> Arc<RingReaders> {
+        Arc::clone(&self.readers)
+    }
+
+    /// A slot for the next message; waits for it until the deadline, or until `stop` says so. `stop` is asked after each sleep, at
+    /// least every quarter of a second.
+    ///
+    /// # Errors
+    /// The reader that is waited for, that it was stopped, or a layout with too many bytes. Nothing has changed then.
+    pub fn claim(
+        &mut self,
+        layout: Layout<'_>,
+        deadline: Deadline,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Slot<'_>, ClaimError> {
+        let new = match layout {
+            Layout::New(bytes) => Some(layout_length(bytes)?),
+            Layout::Plain | Layout::Same => None,
+        };
+        // Every reader must have given back what lies in the slot, and what uses the layout's place.
+        let mut needed = (self.head + 1).saturating_sub(u64::from(self.shape.slots()));
+        let floor =
+            new.and_then(|_| self.layout.used[place(self.layout.last + 1)]).map_or(0, |last| last + 1);
+        needed = needed.max(floor);
+        while let Some(laggard) = self.readers.behind(needed, floor) {
+            self.sleep(&laggard, needed, deadline, stop)?;
+        }
+        if let (Layout::New(bytes), Some(length)) = (layout, new) {
+            self.layout.last += 1;
+            self.layout.bytes = length;
+            self.put_layout(bytes);
+        }
+        let layout = match layout {
+            Layout::Plain => (0, 0),
+            Layout::Same | Layout::New(_) => (self.layout.last, self.layout.bytes),
+        };
+        Ok(Slot { writer: self, layout })
+    }
+
+    /// Says that no message comes any more. None may be published after it.
+    pub fn finish(&self) {
+        self.ring.store32(ring::STATE, RingState::Finished as u32);
+        self.ring.add32(ring::EVENTS);
+        self.ring.wake(ring::EVENTS);
+    }
+
+    /// Sleeps until a reader may have given something back.
+    fn sleep(
+        &self,
+        laggard: &Laggard,
+        needed: u64,
+        deadline: Deadline,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), ClaimError> {
+        let until = match deadline {
+            Deadline::At(until) if Instant::now() < until => Some(until),
+            Deadline::Never => None,
+            _ => return Err(laggard.blocks()),
+        };
+        if stop() {
+            return Err(ClaimError::Stopped);
+        }
+        self.ring.store32(ring::WANTS, 1);
+        fence(Ordering::SeqCst);
+        let cursor = &laggard.cursor;
+        let still = cursor.load64(cursor::NEXT) < needed
+            && cursor.load32(cursor::STATE) == CursorState::Attached as u32;
+        if still {
+            cursor.wait(cursor::EVENTS, laggard.events, until);
+        }
+        self.ring.store32(ring::WANTS, 0);
+        Ok(())
+    }
+
+    fn put_layout(&self, bytes: &[u8]) {
+        let at = self.shape.layout(self.layout.last);
+        // The shape has room for it, and its length was checked.
+        if let Ok(mut view) = self.ring.write_view(at, LAYOUT_BYTES) {
+            let _ = view.copy_from(0, bytes);
+        }
+    }
+
+    fn publish(&mut self, layout: (u64, u32), bytes: u64) -> Published {
+        let (sequence, word) = (self.head, |word| self.shape.entry(self.head, word));
+        self.ring.store64(word(entry::LAYOUT), layout.0);
+        self.ring.store64(word(entry::BYTES), bytes);
+        self.ring.store32(word(entry::LAYOUT_BYTES), layout.1);
+        self.ring.store64(word(entry::SEQUENCE), sequence + 1);
+        if layout.0 > 0 {
+            self.layout.used[place(layout.0)] = Some(sequence);
+        }
+        self.head += 1;
+        // In this order for whoever is attached meanwhile: it begins with this message, or sees it published.
+        let list = self.readers.list.lock();
+        self.ring.store64(ring::HEAD, self.head);
+        self.ring.add32(ring::EVENTS);
+        fence(Ordering::SeqCst);
+        let sleeps = list.readers.iter().any(|reader| reader.cursor.load32(cursor::ASLEEP) != 0);
+        let readers = list.readers.len() as u32;
+        drop(list);
+        if sleeps {
+            self.ring.wake(ring::EVENTS);
+        }
+        Published { sequence, readers }
+    }
+}
+
+/// The place of a layout by its number.
+fn place(number: u64) -> usize {
+    (number % LAYOUTS) as usize
+}
+
+fn layout_length(bytes: &[u8]) -> Result<u32, ClaimError> {
+    match u32::try_from(bytes.len()) {
+        Ok(length) if u64::from(length) <= LAYOUT_BYTES => Ok(length),
+        _ => Err(ClaimError::Layout { bytes: bytes.len() as u64 }),
+    }
+}
+
+impl Laggard {
+    fn blocks(&self) -> ClaimError {
+        ClaimError::Blocked { reader: self.id, sequence: self.next, held: self.since.elapsed() }
+    }
+}
+
+// === impl RingReaders ===
+
+impl RingReaders {
+    /// Adds a reader by its cursor; the sequence of its first message.
+    ///
+    /// A message that is being written meanwhile is its first one, or comes later: the writer decided on room without this reader,
+    /// and took nothing that is this reader's. So the oldest whole message is the one after that whose slot the next one takes.
+    ///
+    /// # Errors
+    /// The cursor lies out of its map.
+    pub fn attach(&self, id: u64, cursor: Place, from: First) -> Result<u64, RingError> {
+        let cursor = Arc::new(Shared::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?);
+        let mut list = self.list.lock();
+        let head = self.ring.load64(ring::HEAD);
+        let first = match from {
+            First::Next => head,
+            First::Oldest => (head + 1).saturating_sub(self.slots).max(list.floor).min(head),
+        };
+        list.readers.push(Reader { id, cursor, first, next: first, since: None });
+        Ok(first)
+    }
+
+    /// Removes a reader. Its cursor is looked at no more after this.
+    pub fn detach(&self, id: u64) {
+        self.list.lock().readers.retain(|reader| reader.id != id);
+    }
+
+    /// Number of readers.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.list.lock().readers.len()
+    }
+
+    /// Returns whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The reader that is most behind, if any has not given back all below `needed`. Those that are gone are forgotten, and so is one
+    /// whose cursor lies: it goes back, or is ahead of the head.
+    fn behind(&self, needed: u64, floor: u64) -> Option<Laggard> {
+        let mut list = self.list.lock();
+        list.floor = list.floor.max(floor);
+        let head = self.ring.load64(ring::HEAD);
+        loop {
+            list.readers.retain_mut(|reader| reader.look(head));
+            let behind = list.readers.iter_mut().filter(|reader| reader.next < needed);
+            let reader = behind.min_by_key(|reader| reader.next)?;
+            // Before another look: what is given back after that look raises the counter.
+            let events = reader.cursor.load32(cursor::EVENTS);
+            if reader.look(head) && reader.next < needed {
+                let since = *reader.since.get_or_insert_with(Instant::now);
+                let (id, cursor, next) = (reader.id, Arc::clone(&reader.cursor), reader.next);
+                return Some(Laggard { id, cursor, next, since, events });
+            }
+        }
+    }
+}
+
+impl Reader {
+    /// Looks at the cursor; returns whether the reader is one still.
+    fn look(&mut self, head: u64) -> bool {
+        let next = self.cursor.load64(cursor::NEXT).max(self.first);
+        let attached = self.cursor.load32(cursor::STATE) == CursorState::Attached as u32;
+        if !attached || next > head || next < self.next {
+            return false;
+        }
+        if next > self.next {
+            (self.next, self.since) = (next, None);
+        }
+        true
+    }
+}
+
+// === impl Slot ===
+
+impl Slot<'_> {
+    /// Sequence that the message will have.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.writer.head
+    }
+
+    /// Bytes of the message, to be written.
+    ///
+    /// # Errors
+    /// Where they do not lie in the slot.
+    pub fn bytes(&mut self, offset: u64, len: u64) -> Result<WriteView, OutOfBounds> {
+        OutOfBounds::check(offset, len, self.writer.shape.slot_bytes())?;
+        let at = self.writer.shape.data(self.writer.head) + offset;
+        self.writer.ring.write_view(at, len)
+    }
+
+    /// The message is there, with so many bytes; cut at the slot's.
+    pub fn publish(self, bytes: u64) -> Published {
+        let bytes = bytes.min(self.writer.shape.slot_bytes());
+        self.writer.publish(self.layout, bytes)
+    }
+}

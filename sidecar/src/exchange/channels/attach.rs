@@ -1,0 +1,298 @@
+//! One reader on its way to a channel: waits for the channel, gets a cursor, waits for the writer's word.
+//!
+//! ```text
+//!   begin ── channel is there? ──no──> entry in `waits` until `wait_ms` ── created ──┐
+//!                 └──yes───────────────────────────────────────────────────────────>─┴─> cursor, on a worker
+//!   finish(Ok) <── ChannelReady <── ChannelReader to the writer ── entry until the deadline <──┘
+//! ```
+//! Whatever comes first answers the caller: the writer, a deadline, a cancel, an end. No thread waits for a channel or its writer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_memory::{Block, Purpose, ring};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{Holder, TensorName};
+
+use super::super::lookup::There;
+use super::super::names::tensor_name;
+use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
+use super::super::{Caller, Done, Exchange};
+use super::table::{self, Added, Channel, Party, Spec};
+use super::{Attached, location};
+use crate::session::SessionLink;
+use crate::store::Wish;
+
+/// A reader on its way.
+pub(super) struct Attach {
+    exchange: Arc<Exchange>,
+    caller: Caller,
+    link: Arc<SessionLink>,
+    name: TensorName,
+    from: i32,
+    hold: u32,
+    wait: Duration,
+    deadline: Duration,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Taken by whatever answers first.
+    done: Option<Done<Attached>>,
+    entry: Option<WaitId>,
+    asked: Option<Asked>,
+}
+
+/// A reader of which the writer was told.
+struct Asked {
+    reader: u64,
+    channel: u64,
+    spec: Spec,
+    writer: Arc<str>,
+    ring: Block,
+    cursor: Block,
+}
+
+// === impl Attach ===
+
+impl Attach {
+    /// Begins to attach a reader. `done` is called once.
+    pub(super) fn begin(
+        exchange: &Arc<Exchange>,
+        caller: Caller,
+        request: v1::ChannelAttachRequest,
+        done: Done<Attached>,
+    ) {
+        let link = match exchange.channel_caller(&caller, &request.peer) {
+            Ok(link) => link,
+            Err(failure) => return done(Err(failure)),
+        };
+        let name = match tensor_name(&request.name) {
+            Ok(name) => name,
+            Err(failure) => return done(Err(failure)),
+        };
+        let now = Instant::now();
+        let deadline = exchange.deadline(request.deadline_ms).saturating_duration_since(now);
+        let wait = match request.wait_ms {
+            0 => Duration::ZERO,
+            ms => exchange.deadline(ms).saturating_duration_since(now),
+        };
+        let state = Mutex::new(State { done: Some(done), entry: None, asked: None });
+        let (exchange, from, hold) = (Arc::clone(exchange), request.from, request.hold);
+        let attach = Arc::new(Self { exchange, caller, link, name, from, hold, wait, deadline, state });
+        let leaving = Arc::downgrade(&attach);
+        attach.caller.cancel.on_cancel(Arc::new(move || {
+            if let Some(attach) = leaving.upgrade() {
+                attach.leave();
+            }
+        }));
+        attach.look();
+    }
+
+    /// Goes on if the channel is there, else waits for it.
+    fn look(self: &Arc<Self>) {
+        let channels = &self.exchange.channels;
+        let there = channels.table.lock().find(&self.name);
+        if let Some(channel) = there {
+            return self.go(channel);
+        }
+        if self.wait.is_zero() {
+            return self.finish(Err(self.absent()));
+        }
+        if let Err(failure) = self.enter(self.wait) {
+            return self.finish(Err(failure));
+        }
+        let there = channels.table.lock().find_or_wait(&self.name, Arc::downgrade(self));
+        if let Some(channel) = there {
+            self.go(channel);
+        }
+    }
+
+    /// The channel is there: what takes time is a worker's.
+    pub(super) fn go(self: &Arc<Self>, channel: u64) {
+        let (attach, after) = (Arc::clone(self), Arc::clone(self));
+        let asked = move |outcome: Result<(), Failure>| {
+            if let Err(failure) = outcome {
+                after.finish(Err(failure));
+            }
+        };
+        self.exchange.on_worker(Box::new(asked), move |_| attach.ask(channel));
+    }
+
+    /// Makes the cursor and tells the writer of it.
+    fn ask(self: &Arc<Self>, channel: u64) -> Result<(), Failure> {
+        let exchange = &self.exchange;
+        let until = Instant::now() + self.deadline;
+        let wish = Wish {
+            writer: Some(&self.link),
+            purpose: Purpose::Put,
+            bytes: ring::CURSOR_BYTES,
+            deadline: until,
+            cancel: &self.caller.cancel,
+        };
+        let cursor = exchange.store.room(&wish)?;
+        ring::format_cursor(&cursor).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+        let party = Party { session: self.link.id(), client: Arc::clone(self.link.client()) };
+        let (added, spec, writer, ring) = {
+            let mut table = exchange.channels.table.lock();
+            self.check_hold(table.channel(channel))?;
+            let added = table.add_reader(channel, party, cursor.clone())?;
+            exchange.channels.asked.lock().insert(added.reader, Arc::clone(self));
+            let there = table.channel(channel).ok_or_else(table::ended)?;
+            let writer =
+                there.writer.as_ref().map(|(party, _)| Arc::clone(&party.client)).unwrap_or_default();
+            (added, there.spec.clone(), writer, there.ring.clone())
+        };
+        let asked = Asked { reader: added.reader, channel, spec, writer, ring, cursor };
+        if let Err(failure) = self.enter(self.deadline.min(self.link.map_deadline())) {
+            exchange.end_reader(self.link.id(), added.reader, false);
+            return Err(failure);
+        }
+        self.tell(&added, asked)
+    }
+
+    /// Tells the writer of the reader. Under the lock, so that no end of it is told first.
+    fn tell(&self, added: &Added, asked: Asked) -> Result<(), Failure> {
+        let exchange = &self.exchange;
+        let mut state = self.state.lock();
+        let told = match (state.done.is_some(), exchange.store.link(added.writer)) {
+            (true, Some(writer)) => writer.announce(std::iter::once(&asked.cursor), &**exchange).map(|()| {
+                let reader = v1::ChannelReader {
+                    key: added.key,
+                    reader: added.reader,
+                    cursor: Some(location(&asked.cursor)),
+                    from: self.from,
+                    client: self.link.client().to_string(),
+                    gone: false,
+                };
+                writer.tell_reader(SessionKind::ChannelReader, &reader);
+            }),
+            // The caller has its answer already, or the writer has gone.
+            _ => Err(table::ended()),
+        };
+        match told {
+            Ok(()) => {
+                state.asked = Some(asked);
+                Ok(())
+            }
+            Err(failure) => {
+                drop(state);
+                exchange.end_reader(self.link.id(), added.reader, false);
+                Err(failure)
+            }
+        }
+    }
+
+    fn check_hold(&self, channel: Option<&Channel<Block>>) -> Result<(), Failure> {
+        let Some(slots) = channel.map(|channel| channel.spec.slots) else { return Ok(()) };
+        if self.hold <= slots {
+            return Ok(());
+        }
+        let message = format!(
+            "a reader cannot hold {} messages of a channel of {slots} slots; hold at most {slots}",
+            self.hold
+        );
+        Err(Failure::new(Reason::InvalidArgument, message).with("hold", self.hold).with("slots", slots))
+    }
+
+    /// The writer looks at the cursor, or refuses.
+    pub(super) fn ready(&self, ready: &v1::ChannelReady) {
+        if !ready.error.is_empty() {
+            let message = format!("the channel's writer refused the reader: {}", ready.error);
+            return self.finish(Err(Failure::new(Reason::ChannelEnded, message)));
+        }
+        let asked = self.state.lock().asked.take();
+        let Some(Asked { reader, channel, spec, writer, ring, cursor }) = asked else { return };
+        let (first, missed) = (ready.first, ready.missed);
+        self.finish(Ok(Attached { reader, channel, spec, writer, ring, cursor, first, missed }));
+    }
+
+    /// The answer, once. A reader that the writer was told of is taken back if it is a refusal.
+    pub(super) fn finish(&self, outcome: Result<Attached, Failure>) {
+        let (done, entry) = {
+            let mut state = self.state.lock();
+            (state.done.take(), state.entry.take())
+        };
+        if let Some(entry) = entry {
+            self.exchange.waits.remove(entry);
+        }
+        let name = &self.name;
+        self.exchange.channels.table.lock().retain_waiting(name, |waiter| {
+            waiter.upgrade().is_some_and(|waiter| waiter.state.lock().done.is_some())
+        });
+        match (done, outcome) {
+            (Some(done), Ok(attached)) => done(Ok(attached)),
+            (Some(done), Err(failure)) => {
+                self.withdraw();
+                done(Err(failure));
+            }
+            (None, Ok(attached)) => self.exchange.end_reader(self.link.id(), attached.reader, false),
+            (None, Err(_)) => self.withdraw(),
+        }
+    }
+
+    /// The writer looks at the cursor no more.
+    fn withdraw(&self) {
+        if let Some(asked) = self.state.lock().asked.take() {
+            self.exchange.end_reader(self.link.id(), asked.reader, false);
+        }
+    }
+
+    /// From now on `due` comes then.
+    fn enter(self: &Arc<Self>, after: Duration) -> Result<(), Failure> {
+        let (until, owner) = (Instant::now() + after, Owner::Client(Some(Holder::Session(self.link.id()))));
+        let bytes = cost(std::iter::once(&self.name));
+        let entry = {
+            let mut state = self.state.lock();
+            let entry = match state.entry {
+                Some(entry) => entry,
+                None => {
+                    self.exchange.waits.enter(owner, bytes, until, Arc::clone(self) as Arc<dyn Waiter>)?
+                }
+            };
+            state.entry = Some(entry);
+            entry
+        };
+        self.exchange.waits.wait(entry, Vec::new(), until)
+    }
+
+    fn absent(&self) -> Failure {
+        let message = format!(
+            "no channel of this peer is named {}; a reader may wait for it (wait), `tensorlane channel ls` shows those there are",
+            self.name
+        );
+        Failure::new(Reason::NotFound, message).with("name", &self.name)
+    }
+}
+
+impl Waiter for Attach {
+    fn look(&self, _: &TensorName) -> bool {
+        false
+    }
+
+    fn told(&self, _: &Key, _: &Result<There, Failure>) -> bool {
+        false
+    }
+
+    fn due(&self) {
+        let asked = self.state.lock().asked.as_ref().map(|asked| Arc::clone(&asked.writer));
+        let failure = match asked {
+            None => self.absent().with("waited_ms", self.wait.as_millis()),
+            Some(writer) => {
+                let message = format!(
+                    "the writer of {}, client {writer:?}, did not take the reader in time; its process may be stopped",
+                    self.name
+                );
+                Failure::new(Reason::WriterNotAnswering, message).with("writer", writer)
+            }
+        };
+        self.finish(Err(failure));
+    }
+
+    fn leave(&self) {
+        self.finish(Err(Failure::new(Reason::Cancelled, "the caller or the sidecar is ending")));
+    }
+}

@@ -1,0 +1,328 @@
+//! Channels: how they are made, attached and ended. Messages never come here: writer and readers share memory.
+//!
+//! - [`table`]: who writes and who reads what. Pure.
+//! - [`attach`]: one reader on its way.
+//!
+//! The sidecar makes every ring and cursor and keeps a map of each. So it says in them who has died, and wakes whoever waits
+//! for the dead.
+
+mod attach;
+mod table;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tensorlane_memory::ring::{self, RingShape, RingState};
+use tensorlane_memory::{Block, Purpose};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::SessionId;
+
+use self::attach::Attach;
+use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
+use super::names::tensor_name;
+use super::{Caller, Exchange, session_required};
+use crate::session::SessionLink;
+use crate::store::Wish;
+
+/// The channels of this sidecar.
+#[derive(Default)]
+pub(super) struct Channels {
+    table: Mutex<Table<Block, Weak<Attach>>>,
+    /// Readers of whom the writer was told and has said nothing yet.
+    asked: Mutex<HashMap<u64, Arc<Attach>>>,
+    /// Messages of channels that have ended.
+    written: AtomicU64,
+}
+
+/// A channel that was made.
+pub struct Created {
+    channel: u64,
+    /// The ring.
+    pub ring: Block,
+}
+
+/// A reader that is attached.
+pub struct Attached {
+    /// Its number.
+    pub reader: u64,
+    channel: u64,
+    spec: Spec,
+    writer: Arc<str>,
+    /// The ring, which it reads.
+    pub ring: Block,
+    /// Its cursor.
+    pub cursor: Block,
+    first: u64,
+    missed: u64,
+}
+
+/// Numbers of channels at this moment.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct ChannelTotals {
+    /// Channels, those that are being drained included.
+    pub channels: usize,
+    /// Readers that are attached.
+    pub readers: usize,
+    /// Messages that were written, in the life of the sidecar.
+    pub written: u64,
+}
+
+// === impl Created ===
+
+impl Created {
+    /// The answer.
+    pub fn message(&self) -> v1::ChannelCreateResponse {
+        v1::ChannelCreateResponse { channel: self.channel, ring: Some(location(&self.ring)) }
+    }
+}
+
+// === impl Attached ===
+
+impl Attached {
+    /// The answer.
+    pub fn message(&self) -> v1::ChannelAttachResponse {
+        v1::ChannelAttachResponse {
+            reader: self.reader,
+            channel: self.channel,
+            spec: Some(spec_message(&self.spec)),
+            ring: Some(location(&self.ring)),
+            cursor: Some(location(&self.cursor)),
+            first: self.first,
+            missed: self.missed,
+            writer: self.writer.to_string(),
+        }
+    }
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Makes a channel that the caller writes.
+    pub fn channel_create(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::ChannelCreateRequest,
+        done: impl FnOnce(Result<Created, Failure>) + Send + 'static,
+    ) {
+        let checked = self.channel_caller(&caller, "").and_then(|link| {
+            let (spec, shape) = shape_of(request.spec.unwrap_or_default())?;
+            self.channels.table.lock().check_create(link.id(), &spec.name)?;
+            Ok((link, spec, shape))
+        });
+        let (link, spec, shape) = match checked {
+            Ok(checked) => checked,
+            Err(failure) => return done(Err(failure)),
+        };
+        let deadline = self.deadline(request.deadline_ms);
+        self.on_worker(Box::new(done), move |exchange| {
+            let (purpose, bytes, cancel) = (Purpose::Put, shape.bytes(), &caller.cancel);
+            let ring =
+                exchange.store.room(&Wish { writer: Some(&link), purpose, bytes, deadline, cancel })?;
+            ring::format_ring(&ring, shape)
+                .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
+            let writer = Party { session: link.id(), client: Arc::clone(link.client()) };
+            let created = exchange.channels.table.lock().create(writer, request.key, spec, ring.clone());
+            let (channel, waited) = created?;
+            waited.iter().filter_map(Weak::upgrade).for_each(|attach| attach.go(channel));
+            if link.is_cut() {
+                // Its end may have come before the channel was there.
+                exchange.channels_of_session_ended(link.id());
+                return Err(Failure::new(Reason::Cancelled, "the session has ended"));
+            }
+            Ok(Created { channel, ring })
+        });
+    }
+
+    /// Attaches the caller to a channel as a reader.
+    pub fn channel_attach(
+        self: &Arc<Self>,
+        caller: Caller,
+        request: v1::ChannelAttachRequest,
+        done: impl FnOnce(Result<Attached, Failure>) + Send + 'static,
+    ) {
+        Attach::begin(self, caller, request, Box::new(done));
+    }
+
+    /// Ends a channel or a reader of a session.
+    pub fn channel_detach(&self, session: SessionId, request: &v1::ChannelDetachRequest) {
+        let v1::ChannelDetachRequest { channel, reader, still_mapped } = *request;
+        if channel > 0 {
+            let effects = {
+                let mut table = self.channels.table.lock();
+                self.count_written(table.channel(channel), session);
+                table.end_channel(session, channel)
+            };
+            self.carry_out(effects);
+        }
+        if reader > 0 {
+            self.end_reader(session, reader, still_mapped);
+        }
+    }
+
+    /// The writer of a channel says how it stands with a reader.
+    pub fn channel_ready(&self, session: SessionId, ready: &v1::ChannelReady) {
+        if ready.gone {
+            return self.channels.table.lock().forget(session, ready.reader);
+        }
+        let taken = ready.error.is_empty();
+        let asked = {
+            let mut table = self.channels.table.lock();
+            match taken {
+                true => table.ready(session, ready.reader),
+                false => table.is_writer_of(session, ready.reader),
+            }
+        };
+        if !asked {
+            return;
+        }
+        let attach = self.channels.asked.lock().remove(&ready.reader);
+        if let Some(attach) = attach {
+            attach.ready(ready);
+        }
+    }
+
+    /// Channels whose names begin with the prefix, as they are now.
+    pub fn channel_stat(&self, request: &v1::ChannelStatRequest) -> v1::ChannelStatResponse {
+        let table = self.channels.table.lock();
+        let wanted = |channel: &&Channel<Block>| channel.spec.name.as_str().starts_with(&request.prefix);
+        let mut channels: Vec<v1::ChannelStatus> = table.channels().filter(wanted).map(status).collect();
+        channels.sort_by(|a, b| name_of(a).cmp(name_of(b)));
+        v1::ChannelStatResponse { channels }
+    }
+
+    /// Numbers of channels, for telling people.
+    pub fn channel_totals(&self) -> ChannelTotals {
+        let table = self.channels.table.lock();
+        let attached = |channel: &Channel<Block>| {
+            channel.readers.values().filter(|reader| reader.standing == Standing::Attached).count()
+        };
+        let open = table.channels().filter(|channel| channel.writer.is_some());
+        let written = open.map(|channel| ring::inspect_ring(&channel.ring).head).fold(0, u64::saturating_add);
+        ChannelTotals {
+            channels: table.channels().count(),
+            readers: table.channels().map(attached).sum(),
+            written: written.saturating_add(self.channels.written.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// A session ended: its channels and its readers do.
+    pub(super) fn channels_of_session_ended(&self, session: SessionId) {
+        let effects = {
+            let mut table = self.channels.table.lock();
+            table.channels().for_each(|channel| self.count_written(Some(channel), session));
+            table.end_session(session)
+        };
+        self.carry_out(effects);
+    }
+
+    /// A reader ends.
+    pub(super) fn end_reader(&self, session: SessionId, reader: u64, maps: bool) {
+        self.channels.asked.lock().remove(&reader);
+        let effects = self.channels.table.lock().end_reader(session, reader, maps);
+        self.carry_out(effects);
+    }
+
+    /// The caller's link, if it may use channels of the peer that it names.
+    pub(super) fn channel_caller(&self, caller: &Caller, peer: &str) -> Result<Arc<SessionLink>, Failure> {
+        if !peer.is_empty() && peer != self.me().peer.as_str() {
+            let message = format!(
+                "channels of other peers cannot be read yet, and {peer} is another one; read it in the pod of its writer, \
+                 or put tensors and pass references"
+            );
+            return Err(Failure::new(Reason::Unsupported, message).with("peer", peer));
+        }
+        caller.link.clone().ok_or_else(|| session_required("A channel"))
+    }
+
+    /// The messages of a channel that this session writes stay counted when it ends.
+    fn count_written(&self, channel: Option<&Channel<Block>>, session: SessionId) {
+        if let Some(channel) = channel
+            && channel.writer.as_ref().is_some_and(|(party, _)| party.session == session)
+        {
+            self.channels.written.fetch_add(ring::inspect_ring(&channel.ring).head, Ordering::Relaxed);
+        }
+    }
+
+    fn carry_out(&self, effects: Vec<Effect<Block>>) {
+        for effect in effects {
+            match effect {
+                Effect::EndRing(ring) => ring::mark_lost(&ring),
+                Effect::EndCursor(cursor) => ring::mark_gone(&cursor),
+                Effect::Pin { session, ring } => self.store.pin(session, vec![ring]),
+                Effect::Refuse { reader } => {
+                    let attach = self.channels.asked.lock().remove(&reader);
+                    if let Some(attach) = attach {
+                        attach.finish(Err(table::ended()));
+                    }
+                }
+                Effect::TellGone { writer, key, reader } => {
+                    if let Some(link) = self.store.link(writer) {
+                        let gone = v1::ChannelReader { key, reader, gone: true, ..Default::default() };
+                        link.tell_reader(SessionKind::ChannelReader, &gone);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The place of a block, as a message.
+pub(super) fn location(block: &Block) -> v1::Location {
+    v1::Location { segment: block.segment_id(), offset: block.offset(), bytes: block.len() }
+}
+
+/// A shape as it was asked for, proven.
+fn shape_of(spec: v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
+    let invalid = |message: String| Failure::new(Reason::InvalidArgument, message);
+    let name = tensor_name(&spec.name)?;
+    let shape = RingShape::new(spec.slots, spec.slot_bytes)
+        .map_err(|error| invalid(error.to_string()).with("channel", &spec.name))?;
+    if spec.readers_max > READERS_MAX {
+        let message =
+            format!("{} readers are more than the {READERS_MAX} that a channel may have", spec.readers_max);
+        return Err(invalid(message).with("readers_max", spec.readers_max));
+    }
+    let readers_max = if spec.readers_max == 0 { READERS_MAX } else { spec.readers_max };
+    Ok((Spec { name, slots: spec.slots, slot_bytes: spec.slot_bytes, readers_max }, shape))
+}
+
+fn spec_message(spec: &Spec) -> v1::ChannelSpec {
+    let Spec { name, slots, slot_bytes, readers_max } = spec;
+    v1::ChannelSpec {
+        name: name.to_string(),
+        slots: *slots,
+        slot_bytes: *slot_bytes,
+        readers_max: *readers_max,
+    }
+}
+
+fn name_of(status: &v1::ChannelStatus) -> &str {
+    status.spec.as_ref().map_or("", |spec| &spec.name)
+}
+
+fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
+    let now = ring::inspect_ring(&channel.ring);
+    let readers = channel.readers.iter().filter(|(_, reader)| reader.standing == Standing::Attached);
+    let readers = readers.map(|(number, reader)| {
+        let cursor = ring::inspect_cursor(&reader.cursor);
+        v1::ChannelReaderStatus {
+            reader: *number,
+            client: reader.party.client.to_string(),
+            next: cursor.next,
+            waits: cursor.asleep,
+            route: "local".to_owned(),
+        }
+    });
+    v1::ChannelStatus {
+        spec: Some(spec_message(&channel.spec)),
+        writer: channel.writer.as_ref().map(|(party, _)| party.client.to_string()).unwrap_or_default(),
+        written: now.head,
+        finished: now.state == Some(RingState::Finished),
+        readers: readers.collect(),
+        bytes: channel.ring.len(),
+    }
+}

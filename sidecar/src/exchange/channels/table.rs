@@ -1,0 +1,463 @@
+//! The table of channels: who writes, who reads, and what an end of either means. Pure; `B` is a piece of memory, `W` somebody
+//! who waits for a channel that does not exist yet.
+//!
+//! ```text
+//!   create ──> open ──add_reader──> asked ──ready──> attached ──end_reader──> gone ──forget──> (cursor freed)
+//!               └──end_channel──> draining: its readers take what is left, and end; then the ring is freed
+//! ```
+//! A cursor of a reader that is gone is kept until the writer says that it looks at it no more: its memory may become
+//! anything after that.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::ledger::{SessionId, TensorName};
+
+/// Channels of one peer at most, those included that readers still drain. Each costs some 500 bytes beside its ring.
+const CHANNELS_MAX: usize = 4_096;
+/// Channels of one session at most, as writer.
+const SESSION_CHANNELS_MAX: usize = 1_024;
+/// Readers of one channel at most. Each costs a cursor of 128 bytes, and the writer a look at it for each message.
+pub(super) const READERS_MAX: u32 = 1_024;
+
+/// A session with the name that its client gave itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Party {
+    pub(super) session: SessionId,
+    pub(super) client: Arc<str>,
+}
+
+/// Shape of a channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Spec {
+    pub(super) name: TensorName,
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u64,
+    pub(super) readers_max: u32,
+}
+
+/// A channel.
+pub(super) struct Channel<B> {
+    pub(super) spec: Spec,
+    /// The writer, with the number that it gave the channel; none once it has ended.
+    pub(super) writer: Option<(Party, u64)>,
+    pub(super) ring: B,
+    pub(super) readers: BTreeMap<u64, Reader<B>>,
+}
+
+/// A reader of a channel.
+pub(super) struct Reader<B> {
+    pub(super) party: Party,
+    pub(super) cursor: B,
+    pub(super) standing: Standing,
+}
+
+/// Progress of a reader.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The writer was asked to look at its cursor.
+    Asked,
+    /// The writer does.
+    Attached,
+    /// It has ended, and the writer was told.
+    Gone,
+}
+
+/// Work that follows a change, for whoever made it. In order.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect<B> {
+    /// No message will come: the ring says so, if its writer has not.
+    EndRing(B),
+    /// The reader is no more: its cursor says so, and whoever waits for it is woken.
+    EndCursor(B),
+    /// The writer is told that a reader has gone.
+    TellGone { writer: SessionId, key: u64, reader: u64 },
+    /// A reader that is asked for cannot be had.
+    Refuse { reader: u64 },
+    /// The session's process may still look at a ring.
+    Pin { session: SessionId, ring: B },
+}
+
+/// A reader that was added: whom to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Added {
+    pub(super) reader: u64,
+    pub(super) writer: SessionId,
+    pub(super) key: u64,
+}
+
+/// All channels of a peer.
+pub(super) struct Table<B, W> {
+    channels: BTreeMap<u64, Channel<B>>,
+    /// Channels that have a writer, by name.
+    open: HashMap<TensorName, u64>,
+    /// The channel of each reader.
+    readers: HashMap<u64, u64>,
+    waiting: HashMap<TensorName, Vec<W>>,
+    last: u64,
+}
+
+// === impl Table ===
+
+impl<B, W> Default for Table<B, W> {
+    fn default() -> Self {
+        let (channels, open, readers) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { channels, open, readers, waiting: HashMap::new(), last: 0 }
+    }
+}
+
+impl<B: Clone, W> Table<B, W> {
+    /// Whether a channel could be made.
+    ///
+    /// # Errors
+    /// NAME_TAKEN with the client that writes it, LIMIT_EXCEEDED with the limit.
+    pub(super) fn check_create(&self, session: SessionId, name: &TensorName) -> Result<(), Failure> {
+        if let Some(taken) = self.open.get(name).and_then(|id| self.channels.get(id)) {
+            let writer = taken.writer.as_ref().map_or("", |(party, _)| &party.client);
+            let message = format!(
+                "the channel {name} is written by {writer:?} already; attach a reader, or choose another name"
+            );
+            return Err(Failure::new(Reason::NameTaken, message).with("name", name));
+        }
+        if self.channels.len() >= CHANNELS_MAX {
+            return Err(limit(format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
+        }
+        let is_its =
+            |channel: &&Channel<B>| channel.writer.as_ref().is_some_and(|(by, _)| by.session == session);
+        if self.channels.values().filter(is_its).count() >= SESSION_CHANNELS_MAX {
+            let what = format!("this session writes {SESSION_CHANNELS_MAX} channels already");
+            return Err(limit(what, SESSION_CHANNELS_MAX));
+        }
+        Ok(())
+    }
+
+    /// Adds a channel; its number, and those who waited for it.
+    ///
+    /// # Errors
+    /// As [`Self::check_create`].
+    pub(super) fn create(
+        &mut self,
+        writer: Party,
+        key: u64,
+        spec: Spec,
+        ring: B,
+    ) -> Result<(u64, Vec<W>), Failure> {
+        self.check_create(writer.session, &spec.name)?;
+        let waited = self.waiting.remove(&spec.name).unwrap_or_default();
+        self.last += 1;
+        self.open.insert(spec.name.clone(), self.last);
+        let channel = Channel { spec, writer: Some((writer, key)), ring, readers: BTreeMap::new() };
+        self.channels.insert(self.last, channel);
+        Ok((self.last, waited))
+    }
+
+    /// The channel that has this name and a writer.
+    pub(super) fn find(&self, name: &TensorName) -> Option<u64> {
+        self.open.get(name).copied()
+    }
+
+    /// The same; where there is none, `waiter` is told when there is.
+    pub(super) fn find_or_wait(&mut self, name: &TensorName, waiter: W) -> Option<u64> {
+        let found = self.find(name);
+        if found.is_none() {
+            self.waiting.entry(name.clone()).or_default().push(waiter);
+        }
+        found
+    }
+
+    /// Forgets those who wait for a name no more.
+    pub(super) fn retain_waiting(&mut self, name: &TensorName, waits: impl Fn(&W) -> bool) {
+        if let Some(waiting) = self.waiting.get_mut(name) {
+            waiting.retain(waits);
+            if waiting.is_empty() {
+                self.waiting.remove(name);
+            }
+        }
+    }
+
+    /// A channel by its number.
+    pub(super) fn channel(&self, id: u64) -> Option<&Channel<B>> {
+        self.channels.get(&id)
+    }
+
+    /// Every channel, in the order of their numbers.
+    pub(super) fn channels(&self) -> impl Iterator<Item = &Channel<B>> {
+        self.channels.values()
+    }
+
+    /// Adds a reader, of whom the writer does not know yet.
+    ///
+    /// # Errors
+    /// CHANNEL_ENDED, LIMIT_EXCEEDED with the limit.
+    pub(super) fn add_reader(&mut self, id: u64, party: Party, cursor: B) -> Result<Added, Failure> {
+        let channel = self.channels.get_mut(&id).ok_or_else(ended)?;
+        let (writer, key) = channel.writer.as_ref().ok_or_else(ended)?;
+        let most = channel.spec.readers_max;
+        let there = channel.readers.values().filter(|reader| reader.standing != Standing::Gone).count();
+        // Those that are gone and not forgotten cost as much; a writer that answers forgets them at once.
+        if there >= most as usize || channel.readers.len() >= 2 * READERS_MAX as usize {
+            let what = format!("the channel {} has {there} readers already", channel.spec.name);
+            return Err(limit(what, most as usize));
+        }
+        self.last += 1;
+        let added = Added { reader: self.last, writer: writer.session, key: *key };
+        channel.readers.insert(added.reader, Reader { party, cursor, standing: Standing::Asked });
+        self.readers.insert(added.reader, id);
+        Ok(added)
+    }
+
+    /// The writer looks at the cursor of a reader from now on. Returns whether that reader was asked for.
+    pub(super) fn ready(&mut self, writer: SessionId, reader: u64) -> bool {
+        let Some(reader) = self.reader_of(writer, reader) else { return false };
+        let asked = reader.standing == Standing::Asked;
+        if asked {
+            reader.standing = Standing::Attached;
+        }
+        asked
+    }
+
+    /// Returns whether a session writes the channel of a reader.
+    pub(super) fn is_writer_of(&mut self, writer: SessionId, reader: u64) -> bool {
+        self.reader_of(writer, reader).is_some()
+    }
+
+    /// The writer looks at the cursor of a reader no more.
+    pub(super) fn forget(&mut self, writer: SessionId, reader: u64) {
+        if self.reader_of(writer, reader).is_some_and(|reader| reader.standing == Standing::Gone) {
+            self.remove_reader(reader);
+        }
+    }
+
+    /// A writer ends its channel.
+    pub(super) fn end_channel(&mut self, session: SessionId, id: u64) -> Vec<Effect<B>> {
+        let Some(channel) = self.channels.get_mut(&id) else { return Vec::new() };
+        if channel.writer.as_ref().is_none_or(|(party, _)| party.session != session) {
+            return Vec::new();
+        }
+        channel.writer = None;
+        self.open.remove(&channel.spec.name);
+        let mut effects = vec![Effect::EndRing(channel.ring.clone())];
+        let over: Vec<(u64, Standing)> = channel
+            .readers
+            .iter()
+            .filter(|(_, reader)| reader.standing != Standing::Attached)
+            .map(|(number, reader)| (*number, reader.standing))
+            .collect();
+        for (reader, standing) in over {
+            if standing == Standing::Asked {
+                effects.push(Effect::Refuse { reader });
+            }
+            self.remove_reader(reader);
+        }
+        self.drop_if_over(id);
+        effects
+    }
+
+    /// A reader ends. `maps` is set where a process may still look at the ring.
+    pub(super) fn end_reader(&mut self, session: SessionId, reader: u64, maps: bool) -> Vec<Effect<B>> {
+        let Some(&id) = self.readers.get(&reader) else { return Vec::new() };
+        let Some(channel) = self.channels.get_mut(&id) else { return Vec::new() };
+        let Some(entry) = channel.readers.get_mut(&reader) else { return Vec::new() };
+        if entry.party.session != session || entry.standing == Standing::Gone {
+            return Vec::new();
+        }
+        entry.standing = Standing::Gone;
+        let mut effects = vec![Effect::EndCursor(entry.cursor.clone())];
+        if maps {
+            effects.push(Effect::Pin { session, ring: channel.ring.clone() });
+        }
+        match &channel.writer {
+            Some((writer, key)) => {
+                effects.push(Effect::TellGone { writer: writer.session, key: *key, reader });
+            }
+            None => self.remove_reader(reader),
+        }
+        effects
+    }
+
+    /// A session ended: its channels and readers do.
+    pub(super) fn end_session(&mut self, session: SessionId) -> Vec<Effect<B>> {
+        let is_its = |party: &Party| party.session == session;
+        let (mut written, mut read) = (Vec::new(), Vec::new());
+        for (id, channel) in &self.channels {
+            if channel.writer.as_ref().is_some_and(|(party, _)| is_its(party)) {
+                written.push(*id);
+            }
+            read.extend(channel.readers.iter().filter(|(_, r)| is_its(&r.party)).map(|(number, _)| *number));
+        }
+        let mut effects: Vec<Effect<B>> =
+            read.into_iter().flat_map(|reader| self.end_reader(session, reader, true)).collect();
+        effects.extend(written.into_iter().flat_map(|id| self.end_channel(session, id)));
+        effects
+    }
+
+    fn reader_of(&mut self, writer: SessionId, reader: u64) -> Option<&mut Reader<B>> {
+        let channel = self.channels.get_mut(self.readers.get(&reader)?)?;
+        if channel.writer.as_ref().is_none_or(|(party, _)| party.session != writer) {
+            return None;
+        }
+        channel.readers.get_mut(&reader)
+    }
+
+    fn remove_reader(&mut self, reader: u64) {
+        let Some(id) = self.readers.remove(&reader) else { return };
+        if let Some(channel) = self.channels.get_mut(&id) {
+            channel.readers.remove(&reader);
+        }
+        self.drop_if_over(id);
+    }
+
+    fn drop_if_over(&mut self, id: u64) {
+        if self.channels.get(&id).is_some_and(|c| c.writer.is_none() && c.readers.is_empty()) {
+            self.channels.remove(&id);
+        }
+    }
+}
+
+/// The channel that was asked for has no writer any more.
+pub(super) fn ended() -> Failure {
+    Failure::new(
+        Reason::ChannelEnded,
+        "the channel ended before the reader was attached; wait for a new one of its name",
+    )
+}
+
+fn limit(what: String, most: usize) -> Failure {
+    let message = format!("{what}, at most {most}; end some first");
+    Failure::new(Reason::LimitExceeded, message).with("most", most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WRITER: SessionId = SessionId(1);
+    const READER: SessionId = SessionId(2);
+
+    fn party(session: SessionId) -> Party {
+        Party { session, client: Arc::from(format!("client-{}", session.0)) }
+    }
+
+    fn spec(name: &str, readers_max: u32) -> Spec {
+        Spec { name: TensorName::new(name).unwrap(), slots: 4, slot_bytes: 64, readers_max }
+    }
+
+    type Numbered = Table<&'static str, &'static str>;
+
+    /// A table with the channel `c` of `WRITER`, whose key is 7.
+    fn one() -> (Numbered, u64) {
+        let mut table = Numbered::default();
+        let (id, _) = table.create(party(WRITER), 7, spec("c", 2), "ring").unwrap();
+        (table, id)
+    }
+
+    #[test]
+    fn a_name_has_one_writer_and_is_free_again_after_its_end() {
+        let (mut table, id) = one();
+        let taken = table.create(party(READER), 1, spec("c", 2), "other").unwrap_err();
+        assert_eq!(taken.reason, Reason::NameTaken);
+        assert!(taken.message.contains("client-1"), "{taken}");
+        assert_eq!(table.end_channel(WRITER, id), [Effect::EndRing("ring")]);
+        assert_eq!(table.channels().count(), 0, "nobody drains it");
+        assert!(table.create(party(READER), 1, spec("c", 2), "other").is_ok());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_channel_is_told_when_it_is_there() {
+        let mut table = Numbered::default();
+        let name = TensorName::new("c").unwrap();
+        assert_eq!(table.find_or_wait(&name, "first"), None);
+        assert_eq!(table.find_or_wait(&name, "second"), None);
+        table.retain_waiting(&name, |waiter| *waiter != "first");
+        let (id, waited) = table.create(party(WRITER), 7, spec("c", 2), "ring").unwrap();
+        assert_eq!(waited, ["second"]);
+        assert_eq!(table.find_or_wait(&name, "third"), Some(id));
+    }
+
+    #[test]
+    fn a_cursor_is_kept_until_the_writer_looks_at_it_no_more() {
+        let (mut table, id) = one();
+        let added = table.add_reader(id, party(READER), "cursor").unwrap();
+        assert_eq!((added.writer, added.key), (WRITER, 7));
+        assert!(!table.ready(READER, added.reader), "only the writer may say so");
+        assert!(table.ready(WRITER, added.reader));
+        let effects = table.end_reader(READER, added.reader, false);
+        let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
+        assert_eq!(effects, [Effect::EndCursor("cursor"), told]);
+        assert_eq!(table.end_reader(READER, added.reader, false), [], "a second end is none");
+        assert_eq!(table.channel(id).unwrap().readers.len(), 1);
+        table.forget(WRITER, added.reader);
+        assert_eq!(table.channel(id).unwrap().readers.len(), 0);
+    }
+
+    #[test]
+    fn a_reader_that_is_attached_cannot_be_forgotten() {
+        let (mut table, id) = one();
+        let added = table.add_reader(id, party(READER), "cursor").unwrap();
+        table.ready(WRITER, added.reader);
+        table.forget(WRITER, added.reader);
+        assert_eq!(table.channel(id).unwrap().readers.len(), 1);
+    }
+
+    #[test]
+    fn the_end_of_a_writer_leaves_the_ring_to_those_who_drain_it() {
+        let (mut table, id) = one();
+        let drains = table.add_reader(id, party(READER), "cursor").unwrap();
+        table.ready(WRITER, drains.reader);
+        let late = table.add_reader(id, party(READER), "late").unwrap();
+        let effects = table.end_session(WRITER);
+        assert_eq!(effects, [Effect::EndRing("ring"), Effect::Refuse { reader: late.reader }]);
+        assert_eq!(table.find(&TensorName::new("c").unwrap()), None);
+        assert!(
+            table.add_reader(id, party(READER), "later").is_err_and(|f| f.reason == Reason::ChannelEnded)
+        );
+        assert_eq!(table.end_reader(READER, drains.reader, false), [Effect::EndCursor("cursor")]);
+        assert_eq!(table.channels().count(), 0);
+    }
+
+    #[test]
+    fn the_death_of_a_reader_keeps_the_ring_for_whoever_may_still_map_it() {
+        let (mut table, id) = one();
+        let added = table.add_reader(id, party(READER), "cursor").unwrap();
+        table.ready(WRITER, added.reader);
+        let effects = table.end_session(READER);
+        let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
+        let pin = Effect::Pin { session: READER, ring: "ring" };
+        assert_eq!(effects, [Effect::EndCursor("cursor"), pin, told]);
+    }
+
+    #[test]
+    fn a_session_ends_only_its_own() {
+        let (mut table, id) = one();
+        let added = table.add_reader(id, party(READER), "cursor").unwrap();
+        assert_eq!(table.end_channel(READER, id), []);
+        assert_eq!(table.end_reader(WRITER, added.reader, false), []);
+        assert_eq!(table.end_session(SessionId(3)), []);
+    }
+
+    #[test]
+    fn a_session_may_write_and_read_its_own_channel_and_end_whole() {
+        let (mut table, id) = one();
+        let added = table.add_reader(id, party(WRITER), "cursor").unwrap();
+        table.ready(WRITER, added.reader);
+        table.end_session(WRITER);
+        assert_eq!(table.channels().count(), 0);
+        assert!(table.readers.is_empty() && table.open.is_empty());
+    }
+
+    #[test]
+    fn readers_and_channels_have_limits_that_name_themselves() {
+        let (mut table, id) = one();
+        for _ in 0..2 {
+            table.add_reader(id, party(READER), "cursor").unwrap();
+        }
+        let refused = table.add_reader(id, party(READER), "cursor").unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("2")));
+        for n in 1..SESSION_CHANNELS_MAX {
+            table.create(party(WRITER), 0, spec(&format!("c{n}"), 1), "ring").unwrap();
+        }
+        let refused = table.create(party(WRITER), 0, spec("more", 1), "ring").unwrap_err();
+        assert_eq!((refused.reason, refused.detail("most")), (Reason::LimitExceeded, Some("1024")));
+    }
+}

@@ -1,0 +1,463 @@
+//! Channels inside a pod: one writer, its readers, and the end of either, by threads and by processes that are killed.
+
+use std::io::{BufRead, BufReader, Read as _, Write};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tensorlane_client::channel::{
+    ChannelReader, ChannelSpec, ChannelWriter, End, Message, Part, Read, ReadOptions, Timeout,
+};
+use tensorlane_client::{Client, Error, PutOptions, Result};
+use tensorlane_proto::{DType, Reason};
+use tensorlane_tests::process::{signal, stop};
+use tensorlane_tests::sidecar::bin_dir;
+use tensorlane_tests::tensors::{dense, pattern, put_pattern};
+use tensorlane_tests::{Sidecar, SidecarOptions, reason, until};
+
+/// Time in which what must happen has long happened.
+const LONG: Timeout = Timeout::After(Duration::from_secs(60));
+/// A wait that ends in a test.
+const SHORT: Timeout = Timeout::After(Duration::from_millis(50));
+
+fn spec(name: &str) -> ChannelSpec {
+    ChannelSpec::new(name).slots(4).slot_bytes(64 << 10)
+}
+
+fn reader(client: &Client, name: &str) -> ChannelReader {
+    client.channel_reader(name, &ReadOptions::new()).unwrap()
+}
+
+fn message(reader: &mut ChannelReader) -> Message {
+    match reader.read(LONG).unwrap() {
+        Read::Message(message) => message,
+        Read::End(end) => panic!("a message is there, not {end:?}"),
+    }
+}
+
+fn end(reader: &mut ChannelReader) -> End {
+    match reader.read(LONG).unwrap() {
+        Read::End(end) => end,
+        Read::Message(message) => panic!("an end, not message {}", message.sequence()),
+    }
+}
+
+fn write(writer: &mut ChannelWriter, text: &str) {
+    writer.write_bytes(text.as_bytes(), LONG).unwrap();
+}
+
+fn text(message: &Message) -> String {
+    String::from_utf8(message.bytes().to_vec()).unwrap()
+}
+
+/// The error of a read that brings nothing.
+fn nothing(read: Result<Read>) -> Error {
+    match read {
+        Ok(read) => panic!("nothing is there, not {read:?}"),
+        Err(error) => error,
+    }
+}
+
+/// `tensorlane channel`, in a process of its own that ends with the test.
+struct Program(Child);
+
+impl Program {
+    fn start(sidecar: &Sidecar, words: &[&str]) -> Self {
+        let child = Command::new(bin_dir().join("tensorlane"))
+            .arg("--sockets")
+            .arg(sidecar.sockets())
+            .arg("channel")
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn say(&mut self, text: &str) {
+        let input = self.0.stdin.as_mut().unwrap();
+        input.write_all(text.as_bytes()).unwrap();
+        input.flush().unwrap();
+    }
+
+    /// All that it prints until it ends well.
+    fn finish(&mut self) -> String {
+        drop(self.0.stdin.take());
+        let mut printed = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+        assert!(self.0.wait().unwrap().success());
+        printed
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_channel_brings_every_message_to_two_readers_in_order() {
+    const MESSAGES: u32 = 10_000;
+    let sidecar = Sidecar::start();
+    let mut writer = sidecar.client().channel_writer(&spec("numbers").expect_readers(2)).unwrap();
+    let read_all = |client: Client| {
+        let mut reader = reader(&client, "numbers");
+        assert_eq!((reader.attached().first, reader.attached().route.as_str()), (0, "local"));
+        for number in 0..MESSAGES {
+            let message = message(&mut reader);
+            assert_eq!(message.sequence(), u64::from(number));
+            assert_eq!(message.bytes().to_vec(), number.to_le_bytes());
+        }
+        assert_eq!(end(&mut reader), End::Finished);
+        assert_eq!(end(&mut reader), End::Finished, "an end stays one");
+    };
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            let client = sidecar.client();
+            scope.spawn(move || read_all(client));
+        }
+        for number in 0..MESSAGES {
+            let written = writer.write_bytes(&number.to_le_bytes(), LONG).unwrap();
+            assert_eq!((written.sequence, written.readers), (u64::from(number), 2));
+        }
+        writer.finish();
+    });
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_message_has_tensors_whose_layouts_may_change() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("batches")).unwrap();
+    let mut reader = reader(&client, "batches");
+    let mut seen = 0;
+    for rows in [1, 2, 2, 3, 1, 1, 0] {
+        let (floats, bytes) = (dense(DType::F32, &[rows, 5]), dense(DType::U8, &[rows, 3]));
+        let (a, b) = (pattern(rows, rows as usize * 20), pattern(rows + 9, rows as usize * 3));
+        writer.write(&[Part::tensor(&floats, &a), Part::tensor(&bytes, &b)], LONG).unwrap();
+        let message = message(&mut reader);
+        assert_eq!((message.sequence(), message.parts()), (seen, 2));
+        assert_eq!((message.descriptor(0), message.descriptor(1)), (Some(&floats), Some(&bytes)));
+        assert_eq!((message.part(0).unwrap().to_vec(), message.part(1).unwrap().to_vec()), (a, b));
+        assert!(message.part(2).is_err());
+        seen += 1;
+    }
+    write(&mut writer, "plain");
+    let plain = message(&mut reader);
+    assert_eq!((plain.parts(), text(&plain).as_str()), (0, "plain"));
+}
+
+#[test]
+fn a_loan_is_read_where_it_was_written_and_leaves_nothing_if_it_is_dropped() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("loans")).unwrap();
+    let mut reader = reader(&client, "loans");
+    let descriptor = dense(DType::U8, &[100]);
+    let mut dropped = writer.loan(std::slice::from_ref(&descriptor), LONG).unwrap();
+    dropped.part(0).unwrap().copy_from(0, &pattern(1, 100)).unwrap();
+    drop(dropped);
+    let mut loan = writer.loan(std::slice::from_ref(&descriptor), LONG).unwrap();
+    loan.part(0).unwrap().copy_from(0, &pattern(2, 100)).unwrap();
+    assert_eq!(loan.publish().sequence, 0);
+    let message = message(&mut reader);
+    assert_eq!((message.sequence(), message.part(0).unwrap().to_vec()), (0, pattern(2, 100)));
+    assert_eq!(reason(reader.read(Timeout::Now).map(drop)), Reason::HoldLimit);
+    drop(message);
+    assert_eq!(reason(reader.read(Timeout::Now).map(drop)), Reason::DeadlineExceeded);
+}
+
+#[test]
+fn a_blocked_write_names_the_reader_and_goes_on_when_it_has_read() {
+    let sidecar = Sidecar::start();
+    let slow = Client::options(sidecar.sockets()).name("slow-one").connect().unwrap();
+    let mut writer = sidecar.client().channel_writer(&spec("full")).unwrap();
+    let mut reader = reader(&slow, "full");
+    for number in 0..4 {
+        write(&mut writer, &number.to_string());
+    }
+    let held = message(&mut reader);
+    for timeout in [Timeout::Now, SHORT] {
+        let blocked = writer.write_bytes(b"4", timeout).unwrap_err();
+        assert_eq!(blocked.reason(), Some(Reason::BlockedBy), "{blocked}");
+        let told = blocked.to_string();
+        assert!(told.contains("slow-one") && told.contains("message 0"), "{told}");
+    }
+    drop(held);
+    writer.write_bytes(b"4", Timeout::Now).unwrap();
+    for number in 1..5 {
+        assert_eq!(text(&message(&mut reader)), number.to_string());
+    }
+}
+
+#[test]
+fn a_read_of_nothing_ends_at_its_timeout_and_is_woken_by_a_close() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let _writer = client.channel_writer(&spec("quiet")).unwrap();
+    let mut reader = reader(&client, "quiet");
+    for timeout in [Timeout::Now, SHORT] {
+        assert_eq!(nothing(reader.read(timeout)).reason(), Some(Reason::DeadlineExceeded));
+    }
+    let closer = reader.closer();
+    let read = thread::spawn(move || reader.read(Timeout::Never).map(drop));
+    closer.close();
+    assert_eq!(reason(read.join().unwrap()), Reason::ChannelEnded);
+}
+
+#[test]
+fn a_reader_may_wait_for_its_channel_and_is_told_when_none_comes() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let waiting = || ReadOptions::new().wait(Duration::from_secs(60));
+    let late = sidecar.client();
+    thread::scope(|scope| {
+        let read = scope.spawn(|| late.channel_reader("later", &waiting()).unwrap().attached().first);
+        until("the reader waits", || {
+            sidecar.metric("tensorlane_sidecar_waiting_requests", &["for=\"name\""]) == 1.0
+        });
+        let _writer = sidecar.client().channel_writer(&spec("later").expect_readers(1)).unwrap();
+        assert_eq!(read.join().unwrap(), 0);
+    });
+    let absent = late.channel_reader("never", &ReadOptions::new()).map(drop);
+    assert_eq!(reason(absent), Reason::NotFound);
+    let soon = ReadOptions::new().wait(Duration::from_millis(50));
+    assert_eq!(reason(late.channel_reader("never", &soon).map(drop)), Reason::NotFound);
+    until("nobody waits", || sidecar.metric("tensorlane_sidecar_waiting_requests", &["for=\"name\""]) == 0.0);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_reader_begins_with_the_next_message_or_with_the_oldest_that_is_there() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("history")).unwrap();
+    for number in 0..10 {
+        write(&mut writer, &number.to_string());
+    }
+    let mut next = reader(&client, "history");
+    let mut oldest = client.channel_reader("history", &ReadOptions::new().from_oldest()).unwrap();
+    assert_eq!((next.attached().first, next.attached().missed), (10, 0));
+    let (first, missed) = (oldest.attached().first, oldest.attached().missed);
+    assert_eq!(first, missed);
+    assert!((7..10).contains(&first), "three of four slots are sure to be whole: {first}");
+    write(&mut writer, "10");
+    assert_eq!(text(&message(&mut next)), "10");
+    for number in first..=10 {
+        assert_eq!(text(&message(&mut oldest)), number.to_string());
+    }
+}
+
+#[test]
+fn a_reader_holds_as_many_messages_as_it_asked_for_and_gives_them_back_in_any_order() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("held")).unwrap();
+    let mut reader = client.channel_reader("held", &ReadOptions::new().hold(3)).unwrap();
+    for number in 0..4 {
+        write(&mut writer, &number.to_string());
+    }
+    let (zero, one, two) = (message(&mut reader), message(&mut reader), message(&mut reader));
+    assert_eq!(nothing(reader.read(LONG)).reason(), Some(Reason::HoldLimit));
+    drop(one);
+    let three = message(&mut reader);
+    assert_eq!(reason(writer.write_bytes(b"4", Timeout::Now).map(drop)), Reason::BlockedBy);
+    assert_eq!((text(&zero), text(&two), text(&three)), ("0".into(), "2".into(), "3".into()));
+    drop((zero, two, three));
+    write(&mut writer, "4");
+    let many = client.channel_reader("held", &ReadOptions::new().hold(5)).map(drop);
+    assert_eq!(reason(many), Reason::InvalidArgument);
+}
+
+#[test]
+fn a_channel_has_one_writer_and_its_name_is_free_after_it() {
+    let sidecar = Sidecar::start();
+    let (first, second) = (sidecar.client(), sidecar.client());
+    let writer = first.channel_writer(&spec("one")).unwrap();
+    assert_eq!(reason(second.channel_writer(&spec("one")).map(drop)), Reason::NameTaken);
+    drop(writer);
+    first.flush().unwrap();
+    until("the name is free", || second.channel_writer(&spec("one")).is_ok());
+    // A tensor's name is another thing.
+    put_pattern(&first, 1, 10, &PutOptions::named("one")).unwrap();
+    second.unname(&["one"]).unwrap();
+    drop((first, second));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_writer_that_is_dropped_is_lost_to_its_readers_after_they_have_drained_it() {
+    let sidecar = Sidecar::start();
+    let mut writer = sidecar.client().channel_writer(&spec("dropped")).unwrap();
+    let client = sidecar.client();
+    let mut reader = reader(&client, "dropped");
+    write(&mut writer, "last");
+    drop(writer);
+    assert_eq!(text(&message(&mut reader)), "last");
+    assert_eq!(end(&mut reader), End::WriterLost);
+}
+
+#[test]
+fn a_killed_writer_ends_its_channel_for_readers_that_sleep() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = Program::start(&sidecar, &["write", "lines", "--expect-readers", "1"]);
+    let mut reader =
+        client.channel_reader("lines", &ReadOptions::new().wait(Duration::from_secs(60))).unwrap();
+    writer.say("one\ntwo\n");
+    assert_eq!((text(&message(&mut reader)).as_str(), text(&message(&mut reader)).as_str()), ("one", "two"));
+    thread::scope(|scope| {
+        let sleeps = scope.spawn(|| end(&mut reader));
+        until("the reader sleeps", || client.channels("lines").unwrap()[0].readers[0].waits);
+        writer.kill();
+        assert_eq!(sleeps.join().unwrap(), End::WriterLost);
+    });
+    drop(reader);
+    drop(client);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_killed_reader_is_waited_for_no_longer() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("raw").expect_readers(1)).unwrap();
+    let mut reader = Program::start(&sidecar, &["tail", "raw", "--wait", "60s"]);
+    writer.write_bytes(b"first", LONG).unwrap();
+    let mut line = String::new();
+    BufReader::new(reader.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "0  5 B\n");
+    stop(reader.0.id());
+    for _ in 0..4 {
+        writer.write_bytes(b"more", LONG).unwrap();
+    }
+    let blocked = writer.write_bytes(b"too much", SHORT).unwrap_err();
+    assert_eq!(blocked.reason(), Some(Reason::BlockedBy), "whoever is stopped lives: {blocked}");
+    thread::scope(|scope| {
+        let blocked = scope.spawn(|| writer.write_bytes(b"goes on", LONG).unwrap().readers);
+        reader.kill();
+        assert_eq!(blocked.join().unwrap(), 0);
+    });
+    drop(writer);
+    drop(client);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_stopped_writer_does_not_answer_and_nobody_is_attached() {
+    let sidecar = Sidecar::with(SidecarOptions::default().set("deadlines.map", "300ms"));
+    let client = sidecar.client();
+    let mut writer = Program::start(&sidecar, &["write", "stopped"]);
+    until("the channel is there", || !client.channels("stopped").unwrap().is_empty());
+    stop(writer.0.id());
+    let refused = client.channel_reader("stopped", &ReadOptions::new()).map(drop);
+    assert_eq!(reason(refused), Reason::WriterNotAnswering);
+    assert!(client.channels("stopped").unwrap()[0].readers.is_empty());
+    signal(writer.0.id(), Signal::CONT);
+    let mut reader = reader(&client, "stopped");
+    writer.say("awake\n");
+    assert_eq!(text(&message(&mut reader)), "awake");
+    drop(writer);
+    drop((reader, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_sidecar_that_is_killed_ends_its_channels_after_they_have_drained() {
+    let mut sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = sidecar.client().channel_writer(&spec("orphan")).unwrap();
+    let mut reader = reader(&client, "orphan");
+    write(&mut writer, "kept");
+    sidecar.kill();
+    assert_eq!(text(&message(&mut reader)), "kept");
+    assert!(matches!(nothing(reader.read(LONG)), Error::SessionLost { .. }));
+    let lost = (0..100).find_map(|_| writer.write_bytes(b"lost", LONG).err()).unwrap();
+    assert!(matches!(lost, Error::SessionLost { .. }), "{lost}");
+}
+
+#[test]
+fn a_thousand_readers_come_and_go_beside_traffic_and_leave_nothing() {
+    const COMING: usize = 500;
+    let sidecar = Sidecar::start();
+    let mut writer = sidecar.client().channel_writer(&spec("busy")).unwrap();
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let client = sidecar.client();
+                scope.spawn(move || {
+                    for _ in 0..COMING {
+                        let mut reader = reader(&client, "busy");
+                        let first = reader.attached().first;
+                        assert_eq!(message(&mut reader).sequence(), first);
+                    }
+                })
+            })
+            .collect();
+        while readers.iter().any(|reader| !reader.is_finished()) {
+            writer.write_bytes(b"beat", LONG).unwrap();
+        }
+    });
+    until("no reader is left", || writer.readers() == 0);
+    drop(writer);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn bad_specifications_and_messages_are_refused_and_leave_nothing() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    for wrong in [
+        ChannelSpec::new("a").slots(1),
+        ChannelSpec::new("a").slots(65_537),
+        ChannelSpec::new("a").slot_bytes(0),
+        ChannelSpec::new("a").slot_bytes(u64::MAX),
+    ] {
+        assert!(matches!(client.channel_writer(&wrong), Err(Error::InvalidArgument(_))), "{wrong:?}");
+    }
+    assert_eq!(reason(client.channel_writer(&ChannelSpec::new("")).map(drop)), Reason::InvalidArgument);
+    let huge = ChannelSpec::new("huge").slots(1_000).slot_bytes(1 << 20);
+    assert_eq!(reason(client.channel_writer(&huge).map(drop)), Reason::NeverFits);
+    let mut writer = client.channel_writer(&spec("small")).unwrap();
+    let mut reader = reader(&client, "small");
+    let large = vec![0; (64 << 10) + 1];
+    assert_eq!(reason(writer.write_bytes(&large, LONG).map(drop)), Reason::TooLarge);
+    let part = dense(DType::F32, &[2]);
+    assert_eq!(reason(writer.write(&[Part::tensor(&part, &[0; 7])], LONG).map(drop)), Reason::LayoutMismatch);
+    write(&mut writer, "well");
+    assert_eq!(text(&message(&mut reader)), "well");
+    drop((writer, reader, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn the_command_writes_reads_and_lists_a_channel() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut tail = Program::start(&sidecar, &["tail", "lines", "--wait", "60s", "--raw"]);
+    let mut counted = Program::start(&sidecar, &["tail", "lines", "--wait", "60s", "-n", "1"]);
+    let mut writer = Program::start(&sidecar, &["write", "lines", "--expect-readers", "2"]);
+    writer.say("one\n\nthree");
+    assert_eq!(counted.finish(), "0  3 B\n");
+    until("the channel is listed with the reader that is left", || {
+        let channels = client.channels("").unwrap();
+        channels.len() == 1 && channels[0].readers.len() == 1 && channels[0].written == 2
+    });
+    let listed = Program::start(&sidecar, &["ls"]).finish();
+    assert!(listed.starts_with("NAME") && listed.contains("lines  tensorlane"), "{listed}");
+    let stat = Program::start(&sidecar, &["stat", "lines", "-o", "json"]).finish();
+    let stat: serde_json::Value = serde_json::from_str(&stat).unwrap();
+    assert_eq!((&stat["written"], &stat["readers"][0]["route"]), (&2.into(), &"local".into()));
+    assert_eq!(writer.finish(), "3 messages, 8 B\n");
+    assert_eq!(tail.finish(), "onethree");
+}
