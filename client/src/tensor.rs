@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tensorlane_memory::View;
 use tensorlane_proto::{Descriptor, Layout, Selection, Shape, Strides};
 
+use crate::channel::Message;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::moved::Moved;
@@ -21,14 +22,22 @@ pub struct Lease {
     connection: Arc<Connection>,
     id: u64,
     origin: Origin,
+    /// The message of a channel that the bytes are a part of: it is held instead.
+    message: Option<Arc<Message>>,
 }
 
 impl Lease {
     pub(crate) fn new(connection: &Arc<Connection>, id: u64) -> Self {
-        Self { connection: Arc::clone(connection), id, origin: connection.origin().again() }
+        Self { connection: Arc::clone(connection), id, origin: connection.origin().again(), message: None }
     }
 
-    /// The id of the tensor at this peer.
+    /// A claim on a part of a message, which is held with it.
+    pub(crate) fn of_message(connection: &Arc<Connection>, message: Arc<Message>) -> Self {
+        let origin = connection.origin().again();
+        Self { connection: Arc::clone(connection), id: 0, origin, message: Some(message) }
+    }
+
+    /// The id of the tensor at this peer; 0 for a part of a channel's message.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -42,7 +51,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.connection.release(self.id, &self.origin);
+        if self.message.is_none() {
+            self.connection.release(self.id, &self.origin);
+        }
     }
 }
 

@@ -7,11 +7,13 @@ use parking_lot::Mutex;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+use tensorlane_client::channel::{ChannelSpec, ReadOptions};
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, Item, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
 };
 use tensorlane_proto::{Descriptor, Range, Selection};
 
+use crate::channel;
 use crate::errors;
 use crate::interrupt::{self, Cancel};
 use crate::layout;
@@ -218,6 +220,41 @@ impl Core {
         set::nodes(py, set.map_err(|error| errors::raise(py, &error))?)
     }
 
+    /// Makes a channel that this process writes.
+    fn channel_writer(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        slots: u32,
+        slot_bytes: u64,
+        readers_max: u32,
+        expect_readers: u32,
+    ) -> PyResult<channel::Writer> {
+        let spec = ChannelSpec::new(name).slots(slots).slot_bytes(slot_bytes);
+        let spec = spec.readers_max(readers_max).expect_readers(expect_readers);
+        self.call(py, |client| channel::writer(client, &spec))
+    }
+
+    /// Attaches a reader to a channel.
+    fn channel_reader(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        oldest: bool,
+        hold: u32,
+        wait: f64,
+    ) -> PyResult<channel::Reader> {
+        let options = ReadOptions::new().hold(hold).wait(seconds(py, wait)?);
+        let options = if oldest { options.from_oldest() } else { options };
+        self.call(py, |client| channel::reader(client, name, &options))
+    }
+
+    /// Channels of this peer whose names begin so.
+    fn channels<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
+        let channels = self.call(py, |client| client.channels(prefix))?;
+        channel::statuses(py, channels)
+    }
+
     /// Tells what is known of a tensor, which is not moved.
     fn describe<'py>(&self, py: Python<'py>, target: Wanted) -> PyResult<Bound<'py, PyDict>> {
         let target = target.target(py)?;
@@ -368,13 +405,13 @@ fn as_item<'a>((bytes, (descriptor, options)): (&&'a [u8], &'a (Descriptor, PutO
 }
 
 /// Makes a call on this thread, which signals may end.
-fn called<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn called<R>(work: impl FnOnce() -> R) -> R {
     interrupt::begin();
     work()
 }
 
 /// Seconds of Python. Infinity is as long as there is.
-fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+pub(crate) fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     if seconds == f64::INFINITY {
         return Ok(Duration::MAX);
     }

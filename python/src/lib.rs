@@ -11,6 +11,7 @@
 //!
 //! Non-goals: numpy and torch, of which nothing here knows. Unsafe code is in `raw.rs` only.
 
+mod channel;
 mod client;
 mod errors;
 mod interrupt;
@@ -25,6 +26,8 @@ use pyo3::prelude::*;
 /// The classes that `tensorlane` is made of.
 #[pymodule(gil_used = true)]
 mod _tensorlane {
+    #[pymodule_export]
+    use crate::channel::{Reader, Writer};
     #[pymodule_export]
     use crate::client::Core;
     #[pymodule_export]

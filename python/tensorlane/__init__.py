@@ -12,6 +12,7 @@ array([0, 1, 2])
 from __future__ import annotations
 
 from ._tensorlane import Cancel, Reference, Stored
+from .channels import ChannelReader, ChannelWriter, Message
 from .client import Client, Status, connect
 from .errors import (
     Error,
@@ -33,10 +34,13 @@ from .tensor import Tensor
 
 __all__ = [
     "Cancel",
+    "ChannelReader",
+    "ChannelWriter",
     "Client",
     "Error",
     "Exhausted",
     "Invalid",
+    "Message",
     "NameTaken",
     "NotFound",
     "Part",

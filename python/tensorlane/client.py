@@ -8,6 +8,7 @@ from typing import Any, Iterable, Mapping
 
 from . import arrays, parts, sets
 from ._tensorlane import Cancel, Core, Reference, Stored
+from .channels import ChannelReader, ChannelWriter
 from .errors import Invalid, Unsupported
 from .parts import Part
 from .sets import Published, Set
@@ -233,6 +234,27 @@ class Client:
         with self.get_set(target, wait=wait, deadline=deadline, peer=peer) as got:
             sets.load(into, got, convert=convert, strict=strict)
             return got.version
+
+    def channel_writer(
+        self, name: str, *, slots: int = 4, slot_bytes: int = 1 << 20, expect_readers: int = 0, readers_max: int = 0
+    ) -> ChannelWriter:
+        """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
+
+        The first write waits for `expect_readers` readers, so that none of them misses a message.
+        """
+        return ChannelWriter(name, self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers))
+
+    def channel_reader(self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None) -> ChannelReader:
+        """Attaches to a channel of this pod; waits `wait` seconds for one that does not exist yet.
+
+        It begins with the next message, or with the oldest that is still there, and holds up to `hold` messages at a time:
+        2 let a loop keep one while it takes the next.
+        """
+        return ChannelReader(name, self._core.channel_reader(name, oldest, hold, wait or 0.0))
+
+    def channels(self, prefix: str = "") -> list[dict[str, Any]]:
+        """Channels of this pod whose names begin so, with how far each reader is behind."""
+        return self._core.channels(prefix)
 
     def describe(self, target: Target, *, peer: str | None = None) -> Description:
         """Tells the kind, names and leases of a tensor, which is not moved."""

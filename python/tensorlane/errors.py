@@ -100,6 +100,8 @@ _REMEDIES = {
     "VERSION_CHANGED": "read the latest version and publish on top of it; details say which one it is",
     "NOT_A_SET": "get it as a tensor: client.get(...)",
     "AMBIGUOUS_NAME": "pass peer=NAME",
+    "BLOCKED_BY": "let the reader that is named go on, or make the channel with more slots; client.channels() shows who is behind",
+    "HOLD_LIMIT": "drop the messages before, or attach with a larger hold",
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "pass a longer deadline",
     "SIDECAR_UNREACHABLE": _START,

@@ -9,7 +9,7 @@ use tensorlane_memory::View;
 use tensorlane_memory::ring::{self, Place, ReadError, RingCloser, RingReader, RingShape};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, Failure, Reason};
+use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Shape};
 
 use super::parts::Parts;
 use super::{Timeout, check_version, expired, stopped};
@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::origin::Origin;
 use crate::segments::Segment;
+use crate::tensor::{self, Lease, Tensor};
 use crate::wire;
 
 /// How a reader is attached.
@@ -85,7 +86,7 @@ pub struct ReaderCloser {
 pub struct Message {
     ring: OwnRing<ring::Message>,
     parts: Arc<Parts>,
-    _session: Arc<Session>,
+    session: Arc<Session>,
 }
 
 /// A part of a ring, which a forked child must leave alone: what it gave back would be its parent's.
@@ -100,7 +101,8 @@ struct Session {
     connection: Arc<Connection>,
     origin: Origin,
     reader: u64,
-    _segments: [Arc<Segment>; 2],
+    /// Those of the ring and of the cursor.
+    segments: [Arc<Segment>; 2],
 }
 
 // === impl ReadOptions ===
@@ -185,7 +187,7 @@ impl Client {
             connection: Arc::clone(connection),
             origin: connection.origin().again(),
             reader: reply.reader,
-            _segments: [ring_segment, cursor_segment],
+            segments: [ring_segment, cursor_segment],
         };
         Ok(ChannelReader {
             name: Arc::from(name),
@@ -266,7 +268,7 @@ impl ChannelReader {
             let what = format!("its parts have {} bytes, and it has {bytes}", parts.bytes());
             return Err(self.damaged(message.sequence(), &what));
         }
-        Ok(Message { ring: OwnRing::new(message, &session.connection), parts, _session: session })
+        Ok(Message { ring: OwnRing::new(message, &session.connection), parts, session })
     }
 
     fn failed(&self, error: &ReadError) -> Error {
@@ -357,6 +359,27 @@ impl Message {
         let piece = self.ring.view().piece(part.offset, part.descriptor.layout.bytes());
         piece.map_err(|error| Error::invalid(error.to_string()))
     }
+
+    /// The message as tensors, without a copy; plain bytes as one of `u8`. It is held until the last of them is dropped.
+    ///
+    /// # Errors
+    /// A message of more bytes than a tensor has, which there is not.
+    pub fn into_tensors(self) -> Result<Vec<Tensor>> {
+        let plain = [(plain_bytes(self.bytes().len() as u64)?, self.bytes().clone())];
+        let part = |index: usize| Ok((self.parts.as_slice()[index].descriptor.clone(), self.part(index)?));
+        let parts = match self.parts() {
+            0 => plain.to_vec(),
+            parts => (0..parts).map(part).collect::<Result<Vec<_>>>()?,
+        };
+        let message = Arc::new(self);
+        let session = &message.session;
+        let tensor = |(descriptor, view): (Descriptor, View)| {
+            let lease = Lease::of_message(&session.connection, Arc::clone(&message));
+            let place = (!view.is_empty()).then(|| (Arc::clone(&session.segments[0]), view));
+            Tensor::new(lease, tensor::Parts { place, descriptor, moved: None, copied: false, crc32c: None })
+        };
+        Ok(parts.into_iter().map(tensor).collect())
+    }
 }
 
 impl fmt::Debug for Message {
@@ -364,6 +387,13 @@ impl fmt::Debug for Message {
         let (sequence, bytes) = (self.sequence(), self.bytes().len());
         f.debug_struct("Message").field("sequence", &sequence).field("bytes", &bytes).finish_non_exhaustive()
     }
+}
+
+/// Plain bytes as a tensor.
+fn plain_bytes(bytes: u64) -> Result<Descriptor> {
+    let shape = Shape::new(&[bytes]).map_err(|error| Error::invalid(error.to_string()))?;
+    let layout = Layout::contiguous(DType::U8, shape).map_err(|error| Error::invalid(error.to_string()))?;
+    Ok(Descriptor::host(layout))
 }
 
 // === impl OwnRing ===

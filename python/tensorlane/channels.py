@@ -1,0 +1,178 @@
+"""Channels: messages from one process to many, written once into shared memory and read where they lie."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Mapping, Sequence
+
+from . import arrays
+from ._tensorlane import Reader, Writer
+from .errors import Error, Unsupported
+from .tensor import Tensor
+
+_KIND = "tensorlane.value"
+_KEY = "tensorlane.key"
+
+Value = Any
+"""Bytes, an array, a list or tuple of arrays, or a dict of arrays by strings."""
+
+
+class ChannelWriter:
+    """The only writer of a channel. Leaving a `with` without an exception finishes it; else readers see that it was lost."""
+
+    def __init__(self, name: str, core: Writer):
+        self.name, self._core = name, core
+
+    def write(self, value: Value, *, timeout: float | None = None) -> int:
+        """Copies a message into the ring, once, and returns its sequence.
+
+        It waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
+        `math.inf` for ever. The error BLOCKED_BY names the reader.
+        """
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            plain = memoryview(value)
+            return self._core.write_bytes(plain.cast("B") if plain.nbytes else b"", timeout)[0]
+        return self._core.write(_parts(value), timeout)[0]
+
+    @property
+    def readers(self) -> int:
+        """How many readers are attached."""
+        return self._core.readers
+
+    def finish(self) -> None:
+        """Says that no message comes any more: readers take what is there, and end."""
+        self._core.close(True)
+
+    def close(self) -> None:
+        """Lets the channel go without finishing it: readers take what is there, and are told that the writer was lost."""
+        self._core.close(False)
+
+    def __enter__(self) -> ChannelWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._core.close(kind is None)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a channel's writer stays in its process; pass the channel's name")
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.ChannelWriter {self.name!r}>"
+
+
+class Message:
+    """A message, where its writer wrote it. Its place is the writer's again when this and every array of it are gone."""
+
+    def __init__(self, sequence: int, plain: bool, tensors: list[Tensor]):
+        self.sequence, self._plain, self._tensors = sequence, plain, tensors
+
+    @property
+    def value(self) -> Value:
+        """Value as it was written, with a `tensorlane.Tensor` for each array: nothing is copied, but plain bytes are."""
+        if self._plain:
+            return self._tensors[0].tobytes()
+        kind = self._tensors[0].metadata.get(_KIND)
+        if kind == "one":
+            return self._tensors[0]
+        if kind == "dict":
+            return {tensor.metadata[_KEY]: tensor for tensor in self._tensors}
+        return list(self._tensors)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Tensors of the message, in order; plain bytes as one of `u8`."""
+        return list(self._tensors)
+
+    def release(self) -> None:
+        """Gives the place back, as far as no array needs it."""
+        for tensor in self._tensors:
+            tensor.release()
+
+    def __enter__(self) -> Message:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.Message {self.sequence}, {len(self._tensors)} tensors>"
+
+
+class ChannelReader:
+    """A reader of a channel: `for message in reader` takes every message in order and ends when the writer has finished."""
+
+    def __init__(self, name: str, core: Reader):
+        self.name, self._core = name, core
+
+    @property
+    def first(self) -> int:
+        """Sequence of the first message that this reader gets; none from there on is missed."""
+        return self._core.first
+
+    @property
+    def missed(self) -> int:
+        """How many messages before it were written and cannot be had any more, where the oldest was asked for."""
+        return self._core.missed
+
+    @property
+    def route(self) -> str:
+        """The way of the messages: `local` is a map of the writer's own memory."""
+        return self._core.route
+
+    @property
+    def writer(self) -> str:
+        """The client that writes."""
+        return self._core.writer
+
+    def read(self, *, timeout: float | None = None) -> Message | None:
+        """Takes the next message; None when the writer has finished and all was read.
+
+        It waits `timeout` seconds, the client's deadline by default; 0 is one try, `math.inf` for ever. CHANNEL_ENDED is raised
+        for a writer that died or let the channel go, once all that it wrote was read.
+        """
+        got = self._core.read(timeout)
+        if got == "finished":
+            return None
+        if got == "lost":
+            raise Error(f"the writer of {self.name} is gone and has not finished it", "CHANNEL_ENDED")
+        sequence, plain, acquired = got
+        return Message(sequence, plain, [Tensor(one) for one in acquired])
+
+    def close(self) -> None:
+        """Ends the reader; a read of it in another thread comes back. Arrays of messages stay as they are."""
+        self._core.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        while (message := self.read(timeout=float("inf"))) is not None:
+            yield message
+
+    def __enter__(self) -> ChannelReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a channel's reader stays in its process; pass the channel's name")
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.ChannelReader {self.name!r} by {self.route}>"
+
+
+def _parts(value: Value) -> list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]:
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise Unsupported(f"a key of the message is a {type(key).__name__}", remedy="use strings as keys")
+        given = [(array, [(_KIND, "dict"), (_KEY, key)]) for key, array in value.items()]
+    elif isinstance(value, (list, tuple)):
+        given = [(array, [(_KIND, "list")]) for array in value]
+    else:
+        given = [(value, [(_KIND, "one")])]
+    if not given:
+        raise Unsupported("a message without arrays", remedy="write bytes for messages that carry none")
+    return [_part(array, metadata) for array, metadata in given]
+
+
+def _part(array: Any, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:
+    source = arrays.source(array)
+    return source.dense(), source.dtype, source.shape, list(metadata)

@@ -1,0 +1,193 @@
+"""Channels of a pod from Python: values of one writer to readers of other processes, and the end of either."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import tensorlane
+
+from conftest import python, said, until
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name
+
+
+def test_a_value_is_read_as_it_was_written_and_is_not_copied(client, name):
+    array = np.arange(12, dtype=np.float32).reshape(3, 4)
+    values = [
+        b"bytes",
+        b"",
+        array,
+        torch.arange(6, dtype=torch.bfloat16),
+        [array, np.arange(3)],
+        {"obs": array, "reward": np.float64(1.5)},
+        [np.zeros((0, 5))],
+        array.T,
+    ]
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        for sequence, value in enumerate(values):
+            assert writer.write(value) == sequence
+            with reader.read() as message:
+                assert message.sequence == sequence
+                got = message.value
+                if isinstance(value, bytes):
+                    assert got == value
+                elif isinstance(value, dict):
+                    assert {key: tensor.numpy().tolist() for key, tensor in got.items()} == {"obs": array.tolist(), "reward": 1.5}
+                elif isinstance(value, list):
+                    assert [tensor.numpy().tolist() for tensor in got] == [one.tolist() for one in value]
+                elif isinstance(value, torch.Tensor):
+                    assert torch.equal(got.torch(), value)
+                else:
+                    np.testing.assert_array_equal(got.numpy(), value)
+                    assert not got.numpy().flags.writeable and got.route == "local"
+
+
+def test_readers_in_other_processes_get_every_message_in_order(client, name):
+    script = """
+import sys, tensorlane
+with tensorlane.connect(sys.argv[1]) as client:
+    with client.channel_reader(sys.argv[2], wait=60) as reader:
+        print(sum(int(message.value.numpy().sum()) for message in reader), reader.first)
+"""
+    readers = [python(script, client.directory, name) for _ in range(2)]
+    with client.channel_writer(name, expect_readers=2, slot_bytes=4096) as writer:
+        for number in range(1000):
+            writer.write(np.full(100, number), timeout=60)
+    assert [said(reader) for reader in readers] == [f"{100 * sum(range(1000))} 0\n"] * 2
+
+
+def test_arrays_of_a_message_hold_its_place_and_are_counted(client, name):
+    with client.channel_writer(name, slots=2) as writer, client.channel_reader(name) as reader:
+        writer.write(np.arange(4))
+        kept = reader.read().value.numpy()
+        writer.write(np.arange(5))
+        other = reader.read().value.numpy()
+        with pytest.raises(tensorlane.Error) as limited:
+            reader.read(timeout=0)
+        assert limited.value.reason == "HOLD_LIMIT"
+        with pytest.raises(tensorlane.Timeout) as blocked:
+            writer.write(b"more", timeout=0)
+        assert blocked.value.reason == "BLOCKED_BY" and f"python[{os.getpid()}]" in str(blocked.value)
+        del kept
+        writer.write(b"more", timeout=0)
+        np.testing.assert_array_equal(other, np.arange(5))
+
+
+def test_waits_end_in_time_and_name_what_was_waited_for(client, name):
+    with pytest.raises(tensorlane.NotFound):
+        client.channel_reader(name)
+    with client.channel_writer(name, expect_readers=2) as writer:
+        with pytest.raises(tensorlane.Timeout, match="0 of the 2 readers"):
+            writer.write(b"nobody", timeout=0.05)
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        for timeout in (0, 0.05):
+            with pytest.raises(tensorlane.Timeout):
+                reader.read(timeout=timeout)
+        with pytest.raises(tensorlane.NameTaken):
+            client.channel_writer(name)
+        assert client.channels(name)[0]["readers"][0]["behind"] == 0
+        with pytest.raises(tensorlane.Exhausted):
+            writer.write(np.zeros(1 << 20))
+        for wrong in ([], {1: np.zeros(1)}, "text", object()):
+            with pytest.raises(tensorlane.Unsupported):
+                writer.write(wrong)
+        writer.write(b"well")
+        assert reader.read().value == b"well"
+
+
+def test_an_exception_in_the_writer_is_no_orderly_end(client, name):
+    reader = None
+    with pytest.raises(RuntimeError), client.channel_writer(name) as writer:
+        reader = client.channel_reader(name)
+        writer.write(b"last")
+        raise RuntimeError
+    assert reader.read().value == b"last"
+    with pytest.raises(tensorlane.Error) as lost:
+        reader.read()
+    assert lost.value.reason == "CHANNEL_ENDED"
+
+
+def test_a_killed_writer_ends_a_read_that_sleeps(client, name):
+    script = """
+import sys, tensorlane
+writer = tensorlane.connect(sys.argv[1]).channel_writer(sys.argv[2], expect_readers=1)
+writer.write(b"only")
+sys.stdin.read()
+"""
+    process = python(script, client.directory, name)
+    with client.channel_reader(name, wait=60) as reader:
+        assert reader.read().value == b"only"
+        killer = threading.Thread(
+            target=lambda: (until("the reader sleeps", lambda: client.channels(name)[0]["readers"][0]["waits"]), process.kill())
+        )
+        killer.start()
+        with pytest.raises(tensorlane.Error) as lost:
+            reader.read(timeout=math.inf)
+        killer.join()
+    assert lost.value.reason == "CHANNEL_ENDED"
+    process.communicate()
+
+
+def test_a_read_that_waits_for_ever_is_interrupted_and_closed(client, name):
+    script = """
+import math, sys, tensorlane
+reader = tensorlane.connect(sys.argv[1]).channel_reader(sys.argv[2], wait=60)
+print("reads", flush=True)
+try:
+    reader.read(timeout=math.inf)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    with client.channel_writer(name):
+        process = python(script, client.directory, name)
+        assert process.stdout.readline() == "reads\n"
+        until("the reader sleeps", lambda: client.channels(name)[0]["readers"][0]["waits"])
+        process.send_signal(signal.SIGINT)
+        assert said(process) == "interrupted\n"
+        reader = client.channel_reader(name)
+        failed = []
+
+        def read():
+            try:
+                reader.read(timeout=math.inf)
+            except tensorlane.Error as error:
+                failed.append(error.reason)
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        until("the reader sleeps", lambda: any(one["waits"] for one in client.channels(name)[0]["readers"]))
+        reader.close()
+        reading.join()
+        assert failed == ["CHANNEL_ENDED"]
+
+
+def test_a_forked_child_is_refused_and_harms_nothing(client, name):
+    with client.channel_writer(name) as writer, client.channel_reader(name) as reader:
+        writer.write(b"before")
+        held = reader.read()
+        child = os.fork()
+        if child == 0:
+            refused = 0
+            for call in (lambda: reader.read(timeout=0), lambda: writer.write(b"child", timeout=0)):
+                try:
+                    call()
+                except tensorlane.Error:
+                    refused += 1
+            held.release()
+            reader.close()
+            os._exit(0 if refused == 2 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert held.value == b"before"
+        held.release()
+        writer.write(b"after")
+        assert reader.read().value == b"after"
