@@ -1,4 +1,4 @@
-//! What the commands for people say of the test cluster: `kubectl tensorlane`, and `tensorlane` in a pod.
+//! Words of the commands for people of the test cluster: `kubectl tensorlane`, and `tensorlane` in a pod.
 
 use serde_json::Value;
 

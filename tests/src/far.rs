@@ -34,7 +34,7 @@ struct Relay {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Where something is to go, and when.
+/// Queue of what is to go, with the time at which it goes.
 type Line<T> = (Sender<(Instant, T)>, Receiver<(Instant, T)>);
 
 impl LongWay {

@@ -222,7 +222,7 @@ impl<'a> Pod<'a> {
     }
 }
 
-/// What was tried, to be made without being asked about again, with more variables for the sidecar.
+/// Manifest of what was tried, to be made without being asked about again, with more variables for the sidecar.
 fn configured(tried: &Value, variables: &[(&str, &str)]) -> Value {
     let (meta, mut spec) = (&tried["metadata"], tried["spec"].clone());
     let containers = spec["initContainers"].as_array_mut().expect("it was injected");

@@ -11,7 +11,7 @@ use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 
 const MIB: u64 = 1 << 20;
 
-/// Where a sidecar sees the directory of its node.
+/// Path at which a sidecar sees the directory of its node.
 const NODE_DIRECTORY: &str = "/run/tensorlane-node";
 
 /// The directory of an exchange on every node, and the volume and the claim that stand for it, as the chart makes them. The
@@ -165,7 +165,7 @@ spec:
     assert!(mapped[0] == mapped[1] && mapped[1] != mapped[2], "the pages that each maps: {mapped:?}");
 }
 
-/// How often a pod's sidecar has met another one in the directory of their node.
+/// Number of times that a pod's sidecar has met another one in the directory of their node.
 fn met(exchange: &Exchange, pod: &str) -> f64 {
     let all = metrics(exchange.name(), pod);
     metric(&all, "tensorlane_peer_node_connections_total", &["event=\"met\""])
@@ -205,7 +205,7 @@ fn pages_of_moved(exchange: &Exchange, pod: &str) -> String {
     pages.unwrap_or_else(|| panic!("{said}")).to_owned()
 }
 
-/// What another node has is refused where memory of this one is required, and comes where it is not.
+/// Checks that what another node has is refused if memory of this one is required, and comes if it is not.
 fn comes_by_tcp_alone(exchange: &Exchange, reader: &str) {
     let required = "tensorlane get moved/x --require same_node --to /tmp/none 2>&1 && echo taken || true";
     let said = exchange.shell(reader, "main", required);

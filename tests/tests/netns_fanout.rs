@@ -16,7 +16,8 @@ use tensorlane_tests::{until, where_the_machine_runs_on};
 
 /// Slow enough to be in the middle for two seconds.
 const MBIT: u32 = 200;
-/// What may be under way when a holder dies, on both lanes, and what a cable carries besides tensors, of a thousand.
+/// Bytes that may be under way when a holder dies, on both lanes, and what a cable carries besides tensors, of a
+/// thousand.
 const UNDER_WAY: u64 = 8 * MI;
 const HEADERS: u64 = 1_080;
 
@@ -140,8 +141,8 @@ fn a_reader_that_is_killed_at_any_tenth_costs_its_readers_what_was_under_way() {
     }
 }
 
-/// Whether the first reader of a chain was killed in the middle, before it had passed on everything; then all that follows
-/// from it holds.
+/// Returns whether the first reader of a chain was killed in the middle, before it had passed on everything; then all
+/// that follows from it holds.
 fn is_killed_at(tenth: u64) -> bool {
     let mut peers = start(4);
     let writer = peers.client(0);

@@ -22,7 +22,7 @@ const BEHIND: usize = 3;
 /// The longest that any order takes: its deadline, a put's wait for room twice, and a busy machine.
 const LONGEST: Duration = Duration::from_secs(75);
 
-/// What everyone in the crew shares.
+/// State that everyone in the crew shares.
 #[derive(Debug, Default)]
 struct Board {
     /// Answers to the steps that make a tensor: its reference, or none. A step that is under way is not there.
@@ -46,7 +46,7 @@ pub struct Crew {
     recorder: Arc<Recorder>,
 }
 
-/// What runs on the thread of a workload.
+/// State on the thread of a workload.
 struct Shell {
     actor: Actor,
     sockets: PathBuf,
@@ -216,7 +216,7 @@ impl Shell {
         self.buried()
     }
 
-    /// It has died, or says nothing: which of the two decides whether that was our doing.
+    /// Outcome of a workload that has died or says nothing: which of the two decides whether that was our doing.
     fn buried(&mut self) -> Outcome {
         let mut process = self.process.lock().expect("no panic");
         let Some((mut child, _)) = self.running.take() else { return Outcome::Died };

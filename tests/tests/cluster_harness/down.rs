@@ -62,7 +62,7 @@ impl Elsewhere {
         down.wait().unwrap();
     }
 
-    /// What the names of this cluster start with.
+    /// Prefix of the names of this cluster.
     fn prefix(&self) -> String {
         let record = self.record();
         let name = record.lines().find_map(|line| line.strip_prefix("namespace ")).expect("a namespace");
@@ -90,7 +90,7 @@ impl Drop for Elsewhere {
     }
 }
 
-/// Whether a program has ended before it was killed; fails where it ended badly.
+/// Returns whether a program has ended before it was killed; fails if it ended badly.
 fn ended(program: &mut Child) -> Option<()> {
     let status = program.try_wait().unwrap();
     assert!(status.is_none_or(|status| status.success()), "it failed by itself");

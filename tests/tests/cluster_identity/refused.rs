@@ -1,5 +1,5 @@
-//! Who is not in an exchange gets nothing of it, whatever it says of itself: each attempt is refused, and counted. Needs
-//! `cargo xtask cluster up` and the images on the nodes.
+//! Refusals of strangers, who get nothing of an exchange, whatever they say of themselves: each attempt is refused, and
+//! counted. Needs `cargo xtask cluster up` and the images on the nodes.
 
 use serde_json::{Value, json};
 use tensorlane_tests::cluster::{Namespace, eventually, image, items};
@@ -18,7 +18,7 @@ fn count(text: &str, name: &str, labels: &[&str]) -> f64 {
     having.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
-/// How many connections a peer has refused for this reason.
+/// Number of connections that a peer has refused for this reason.
 fn refusals(namespace: &Namespace, peer: &str, reason: &str) -> f64 {
     let label = format!("reason=\"{reason}\"");
     count(&metrics(namespace.name(), peer), "tensorlane_peer_refused_connections_total", &[&label])
@@ -71,7 +71,7 @@ fn stranger(namespace: &Namespace, name: &str, victim: &Value, key: Option<&str>
     namespace.wait_for("Ready", &format!("pod/{name}"));
 }
 
-/// That a shell in a pod does not get this tensor.
+/// Asserts that a shell in a pod does not get this tensor.
 #[track_caller]
 fn gets_nothing(namespace: &Namespace, pod: &str, reference: &str) {
     let line = format!("tensorlane get '{reference}' --deadline 5s");
@@ -93,12 +93,12 @@ fn write_status(token: &str, namespace: &Namespace, peer: &str, fingerprint: &Va
     kubectl_as(token, &words, &status.to_string())
 }
 
-/// Who refuses a call at the API server. Each counts for itself.
+/// Gate of the API server that refuses a call. Each counts for itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Gate {
-    /// Whether the token is good, and its pod still there.
+    /// Check that the token is good, and its pod still there.
     Authentication,
-    /// Whether the RoleBinding of the namespace lets the caller.
+    /// Check that the RoleBinding of the namespace lets the caller.
     Authorization,
     /// The policy on the status of peers.
     Policy,
@@ -107,7 +107,7 @@ enum Gate {
 impl Gate {
     const ALL: [Gate; 3] = [Gate::Authentication, Gate::Authorization, Gate::Policy];
 
-    /// How many calls each has refused, whosoever they were.
+    /// Number of calls that each has refused, from any caller.
     fn counts() -> [f64; 3] {
         let text = metrics_of_the_api_server();
         let sum = |name: &str, labels: &[&str]| -> f64 {
@@ -127,7 +127,7 @@ impl Gate {
         })
     }
 
-    /// Who it was, by the words of the refusal.
+    /// Gate that refused, by the words of the refusal.
     #[track_caller]
     fn of(refusal: &str) -> Gate {
         // The sentence of the policy comes with the word `forbidden`, too.
@@ -180,7 +180,7 @@ impl<'a> Scene<'a> {
         self.peers.iter().find(|peer| peer["metadata"]["name"] == name).unwrap()
     }
 
-    /// Whoever belongs to it goes on exchanging.
+    /// Asserts that those who belong to it go on exchanging.
     fn works(&mut self) {
         self.rounds += 1;
         let reference = self.a.put(&format!("again/{}", self.rounds), 64 * KI, self.rounds);
@@ -283,7 +283,7 @@ fn a_pod_speaks_for_itself_alone_and_not_for_its_namesake() {
     scene.works();
 }
 
-/// What an installation leaves behind is what users' exchanges own; so the permission has to be among that.
+/// Leftovers of an installation are what users' exchanges own; so the permission has to be among them.
 #[test]
 fn the_permission_of_peers_belongs_to_the_exchanges_and_goes_with_the_last_of_them() {
     let exchange = Exchange::new();

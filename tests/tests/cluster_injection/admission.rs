@@ -1,5 +1,5 @@
-//! What becomes of a pod that asks, whoever makes it and wherever: who gets a sidecar, who is refused with what remedy, and
-//! who is told. Needs `cargo xtask cluster up` and the images on the nodes.
+//! Admission of pods that ask, whoever makes them and wherever: who gets a sidecar, who is refused with what remedy,
+//! and who is told. Needs `cargo xtask cluster up` and the images on the nodes.
 
 use serde_json::{Value, json};
 use tensorlane_tests::cluster::{Namespace, eventually, image};
@@ -37,7 +37,7 @@ fn injected(told: &Told) -> (Value, Value) {
     (pod, sidecar)
 }
 
-/// What a pod in a namespace of its own, with these objects in it, is refused with.
+/// Asserts that a pod is refused with these parts in the words, in a namespace of its own with these objects in it.
 #[track_caller]
 fn refused(namespace: &Namespace, pod: &Value, parts: &[&str]) {
     let told = try_create(namespace.name(), &pod.to_string());
@@ -66,7 +66,7 @@ fn owner(group: &str, kind: &str, spec: Value) -> Value {
     json!({"apiVersion": group, "kind": kind, "metadata": {"name": kind.to_lowercase()}, "spec": spec})
 }
 
-/// One of each kind that makes pods.
+/// Owners: an object of each kind that makes pods.
 fn owners() -> [Value; 5] {
     let with = |app: &str, mut spec: Value| {
         spec["selector"] = json!({"matchLabels": {"app": app}});
@@ -292,7 +292,7 @@ fn the_resources_of_a_pod_as_a_whole_are_raised_by_what_the_sidecar_takes() {
     assert_eq!(sidecar["resources"]["requests"]["memory"], "320Mi");
 }
 
-/// What the sidecar was promised is there: its arena is filled to the end, and nobody is killed for it.
+/// Checks that what the sidecar was promised is there: its arena is filled to the end, and nobody is killed for it.
 fn fills_its_arena(pod: &mut Pod<'_>) {
     let filled: u64 = pod.ask("fill 2097152 1", "filled").parse().unwrap();
     assert!(filled >= 28, "{filled} times 2 MiB of 64 MiB");

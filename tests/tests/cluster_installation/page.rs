@@ -51,7 +51,7 @@ fn forget() {
     }
 }
 
-/// What the manifest without helm makes.
+/// Applies the manifest that is made without helm.
 fn apply_manifest() {
     assert!(PAGE.contains("`kubectl apply --server-side -f manifests/install.yaml`"));
     let manifest = std::fs::read_to_string(root().join("manifests/install.yaml")).unwrap();
@@ -64,7 +64,7 @@ fn serves() {
     eventually("a pod that asks gets a sidecar", || injects("default").then_some(()));
 }
 
-/// Whether a pod of these limits, which does not ask, is taken.
+/// Returns whether a pod of these limits, which does not ask, is taken.
 fn is_taken(namespace: &Namespace, limits: &str) -> Result<(), String> {
     let container = format!(r#"{{"name": "main", "image": "none", "resources": {{"limits": {limits}}}}}"#);
     let overrides = format!(r#"--overrides={{"spec": {{"containers": [{container}]}}}}"#);

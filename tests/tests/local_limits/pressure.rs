@@ -27,7 +27,7 @@ fn all() -> AcquireOptions {
     AcquireOptions::new()
 }
 
-/// What is populated ahead of need changes by itself, so it is left out.
+/// Status of the arena, without what is populated ahead of need: that changes by itself.
 fn arena(client: &Client) -> ArenaStatus {
     ArenaStatus { populated: 0, ..client.status().unwrap().arena.unwrap() }
 }

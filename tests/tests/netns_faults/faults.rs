@@ -1,5 +1,5 @@
-//! What happens between two hosts when one dies, the network fails or somebody lies: typed errors in time, right bytes
-//! or none, and nothing left. Needs root.
+//! Faults between two hosts, when one dies, the network fails or somebody lies: typed errors in time, right bytes or
+//! none, and nothing left. Needs root.
 
 use std::time::{Duration, Instant};
 
@@ -158,7 +158,7 @@ fn a_cable_that_stays_out_is_an_error_in_time_and_the_leases_of_the_lost_peer_en
     });
 }
 
-/// One direction of the network is lost without a word; the other goes on.
+/// Loses one direction of the network without a word; the other goes on.
 #[test]
 fn a_half_open_connection_is_noticed_within_the_progress_deadline() {
     for (from, to) in [(0, 1), (1, 0)] {

@@ -23,7 +23,7 @@ fn chunks(parts: &[(u64, usize)], whole: &[u8]) -> Parts {
 /// Offsets, and the bytes that are said to lie there.
 type Parts = Vec<(u64, Vec<u8>)>;
 
-/// What is sent.
+/// Wrong parts that are sent.
 fn wrongs(whole: &[u8]) -> Vec<(&'static str, Parts)> {
     let last = whole.len() as u64 - 1;
     let half = PART as u64 / 2;

@@ -70,7 +70,7 @@ fn await_the_writers_alone(peers: &Peers) {
     });
 }
 
-/// What a caller of `reader` gets of a tensor of host 0, and several at once.
+/// Checks what a caller of `reader` gets of a tensor of host 0, and several at once.
 fn lies_are_refused_alone(peers: &Peers, reader: usize, way: &str) {
     let writer = peers.client(0);
     for (seed, bytes) in (1..).zip(SIZES) {

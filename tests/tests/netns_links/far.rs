@@ -14,7 +14,7 @@ use super::{WINDOW, two};
 const ROUND_TRIP: Duration = Duration::from_millis(300);
 /// More than what a connection has where nothing is far, which its two lanes ask for at a time.
 const FLOOR: u64 = 17 * MI;
-/// What it may have at most, and a little.
+/// Most that it may have, and a little.
 const MOST: u64 = 65 * MI;
 
 /// Datagrams grow until a batch of them is what the kernel takes in one call. Had they grown beyond, whole batches would be lost,
@@ -43,8 +43,9 @@ fn tensors_come_by_quic_over_a_long_way_within_half_a_minute() {
     }
 }
 
-/// What is under way on a link that is full is its goodput times its round trip. The floor of the window allows some 28 MB/s at twice
-/// the distance; twice the product passes it from 15 MB/s on, which the relay of a busy machine can do as well.
+/// Bytes under way on a link that is full are its goodput times its round trip. The floor of the window allows some 28
+/// MB/s at twice the distance; twice the product passes it from 15 MB/s on, which the relay of a busy machine can do as
+/// well.
 #[test]
 fn the_window_of_a_quic_connection_grows_with_what_is_under_way_on_a_long_way_up_to_its_limit() {
     let peers = two();

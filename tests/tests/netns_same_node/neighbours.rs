@@ -1,5 +1,5 @@
-//! One copy of a tensor a node: an owner elsewhere, and sidecars in network namespaces of their own with one directory between
-//! them. Needs root.
+//! Copies of a tensor, one a node: an owner elsewhere, and sidecars in network namespaces of their own with one
+//! directory between them. Needs root.
 
 use std::path::Path;
 use std::thread::ScopedJoinHandle;
@@ -79,7 +79,7 @@ fn from_neighbours(peers: &Peers, host: usize) -> u64 {
     peers.metric(host, "tensorlane_transfer_neighbour_tensors_total", &[]) as u64
 }
 
-/// How it came: by its words.
+/// Way in which it came, by its words.
 fn how(tensor: &Tensor) -> String {
     tensor.moved().to_string()
 }
@@ -128,10 +128,11 @@ fn overwrite(client: &Client) {
     assert!(!kept.is_empty());
 }
 
-/// That one copy comes wherever nobody is late is shown in all orders of questions and answers by the model of the sidecar
-/// (`exchange::neighbours::model`). Here the clock is real: on a busy machine a sidecar does not answer within its 500 ms, and
-/// is then not asked for 5 s, in which there is a copy more in every round. So no number of rounds says how often it must be
-/// one. It must be once, and in each round every copy has travelled once, and whoever brought none has mapped one that was.
+/// Proof that one copy comes, if nobody is late, is given in all orders of questions and answers by the model of the
+/// sidecar (`exchange::neighbours::model`). Here the clock is real: on a busy machine a sidecar does not answer within
+/// its 500 ms, and is then not asked for 5 s, in which there is a copy more in every round. So no number of rounds says
+/// how often it must be one. It must be once, and in each round every copy has travelled once, and whoever brought none
+/// has mapped one that was.
 #[test]
 fn pods_of_a_node_that_come_together_bring_one_copy() {
     let (_dir, peers) = node(4);

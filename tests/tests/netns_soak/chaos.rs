@@ -23,7 +23,7 @@ mod slow {
     const KEPT: usize = 6;
     const SEED: &str = "TENSORLANE_TEST_SEED";
 
-    /// What there is to read.
+    /// Tensor that there is to read.
     #[derive(Clone)]
     struct Posted {
         reference: Reference,

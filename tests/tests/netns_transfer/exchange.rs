@@ -42,7 +42,7 @@ fn selected(selection: Selection) -> AcquireOptions {
     ALL.selection(selection)
 }
 
-/// What a reader on another host gets, without gaps.
+/// Bytes that a reader on another host gets, without gaps.
 fn travels(peers: &Peers, descriptor: &Descriptor, data: &[u8], options: &PutOptions) -> Vec<u8> {
     let (writer, reader) = (peers.client(0), peers.client(1));
     let stored = writer.put(descriptor, data, options).unwrap();
@@ -76,7 +76,7 @@ fn a_tensor_put_at_one_peer_is_acquired_at_another_and_the_reply_says_how() {
     peers.assert_all_free();
 }
 
-/// Whoever asks first need not wait until somebody has connected.
+/// Callers that ask first need not wait until somebody has connected.
 #[test]
 fn the_first_call_reaches_a_peer_that_was_never_connected() {
     for count in [4096, MI] {
@@ -109,7 +109,7 @@ fn a_thousand_small_tensors_come_in_one_call() {
     peers.assert_all_free();
 }
 
-/// One call asks for each three times: as it is, as what it is not, and again as it is. They are fetched together.
+/// Asks for each three times in one call: as it is, as what it is not, and again as it is. They are fetched together.
 #[test]
 fn what_is_wrongly_said_of_a_small_tensor_fails_alone_whoever_asks_first() {
     let peers = Peers::pair();

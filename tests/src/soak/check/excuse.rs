@@ -32,7 +32,7 @@ pub(crate) fn inexcusable(timeline: &Timeline<'_>, call: &Call) -> Option<String
     (!excused).then(|| format!("ended with {reason}, for which nothing in the history is a cause"))
 }
 
-/// Where the same workload's call before this one began: what was lost since is told now.
+/// Beginning of the same workload's call before this one: what was lost since is told now.
 fn before(timeline: &Timeline<'_>, call: &Call) -> usize {
     if let Verb::Seal { tensor } = call.verb {
         // A reservation is of the session that made it.

@@ -62,7 +62,7 @@ fn kept_for_nobody(timeline: &Timeline<'_>) -> Vec<Violation> {
     judged.collect()
 }
 
-/// When a tensor must be free, as of an event; and what ended last. None where somebody may hold it.
+/// Time from which a tensor must be free, as of an event; and what ended last. None if somebody may hold it.
 fn free_from(timeline: &Timeline<'_>, reference: &str, index: usize) -> Option<(u64, usize)> {
     let (owner, _) = owner(reference)?;
     let mut until = None;

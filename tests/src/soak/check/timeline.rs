@@ -19,7 +19,7 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
     pub(crate) reference: Option<String>,
     pub(crate) began: usize,
-    /// Where it was answered; the end of the history where it was not.
+    /// Place of its answer; the end of the history if it was not answered.
     pub(crate) ended: usize,
     /// None where it was not answered.
     pub(crate) outcome: Option<Outcome>,
@@ -31,15 +31,16 @@ pub(crate) struct Claim {
     pub(crate) reference: String,
     pub(crate) actor: Actor,
     pub(crate) by: By,
-    /// Where it may have begun, and where it certainly had.
+    /// Place where it may have begun, and where it certainly had.
     pub(crate) maybe_from: usize,
     pub(crate) from: usize,
-    /// Where it certainly still was, and from where on it certainly was no more. The end of the history where it never ended.
+    /// Place where it certainly still was, and from where on it certainly was no more. The end of the history if it
+    /// never ended.
     pub(crate) to: usize,
     pub(crate) gone: usize,
 }
 
-/// How something is held.
+/// Way in which something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// As its writer, by its number.
@@ -53,7 +54,7 @@ pub(crate) enum By {
 /// A part of a tensor: from, to; all of it where none is named.
 type Part = (u64, Option<(u64, u64)>);
 
-/// What a history says, in order.
+/// Contents of a history, in order.
 pub struct Timeline<'a> {
     pub(crate) events: &'a [Event],
     pub(crate) calls: Vec<Call>,
@@ -62,7 +63,7 @@ pub struct Timeline<'a> {
     pub(crate) faults: Vec<(Fault, usize, usize)>,
     /// Kills: who, where it was about to be, where it was done.
     pub(crate) kills: Vec<(Who, usize, usize)>,
-    /// Where each life began.
+    /// Place where each life began.
     births: Vec<(Who, usize)>,
     /// Seed and bytes of each tensor.
     pub(crate) contents: HashMap<u64, (u64, u64)>,
@@ -162,7 +163,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// What an order gives back: at its beginning it is not certain any more, at its end it is certainly gone.
+    /// Gives back what an order lets go: at its beginning it is not certain any more, at its end it is certainly gone.
     fn let_go(&mut self, actor: Actor, verb: Verb, at: usize, done: bool) {
         let goes = |claim: &Claim| match (verb, claim.by) {
             (Verb::Release { tensor }, By::Writer(held)) => claim.actor == actor && held == tensor,
@@ -279,8 +280,8 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// Whether somebody, for all this time, certainly held what a reader at `host` asks for: beside its owner, or as a whole
-    /// copy beside the reader.
+    /// Claim of somebody who, for all this time, certainly held what a reader at `host` asks for: beside its owner, or
+    /// as a whole copy beside the reader.
     pub(crate) fn was_held(&self, reference: &str, host: usize, from: usize, to: usize) -> Option<&Claim> {
         let (owner, _) = owner(reference)?;
         self.claims.iter().find(|claim| {
@@ -293,7 +294,7 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// When an event was, in microseconds.
+    /// Time of an event, in microseconds.
     pub(crate) fn at(&self, index: usize) -> u64 {
         self.events.get(index).or(self.events.last()).map_or(0, |event| event.at)
     }
