@@ -1,5 +1,5 @@
-//! What users would take instead: `torch.distributed` over gloo, `send` and `recv` between two hosts, with the tensor of the
-//! reader warm. Needs a Python that has torch.
+//! Alternative that users would take: `torch.distributed` over gloo, `send` and `recv` between two hosts, with the
+//! tensor of the reader warm. Needs a Python that has torch.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,7 +15,7 @@ use crate::worker::{At, Worker};
 /// Names the Python; `python3` without it.
 pub const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
 const SCRIPT: &str = include_str!("gloo.py");
-/// One thread does its arithmetic, of which there is none, and it says nothing that is no error.
+/// Environment for quiet: one thread does its arithmetic, of which there is none, and it says nothing that is no error.
 const QUIET: [(&str, &str); 3] =
     [("OMP_NUM_THREADS", "1"), ("PYTHONWARNINGS", "ignore"), ("TORCH_CPP_LOG_LEVEL", "ERROR")];
 

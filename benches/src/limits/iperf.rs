@@ -1,4 +1,4 @@
-//! What a link gives: iperf3 between two hosts, as its receiver counts.
+//! Rate that a link gives: iperf3 between two hosts, as its receiver counts.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::process::Process;
 
 const PROGRAM: &str = "iperf3";
 
-/// Why there is no iperf3, where there is none.
+/// Fails with the reason if there is no iperf3.
 ///
 /// # Errors
 /// A sentence for people.

@@ -111,7 +111,7 @@ pub(super) fn client_config() -> Result<ClientConfig> {
     Ok(builder.with_no_client_auth())
 }
 
-/// Who the other end is does not matter to a limit; its signature is checked as ever.
+/// Verifier that accepts any end: who it is does not matter to a limit; its signature is checked as ever.
 #[derive(Debug)]
 struct Anyone(WebPkiSupportedAlgorithms);
 

@@ -18,7 +18,7 @@ use crate::paths::far::{PAGES, Pages};
 
 /// Packets of a thousand that are lost in either direction.
 const LOST: [u32; 3] = [0, 1, 10];
-/// What is called for: one tensor of 4 KiB, and a thousand of them in one answer. Calls in a turn.
+/// Tensors that are called for: one of 4 KiB, and a thousand of them in one answer. Calls in a turn.
 const WORK: [(&str, u64, usize); 2] =
     [("200 B -> 4 KiB", 4 << 10, 1000), ("200 B -> 1,000 x 4 KiB", 4000 << 10, 60)];
 
@@ -82,7 +82,7 @@ fn ours(bench: &Bench, hosts: &TwoHosts, turns: u32) -> Result<[Vec<f64>; 2]> {
     Ok(took)
 }
 
-/// One line of the table.
+/// Line of the table.
 fn line(link: &str, what: &str, took: &[Vec<f64>; 2]) -> Result<String> {
     let mut line = format!("{link:32}{what:26}");
     let mut means = Vec::with_capacity(took.len());

@@ -14,15 +14,15 @@ use tensorlane_proto::{PeerName, Selection};
 pub(crate) const WORD: &str = "worker";
 /// Bytes that are summed at once: they stay in the cache.
 const PART: usize = 256 << 10;
-/// How long copies may stay that nobody holds.
+/// Time for which copies may stay that nobody holds.
 const COPY_MAX: Duration = Duration::from_secs(10);
 
-/// What a process is told to do.
+/// Task of a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// Acquire all of these at once, and sum each in place if asked to.
     Acquire {
-        /// Whose names they are; its own sidecar's if none.
+        /// Peer whose names they are; its own sidecar's if none.
         peer: Option<String>,
         names: Vec<String>,
         sum: bool,
@@ -35,18 +35,18 @@ pub(crate) enum Task {
     Hold { bytes: u64 },
 }
 
-/// What it says afterwards.
+/// Result that it tells afterwards.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
     /// CRC-32C of each tensor, in the order of the names.
     pub(crate) sums: Vec<u32>,
     /// Bytes that came from another peer.
     pub(crate) moved: u64,
-    /// How they came, with the reasons why not better.
+    /// Ways in which they came, with the reasons why not better.
     pub(crate) route: String,
-    /// How long the acquire took, in seconds.
+    /// Duration of the acquire, in seconds.
     pub(crate) seconds: f64,
-    /// When it was done, in seconds since 1970.
+    /// Time at which it was done, in seconds since 1970.
     pub(crate) at: f64,
 }
 

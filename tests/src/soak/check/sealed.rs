@@ -31,7 +31,7 @@ fn too_early(timeline: &Timeline<'_>, call: &Call) -> Option<Violation> {
     })
 }
 
-/// Difference between what a look shows and what the last hold of its slot should show: that hold, and whether it lives.
+/// Difference of a look from the last hold of its slot, if there is one: that hold, and whether it lives.
 pub(super) fn differs<'t>(timeline: &'t Timeline<'_>, call: &Call) -> Option<(&'t Call, bool)> {
     let (Verb::Look { slot }, Some(Outcome::Seen { bytes, crc, live })) = (call.verb, &call.outcome) else {
         return None;

@@ -22,14 +22,14 @@ pub(super) fn make(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// One of them, and what it says.
+/// Process that looks, and what it says.
 type Look = (Process, Lines<BufReader<ChildStdout>>);
 
 /// All of them while they look for one peer.
 pub(super) struct Looking(Vec<Look>);
 
 impl Looking {
-    /// They have begun when this returns, and give up after a minute.
+    /// Begins to look. All have begun when this returns, and give up after a minute.
     pub(super) fn begin(cluster: &Cluster, peer: &str) -> Result<Self> {
         let line = format!(
             "echo begun; until tensorlane peers | grep -q '{peer} '; do sleep 0.02; done; cut -d' ' -f1 /proc/uptime"
@@ -47,7 +47,7 @@ impl Looking {
         Ok(Self(LOOKERS.into_iter().map(one).collect::<Result<_>>()?))
     }
 
-    /// When the last of them knew it, in seconds since the machine started.
+    /// Time at which the last of them knew it, in seconds since the machine started.
     pub(super) fn seen_by_all(self) -> Result<f64> {
         let mut last = f64::MIN;
         for (process, mut lines) in self.0 {
