@@ -8,7 +8,7 @@ use crate::parts::{PARTS, Part};
 use crate::python;
 use crate::soak;
 
-/// What the user asked for.
+/// Request of the user.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Prints every command.
@@ -38,7 +38,7 @@ pub(crate) enum Command {
 /// Which parts run, and how.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestOptions {
-    /// What one runs before each commit.
+    /// Set for the part that one runs before each commit.
     pub(crate) quick: bool,
     /// Later parts are left out once one has failed.
     pub(crate) fail_fast: bool,
@@ -57,7 +57,7 @@ impl TestOptions {
     }
 }
 
-/// How the demo runs.
+/// Options of the demo.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DemoOptions {
     /// Handed to the demo program: fewer repetitions.

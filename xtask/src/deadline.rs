@@ -21,10 +21,10 @@ pub(crate) struct Ended {
     pub(crate) timed_out: bool,
 }
 
-/// Whether a job that takes long says so now and then.
+/// Sign of life of a job that takes long, now and then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Sign {
-    /// It shows its own output, so nothing is added.
+    /// None: the job shows its own output, so nothing is added.
     Silent,
     /// Its output goes elsewhere; the line begins with this name.
     EachMinute(String),

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// Whether words are coloured.
+/// Style of words: coloured or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
     colours: bool,

@@ -34,7 +34,8 @@ pub(crate) fn down(layout: &Layout) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// What an `up` had begun when it was killed, such as `ip netns add`, goes on to its end and makes what it makes.
+/// Waits for what an `up` had begun when it was killed, such as `ip netns add`: it goes on to its end and makes what it
+/// makes.
 fn await_commands(record: &Record, layout: &Layout) -> Result<(), Failure> {
     let begun_by = Process::own().map(|own| own.name);
     let Some(up) = record.processes().find(|process| Some(&process.name) == begun_by.as_ref()) else {
@@ -65,7 +66,8 @@ fn end_from_below(process: &Process) {
     }
 }
 
-/// Whoever is still in it (a `kubectl logs --follow` in another terminal) holds it, so ends with it.
+/// Removes a namespace. A process still in it (a `kubectl logs --follow` in another terminal) holds it, so ends with
+/// it.
 fn remove_namespace(name: &str, layout: &Layout) -> Result<(), Failure> {
     let path = Path::new("/run/netns").join(name);
     if !path.exists() {
