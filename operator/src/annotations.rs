@@ -1,4 +1,4 @@
-//! What a pod may say about its sidecar: the table of annotations, and reading them.
+//! Annotations by which a pod speaks of its sidecar: the table of annotations, and reading them.
 //!
 //! A key is a row here and a field of [`Wishes`]. What is not said stays absent, so that the exchange and the
 //! installation can say it; a value that makes no sense is an error with what would; a key that we do not know is a
@@ -16,20 +16,20 @@ use crate::names::{INJECT, PREFIX, STATUS};
 use crate::nearest::nearest;
 use crate::quantity::Amount;
 
-/// What a pod says. Absent is what it leaves to others.
+/// Wishes of a pod. Absent is what it leaves to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Whether it wants a sidecar.
+    /// True if it wants a sidecar, false if it wants none.
     pub inject: Option<bool>,
     /// The exchange that it wants to belong to.
     pub exchange: Option<String>,
     /// Bytes that tensors may take.
     pub arena: Option<Amount>,
-    /// How tensors on GPUs are shared.
+    /// Way in which tensors on GPUs are shared.
     pub gpu: Option<GpuMode>,
     /// The transports that may be used.
     pub transports: Option<Vec<TransportKind>>,
-    /// What every route must be; empty for nothing.
+    /// Requirements of every route; empty for nothing.
     pub require: Option<Vec<Requirement>>,
     /// The containers that see the sockets.
     pub containers: Option<Vec<String>>,
@@ -37,9 +37,9 @@ pub struct Wishes {
     pub cpu: Option<Amount>,
     /// Bytes beside the arena.
     pub memory: Option<Amount>,
-    /// How much is logged.
+    /// Level of the log.
     pub log_level: Option<LogLevel>,
-    /// Whether the containers see each other's processes.
+    /// Set if the containers see each other's processes.
     pub share_process_namespace: Option<bool>,
 }
 
@@ -48,11 +48,11 @@ pub struct Wishes {
 pub struct Key {
     /// Its name behind the prefix.
     pub name: &'static str,
-    /// What may be said.
+    /// Values that may be given.
     pub accepts: &'static str,
-    /// What it is for.
+    /// Purpose of the annotation.
     pub doc: &'static str,
-    /// Whether a value is right, as an expression over `VALUE` that an API server can evaluate; none where that needs
+    /// Check that a value is right, as an expression over `VALUE` that an API server can evaluate; none if that needs
     /// more than the value.
     pub cel: Option<&'static str>,
     set: fn(&mut Wishes, &str) -> Result<(), String>,
@@ -65,9 +65,9 @@ pub struct BadValue {
     pub key: String,
     /// Value that was given, at most 80 characters of it.
     pub value: String,
-    /// What is wrong with it.
+    /// Description of what is wrong with it.
     pub wrong: String,
-    /// What may be said.
+    /// Values that may be given.
     pub accepts: &'static str,
 }
 
@@ -188,7 +188,7 @@ pub fn read(annotations: &BTreeMap<String, String>) -> Result<Wishes, Vec<BadVal
     if bad.is_empty() { Ok(wishes) } else { Err(bad) }
 }
 
-/// What the annotation `require` says by itself, other values being wrong or not; nothing where it is absent.
+/// Requirements of the annotation `require` by itself, other values being wrong or not; nothing if it is absent.
 ///
 /// # Errors
 /// It makes no sense.
@@ -220,7 +220,7 @@ impl fmt::Display for BadValue {
     }
 }
 
-/// What the annotation `inject` says by itself, other values being wrong or not; none where it is absent or wrong.
+/// Value of the annotation `inject` by itself, other values being wrong or not; none if it is absent or wrong.
 pub fn inject(annotations: &BTreeMap<String, String>) -> Option<bool> {
     annotations.get(INJECT).and_then(|text| switch(text, "enabled", "disabled").ok())
 }

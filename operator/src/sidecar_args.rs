@@ -1,5 +1,5 @@
-//! What sidecars get where neither pod nor exchange says anything, on a command line: the operator's, and that of whoever
-//! asks what the operator would do.
+//! Arguments for what sidecars get if neither pod nor exchange says anything, on a command line: the operator's, and
+//! that of whoever asks what the operator would do.
 
 use tensorlane_proto::crd::LogLevel;
 

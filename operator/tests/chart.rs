@@ -30,7 +30,7 @@ fn helm(program: &Path, words: &[&str], options: &[&str]) -> Output {
     Command::new(program).args(words).arg(chart).args(options).output().unwrap()
 }
 
-/// What helm would install, by kind and name.
+/// Objects that helm would install, by kind and name.
 fn rendered(program: &Path, settings: &[&str]) -> BTreeMap<String, Value> {
     let words = ["template", "tensorlane", "--namespace", "tensorlane-system", "--kube-version", "1.36.0"];
     let output = helm(program, &words, settings);
@@ -228,7 +228,7 @@ fn values_reach_what_they_are_about() {
     assert_eq!(annotations["cert-manager.io/inject-ca-from"], "tensorlane-system/tensorlane-webhook");
 }
 
-/// Whatever the values change, in one file: so a change of a template is seen. TENSORLANE_GOLDEN=write writes it.
+/// All that the values change, in one file: so a change of a template is seen. TENSORLANE_GOLDEN=write writes it.
 #[test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn all_choices_together_render_what_is_committed() {

@@ -1,4 +1,4 @@
-//! What annotations say, and what of it makes no sense.
+//! Meaning of annotations, and what of it makes no sense.
 
 use super::*;
 

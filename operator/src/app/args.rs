@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(excluded, ["kube-system", "other", "system"]);
     }
 
-    /// What the installation says must be what the program understands.
+    /// Arguments that the installation gives must be what the program understands.
     #[test]
     fn the_arguments_of_the_installation_are_understood() {
         let all = crate::manifests::objects(&crate::manifests::Installation::default());

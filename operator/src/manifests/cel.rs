@@ -16,7 +16,7 @@ pub(super) fn pod_is_silent() -> String {
     format!("!has(object.metadata.annotations) || !('{INJECT}' in object.metadata.annotations)")
 }
 
-/// It is no mirror of a static pod.
+/// Expression: the pod is no mirror of a static pod.
 pub(super) fn is_no_mirror() -> String {
     "!has(object.metadata.annotations) || !('kubernetes.io/config.mirror' in object.metadata.annotations)"
         .to_owned()

@@ -1,4 +1,4 @@
-//! What is generated is what Kubernetes understands, and no more than is meant.
+//! Checks that what is generated is what Kubernetes understands, and no more than is meant.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

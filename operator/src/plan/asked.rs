@@ -1,4 +1,5 @@
-//! Who asks for a sidecar: the pod, its namespace, or an exchange that wants every pod with a GPU. The pod wins.
+//! Requests for a sidecar, by who asks: the pod, its namespace, or an exchange that wants every pod with a GPU. The pod
+//! wins.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::{View, gpu};
 use crate::annotations;
 use crate::names::{EXCHANGE, INJECT};
 
-/// Who asked.
+/// Source of the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The pod's own annotation.
@@ -33,7 +34,7 @@ impl Asked {
     }
 }
 
-/// Who asks for this pod, or why nobody does.
+/// Source of the request for this pod, or why nobody asks.
 pub(super) fn asked(
     view: &View,
     said: &BTreeMap<String, String>,

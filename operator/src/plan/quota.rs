@@ -1,11 +1,11 @@
-//! What the ResourceQuotas of a namespace ask of the sidecar, and whether the pod with it has room in them.
+//! Demands of the ResourceQuotas of a namespace on the sidecar, and whether the pod with it has room in them.
 
 use super::facts::Quota;
 use super::reason::{Deny, OverQuota};
 use super::resources::{CPU, MEMORY, Sum};
 use crate::quantity::Amount;
 
-/// What the sidecar says that it takes of a node's disk, where it has to say: its logs. Its volumes are of memory.
+/// Space that the sidecar says it takes of a node's disk, if it has to say: its logs. Its volumes are of memory.
 const STORAGE: Amount = Amount::whole(64 << 20);
 
 /// A quota on a resource demands that every container says how much of it.
@@ -18,7 +18,7 @@ pub(super) fn fit(sum: &mut Sum, quotas: &[Quota]) {
     sum.storage = of_storage.into_iter().any(has).then_some(STORAGE);
 }
 
-/// What a pod takes of a quota: without its sidecar and with it.
+/// Amounts that a pod takes of a quota: without its sidecar and with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) resource: &'static str,
@@ -45,7 +45,7 @@ impl Taken {
     }
 }
 
-/// Whether the pod with its sidecar has room. A pod that has none without its sidecar either is not ours to refuse.
+/// Checks that the pod with its sidecar has room. A pod that has none without its sidecar either is not ours to refuse.
 pub(super) fn check(taken: &[Taken], quotas: &[Quota]) -> Result<(), Deny> {
     for quota in quotas.iter().filter(|quota| !quota.partial) {
         for one in taken {

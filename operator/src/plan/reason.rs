@@ -1,4 +1,5 @@
-//! Why a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal says what to do.
+//! Reasons why a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal says what
+//! to do.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ pub enum Skip {
     NotRequested,
     /// The pod says that it wants none.
     Disabled,
-    /// It is the mirror of a static pod, which the API server cannot change.
+    /// Mirror of a static pod, which the API server cannot change.
     MirrorPod,
 }
 
@@ -60,9 +61,9 @@ pub enum Deny {
     ExchangeMissing {
         /// The one that was asked for.
         name: String,
-        /// Where.
+        /// Namespace of the pod.
         namespace: String,
-        /// Those that are there.
+        /// Names of those that are there.
         there: Vec<String>,
     },
     /// Several exchanges want the pod.
@@ -76,11 +77,11 @@ pub enum Deny {
     InvalidExchange {
         /// Which one.
         exchange: String,
-        /// Where in it.
+        /// Place of the field in it.
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         value: String,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         wrong: String,
     },
     /// The exchange, or the pod itself, insists on what this release cannot do.
@@ -112,7 +113,7 @@ pub enum Deny {
     MountConflict {
         /// Container of the mount.
         container: String,
-        /// Where.
+        /// Path of the place.
         path: String,
     },
     /// A port of the sidecar is taken.
@@ -133,10 +134,10 @@ pub enum Deny {
     UnknownContainer {
         /// The one that was asked for.
         name: String,
-        /// Those that are there.
+        /// Names of those that are there.
         there: Vec<String>,
     },
-    /// What the pod wants contradicts itself or its exchange.
+    /// Contradiction of what the pod wants, in itself or with its exchange.
     #[error("{0}")]
     Contradiction(String),
     /// The pod has no GPU.
@@ -153,7 +154,7 @@ pub enum Deny {
         exchange: String,
         /// Which namespace.
         namespace: String,
-        /// What it enforces.
+        /// Level that it enforces.
         level: String,
     },
     /// A LimitRange has no room.
@@ -162,20 +163,20 @@ pub enum Deny {
     /// A ResourceQuota has no room.
     #[error("{0}")]
     Quota(Box<OverQuota>),
-    /// It cannot be read.
+    /// Not possible to read as a pod.
     #[error("the object is no pod: {0}")]
     NotAPod(String),
 }
 
-/// What is insisted on and cannot be had; at least one thing.
+/// Things that are insisted on and cannot be had; at least one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", said(.exchange, .of_exchange, .of_pod))]
 pub struct Unsupported {
     /// The exchange of the pod.
     pub exchange: String,
-    /// What the exchange says.
+    /// Lacks that come from the exchange.
     pub of_exchange: Vec<Lack>,
-    /// What the pod says by its annotations.
+    /// Lacks that come from the pod by its annotations.
     pub of_pod: Vec<Lack>,
 }
 
@@ -195,7 +196,7 @@ pub struct OverLimit {
     pub allowed: String,
     /// A container or a pod.
     pub per: &'static str,
-    /// What to do.
+    /// Advice on what to do.
     pub remedy: &'static str,
 }
 
@@ -217,7 +218,7 @@ pub struct OverQuota {
     pub sidecar: String,
     /// Amount that is left.
     pub left: String,
-    /// What there is.
+    /// Amount that there is.
     pub hard: String,
 }
 

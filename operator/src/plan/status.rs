@@ -9,19 +9,19 @@ use super::resources::MEMORY;
 use super::settle::Settled;
 use crate::quantity::Amount;
 
-/// What was decided and what was added.
+/// Record of what was decided and what was added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The version of the operator.
     pub version: String,
-    /// Who asked: `pod`, `namespace` or `gpu`.
+    /// Source of the request: `pod`, `namespace` or `gpu`.
     pub asked: String,
     /// Bytes that tensors may take.
     pub arena: String,
-    /// How tensors on GPUs are shared.
+    /// Way in which tensors on GPUs are shared.
     pub gpu: String,
-    /// What each container got, `mount` or `env`, in their order.
+    /// Additions that each container got, `mount` or `env`, in their order.
     #[serde(default)]
     pub containers: BTreeMap<String, Vec<Added>>,
     /// The amounts of the pod as a whole that were raised, by list (`limits`, `requests`) and resource.
@@ -35,9 +35,9 @@ pub struct Status {
 /// An amount of the pod as a whole that was raised by what the sidecar takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Raised {
-    /// What the pod said.
+    /// Value that the pod had.
     pub was: String,
-    /// What was written over it.
+    /// Value that was written over it.
     pub now: String,
 }
 
@@ -60,7 +60,7 @@ impl Raised {
     }
 }
 
-/// What a container got.
+/// Addition that a container got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Added {

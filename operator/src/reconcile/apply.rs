@@ -1,4 +1,4 @@
-//! One call for each action.
+//! Application of actions: one call for each action.
 
 use std::time::Duration;
 
@@ -144,8 +144,9 @@ impl Applier {
         Ok(())
     }
 
-    /// Whose peer it is, and nothing of what the former pod said: that goes before, and once more after, because only from
-    /// the middle call on can nobody but the new pod write there. If it has, the last call meets another version.
+    /// Applies the owner of a peer, and nothing of what the former pod said: that goes before, and once more after,
+    /// because only from the middle call on can nobody but the new pod write there. If it has, the last call meets
+    /// another version.
     async fn apply_peer(
         &self,
         namespace: &str,
@@ -187,7 +188,7 @@ impl Applier {
     }
 }
 
-/// What is told of an exchange; the sentences of its conditions are all shorter than an Event may be.
+/// Event about an exchange; the sentences of its conditions are all shorter than an Event may be.
 fn event(condition: &Condition) -> Event {
     let is_well = condition.status == "True";
     Event {

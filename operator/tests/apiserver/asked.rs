@@ -1,4 +1,4 @@
-//! What `kubectl tensorlane` says of a real API server, before anything is installed and while an operator runs.
+//! Words of `kubectl tensorlane` on a real API server, before anything is installed and while an operator runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::objects::{api, apply, create, get, installed, until};
 use crate::server::{ADMIN, Server};
 
-/// Whoever asks: a kubeconfig.
+/// Kubeconfig of a person who asks.
 struct Person(PathBuf);
 
-/// What came of asking.
+/// Answer to a question.
 struct Answer {
     code: i32,
     text: String,

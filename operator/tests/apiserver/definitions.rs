@@ -128,7 +128,7 @@ fn wrong_template() -> Value {
     })
 }
 
-/// What is warned of is not refused; the expressions run without a mistake, or nobody would be warned of anything.
+/// Warnings are no refusals; the expressions run without a mistake, or nobody would be warned of anything.
 async fn templates_are_only_warned_of(admin: &Client) {
     let deployment = wrong_template();
     create(admin, &deployment, true).await.unwrap();

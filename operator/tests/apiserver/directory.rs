@@ -18,8 +18,8 @@ use crate::proxy::Proxy;
 use crate::running::{peer, token};
 use crate::server::Server;
 
-/// What is changed is forgotten after one to two times this, and not between a list and the watch that follows it. Nothing is
-/// answered from memory, which would know longer.
+/// Options by which what is changed is forgotten after one to two times this, and not between a list and the watch that
+/// follows it. Nothing is answered from memory, which would know longer.
 const FORGETFUL: [&str; 2] = ["--etcd-compaction-interval=4s", "--watch-cache=false"];
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn a_compacted_watch_and_an_empty_list_leave_no_hole_in_the_table() {
     follows(&tables, &["e"]).await;
 }
 
-/// What an operator makes for the pods of a namespace.
+/// Makes what an operator makes for the pods of a namespace.
 async fn prepare(admin: &Client) {
     install_definitions(admin).await;
     make_namespace(admin, "ml", &json!({})).await;

@@ -1,4 +1,4 @@
-//! What a running operator counts.
+//! Metrics of a running operator.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

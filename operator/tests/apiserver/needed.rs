@@ -1,5 +1,6 @@
-//! What the operator may do and is never seen to do, because the API server asks for it by itself; and what it has to know
-//! of a namespace. Each is taken away for a while: what needs it is refused, and is done once it is there again.
+//! Permissions that the operator has and is never seen to use, because the API server asks for them by itself; and what
+//! it has to know of a namespace. Each is taken away for a while: what needs it is refused, and is done once it is
+//! there again.
 
 use kube::Client;
 use kube::api::DeleteParams;
@@ -86,7 +87,7 @@ impl Around<'_> {
         permission
     }
 
-    /// Whoever makes pods again and again, as controllers do, gets its pod once the namespace can be read.
+    /// Controllers that make pods again and again get their pod once the namespace can be read.
     async fn a_pod_waits_where_its_namespace_cannot_be_read(&self, port: u16) {
         let permission = own("", "resourcequotas", "list");
         self.without(&permission).await;
@@ -165,7 +166,7 @@ impl Around<'_> {
     }
 }
 
-/// What a rule grants, without this permission.
+/// Rule with all that it grants, without this permission.
 fn all_but(rule: &Value, (group, resource, verb): &Permission) -> Vec<Value> {
     let listed = |key: &str, word: &str| rule[key].as_array().unwrap().iter().any(|one| one == word);
     if !(listed("apiGroups", group) && listed("resources", resource) && listed("verbs", verb)) {

@@ -1,4 +1,5 @@
-//! Whoever may see or change pods in a namespace may do the same with exchanges: our roles become part of the usual ones.
+//! People who may see or change pods in a namespace may do the same with exchanges: our roles become part of the usual
+//! ones.
 
 use std::collections::BTreeSet;
 

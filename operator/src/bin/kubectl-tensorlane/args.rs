@@ -1,4 +1,4 @@
-//! What the command understands.
+//! Arguments that the command understands.
 
 use std::path::PathBuf;
 use std::time::Duration;

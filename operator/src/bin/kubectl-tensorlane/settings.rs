@@ -1,5 +1,5 @@
-//! What the operator was told on its command line, read from its Deployment: by it the planner of this command decides as
-//! the operator's does.
+//! Settings that the operator was given on its command line, read from its Deployment: by them the planner of this
+//! command decides as the operator's does.
 
 use clap::Parser;
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Those of a Deployment, or why there are none.
+    /// Settings of a Deployment, or why there are none.
     pub(crate) fn of(deployment: &Seen, namespace: &str) -> Result<Settings, String> {
         let deployment = match deployment {
             Seen::There(deployment) => deployment,
@@ -37,7 +37,7 @@ impl Settings {
         Ok(Settings { defaults: args.defaults(), excluded: args.excluded() })
     }
 
-    /// Those of an installation that changes nothing.
+    /// Settings of an installation that changes nothing.
     pub(crate) fn usual(namespace: &str) -> Settings {
         Settings {
             defaults: Defaults::default(),

@@ -1,5 +1,5 @@
-//! What an administrator may say of an installation by helm. `values.yaml`, its schema and the table of the chart's page
-//! come from these types, so a value that is not here is refused, and none is without a word about it.
+//! Values by which an administrator may configure an installation by helm. `values.yaml`, its schema and the table of
+//! the chart's page come from these types, so a value that is not here is refused, and none is without a word about it.
 //!
 //! The first words of a field's comment are what people read.
 
@@ -148,7 +148,8 @@ struct Sidecar {
     ipv6: bool,
 }
 
-/// What the operator would not start with must not pass the schema, so the patterns have its bounds: 16Mi to 16Ti.
+/// Pattern of sizes. What the operator would not start with must not pass the schema, so the patterns have its bounds:
+/// 16Mi to 16Ti.
 const ARENA_SIZE: &str = "^((1[6-9]|[2-9][0-9]|[1-9][0-9]{2,6})Mi|[1-9][0-9]{0,3}Gi|([1-9]|1[0-6])Ti)$";
 /// 64Mi to 1Ti.
 const BASE_SIZE: &str = "^((6[4-9]|[7-9][0-9]|[1-9][0-9]{2,5})Mi|[1-9][0-9]{0,2}Gi|1Ti)$";

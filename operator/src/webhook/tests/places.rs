@@ -1,4 +1,4 @@
-//! Who is let in where all places are taken, and who has to go.
+//! Admission when all places are taken: who is let in, and who has to go.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
