@@ -17,7 +17,7 @@ use crate::workers::Workers;
 /// Longer than any test takes: nothing ends because of the time.
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
-/// One, with what it shares with the rest of a sidecar.
+/// Exchange on its own, with what it shares with the rest of a sidecar.
 pub(crate) fn alone() -> (Arc<Exchange>, Workers, Arc<Metrics>) {
     let options = ArenaOptions { segment_bytes: 4 << 20, ready_bytes: 0, ..ArenaOptions::new(8 << 20) };
     let arena = Arena::start(options, Arc::new(|| {})).unwrap();

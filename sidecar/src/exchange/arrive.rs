@@ -24,9 +24,9 @@ use crate::store::{Copied, Entered, Moved};
 
 /// A whole tensor that is here, and proven.
 pub(super) struct Arrival {
-    /// What is to be entered; who waits for it is added here.
+    /// Copy to be entered; those that wait for it are added here.
     pub(super) copied: Copied,
-    /// How it has come: one for all that have come alike.
+    /// Way in which it has come: one for all that have come alike.
     pub(super) came: Arc<Came>,
     /// Of one that others may be served from.
     pub(super) receipt: Option<Receipt>,
@@ -34,7 +34,7 @@ pub(super) struct Arrival {
     pub(super) first: Option<Waiting>,
 }
 
-/// How the tensors before came, as those are told who waited: for most of a thousand it is the same.
+/// Memory of how the tensors before came, as those are told who waited: for most of a thousand it is the same.
 #[derive(Default)]
 struct Told(Option<(Arc<Came>, Vec<Refusal>, Arc<Moved>)>);
 
@@ -199,7 +199,7 @@ impl Arrival {
 // === impl Told ===
 
 impl Told {
-    /// How a tensor came of which `bytes` crossed: told anew only where it is not told already.
+    /// Account of how a tensor came of which `bytes` crossed: made anew only if it is not made already.
     fn moved(&mut self, fetch: &Fetch, bytes: u64, came: &Arc<Came>) -> Arc<Moved> {
         if let Some((known, refused, told)) = &self.0
             && Arc::ptr_eq(known, came)

@@ -1,4 +1,5 @@
-//! Who has which tensor of ours, who is getting it, and from whom. Plain data: it knows no connection, no clock and no byte.
+//! Fan-out: who has which tensor of ours, who is getting it, and from whom. Plain data: it knows no connection, no
+//! clock and no byte.
 //!
 //! ```text
 //!   degree 1:  owner ──> a ──> b ──> c           each passes on what has landed: the owner sends the tensor once
@@ -68,7 +69,7 @@ impl Fanout {
         Some(readers.named(reader, lost, peers))
     }
 
-    /// Who else has all of a tensor than the holders that a reader was given.
+    /// Spares: other peers that have all of a tensor than the holders that a reader was given.
     pub(super) fn spares(
         &self,
         id: u64,
@@ -88,7 +89,7 @@ impl Fanout {
         }
     }
 
-    /// What is known of a tensor, from now on if nothing was. None where too much is.
+    /// Readers known of a tensor, from now on if nothing was known. None if too much is.
     fn readers(&mut self, id: u64, pass: Pass) -> Option<&mut Readers> {
         if self.degree == 0 || !self.has_room(id) {
             return None;
@@ -127,7 +128,7 @@ impl Fanout {
         all.filter(|reader| reader.peer == *peer).for_each(|reader| reader.away = away);
     }
 
-    /// That life of a peer is over.
+    /// Forgets that life of a peer: it is over.
     pub(super) fn gone(&mut self, peer: &PeerKey) {
         self.tensors.retain(|_, readers| {
             readers.all.retain(|reader| reader.peer != *peer);

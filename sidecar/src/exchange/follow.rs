@@ -29,7 +29,7 @@ pub(super) struct Named {
     pub(super) peer: Option<PeerName>,
     pub(super) name: TensorName,
     pub(super) selection: Selection,
-    /// What the name stood for, and what was said when that was asked for.
+    /// Reference that the name stood for, and what was said when that was asked for.
     pub(super) gone: Option<(Reference, Failure)>,
 }
 
@@ -136,7 +136,7 @@ impl Exchange {
 // === impl Named ===
 
 impl Named {
-    /// Why it is not to be had, where the name stands for what is gone.
+    /// Reason why it is not to be had, if the name stands for what is gone.
     fn still_gone(&self, reference: &Reference) -> Option<Failure> {
         let (gone, failure) = self.gone.as_ref()?;
         (gone == reference).then(|| failure.clone())

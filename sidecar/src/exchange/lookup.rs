@@ -25,16 +25,16 @@ use crate::gate;
 use crate::peer::CallHandle;
 use crate::store::Own;
 
-/// How long the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
+/// Time for the peers to answer a question that waits for nothing. One that does not is not connected enough.
 pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
-/// What is to be found, and how long that may take.
+/// Names to be found, and how long that may take.
 pub(super) struct Wanted {
     /// The names, each of one peer or of whichever has it.
     pub(super) names: Vec<(Option<PeerName>, TensorName)>,
-    /// How long names are waited for that do not exist.
+    /// Time for which names are waited for that do not exist.
     pub(super) wait: Duration,
-    /// When everything ends.
+    /// Time at which everything ends.
     pub(super) deadline: Instant,
 }
 
@@ -58,17 +58,17 @@ struct Hunt<T> {
 struct Hunting<T> {
     search: Search<T>,
     entry: Option<WaitId>,
-    /// Who has not answered the first question, which waits for nothing.
+    /// Peers that have not answered the first question, which waits for nothing.
     asked: HashMap<PeerName, Option<CallHandle>>,
     /// The first questions are over, and names are waited for.
     waits: bool,
     then: Option<Then<T>>,
 }
 
-/// What follows a step of a search, outside of its lock.
+/// Next thing after a step of a search, outside of its lock.
 enum Next {
     Nothing,
-    /// Those who have not answered are not wanted any more.
+    /// Withdrawal of the calls to those who have not answered: they are not wanted any more.
     Withdraw(Vec<CallHandle>),
     Finish(Option<Failure>),
 }
@@ -167,7 +167,7 @@ impl Exchange {
         questions.into_iter().for_each(|(peer, names)| hunt.ask(&peer, names, until));
     }
 
-    /// What names of this peer stand for, at one moment; none for those that it does not have.
+    /// Descriptions of what names of this peer stand for, at one moment; none for those that it does not have.
     pub(super) fn stood_for(&self, names: &[&TensorName]) -> Vec<Option<Result<v1::Description, Failure>>> {
         let all = self.store.descriptions(None, names.iter().copied().map(Own::Named));
         all.into_iter().map(|one| one.ok().map(Ok)).collect()

@@ -59,7 +59,7 @@ impl Exchange {
     }
 }
 
-/// What was mapped is what was asked for. Nothing was moved, so that there is nothing to sum.
+/// Arrival of what was mapped, if it is what was asked for. Nothing was moved, so that there is nothing to sum.
 fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
     let Mapped { block, descriptor, crc32c, seconds } = mapped;
     if !reference.describes(&descriptor.layout) {

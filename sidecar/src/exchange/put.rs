@@ -31,7 +31,7 @@ pub struct OpenPut {
     sum: u32,
 }
 
-/// What was asked for, proven.
+/// Wish of a put: what was asked for, proven.
 struct PutWish {
     new: NewTensor,
     keep: Keep,

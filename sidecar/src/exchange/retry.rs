@@ -1,4 +1,4 @@
-//! What a request with a retry id asked for, in one number: a repeat asks for the same thing.
+//! Fingerprint of what a request with a retry id asked for, in one number: a repeat asks for the same thing.
 //!
 //! The number never leaves the process. It is not keyed: whoever finds two requests of one number fools nobody but
 //! itself, since it chose the retry id as well.

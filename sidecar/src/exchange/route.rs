@@ -23,18 +23,18 @@ use crate::metrics::label::{Moved, Verb};
 use crate::peer::PeerKey;
 use crate::store::Me;
 
-/// What routes to other peers may be, and must be: the exchange's, narrowed by the pod's.
+/// Policy of what routes to other peers may be, and must be: the exchange's, narrowed by the pod's.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RoutePolicy {
     /// The transports that may be used; absent: all of this release that need no permission.
     pub transports: Option<TransportSet>,
-    /// What every route must be, besides what a call requires.
+    /// Requirements of every route, besides what a call requires.
     pub require: Require,
-    /// Whether lanes between peers are encrypted.
+    /// Encryption of lanes between peers.
     pub encryption: Encryption,
     /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster.
     pub prefer: Option<Transport>,
-    /// Whether there is a directory in which the sidecars of a node find each other.
+    /// Set if there is a directory in which the sidecars of a node find each other.
     pub node: bool,
 }
 
@@ -56,7 +56,7 @@ impl RoutePolicy {
         Policy { allow, encryption: self.encryption, prefer: self.prefer }
     }
 
-    /// Whether memory may be shared with other pods.
+    /// Returns whether memory may be shared with other pods.
     pub(super) fn may_share(&self) -> bool {
         self.policy().allow.contains(Transport::Shm)
     }
@@ -153,13 +153,13 @@ impl Exchange {
         Evidence { ours: &self.offered, theirs, policy, measured, listed: routes.transports }
     }
 
-    /// Whether it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
+    /// True if it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
     pub(super) fn is_meeting(&self, peer: &PeerName) -> bool {
         let shares = self.settings.routes.may_share();
         shares && self.peers.get().is_some_and(|peers| peers.is_meeting(peer))
     }
 
-    /// Whether bytes may go out to a peer. What must be of every route holds for those that others ask for, too.
+    /// Checks that bytes may go out to a peer. What must be of every route holds for those that others ask for, too.
     /// `goes_on`: some of them have gone already, so the end of this sidecar does not stop the others.
     pub(super) fn may_leave(&self, to: &PeerKey, goes_on: bool) -> Result<(), Failure> {
         if !goes_on {
@@ -191,7 +191,7 @@ impl Exchange {
         failure
     }
 
-    /// What this sidecar speaks, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
+    /// Offer of what this sidecar speaks, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
     pub fn offer(&self, addresses: &[String]) -> v1::Offer {
         offer(&self.settings.routes, addresses)
     }
@@ -202,14 +202,14 @@ impl Exchange {
     }
 }
 
-/// Whether one of these refusals is for what is required here.
+/// Returns whether one of these refusals is for what is required here.
 fn speaks_against(required: Require, missed: &[Why]) -> bool {
     required.zero_copy && missed.contains(&Why::NotZeroCopy)
         || required.same_node && missed.contains(&Why::NotSameNode)
         || required.encrypted && missed.contains(&Why::NotEncrypted)
 }
 
-/// What a call wants of the way to a peer, where no way has it.
+/// Text on what a call wants of the way to a peer, if no way has it.
 fn too_much(require: Require, peer: &PeerName) -> String {
     format!(
         "; the call requires {require} of the way to {peer}: let it require less, or open such a way \
@@ -217,7 +217,7 @@ fn too_much(require: Require, peer: &PeerName) -> String {
     )
 }
 
-/// What a sidecar of this release and policy offers.
+/// Offer of a sidecar of this release and policy.
 pub(super) fn own_offer(me: &Me, routes: &RoutePolicy, addresses: &[String]) -> Offer {
     wire::offer(me.peer.clone(), me.incarnation, &offer(routes, addresses))
 }
@@ -237,7 +237,7 @@ fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
     }
 }
 
-/// How many bytes travel for a selection, as far as its reference says it; at most all.
+/// Number of bytes that travel for a selection, as far as its reference says it; at most all.
 fn selected_bytes(reference: &Reference, selection: &Selection) -> u64 {
     let all = reference.bytes();
     if *selection == Selection::All {
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// What two peers of one policy go by.
+    /// Evidence by which two peers of one policy go.
     fn between<T>(routes: RoutePolicy, measured: Measured, then: impl Fn(Evidence<'_>) -> T) -> T {
         let one = |name: &str| {
             let peer: PeerName = name.parse().unwrap();
@@ -291,7 +291,7 @@ mod tests {
         route.map(|route| route.to_string()).map_err(|none| none.to_string())
     }
 
-    /// How every transport stands between them.
+    /// Standing of every transport between them.
     fn standings(routes: RoutePolicy, measured: Measured) -> Vec<String> {
         let all = between(routes, measured, |evidence| evidence.candidates(&What::default()));
         all.iter().map(ToString::to_string).collect()

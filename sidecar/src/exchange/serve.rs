@@ -202,7 +202,7 @@ impl Exchange {
         Err(Failure::new(Reason::PeerUnreachable, message))
     }
 
-    /// What a peer gets to know at once. Copies are not ours to speak for.
+    /// Description that a peer gets to know at once. Copies are not ours to speak for.
     pub(super) fn known_now(&self, target: Result<&Meant, &Failure>) -> Result<v1::Description, Failure> {
         match target {
             Err(failure) => Err(failure.clone()),
@@ -244,8 +244,8 @@ fn small_length(tensor: &Tensor) -> Result<usize, Failure> {
     })
 }
 
-/// Whether a tensor has as many bytes as its reference states, where the reader says that. What travels is packed, so that only the
-/// owner can tell.
+/// Checks that a tensor has as many bytes as its reference states, if the reader says that. What travels is packed, so
+/// that only the owner can tell.
 fn is_stated(tensor: &Tensor, stored: Option<u64>) -> Result<(), Failure> {
     let ours = tensor.reference.bytes();
     match stored {

@@ -50,7 +50,7 @@ pub(super) struct Key {
 pub(super) struct Small {
     /// The first who waits for it.
     pub(super) first: Waiting,
-    /// How many bytes of it travel: without the gaps of its strides, with the repeats.
+    /// Number of bytes of it that travel: without the gaps of its strides, with the repeats.
     pub(super) bytes: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Many {
     incarnation: Incarnation,
     deadline: Instant,
     bytes: u64,
-    /// One for each of them.
+    /// Waiting, one for each of them.
     firsts: Vec<Waiting>,
 }
 
@@ -189,14 +189,14 @@ impl Exchange {
     }
 }
 
-/// How small tensors came together.
+/// Way in which small tensors came together.
 #[derive(Debug, Clone, Copy)]
 struct How {
     way: Way,
     seconds: f64,
 }
 
-/// What the small tensor before was, of those that came together: most are like it.
+/// Likeness of the small tensor before, of those that came together: most are like it.
 struct Likeness {
     how: How,
     described: Alike<(Descriptor, Bytes)>,
@@ -237,7 +237,7 @@ impl Many {
         Self { peer, incarnation, deadline: terms.deadline, bytes, firsts: vec![first] }
     }
 
-    /// Whether it goes where a small tensor comes from.
+    /// Returns whether it goes where a small tensor comes from.
     fn is_for(&self, one: &Small) -> bool {
         let reference = &one.first.fetch.reference;
         self.peer == *reference.peer() && self.incarnation == reference.incarnation()
@@ -267,7 +267,7 @@ impl Likeness {
         })
     }
 
-    /// How so many bytes came.
+    /// Account of how so many bytes came.
     fn came(&mut self, bytes: u64) -> Arc<Came> {
         match &self.came {
             Some((known, came)) if *known == bytes => Arc::clone(came),
@@ -282,7 +282,7 @@ impl Likeness {
     }
 }
 
-/// Whether a small tensor is missing only because the answer was full of others.
+/// True if a small tensor is missing only because the answer was full of others.
 fn found_no_place(small: &PulledSmall) -> bool {
     small.failure.as_ref().is_some_and(|failure| failure.reason == Reason::LimitExceeded.as_str())
 }

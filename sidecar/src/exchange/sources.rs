@@ -43,9 +43,9 @@ impl Default for FanoutSettings {
 
 /// A tensor of another peer, as others may get it here.
 enum Passed {
-    /// It is on its way.
+    /// Growing: on its way.
     Growing(Arc<Growth>),
-    /// It is a copy in the ledger, as long as that is there, for whoever shows this.
+    /// Held as a copy in the ledger, as long as that is there, for whoever shows this.
     Held(Pass),
 }
 
@@ -56,7 +56,7 @@ enum Proof {
     Made(u32),
 }
 
-/// What is known of tensors that are passed on.
+/// Sources: what is known of tensors that are passed on.
 pub(super) struct Sources {
     settings: FanoutSettings,
     fanout: Mutex<Fanout>,
@@ -99,12 +99,12 @@ impl Sources {
         }
     }
 
-    /// That reader is done.
+    /// Records that this reader is done.
     pub(super) fn left(&self, id: u64, reader: &PeerKey, holds: bool) {
         self.fanout.lock().left(id, reader, holds);
     }
 
-    /// How things stand with a peer: lost, back, or another one now.
+    /// Records how things stand with a peer: lost, back, or another one now.
     pub(super) fn away(&self, peer: &PeerKey, away: bool) {
         self.fanout.lock().away(peer, away);
     }
@@ -134,7 +134,7 @@ impl Exchange {
         Some(growth)
     }
 
-    /// What is on its way here.
+    /// Growth of what is on its way here.
     pub(super) fn growing(&self, reference: &Reference) -> Option<Arc<Growth>> {
         match self.sources.passed.lock().get(reference) {
             Some(Passed::Growing(growth)) => Some(Arc::clone(growth)),
@@ -242,7 +242,7 @@ impl Exchange {
         }
     }
 
-    /// What a reader of ours asks in the middle of a pull.
+    /// Answers what a reader of ours asks in the middle of a pull.
     pub(super) fn sought(&self, from: &PeerKey, id: u64, sought: &Sought, reply: TellFound) {
         match sought {
             Sought::Holders(lost) => reply(Ok(self.other_holders(from, id, lost))),

@@ -50,7 +50,7 @@ impl Exchange {
         }
     }
 
-    /// This sidecar, then the others.
+    /// Status of this sidecar, then of the others.
     pub fn peers(&self) -> v1::PeersResponse {
         let me = self.me();
         let (addresses, node) = self.peers.get().map(|p| p.listed()).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Exchange {
         }
     }
 
-    /// Whether anything can be asked of peers at all.
+    /// Checks that anything can be asked of peers at all.
     pub fn has_peers(&self) -> Result<(), Failure> {
         self.peers_or_fail().map(|_| ())
     }

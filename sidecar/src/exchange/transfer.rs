@@ -1,4 +1,4 @@
-//! One transfer of one tensor of another peer: room, bytes, proof. Who wanted it, and who else waits, is `fetch`'s.
+//! Transfer of one tensor of another peer: room, bytes, proof. Who wanted it, and who else waits, is `fetch`'s.
 //!
 //! The reader allocates before it asks, and the bytes land where they stay. What the owner says is believed only as far as
 //! it fits what was asked for.
@@ -40,17 +40,17 @@ pub(super) struct Arrived {
     pub(super) receipt: Option<Receipt>,
 }
 
-/// What is done with it, or with why it has not come.
+/// Action with it, or with why it has not come.
 type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<Arrived, Failure>) + Send>;
 
-/// How it has come.
+/// Way in which it has come.
 #[derive(Debug, Clone)]
 pub(super) struct Came {
-    /// What brought it.
+    /// Transport that brought it.
     pub(super) transport: Transport,
     /// From the order to the last byte.
     pub(super) seconds: f64,
-    /// What was chosen for it and did not bring it.
+    /// Refusal of what was chosen for it and did not bring it.
     pub(super) instead_of: Option<Refusal>,
     /// The ways within the transport.
     pub(super) paths: Paths,
@@ -59,12 +59,12 @@ pub(super) struct Came {
 // === impl Came ===
 
 impl Came {
-    /// It was mapped where it is: nothing has moved.
+    /// Mapped where it is: nothing has moved.
     pub(super) fn mapped(seconds: f64) -> Self {
         Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default() }
     }
 
-    /// It was mapped where another peer than the owner has a copy.
+    /// Mapped where another peer than the owner has a copy.
     pub(super) fn lent(seconds: f64, by: &PeerKey) -> Self {
         Self { paths: Paths::lent(by), ..Self::mapped(seconds) }
     }
@@ -302,8 +302,8 @@ impl Exchange {
     }
 }
 
-/// Whether a tensor that is here is what a reference says of it. Its own reference knows how it lies at its owner, which a copy's layout
-/// does not.
+/// Checks that a tensor that is here is what a reference says of it. Its own reference knows how it lies at its owner,
+/// which a copy's layout does not.
 pub(super) fn is_of(reference: &Reference, tensor: &Tensor) -> Result<(), Failure> {
     match reference.says_as(&tensor.reference) {
         true => Ok(()),
@@ -322,7 +322,7 @@ fn after_waiting(mut failure: Failure, waited: Duration) -> Failure {
     failure
 }
 
-/// Who sent it, where that was not the owner alone.
+/// Senders, if that was not the owner alone.
 fn sent_by(paths: &Paths) -> String {
     let senders = paths.senders();
     if senders.are_others() { format!("; its bytes were sent by {}", senders.names()) } else { String::new() }

@@ -9,12 +9,12 @@ pub(super) const KEPT_MAX: usize = 32;
 /// Peers that are remembered to have altered a tensor. From so many on nobody but the owner is named for it.
 pub(super) const ALTERED_MAX: usize = 64;
 
-/// Where a reader gets its bytes.
+/// Source from which a reader gets its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum From {
     Owner,
     Peer(PeerKey),
-    /// It has them.
+    /// Had already: it has them.
     Had,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct Reader {
     pub(super) from: From,
     /// Its connection is lost.
     pub(super) away: bool,
-    /// It lives, and gave somebody nothing.
+    /// Set while it lives, and gave somebody nothing.
     pub(super) suspect: bool,
 }
 
@@ -41,23 +41,23 @@ impl Reader {
 #[derive(Debug)]
 pub(super) struct Readers {
     pub(super) pass: Pass,
-    /// When it was last asked for, in asks.
+    /// Time at which it was last asked for, in asks.
     pub(super) touched: u64,
     /// In the order in which they came, last had all, or were last refused. Who begins to get it gets it from one before it, or
     /// from one that has all.
     pub(super) all: Vec<Reader>,
-    /// Who sent, or passed on, other bytes than the owner's.
+    /// Peers that sent, or passed on, other bytes than the owner's.
     pub(super) altered: Vec<PeerKey>,
 }
 
 impl Readers {
-    /// Whether nothing has to be remembered.
+    /// True if nothing has to be remembered.
     pub(super) fn is_nothing(&self) -> bool {
         self.all.is_empty() && self.altered.is_empty()
     }
 
-    /// Where a reader gets its bytes already, which does not notice that its connection with the owner is another one: whoever
-    /// that is, and however well that one or its places are. None where it has lost it, or it is not there any more.
+    /// Source of a reader which does not notice that its connection with the owner is another one: whoever that is, and
+    /// however well that one or its places are. None if it has lost it, or it is not there any more.
     pub(super) fn goes_on(&self, reader: usize, lost: &[LostHolder]) -> Option<Vec<PeerKey>> {
         match &self.all[reader].from {
             From::Owner => Some(Vec::new()),
@@ -111,7 +111,7 @@ impl Readers {
         }
     }
 
-    /// Whoever is getting it and gives nothing may come back.
+    /// Marks a peer as suspect: one that is getting it and gives nothing may come back.
     fn suspect(&mut self, peer: &PeerKey) {
         let getting = self.all.iter_mut().filter(|other| other.peer == *peer && !other.has_all());
         getting.for_each(|other| other.suspect = true);
@@ -152,8 +152,8 @@ impl Readers {
         reachable.min().map(|(_, at)| at)
     }
 
-    /// Who else than its holders a reader may ask where the owner is lost, best first. They have all of it, so they wait for
-    /// nobody, whatever else becomes of anyone's place in the record.
+    /// Spares: peers other than its holders that a reader may ask if the owner is lost, best first. They have all of
+    /// it, so they wait for nobody, whatever else becomes of anyone's place in the record.
     pub(super) fn spares(&self, reader: &PeerKey, lost: &[LostHolder], peers: &[PeerKey]) -> Vec<PeerKey> {
         if self.altered.len() >= ALTERED_MAX {
             return Vec::new();
@@ -169,13 +169,13 @@ impl Readers {
         spares.into_iter().take(HOLDERS_MAX).map(|at| self.all[at].peer.clone()).collect()
     }
 
-    /// What a reader is told that was given to these.
+    /// Holders that a reader is told that was given to these.
     pub(super) fn named(&self, reader: &PeerKey, lost: &[LostHolder], peers: Vec<PeerKey>) -> Holders {
         let spares = self.spares(reader, lost, &peers);
         Holders { pass: self.pass, peers, spares }
     }
 
-    /// How many readers a peer serves, without this one.
+    /// Number of readers that a peer serves, without this one.
     pub(super) fn served_by(&self, at: usize, without: usize) -> usize {
         let peer = &self.all[at].peer;
         let served =
@@ -183,8 +183,8 @@ impl Readers {
         self.all.iter().enumerate().filter(|(other, reader)| *other != without && served(reader)).count()
     }
 
-    /// How many peers lie between the owner and this one; none where it waits for `me`, or for somebody of whom nothing is known
-    /// any more: that one may wait for `me`.
+    /// Number of peers between the owner and this one; none if it waits for `me`, or for somebody of whom nothing is
+    /// known any more: that one may wait for `me`.
     fn depth(&self, at: usize, me: usize) -> Option<usize> {
         let mut at = at;
         // It cannot be longer than all of them, whatever went wrong.
@@ -208,12 +208,13 @@ impl Readers {
     }
 }
 
-/// Whether a peer is among those that did not do.
+/// Returns whether a peer is among those that did not do.
 fn names(lost: &[LostHolder], peer: &PeerKey) -> bool {
     lost.iter().any(|lost| lost.peer == *peer)
 }
 
-/// Whether a peer did not do, and does not now. One that refused was forgotten or is suspect, until it has it, or begins, anew.
+/// True if a peer did not do, and does not now. One that refused was forgotten or is suspect, until it has it, or
+/// begins, anew.
 fn keeps_off(lost: &[LostHolder], peer: &PeerKey) -> bool {
     lost.iter().any(|lost| lost.peer == *peer && lost.why != Some(HolderLost::Refused))
 }

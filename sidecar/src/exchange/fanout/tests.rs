@@ -14,7 +14,7 @@ fn lost_for(number: usize, why: HolderLost) -> LostHolder {
     LostHolder { peer: peer(number), why: Some(why) }
 }
 
-/// One that had let it go.
+/// Holder that had let it go.
 fn lost(number: usize) -> LostHolder {
     lost_for(number, HolderLost::Refused)
 }
@@ -414,25 +414,25 @@ proptest! {
 /// A reader as it is: whom it takes its bytes from, whatever anybody remembers of that.
 #[derive(Debug, Clone, Default)]
 struct Naive {
-    /// It pulls the tensor.
+    /// Set while it pulls the tensor.
     reads: bool,
     /// Its connection with the owner is up.
     online: bool,
     from: Option<PeerKey>,
     /// Which pull of that one it takes them from.
     of: u32,
-    /// It has asked that one, and was answered.
+    /// Set once it has asked that one, and was answered.
     answered: bool,
-    /// How often it has begun.
+    /// Number of times that it has begun.
     pulls: u32,
-    /// It has all of what it pulled last.
+    /// Set while it has all of what it pulled last.
     copy: bool,
     lost: Vec<LostHolder>,
-    /// Who else has all, as it was last told.
+    /// Spares: who else has all, as it was last told.
     spares: Vec<PeerKey>,
 }
 
-/// What happens to readers of one tensor.
+/// Event of readers of one tensor.
 #[derive(Debug, Clone, Copy)]
 enum Happens {
     Begins(usize),
@@ -445,9 +445,9 @@ enum Happens {
     Ends(usize, bool),
     /// The owner's grace forgets it, and it does not know that yet.
     IsForgotten(usize),
-    /// What it asks of its holder comes there.
+    /// Arrival, at its holder, of what it asks there.
     IsHeard(usize),
-    /// It lets its copy go, and tells nobody.
+    /// Release of its copy, of which it tells nobody.
     LetsGo(usize),
 }
 
@@ -522,7 +522,7 @@ impl World {
         (self.readers[who].answered, self.readers[who].of) = (true, pulls);
     }
 
-    /// It is given a copy at once, or nothing.
+    /// Turns to a spare: it is given a copy at once, or nothing.
     fn turns_to_spare(&mut self, who: usize) {
         let reader = &mut self.readers[who];
         if reader.from.is_some() || reader.spares.is_empty() {
@@ -553,7 +553,7 @@ impl World {
         self.takes(who, peers);
     }
 
-    /// One that it has already it keeps, for it asked before.
+    /// Takes what it is told. One that it has already it keeps, for it asked before.
     fn takes(&mut self, who: usize, told: Vec<PeerKey>) {
         let from = told.into_iter().next();
         let again =
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    /// How many lie between a reader and one that has the bytes; none where it waits for itself.
+    /// Number of readers between a reader and one that has the bytes; none if it waits for itself.
     fn depth(&self, who: usize) -> Option<usize> {
         let mut at = who;
         for depth in 0..=self.readers.len() {

@@ -20,7 +20,7 @@ enum Message {
     Waited(bool),
 }
 
-/// What a sidecar is at.
+/// State of a sidecar.
 #[derive(Debug, Clone, PartialEq)]
 enum At {
     Nothing,
@@ -28,21 +28,21 @@ enum At {
     Waiting,
     Mapping(usize),
     Bringing,
-    /// It has brought a copy.
+    /// Has brought a copy.
     Has,
-    /// It has mapped that of another.
+    /// Maps that of another.
     Maps,
 }
 
 struct Sidecar {
     at: At,
     round: u32,
-    /// What its fetch is to the others, while there is one.
+    /// Stage of its fetch for the others, while there is one.
     stage: Option<Stage>,
     borrowers: Vec<usize>,
 }
 
-/// One thing that can happen.
+/// Step that can happen.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Somebody of that pod wants the tensor.
@@ -211,7 +211,8 @@ fn in_many_orders(counts: std::ops::RangeInclusive<usize>, holds: impl Fn(usize,
     outcome.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Whoever waits asks again where the one that it waited for waits itself. As often as it may ask, so many can come before it.
+/// Waiting sidecars ask again if the one that they waited for waits itself. As often as it may ask, so many can come
+/// before it.
 #[test]
 fn those_that_come_together_bring_one_copy_however_their_questions_meet() {
     in_many_orders(2..=1 + ROUNDS_MAX as usize, |_, copies| copies == 1);

@@ -1,4 +1,4 @@
-//! What peers are asked of for those who wait here: one question for many waits. Pure; `C` is the call that asks.
+//! Questions to peers for those who wait here: one question for many waits. Pure; `C` is the call that asks.
 //!
 //! However many wait for a name, a peer is asked for it once at a time. A question waits at the peer, and is answered when
 //! one of its names appears there; the others are then asked for anew.
@@ -35,7 +35,7 @@ struct Question<C> {
     call: Option<C>,
 }
 
-/// What is to be done at one peer.
+/// Plan of what is to be done at one peer.
 #[derive(Debug)]
 pub(super) struct Plan<C> {
     pub(super) ask: Vec<(u64, Vec<TensorName>)>,

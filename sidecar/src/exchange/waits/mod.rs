@@ -34,24 +34,24 @@ use crate::peer::CallHandle;
 use crate::store::NameWait;
 use crate::threads::Threads;
 
-/// What waits may take. Bytes are of `arena.base`: the three `all_bytes` together are the most.
+/// Limits of what waits may take. Bytes are of `arena.base`: the three `all_bytes` together are the most.
 const LIMITS: Limits = Limits {
     // Over after two seconds at the latest. One request of the session socket may have 65,536 names.
     asking: Bounds { count: 65_536, bytes: 24 << 20, all_bytes: 32 << 20 },
     clients: Bounds { count: 16_384, bytes: 8 << 20, all_bytes: 32 << 20 },
     peers: Bounds { count: 4_096, bytes: 8 << 20, all_bytes: 32 << 20 },
 };
-/// What a wait takes beside its names: the call, who waits, its places in the table.
+/// Bytes that a wait takes beside its names: the call, who waits, its places in the table.
 const WAIT_BYTES: u64 = 1_024;
-/// What a name takes in a wait beside its own bytes, with the room for what is found.
+/// Bytes that a name takes in a wait beside its own, with the room for what is found.
 const NAME_BYTES: u64 = 320;
-/// How long a question waits at a peer before it is asked anew.
+/// Time for which a question waits at a peer before it is asked anew.
 const QUESTION: Duration = Duration::from_secs(30);
 /// Names that come within this are asked for together.
 const PACE: Duration = Duration::from_millis(10);
 /// Between two rounds of questions is so many times what the last one took: they take a part of one core at most.
 const PACE_FACTOR: u32 = 8;
-/// How often it is looked for peers that have come since, and those that are to be asked again.
+/// Interval of looks for peers that have come since, and those that are to be asked again.
 const LOOK_AGAIN: Duration = asking::REST;
 const STACK_BYTES: usize = 256 << 10;
 
@@ -100,7 +100,7 @@ enum News {
     Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
 }
 
-/// What a wait for these names takes.
+/// Bytes that a wait for these names takes.
 pub(super) fn cost<'a>(names: impl Iterator<Item = &'a TensorName>) -> u64 {
     names.fold(WAIT_BYTES, |bytes, name| bytes + NAME_BYTES + name.as_str().len() as u64)
 }
@@ -173,7 +173,7 @@ impl Waits {
         }
     }
 
-    /// Those who wait are sent away, and nobody else is taken in.
+    /// Sends those who wait away, and takes nobody else in.
     pub(super) fn close(&self) {
         let all = {
             let mut state = self.0.state.lock();
@@ -197,7 +197,7 @@ impl Waits {
         }
     }
 
-    /// How many wait for names.
+    /// Number of waits for names.
     pub(super) fn waiting(&self) -> usize {
         self.0.state.lock().table.waiting()
     }
@@ -398,7 +398,7 @@ impl Inner {
 // === impl State ===
 
 impl State {
-    /// Whether names are waited for that are not asked for, or asked for and not waited for.
+    /// Returns whether names are waited for that are not asked for, or asked for and not waited for.
     fn wants_round(&self) -> bool {
         self.asked != self.table.changes()
     }
@@ -420,7 +420,7 @@ impl State {
         (listen, deaf)
     }
 
-    /// What is to be done at the peers.
+    /// Plan of what is to be done at the peers.
     fn plan_there(
         &mut self,
         me: &PeerName,

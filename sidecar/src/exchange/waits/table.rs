@@ -34,7 +34,7 @@ pub(in crate::exchange) enum Owner {
     Peer(PeerName),
 }
 
-/// What waits may take.
+/// Bounds of what waits may take.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::exchange) struct Bounds {
     /// Waits of one owner.
@@ -171,7 +171,7 @@ impl<W: Clone> Table<W> {
         true
     }
 
-    /// Who waits for this name. They do not any more, but for those that are put back.
+    /// Takes those who wait for this name. They do not wait any more, but for those that are put back.
     pub(in crate::exchange) fn take(&mut self, key: &Key) -> Vec<(WaitId, W)> {
         let Some(ids) = self.keys.remove(key) else { return Vec::new() };
         self.changes += 1;
@@ -187,7 +187,7 @@ impl<W: Clone> Table<W> {
         }
     }
 
-    /// Whose deadline is over. Each is given once.
+    /// Takes those whose deadline is over. Each is given once.
     pub(in crate::exchange) fn due(&mut self, now: Instant) -> Vec<W> {
         let mut due = Vec::new();
         while let Some((deadline, id)) = self.deadlines.first().copied()
@@ -218,7 +218,7 @@ impl<W: Clone> Table<W> {
         self.changes
     }
 
-    /// How many wait for names.
+    /// Number of waits for names.
     pub(in crate::exchange) fn waiting(&self) -> usize {
         [Kind::Clients, Kind::Peers]
             .iter()

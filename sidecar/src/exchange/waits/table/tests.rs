@@ -21,7 +21,7 @@ fn peer(name: &str) -> Owner {
     Owner::Peer(name.parse().unwrap())
 }
 
-/// One that waits for a name, until a second after `now`.
+/// Wait for a name, until a second after `now`.
 fn wait(table: &mut Table<u32>, owner: Owner, bytes: u64, waiter: u32) -> Result<WaitId, Failure> {
     let until = Instant::now() + Duration::from_secs(1);
     let id = table.enter(owner, bytes, until, waiter)?;
