@@ -55,7 +55,7 @@ impl Client {
         ClientOptions::from_env().connect()
     }
 
-    /// How to connect to the session socket in `directory`.
+    /// Options for a connection to the session socket in `directory`.
     pub fn options(directory: impl AsRef<Path>) -> ClientOptions {
         ClientOptions::at(directory)
     }
@@ -133,7 +133,7 @@ impl Client {
         Ok(Arc::clone(&self.core.connection.lock()))
     }
 
-    /// How long a call is waited for.
+    /// Wait of a call.
     pub(crate) fn wait(&self, deadline: Option<Duration>) -> Wait {
         let interrupt = self.core.options.interrupt.clone();
         Wait::new(deadline.unwrap_or(self.deadline), interrupt, self.cancel.clone())
@@ -175,7 +175,7 @@ impl Client {
     }
 }
 
-/// How long a sidecar may take for its welcome to a caller that has so much time.
+/// Time for a sidecar to give its welcome to a caller that has so much time.
 fn welcome(left: Duration) -> Duration {
     left.saturating_add(GRACE).min(WELCOME_MAX)
 }

@@ -1,4 +1,4 @@
-//! Where the sidecar is and how patient a client is with it.
+//! Settings of a client: where the sidecar is, and how patient the client is with it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ pub const SOCKETS_DEFAULT: &str = "/run/tensorlane";
 pub const SESSION_SOCKET: &str = "session.sock";
 /// Deadline of a call that names none.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
-/// How long a call waits for a sidecar that restarts, at most. A native sidecar is back in less.
+/// Most time that a call waits for a sidecar that restarts. A native sidecar is back in less.
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// What a client waits beyond the deadline that it gave the sidecar, so that the sidecar's own answer, which knows more, has the
-/// time to come: a lane lets go of what it is reading within 100 ms, the rest is for a busy machine.
+/// Time that a client waits beyond the deadline that it gave the sidecar, so that the sidecar's own answer, which knows
+/// more, has the time to come: a lane lets go of what it is reading within 100 ms, the rest is for a busy machine.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
-/// How long a sidecar that took a connection may take for its welcome; less where its caller has less time.
+/// Time for the welcome of a sidecar that took a connection; less if its caller has less time.
 pub(crate) const WELCOME_MAX: Duration = Duration::from_secs(5);
 /// The longest name of a client, in bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -29,7 +29,7 @@ const NAME_BYTES_MAX: usize = 256;
 /// Asked from time to time while a call waits, and whenever a signal came; true withdraws the call.
 pub(crate) type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// How to connect. See [`Client::options`].
+/// Options of a connection. See [`Client::options`].
 #[derive(Clone)]
 pub struct ClientOptions {
     pub(crate) directory: PathBuf,
@@ -56,7 +56,7 @@ impl ClientOptions {
         }
     }
 
-    /// Who the sidecar's log says this is; cut at 256 bytes. The program's name and process id by default.
+    /// Name of this client in the sidecar's log; cut at 256 bytes. The program's name and process id by default.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         let end =
@@ -75,7 +75,7 @@ impl ClientOptions {
         self
     }
 
-    /// How long the first connection may wait for a sidecar that is not there yet; not at all by default.
+    /// Time that the first connection may wait for a sidecar that is not there yet; not at all by default.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;

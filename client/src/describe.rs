@@ -1,15 +1,15 @@
-//! What is known of a tensor without moving it.
+//! Descriptions: what is known of a tensor without moving it.
 
 use tensorlane_proto::{Descriptor, Reference};
 
-/// What is known of one tensor.
+/// Description of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Names it from anywhere in the exchange.
     pub reference: Reference,
-    /// What its bytes mean.
+    /// Meaning of its bytes.
     pub descriptor: Descriptor,
-    /// Whether it is sealed; a reservation is shown to its writer alone.
+    /// Set if it is sealed; a reservation is shown to its writer alone.
     pub sealed: bool,
     /// Its names at its owner, in order; at most the first 16 of them.
     pub names: Vec<String>,
@@ -19,7 +19,7 @@ pub struct Description {
     pub tickets: u32,
     /// CRC-32C of its bytes, where its writer gave one.
     pub crc32c: Option<u32>,
-    /// Whether this peer has the bytes, as owner or as a copy.
+    /// Set if this peer has the bytes, as owner or as a copy.
     pub here: bool,
 }
 

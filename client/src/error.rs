@@ -1,4 +1,4 @@
-//! What a call can end with, and what to do about it.
+//! Errors that a call can end with, and what to do about them.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use thiserror::Error;
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a call failed. A failed call leaves nothing behind at the sidecar.
+/// Reason why a call failed. A failed call leaves nothing behind at the sidecar.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -27,7 +27,7 @@ pub enum Error {
     SidecarUnreachable {
         /// The session socket.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: Arc<io::Error>,
     },
     /// The connection ended during the call or before it, and its leases with it. Told once; the next call connects anew.
@@ -36,7 +36,7 @@ pub enum Error {
          tensors that are mapped stay readable"
     )]
     SessionLost {
-        /// What ended it.
+        /// Cause that ended it.
         why: Arc<str>,
     },
     /// The sidecar broke the protocol; the connection was closed.
@@ -50,7 +50,7 @@ pub enum Error {
         "no answer in {after:?}; give the call a longer deadline, or look at the sidecar's log and `tensorlane status`"
     )]
     DeadlineExceeded {
-        /// How long was waited.
+        /// Time that was waited.
         after: Duration,
     },
     /// The call was withdrawn by its caller.
@@ -62,9 +62,9 @@ pub enum Error {
     /// The kernel refused memory, descriptors or threads to this process.
     #[error("{what}: {source}")]
     Resources {
-        /// What was asked of it.
+        /// Request that was made of it.
         what: &'static str,
-        /// What it said.
+        /// Error of the kernel.
         source: Arc<io::Error>,
     },
 }
@@ -78,7 +78,7 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed if it is simply made again.
+    /// Returns whether the same call may succeed if it is simply made again.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

@@ -22,7 +22,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(2);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// What a handshake yields: the socket, what was read beyond the welcome, the sidecar and the event pipe.
+/// Results of a handshake: the socket, what was read beyond the welcome, the sidecar and the event pipe.
 type Welcomed = (UnixStream, Reader, Sidecar, OwnedFd);
 
 /// Connects and shakes hands. While nobody listens, tries again until `until`; once at least. `welcome`: how long a sidecar that

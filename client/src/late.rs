@@ -8,7 +8,7 @@ use crate::connection::Connection;
 use crate::reader::Frame;
 use crate::wire;
 
-/// What a late reply would hold.
+/// Things that a late reply would hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Late {
     /// Nothing, or what the caller may still ask for with the same retry id.

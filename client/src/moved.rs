@@ -1,4 +1,4 @@
-//! How the bytes of a reply came here, so that no slow road stays unseen.
+//! Way in which the bytes of a reply came here, so that no slow road stays unseen.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Transport, wire};
 
-/// How the bytes of one tensor came to this peer.
+/// Way in which the bytes of one tensor came to this peer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moved {
     /// The transport that was used; none where the sidecar names one that this release does not know.
@@ -69,7 +69,7 @@ pub struct Path {
     pub lanes: u32,
     /// Of these bytes, those that came without encryption, on plain lanes.
     pub plain_bytes: u64,
-    /// Why the rest did not come this way, a stable label such as `no_lane`; none where it was not left.
+    /// Reason why the rest did not come this way, a stable label such as `no_lane`; none if it was not left.
     pub left: Option<String>,
 }
 

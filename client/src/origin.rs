@@ -12,7 +12,7 @@ pub(crate) struct Origin {
     forks: u64,
 }
 
-/// How this process stands to an [`Origin`].
+/// Standing of this process to an [`Origin`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The same process, and it has no child made since.
@@ -24,7 +24,7 @@ pub(crate) enum Standing {
 }
 
 impl Origin {
-    /// This process, now.
+    /// Origin of this process, now.
     pub(crate) fn here() -> Self {
         Self { process: std::process::id(), forks: fork_count() }
     }
@@ -34,7 +34,7 @@ impl Origin {
         Self { process: self.process, forks: fork_count() }
     }
 
-    /// How this process stands to the origin. Costs no system call while nobody forks.
+    /// Standing of this process to the origin. Costs no system call while nobody forks.
     pub(crate) fn standing(&self) -> Standing {
         if fork_count() == self.forks {
             Standing::Same
@@ -45,7 +45,7 @@ impl Origin {
         }
     }
 
-    /// Whether this is a forked child of the origin.
+    /// True if this is a forked child of the origin.
     pub(crate) fn is_child(&self) -> bool {
         self.standing() == Standing::Child
     }

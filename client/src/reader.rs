@@ -22,12 +22,12 @@ use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX
 use crate::connection::timespec;
 use crate::error::{Error, Result};
 
-/// What one read takes at most. Costs that much memory a connection.
+/// Most bytes that one read takes. Costs that much memory a connection.
 const BUFFER_BYTES: usize = 64 << 10;
 /// Descriptors of one read at most; a segment has two, and the kernel ends a read behind the ones of one write.
 const DESCRIPTORS_MAX: usize = 32;
 
-/// One frame, whole.
+/// Frame, whole.
 #[derive(Debug)]
 pub(crate) struct Frame {
     /// Its header.
@@ -36,7 +36,7 @@ pub(crate) struct Frame {
     pub(crate) body: Bytes,
 }
 
-/// What a read brought.
+/// Result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     /// Bytes.

@@ -15,13 +15,13 @@ use tensorlane_proto::generated::{AbortRequest, ChannelDetachRequest, ReleaseReq
 use crate::calls::Calls;
 use crate::error::{Error, Result};
 
-/// What is to be given back, and the means to wake the thread that says so.
+/// Leases to be given back, and the means to wake the thread that says so.
 #[derive(Debug)]
 pub(crate) struct Releases {
     pending: Mutex<Pending>,
-    /// How many were ever pushed, so that the service thread sees whether anything happens.
+    /// Number of those ever pushed, so that the service thread sees whether anything happens.
     pushes: AtomicU64,
-    /// Whether the service thread is awake and will look here by itself.
+    /// Set while the service thread is awake and will look here by itself.
     armed: AtomicBool,
     wake: OwnedFd,
 }
@@ -117,12 +117,12 @@ impl Releases {
         reservations.ids.clear();
     }
 
-    /// Whether nothing is pending.
+    /// True if nothing is pending.
     pub(crate) fn is_empty(&self) -> bool {
         self.pending.lock().is_empty()
     }
 
-    /// How many were ever pushed.
+    /// Number of those ever pushed.
     pub(crate) fn pushes(&self) -> u64 {
         self.pushes.load(Ordering::Relaxed)
     }
@@ -145,7 +145,7 @@ impl Releases {
         let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
     }
 
-    /// What to poll for wake-ups.
+    /// Descriptor to poll for wake-ups.
     pub(crate) fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

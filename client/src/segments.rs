@@ -28,7 +28,7 @@ static LINGERING: Mutex<Vec<(Weak<Mapping>, Arc<OwnedFd>)>> = Mutex::new(Vec::ne
 pub(crate) struct Segment {
     mapping: Option<Arc<Mapping>>,
     pages: Mutex<Option<Pages>>,
-    /// Whether it was announced again: its pages were exchanged, are being so, or could not be.
+    /// Set once it was announced again: its pages were exchanged, are being so, or could not be.
     announced_again: AtomicBool,
 }
 
@@ -137,7 +137,7 @@ struct Table {
     early: HashSet<u32>,
     /// Announced again, as the event pipe says, where the socket has not been read so far.
     awaited: HashSet<u32>,
-    /// Whether the session is over, and no segment is kept for tensors to come.
+    /// Set once the session is over, and no segment is kept for tensors to come.
     over: bool,
 }
 
@@ -147,7 +147,7 @@ enum Entry {
     Mapped(Arc<Segment>),
     /// Retired; it lives as long as tensors lie in it.
     Retired(Weak<Segment>),
-    /// It could not be mapped.
+    /// Failed to map.
     Failed(Error),
 }
 
@@ -196,7 +196,7 @@ impl Segments {
         }
     }
 
-    /// Whether there is such a one.
+    /// Returns whether there is such a segment.
     pub(crate) fn needs_a_reader(&self) -> bool {
         !self.table.lock().awaited.is_empty()
     }

@@ -24,14 +24,14 @@ use crate::target::{AcquireOptions, Target};
 use crate::tensor::Tensor;
 use crate::verbs::PutOptions;
 
-/// How a set is published.
+/// Options for publishing a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishOptions {
     /// Versions that stay, this one included; 2 by default. Each costs its tensors; 0 means 1.
     pub keep: u32,
     /// The latest version at present, 0 for none: if it is another, nothing is published. Not looked at by default.
     pub expects: Option<u64>,
-    /// When to give up; the client's deadline by default.
+    /// Deadline after which to give up; the client's deadline by default.
     pub deadline: Option<Duration>,
 }
 

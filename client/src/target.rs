@@ -17,7 +17,7 @@ pub enum Target {
     Reference(Reference),
     /// A tensor of this peer in its present incarnation.
     Id(u64),
-    /// Whatever a name stands for.
+    /// Tensor that a name stands for.
     Name {
         /// The peer that the name belongs to; none asks this peer and then all connected ones.
         peer: Option<PeerName>,
@@ -27,12 +27,12 @@ pub enum Target {
 }
 
 impl Target {
-    /// What a name stands for, at this peer or any connected one.
+    /// Target that a name stands for, at this peer or any connected one.
     pub fn name(name: impl Into<String>) -> Self {
         Self::Name { peer: None, name: name.into() }
     }
 
-    /// What a name of that peer stands for.
+    /// Target that a name of that peer stands for.
     pub fn name_at(peer: PeerName, name: impl Into<String>) -> Self {
         Self::Name { peer: Some(peer), name: name.into() }
     }
@@ -58,9 +58,9 @@ impl Target {
     }
 }
 
-/// Why what the sidecar gave for a target that was wanted whole is not what is meant. Of what went as an id it could not see whether the
-/// tensor is what the reference says: that is seen here. (A copy of another peer's tensor may lie in another way than the reference
-/// says.)
+/// Error if what the sidecar gave for a target that was wanted whole is not what is meant. Of what went as an id it
+/// could not see whether the tensor is what the reference says: that is seen here. (A copy of another peer's tensor may
+/// lie in another way than the reference says.)
 pub(crate) fn not_as_said(target: &Target, sidecar: &Sidecar, tensor: &Tensor) -> Option<Error> {
     let Target::Reference(reference) = target else { return None };
     let layout = &tensor.descriptor().layout;
@@ -104,16 +104,16 @@ impl From<&Self> for Target {
     }
 }
 
-/// What is wanted of a tensor, and how.
+/// Options: what is wanted of a tensor, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcquireOptions {
     /// Which part; all of it by default.
     pub selection: Selection,
-    /// What the route must satisfy; if it cannot be had, nothing is moved and the call fails with the reasons.
+    /// Requirements of the route; if it cannot be had, nothing is moved and the call fails with the reasons.
     pub require: Require,
-    /// When to give up; the client's deadline by default.
+    /// Deadline after which to give up; the client's deadline by default.
     pub deadline: Option<Duration>,
-    /// How long to wait for names that do not exist yet; at most the deadline. Not at all by default.
+    /// Time to wait for names that do not exist yet; at most the deadline. Not at all by default.
     pub wait: Duration,
 }
 

@@ -53,14 +53,14 @@ pub(crate) struct State {
     pub(crate) cancelled: Vec<u64>,
     /// Errors that clients acknowledged segments with.
     pub(crate) mapped: Vec<String>,
-    /// Whether replies are kept back.
+    /// Set while replies are kept back.
     pub(crate) holding: bool,
     held: Vec<(usize, Vec<u8>)>,
-    /// How long the version in a Status reply is, to have replies of any size.
+    /// Length of the version in a Status reply, to have replies of any size.
     pub(crate) padding: usize,
     tensors: HashMap<u64, v1::Acquired>,
     names: HashMap<String, u64>,
-    /// What Seal was answered for a retry id.
+    /// Answers to Seal by retry id.
     retries: HashMap<Vec<u8>, v1::StoredResult>,
     /// The ends of the witnesses that were given away, by segment.
     witnesses: Vec<(u32, OwnedFd)>,
@@ -196,7 +196,7 @@ impl Twin {
         }
     }
 
-    /// Whether nobody maps a segment any more, as far as its witnesses tell.
+    /// Returns whether nobody maps a segment any more, as far as its witnesses tell.
     pub(crate) fn is_unmapped(&self, segment: u32) -> bool {
         self.ended(segment).iter().all(|ended| *ended)
     }

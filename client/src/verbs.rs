@@ -1,4 +1,4 @@
-//! What a client can do: one file for each group of verbs.
+//! Verbs of a client: one file for each group.
 
 mod acquire;
 mod inquire;

@@ -1,4 +1,4 @@
-//! How long a call is waited for, and what may end the wait earlier.
+//! Wait of a call: how long it lasts, and what may end it earlier.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 
 /// A sidecar that makes no room in the socket for so long is taken for dead.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
-/// What lies between two looks counts for no more than this: where it was longer it was we who stood still, and what the sidecar
+/// Most that the time between two looks counts for: if it was longer it was we who stood still, and what the sidecar
 /// has answered meanwhile is yet to be read.
 const COUNTED_MAX: Duration = SLICE.saturating_mul(3);
 
@@ -20,7 +20,7 @@ const COUNTED_MAX: Duration = SLICE.saturating_mul(3);
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// One that is not used yet.
+    /// Cancel that is not used yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -30,7 +30,7 @@ impl Cancel {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was used.
+    /// Returns whether it was used.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -39,11 +39,11 @@ impl Cancel {
 /// The patience of one call.
 #[derive(Clone)]
 pub(crate) struct Wait {
-    /// What the call was given.
+    /// Deadline that the call was given.
     deadline: Duration,
-    /// When this side stops waiting: a grace later, and later by what this process did not see of it.
+    /// Time at which this side stops waiting: a grace later, and later by what this process did not see of it.
     until: Cell<Instant>,
-    /// When it last looked.
+    /// Time at which it last looked.
     looked: Cell<Instant>,
     interrupt: Option<Interrupt>,
     cancel: Option<Cancel>,
@@ -65,23 +65,23 @@ impl Wait {
         Self { deadline: STALLED_AFTER, until, looked: Cell::new(now), interrupt: None, cancel: None }
     }
 
-    /// What is left of the deadline, as the sidecar is told: in milliseconds, the one that has begun counted whole; at least 1,
+    /// Rest of the deadline, as the sidecar is told: in milliseconds, the one that has begun counted whole; at least 1,
     /// because 0 means its default.
     pub(crate) fn deadline_ms(&self) -> u64 {
         u64::try_from(self.left().as_micros().div_ceil(1_000)).unwrap_or(u64::MAX).max(1)
     }
 
-    /// What is left of the deadline.
+    /// Rest of the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.instant().saturating_duration_since(Instant::now()).min(self.deadline)
     }
 
-    /// When the deadline itself passes.
+    /// Time at which the deadline itself passes.
     pub(crate) fn instant(&self) -> Instant {
         self.until.get() - GRACE
     }
 
-    /// Whether to wait on.
+    /// Checks whether to wait on.
     pub(crate) fn check(&self) -> Result<()> {
         let withdrawn = self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
             || self.interrupt.as_ref().is_some_and(|interrupted| interrupted());
@@ -101,19 +101,19 @@ impl Wait {
         Self { looked: Cell::new(Instant::now()), ..self.clone() }
     }
 
-    /// It follows another part on the same thread, which has looked meanwhile: what passed until then was seen, and what was put
-    /// off stays so.
+    /// Follows another part on the same thread, which has looked meanwhile: what passed until then was seen, and what
+    /// was put off stays so.
     pub(crate) fn follows(&self, before: &Self) {
         self.looked.set(self.looked.get().max(before.looked.get()));
         self.until.set(self.until.get().max(before.until.get()));
     }
 
-    /// What passed until now was waited for elsewhere, with a limit of its own: it was seen.
+    /// Counts what passed until now as seen: it was waited for elsewhere, with a limit of its own.
     pub(crate) fn looked_until_now(&self) {
         self.looked.set(Instant::now());
     }
 
-    /// How long to sleep before looking again.
+    /// Time to sleep before looking again.
     pub(crate) fn slice(&self) -> Duration {
         SLICE.min(self.until.get().saturating_duration_since(Instant::now()))
     }

@@ -40,7 +40,7 @@ pub(crate) fn failure(message: v1::Failure) -> Error {
     wire::failure(message).into()
 }
 
-/// What a reply must hold and does not.
+/// Error of a reply that does not hold what it must.
 pub(crate) fn missing(what: &str) -> Error {
     Error::protocol(format!("a reply came without {what}"))
 }
@@ -59,7 +59,7 @@ pub(crate) fn single<T>(results: Vec<T>) -> Result<T> {
     counted(results, 1)?.pop().ok_or_else(|| missing("a result"))
 }
 
-/// Who welcomed us.
+/// Sidecar that welcomed us.
 pub(crate) fn sidecar(welcome: &v1::SessionWelcome) -> Result<Sidecar> {
     let wrong = |error: tensorlane_proto::identity::IdentityError| Error::protocol(error.to_string());
     Ok(Sidecar {
@@ -77,7 +77,7 @@ pub(crate) fn reference(text: &str) -> Result<Reference> {
     text.parse().map_err(|error| Error::protocol(format!("the sidecar's reference {text:?}: {error}")))
 }
 
-/// How bytes came.
+/// Way in which bytes came.
 pub(crate) fn moved(encoded: &Bytes) -> Result<Arc<Moved>> {
     Ok(Arc::new(part::<v1::Moved>("how bytes came", encoded)?.into()))
 }
@@ -93,7 +93,7 @@ fn part<M: Message + Default>(what: &str, encoded: &Bytes) -> Result<M> {
         .map_err(|error| Error::protocol(format!("{what} of a reply is malformed: {error}")))
 }
 
-/// What is known of a tensor.
+/// Description of a tensor.
 pub(crate) fn description(message: v1::Description) -> Result<Description> {
     let descriptor = message.descriptor.ok_or_else(|| missing("a descriptor"))?;
     Ok(Description {

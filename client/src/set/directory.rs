@@ -27,10 +27,10 @@ pub use import::{Directory, LeafFile};
 const META: &str = "meta.json";
 const OWN: &str = ".tensorlane";
 const OWN_META: &str = "set.json";
-/// What is read or written at once.
+/// Bytes that are read or written at once.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// Why a directory cannot be read or written as a set.
+/// Reason why a directory cannot be read or written as a set.
 #[derive(Debug, Error)]
 pub enum DirectoryError {
     /// The file system refused.
@@ -38,7 +38,7 @@ pub enum DirectoryError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: io::Error,
     },
     /// A `meta.json` that is not read.
@@ -46,7 +46,7 @@ pub enum DirectoryError {
     Level {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         source: LevelError,
     },
     /// The file of a tensor has fewer bytes than its shape and type.
@@ -56,7 +56,7 @@ pub enum DirectoryError {
         path: PathBuf,
         /// Its bytes.
         bytes: u64,
-        /// Those of its tensor.
+        /// Bytes of its tensor.
         wanted: u64,
     },
     /// A file or directory is something else: a link, a device, ...
@@ -64,7 +64,7 @@ pub enum DirectoryError {
     NotPlain {
         /// The file or directory.
         path: PathBuf,
-        /// What it should be.
+        /// Kind that it should be.
         wanted: &'static str,
     },
     /// Somebody writes to a file while it is read.
@@ -78,7 +78,7 @@ pub enum DirectoryError {
     Leaf {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of what is wrong with it.
         what: String,
     },
     /// A key whose file would have a longer name than file systems take.
@@ -93,7 +93,7 @@ pub enum DirectoryError {
         /// The directory.
         path: PathBuf,
     },
-    /// What is there is no set, and so is not replaced.
+    /// Refused to replace it: what is there is no set.
     #[error("{} exists and is no set (it has no meta.json), so it is not replaced", path.display())]
     NotReplaced {
         /// The directory.
@@ -107,7 +107,7 @@ pub enum DirectoryError {
     Tensor {
         /// Its keys.
         path: String,
-        /// Why.
+        /// Error of the call.
         source: Error,
     },
 }

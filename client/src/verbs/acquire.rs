@@ -33,11 +33,11 @@ const ITEMS_MAX: usize = 512;
 /// The bytes of a tensor, copied out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fetched {
-    /// What the bytes mean: always row-major and without gaps.
+    /// Meaning of the bytes: always row-major and without gaps.
     pub descriptor: Descriptor,
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// How they came to this peer.
+    /// Way in which they came to this peer.
     pub moved: Moved,
 }
 
@@ -110,9 +110,9 @@ impl Client {
 struct Acquiring<'a> {
     connection: Arc<Connection>,
     options: &'a AcquireOptions,
-    /// How long all of it is waited for, and what was seen of that.
+    /// Wait for all of it, and what was seen of that.
     wait: Wait,
-    /// What ended the session.
+    /// Error that ended the session.
     lost: RefCell<Option<Error>>,
 }
 
@@ -176,7 +176,7 @@ impl<'a> Acquiring<'a> {
         Ok(tensors)
     }
 
-    /// What one request brings; two of half the size where the reply would be too long, as with very much metadata.
+    /// Takes what one request brings; two of half the size if the reply would be too long, as with very much metadata.
     fn take(&self, to: &mut Vec<Result<Tensor>>, batch: &[Target], requested: Result<Requested>) {
         match self.answer(requested, batch) {
             Ok(acquired) => to.extend(acquired),
@@ -208,7 +208,7 @@ fn packed(tensor: &Tensor) -> Descriptor {
     Descriptor { layout: descriptor.layout.packed(), ..descriptor.clone() }
 }
 
-/// What the tensor before was, of those of a batch: most are like it.
+/// Likeness of the tensor before, of those of a batch: most are like it.
 #[derive(Default)]
 struct Likeness {
     described: Alike<Descriptor>,

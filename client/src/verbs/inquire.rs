@@ -13,7 +13,7 @@ use crate::target::Target;
 use crate::wire;
 
 impl Client {
-    /// What is known of one tensor.
+    /// Description of one tensor.
     ///
     /// # Errors
     /// The sidecar's refusal (NOT_FOUND, OWNER_LOST, ...), or what ended the call.
@@ -21,7 +21,7 @@ impl Client {
         wire::single(self.describe_many(&[target.into()])?)?
     }
 
-    /// What is known of many tensors, each with a result of its own, in order.
+    /// Descriptions of many tensors, each with a result of its own, in order.
     ///
     /// # Errors
     /// What ended the call.

@@ -91,8 +91,8 @@ impl Client {
         Ok(wire::counted(reply.results, names.len())?.into_iter().map(wire::done).collect())
     }
 
-    /// What names stand for, each with a result of its own. Without `peer` this peer and all connected ones are asked.
-    /// Names that do not exist yet are waited for. The client's deadline is on top of the wait.
+    /// Descriptions of what names stand for, each with a result of its own. Without `peer` this peer and all connected
+    /// ones are asked. Names that do not exist yet are waited for. The client's deadline is on top of the wait.
     ///
     /// # Errors
     /// What ended the call.

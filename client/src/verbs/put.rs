@@ -22,7 +22,7 @@ const REQUEST_BYTES_MAX: usize = 8 << 20;
 /// Items of one request at most.
 const ITEMS_MAX: usize = 8_192;
 
-/// How a tensor is stored and what keeps it.
+/// Options of a put: how a tensor is stored and what keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PutOptions {
     /// A name for it; at most 512 bytes.
@@ -37,7 +37,7 @@ pub struct PutOptions {
     pub no_lease: bool,
     /// Compute a CRC-32C, which is verified by the sidecar and on every transfer.
     pub checksum: bool,
-    /// How long to wait for room; the client's deadline by default.
+    /// Time to wait for room; the client's deadline by default.
     pub deadline: Option<Duration>,
     /// Names this put in case it is repeated; chosen at random by default.
     pub retry_id: Option<RetryId>,
@@ -64,20 +64,20 @@ impl PutOptions {
         }
     }
 
-    /// What a late reply holds for us alone: nothing if the caller may ask for it again by its retry id.
+    /// Things that a late reply holds for us alone: nothing if the caller may ask for it again by its retry id.
     pub(super) fn late(&self) -> Late {
         if self.no_lease || self.retry_id.is_some() { Late::Nothing } else { Late::Stored }
     }
 }
 
-/// One tensor of [`Client::put_many`].
+/// Item of [`Client::put_many`]: one tensor.
 #[derive(Clone, Debug)]
 pub struct Item<'a> {
-    /// What the bytes mean.
+    /// Meaning of the bytes.
     pub descriptor: &'a Descriptor,
     /// The bytes: as many as the descriptor says.
     pub bytes: &'a [u8],
-    /// How it is stored.
+    /// Options of how it is stored.
     pub options: PutOptions,
 }
 
@@ -213,7 +213,7 @@ struct Batch {
     bytes: usize,
 }
 
-/// What the user's words take in a request: up to 16 KiB an item, beside which the rest is little.
+/// Bytes that the user's words take in a request: up to 16 KiB an item, beside which the rest is little.
 fn metadata_bytes(descriptor: &Descriptor) -> usize {
     descriptor.metadata.iter().map(|(key, value)| key.len() + value.len()).sum()
 }

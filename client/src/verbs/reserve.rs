@@ -104,7 +104,7 @@ impl Reservation {
         self.id
     }
 
-    /// What the bytes will mean.
+    /// Meaning that the bytes will have.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }

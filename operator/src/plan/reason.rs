@@ -113,7 +113,7 @@ pub enum Deny {
     MountConflict {
         /// Container of the mount.
         container: String,
-        /// Path of the place.
+        /// Path of the mount.
         path: String,
     },
     /// A port of the sidecar is taken.

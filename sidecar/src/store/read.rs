@@ -145,12 +145,12 @@ impl Store {
         self.state.lock().ledger.largest_holders(3)
     }
 
-    /// Whether a reference is of this peer, and in which life.
+    /// True if a reference is of this peer, in whichever life.
     pub fn is_ours(&self, reference: &Reference) -> bool {
         *reference.peer() == self.me.peer
     }
 
-    /// This life.
+    /// Incarnation: this life.
     pub fn incarnation(&self) -> Incarnation {
         self.me.incarnation
     }

@@ -31,17 +31,17 @@ use crate::session::SessionLink;
 pub struct Wish<'a> {
     /// The session that will write them itself, or none where the sidecar does.
     pub writer: Option<&'a Arc<SessionLink>>,
-    /// Whether they come from here or from another peer.
+    /// Purpose of the bytes: they come from here or from another peer.
     pub purpose: Purpose,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// When to give up.
+    /// Time at which to give up.
     pub deadline: Instant,
     /// Raised when nobody wants them any more.
     pub cancel: &'a Cancel,
 }
 
-/// What to do next about a wish.
+/// Next thing to do about a wish.
 enum Next {
     Have(Block),
     Populate(Grant),

@@ -37,7 +37,7 @@ fn injected(told: &Told) -> (Value, Value) {
     (pod, sidecar)
 }
 
-/// Asserts that a pod is refused with these parts in the words, in a namespace of its own with these objects in it.
+/// Asserts that a pod is refused with these parts in the words.
 #[track_caller]
 fn refused(namespace: &Namespace, pod: &Value, parts: &[&str]) {
     let told = try_create(namespace.name(), &pod.to_string());

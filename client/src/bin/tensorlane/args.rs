@@ -1,4 +1,4 @@
-//! What the command understands.
+//! Arguments that the command understands.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Where the sockets are looked for.
+    /// Directory in which the sockets are looked for.
     #[cfg(feature = "kubernetes")]
     pub(crate) fn directory(&self) -> PathBuf {
         self.sockets.clone().unwrap_or_else(|| SOCKETS_DEFAULT.into())
@@ -345,7 +345,7 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// What names stand for, within the deadline.
+    /// Descriptions of what names stand for, within the deadline.
     pub(crate) fn lookup(
         &self,
         client: &Client,

@@ -1,5 +1,5 @@
-//! What went wrong, on standard error: a sentence for people, or one object of JSON for programs. Knows nothing of what was asked
-//! for.
+//! Complaints of what went wrong, on standard error: a sentence for people, or one object of JSON for programs. Knows
+//! nothing of what was asked for.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -55,7 +55,7 @@ pub(crate) fn misuse<'a>(error: &clap::Error, words: impl IntoIterator<Item = &'
     })
 }
 
-/// Whether words of a command line that cannot be read ask for JSON.
+/// Returns whether words of a command line that cannot be read ask for JSON.
 fn ask_for_json<'a>(words: impl IntoIterator<Item = &'a OsStr>) -> bool {
     let mut before = None;
     words.into_iter().any(|word| {

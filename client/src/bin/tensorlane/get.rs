@@ -19,7 +19,7 @@ use crate::parse::{self, REFERENCE_BEGINS, TICKET_MARK};
 use crate::progress::{self, Progress};
 use crate::sink::{Plan, Sink, Wanted};
 
-/// What is copied at once.
+/// Bytes that are copied at once.
 const CHUNK_BYTES: usize = 8 << 20;
 /// Tensors acquired in one request, up to so many bytes: what comes from another peer takes room in this one's arena.
 const BATCH_BYTES: u64 = 64 << 20;
@@ -114,8 +114,8 @@ fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
     Ok(wanted)
 }
 
-/// What all names at and below a prefix stand for at one moment: they are leased in one step, and got by what was leased, so that
-/// names that are replaced meanwhile make no difference.
+/// Tensors that all names at and below a prefix stand for at one moment: they are leased in one step, and got by what
+/// was leased, so that names that are replaced meanwhile make no difference.
 fn below(
     client: &Client,
     args: &Get,
@@ -161,7 +161,7 @@ fn one(
     Ok(Wanted { name, target, layout: resolved.packed_layout(), metadata })
 }
 
-/// How many of the tensors are acquired together; one at least.
+/// Number of the tensors that are acquired together; one at least.
 fn batch(wanted: &[Wanted]) -> usize {
     let mut bytes = 0;
     let fits = |one: &&Wanted| {
@@ -295,8 +295,8 @@ fn report(
     )
 }
 
-/// How the tensors came to this process: mapping takes as long for a gigabyte as for a byte, so that a rate would say
-/// nothing; what came from another peer, or was packed, has one.
+/// Way in which the tensors came to this process: mapping takes as long for a gigabyte as for a byte, so that a rate
+/// would say nothing; what came from another peer, or was packed, has one.
 fn came(got: &[Got<'_>], took: Duration) -> String {
     let bytes: u64 = got.iter().map(|got| got.moved.bytes).sum();
     match bytes {

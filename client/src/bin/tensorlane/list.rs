@@ -23,7 +23,7 @@ pub(crate) fn below(
     })
 }
 
-/// Whether a name is at or below a prefix, as a path is meant.
+/// Returns whether a name is at or below a prefix, as a path is meant.
 pub(crate) fn is_below(name: &str, prefix: &str) -> bool {
     let rest = name.strip_prefix(prefix);
     rest.is_some_and(|rest| {
@@ -31,7 +31,7 @@ pub(crate) fn is_below(name: &str, prefix: &str) -> bool {
     })
 }
 
-/// What to say where no name is at or below a prefix: names of other peers are not listed here.
+/// Text for the case that no name is at or below a prefix: names of other peers are not listed here.
 pub(crate) fn nothing_below(client: &Client, prefix: &str) -> String {
     let peer = client.peer().map_or_else(|_| "this peer".to_owned(), |peer| format!("this peer ({peer})"));
     format!(

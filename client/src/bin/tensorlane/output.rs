@@ -1,4 +1,4 @@
-//! What is printed, and how.
+//! Output: what is printed, and how.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -50,7 +50,7 @@ impl Output {
         complaint::note(what, self.format);
     }
 
-    /// What a watch prints of one state: the JSON in one line, or else what `text` prints.
+    /// Text that a watch prints of one state: the JSON in one line, or else what `text` prints.
     pub(crate) fn state(
         &self,
         json: impl FnOnce() -> Value,
@@ -64,7 +64,7 @@ impl Output {
         Ok(out)
     }
 
-    /// How the states of a watch follow one another.
+    /// Flow of the states of a watch, one after another.
     pub(crate) fn flow(&self) -> Flow {
         match self.format {
             Format::Json => Flow::Lines,
@@ -122,7 +122,7 @@ impl Output {
     }
 }
 
-/// Whether a stream is watched by somebody who likes colours.
+/// Returns whether a stream is watched by somebody who likes colours.
 pub(crate) fn wants_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
@@ -181,7 +181,7 @@ pub(crate) fn layout(layout: &Layout) -> Value {
     })
 }
 
-/// What is known of a tensor, as JSON.
+/// Description of a tensor, as JSON.
 pub(crate) fn description(of: &Description) -> Value {
     let mut value = layout(&of.descriptor.layout);
     let metadata: serde_json::Map<String, Value> =
@@ -201,7 +201,7 @@ pub(crate) fn description(of: &Description) -> Value {
     value
 }
 
-/// How bytes came, as JSON.
+/// Way in which bytes came, as JSON.
 pub(crate) fn moved(moved: &Moved) -> Value {
     let word =
         |transport: Option<tensorlane_proto::Transport>| transport.map_or("unknown", |known| known.as_str());

@@ -7,10 +7,10 @@ use tensorlane_client::Target;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::{Range, Reference, Selection};
 
-/// How a reference begins; nothing that begins so is taken for a name.
+/// Beginning of a reference; nothing that begins so is taken for a name.
 pub(crate) const REFERENCE_BEGINS: &str = "tl1:";
 
-/// What stands between a ticket's reference and its secret.
+/// Character between a ticket's reference and its secret.
 pub(crate) const TICKET_MARK: char = '#';
 
 /// What a route may have to satisfy.

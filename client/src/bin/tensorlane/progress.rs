@@ -9,9 +9,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::output;
 
-/// What is over sooner needs no bar.
+/// Time that needs no bar: what is over sooner.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a spinner moves.
+/// Interval at which a spinner moves.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Runs a call, and says on standard error what it waits for if that takes longer than a second and is watched.

@@ -17,7 +17,7 @@ use crate::output::{self, Output};
 use crate::progress::Progress;
 use crate::source::Source;
 
-/// What is read from the file at once. Large enough for all cores to copy it.
+/// Bytes that are read from the file at once. Large enough for all cores to copy it.
 const CHUNK_BYTES: usize = 8 << 20;
 /// Small tensors are put together up to so many bytes and tensors.
 const BATCH_BYTES: usize = 4 << 20;
@@ -26,7 +26,7 @@ const BATCH_ITEMS: usize = 1_024;
 const LOOKUP_ITEMS: usize = 512;
 /// Tries to replace names that others replace at the same time.
 const ATTEMPTS_MAX: u32 = 16;
-/// What keeps a tensor without a name, if nothing is said.
+/// Time for which a ticket keeps a tensor without a name, if nothing is said.
 const TICKET_DEFAULT: Duration = Duration::from_secs(60);
 /// Tickets with more uses are not used up if the put fails: each takes a call.
 const REDEEMED_MAX: u32 = 64;
@@ -61,7 +61,7 @@ struct Done {
     name: Option<String>,
     reference: Reference,
     ticket: Option<String>,
-    /// What keeps the tensor until it has its name.
+    /// Lease that keeps the tensor until it has its name.
     lease: Option<Lease>,
 }
 
@@ -165,7 +165,7 @@ impl Putting<'_> {
         self.args.name.as_ref().map(|prefix| format!("{}/{}", prefix.trim_end_matches('/'), entry.name))
     }
 
-    /// What keeps the tensor once this process has ended: a name, a ticket, or both.
+    /// Options that keep the tensor once this process has ended: a name, a ticket, or both.
     fn options(&self) -> PutOptions {
         let is_named = self.args.name.is_some();
         PutOptions {
@@ -231,7 +231,7 @@ impl Putting<'_> {
         Ok(())
     }
 
-    /// What names stand for at present, at this peer.
+    /// References that names stand for at present, at this peer.
     fn present(&self, names: &[String]) -> Result<Vec<Option<Reference>>> {
         let peer = self.client.peer()?;
         let mut present = Vec::with_capacity(names.len());
@@ -275,7 +275,7 @@ impl Putting<'_> {
     }
 }
 
-/// Whether a name stood for something else than was looked up a moment before.
+/// Returns whether a name stood for something else than was looked up a moment before.
 fn has_changed(error: &tensorlane_client::Error) -> bool {
     matches!(error.reason(), Some(Reason::NameChanged | Reason::NameTaken))
 }

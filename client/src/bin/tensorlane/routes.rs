@@ -13,19 +13,19 @@ use crate::args::Routes;
 use crate::output::{self, Output};
 use crate::watch::{State, watch};
 
-/// What stands at the transport that would be taken, and is said of it.
+/// Word at the transport that would be taken, and said of it.
 const TAKEN: &str = "taken";
-/// What is said of one that would do, and stands before the reason why another one is taken.
+/// Word for one that would do, which stands before the reason why another one is taken.
 const FITS: &str = "fits";
-/// What is said of one that cannot be had; its reason stands alone.
+/// Word for one that cannot be had; its reason stands alone.
 const REFUSED: &str = "refused";
-/// What stands at one of which the sidecar says nothing: it is older than this command.
+/// Word at one of which the sidecar says nothing: it is older than this command.
 const NOTHING: &str = "-";
 
 /// The states of a peer that has no connection, although one was tried.
 const NOT_REACHED: [&str; 2] = ["unreachable", "connecting"];
 
-/// Whether what was measured is shown. It changes with every large tensor, so it alone is no news to a watch.
+/// Choice to show what was measured. It changes with every large tensor, so it alone is no news to a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Speeds {
     Shown,
@@ -48,13 +48,13 @@ pub(crate) fn run(client: &Client, output: &Output, args: &Routes) -> Result<()>
     })
 }
 
-/// What is in the pod itself needs no route, and there is none to who has left.
+/// Peers that have routes. What is in the pod itself needs no route, and there is none to who has left.
 fn others(client: &Client) -> tensorlane_client::Result<Vec<PeerStatus>> {
     let has_routes = |peer: &PeerStatus| !["self", "left"].contains(&peer.state.as_str());
     Ok(client.peers()?.into_iter().filter(has_routes).collect())
 }
 
-/// How every transport towards a peer stands; from a sidecar that is too old to say, as much as its route tells.
+/// Standing of every transport towards a peer; from a sidecar that is too old to say, as much as its route tells.
 fn candidates(peer: &PeerStatus) -> Vec<v1::Candidate> {
     let Some(route) = peer.route.as_ref().filter(|_| peer.candidates.is_empty()) else {
         return peer.candidates.clone();
@@ -106,7 +106,7 @@ fn table(output: &Output, out: &mut dyn Write, peers: &[PeerStatus], speeds: Spe
     output.table(out, &headings, &rows)
 }
 
-/// Those between two peers, best first.
+/// Transports between two peers, best first.
 fn transports() -> [Transport; 4] {
     [Transport::Shm, Transport::CudaIpc, Transport::Tcp, Transport::Quic]
 }

@@ -81,8 +81,8 @@ fn remove(part: Option<&Path>) {
     }
 }
 
-/// Whether whoever started the command wants it to survive a signal, as `nohup` does: a line of the process's status has
-/// the mask.
+/// Returns whether the one that started the command wants it to survive a signal, as `nohup` does: a line of the
+/// process's status has the mask.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

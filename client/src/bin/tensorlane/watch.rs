@@ -1,4 +1,4 @@
-//! One state after the other on standard output, until somebody has seen enough. Knows nothing of what it shows.
+//! Watch: one state after the other on standard output, until somebody has seen enough. Knows nothing of what it shows.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What is seen at one look.
+/// State that is seen at one look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct State {
-    /// What has to be another for the state to be another one.
+    /// News: what has to be another for the state to be another one.
     pub(crate) news: Vec<u8>,
-    /// What is written.
+    /// Text that is written.
     pub(crate) shown: Vec<u8>,
 }
 
-/// How the states follow one another.
+/// Flow of the states, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// Each takes the place of the one before, changed or not: on a terminal.
@@ -27,7 +27,7 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// What is written of a state after the one before; nothing where it is the same and need not be written again.
+    /// Text that is written of a state after the one before; nothing if it is the same and need not be written again.
     fn next(self, before: Option<&State>, now: &State) -> Vec<u8> {
         match self {
             // From the upper left corner; what was there is taken away.

@@ -29,7 +29,7 @@ pub struct Directory {
 pub struct LeafFile {
     /// The file, from the directory of the set. None for a tensor without elements, which has no file.
     pub file: Option<PathBuf>,
-    /// What its bytes mean.
+    /// Meaning of its bytes.
     pub layout: Layout,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn chunk_len(left: u64) -> usize {
     usize::try_from(left).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES))
 }
 
-/// What tells that a file was written to.
+/// Stamp that tells that a file was written to.
 #[derive(PartialEq, Eq)]
 struct Stamp([i64; 5]);
 
@@ -133,7 +133,7 @@ struct Walk {
     root: PathBuf,
 }
 
-/// Where a walk is: an open directory, its path from the root, and its keys.
+/// Place of a walk: an open directory, its path from the root, and its keys.
 struct Place<'a> {
     dir: &'a OwnedFd,
     inside: &'a Path,

@@ -14,7 +14,7 @@ fn lost_for(number: usize, why: HolderLost) -> LostHolder {
     LostHolder { peer: peer(number), why: Some(why) }
 }
 
-/// Holder that had let it go.
+/// Lost holder that had let the tensor go.
 fn lost(number: usize) -> LostHolder {
     lost_for(number, HolderLost::Refused)
 }

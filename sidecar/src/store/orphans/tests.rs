@@ -1,4 +1,5 @@
-//! What sessions hear of copies. That an owner dies is played by an arena that is stopped: its pipes are closed.
+//! Frames on copies that sessions hear. The death of an owner is played by an arena that is stopped: its pipes are
+//! closed.
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
@@ -35,7 +36,7 @@ struct Scene {
     block: Block,
     client: UnixStream,
     events: UnixStream,
-    /// What came with the frames.
+    /// Descriptors that came with the frames.
     descriptors: Vec<OwnedFd>,
 }
 

@@ -1,4 +1,4 @@
-//! What a check looks at, as plain data, and how it is read.
+//! Facts that a check looks at, as plain data, and how they are read.
 
 use std::path::PathBuf;
 
@@ -11,23 +11,23 @@ use crate::args::Connection;
 /// Everything that is looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
-    /// Whether this runs in a container of Kubernetes: what is to be done is said in its terms there.
+    /// Set if this runs in a container of Kubernetes: what is to be done is said in its terms there.
     pub(super) in_kubernetes: bool,
     /// The directory of the sockets.
     pub(super) directory: PathBuf,
-    /// Whether a sidecar answers there.
+    /// Access to a sidecar there.
     pub(super) access: Access,
     /// The version of this command.
     pub(super) version: &'static str,
-    /// What the sidecar says of itself.
+    /// Status that the sidecar says of itself.
     pub(super) status: Option<Status>,
     /// The peers as it sees them, itself included, or why it does not say.
     pub(super) peers: Result<Vec<PeerStatus>, String>,
-    /// Where this is the sidecar's own container: its memory limit, and what it needs beside the arena; bytes.
+    /// Memory, if this is the sidecar's own container: its limit, and what it needs beside the arena; bytes.
     pub(super) memory: Option<(u64, u64)>,
 }
 
-/// Whether a sidecar answers.
+/// Access to a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// There is no such directory.
@@ -36,7 +36,7 @@ pub(super) enum Access {
     NoSocket,
     /// There is one, and this came of it.
     NoAnswer(String),
-    /// It answers.
+    /// Answers.
     Answers,
 }
 

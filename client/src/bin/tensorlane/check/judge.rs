@@ -1,4 +1,4 @@
-//! What is wrong, from plain facts.
+//! Judgement of what is wrong, from plain facts.
 
 use tensorlane_client::{Moved, PeerStatus, Status};
 use tensorlane_operator::findings::Finding;
@@ -8,7 +8,7 @@ use super::facts::{Access, Facts};
 use super::remedies::Remedies;
 use crate::output::bytes;
 
-/// What is found, the nearest first.
+/// Findings, the nearest first.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let remedies = Remedies::of(facts.in_kubernetes);
     let mut all = vec![sockets(facts, remedies)];
@@ -124,7 +124,7 @@ fn unreachable(peer: &PeerStatus, remedies: &Remedies) -> Option<Finding> {
     Some(Finding::problem("peers", found, remedies.of_error(&peer.last_error, &peer.name)))
 }
 
-/// What all connected peers have in common is said once.
+/// Findings on routes. What all connected peers have in common is said once.
 fn routes(others: &[&PeerStatus], remedies: &Remedies) -> Vec<Finding> {
     let mut seen = std::collections::BTreeMap::<String, (usize, bool)>::new();
     for peer in others.iter().filter(|peer| peer.state == "connected") {

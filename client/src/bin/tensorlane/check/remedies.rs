@@ -1,6 +1,6 @@
-//! What to do, in the terms of the place: a pod of Kubernetes, or processes that somebody starts by hand.
+//! Remedies in the terms of the place: a pod of Kubernetes, or processes that somebody starts by hand.
 
-/// What to do about each thing that can be wrong.
+/// Remedies for each thing that can be wrong.
 #[derive(Debug)]
 pub(super) struct Remedies {
     pub(super) no_directory: &'static str,
@@ -8,7 +8,7 @@ pub(super) struct Remedies {
     pub(super) no_answer: &'static str,
     pub(super) version: &'static str,
     pub(super) arena: &'static str,
-    /// What follows from having no other peer, and where to look.
+    /// Consequence of having no other peer, and where to look.
     pub(super) alone: &'static str,
     pub(super) no_way: &'static str,
     not_pinned: &'static str,
@@ -56,7 +56,7 @@ impl Remedies {
         if in_kubernetes { &IN_KUBERNETES } else { &ELSEWHERE }
     }
 
-    /// What the words of an error ask for, with which a peer was not reached.
+    /// Remedy for the words of an error with which a peer was not reached.
     pub(super) fn of_error(&self, error: &str, peer: &str) -> String {
         let asked: [(&[&str], &str); 5] = [
             (&["belongs to no peer", "refused us", "certificate", "alert"], self.not_pinned),
