@@ -18,7 +18,7 @@ pub const SESSION_SOCKET: &str = "session.sock";
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(30);
 /// Most time that a call waits for a sidecar that restarts. A native sidecar is back in less.
 pub(crate) const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// Time that a client waits beyond the deadline that it gave the sidecar, so that the sidecar's own answer, which knows
+/// Time that a client waits beyond the deadline that it gave the sidecar. So the sidecar's own answer, which knows
 /// more, has the time to come: a lane lets go of what it is reading within 100 ms, the rest is for a busy machine.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 /// Time for the welcome of a sidecar that took a connection; less if its caller has less time.

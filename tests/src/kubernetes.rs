@@ -1,5 +1,5 @@
-//! Questions of a suite to the cluster besides applying and waiting: what kubectl said to whoever made an object,
-//! Events, what a pod may do with its own token, the metrics of a pod, and what its containers take.
+//! Questions of a suite to the cluster besides applying and waiting. They are: what kubectl said to whoever made an
+//! object, Events, what a pod may do with its own token, the metrics of a pod, and what its containers take.
 
 use std::time::Instant;
 

@@ -144,7 +144,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Applies the owner of a peer, and nothing of what the former pod said: that goes before, and once more after,
+    /// Applies the owner of a peer, and nothing of what the former pod said. That goes before, and once more after,
     /// because only from the middle call on can nobody but the new pod write there. If it has, the last call meets
     /// another version.
     async fn apply_peer(

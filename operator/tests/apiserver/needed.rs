@@ -1,5 +1,5 @@
-//! Permissions that the operator has and is never seen to use, because the API server asks for them by itself; and what
-//! it has to know of a namespace. Each is taken away for a while: what needs it is refused, and is done once it is
+//! Permissions that the operator has and is never seen to use, because the API server asks for them by itself. Also
+//! what it has to know of a namespace. Each is taken away for a while: what needs it is refused, and is done once it is
 //! there again.
 
 use kube::Client;

@@ -15,8 +15,8 @@ pub(crate) const TRAINER: &str = "system:serviceaccount:ml:trainer";
 /// A permission: group, resource with its subresource, verb.
 pub(crate) type Permission = (String, String, String);
 
-/// Permissions that are granted and are in no request: the API server asks for them by itself, when a RoleBinding is
-/// made, and with `OwnerReferencesPermissionEnforcement`, which runs here, where an owner is changed. That each is
+/// Permissions that are granted and are in no request. The API server asks for them by itself: when a RoleBinding is
+/// made, and with `OwnerReferencesPermissionEnforcement`, which runs here, when an owner is changed. That each is
 /// needed is tried (`needed`).
 pub(crate) const UNSEEN: [(&str, &str, &str); 3] = [
     ("rbac.authorization.k8s.io", "clusterroles", "bind"),

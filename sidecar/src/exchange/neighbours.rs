@@ -1,4 +1,4 @@
-//! Neighbours, for one copy of a tensor a node: before a tensor of a peer elsewhere is brought here, the sidecars of
+//! Neighbours, for one copy of a tensor a node. Before a tensor of a peer elsewhere is brought here, the sidecars of
 //! this node are asked for theirs. What is decided is in [`next`], which is pure; the other side of it is in `lend`.
 //!
 //! ```text
@@ -34,8 +34,8 @@ const GIVING: Duration = Duration::from_secs(2);
 /// Number of times that the neighbours are asked for one tensor: again if one that had it, or was getting it, did not
 /// give it.
 const ROUNDS_MAX: u32 = 3;
-/// Least time for which a copy on its way is waited for; else half of the time that is left, so that the other half is
-/// left to bring it.
+/// Least time for which a copy on its way is waited for. Else it is half of the time that is left, so that the other
+/// half is left to bring it.
 const WAITING_MIN: Duration = Duration::from_secs(2);
 /// Most tensors that are waited for at neighbours; more are brought here. Half of the calls that one connection takes at a
 /// time, for those that map what has come are behind them.

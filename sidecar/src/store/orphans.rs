@@ -22,9 +22,9 @@ use crate::threads::Threads;
 /// Interval at which it is looked whether an owner has died. A look costs a system call for each foreign segment in
 /// use.
 const LOOK: Millis = Millis(200);
-/// Time after which the next copy is tried if there was no room for one, and twice as long after each further one:
-/// pages that stay for so much longer, against a look through the arena, idle copies that are dropped and idle segments
-/// that clients are asked to unmap.
+/// Time until the next copy is tried after one for which there was no room. Twice as long after each further one: pages
+/// that stay for so much longer, against a look through the arena, idle copies that are dropped and idle segments that
+/// clients are asked to unmap.
 const TRY_AGAIN: Millis = Millis(2_000);
 /// The longest pause.
 const TRY_AGAIN_MAX: Millis = Millis(60_000);

@@ -405,7 +405,7 @@ fn holder() -> Option<String> {
     (!holder.is_empty()).then_some(holder)
 }
 
-/// Number of the replicas that answer and say twice that they lead, while each of the others is asked: one that gives
+/// Number of the replicas that answer and say twice that they lead, while each of the others is asked. One that gives
 /// the lease to another between two questions does not count.
 fn leaders() -> usize {
     let replicas = pods(SYSTEM, "app.kubernetes.io/component=operator");

@@ -1,5 +1,5 @@
-//! Readers whose owner is gone, or that one of them does not reach: the tensor comes whole, from whoever has it, or the
-//! get fails with a reason and in its time; and nothing is left of what failed. Needs root.
+//! Readers whose owner is gone, or that one of them does not reach. The tensor comes whole, from whoever has it, or the
+//! get fails with a reason and in its time. Nothing is left of what failed. Needs root.
 
 use std::time::{Duration, Instant};
 

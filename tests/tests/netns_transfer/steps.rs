@@ -1,5 +1,5 @@
 //! Ends that come while a tensor is on its way between two hosts, at several points of that way, over every way there
-//! is: the reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and nothing left
+//! is. The reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and nothing left
 //! at whoever lives on. Where nothing travels the point is that the owner was asked and stands still; what is between
 //! its few bytes is in the sidecar's own tests. Needs root.
 

@@ -34,7 +34,7 @@ pub(crate) fn down(layout: &Layout) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Waits for what an `up` had begun when it was killed, such as `ip netns add`: it goes on to its end and makes what it
+/// Waits for what an `up` had begun when it was killed, such as `ip netns add`. It goes on to its end and makes what it
 /// makes.
 fn await_commands(record: &Record, layout: &Layout) -> Result<(), Failure> {
     let begun_by = Process::own().map(|own| own.name);

@@ -114,8 +114,8 @@ fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
     Ok(wanted)
 }
 
-/// Tensors that all names at and below a prefix stand for at one moment: they are leased in one step, and got by what
-/// was leased, so that names that are replaced meanwhile make no difference.
+/// Tensors that all names at and below a prefix stand for at one moment. They are leased in one step, and got by what
+/// was leased. So names that are replaced meanwhile make no difference.
 fn below(
     client: &Client,
     args: &Get,
@@ -295,8 +295,8 @@ fn report(
     )
 }
 
-/// Way in which the tensors came to this process: mapping takes as long for a gigabyte as for a byte, so that a rate
-/// would say nothing; what came from another peer, or was packed, has one.
+/// Way in which the tensors came to this process. Mapping takes as long for a gigabyte as for a byte, so that a rate
+/// would say nothing. What came from another peer, or was packed, has one.
 fn came(got: &[Got<'_>], took: Duration) -> String {
     let bytes: u64 = got.iter().map(|got| got.moved.bytes).sum();
     match bytes {

@@ -81,7 +81,7 @@ fn remove(part: Option<&Path>) {
     }
 }
 
-/// Returns whether the one that started the command wants it to survive a signal, as `nohup` does: a line of the
+/// Returns whether the one that started the command wants it to survive a signal, as `nohup` does. A line of the
 /// process's status has the mask.
 fn is_ignored(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Settings that the operator was given on its command line, read from its Deployment: by them the planner of this
+//! Settings that the operator was given on its command line, read from its Deployment. By them the planner of this
 //! command decides as the operator's does.
 
 use clap::Parser;

@@ -56,8 +56,9 @@ impl Readers {
         self.all.is_empty() && self.altered.is_empty()
     }
 
-    /// Source of a reader which does not notice that its connection with the owner is another one: whoever that is, and
-    /// however well that one or its places are. None if it has lost it, or it is not there any more.
+    /// Source from which a reader gets its bytes already, if it does not notice that its connection with the owner is
+    /// another one. The answer stays, whoever that is, and however well that one or its places are. None if it has lost
+    /// it, or it is not there any more.
     pub(super) fn goes_on(&self, reader: usize, lost: &[LostHolder]) -> Option<Vec<PeerKey>> {
         match &self.all[reader].from {
             From::Owner => Some(Vec::new()),
@@ -183,7 +184,7 @@ impl Readers {
         self.all.iter().enumerate().filter(|(other, reader)| *other != without && served(reader)).count()
     }
 
-    /// Number of peers between the owner and this one; none if it waits for `me`, or for somebody of whom nothing is
+    /// Number of peers between the owner and this one. None if it waits for `me`, or for somebody of whom nothing is
     /// known any more: that one may wait for `me`.
     fn depth(&self, at: usize, me: usize) -> Option<usize> {
         let mut at = at;
