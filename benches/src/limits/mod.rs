@@ -7,6 +7,7 @@ pub mod calls;
 pub mod chain;
 pub mod ends;
 mod fetch;
+pub mod futex;
 pub mod gloo;
 pub mod iperf;
 pub mod memory;

@@ -147,7 +147,7 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
         }
         SessionKind::ChannelAttach => {
             let request: v1::ChannelAttachRequest = decode(header, body)?;
-            exchange.channel_attach(call.caller(), request, move |outcome| call.answer_attached(outcome));
+            exchange.channel_attach(call.caller(), &request, move |outcome| call.answer_attached(outcome));
         }
         _ => return question(exchange, call, header, body),
     }

@@ -363,8 +363,14 @@ impl Shared {
 
 /// The name of a client as people are shown it: cut at 256 bytes, without control characters.
 fn client_name(said: &str) -> Arc<str> {
-    let end = said.floor_char_boundary(CLIENT_NAME_MAX);
-    said[..end].chars().filter(|c| !c.is_control()).collect::<String>().into()
+    let (mut name, shown) = (String::new(), said.chars().filter(|c| !c.is_control()));
+    for c in shown {
+        if name.len() + c.len_utf8() > CLIENT_NAME_MAX {
+            break;
+        }
+        name.push(c);
+    }
+    name.into()
 }
 
 /// Number of sessions that stand so.

@@ -65,6 +65,12 @@ pub(crate) static RECLAIM_AFTER_SIGKILL_1G: Row = row(
     "none; from SIGKILL until all is free, 1 GiB mapped and 1,000 leases",
     Bound::Reported,
 );
+pub(crate) static PINGPONG_POD: Row = row(
+    "chan.pingpong_pod",
+    "us",
+    "64 bytes there and back between two C processes that wake each other by futex",
+    Bound::RatioAtMost(1.5),
+);
 pub(crate) static GET_256M_TLS: Row = row(
     "tcp.get_256m_tls",
     "GB/s",

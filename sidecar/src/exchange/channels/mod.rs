@@ -109,7 +109,7 @@ impl Exchange {
         done: impl FnOnce(Result<Created, Failure>) + Send + 'static,
     ) {
         let checked = self.channel_caller(&caller, "").and_then(|link| {
-            let (spec, shape) = shape_of(request.spec.unwrap_or_default())?;
+            let (spec, shape) = shape_of(request.spec.as_ref().unwrap_or(&v1::ChannelSpec::default()))?;
             self.channels.table.lock().check_create(link.id(), &spec.name)?;
             Ok((link, spec, shape))
         });
@@ -141,7 +141,7 @@ impl Exchange {
     pub fn channel_attach(
         self: &Arc<Self>,
         caller: Caller,
-        request: v1::ChannelAttachRequest,
+        request: &v1::ChannelAttachRequest,
         done: impl FnOnce(Result<Attached, Failure>) + Send + 'static,
     ) {
         Attach::begin(self, caller, request, Box::new(done));
@@ -276,7 +276,7 @@ pub(super) fn location(block: &Block) -> v1::Location {
 }
 
 /// A shape as it was asked for, proven.
-fn shape_of(spec: v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
+fn shape_of(spec: &v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
     let invalid = |message: String| Failure::new(Reason::InvalidArgument, message);
     let name = tensor_name(&spec.name)?;
     let shape = RingShape::new(spec.slots, spec.slot_bytes)
