@@ -143,7 +143,7 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
         }
         SessionKind::ChannelCreate => {
             let request: v1::ChannelCreateRequest = decode(header, body)?;
-            exchange.channel_create(call.caller(), request, move |outcome| call.answer_created(outcome));
+            exchange.channel_create(call.caller(), &request, move |outcome| call.answer_created(outcome));
         }
         SessionKind::ChannelAttach => {
             let request: v1::ChannelAttachRequest = decode(header, body)?;
