@@ -92,6 +92,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Lookup
         | Verb::Name
         | Verb::PublishSet
+        | Verb::PutGpu
         | Verb::Ticket
         | Verb::Redeem => true,
         Verb::Fill
@@ -101,6 +102,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Describe
         | Verb::List
         | Verb::Unname
+        | Verb::OpenGpu
         | Verb::Status
         | Verb::Peers
         | Verb::Session => false,

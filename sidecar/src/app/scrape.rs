@@ -93,6 +93,7 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     let (waiting, bytes) = exchange.waiting_for_names();
     metrics.arena.waiters.at((Wait::Name,)).set(i64::try_from(waiting).unwrap_or(i64::MAX));
     metrics.arena.waiting_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    metrics.arena.show_gpu(store.gpu_held().tensors, store.gpu_held().bytes);
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
     metrics.ledger.show(&Live {

@@ -130,6 +130,10 @@ labels! {
         Unname = "unname",
         /// Makes a set the next version of its name.
         PublishSet = "publish_set",
+        /// GPU memory in.
+        PutGpu = "put_gpu",
+        /// GPU memory out.
+        OpenGpu = "open_gpu",
         /// Finds by name.
         Lookup = "lookup",
         /// Makes a ticket.

@@ -85,7 +85,7 @@ struct Out {
 struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Arc<OwnedFd>>,
 }
 
 enum Sent {
@@ -131,6 +131,11 @@ impl SessionLink {
 
     /// Sends one frame with descriptors on its first byte.
     pub fn send(self: &Arc<Self>, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+        self.send_shared(bytes, descriptors.into_iter().map(Arc::new).collect());
+    }
+
+    /// The same with descriptors that others hold, too: none is made, however many frames wait with them.
+    pub fn send_shared(self: &Arc<Self>, bytes: Vec<u8>, descriptors: Vec<Arc<OwnedFd>>) {
         let mut out = self.out.lock();
         self.push(&mut out, Outgoing { bytes, sent: 0, descriptors });
     }
@@ -157,7 +162,7 @@ impl SessionLink {
             let (memory, witness) = segments.open(&handle, self.id).map_err(|e| no_descriptor(&e))?;
             let announce = v1::SegmentFrame { segment, bytes: handle.bytes(), writable: false, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] });
             out.announced.insert(segment);
         }
         Ok(())
@@ -187,7 +192,7 @@ impl SessionLink {
             out.announced.insert(segment);
             let announce = v1::SegmentFrame { segment, bytes, writable: true, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] });
         }
         let answer = acked.recv_timeout(self.map_deadline);
         self.acks.lock().remove(&segment);
@@ -234,12 +239,23 @@ impl SessionLink {
         let bytes = segment.bytes();
         let announce = v1::SegmentFrame { segment: number, bytes, writable: false, again: true };
         let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-        self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+        self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] });
         out.exchanged.insert(number);
         drop(out);
         // Behind it: a client that waits for no reply reads the socket because of this.
         self.tell(&frame::encode(SessionKind::SegmentExchanged.into(), 0, 0, &announce));
         Ok(())
+    }
+
+    /// Tells the client that nobody keeps the tensor in an allocation of its own any more.
+    pub fn gpu_freed(&self, allocation: u64) {
+        let event = v1::GpuFreed { allocation };
+        self.tell(&frame::encode(SessionKind::GpuFreed.into(), 0, 0, &event));
+    }
+
+    /// The version of the protocol that both ends speak.
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// Tells the client to let go of a segment; nothing if it never heard of it.
@@ -393,7 +409,7 @@ impl Outgoing {
 fn send_with(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    descriptors: &[OwnedFd],
+    descriptors: &[Arc<OwnedFd>],
     flags: SendFlags,
 ) -> Result<usize, Errno> {
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();

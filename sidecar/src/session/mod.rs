@@ -31,11 +31,12 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tensorlane_memory::passing;
 use tensorlane_memory::watcher::Watch;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{self, FAILED, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind};
+use tensorlane_proto::frame::{self, FAILED, GPU_SINCE, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
 pub use self::link::{Around, Segments, SessionLink};
+use self::dispatch::Frame;
 use self::read::{FrameReader, ReadError};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
@@ -317,6 +318,9 @@ impl Shared {
         tracing::debug!(session = id.0, client = %hello.client, "session began");
         let pending = Pending::default();
         let _ending = Ending { link: &link, pending: &pending, _exit_watch: exit_watch };
+        if version >= GPU_SINCE {
+            reader.take_descriptors();
+        }
         self.read_frames(&link, &mut reader, &pending)
     }
 
@@ -329,7 +333,12 @@ impl Shared {
         loop {
             let (header, body) = reader.next(link.socket())?;
             self.workers.threads().point("session");
-            dispatch::frame(&self.exchange, link, pending, self.settings.pending_max, &header, body)?;
+            let memory = match header.kind == u16::from(SessionKind::PutGpu) {
+                true => Some(reader.descriptor(&header)?),
+                false => None,
+            };
+            let frame = Frame { header, body, memory };
+            dispatch::frame(&self.exchange, link, pending, self.settings.pending_max, frame)?;
         }
     }
 
