@@ -1,6 +1,6 @@
 //! The one thread that a connection has: it does what no caller is there to do.
 //!
-//! - It listens on the event pipe: segments to unmap, segments with other pages, and the end of the sidecar.
+//! - It listens on the event pipe: segments to unmap, segments with other pages, GPU memory that nobody keeps, and the end of the sidecar.
 //! - It sends leases that ended where no request comes to take them along.
 //! - It reads replies that nobody waits for any more.
 //!
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tensorlane_proto::frame::{HEADER_BYTES, Header, SessionKind};
-use tensorlane_proto::generated::{SegmentFrame, SegmentRetired};
+use tensorlane_proto::generated::{GpuFreed, SegmentFrame, SegmentRetired};
 
 use crate::connection::{Connection, timespec};
 use crate::error::{Error, Result};
@@ -27,7 +27,7 @@ const FLUSH_AFTER: Duration = Duration::from_micros(1000);
 const QUIET_WINDOWS: u32 = 5;
 /// How often it looks whether a late reply, or a segment that is announced again, has come.
 const TICK: Duration = Duration::from_millis(10);
-/// Longest frame on the event pipe; both kinds that there are have a few bytes.
+/// Longest frame on the event pipe; all kinds that there are have a few bytes.
 const EVENT_BODY_MAX: u32 = 1 << 10;
 
 /// Starts the thread of `connection`.
@@ -169,6 +169,15 @@ fn handle(connection: &Connection, header: &Header, body: &[u8]) -> Result<()> {
         Ok(SessionKind::SegmentExchanged) => {
             let exchanged: SegmentFrame = wire::decode(SessionKind::SegmentExchanged, body)?;
             connection.segments().awaits(exchanged.segment);
+            Ok(())
+        }
+        Ok(SessionKind::GpuFreed) => {
+            let freed: GpuFreed = wire::decode(SessionKind::GpuFreed, body)?;
+            #[cfg(feature = "gpu")]
+            connection.owned().freed(freed.allocation);
+            // Without that feature nothing was put there.
+            #[cfg(not(feature = "gpu"))]
+            let _ = freed;
             Ok(())
         }
         _ => Err(Error::protocol(format!("a frame of kind {} came on the event pipe", header.kind))),

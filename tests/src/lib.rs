@@ -9,6 +9,7 @@ pub mod chart;
 pub mod cluster;
 pub mod dialogue;
 pub mod far;
+pub mod gpu;
 pub mod hostile;
 pub mod http;
 pub mod installed;
