@@ -10,9 +10,9 @@ use tensorlane_proto::frame::{FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, 
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
 
-use super::Pending;
 use super::call::Call;
 use super::link::SessionLink;
+use super::{Pending, SessionSettings};
 use crate::exchange::Exchange;
 use crate::metrics::label::Verb;
 
@@ -37,7 +37,7 @@ pub(super) fn frame(
     exchange: &Arc<Exchange>,
     link: &Arc<SessionLink>,
     pending: &Pending,
-    pending_max: usize,
+    settings: &SessionSettings,
     frame: Frame,
 ) -> Result<(), FrameError> {
     let Frame { header, body, memory } = frame;
@@ -78,6 +78,7 @@ pub(super) fn frame(
         }
         verb => {
             let call = Call::begin(exchange, link, pending, verb, header.call);
+            let pending_max = settings.pending_max;
             if pending.lock().len() > pending_max {
                 call.fail(&Failure::new(
                     Reason::LimitExceeded,
@@ -92,6 +93,10 @@ pub(super) fn frame(
             // Counted before it is decoded: an item of two bytes becomes hundreds.
             match call.within(top_level_items(&body)) {
                 Some(call) => match memory {
+                    Some(_) if !settings.takes_gpu => {
+                        call.fail(&no_gpu_here());
+                        Ok(())
+                    }
                     Some(memory) => put_gpu(exchange, call, header, body, memory),
                     None => verb_call(exchange, call, header, body),
                 },
@@ -152,6 +157,12 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
         _ => return question(exchange, call, header, body),
     }
     Ok(())
+}
+
+fn no_gpu_here() -> Failure {
+    let message = "this sidecar takes no tensors in GPU memory: gpu.mode is none, as the operator sets it for a pod without a \
+                   GPU; put a tensor of the host";
+    Failure::new(Reason::Unsupported, message)
 }
 
 /// The one verb that brings a descriptor.

@@ -66,6 +66,8 @@ pub struct SessionSettings {
     pub unread: Unread,
     /// How long a client may take to map a segment that it will write.
     pub map_deadline: Duration,
+    /// Whether tensors in GPU memory are taken.
+    pub takes_gpu: bool,
 }
 
 /// The listener and all sessions.
@@ -338,7 +340,7 @@ impl Shared {
                 false => None,
             };
             let frame = Frame { header, body, memory };
-            dispatch::frame(&self.exchange, link, pending, self.settings.pending_max, frame)?;
+            dispatch::frame(&self.exchange, link, pending, &self.settings, frame)?;
         }
     }
 

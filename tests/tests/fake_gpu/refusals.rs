@@ -5,7 +5,7 @@ use tensorlane_proto::device::Device;
 use tensorlane_proto::{Descriptor, Reason};
 use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors};
 use tensorlane_tests::tensors::u8s;
-use tensorlane_tests::{Sidecar, reason};
+use tensorlane_tests::{Sidecar, SidecarOptions, reason};
 
 use crate::GRANULE;
 
@@ -62,6 +62,18 @@ fn memory_that_is_used_up_is_refused_and_free_again_when_it_is_given_back() {
         workload.tell(&format!("reserve {}", 2 * GRANULE));
         workload.answer().starts_with("reserved")
     });
+}
+
+#[test]
+fn a_sidecar_that_is_to_take_none_refuses_it_and_the_session_goes_on() {
+    let sidecar = Sidecar::with(SidecarOptions::default().set("gpu.mode", "none"));
+    let mut workload = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    assert_eq!(workload.ask("put a 100 1", "error"), "UNSUPPORTED");
+    assert_eq!(descriptors(workload.pid(), "memfd:fake-gpu"), 0, "its memory was given back");
+    assert_eq!(descriptors(sidecar.pid(), "memfd:fake-gpu"), 0);
+    assert_eq!(workload.ask("get a", "error"), "NOT_FOUND");
+    drop(workload);
+    sidecar.assert_all_free();
 }
 
 #[test]
