@@ -65,8 +65,8 @@ pub(crate) struct Connection {
 /// A call whose request was sent.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    number: u64,
-    kind: SessionKind,
+    pub(crate) number: u64,
+    pub(crate) kind: SessionKind,
 }
 
 impl Connection {
@@ -136,31 +136,6 @@ impl Connection {
         &self.owned
     }
 
-    /// Stores a tensor in GPU memory, whose descriptor goes along.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn put_gpu(
-        &self,
-        request: &v1::PutGpuRequest,
-        memory: BorrowedFd<'_>,
-        wait: &Wait,
-        late: Late,
-    ) -> Result<v1::PutResponse> {
-        let asked = self.ask_with(SessionKind::PutGpu, request, Some(memory), wait)?;
-        self.answer(&asked, wait, late)
-    }
-
-    /// The GPU memory of a tensor.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn open_gpu(&self, id: u64, wait: &Wait) -> Result<(v1::OpenGpuResponse, OwnedFd)> {
-        let Asked { number, kind } = self.ask(SessionKind::OpenGpu, &v1::OpenGpuRequest { id }, wait)?;
-        self.telling(|| {
-            let mut frame = self.reply(number, wait, Late::Nothing)?;
-            let memory = frame.descriptor.take();
-            let answer = wire::reply(kind, frame)?;
-            Ok((answer, memory.ok_or_else(|| wire::missing("the descriptor of GPU memory"))?))
-        })
-    }
-
     /// Calls under way.
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
@@ -184,7 +159,7 @@ impl Connection {
     }
 
     /// The same with a descriptor, for a kind that has one.
-    fn ask_with(
+    pub(crate) fn ask_with(
         &self,
         kind: SessionKind,
         request: &impl Message,
@@ -221,7 +196,7 @@ impl Connection {
     }
 
     /// Notes it where a caller is told that the connection is lost.
-    fn telling<R>(&self, part: impl FnOnce() -> Result<R>) -> Result<R> {
+    pub(crate) fn telling<R>(&self, part: impl FnOnce() -> Result<R>) -> Result<R> {
         part().inspect_err(|error| {
             if matches!(error, Error::SessionLost { .. } | Error::Protocol(_)) {
                 self.calls.loss_was_told();
@@ -335,7 +310,7 @@ impl Connection {
     }
 
     /// Waits for the reply of call `number`, reading it if nobody else does.
-    fn reply(&self, number: u64, wait: &Wait, late: Late) -> Result<Frame> {
+    pub(crate) fn reply(&self, number: u64, wait: &Wait, late: Late) -> Result<Frame> {
         loop {
             let over = wait.check();
             if let Err(Error::DeadlineExceeded { .. }) = over {

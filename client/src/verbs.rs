@@ -12,7 +12,7 @@ pub use acquire::Fetched;
 pub(crate) use acquire::acquire_on_gpu;
 pub use inquire::Names;
 pub use name::Naming;
-pub use put::{Item, PutOptions, Stored};
 #[cfg(feature = "gpu")]
 pub(crate) use put::stored;
+pub use put::{Item, PutOptions, Stored};
 pub use reserve::Reservation;

@@ -5,7 +5,17 @@ use std::process::Command;
 /// The packages that a package is built of, with all of its features.
 fn packages(of: &str) -> Vec<String> {
     let mut command = Command::new(env!("CARGO"));
-    command.args(["tree", "--package", of, "--edges", "normal,build", "--all-features", "--prefix", "none", "--offline"]);
+    command.args([
+        "tree",
+        "--package",
+        of,
+        "--edges",
+        "normal,build",
+        "--all-features",
+        "--prefix",
+        "none",
+        "--offline",
+    ]);
     let output = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().expect("cargo");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let tree = String::from_utf8(output.stdout).expect("text");

@@ -110,7 +110,11 @@ pub(crate) const PARTS: &[Part] = &[
     main_part("deny", "licences, sources, who depends on whom", deny::plan),
     main_part("unit", "the tests inside the crates", unit).in_quick(),
     main_part("local", "suites that need processes (local_*)", local).in_quick(),
-    main_part("fake-gpu", "suites of GPU memory over a stand-in for the driver, which prove logic and no speed (fake_gpu*)", fake_gpu),
+    main_part(
+        "fake-gpu",
+        "suites of GPU memory over a stand-in for the driver, which prove logic and no speed (fake_gpu*)",
+        fake_gpu,
+    ),
     main_part("gpu", "suites of GPU memory over this machine's own driver, where it has a GPU (gpu_*)", gpu),
     main_part("netns", "suites that need network namespaces and root (netns_*)", netns),
     main_part("demo", "the demo, from its first step to its last", demo),
@@ -244,8 +248,7 @@ fn fake_gpu(around: &Surroundings<'_>) -> Plan {
 }
 
 /// What is said where the suites of the machine's own driver do not run.
-const NO_GPU: &str =
-    "NO GPU: nothing ran over a real driver. Its probe says why in the log; docs/gpu.md says what is proven without one";
+const NO_GPU: &str = "NO GPU: nothing ran over a real driver. Its probe says why in the log; docs/gpu.md says what is proven without one";
 
 fn gpu(around: &Surroundings<'_>) -> Plan {
     match suite_plan("gpu_", &["gpu"], around) {

@@ -14,6 +14,7 @@
 //! Non-goals: bytes of a GPU for other peers, over gRPC, or for processes without the GPU; those are refused
 //! ([`Reason::NoGpuProcess`](tensorlane_proto::Reason)).
 
+mod calls;
 mod opened;
 pub(crate) mod owned;
 mod tensor;
@@ -148,7 +149,9 @@ impl DeviceReservation<'_> {
     pub fn put(self, options: &PutOptions) -> Result<Stored> {
         let Self { gpu, descriptor, segment } = self;
         if options.checksum || options.retry_id.is_some() {
-            return Err(Error::invalid("a tensor in GPU memory is put without checksum and without retry id"));
+            return Err(Error::invalid(
+                "a tensor in GPU memory is put without checksum and without retry id",
+            ));
         }
         let wait = gpu.client.wait(options.deadline);
         let connection = gpu.client.connection(&wait)?;

@@ -90,7 +90,8 @@ impl DeviceTensor {
             return Ok(self.segment.copy_to_host(self.offset, to)?);
         }
         // One copy of all that lies between; a copy from the GPU for each run would cost more than the gaps.
-        let length = usize::try_from(self.bytes).map_err(|_| Error::invalid("it is larger than the host's memory"))?;
+        let length =
+            usize::try_from(self.bytes).map_err(|_| Error::invalid("it is larger than the host's memory"))?;
         let mut all = vec![0; length];
         self.segment.copy_to_host(self.offset, &mut all)?;
         let resolved = Selection::All

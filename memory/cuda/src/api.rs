@@ -61,7 +61,8 @@ pub(crate) const HAS_VMM: c_int =
     sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED as c_int;
 pub(crate) const EXPORTS_POSIX: c_int =
     sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as c_int;
-pub(crate) const MEMORY_TYPE: c_int = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_int;
+pub(crate) const MEMORY_TYPE: c_int =
+    sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_int;
 pub(crate) const DEVICE_ORDINAL: c_int =
     sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_int;
 /// `CU_MEMORYTYPE_DEVICE`.

@@ -30,7 +30,9 @@ pub enum Refusal {
     #[error("no driver library (libcuda.so.1) is found; is this a container with a GPU?")]
     NoLibrary,
     /// A library is found that is there for linking only.
-    #[error("the driver library that is found first is a stub for linking; take its folder out of LD_LIBRARY_PATH")]
+    #[error(
+        "the driver library that is found first is a stub for linking; take its folder out of LD_LIBRARY_PATH"
+    )]
     StubLibrary,
     /// The library lacks a function.
     #[error("the driver library has no {name}; a driver from R470 on is needed")]
@@ -72,7 +74,9 @@ pub enum Refusal {
         what: &'static str,
     },
     /// What was made before a fork is the parent's.
-    #[error("GPU memory of a forked process is its parent's; open the device in the child, if the parent had not used it")]
+    #[error(
+        "GPU memory of a forked process is its parent's; open the device in the child, if the parent had not used it"
+    )]
     Forked,
     /// A length that no memory has.
     #[error("{bytes} bytes of GPU memory cannot be had")]
@@ -97,7 +101,9 @@ pub enum Refusal {
         code: Code,
     },
     /// The memory is on another GPU than was said.
-    #[error("the memory is said to be on the GPU {said}, and is on device {actual} of this process; nothing was mapped")]
+    #[error(
+        "the memory is said to be on the GPU {said}, and is on device {actual} of this process; nothing was mapped"
+    )]
     WrongDevice {
         /// The GPU that was named with it.
         said: GpuUuid,

@@ -179,10 +179,9 @@ impl ImportedSegment {
         drop(memory);
         handle.check_device()?;
         let mut range = Range::reserve(device, length)?;
-        range.map(&handle).map_err(|refused| Refusal::WrongSize {
-            said: bytes,
-            code: device.driver().code(refused.0),
-        })?;
+        range
+            .map(&handle)
+            .map_err(|refused| Refusal::WrongSize { said: bytes, code: device.driver().code(refused.0) })?;
         range.allow(READ)?;
         Ok(Self { range })
     }
@@ -249,7 +248,8 @@ impl OwnedHandle {
     /// The memory is not on the device of this value.
     fn check_device(&self) -> Result<()> {
         let (driver, _current) = (self.device.driver(), self.device.enter()?);
-        let mut properties = Properties { handles: 0, location: Location::default(), ..self.device.properties() };
+        let mut properties =
+            Properties { handles: 0, location: Location::default(), ..self.device.properties() };
         // SAFETY: the handle is open, and the properties are as large as the driver's.
         let told = unsafe { (driver.api.properties)(&raw mut properties, self.handle) };
         driver.done("describe memory", told)?;

@@ -37,7 +37,11 @@ impl Exchange {
     }
 
     /// The GPU memory of a tensor, for a session to map.
-    pub fn open_gpu(&self, caller: &Caller, request: &v1::OpenGpuRequest) -> Result<Arc<Allocation>, Failure> {
+    pub fn open_gpu(
+        &self,
+        caller: &Caller,
+        request: &v1::OpenGpuRequest,
+    ) -> Result<Arc<Allocation>, Failure> {
         self.store.gpu_memory(caller.holder, TensorId(request.id))
     }
 }

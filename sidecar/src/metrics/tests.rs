@@ -10,8 +10,20 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::label::*;
 use super::*;
 
-const MODULES: [&str; 12] =
-    ["arena", "call", "directory", "get", "gpu", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
+const MODULES: [&str; 12] = [
+    "arena",
+    "call",
+    "directory",
+    "get",
+    "gpu",
+    "ledger",
+    "peer",
+    "put",
+    "route",
+    "session",
+    "sidecar",
+    "transfer",
+];
 const UNITS: [&str; 26] = [
     "calls",
     "migrations",

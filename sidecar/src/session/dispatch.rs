@@ -6,7 +6,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SessionKind, top_level_items};
+use tensorlane_proto::frame::{
+    FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SessionKind, top_level_items,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
 

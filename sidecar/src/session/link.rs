@@ -162,7 +162,10 @@ impl SessionLink {
             let (memory, witness) = segments.open(&handle, self.id).map_err(|e| no_descriptor(&e))?;
             let announce = v1::SegmentFrame { segment, bytes: handle.bytes(), writable: false, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] });
+            self.push(
+                &mut out,
+                Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] },
+            );
             out.announced.insert(segment);
         }
         Ok(())
@@ -192,7 +195,10 @@ impl SessionLink {
             out.announced.insert(segment);
             let announce = v1::SegmentFrame { segment, bytes, writable: true, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] });
+            self.push(
+                &mut out,
+                Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] },
+            );
         }
         let answer = acked.recv_timeout(self.map_deadline);
         self.acks.lock().remove(&segment);
@@ -239,7 +245,10 @@ impl SessionLink {
         let bytes = segment.bytes();
         let announce = v1::SegmentFrame { segment: number, bytes, writable: false, again: true };
         let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-        self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] });
+        self.push(
+            &mut out,
+            Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] },
+        );
         out.exchanged.insert(number);
         drop(out);
         // Behind it: a client that waits for no reply reads the socket because of this.

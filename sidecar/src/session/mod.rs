@@ -31,12 +31,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tensorlane_memory::passing;
 use tensorlane_memory::watcher::Watch;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{self, FAILED, GPU_SINCE, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind};
+use tensorlane_proto::frame::{
+    self, FAILED, GPU_SINCE, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
-pub use self::link::{Around, Segments, SessionLink};
 use self::dispatch::Frame;
+pub use self::link::{Around, Segments, SessionLink};
 use self::read::{FrameReader, ReadError};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;

@@ -203,7 +203,9 @@ fn wait(socket: &UnixStream, left: Option<Duration>) -> Result<(), ReadError> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::fd::AsFd;
 
+    use tensorlane_memory::passing;
     use tensorlane_proto::frame::encode;
     use tensorlane_proto::generated as v1;
 
@@ -225,6 +227,51 @@ mod tests {
         assert_eq!(header.call, 7);
         assert_eq!(<v1::SessionHello as prost::Message>::decode(body).unwrap(), hello);
         assert!(matches!(reader.next(&sidecar), Err(ReadError::Closed)));
+    }
+
+    /// Sends a frame with a file of so many bytes.
+    fn send_with_file(client: &UnixStream, call: u64, bytes: u64) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        let frame = encode(SessionKind::PutGpu.into(), 0, call, &v1::PutGpuRequest::default());
+        let sent = passing::send(client.as_fd(), &[io::IoSlice::new(&frame)], &[file.as_fd()]).unwrap();
+        assert_eq!(sent, frame.len());
+    }
+
+    #[test]
+    fn each_frame_has_the_descriptor_that_came_with_it_however_many_lie_in_the_socket() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        for number in 1..=20 {
+            send_with_file(&client, number, number);
+            let other = encode(SessionKind::Status.into(), 0, 100 + number, &v1::StatusRequest {});
+            client.write_all(&other).unwrap();
+        }
+        let mut reader = FrameReader::default();
+        reader.take_descriptors();
+        for number in 1..=20 {
+            let (header, _) = reader.next(&sidecar).unwrap();
+            assert_eq!((header.kind, header.call), (SessionKind::PutGpu.into(), number));
+            let file = std::fs::File::from(reader.descriptor(&header).unwrap());
+            assert_eq!(file.metadata().unwrap().len(), number);
+            assert_eq!(reader.next(&sidecar).unwrap().0.call, 100 + number);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_no_frame_asked_for_ends_the_reading_and_one_before_it_is_wanted_is_closed() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let status = || encode(SessionKind::Status.into(), 0, 2, &v1::StatusRequest {});
+        send_with_file(&client, 1, 1);
+        client.write_all(&status()).unwrap();
+        let mut reader = FrameReader::default();
+        let (header, _) = reader.next(&sidecar).unwrap();
+        assert!(reader.descriptor(&header).is_err(), "it is not taken from an older client");
+        reader.next(&sidecar).unwrap();
+        reader.take_descriptors();
+        send_with_file(&client, 1, 1);
+        client.write_all(&status()).unwrap();
+        reader.next(&sidecar).unwrap();
+        assert!(matches!(reader.next(&sidecar), Err(ReadError::Frame(FrameError::OutOfPlace(_)))));
     }
 
     #[test]

@@ -173,13 +173,10 @@ impl Store {
         let outcome = state.check_open(Some(by)).and_then(|()| {
             // The ledger counts the arena's bytes, and these are none of them.
             let reserve = Event::Reserve { by: Some(by), bytes: 0, retry: None };
-            let answer =
-                state.apply_into(self.clock.now(), reserve, &mut freed).map_err(|r| refused(&r))?;
+            let answer = state.apply_into(self.clock.now(), reserve, &mut freed).map_err(|r| refused(&r))?;
             let Answer::Reserved { id, .. } = answer else { return Err(unexpected(&answer)) };
-            let tensor = Tensor {
-                gpu: Some(allocation),
-                ..self.tensor(id, descriptor, Block::nothing(), None)
-            };
+            let tensor =
+                Tensor { gpu: Some(allocation), ..self.tensor(id, descriptor, Block::nothing(), None) };
             state.tensors.insert(id, Arc::new(tensor));
             let sealing = Sealing { id, keep, crc32c: None, retry: None };
             self.seal_locked(&mut state, Some(by), sealing, &mut freed).inspect_err(|_| {
@@ -233,7 +230,9 @@ fn check_place(descriptor: &Descriptor, handed: &Handed) -> Result<[u8; 16], Fai
     };
     let needed = descriptor.layout.bytes();
     if needed == 0 {
-        return invalid("a tensor without bytes has no GPU memory; put it as a tensor of the host".to_owned());
+        return invalid(
+            "a tensor without bytes has no GPU memory; put it as a tensor of the host".to_owned(),
+        );
     }
     if handed.number == 0 || handed.bytes < needed {
         return invalid(format!(
@@ -246,8 +245,9 @@ fn check_place(descriptor: &Descriptor, handed: &Handed) -> Result<[u8; 16], Fai
 
 /// A descriptor that is certainly none of a driver's is not held: an end of a socket or a pipe would keep more alive than memory.
 fn check_kind(memory: &OwnedFd) -> Result<(), Failure> {
-    let stat = rustix::fs::fstat(memory.as_fd())
-        .map_err(|error| Failure::new(Reason::Internal, format!("a descriptor cannot be looked at: {error}")))?;
+    let stat = rustix::fs::fstat(memory.as_fd()).map_err(|error| {
+        Failure::new(Reason::Internal, format!("a descriptor cannot be looked at: {error}"))
+    })?;
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Socket => "a socket",
         FileType::Fifo => "a pipe",

@@ -173,7 +173,13 @@ impl Store {
         self.state.lock().taken(room.id)
     }
 
-    pub(super) fn tensor(&self, id: TensorId, descriptor: Descriptor, block: Block, crc32c: Option<u32>) -> Tensor {
+    pub(super) fn tensor(
+        &self,
+        id: TensorId,
+        descriptor: Descriptor,
+        block: Block,
+        crc32c: Option<u32>,
+    ) -> Tensor {
         let me = &self.me;
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);

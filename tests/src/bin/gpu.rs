@@ -74,7 +74,8 @@ fn show_probe() -> ExitCode {
         Ok(found) => {
             println!("driver for CUDA {}.{}", found.driver / 1000, found.driver % 1000 / 10);
             for device in &found.devices {
-                let shares = device.shares.as_ref().map_or_else(ToString::to_string, |()| "shares memory".into());
+                let shares =
+                    device.shares.as_ref().map_or_else(ToString::to_string, |()| "shares memory".into());
                 println!("{} {} {}: {shares}", device.index, device.name, device.uuid);
             }
             let shares = found.devices.iter().any(|device| device.shares.is_ok());
@@ -140,7 +141,8 @@ impl Workload {
             }
             ["get", of] => self.get(target(of), &AcquireOptions::new()),
             ["part", of, start, stop, step] => {
-                let range = Range { start: Some(number(start)), stop: Some(number(stop)), step: number(step) };
+                let range =
+                    Range { start: Some(number(start)), stop: Some(number(stop)), step: number(step) };
                 let selection = Selection::Ranges(vec![range]);
                 self.get(target(of), &AcquireOptions { selection, ..AcquireOptions::new() })
             }

@@ -62,8 +62,12 @@ fn who_lies_about_size_or_gpu_is_found_out_before_anything_is_read() {
     put(&mut liar, &request("nowhere", GRANULE, 9), small.as_fd()).unwrap();
     put(&mut liar, &request("honest", GRANULE, 0), small.as_fd()).unwrap();
     let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake().with("FAKE_CUDA_DEVICES", 2));
-    let expected =
-        [("long", "wrong_size"), ("odd", "size"), ("elsewhere", "wrong_device"), ("nowhere", "no_such_device")];
+    let expected = [
+        ("long", "wrong_size"),
+        ("odd", "size"),
+        ("elsewhere", "wrong_device"),
+        ("nowhere", "no_such_device"),
+    ];
     for (name, label) in expected {
         assert_eq!(reader.ask(&format!("get {name}"), "error"), label, "{name}");
     }

@@ -26,8 +26,7 @@ fn a_probe_shares_memory_on_every_device_by_doing_it() {
 #[test]
 fn a_tensor_that_one_process_puts_another_gets_without_a_byte_being_moved() {
     let sidecar = Sidecar::start();
-    let (mut a, mut b) =
-        (GpuWorkload::start(&sidecar, &driver()), GpuWorkload::start(&sidecar, &driver()));
+    let (mut a, mut b) = (GpuWorkload::start(&sidecar, &driver()), GpuWorkload::start(&sidecar, &driver()));
     let reference = a.ask(&format!("put weights {BYTES} 7"), "put");
     assert_eq!(b.ask("get weights", "got"), sight(7, BYTES));
     assert_eq!(b.ask(&format!("get {reference}"), "got"), sight(7, BYTES), "by its reference");

@@ -2,12 +2,12 @@
 
 use std::os::unix::net::UnixStream;
 
-use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{Holder, SessionId};
 use super::world::{World, all, get, named, unname};
 use crate::exchange::Caller;
 use crate::session::{Around, SessionLink};
 use crate::unread::Unread;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{Holder, SessionId};
 
 /// Puts one through a session on the socket, which only its name keeps.
 fn put(world: &World, name: &str) {
