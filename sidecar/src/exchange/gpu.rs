@@ -6,10 +6,12 @@ use std::sync::Arc;
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::TensorId;
+use tensorlane_proto::negotiate::Transport;
 use tensorlane_proto::wire;
 
 use super::put::{stored, stored_result};
 use super::{Caller, Exchange, session_required};
+use crate::metrics::label::Moved;
 use crate::store::{Allocation, Handed};
 
 // === impl Exchange ===
@@ -33,7 +35,10 @@ impl Exchange {
         let descriptor = wire::descriptor(descriptor.unwrap_or_default())?;
         let keep = self.keep(caller.holder, keep)?;
         let handed = Handed { link: Arc::clone(link), number, bytes, memory };
-        self.store.put_gpu(by, descriptor, handed, keep).map(|sealed| stored(&sealed))
+        let sealed = self.store.put_gpu(by, descriptor, handed, keep)?;
+        let put = self.metrics.moves.put_bytes.at((Transport::CudaIpc, Moved::Done));
+        put.inc_by(sealed.reference.bytes());
+        Ok(stored(&sealed))
     }
 
     /// The GPU memory of a tensor, for a session to map.

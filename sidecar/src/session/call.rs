@@ -159,6 +159,11 @@ impl Call {
         }
         let moves = &self.exchange.metrics().moves;
         moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
+        let on_gpu = taken.iter().flatten().filter(|t| t.tensor.gpu.is_some());
+        let on_gpu: u64 = on_gpu.map(|t| t.tensor.descriptor.layout.bytes()).sum();
+        if on_gpu > 0 {
+            moves.got(Transport::CudaIpc, Moved::Done, on_gpu, self.began.elapsed());
+        }
         self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
         // Before it is told: whoever gives it back at once finds that nobody holds it.
         drop(taken);

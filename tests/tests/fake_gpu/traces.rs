@@ -26,6 +26,9 @@ fn the_sidecar_holds_one_descriptor_for_a_tensor_and_maps_none() {
     assert_eq!(descriptors(sidecar.pid(), MEMORY), 2);
     assert_eq!(maps(sidecar.pid(), MEMORY), 0);
     assert_eq!(held(&sidecar), [2.0, 3.0 * GRANULE as f64]);
+    let by_ipc = |name| sidecar.metric(name, &["transport=\"cuda_ipc\""]);
+    assert_eq!(by_ipc("tensorlane_put_bytes_total"), 100.0 + GRANULE as f64 + 1.0);
+    assert_eq!(by_ipc("tensorlane_get_bytes_total"), 3.0 * (100.0 + GRANULE as f64 + 1.0));
     assert_eq!(maps(reader.pid(), MEMORY), 2, "each is imported once");
     assert_eq!(maps(sidecar.pid(), "libcuda"), 0, "the sidecar has no driver");
     reader.ask("drop", "dropped 6");
