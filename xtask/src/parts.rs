@@ -110,6 +110,12 @@ pub(crate) const PARTS: &[Part] = &[
     main_part("deny", "licences, sources, who depends on whom", deny::plan),
     main_part("unit", "the tests inside the crates", unit).in_quick(),
     main_part("local", "suites that need processes (local_*)", local).in_quick(),
+    main_part(
+        "fake-gpu",
+        "suites of GPU memory over a stand-in for the driver, which prove logic and no speed (fake_gpu*)",
+        fake_gpu,
+    ),
+    main_part("gpu", "suites of GPU memory over this machine's own driver, where it has a GPU (gpu_*)", gpu),
     main_part("netns", "suites that need network namespaces and root (netns_*)", netns),
     main_part("demo", "the demo, from its first step to its last", demo),
     main_part("python", "the Python package, with numpy, torch and Ray", python::plan),
@@ -237,6 +243,24 @@ fn local(around: &Surroundings<'_>) -> Plan {
     suite_plan("local_", &[], around)
 }
 
+fn fake_gpu(around: &Surroundings<'_>) -> Plan {
+    suite_plan("fake_gpu", &["gpu"], around)
+}
+
+/// What is said where the suites of the machine's own driver do not run.
+const NO_GPU: &str = "NO GPU: nothing ran over a real driver. Its probe says why in the log; docs/gpu.md says what is proven without one";
+
+fn gpu(around: &Surroundings<'_>) -> Plan {
+    match suite_plan("gpu_", &["gpu"], around) {
+        Plan::Run(mut steps) => {
+            let probe = Job::new(around.place.programs(RELEASE).join("gpu"), ["--probe"]);
+            steps.insert(1, step(Counted::Gate(NO_GPU), probe));
+            Plan::Run(steps)
+        }
+        other => other,
+    }
+}
+
 fn netns(around: &Surroundings<'_>) -> Plan {
     if let Err(reason) = setup::network_namespaces(around.place, around.style) {
         return Plan::Skip(reason);
@@ -346,6 +370,21 @@ mod tests {
         let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
         let Plan::Fail(reason) = local(&around) else { panic!("it must fail") };
         assert!(reason.contains("tests/tests/local_*"), "{reason}");
+    }
+
+    #[test]
+    fn suites_over_a_real_driver_run_only_behind_a_probe_that_finds_one() {
+        let root = std::env::temp_dir().join(format!("xtask-parts-gpu-{}", std::process::id()));
+        fs::create_dir_all(root.join("tests/tests")).unwrap();
+        fs::write(root.join("tests/tests/gpu_shared.rs"), "").unwrap();
+        let place = Place::at(&root);
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
+        let Plan::Run(steps) = gpu(&around) else { panic!("it must run") };
+        fs::remove_dir_all(&root).unwrap();
+        let Counted::Gate(note) = steps[1].counted else { panic!("the probe must be a gate") };
+        assert!(note.starts_with("NO GPU"));
+        assert!(steps[1].job.shown().ends_with("gpu --probe"));
+        assert!(steps[2].job.shown().ends_with("--test 'gpu_*'"), "{}", steps[2].job.shown());
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod fanout;
 mod fetch;
 mod follow;
 mod gather;
+mod gpu;
 mod keep;
 mod lend;
 mod lookup;
