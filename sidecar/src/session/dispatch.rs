@@ -7,7 +7,8 @@ use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SessionKind, top_level_items,
+    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SETS_SINCE, SessionKind,
+    top_level_items,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -45,7 +46,7 @@ pub(super) fn frame(
     let Frame { header, body, memory } = frame;
     let header = &header;
     let kind = SessionKind::try_from(header.kind)?;
-    if header.flags != 0 {
+    if header.flags != 0 || link.version() < since(kind) {
         return Err(FrameError::OutOfPlace(header.kind));
     }
     match kind {
@@ -80,9 +81,6 @@ pub(super) fn frame(
         | SessionKind::SegmentExchanged
         | SessionKind::ChannelReader
         | SessionKind::GpuFreed => Err(FrameError::OutOfPlace(header.kind)),
-        SessionKind::PutGpu | SessionKind::OpenGpu if link.version() < GPU_SINCE => {
-            Err(FrameError::OutOfPlace(header.kind))
-        }
         // Two calls of one number could not be told apart: neither could be withdrawn, nor counted.
         _ if header.call == 0 || pending.lock().contains_key(&header.call) => {
             Err(FrameError::OutOfPlace(header.kind))
@@ -114,6 +112,20 @@ pub(super) fn frame(
                 None => Ok(()),
             }
         }
+    }
+}
+
+/// The first version of the protocol that has a kind.
+fn since(kind: SessionKind) -> u32 {
+    match kind {
+        SessionKind::PublishSet => SETS_SINCE,
+        SessionKind::ChannelCreate
+        | SessionKind::ChannelAttach
+        | SessionKind::ChannelDetach
+        | SessionKind::ChannelStat
+        | SessionKind::ChannelReady => CHANNELS_SINCE,
+        SessionKind::PutGpu | SessionKind::OpenGpu => GPU_SINCE,
+        _ => 1,
     }
 }
 
