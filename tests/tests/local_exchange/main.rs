@@ -1,4 +1,4 @@
-//! One sidecar and its sessions: every verb, requests that are repeated, and sets.
+//! Sidecar and its sessions: every verb, requests that are repeated, and sets.
 
 mod exchange;
 mod repeats;
