@@ -18,7 +18,7 @@ const GROW_BYTES: usize = 256 << 10;
 /// Longest body of somebody who has not said who it is. A Hello has a few dozen bytes, and a later version's may have more.
 const STRANGER_BODY_MAX: u32 = 64 << 10;
 
-/// Why no further frame can be read.
+/// Reason for which no further frame can be read.
 #[derive(Debug, Error)]
 pub(super) enum ReadError {
     /// The client has closed the connection, or is gone.
@@ -112,7 +112,7 @@ impl FrameReader {
         }
     }
 
-    /// What a stranger has left of its time.
+    /// Time that a stranger has left.
     fn left(&self) -> Result<Option<Duration>, ReadError> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         match left {

@@ -21,11 +21,11 @@ pub struct Tensor {
     pub id: TensorId,
     /// Names it from anywhere: at its owner, for a copy.
     pub reference: Reference,
-    /// What the bytes mean.
+    /// Meaning of the bytes.
     pub descriptor: Descriptor,
     /// The same, as [`encoded::descriptor`] makes it.
     pub encoded: Bytes,
-    /// Where the bytes are.
+    /// Block of the bytes.
     pub block: Block,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
@@ -48,13 +48,13 @@ pub struct Taken {
     pub tensor: Arc<Tensor>,
     /// The selected part; none for all of it.
     pub part: Option<Part>,
-    /// Whether bytes were copied here to answer.
+    /// Set if bytes were copied here to answer.
     pub copied: bool,
-    /// How the bytes came; none for a local map.
+    /// Way in which the bytes came; none for a local map.
     pub moved: Option<Arc<Moved>>,
 }
 
-/// How bytes came, made once for all tensors that came alike.
+/// Way in which bytes came, made once for all tensors that came alike.
 #[derive(Debug)]
 pub struct Moved {
     /// As a message.
@@ -65,7 +65,7 @@ pub struct Moved {
 /// A view of a part of a tensor.
 #[derive(Debug, Clone)]
 pub struct Part {
-    /// Where it begins, in bytes from the start of the tensor.
+    /// Offset of its begin, in bytes from the start of the tensor.
     pub offset: u64,
     /// Shape and strides of it.
     pub layout: Layout,
@@ -75,7 +75,7 @@ pub struct Part {
 pub struct Room {
     /// The reservation.
     pub id: TensorId,
-    /// Where to write.
+    /// Block to write to.
     pub block: Block,
 }
 
@@ -127,7 +127,7 @@ impl Taken {
         }
     }
 
-    /// That of all bytes, which says nothing of a part.
+    /// Checksum of all bytes, which says nothing of a part.
     fn crc32c(&self) -> Option<u32> {
         self.tensor.crc32c.filter(|_| self.part.is_none())
     }
@@ -146,7 +146,7 @@ impl Moved {
 // === impl Part ===
 
 impl Part {
-    /// What the part means: with the words about the whole.
+    /// Meaning of the part: with the words about the whole.
     fn descriptor(&self, whole: &Descriptor) -> Descriptor {
         Descriptor { layout: self.layout.clone(), ..whole.clone() }
     }
@@ -155,7 +155,7 @@ impl Part {
 // === impl Room ===
 
 impl Room {
-    /// Where to write, as a message.
+    /// Location to write to, as a message.
     pub fn location(&self) -> v1::Location {
         location(&self.block, 0, self.block.len())
     }
