@@ -1,4 +1,4 @@
-//! Who runs where: both ends of a round trip on different cores, for the limit as for us.
+//! Cores on which everything runs: both ends of a round trip on different cores, for the limit as for us.
 
 use std::{io, thread};
 

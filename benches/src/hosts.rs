@@ -20,7 +20,7 @@ const CABLE: &str = "eth0";
 /// The first port of servers in a namespace, which has all ports for itself.
 const PORT: u16 = 9421;
 
-/// Where a process stands in the network.
+/// Place of a process in the network.
 #[derive(Debug)]
 pub struct Host {
     name: &'static str,
@@ -106,7 +106,7 @@ impl Namespace {
 }
 
 impl Host {
-    /// What people call it.
+    /// Name for people.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -144,7 +144,7 @@ impl Host {
 }
 
 impl TwoHosts {
-    /// What either host sends goes at so many Mbit/s from now on.
+    /// Shapes what either host sends to so many Mbit/s from now on.
     ///
     /// # Errors
     /// They are no namespaces, or `tc` (of iproute2) refuses.

@@ -1,4 +1,5 @@
-//! What the programs `bench` and `demo` share: limits of the machine, processes and hosts to run them on, statistics.
+//! Library that the programs `bench` and `demo` share: limits of the machine, processes and hosts to run them on,
+//! statistics.
 //!
 //! Nothing here knows how Tensorlane works inside: sidecars are started as a user starts them and spoken to through
 //! the client. Only [`limits`], so that they run on the same kind of memory, and the rows of rings look at `tensorlane-memory`.

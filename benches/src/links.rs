@@ -1,4 +1,4 @@
-//! What the cable between two hosts is like: the size of its packets, its rate, and how many are lost.
+//! Properties of the cable between two hosts: the size of its packets, its rate, and how many are lost.
 
 use std::fmt;
 use std::process::{Command, Stdio};

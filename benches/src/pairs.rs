@@ -62,7 +62,7 @@ pub fn median_us(count: usize, mut work: impl FnMut() -> Result<()>) -> Result<f
     stats::median(&took).context("no work to measure")
 }
 
-/// How long one piece of work takes.
+/// Time that one piece of work takes.
 ///
 /// # Errors
 /// What the work fails with.

@@ -40,7 +40,7 @@ impl Process {
         Ok(Self { what, pid, child, _undo: undo })
     }
 
-    /// What it is, for messages.
+    /// Description of the process, for messages.
     pub fn what(&self) -> &str {
         &self.what
     }
@@ -55,7 +55,7 @@ impl Process {
         work(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How it ended, if it did.
+    /// Status with which it ended, if it did.
     ///
     /// # Errors
     /// The kernel does not say.

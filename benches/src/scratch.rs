@@ -28,7 +28,7 @@ impl Scratch {
         Ok(Self { path, _undo: undo })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

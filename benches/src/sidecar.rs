@@ -23,7 +23,7 @@ const START_MAX: Duration = Duration::from_secs(30);
 /// Time that two sidecars may take to see each other: the peers file is read every second.
 const MEET_MAX: Duration = Duration::from_secs(20);
 
-/// What a sidecar is started with.
+/// Options with which a sidecar is started.
 #[derive(Debug)]
 pub struct SidecarOptions<'a> {
     /// Its name as a peer.

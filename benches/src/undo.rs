@@ -1,4 +1,4 @@
-//! What must be undone on every way out: by return, by panic and by signal.
+//! Actions that must be undone on every way out: by return, by panic and by signal.
 //!
 //! A guard's drop covers the first two. A signal ends a process without dropping anything, so every guard leaves its
 //! action here as well, and the thread that waits for signals performs what is left, latest first.
@@ -17,7 +17,7 @@ type Action = Box<dyn FnOnce() + Send>;
 /// Of this program.
 static PENDING: Pending = Pending::new();
 
-/// Whether a signal is ending this program.
+/// Set while a signal is ending this program.
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
 /// Actions by number; the latest has the highest.

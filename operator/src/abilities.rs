@@ -1,5 +1,5 @@
-//! What this release can do of all that an exchange or a pod may ask for. Pure: the definition has checked already that
-//! it makes sense.
+//! Abilities of this release, of all that an exchange or a pod may ask for. Pure: the definition has checked already
+//! that it makes sense.
 //!
 //! The words are older than some of what they speak of. What *may* be used and is not there yet is no lack: it is a
 //! transport less, and every reply names it. What is *insisted on* and cannot be had is one: a sidecar with such settings
@@ -35,7 +35,7 @@ impl Abilities {
         same_node: true,
     };
 
-    /// Whatever can be asked for. The planner plans all of it already; tests see to it.
+    /// All abilities that can be asked for. The planner plans all of them already; tests see to it.
     pub const EVERYTHING: Abilities =
         Abilities { transports: TransportKind::ALL, plain: true, gpu_memory: true, same_node: true };
 }
@@ -46,16 +46,16 @@ impl Default for Abilities {
     }
 }
 
-/// One thing that is insisted on and cannot be had: `sameNode: claim: this release …: say off`.
+/// A lack: something that is insisted on and cannot be had: `sameNode: claim: this release …: say off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
-    /// Where it is asked for.
+    /// Field in which it is asked for.
     pub field: &'static str,
-    /// What is asked for.
+    /// Value that is asked for.
     pub value: String,
     /// Reason why it cannot be had.
     pub why: &'static str,
-    /// What to write instead.
+    /// Remedy: the value to write instead.
     pub remedy: String,
 }
 
@@ -88,7 +88,7 @@ pub fn unsupported_wishes(wishes: &Wishes, abilities: &Abilities) -> Vec<Lack> {
     all.into_iter().flatten().collect()
 }
 
-/// Where some of the transports are there, those are used.
+/// If some of the transports are there, those are used.
 fn none_of(field: &'static str, allowed: &[TransportKind], abilities: &Abilities) -> Option<Lack> {
     let spoken = abilities.transports;
     let lack = || Lack {

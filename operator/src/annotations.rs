@@ -16,20 +16,20 @@ use crate::names::{INJECT, PREFIX, STATUS};
 use crate::nearest::nearest;
 use crate::quantity::Amount;
 
-/// What a pod says. Absent is what it leaves to others.
+/// Wishes of a pod. Absent is what it leaves to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// Whether it wants a sidecar.
+    /// Set if the pod says whether it wants a sidecar.
     pub inject: Option<bool>,
     /// The exchange that it wants to belong to.
     pub exchange: Option<String>,
     /// Bytes that tensors may take.
     pub arena: Option<Amount>,
-    /// How tensors on GPUs are shared.
+    /// Mode of sharing tensors on GPUs.
     pub gpu: Option<GpuMode>,
     /// The transports that may be used.
     pub transports: Option<Vec<TransportKind>>,
-    /// What every route must be; empty for nothing.
+    /// Requirements for every route; empty for nothing.
     pub require: Option<Vec<Requirement>>,
     /// The containers that see the sockets.
     pub containers: Option<Vec<String>>,
@@ -37,9 +37,9 @@ pub struct Wishes {
     pub cpu: Option<Amount>,
     /// Bytes beside the arena.
     pub memory: Option<Amount>,
-    /// How much is logged.
+    /// Level of the log.
     pub log_level: Option<LogLevel>,
-    /// Whether the containers see each other's processes.
+    /// Set if the pod says whether its containers see each other's processes.
     pub share_process_namespace: Option<bool>,
 }
 
@@ -48,11 +48,11 @@ pub struct Wishes {
 pub struct Key {
     /// Its name behind the prefix.
     pub name: &'static str,
-    /// What may be said.
+    /// Accepted values, in words.
     pub accepts: &'static str,
-    /// What it is for.
+    /// Purpose of the annotation.
     pub doc: &'static str,
-    /// Whether a value is right, as an expression over `VALUE` that an API server can evaluate; none where that needs
+    /// Check of a value, as an expression over `VALUE` that an API server can evaluate; none where that needs
     /// more than the value.
     pub cel: Option<&'static str>,
     set: fn(&mut Wishes, &str) -> Result<(), String>,
@@ -65,9 +65,9 @@ pub struct BadValue {
     pub key: String,
     /// Value that was given, at most 80 characters of it.
     pub value: String,
-    /// What is wrong with it.
+    /// Fault of the value.
     pub wrong: String,
-    /// What may be said.
+    /// Accepted values, in words.
     pub accepts: &'static str,
 }
 
@@ -188,7 +188,7 @@ pub fn read(annotations: &BTreeMap<String, String>) -> Result<Wishes, Vec<BadVal
     if bad.is_empty() { Ok(wishes) } else { Err(bad) }
 }
 
-/// What the annotation `require` says by itself, other values being wrong or not; nothing where it is absent.
+/// Reads what the annotation `require` says by itself, other values being wrong or not; nothing where it is absent.
 ///
 /// # Errors
 /// It makes no sense.
@@ -220,7 +220,8 @@ impl fmt::Display for BadValue {
     }
 }
 
-/// What the annotation `inject` says by itself, other values being wrong or not; none where it is absent or wrong.
+/// Reads what the annotation `inject` says by itself, other values being wrong or not; none where it is absent or
+/// wrong.
 pub fn inject(annotations: &BTreeMap<String, String>) -> Option<bool> {
     annotations.get(INJECT).and_then(|text| switch(text, "enabled", "disabled").ok())
 }

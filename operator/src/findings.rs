@@ -1,11 +1,11 @@
-//! What was looked at and how it stands: for people and for programs. Every problem says what to do.
+//! Findings: what was looked at and how it stands, for people and for programs. Every problem says what to do.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// How something stands.
+/// Level at which something stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -13,7 +13,7 @@ pub enum Level {
     Ok,
     /// Worth knowing.
     Note,
-    /// It could not be looked at.
+    /// Not possible to look at.
     Unknown,
     /// Something does not work.
     Problem,
@@ -30,19 +30,19 @@ impl Level {
     }
 }
 
-/// One thing that was looked at.
+/// Finding about a thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// How it stands.
+    /// Level at which it stands.
     pub level: Level,
     /// The namespace that it is of, where several were looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// What was looked at: a stable word, such as `webhook`.
+    /// Subject that was looked at: a stable word, such as `webhook`.
     pub about: &'static str,
-    /// What was found.
+    /// Words for what was found.
     pub found: String,
-    /// What to do, where something does not work.
+    /// Remedy, if something does not work.
     pub remedy: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Finding {
         Finding { level: Level::Note, ..Finding::ok(about, found) }
     }
 
-    /// It could not be looked at, and what to do so that it can.
+    /// Finding that something could not be looked at, and what to do so that it can.
     pub fn unknown(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { level: Level::Unknown, ..Finding::problem(about, found, remedy) }
     }
@@ -73,7 +73,7 @@ impl Finding {
         Finding { namespace: Some(namespace.to_owned()), ..self }
     }
 
-    /// What was looked at, and where.
+    /// Subject that was looked at, and its place.
     fn place(&self) -> String {
         self.namespace.as_ref().map_or(self.about.to_owned(), |of| format!("{of}/{}", self.about))
     }

@@ -1,4 +1,4 @@
-//! What the operator counts. Labels come from closed lists; none names a pod, a namespace or an exchange.
+//! Metrics of the operator. Labels come from closed lists; none names a pod, a namespace or an exchange.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct Metrics {
     seconds: HistogramVec,
     /// Events that were not written because too many waited.
     pub notes_dropped: IntCounter,
-    /// When the certificate that is served ends to be valid.
+    /// Time at which the certificate that is served ends to be valid.
     pub certificate_expiry: IntGauge,
     /// Whether this replica leads.
     pub leader: IntGauge,
@@ -103,7 +103,7 @@ impl Metrics {
         self.reconciles.with_label_values(&[kind, if ok { "ok" } else { "error" }]).inc();
     }
 
-    /// That many peers are ready, and that many are not.
+    /// Sets the numbers of peers that are ready and that are not.
     pub fn peers(&self, ready: i64, not_ready: i64) {
         self.objects.with_label_values(&["ready"]).set(ready);
         self.objects.with_label_values(&["not_ready"]).set(not_ready);

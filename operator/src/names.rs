@@ -1,6 +1,6 @@
 //! The names that the injected pod, the manifests and the operator have to agree on.
 
-/// What all our annotations and labels begin with.
+/// Prefix of all our annotations and labels.
 pub const PREFIX: &str = "tensorlane.dev/";
 
 /// On a pod: `enabled` or `disabled`. As a label of a namespace: `enabled`, for its pods that say nothing.
@@ -29,24 +29,24 @@ pub const NODE_VOLUME: &str = "tensorlane-node";
 /// All of them.
 pub const VOLUMES: [&str; 4] = [SOCKETS_VOLUME, STATE_VOLUME, TOKEN_VOLUME, NODE_VOLUME];
 
-/// Where the sockets are, in every container.
+/// Directory of the sockets, in every container.
 pub const SOCKETS_PATH: &str = "/run/tensorlane";
-/// Where the state is, in the sidecar.
+/// Directory of the state, in the sidecar.
 pub const STATE_PATH: &str = "/var/lib/tensorlane";
-/// Where client libraries of Kubernetes look for a token, in the sidecar.
+/// Directory in which client libraries of Kubernetes look for a token, in the sidecar.
 pub const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where the sockets of the node are, in the sidecar.
+/// Directory of the sockets of the node, in the sidecar.
 pub const NODE_PATH: &str = "/run/tensorlane-node";
 
-/// How a client finds the sockets.
+/// Variable by which a client finds the sockets.
 pub const SOCKETS_VARIABLE: &str = "TENSORLANE_SOCKETS";
 
-/// Where other peers connect.
+/// Port for connections of other peers.
 pub const PEERS_PORT: u16 = 9421;
-/// Where metrics and probes are served.
+/// Port at which metrics and probes are served.
 pub const ADMIN_PORT: u16 = 9420;
 
-/// Who owns the fields that the operator applies.
+/// Owner of the fields that the operator applies.
 pub const FIELD_MANAGER: &str = "tensorlane-operator";
 
 /// The claim through which the sidecars of an exchange share memory where `sameNode` is `claim`.

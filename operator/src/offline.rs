@@ -21,11 +21,11 @@ pub const BYTES_MAX: usize = 16 << 20;
 pub struct Injected {
     /// All documents, in their order.
     pub yaml: String,
-    /// What happened to each pod or template.
+    /// Notes on each pod or template.
     pub notes: Vec<Note>,
 }
 
-/// What happened to one pod or template.
+/// Note on what happened to one pod or template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Which one: `Deployment ml/trainer`.
@@ -64,7 +64,7 @@ pub enum OfflineError {
         /// What is wrong.
         source: serde_json::Error,
     },
-    /// It cannot be written.
+    /// Output that cannot be written.
     #[error("the result cannot be written as YAML: {0}")]
     NotWritten(serde_yaml::Error),
 }
@@ -102,7 +102,7 @@ fn read(yaml: &str) -> Result<Vec<Value>, OfflineError> {
     if objects.is_empty() { Err(OfflineError::Nothing) } else { Ok(objects) }
 }
 
-/// What the documents say about namespaces.
+/// Scene: what the documents say about namespaces.
 #[derive(Default)]
 struct Scene {
     labels: BTreeMap<String, BTreeMap<String, String>>,
@@ -173,7 +173,7 @@ impl Scene {
     }
 }
 
-/// Where the pod is in an object of this kind.
+/// Path of the pod in an object of this kind.
 pub(crate) fn template(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),

@@ -30,7 +30,7 @@ fn helm(program: &Path, words: &[&str], options: &[&str]) -> Output {
     Command::new(program).args(words).arg(chart).args(options).output().unwrap()
 }
 
-/// What helm would install, by kind and name.
+/// Objects that helm would install, by kind and name.
 fn rendered(program: &Path, settings: &[&str]) -> BTreeMap<String, Value> {
     let words = ["template", "tensorlane", "--namespace", "tensorlane-system", "--kube-version", "1.36.0"];
     let output = helm(program, &words, settings);

@@ -8,7 +8,7 @@ const PAGES: [&str; 2] = [include_str!("../../docs/metrics.md"), include_str!(".
 const DASHBOARD: &str = include_str!("../../charts/tensorlane/files/dashboard.json");
 const ALERTS: &str = include_str!("../../charts/tensorlane/templates/prometheusrule.yaml");
 
-/// What Prometheus adds to each series.
+/// Labels that Prometheus adds to each series.
 const OF_PROMETHEUS: [&str; 3] = ["namespace", "pod", "le"];
 
 /// Metrics with their labels, as the pages say. A histogram is three series.
@@ -32,7 +32,7 @@ fn documented() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// What is asked of Prometheus.
+/// Queries to Prometheus.
 fn queries() -> Vec<String> {
     let dashboard: serde_json::Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();

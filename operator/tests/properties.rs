@@ -1,4 +1,4 @@
-//! What holds for every pod, whatever is in it: planning twice is planning once, nothing else is touched, and the patch
+//! Properties of every pod, whatever is in it: planning twice is planning once, nothing else is touched, and the patch
 //! is the plan.
 
 #![allow(clippy::unwrap_used)]
@@ -112,7 +112,7 @@ fn pod() -> impl Strategy<Value = Value> {
         })
 }
 
-/// What an exchange may say of routes and memory.
+/// Strategy for what an exchange may say of routes and memory.
 fn exchange() -> impl Strategy<Value = ExchangeSpec> {
     let one_of =
         |words: &'static [&'static str]| maybe(prop::sample::select(words).prop_map(|word| json!(word)));
@@ -205,7 +205,7 @@ fn without_amounts(mut pod: Value) -> Value {
 const AMOUNTS: [(&str, &str); 4] =
     [("limits", "cpu"), ("limits", "memory"), ("requests", "cpu"), ("requests", "memory")];
 
-/// What becomes of an amount.
+/// Fate of an amount.
 #[derive(Clone, Debug)]
 enum Change {
     None,
@@ -227,7 +227,7 @@ fn amount(pod: &Value, path: &str) -> Option<Amount> {
     Some(Amount::parse(pod.pointer(path)?.as_str()?).unwrap())
 }
 
-/// What an API server and others add to an injected pod before they call again.
+/// Adds what an API server and others add to an injected pod before they call again.
 fn fill_in(pod: &mut Value) {
     let spec = &mut pod["spec"];
     let sidecar = &mut spec["initContainers"][0];

@@ -1,4 +1,5 @@
-//! What a test takes away from the cluster for a while. It comes back when the guard is dropped, also where a test fails.
+//! Things that a test takes away from the cluster for a while. It comes back when the guard is dropped, also where a
+//! test fails.
 
 use serde_json::Value;
 
@@ -75,7 +76,7 @@ impl BadLink {
         link
     }
 
-    /// What is sent to the node comes at so many Mbit/s.
+    /// Slows what is sent to the node to so many Mbit/s.
     ///
     /// # Panics
     /// Where there is no such node.

@@ -1,4 +1,4 @@
-//! What a call was refused with.
+//! Refusals of calls.
 
 use std::fmt::Debug;
 

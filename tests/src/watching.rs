@@ -16,7 +16,7 @@ pub fn command(sockets: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// What the command says, which has nothing to complain of.
+/// Words of the command, which has nothing to complain of.
 ///
 /// # Panics
 /// Where it fails or complains.
@@ -52,7 +52,7 @@ impl Watch {
         self.child.id()
     }
 
-    /// What it writes to.
+    /// Output that it writes to.
     ///
     /// # Panics
     /// Where somebody reads it already.

@@ -1,21 +1,21 @@
-//! One direction of what proxies carry between two hosts, whoever dialed: how many bytes, and what is done to some of them. It
-//! knows no sockets, and nothing of what the bytes mean.
+//! Direction of what proxies carry between two hosts, whoever dialed: how many bytes, and what is done to some of them.
+//! It knows no sockets, and nothing of what the bytes mean.
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What is done to the bytes that are carried on at one time.
+/// Harm that is done to the bytes that are carried on at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hurt {
-    /// One bit of them is another.
+    /// Changed in a bit.
     Flipped,
-    /// They are carried on twice.
+    /// Carried on twice.
     Repeated,
     /// The second half goes before the first.
     Reordered,
     /// The second half comes again.
     Overlapping,
-    /// Those before the place come through, and then the connection ends.
+    /// Cut: those before the place come through, and then the connection ends.
     Cut,
 }
 
@@ -34,7 +34,8 @@ struct State {
 // === impl Hurt ===
 
 impl Hurt {
-    /// What is carried on instead of `bytes`, where it hurts them at the place `at`; and whether the connection goes on.
+    /// Bytes that are carried on instead of `bytes`, if it hurts them at the place `at`; and whether the connection
+    /// goes on.
     fn apply(self, bytes: &[u8], at: usize) -> (Vec<u8>, ControlFlow<()>) {
         let (first, second) = bytes.split_at(bytes.len() / 2);
         let instead = match self {

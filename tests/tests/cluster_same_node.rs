@@ -11,7 +11,7 @@ use tensorlane_tests::pod::{Pod, PodOptions, SIDECAR};
 
 const MIB: u64 = 1 << 20;
 
-/// Where a sidecar sees the directory of its node.
+/// Path at which a sidecar sees the directory of its node.
 const NODE_DIRECTORY: &str = "/run/tensorlane-node";
 
 /// The directory of an exchange on every node, and the volume and the claim that stand for it, as the chart makes them. The
@@ -165,7 +165,7 @@ spec:
     assert!(mapped[0] == mapped[1] && mapped[1] != mapped[2], "the pages that each maps: {mapped:?}");
 }
 
-/// How often a pod's sidecar has met another one in the directory of their node.
+/// Number of times that a pod's sidecar has met another one in the directory of their node.
 fn met(exchange: &Exchange, pod: &str) -> f64 {
     let all = metrics(exchange.name(), pod);
     metric(&all, "tensorlane_peer_node_connections_total", &["event=\"met\""])

@@ -22,10 +22,10 @@ const WITH_GLOO: &str = "--with-gloo";
 /// Tells the program which Python has torch.
 const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
 
-/// What is measured.
+/// Options: what is measured.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What the program is told: it knows its own options.
+    /// Arguments for the program: it knows its own options.
     pub(crate) arguments: Vec<String>,
     /// Torch is to be there.
     pub(crate) with_gloo: bool,

@@ -8,7 +8,7 @@ use crate::parts::{PARTS, Part};
 use crate::python;
 use crate::soak;
 
-/// What the user asked for.
+/// Command that the user asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Prints every command.
@@ -57,7 +57,7 @@ impl TestOptions {
     }
 }
 
-/// How the demo runs.
+/// Options of the demo.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DemoOptions {
     /// Handed to the demo program: fewer repetitions.

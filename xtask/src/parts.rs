@@ -23,8 +23,8 @@ pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
 /// Tells tests where the programs of Kubernetes lie.
 const COMPONENTS: &str = "TENSORLANE_CLUSTER_BIN";
 
-/// What tests need that ignore themselves where it may not be there: an API server of their own, helm, and what other
-/// operators define.
+/// Tools that tests need that ignore themselves where it may not be there: an API server of their own, helm, and what
+/// other operators define.
 const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "helm", "definitions"];
 
 /// Runs tests that ignore themselves, too.
@@ -36,15 +36,15 @@ const SLOW: &str = "slow::";
 /// A single part of the tests.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// What `--only` and the table call it.
+    /// Name for `--only` and the table.
     pub(crate) name: &'static str,
-    /// What it does, for `help`.
+    /// Description of its work, for `help`.
     pub(crate) about: &'static str,
     /// Set if it belongs to what one runs before each commit.
     pub(crate) quick: bool,
     /// Parts of the same lane run one after the other.
     pub(crate) lane: Lane,
-    /// What it runs.
+    /// Plan of what it runs.
     pub(crate) plan: fn(&Surroundings<'_>) -> Plan,
 }
 
@@ -69,14 +69,14 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) with_cluster: bool,
 }
 
-/// What a part runs, or why it does not.
+/// Plan of what a part runs, or why it does not.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
-    /// These, in this order.
+    /// Steps to run, in this order.
     Run(Vec<Step>),
     /// Skipped, because it cannot run here.
     Skip(String),
-    /// It cannot run, and that is a mistake.
+    /// Failure: it cannot run, and that is a mistake.
     Fail(String),
 }
 
@@ -87,10 +87,10 @@ pub(crate) struct Step {
     pub(crate) counted: Counted,
 }
 
-/// How the end of a job is counted.
+/// Way in which the end of a job is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// One check, which passes or fails.
+    /// Counted as a check, which passes or fails.
     Check,
     /// As many tests as its output says.
     Tests,

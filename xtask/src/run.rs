@@ -16,7 +16,8 @@ use crate::style::Style;
 /// A cold build on two slow cores ends long before; a job that hangs costs this much and no more.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 
-/// What `cargo run` tells xtask about itself. Handed down, it makes build scripts of dependencies run again.
+/// Variables by which `cargo run` tells xtask about itself. Handed down, it makes build scripts of dependencies run
+/// again.
 const NOT_INHERITED: &[&str] =
     &["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_", "CARGO_PRIMARY_"];
 

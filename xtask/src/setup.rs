@@ -17,7 +17,7 @@ pub(crate) struct Tool {
     probe: &'static [&'static str],
     /// Its package on Debian and Ubuntu.
     package: &'static str,
-    /// What does not work without it; none if nothing works.
+    /// Functions that do not work without it; none if nothing works.
     without: Option<&'static str>,
 }
 
@@ -48,7 +48,7 @@ const NFT: Tool = Tool {
     ),
 };
 
-/// What suites in network namespaces need besides.
+/// Tools that suites in network namespaces need besides.
 pub(crate) const NETNS_TOOLS: &[Tool] = &[
     NFT,
     Tool {
@@ -108,7 +108,7 @@ pub(crate) const IMAGE_TOOLS: &[Tool] =
 /// Directories that every node of the cluster has a version of its own of: what lies there is not seen by it.
 const HIDDEN_FROM_NODES: [&str; 3] = ["/run", "/var/lib", "/var/log"];
 
-/// What to do about the tools that are missing.
+/// Action for the tools that are missing.
 #[derive(Debug, PartialEq, Eq)]
 enum Action {
     /// Install these packages.
@@ -187,7 +187,7 @@ fn install(packages: &[&str], place: &Place, style: Style) -> Result<(), Failure
     Err(failure.remedy(format!("read {}, or install them by hand", place.short(&log))))
 }
 
-/// Whether this process may make network namespaces; if not, why.
+/// Checks that this process may make network namespaces; if not, says why.
 pub(crate) fn network_namespaces(place: &Place, style: Style) -> Result<(), String> {
     if !is_root() {
         return Err("network namespaces need root: run it as root or under sudo".to_owned());
@@ -206,7 +206,7 @@ pub(crate) fn network_namespaces(place: &Place, style: Style) -> Result<(), Stri
     Ok(())
 }
 
-/// Whether this machine can run the test cluster, whose files lie in `state`; if not, why.
+/// Checks that this machine can run the test cluster, whose files lie in `state`; if not, says why.
 pub(crate) fn cluster_can_run(place: &Place, style: Style, state: &Path) -> Result<(), String> {
     network_namespaces(place, style)?;
     if let Some(hidden) = HIDDEN_FROM_NODES.iter().find(|hidden| state.starts_with(hidden)) {

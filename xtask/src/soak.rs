@@ -16,15 +16,15 @@ const PROGRAMS_OF_IT: [&str; 2] = ["soak", "actor"];
 /// Time that it runs unless told otherwise.
 const TIME: Duration = Duration::from_secs(600);
 
-/// What it may take beyond its time: to start, and to give everything back.
+/// Time that it may take beyond its own: to start, and to give everything back.
 const MARGIN: Duration = Duration::from_secs(600);
 
-/// How long, and from which seed.
+/// Duration, and seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Wall time.
     pub(crate) time: Duration,
-    /// What all steps follow from; drawn where none is given.
+    /// Seed from which all steps follow; drawn if none is given.
     pub(crate) seed: Option<u64>,
 }
 

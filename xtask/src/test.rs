@@ -17,14 +17,14 @@ use crate::run::tail;
 use crate::style::Style;
 use crate::table::{Row, Verdict, slowest, table};
 
-/// How much of a failed part's log is shown.
+/// Number of lines that are shown of a failed part's log.
 const TAIL: usize = 60;
 
-/// What a part leaves for the end of the run.
+/// Words that a part leaves for the end of the run.
 #[derive(Debug, Default)]
 struct Told {
     counts: Counts,
-    /// What was not looked at although nothing failed.
+    /// Notes on what was not looked at although nothing failed.
     notes: Vec<String>,
     /// Tests that failed.
     failed: Vec<String>,
@@ -250,7 +250,7 @@ fn add_tests(told: &mut Told, part: &str, output: &str, succeeded: bool, failure
     }
 }
 
-/// What was added to a log after a place in it. Output of tests need not be UTF-8.
+/// Text that was added to a log after a place in it. Output of tests need not be UTF-8.
 fn text_after(log: &Path, offset: u64) -> String {
     let mut bytes = Vec::new();
     let read = File::open(log).and_then(|mut file| {
@@ -264,7 +264,7 @@ fn text_after(log: &Path, offset: u64) -> String {
     }
 }
 
-/// What failed tests said, which the output of other programs may follow; the end of the log where no test failed.
+/// Shows what failed tests said, which the output of other programs may follow; the end of the log if no test failed.
 fn show_why(log: &Path, place: &Place, style: Style) {
     if !log.exists() {
         return;

@@ -79,7 +79,7 @@ fn find(directory: &Path, end: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Whether a file is whole and of the format safetensors.
+/// Checks that a file is whole and of the format safetensors.
 fn check(path: &Path) -> Result<(), String> {
     let read = |error: std::io::Error| error.to_string();
     let mut file = File::open(path).map_err(read)?;
@@ -99,7 +99,7 @@ fn check(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Where the last tensor of a header ends: the greatest end of all `"data_offsets":[BEGIN,END]`.
+/// End of the last tensor of a header: the greatest end of all `"data_offsets":[BEGIN,END]`.
 fn end_of_data(header: &str) -> Option<u64> {
     let object = header.trim();
     if !(object.starts_with('{') && object.ends_with('}')) {

@@ -41,7 +41,7 @@ impl Over {
     }
 }
 
-/// Who calls and who answers.
+/// Caller and answerer.
 #[derive(Debug)]
 pub struct Calls {
     ask: Worker,
@@ -63,7 +63,7 @@ impl Calls {
         Ok(Self { ask: start(&hosts.b, "calls-ask")?, _answer: answer })
     }
 
-    /// What each of `count` calls took whose answer has so many bytes, in microseconds.
+    /// Time that each of `count` calls took whose answer has so many bytes, in microseconds.
     ///
     /// # Errors
     /// An end is gone.
@@ -78,7 +78,7 @@ fn question(answer: u64) -> [u8; QUESTION] {
     question
 }
 
-/// How many bytes are wanted.
+/// Number of bytes that are wanted.
 fn wanted(question: &[u8; QUESTION]) -> Result<usize> {
     let (count, _) = question.split_first_chunk().context("a question is longer than a number")?;
     Ok(usize::try_from(u64::from_le_bytes(*count))?)

@@ -37,7 +37,7 @@ struct Way {
 pub struct Memcpy {
     job: Arc<Job>,
     helpers: Vec<Helper>,
-    /// What the pieces of a memfd lie in.
+    /// Arena in which the pieces of a memfd lie.
     _arena: Option<Arc<Arena>>,
 }
 
@@ -95,7 +95,7 @@ impl Memcpy {
         Ok(Self { job: Arc::new(job), helpers, _arena: arena })
     }
 
-    /// How it copies, for people.
+    /// Way in which it copies, for people.
     pub fn way(&self) -> String {
         self.job.way.to_string()
     }

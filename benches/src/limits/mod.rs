@@ -1,4 +1,4 @@
-//! What this machine can do without Tensorlane: the same work, done in the plain way and nothing else.
+//! Limits: what this machine can do without Tensorlane: the same work, done in the plain way and nothing else.
 //!
 //! Whatever needs two ends has them in two processes, as we do: [`End`] is the hidden command line of the other ends.
 

@@ -1,4 +1,4 @@
-//! What annotations say, and what of it makes no sense.
+//! Tests of annotations: the meaning of each, and the values that make no sense.
 
 use super::*;
 

@@ -29,12 +29,12 @@ pub enum CertError {
     /// By the library that serves them.
     #[error("the key cannot be used: {0}")]
     Key(#[from] rustls::Error),
-    /// What is in a file is no certificate or key.
+    /// Content of a file is no certificate or key.
     #[error("{file} has no {what} in PEM")]
     NotPem {
         /// Which one.
         file: String,
-        /// What was looked for.
+        /// Thing that was looked for.
         what: &'static str,
     },
     /// A file cannot be read.
@@ -47,7 +47,7 @@ pub enum CertError {
     },
 }
 
-/// Who signs leaves, as it is kept in the Secret.
+/// Authority that signs leaves, as it is kept in the Secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Authority {
     /// Time at which it was made, in seconds since 1970.
@@ -92,7 +92,7 @@ impl Authority {
     }
 }
 
-/// What an authority says of itself: the same bytes of a name whenever it is read back, or its leaves would not fit.
+/// Parameters of an authority: the same bytes of a name whenever it is read back, or its leaves would not fit.
 fn params(made: u64) -> Result<CertificateParams, CertError> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.distinguished_name = DistinguishedName::new();
@@ -109,7 +109,7 @@ fn date(seconds: u64) -> time::OffsetDateTime {
     rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
 }
 
-/// What a server shows.
+/// Certificate that a server shows, and its key.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// For rustls.

@@ -1,4 +1,4 @@
-//! What the Secret keeps, as bytes. Every replica reads it; whoever writes it names the version that it has read.
+//! Content of the Secret, as bytes. Every replica reads it; whoever writes it names the version that it has read.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -63,7 +63,7 @@ impl Kept {
         self.authorities.iter().find(|authority| authority.made == made)
     }
 
-    /// What a caller has to trust: every authority there is, the newest last.
+    /// Bundle that a caller has to trust: every authority there is, the newest last.
     pub fn bundle(&self) -> String {
         self.authorities.iter().map(|authority| authority.certificate.as_str()).collect()
     }

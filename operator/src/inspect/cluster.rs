@@ -1,4 +1,4 @@
-//! What is wrong with a cluster, from the objects of the installation and of namespaces.
+//! Faults of a cluster, from the objects of the installation and of namespaces.
 
 use serde_json::Value;
 
@@ -30,14 +30,14 @@ pub struct Cluster {
     pub endpoints: Seen,
     /// The role of pods that find their peers.
     pub role: Seen,
-    /// What is asked about.
+    /// Namespaces that are asked about.
     pub namespaces: Namespaces,
 }
 
 /// The namespaces that are asked about.
 #[derive(Clone, Debug)]
 pub enum Namespaces {
-    /// One that was named, or that of the context.
+    /// Namespace that was named, or that of the context.
     One(Box<Namespace>),
     /// All that have an exchange, a peer or our label.
     All(Vec<Namespace>),
@@ -73,7 +73,7 @@ pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     all
 }
 
-/// What is wrong with the role; it is the same for every namespace.
+/// Fault of the role; it is the same for every namespace.
 fn role(cluster: &Cluster) -> Option<Finding> {
     let what = format!("ClusterRole {PEER_ROLE}");
     match &cluster.role {
@@ -87,7 +87,7 @@ fn role(cluster: &Cluster) -> Option<Finding> {
     }
 }
 
-/// One sentence in place of a line for everything that is missing.
+/// Single finding in place of a line for everything that is missing.
 fn not_installed(cluster: &Cluster) -> Finding {
     let namespace = &cluster.operator_namespace;
     let found = format!(
@@ -97,7 +97,7 @@ fn not_installed(cluster: &Cluster) -> Finding {
     Finding::problem("installation", found, format!("{INSTALL}; elsewhere: --operator-namespace"))
 }
 
-/// What becomes of pods that ask while nobody is called for them: a policy looks at what comes out.
+/// Fate of pods that ask while nobody is called for them: a policy looks at what comes out.
 fn without_webhook(cluster: &Cluster) -> &'static str {
     let there = cluster.policies.iter().any(|(_, seen)| matches!(seen, Seen::There(_)));
     let hidden = cluster.policies.iter().any(|(_, seen)| matches!(seen, Seen::Hidden(_)));

@@ -1,4 +1,4 @@
-//! Why a pod has a sidecar or not: by the planner itself, and by what became of the pod.
+//! Explains why a pod has a sidecar or not: by the planner itself, and by what became of the pod.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::names::{EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
 use crate::offline::template;
 use crate::plan::{Decision, Facts, Skip, Status, plan};
 
-/// What is asked about, and what was read of it.
+/// Subject that is asked about, and what was read of it.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// `Pod`, `Deployment` and so on.
@@ -19,9 +19,9 @@ pub struct Subject {
     pub namespace: String,
     /// Itself.
     pub object: Seen,
-    /// What the planner has to know, or why it could not be read.
+    /// Facts that the planner has to know, or why they could not be read.
     pub facts: Result<Facts, String>,
-    /// Whether the operator's own settings are among the facts; else why not, and the defaults of this release are.
+    /// Ok if the operator's own settings are among the facts; else why not, and the defaults of this release are.
     pub settings: Result<(), String>,
     /// The Events that speak of it.
     pub events: Seen,
@@ -146,7 +146,7 @@ fn sidecar(name: &str, pod: &Value) -> Finding {
     }
 }
 
-/// What the container said last: the end of its log, by its termination message policy.
+/// Last words of the container: the end of its log, by its termination message policy.
 fn last_words(status: &Value) -> String {
     let places = ["/state/terminated", "/lastState/terminated"];
     let said = places.iter().find_map(|place| status.pointer(place));
@@ -227,7 +227,7 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
     all
 }
 
-/// How a pod comes to be made anew.
+/// Way in which a pod comes to be made anew.
 fn made_again(name: &str, pod: &Value) -> String {
     if list(pod, "/metadata/ownerReferences").is_empty() {
         return format!(
@@ -250,7 +250,7 @@ fn skipped(skip: Skip, kind: &str) -> Finding {
     Finding { remedy, ..Finding::note("plan", format!("no sidecar: {skip}")) }
 }
 
-/// What the operator has told the owner: the newest of each kind.
+/// Findings that the operator has told the owner: the newest of each kind.
 fn told(events: &Seen) -> Vec<Finding> {
     let mut ours: Vec<&Value> = events
         .items()

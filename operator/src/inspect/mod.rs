@@ -1,5 +1,5 @@
-//! What a person asks of a cluster: what is wrong with it, why a pod has a sidecar or not, which way bytes would go.
-//! Everything here is a function of objects that somebody has read; nothing here reads.
+//! Questions of a person about a cluster: what is wrong with it, why a pod has a sidecar or not, which way bytes would
+//! go. Everything here is a function of objects that somebody has read; nothing here reads.
 
 pub mod cluster;
 pub mod explain;
@@ -18,7 +18,7 @@ pub enum Seen {
     There(Value),
     /// Absent.
     Missing,
-    /// Whether it is could not be found out: what the API server said.
+    /// Hidden: whether it is there could not be found out; holds the words of the API server.
     Hidden(String),
 }
 

@@ -18,7 +18,7 @@ pub struct PeerRow {
     pub exchange: String,
     /// The node of its pod.
     pub node: String,
-    /// Whether others can reach it: `True`, `False` or `Unknown`.
+    /// Readiness, that is, whether others can reach it: `True`, `False` or `Unknown`.
     pub ready: String,
     /// Reason, in a word.
     pub reason: String,
@@ -28,7 +28,7 @@ pub struct PeerRow {
     pub addresses: Vec<String>,
     /// Its keys: two while they are changed.
     pub fingerprints: Vec<String>,
-    /// This life of its sidecar.
+    /// Incarnation: this life of its sidecar.
     pub incarnation: String,
 }
 

@@ -38,7 +38,7 @@ pub struct PairRoute {
 struct End {
     name: String,
     offer: Option<Offer>,
-    /// What its pod requires of every route besides its exchange.
+    /// Requirements of its pod for every route besides its exchange.
     require: Require,
 }
 
@@ -53,16 +53,16 @@ pub struct PodSaid {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What pods require of their routes by their own annotations.
+/// Requirements of pods for their routes by their own annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requires {
-    /// What each requires, by its namespace and name; a pod that requires nothing is not there.
+    /// Requirements of each, by its namespace and name; a pod that requires nothing is not there.
     pub of: BTreeMap<(String, String), Require>,
     /// A sentence for each pod whose annotation makes no sense: it was changed after the pod was made.
     pub wrong: Vec<String>,
 }
 
-/// What pods require. Their annotations are read as the planner reads them.
+/// Collects the requirements of pods. Their annotations are read as the planner reads them.
 pub fn requires(pods: Vec<PodSaid>) -> Requires {
     let mut requires = Requires::default();
     for PodSaid { namespace, name, annotations } in pods {
@@ -167,7 +167,7 @@ fn what(spec: &ExchangeSpec, of_pods: Require) -> What {
     What { bytes: 0, device: Device::Host, selection: SelectionKind::All, require }
 }
 
-/// What these words ask of a route, all together.
+/// Requirements that these words put on a route, all together.
 fn all_of(words: &[Requirement]) -> Require {
     let one = |word: &Requirement| match word {
         Requirement::ZeroCopy => Require::ZERO_COPY,
@@ -207,7 +207,7 @@ fn transport(kind: TransportKind) -> Transport {
     }
 }
 
-/// What a peer has published; none where it has not, or where it makes no sense.
+/// Offer that a peer has published; none if it has not, or if it makes no sense.
 fn offer(peer: &TensorPeer) -> Option<Offer> {
     let status = peer.status.as_ref()?;
     let said = status.offer.as_ref()?;

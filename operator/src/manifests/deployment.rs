@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 
 use super::install::{Installation, OPERATOR, SERVICE, labels};
 
-/// Where a replica serves the webhook.
+/// Port at which a replica serves the webhook.
 const WEBHOOK_PORT: u16 = 9443;
-/// Where a replica serves metrics and probes.
+/// Port at which a replica serves metrics and probes.
 const ADMIN_PORT: u16 = 9420;
 
 /// The Service in front of the webhook.

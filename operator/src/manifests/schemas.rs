@@ -1,6 +1,6 @@
-//! What the schemas of our definitions need besides what comes from the types: a sentence, the rules of types that are not
-//! ours, and bounds. Without bounds whoever may write an object, be it its own status, could fill the memory of all who
-//! read them, the operator's first.
+//! Additions that the schemas of our definitions need besides what comes from the types: a sentence, the rules of types
+//! that are not ours, and bounds. Without bounds whoever may write an object, be it its own status, could fill the
+//! memory of all who read them, the operator's first.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, ValidationRule,

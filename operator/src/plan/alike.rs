@@ -1,4 +1,4 @@
-//! What others have made of what we added, where it is the same thing.
+//! Comparison with what others have made of what we added, where it is the same thing.
 //!
 //! An API server calls again after another webhook has changed the pod. By then it has written its defaults into our part,
 //! and others have added to lists behind us. Planning again without those defaults, or in another order, would be a patch
@@ -12,10 +12,10 @@ use super::volumes::is_ours;
 use crate::names::SIDECAR;
 use crate::quantity::Amount;
 
-/// What an API server writes where nothing is said.
+/// Default that an API server writes if nothing is said.
 enum Default {
     Number(i64),
-    /// One of these words.
+    /// Any of these words.
     Word(&'static [&'static str]),
 }
 

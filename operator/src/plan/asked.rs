@@ -1,4 +1,4 @@
-//! Who asks for a sidecar: the pod, its namespace, or an exchange that wants every pod with a GPU. The pod wins.
+//! Askers for a sidecar: the pod, its namespace, or an exchange that wants every pod with a GPU. The pod wins.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{View, gpu};
 use crate::annotations;
 use crate::names::{EXCHANGE, INJECT};
 
-/// Who asked.
+/// Asker for the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The pod's own annotation.
@@ -33,7 +33,7 @@ impl Asked {
     }
 }
 
-/// Who asks for this pod, or why nobody does.
+/// Finds who asks for this pod, or why nobody does.
 pub(super) fn asked(
     view: &View,
     said: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! What the planner is told besides the pod. Whoever calls it has read these from the API server, or from files.
+//! Facts that the planner is told besides the pod. Whoever calls it has read these from the API server, or from files.
 
 use std::collections::BTreeMap;
 
@@ -16,9 +16,9 @@ pub struct Facts {
     pub namespace: Namespace,
     /// The exchanges of that namespace by name.
     pub exchanges: BTreeMap<String, ExchangeSpec>,
-    /// What the installation says where nobody else does.
+    /// Defaults of the installation, for what nobody else says.
     pub defaults: Defaults,
-    /// What the sidecars of the installation can do.
+    /// Abilities of the sidecars of the installation.
     pub abilities: Abilities,
     /// The LimitRanges of the namespace.
     pub limits: Vec<LimitRange>,
@@ -40,23 +40,23 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// What its label says of pods that say nothing: the text, which may make no sense.
+    /// Text of its label for pods that say nothing, which may make no sense.
     pub fn inject(&self) -> Option<&str> {
         self.labels.get(INJECT).map(String::as_str)
     }
 
-    /// What Pod Security enforces there; `privileged` where nothing is said.
+    /// Level that Pod Security enforces there; `privileged` if nothing is said.
     pub fn pod_security(&self) -> &str {
         self.labels.get("pod-security.kubernetes.io/enforce").map_or("privileged", String::as_str)
     }
 }
 
-/// What the installation says where neither pod nor exchange does.
+/// Defaults of the installation, for what neither pod nor exchange says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// The sidecar's image, best with its digest.
     pub image: String,
-    /// When it is pulled; what Kubernetes does where absent.
+    /// Pull policy of the image; if absent, that of Kubernetes.
     pub image_pull_policy: Option<String>,
     /// Bytes that tensors may take.
     pub arena: Amount,
@@ -64,7 +64,7 @@ pub struct Defaults {
     pub base: Amount,
     /// Processor time to request.
     pub cpu: Amount,
-    /// How much is logged.
+    /// Level of the log.
     pub log_level: LogLevel,
     /// The user and group that the sidecar runs as; absent where the platform gives one (OpenShift).
     pub user: Option<i64>,
@@ -104,13 +104,13 @@ pub struct LimitRange {
     pub min: BTreeMap<String, Amount>,
     /// The limit of a container that says none.
     pub default: BTreeMap<String, Amount>,
-    /// How many times as much a limit may be as its request.
+    /// Greatest ratio of a limit to its request.
     pub ratio: BTreeMap<String, Amount>,
 }
 
 impl LimitRange {
-    /// What an object says of pods and containers. A quantity that cannot be read counts as absent: the API server
-    /// has checked them.
+    /// Reads what an object says of pods and containers. A quantity that cannot be read counts as absent: the API
+    /// server has checked them.
     pub fn of(object: &ApiLimitRange) -> Vec<LimitRange> {
         let name = object.metadata.name.clone().unwrap_or_default();
         let items = object.spec.iter().flat_map(|spec| &spec.limits);
@@ -141,7 +141,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// What an object says; none where it counts only pods that have no resources, which a pod with a sidecar has.
+    /// Reads what an object says; none if it counts only pods that have no resources, which a pod with a sidecar has.
     pub fn of(object: &ResourceQuota) -> Option<Quota> {
         let spec = object.spec.as_ref()?;
         let scopes: Vec<&str> = spec.scopes.iter().flatten().map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! Whether a pod asks for a GPU: by the resource of a device plugin, or by a claim on a device.
+//! Detection of whether a pod asks for a GPU: by the resource of a device plugin, or by a claim on a device.
 
 use super::View;
 use super::facts::Claims;
@@ -13,13 +13,13 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// It has one, or may have one: a sidecar too many costs memory, a missing one costs the whole work.
+    /// True if it has one, or may have one: a sidecar too many costs memory, a missing one costs the whole work.
     pub(super) fn any(&self) -> bool {
         self.gpu || !self.unread.is_empty()
     }
 }
 
-/// What the pod asks for.
+/// Devices that the pod asks for.
 pub(super) fn devices(view: &View, claims: &Claims) -> Devices {
     let spec = &view.spec;
     let mut all = spec.init_containers.iter().flatten().chain(&spec.containers);

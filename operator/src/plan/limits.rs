@@ -1,4 +1,4 @@
-//! What the LimitRanges of a namespace ask of the sidecar's container, and of the pod with it.
+//! Demands of a namespace's LimitRanges on the sidecar's container, and on the pod with it.
 
 use super::facts::LimitRange;
 use super::reason::{Deny, OverLimit};
@@ -46,7 +46,7 @@ fn needs_limit(resource: &str, request: Amount, limit: &mut Option<Amount>, rang
     *limit = Some(wanted.min(by_ratio).min(by_max).max(request));
 }
 
-/// Whether the pod with its sidecar is within what LimitRanges allow a pod.
+/// Checks that the pod with its sidecar is within what LimitRanges allow a pod.
 pub(super) fn check_pod(
     requests: [Amount; 2],
     limits: [Amount; 2],

@@ -1,4 +1,4 @@
-//! What the ResourceQuotas of a namespace ask of the sidecar, and whether the pod with it has room in them.
+//! Demands of a namespace's ResourceQuotas on the sidecar, and whether the pod with it has room in them.
 
 use super::facts::Quota;
 use super::reason::{Deny, OverQuota};
@@ -18,7 +18,7 @@ pub(super) fn fit(sum: &mut Sum, quotas: &[Quota]) {
     sum.storage = of_storage.into_iter().any(has).then_some(STORAGE);
 }
 
-/// What a pod takes of a quota: without its sidecar and with it.
+/// Amount that a pod takes of a quota: without its sidecar and with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) resource: &'static str,
@@ -45,7 +45,7 @@ impl Taken {
     }
 }
 
-/// Whether the pod with its sidecar has room. A pod that has none without its sidecar either is not ours to refuse.
+/// Checks that the pod with its sidecar has room. A pod that has none without its sidecar either is not ours to refuse.
 pub(super) fn check(taken: &[Taken], quotas: &[Quota]) -> Result<(), Deny> {
     for quota in quotas.iter().filter(|quota| !quota.partial) {
         for one in taken {

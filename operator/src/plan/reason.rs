@@ -1,4 +1,5 @@
-//! Why a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal says what to do.
+//! Reasons for which a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal
+//! says what to do.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ pub enum Skip {
     NotRequested,
     /// The pod says that it wants none.
     Disabled,
-    /// It is the mirror of a static pod, which the API server cannot change.
+    /// Mirror of a static pod, which the API server cannot change.
     MirrorPod,
 }
 
@@ -136,7 +137,7 @@ pub enum Deny {
         /// Those that are there.
         there: Vec<String>,
     },
-    /// What the pod wants contradicts itself or its exchange.
+    /// Contradiction of what the pod wants with itself or with its exchange.
     #[error("{0}")]
     Contradiction(String),
     /// The pod has no GPU.
@@ -162,20 +163,20 @@ pub enum Deny {
     /// A ResourceQuota has no room.
     #[error("{0}")]
     Quota(Box<OverQuota>),
-    /// It cannot be read.
+    /// Unreadable as a pod.
     #[error("the object is no pod: {0}")]
     NotAPod(String),
 }
 
-/// What is insisted on and cannot be had; at least one thing.
+/// Lacks: what is insisted on and cannot be had; at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", said(.exchange, .of_exchange, .of_pod))]
 pub struct Unsupported {
     /// The exchange of the pod.
     pub exchange: String,
-    /// What the exchange says.
+    /// Lacks in what the exchange says.
     pub of_exchange: Vec<Lack>,
-    /// What the pod says by its annotations.
+    /// Lacks in what the pod says by its annotations.
     pub of_pod: Vec<Lack>,
 }
 
@@ -195,7 +196,7 @@ pub struct OverLimit {
     pub allowed: String,
     /// A container or a pod.
     pub per: &'static str,
-    /// What to do.
+    /// Remedy: what to do.
     pub remedy: &'static str,
 }
 

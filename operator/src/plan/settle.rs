@@ -1,4 +1,4 @@
-//! What holds for a sidecar: what the pod says, else what its exchange says, else what the installation says.
+//! Settles what holds for a sidecar: what the pod says, else what its exchange says, else what the installation says.
 
 use tensorlane_proto::crd::{
     DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Prefer, Requirement, SameNode,
@@ -192,7 +192,7 @@ fn share_process_namespace(wishes: &Wishes, view: &View) -> Result<bool, Deny> {
     }
 }
 
-/// How GPUs are shared. A pod that says so itself must have one; an exchange speaks of those that do.
+/// Mode of sharing GPUs. A pod that says so itself must have one; an exchange speaks of those that do.
 fn gpu_mode(
     wishes: &Wishes,
     spec: &ExchangeSpec,
@@ -243,7 +243,7 @@ fn transports(
     }
 }
 
-/// What the exchange requires and what the pod requires, in the order of the words.
+/// Requirements of the exchange and of the pod, in the order of the words.
 fn require(wishes: &Wishes, spec: &ExchangeSpec) -> Vec<Requirement> {
     let own = wishes.require.iter().flatten();
     let mut all: Vec<_> = own.chain(spec.require.iter().flatten()).copied().collect();

@@ -96,7 +96,7 @@ fn probe(path: &str, seconds: i32, failures: i32) -> Probe {
     }
 }
 
-/// What the sidecar is told. Facts of the pod come first, because later variables are made of them.
+/// Variables that the sidecar is told. Facts of the pod come first, because later variables are made of them.
 fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<EnvVar> {
     let mut all = vec![
         from_pod("POD_NAME", "metadata.name"),
@@ -124,7 +124,7 @@ fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<E
     all
 }
 
-/// What is said only where pod or exchange says it.
+/// Variables that are said only if pod or exchange says them.
 fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
     let joined = |words: Vec<&str>| words.join(",");
     let require: Vec<_> = settled.require.iter().map(|word| word.as_str()).collect();

@@ -1,4 +1,4 @@
-//! One call for each action.
+//! Applies each action by a call.
 
 use std::time::Duration;
 
@@ -187,7 +187,7 @@ impl Applier {
     }
 }
 
-/// What is told of an exchange; the sentences of its conditions are all shorter than an Event may be.
+/// Event about an exchange; the sentences of its conditions are all shorter than an Event may be.
 fn event(condition: &Condition) -> Event {
     let is_well = condition.status == "True";
     Event {

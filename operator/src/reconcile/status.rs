@@ -1,4 +1,4 @@
-//! What is said of peers and exchanges: conditions and counts. Pure; none where everything is said already.
+//! Status of peers and exchanges: conditions and counts. Pure; none if everything is said already.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::abilities::{Abilities, unsupported};
 /// The word and the sentence of a condition.
 type Why = (&'static str, String);
 
-/// Whether others can reach the peer, where that is not said yet.
+/// Condition that says whether others can reach the peer, if that is not said yet.
 pub(super) fn peer_condition(
     pod: &PodFacts,
     peer: &TensorPeer,
@@ -38,7 +38,7 @@ fn readiness(pod: &PodFacts, peer: &TensorPeer) -> (bool, Why) {
     (why.0 == "Published", (why.0, why.1.to_owned()))
 }
 
-/// What is said of an exchange, where that is not said yet.
+/// Status of an exchange, if it is not said yet.
 pub(super) fn exchange_status(
     exchange: &TensorExchange,
     members: &[&PodFacts],
@@ -71,7 +71,7 @@ pub(super) fn exchange_status(
     news.then_some(status)
 }
 
-/// What is new about `Accepted`. That a new exchange is accepted is no news: it is what everybody expects.
+/// News about `Accepted`. That a new exchange is accepted is no news: it is what everybody expects.
 pub(super) fn acceptance_news(exchange: &TensorExchange, status: &ExchangeStatus) -> Option<Condition> {
     let of = |status: &ExchangeStatus| {
         status.conditions.iter().find(|condition| condition.type_ == "Accepted").cloned()
@@ -84,7 +84,7 @@ pub(super) fn acceptance_news(exchange: &TensorExchange, status: &ExchangeStatus
     is_news.then_some(new)
 }
 
-/// Where nobody guards peers none can join, whatever the exchange says.
+/// Acceptance of an exchange. If nobody guards peers none can join, whatever the exchange says.
 fn acceptance(exchange: &TensorExchange, guarded: bool) -> (bool, Why) {
     if !guarded {
         let message = "ValidatingAdmissionPolicy tensorlane-peer-status or its binding is missing, so that any pod could speak for another one: apply manifests/policies.yaml";

@@ -1,4 +1,4 @@
-//! What the leader applies to the configuration of the webhook: the bundle, and the namespaces of pods with GPUs.
+//! Parts that the leader applies to the configuration of the webhook: the bundle, and the namespaces of pods with GPUs.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Patch, PatchParams};
@@ -9,7 +9,7 @@ use super::apply::ApplyError;
 use crate::manifests::{WEBHOOKS, gpu_webhook};
 use crate::names::FIELD_MANAGER;
 
-/// What is applied.
+/// Parts that are applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Webhooks {
     /// The authorities in PEM; none where somebody else sees to the bundle.
@@ -19,8 +19,8 @@ pub struct Webhooks {
     pub gpu_namespaces: Option<Vec<String>>,
 }
 
-/// Who owns the entry for pods with GPUs. The bundle is applied before it is known which namespaces want that entry, and
-/// what one manager leaves out of what it has applied before is taken away.
+/// Owner of the entry for pods with GPUs. The bundle is applied before it is known which namespaces want that entry,
+/// and what one manager leaves out of what it has applied before is taken away.
 pub const GPU_MANAGER: &str = "tensorlane-operator-gpus";
 
 impl Webhooks {

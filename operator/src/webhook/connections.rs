@@ -1,5 +1,5 @@
-//! Who is connected, and who has to go where there is no room. Plain data behind a lock: no socket, and whoever asks says
-//! what time it is.
+//! Connections: who is connected, and who has to go when there is no room. Plain data behind a lock: no socket, and
+//! whoever asks says what time it is.
 //!
 //! ```text
 //!   admit ──> fresh ──a call has come whole──> busy ──answered──> idle
@@ -124,7 +124,7 @@ impl Connections {
     }
 }
 
-/// How often who waits for a place looks again.
+/// Interval of looks of a caller that waits for a place.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 impl Open {

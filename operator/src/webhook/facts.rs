@@ -1,4 +1,4 @@
-//! What the planner has to know besides the pod, read when it is asked.
+//! Facts that the planner has to know besides the pod, read when it is asked.
 //!
 //! There is no cache: an exchange that was made a moment before the pod must be seen, and a refusal by old news would be
 //! a lie. The API server answers these lists from its own memory.

@@ -1,4 +1,4 @@
-//! What is to be told to the owner of a pod, later: the answer to the API server does not wait for an Event.
+//! Notes for the owner of a pod, later: the answer to the API server does not wait for an Event.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::Value;
@@ -41,7 +41,7 @@ impl Notes {
     }
 }
 
-/// What the owner should know. A pod that nobody owns tells its author by the answer itself.
+/// Notes that the owner should know. A pod that nobody owns tells its author by the answer itself.
 fn notes(namespace: &str, pod: &Value, outcome: &Outcome) -> Vec<Note> {
     let Some(owner) = owner(pod) else { return Vec::new() };
     let note = |reason, sentence: String, warning| Note {

@@ -66,7 +66,7 @@ async fn a_compacted_watch_and_an_empty_list_leave_no_hole_in_the_table() {
     follows(&tables, &["e"]).await;
 }
 
-/// What an operator makes for the pods of a namespace.
+/// Makes what an operator makes for the pods of a namespace.
 async fn prepare(admin: &Client) {
     install_definitions(admin).await;
     make_namespace(admin, "ml", &json!({})).await;

@@ -1,4 +1,4 @@
-//! What a real API server says: to our definitions, our policies, our pods, and to an operator that runs with no more
+//! Answers of a real API server: to our definitions, our policies, our pods, and to an operator that runs with no more
 //! than its own permissions. Ignored unless asked for (`-- --include-ignored`), because not everybody has the programs of
 //! Kubernetes; `cargo xtask test` asks where it finds them, and names what it leaves out where it does not.
 #![cfg(feature = "run")]

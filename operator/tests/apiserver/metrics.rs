@@ -1,4 +1,4 @@
-//! What a running operator counts.
+//! Tests of what a running operator counts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -45,7 +45,7 @@ pub(crate) async fn create(client: &Client, object: &Value, dry_run: bool) -> Re
     }
 }
 
-/// Whether a webhook did not answer within its five seconds.
+/// True if a webhook did not answer within its five seconds.
 fn is_late(refused: &str) -> bool {
     refused.contains("failed calling webhook") && refused.contains("deadline exceeded")
 }

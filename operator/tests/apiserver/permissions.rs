@@ -1,4 +1,4 @@
-//! What the operator has asked of the API server, by its audit log, against what the operator may ask.
+//! Requests of the operator to the API server, by its audit log, against what the operator may ask.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use crate::server::{AUDIT, Server};
 
 const OPERATOR: &str = "system:serviceaccount:tensorlane-system:tensorlane-operator";
 
-/// Whoever runs a sidecar's directory in the tests.
+/// User that runs a sidecar's directory in the tests.
 pub(crate) const TRAINER: &str = "system:serviceaccount:ml:trainer";
 
 /// A permission: group, resource with its subresource, verb.
 pub(crate) type Permission = (String, String, String);
 
-/// What is granted and is in no request: the API server asks for it by itself, where a RoleBinding is made, and with
-/// `OwnerReferencesPermissionEnforcement`, which runs here, where an owner is changed. That each is needed is tried
-/// (`needed`).
+/// Permissions that are granted and in no request: the API server asks for it by itself, where a RoleBinding is made,
+/// and with `OwnerReferencesPermissionEnforcement`, which runs here, where an owner is changed. That each is needed is
+/// tried (`needed`).
 pub(crate) const UNSEEN: [(&str, &str, &str); 3] = [
     ("rbac.authorization.k8s.io", "clusterroles", "bind"),
     ("rbac.authorization.k8s.io", "rolebindings", "delete"),
@@ -32,7 +32,7 @@ pub(crate) fn policy() -> Value {
     })
 }
 
-/// What has been asked, in the order of the answers.
+/// Requests so far, in the order of the answers.
 pub(crate) fn requests(server: &Server) -> Vec<Value> {
     let log = server.log(AUDIT);
     // The last line may be half written.
@@ -66,7 +66,7 @@ pub(crate) fn granted_by(rule: &Rule) -> Vec<Permission> {
     rule.resources.iter().flat_map(of).collect()
 }
 
-/// What a request needed. An apply that makes the object needs to be allowed to make it, too.
+/// Permissions that a request needed. An apply that makes the object needs to be allowed to make it, too.
 fn permissions_of(line: &Value) -> Vec<Permission> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &line["objectRef"];

@@ -1,4 +1,4 @@
-//! What the token of a pod may do in its namespace and in others: what the role of peers says, and nothing more.
+//! Rights of a pod's token in its namespace and in others: what the role of peers says, and nothing more.
 
 use std::collections::BTreeSet;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::objects::{api, create, until};
 use crate::server::Server;
 
-/// How an object is made that is wrong, or right.
+/// Trial of an object that is wrong, or right.
 enum Trial {
     /// An exchange with this spec.
     Exchange(Value),
@@ -16,9 +16,9 @@ enum Trial {
     Named(String),
     /// A peer with this spec.
     Peer(Value),
-    /// This spec over that of a peer.
+    /// Spec to put over that of a peer.
     Changed(Value),
-    /// This status of a peer.
+    /// Status of a peer.
     Status(Value),
 }
 use Trial::{Changed, Exchange, Named, Peer, Status};
@@ -98,7 +98,7 @@ fn broken() -> Vec<(&'static str, &'static str, Vec<Trial>)> {
     ]
 }
 
-/// What types and limits refuse, by the API server's own sentences.
+/// Refusals by types and limits, by the API server's own sentences.
 fn beside_the_rules() -> Vec<(&'static str, Trial)> {
     let transports = |names: &[&str]| Status(json!({"offer": offer(1, 1, names)}));
     vec![
@@ -215,7 +215,7 @@ pub(crate) async fn every_rule_refuses_with_its_sentence(server: &Server, admin:
     }
 }
 
-/// Who writes what: people exchanges, the operator the rest. Nothing of it stays.
+/// Clients by what they write: people exchanges, the operator the rest. Nothing of it stays.
 struct Clients {
     admin: Client,
     operator: Client,
@@ -250,7 +250,7 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
 }
 
 impl Rule {
-    /// Whether it is the one at this place that says this.
+    /// True if it is the one at this place that says this.
     fn is(&self, place: &str, part: &str) -> bool {
         place == format!("{} {}", self.kind, self.place).trim_end() && self.message.contains(part)
     }

@@ -14,10 +14,10 @@ use kube::config::AuthInfo;
 use kube::{Client, Config};
 use tempfile::TempDir;
 
-/// How long a start may take on a loaded machine.
+/// Longest time that a start may take on a loaded machine.
 const START: Duration = Duration::from_secs(180);
 
-/// What is needed of a cluster.
+/// Programs that are needed of a cluster.
 const PROGRAMS: [&str; 3] = ["etcd", "kube-apiserver", "kube-controller-manager"];
 
 /// The folder with etcd and kube-apiserver; none where nobody has built them.
@@ -197,7 +197,7 @@ impl Server {
         }
     }
 
-    /// What a program has written.
+    /// Text that a program has written.
     pub(crate) fn log(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
@@ -231,7 +231,7 @@ impl Server {
         config
     }
 
-    /// Where the API server listens.
+    /// Address at which the API server listens.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }

@@ -74,7 +74,7 @@ pub(crate) fn read(yaml: &str) -> (Value, Facts) {
     (pod.expect("a file has a pod"), facts)
 }
 
-/// What is committed of an outcome.
+/// Text of an outcome that is committed.
 pub(crate) fn shown(outcome: &Outcome) -> String {
     let decision = match &outcome.decision {
         Decision::Inject(plan) => {

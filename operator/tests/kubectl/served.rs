@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 type Answers = Arc<Mutex<BTreeMap<String, Value>>>;
 
-/// It ends when it is dropped.
+/// Server that ends when it is dropped.
 pub(crate) struct Served {
     folder: TempDir,
     address: SocketAddr,
@@ -63,7 +63,7 @@ impl Served {
         command
     }
 
-    /// What one call prints, which must end with this code.
+    /// Text that one call prints, which must end with this code.
     pub(crate) fn says(&self, line: &str, code: i32) -> String {
         let output = self.command(line).output().unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
@@ -83,7 +83,7 @@ impl Drop for Served {
     }
 }
 
-/// One request a connection, a thread each: a client may open one more than it uses.
+/// Serves one request a connection, a thread each: a client may open one more than it uses.
 fn serve(listener: &TcpListener, answers: &Answers, ended: &AtomicBool) {
     std::thread::scope(|scope| {
         for stream in listener.incoming() {

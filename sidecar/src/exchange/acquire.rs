@@ -29,7 +29,7 @@ pub struct Borrowed {
     pub taken: Vec<Result<Taken, Failure>>,
 }
 
-/// How all items of a call are to be had.
+/// Terms on which all items of a call are to be had.
 pub(super) struct Terms {
     pub(super) by: Holder,
     pub(super) require: Require,

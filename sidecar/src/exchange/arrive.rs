@@ -24,9 +24,9 @@ use crate::store::{Copied, Entered, Moved};
 
 /// A whole tensor that is here, and proven.
 pub(super) struct Arrival {
-    /// What is to be entered; who waits for it is added here.
+    /// Copy that is to be entered; who waits for it is added here.
     pub(super) copied: Copied,
-    /// How it has come: one for all that have come alike.
+    /// Way in which it has come: one for all that have come alike.
     pub(super) came: Arc<Came>,
     /// Of one that others may be served from.
     pub(super) receipt: Option<Receipt>,

@@ -140,7 +140,7 @@ impl Exchange {
         })
     }
 
-    /// One page of this peer's names; or all of them, leased for the caller, at most `most`.
+    /// Page of this peer's names; or all of them, leased for the caller, at most `most`.
     pub fn list(
         &self,
         caller: &Caller,

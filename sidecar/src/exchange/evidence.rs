@@ -1,5 +1,5 @@
-//! What the choice of a transport towards one peer goes by, so that the route and the reasons that are shown beside it come
-//! from one look. Knows neither peers nor clocks.
+//! Evidence that the choice of a transport towards one peer goes by, so that the route and the reasons that are shown
+//! beside it come from one look. Knows neither peers nor clocks.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use tensorlane_proto::negotiate::{
     own_up, owned_up,
 };
 
-/// What the choice towards one peer goes by, besides what is to be moved.
+/// Evidence that the choice towards one peer goes by, besides what is to be moved.
 pub(super) struct Evidence<'a> {
-    /// What we offer.
+    /// Offer of this sidecar.
     pub(super) ours: &'a Offer,
-    /// What the other one offers.
+    /// Offer of the other one.
     pub(super) theirs: Arc<Offer>,
-    /// What our exchange and pod allow.
+    /// Policy of our exchange and pod.
     pub(super) policy: Policy,
-    /// What was tried and measured between the two.
+    /// Measurements: what was tried and measured between the two.
     pub(super) measured: Measured,
     /// The transports that the settings name.
     pub(super) listed: Option<TransportSet>,
@@ -35,7 +35,7 @@ impl Evidence<'_> {
         route
     }
 
-    /// How every transport stands, in the same words.
+    /// Standing of every transport, in the same words.
     pub(super) fn candidates(&self, what: &What) -> Vec<Candidate> {
         let mut all = candidates(self.ours, &self.theirs, what, &self.policy, &self.measured);
         for one in &mut all {

@@ -1,4 +1,5 @@
-//! Who has which tensor of ours, who is getting it, and from whom. Plain data: it knows no connection, no clock and no byte.
+//! Readers: who has which tensor of ours, who is getting it, and from whom. Plain data: it knows no connection, no
+//! clock and no byte.
 //!
 //! ```text
 //!   degree 1:  owner ──> a ──> b ──> c           each passes on what has landed: the owner sends the tensor once
@@ -68,7 +69,7 @@ impl Fanout {
         Some(readers.named(reader, lost, peers))
     }
 
-    /// Who else has all of a tensor than the holders that a reader was given.
+    /// Holders that have all of a tensor, other than those that a reader was given.
     pub(super) fn spares(
         &self,
         id: u64,
@@ -127,7 +128,7 @@ impl Fanout {
         all.filter(|reader| reader.peer == *peer).for_each(|reader| reader.away = away);
     }
 
-    /// That life of a peer is over.
+    /// Ends the record of that life of a peer.
     pub(super) fn gone(&mut self, peer: &PeerKey) {
         self.tensors.retain(|_, readers| {
             readers.all.retain(|reader| reader.peer != *peer);

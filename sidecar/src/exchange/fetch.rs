@@ -35,23 +35,23 @@ use super::{Exchange, Taken};
 use crate::peer::{CallHandle, PeerKey, give_way};
 use crate::store::Moved;
 
-/// One tensor of another peer that somebody wants.
+/// Fetch of a tensor of another peer that somebody wants.
 #[derive(Clone)]
 pub(super) struct Fetch {
     pub(super) reference: Reference,
     pub(super) selection: Selection,
     pub(super) terms: Arc<Terms>,
-    /// It has waited for what there is to know of the way to its owner.
+    /// Set if it has waited for what there is to know of the way to its owner.
     pub(super) met: bool,
     /// The transport that was chosen.
     pub(super) transport: Transport,
-    /// It comes from its owner alone: what came from others was not what it should be.
+    /// Set if it comes from its owner alone: what came from others was not what it should be.
     pub(super) alone: bool,
-    /// Who sent that.
+    /// Peers that sent that.
     pub(super) blamed: Vec<PeerKey>,
-    /// Why its owner may not bring it: only what is on this node will do.
+    /// Reason for which its owner may not bring it: only what is on this node will do.
     pub(super) only_here: Option<Box<Failure>>,
-    /// How often it has gone on in another way.
+    /// Number of times that it has gone on in another way.
     pub(super) turn: u32,
     /// Better transports than that one, and why they were not.
     refused: Arc<[Refusal]>,
@@ -64,7 +64,7 @@ impl Fetch {
         Self { reference, selection, terms, met, transport, alone, blamed, only_here, turn: 0, refused }
     }
 
-    /// What did not bring it, now that it is here.
+    /// Refusals of what did not bring it, now that it is here.
     pub(super) fn refused_for(&self, came: &Came) -> impl Iterator<Item = Refusal> {
         let transport = came.transport;
         let others = self.refused.iter().copied().filter(move |refusal| refusal.transport != transport);
@@ -72,16 +72,16 @@ impl Fetch {
     }
 }
 
-/// What is being fetched whole, and who waits for it. Small ones have a table of their own.
+/// Fetches of whole tensors, and who waits for each. Small ones have a table of their own.
 pub(super) type Fetches = HashMap<Reference, Fetching>;
 
 /// A tensor that is being fetched whole. It goes on for as long as anybody waits for it.
 #[derive(Default)]
 pub(super) struct Fetching {
     pub(super) waiting: Vec<Waiting>,
-    /// What it is to the sidecars of this node.
+    /// Stage: what it is to the sidecars of this node.
     pub(super) stage: Stage,
-    /// Those of them that wait for it.
+    /// Sidecars of this node that wait for it.
     pub(super) borrowers: Vec<Borrower>,
     /// Which turn of its first caller's fetch is under way.
     pub(super) turn: u32,
@@ -336,7 +336,7 @@ impl Exchange {
     }
 }
 
-/// How the bytes of a fetch came.
+/// Way in which the bytes of a fetch came.
 pub(super) fn moved(refused: impl Iterator<Item = Refusal>, bytes: u64, came: &Came) -> v1::Moved {
     v1::Moved {
         transport: v1::Transport::from(came.transport).into(),

@@ -20,7 +20,7 @@ pub(super) struct Gather<T> {
     done: Mutex<Option<Deliver<T>>>,
 }
 
-/// Where the result of one item goes.
+/// Place for the result of one item.
 pub(super) struct Place<T> {
     gather: Arc<Gather<T>>,
     item: usize,

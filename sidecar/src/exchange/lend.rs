@@ -19,7 +19,7 @@ use crate::cancel::Cancel;
 use crate::peer::{Aided, AskedLoan, PeerKey};
 use crate::store::Tensor;
 
-/// What a fetch of a whole tensor is to the neighbours.
+/// Stage of a fetch of a whole tensor, for the neighbours.
 #[derive(Debug, Default)]
 pub(super) enum Stage {
     /// Nothing that they could wait for.
@@ -27,11 +27,11 @@ pub(super) enum Stage {
     Alone,
     /// They are being asked; these have asked us meanwhile, and go first.
     Asking(Vec<PeerKey>),
-    /// It comes into our memory.
+    /// Coming into our memory.
     Coming,
 }
 
-/// How many tensors are waited for at neighbours.
+/// Number of tensors that are waited for at neighbours.
 #[derive(Debug, Default)]
 pub(super) struct Waits(Arc<AtomicUsize>);
 
@@ -48,7 +48,7 @@ pub(super) struct Borrower {
 // === impl Waits ===
 
 impl Waits {
-    /// One more, if there are fewer than so many.
+    /// Enters a further one, if there are fewer than so many.
     pub(super) fn enter(&self, most: usize) -> Option<Place> {
         let place = Place(Arc::clone(&self.0));
         // Counted by the place's drop in either case.
@@ -73,8 +73,8 @@ impl Stage {
         }
     }
 
-    /// What a neighbour is told. Of two that ask each other the one whose name comes first goes first: it is told that there is
-    /// nothing, and the other one that we ask.
+    /// Word that a neighbour is told. Of two that ask each other the one whose name comes first goes first: it is told
+    /// that there is nothing, and the other one that we ask.
     pub(super) fn word(&mut self, me: &PeerName, asker: &PeerKey) -> Word {
         match self {
             Self::Alone => Word::No,
@@ -102,7 +102,7 @@ impl Borrower {
 // === impl Exchange ===
 
 impl Exchange {
-    /// Whether anybody of this pod waits for a tensor that is being fetched.
+    /// True if anybody of this pod waits for a tensor that is being fetched.
     pub(super) fn is_wanted(&self, reference: &Reference) -> bool {
         self.fetches.lock().get(reference).is_some_and(|fetching| !fetching.waiting.is_empty())
     }
@@ -213,7 +213,7 @@ impl Exchange {
         Err((self.word_on(from, reference), borrower))
     }
 
-    /// What there is to say of a copy now.
+    /// Word that there is to say of a copy now.
     fn word_on(&self, from: &PeerKey, reference: &Reference) -> Word {
         // Who ends lends nothing new, nor who may not share memory.
         if self.gate.is_closed() || !self.settings.routes.may_share() {

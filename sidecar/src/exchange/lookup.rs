@@ -25,16 +25,16 @@ use crate::gate;
 use crate::peer::CallHandle;
 use crate::store::Own;
 
-/// How long the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
+/// Time that the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
 pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
-/// What is to be found, and how long that may take.
+/// Names that are to be found, and the time for it.
 pub(super) struct Wanted {
     /// The names, each of one peer or of whichever has it.
     pub(super) names: Vec<(Option<PeerName>, TensorName)>,
-    /// How long names are waited for that do not exist.
+    /// Time for which names are waited for that do not exist.
     pub(super) wait: Duration,
-    /// When everything ends.
+    /// Time at which everything ends.
     pub(super) deadline: Instant,
 }
 
@@ -58,14 +58,14 @@ struct Hunt<T> {
 struct Hunting<T> {
     search: Search<T>,
     entry: Option<WaitId>,
-    /// Who has not answered the first question, which waits for nothing.
+    /// Peers that have not answered the first question, which waits for nothing.
     asked: HashMap<PeerName, Option<CallHandle>>,
     /// The first questions are over, and names are waited for.
     waits: bool,
     then: Option<Then<T>>,
 }
 
-/// What follows a step of a search, outside of its lock.
+/// Step that follows a step of a search, outside of its lock.
 enum Next {
     Nothing,
     /// Those who have not answered are not wanted any more.

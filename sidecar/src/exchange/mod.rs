@@ -68,16 +68,16 @@ pub use crate::store::{Room, Taken};
 use crate::threads::Threads;
 use crate::workers::Workers;
 
-/// What the verbs go by where a caller says nothing.
+/// Settings that the verbs go by if a caller says nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct ExchangeSettings {
-    /// How long a call waits that gave no deadline.
+    /// Deadline of a call that gave none.
     pub deadline: Duration,
     /// The longest deadline that is taken: a call that waits for room has a worker.
     pub deadline_max: Duration,
     /// The fingerprint of this sidecar's key, to begin with.
     pub fingerprint: Fingerprint,
-    /// What routes may be, and must be.
+    /// Policy of routes: what they may be, and must be.
     pub routes: RoutePolicy,
     /// Which tensors readers get from each other.
     pub fanout: FanoutSettings,
@@ -90,12 +90,12 @@ pub struct Exchange {
     store: Arc<Store>,
     peers: OnceLock<Arc<Peers>>,
     workers: Workers,
-    /// Those who wait for names.
+    /// Waits for names.
     waits: waits::Waits,
     channels: channels::Channels,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
-    /// What we offer, without the addresses: one side of every negotiation.
+    /// Offer of ours, without the addresses: one side of every negotiation.
     offered: Offer,
     fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
@@ -106,7 +106,7 @@ pub struct Exchange {
     gate: Gate,
 }
 
-/// Who calls.
+/// Caller of a verb.
 #[derive(Clone)]
 pub struct Caller {
     /// In whose name leases and reservations are; none outside of a session.
@@ -117,7 +117,7 @@ pub struct Caller {
     pub cancel: Cancel,
 }
 
-/// What carries the outcome of a verb back.
+/// Function that carries the outcome of a verb back.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
 // === impl Exchange ===
@@ -151,7 +151,7 @@ impl Exchange {
         })
     }
 
-    /// Where calls enter.
+    /// Gate at which calls enter.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -180,7 +180,7 @@ impl Exchange {
         *self.fingerprint.lock() = fingerprint;
     }
 
-    /// Who this sidecar is.
+    /// Identity of this sidecar.
     pub fn me(&self) -> &Me {
         self.store.me()
     }
@@ -190,17 +190,18 @@ impl Exchange {
         &self.store
     }
 
-    /// How threads are started.
+    /// Starter of threads.
     pub fn threads(&self) -> &Threads {
         self.workers.threads()
     }
 
-    /// How many calls and questions of peers wait for names, and the bytes of them and of those that look names up.
+    /// Numbers of calls and questions of peers that wait for names, and the bytes of them and of those that look names
+    /// up.
     pub fn waiting_for_names(&self) -> (usize, u64) {
         (self.waits.waiting(), self.waits.bytes())
     }
 
-    /// What is counted.
+    /// Metrics: what is counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -286,7 +287,7 @@ impl Segments for Exchange {
     }
 }
 
-/// One result for each item, as the wire has them.
+/// Result for an item, as the wire has it.
 fn done_result(outcome: &Result<(), Failure>) -> v1::DoneResult {
     v1::DoneResult { failure: outcome.as_ref().err().map(v1::Failure::from) }
 }

@@ -1,5 +1,5 @@
-//! One copy of a tensor a node: before a tensor of a peer elsewhere is brought here, the sidecars of this node are asked for
-//! theirs. What is decided is in [`next`], which is pure; the other side of it is in `lend`.
+//! Single copy of a tensor a node: before a tensor of a peer elsewhere is brought here, the sidecars of this node are
+//! asked for theirs. What is decided is in [`next`], which is pure; the other side of it is in `lend`.
 //!
 //! ```text
 //!   somebody has it ───────────────────> map it there
@@ -27,32 +27,34 @@ use super::target::target_of;
 use super::transfer::{Arrived, Came};
 use crate::peer::{CALLS_MAX, MapFailed, MapOrder, Mapped, PeerKey};
 
-/// How long a neighbour may take to say whether it has a copy. One that does not is not asked for a while.
+/// Time that a neighbour may take to say whether it has a copy. One that does not is not asked for a while.
 const ANSWER: Duration = Duration::from_millis(500);
-/// How long a neighbour may take to give what it has.
+/// Time that a neighbour may take to give what it has.
 const GIVING: Duration = Duration::from_secs(2);
-/// How often the neighbours are asked for one tensor: again where one that had it, or was getting it, did not give it.
+/// Number of times that the neighbours are asked for one tensor: again where one that had it, or was getting it, did
+/// not give it.
 const ROUNDS_MAX: u32 = 3;
-/// How long a copy on its way is waited for at least; else half of the time that is left, so that the other half is left to bring it.
+/// Least time for which a copy on its way is waited for; else half of the time that is left, so that the other half is
+/// left to bring it.
 const WAITING_MIN: Duration = Duration::from_secs(2);
 /// Most tensors that are waited for at neighbours; more are brought here. Half of the calls that one connection takes at a
 /// time, for those that map what has come are behind them.
 const WAITS_MAX: usize = CALLS_MAX / 2;
 
-/// What a peer of this node says of its copy.
+/// Word of a peer of this node about its copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
-    /// It can be mapped.
+    /// Mappable now.
     Here,
-    /// It is on its way.
+    /// Coming: on its way.
     Coming,
-    /// It asks others itself, and goes on before us.
+    /// Asking others itself, and going on before us.
     Asking,
     /// There is none.
     No,
 }
 
-/// What is done about a tensor.
+/// Step that is done about a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Next {
     Map(PeerKey),
@@ -126,13 +128,13 @@ impl Exchange {
         }
     }
 
-    /// Whether a neighbour could have what may not come from its owner.
+    /// True if a neighbour could have what may not come from its owner.
     pub(super) fn may_be_lent(&self, fetch: &Fetch, failure: &Failure) -> bool {
         let is_whole = fetch.selection == Selection::All;
         is_whole && failure.reason == Reason::RequirementNotMet && !self.neighbours_for(fetch).is_empty()
     }
 
-    /// Whom to ask for a tensor: nobody where memory may not be shared, or the tensor is small.
+    /// Peers to ask for a tensor: nobody if memory may not be shared, or the tensor is small.
     fn neighbours_for(&self, fetch: &Fetch) -> Vec<PeerKey> {
         let bytes = expected_layout(&fetch.reference).map_or(0, |layout| layout.bytes());
         let routes = &self.settings.routes;
@@ -258,13 +260,13 @@ impl Exchange {
     }
 }
 
-/// What a neighbour is asked.
+/// Question to a neighbour.
 fn question(reference: &Reference, wait: Duration) -> v1::Inquire {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
     v1::Inquire { targets: vec![target_of(reference)], wait_ms, copies: true }
 }
 
-/// What it answers.
+/// Word that it answers.
 fn word(answer: v1::Inquired, wanted: &Reference) -> Word {
     use v1::describe_result::Outcome;
     match answer.results.into_iter().next().and_then(|result| result.outcome) {

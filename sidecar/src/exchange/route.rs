@@ -28,13 +28,13 @@ use crate::store::Me;
 pub struct RoutePolicy {
     /// The transports that may be used; absent: all of this release that need no permission.
     pub transports: Option<TransportSet>,
-    /// What every route must be, besides what a call requires.
+    /// Requirement for every route, besides what a call requires.
     pub require: Require,
-    /// Whether lanes between peers are encrypted.
+    /// Encryption of lanes between peers.
     pub encryption: Encryption,
     /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster.
     pub prefer: Option<Transport>,
-    /// Whether there is a directory in which the sidecars of a node find each other.
+    /// Set if there is a directory in which the sidecars of a node find each other.
     pub node: bool,
 }
 
@@ -56,7 +56,7 @@ impl RoutePolicy {
         Policy { allow, encryption: self.encryption, prefer: self.prefer }
     }
 
-    /// Whether memory may be shared with other pods.
+    /// True if memory may be shared with other pods.
     pub(super) fn may_share(&self) -> bool {
         self.policy().allow.contains(Transport::Shm)
     }
@@ -153,7 +153,7 @@ impl Exchange {
         Evidence { ours: &self.offered, theirs, policy, measured, listed: routes.transports }
     }
 
-    /// Whether it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
+    /// True if it will be known in a moment, and is not yet, whether a peer's memory can be mapped.
     pub(super) fn is_meeting(&self, peer: &PeerName) -> bool {
         let shares = self.settings.routes.may_share();
         shares && self.peers.get().is_some_and(|peers| peers.is_meeting(peer))
@@ -191,7 +191,7 @@ impl Exchange {
         failure
     }
 
-    /// What this sidecar speaks, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
+    /// Offer of this sidecar, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
     pub fn offer(&self, addresses: &[String]) -> v1::Offer {
         offer(&self.settings.routes, addresses)
     }
@@ -202,7 +202,7 @@ impl Exchange {
     }
 }
 
-/// Whether one of these refusals is for what is required here.
+/// True if one of these refusals is for what is required here.
 fn speaks_against(required: Require, missed: &[Why]) -> bool {
     required.zero_copy && missed.contains(&Why::NotZeroCopy)
         || required.same_node && missed.contains(&Why::NotSameNode)
@@ -217,7 +217,7 @@ fn too_much(require: Require, peer: &PeerName) -> String {
     )
 }
 
-/// What a sidecar of this release and policy offers.
+/// Offer of a sidecar of this release and policy.
 pub(super) fn own_offer(me: &Me, routes: &RoutePolicy, addresses: &[String]) -> Offer {
     wire::offer(me.peer.clone(), me.incarnation, &offer(routes, addresses))
 }
@@ -237,7 +237,7 @@ fn offer(routes: &RoutePolicy, addresses: &[String]) -> v1::Offer {
     }
 }
 
-/// How many bytes travel for a selection, as far as its reference says it; at most all.
+/// Number of bytes that travel for a selection, as far as its reference says it; at most all.
 fn selected_bytes(reference: &Reference, selection: &Selection) -> u64 {
     let all = reference.bytes();
     if *selection == Selection::All {

@@ -1,4 +1,4 @@
-//! One search for several names: what was found of them here and at peers, and what is said of those that were not. Pure.
+//! Search for several names: what was found of them here and at peers, and what is said of those that were not. Pure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use tensorlane_proto::wire;
 use super::waits::Key;
 use crate::clock;
 
-/// What a name stands for.
+/// Meaning of a name.
 #[derive(Debug, Clone)]
 pub(super) enum Found<T> {
     /// A tensor of this peer, with what was made of it in the moment in which the name was seen.
@@ -38,11 +38,11 @@ pub(super) struct Search<T> {
     wanted: Vec<(Option<PeerName>, TensorName)>,
     found: Vec<Option<Result<Found<T>, Failure>>>,
     remote: HashMap<usize, Vec<There>>,
-    /// Who did not answer a question in time: what they have is not known.
+    /// Peers that did not answer a question in time: what they have is not known.
     pub(super) silent: BTreeSet<PeerName>,
 }
 
-/// Why a search ends, for names that were not found.
+/// Reason for which a search ends, for names that were not found.
 pub(super) enum End {
     /// All were asked as long as they had, so long; so many peers are listed and not connected.
     Over { limit: Duration, unasked: usize },
@@ -110,7 +110,7 @@ impl<T> Search<T> {
         self.wanted.iter().map(|(_, name)| name)
     }
 
-    /// Whether a name is still looked for.
+    /// True if a name is still looked for.
     pub(super) fn misses(&self, name: &TensorName) -> bool {
         self.wanted.iter().zip(&self.found).any(|((_, wanted), found)| found.is_none() && wanted == name)
     }

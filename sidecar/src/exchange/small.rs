@@ -50,7 +50,7 @@ pub(super) struct Key {
 pub(super) struct Small {
     /// The first who waits for it.
     pub(super) first: Waiting,
-    /// How many bytes of it travel: without the gaps of its strides, with the repeats.
+    /// Number of its bytes that travel: without the gaps of its strides, with the repeats.
     pub(super) bytes: u64,
 }
 
@@ -189,7 +189,7 @@ impl Exchange {
     }
 }
 
-/// How small tensors came together.
+/// Way in which small tensors came together.
 #[derive(Debug, Clone, Copy)]
 struct How {
     way: Way,
@@ -237,7 +237,7 @@ impl Many {
         Self { peer, incarnation, deadline: terms.deadline, bytes, firsts: vec![first] }
     }
 
-    /// Whether it goes where a small tensor comes from.
+    /// True if it goes where a small tensor comes from.
     fn is_for(&self, one: &Small) -> bool {
         let reference = &one.first.fetch.reference;
         self.peer == *reference.peer() && self.incarnation == reference.incarnation()
@@ -282,7 +282,7 @@ impl Likeness {
     }
 }
 
-/// Whether a small tensor is missing only because the answer was full of others.
+/// True if a small tensor is missing only because the answer was full of others.
 fn found_no_place(small: &PulledSmall) -> bool {
     small.failure.as_ref().is_some_and(|failure| failure.reason == Reason::LimitExceeded.as_str())
 }

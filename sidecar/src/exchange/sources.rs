@@ -43,7 +43,7 @@ impl Default for FanoutSettings {
 
 /// A tensor of another peer, as others may get it here.
 enum Passed {
-    /// It is on its way.
+    /// Growing: on its way.
     Growing(Arc<Growth>),
     /// It is a copy in the ledger, as long as that is there, for whoever shows this.
     Held(Pass),
@@ -56,7 +56,7 @@ enum Proof {
     Made(u32),
 }
 
-/// What is known of tensors that are passed on.
+/// Knowledge of tensors that are passed on.
 pub(super) struct Sources {
     settings: FanoutSettings,
     fanout: Mutex<Fanout>,

@@ -1,4 +1,4 @@
-//! What a target means: a tensor here, a tensor elsewhere, or a name to look up.
+//! Meaning of a target: a tensor here, a tensor elsewhere, or a name to look up.
 
 use std::str::FromStr;
 

@@ -1,4 +1,4 @@
-//! One transfer of one tensor of another peer: room, bytes, proof. Who wanted it, and who else waits, is `fetch`'s.
+//! Transfer of one tensor of another peer: room, bytes, proof. Who wanted it, and who else waits, is `fetch`'s.
 //!
 //! The reader allocates before it asks, and the bytes land where they stay. What the owner says is believed only as far as
 //! it fits what was asked for.
@@ -43,14 +43,14 @@ pub(super) struct Arrived {
 /// What is done with it, or with why it has not come.
 type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<Arrived, Failure>) + Send>;
 
-/// How it has come.
+/// Way in which it has come.
 #[derive(Debug, Clone)]
 pub(super) struct Came {
-    /// What brought it.
+    /// Transport that brought it.
     pub(super) transport: Transport,
     /// From the order to the last byte.
     pub(super) seconds: f64,
-    /// What was chosen for it and did not bring it.
+    /// Transport that was chosen for it and did not bring it.
     pub(super) instead_of: Option<Refusal>,
     /// The ways within the transport.
     pub(super) paths: Paths,
@@ -322,7 +322,7 @@ fn after_waiting(mut failure: Failure, waited: Duration) -> Failure {
     failure
 }
 
-/// Who sent it, where that was not the owner alone.
+/// Sender of it, if that was not the owner alone.
 fn sent_by(paths: &Paths) -> String {
     let senders = paths.senders();
     if senders.are_others() { format!("; its bytes were sent by {}", senders.names()) } else { String::new() }

@@ -1,6 +1,6 @@
-//! One call of a session: who makes it, that it is answered once, that it has a place among the pending ones until then, and
-//! that it is counted once: with the outcome that its client is told, or would be if it were still there. Knows no verb's
-//! work.
+//! Call of a session: who makes it, that it is answered once, that it has a place among the pending ones until then,
+//! and that it is counted once: with the outcome that its client is told, or would be if it were still there. Knows no
+//! verb's work.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,7 +26,7 @@ use crate::metrics::label::{Moved, Verb};
 use crate::results::{Ended, Results};
 use crate::store::{Allocation, no_gpu_process};
 
-/// One call that has not been answered. Dropped without an answer it says so, rather than leave the client waiting.
+/// Call that has not been answered. Dropped without an answer it says so, rather than leave the client waiting.
 pub(super) struct Call {
     exchange: Arc<Exchange>,
     link: Arc<SessionLink>,

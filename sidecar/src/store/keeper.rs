@@ -13,16 +13,16 @@ use super::{State, Store};
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
 
-/// How often the keeper looks for segments to be unmapped while any are retired.
+/// Interval of the keeper's looks for segments to be unmapped while any are retired.
 const UNMAP_LOOK: Millis = Millis(200);
 /// The same while other pods' memory is mapped, of which nobody tells when it is of no use any more. Whoever maps the first of it
 /// wakes the keeper.
 pub(super) const FOREIGN_LOOK: Millis = Millis(2_000);
 
-/// What the keeper sleeps for, and what it counts on the way. Under the store's lock.
+/// Orders that the keeper sleeps for, and what it counts on the way. Under the store's lock.
 #[derive(Default)]
 pub(super) struct Orders {
-    /// When it wakes by itself; none while it is awake or sleeps without an end.
+    /// Time at which it wakes by itself; none while it is awake or sleeps without an end.
     wakes_at: Option<Millis>,
     sleeping: bool,
     stopping: bool,
@@ -43,7 +43,7 @@ impl Orders {
         self.sleeping && deadline.is_some_and(|d| self.wakes_at.is_none_or(|w| d < w))
     }
 
-    /// Whether the keeper was told to end.
+    /// True if the keeper was told to end.
     pub(super) fn is_stopping(&self) -> bool {
         self.stopping
     }

@@ -1,4 +1,4 @@
-//! What is known of tensors: of one moment, and by names that may be replaced at any other.
+//! Knowledge of tensors: of one moment, and by names that may be replaced at any other.
 //!
 //! A name and the tensor it stands for are looked at under one lock. Whoever asked for the tensor in a second step would miss
 //! it where the name was replaced between the two, though the name stood all the time.
@@ -53,7 +53,7 @@ impl From<Known> for v1::Description {
 // === impl Store ===
 
 impl Store {
-    /// What is known of a sealed tensor that is here, for `asker`.
+    /// Description of a sealed tensor that is here, for `asker`.
     pub fn description(&self, asker: Option<Holder>, own: Own<'_>) -> Result<v1::Description, Failure> {
         let known = self.state.lock().known(asker, own)?;
         Ok(known.into())

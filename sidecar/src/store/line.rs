@@ -29,7 +29,7 @@ struct State {
     stirs: u64,
 }
 
-/// How a wait ended.
+/// End of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waited {
     /// Something changed: try again.
@@ -40,7 +40,7 @@ pub(super) enum Waited {
     Cancelled,
 }
 
-/// One caller's place; leaving is dropping it.
+/// Place of a caller; leaving is dropping it.
 pub(super) struct Place {
     line: Line,
     number: u64,
@@ -81,12 +81,12 @@ impl Line {
         self.0.stirred.notify_all();
     }
 
-    /// How many wait.
+    /// Number of those that wait.
     pub(super) fn len(&self) -> usize {
         self.0.state.lock().places.len()
     }
 
-    /// Whether nobody waits.
+    /// True if nobody waits.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -95,7 +95,7 @@ impl Line {
 // === impl Place ===
 
 impl Place {
-    /// Whether this caller is the first.
+    /// True if this caller is the first.
     pub(super) fn is_front(&self) -> bool {
         self.line.0.state.lock().places.front() == Some(&self.number)
     }

@@ -1,6 +1,7 @@
-//! What dead owners left: memory of other pods of the node that no pod owns any more. While sessions of ours use tensors of it, it
-//! is copied into our arena, where there is room, and whoever maps it is told of the copy. The tensors stay what they are: number,
-//! place and leases do not change. Knows no peer: that an owner is dead is the arena's to find out.
+//! Remains of dead owners: memory of other pods of the node that no pod owns any more. While sessions of ours use
+//! tensors of it, it is copied into our arena, where there is room, and whoever maps it is told of the copy. The
+//! tensors stay what they are: number, place and leases do not change. Knows no peer: that an owner is dead is the
+//! arena's to find out.
 //!
 //! The copies are made on a thread of their own, one segment after the other, so that the keeper keeps its time.
 
@@ -18,7 +19,7 @@ use crate::metrics::label::PanicScope;
 use crate::session::Segments;
 use crate::threads::Threads;
 
-/// How often it is looked whether an owner has died. A look costs a system call for each foreign segment in use.
+/// Interval of looks for owners that have died. A look costs a system call for each foreign segment in use.
 const LOOK: Millis = Millis(200);
 /// How long after one for which there was no room the next copy is tried, and twice as long after each further one: pages that
 /// stay for so much longer, against a look through the arena, idle copies that are dropped and idle segments that clients are
@@ -27,20 +28,20 @@ const TRY_AGAIN: Millis = Millis(2_000);
 /// The longest pause.
 const TRY_AGAIN_MAX: Millis = Millis(60_000);
 
-/// What the keeper knows of the copies that are being made.
+/// State of the copies that are being made, as the keeper knows it.
 #[derive(Default)]
 pub(super) struct Orphans {
     copying: Option<JoinHandle<Tried>>,
     not_before: Option<Millis>,
-    /// When the next copy may be begun, where the last one could not be made.
+    /// Time at which the next copy may be begun, if the last one could not be made.
     paused_until: Option<Millis>,
-    /// How often it was tried in vain since the last copy.
+    /// Number of tries in vain since the last copy.
     failures: u32,
     /// Segments that are larger than what the arena may give at all.
     too_large: HashSet<u32>,
 }
 
-/// What came of one round of copies.
+/// Outcome of one round of copies.
 #[derive(Default)]
 struct Tried {
     copied: bool,
@@ -52,7 +53,7 @@ struct Tried {
 // === impl Orphans ===
 
 impl Orphans {
-    /// Whether it is time for a look, and nothing is being copied.
+    /// True if it is time for a look, and nothing is being copied.
     fn is_time(&mut self, now: Millis) -> bool {
         if self.copying.as_ref().is_some_and(|copying| !copying.is_finished()) {
             return false;
@@ -93,7 +94,7 @@ impl Orphans {
     }
 }
 
-/// How long to wait after one more failure than these.
+/// Pause after a further failure than these.
 fn pause(failures: u32) -> Millis {
     // Doubled so often it is longer than the longest.
     Millis((TRY_AGAIN.0 << failures.min(16)).min(TRY_AGAIN_MAX.0))
@@ -124,12 +125,13 @@ impl Store {
         orphans.copying = threads.start("tl-orphans", PanicScope::Call, copy).ok();
     }
 
-    /// Whether no copy is begun now: who waits in line for room came first, and the store may be about to end.
+    /// True if no copy is begun now: who waits in line for room came first, and the store may be about to end.
     fn has_to_yield(&self) -> bool {
         self.waiting() > 0 || self.state.lock().keeper.is_stopping()
     }
 
-    /// Whether there could be room for so much if all that is idle were given back. Without that nothing is taken away for it.
+    /// True if there could be room for so much if all that is idle were given back. Without that nothing is taken away
+    /// for it.
     fn could_have(&self, bytes: u64) -> bool {
         let (usage, totals) = (self.arena.usage(), self.totals().0);
         usage.free.saturating_add(usage.held).saturating_add(totals.bytes_idle) >= bytes

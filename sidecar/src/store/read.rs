@@ -147,12 +147,12 @@ impl Store {
         self.state.lock().ledger.largest_holders(3)
     }
 
-    /// Whether a reference is of this peer, and in which life.
+    /// Returns whether a reference is of this peer, and in which life.
     pub fn is_ours(&self, reference: &Reference) -> bool {
         *reference.peer() == self.me.peer
     }
 
-    /// This life.
+    /// Returns the incarnation of this life.
     pub fn incarnation(&self) -> Incarnation {
         self.me.incarnation
     }

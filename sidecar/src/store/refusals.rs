@@ -1,4 +1,4 @@
-//! What the ledger and the arena refuse, as failures that a caller can act on.
+//! Refusals of the ledger and the arena, as failures that a caller can act on.
 
 use tensorlane_memory::Room;
 use tensorlane_proto::failure::{Failure, Reason};
@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Whether this is a reservation of `by`.
+    /// True if this is a reservation of `by`.
     pub(super) fn writes(&self, by: Option<Holder>, id: TensorId) -> bool {
         let reserved = tensorlane_proto::ledger::State::Reserved;
         self.ledger.entry(id).is_some_and(|e| e.state == reserved && e.reserved_by == by)

@@ -12,7 +12,7 @@ use tensorlane_proto::reference::Reference;
 use super::refusals::refused;
 use super::{Freed, Room, State, Store, Tensor};
 
-/// What a Put or a Seal is answered with.
+/// Answer to a Put or a Seal.
 #[derive(Debug, Clone)]
 pub struct Stored {
     /// Names the tensor.
@@ -43,7 +43,7 @@ impl Store {
         }
     }
 
-    /// What an earlier Put or Seal with this retry id was answered with, if it was one and its tensor lives. The new
+    /// Answer to an earlier Put or Seal with this retry id, if it was one and its tensor lives. The new
     /// caller gets a lease of its own if it wants one: the first caller's may have ended with its session.
     ///
     /// # Errors
@@ -65,8 +65,8 @@ impl Store {
         state.tensors.get(&first.id).filter(|_| sealed).cloned()
     }
 
-    /// What `id` means, to a Seal of `by` with this retry id: its own reservation (of a put that is made anew), or what the
-    /// first Seal with that retry id sealed.
+    /// Meaning of `id` to a Seal of `by` with this retry id: its own reservation (of a put that is made anew), or what
+    /// the first Seal with that retry id sealed.
     pub fn to_be_sealed(&self, by: Option<Holder>, id: TensorId, retry: &RetryId) -> Option<Descriptor> {
         let state = self.state.lock();
         let first = state.ledger.recall(retry).is_some_and(|first| first.id == id);

@@ -33,9 +33,9 @@ pub struct Wish<'a> {
     pub writer: Option<&'a Arc<SessionLink>>,
     /// Whether they come from here or from another peer.
     pub purpose: Purpose,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
-    /// When to give up.
+    /// Deadline: when to give up.
     pub deadline: Instant,
     /// Raised when nobody wants them any more.
     pub cancel: &'a Cancel,

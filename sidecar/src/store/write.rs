@@ -19,13 +19,13 @@ use super::{Freed, Room, State, Store, Stored, Taken, Tensor};
 
 /// A tensor about to be written.
 pub struct NewTensor {
-    /// What its bytes will mean.
+    /// Meaning that its bytes will have.
     pub descriptor: Descriptor,
     /// The client's id of the request, and what it asked for.
     pub retry: Option<Retry>,
 }
 
-/// How a reservation is to be sealed.
+/// Terms on which a reservation is to be sealed.
 pub struct Sealing {
     /// The reservation.
     pub id: TensorId,
@@ -41,7 +41,7 @@ pub struct Sealing {
 pub struct Copied {
     /// The tensor, at its owner.
     pub reference: Reference,
-    /// What its bytes mean.
+    /// Meaning of its bytes.
     pub descriptor: Descriptor,
     /// The same, as [`encoded::descriptor`] makes it.
     pub encoded: Bytes,
@@ -49,7 +49,7 @@ pub struct Copied {
     pub block: Block,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
-    /// Who waits for it, each as often as it does.
+    /// Holders that wait for it, each as often as it does.
     pub wanted_by: SmallVec<[Holder; 1]>,
 }
 
@@ -57,7 +57,7 @@ pub struct Copied {
 pub struct Entered {
     /// The tensor.
     pub tensor: Arc<Tensor>,
-    /// Those of who waited that have a lease now. The others ask for one, and hear why not.
+    /// Holders that waited and have a lease now. The others ask for one, and hear why not.
     pub leased: SmallVec<[Holder; 1]>,
 }
 
@@ -260,7 +260,7 @@ impl State {
     }
 }
 
-/// Whose tensor a reference names, as the ledger keeps it.
+/// Origin that a reference names, as the ledger keeps it.
 pub(super) fn origin(reference: &Reference) -> Origin {
     Origin { peer: reference.peer().into(), incarnation: reference.incarnation().0, id: reference.id() }
 }

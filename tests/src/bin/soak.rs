@@ -1,5 +1,5 @@
-//! What `cargo xtask soak` starts: laps of random puts, gets, kills and cuts until the time is over, each checked from its
-//! history. It ends with 1 at the first lap that breaks a line.
+//! Program that `cargo xtask soak` starts: laps of random puts, gets, kills and cuts until the time is over, each
+//! checked from its history. It ends with 1 at the first lap that breaks a line.
 //!
 //! `soak --seed S --seconds N --histories FOLDER [--lap-seconds N]`
 

@@ -38,7 +38,7 @@ use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern,
 
 /// Time that a put of `fill` waits before the arena counts as full.
 const FULL_AFTER: Duration = Duration::from_millis(300);
-/// How often in all the sidecar may say so too late for its client, as on a busy machine.
+/// Number of times in all that the sidecar may say so too late for its client, as on a busy machine.
 const LATE_MOST: u32 = 8;
 
 struct Workload {

@@ -1,4 +1,4 @@
-//! What happened, in the order in which it was written down: plain data, one line of JSON an event.
+//! History of what happened, in the order in which it was written down: plain data, one line of JSON an event.
 //!
 //! A call is written down before it is made and after it was answered, a kill before the signal and after the end. So what
 //! really happened lies between the two, and the order of the lines proves an order of the things.
@@ -18,24 +18,24 @@ use super::orders::{Actor, Fault, Outcome, Verb, Who};
 pub struct Event {
     /// Microseconds since the first event.
     pub at: u64,
-    /// What happened.
+    /// Content: what happened.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// What an event says.
+/// Content of an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
     /// The first of a history.
     World {
-        /// What all steps follow from.
+        /// Seed from which all steps follow.
         seed: u64,
         /// Hosts that share a directory of their node.
         node: Vec<usize>,
         /// The host that nobody lists.
         stranger: usize,
-        /// How long leases of a lost peer live, in milliseconds.
+        /// Lifetime of the leases of a lost peer, in milliseconds.
         grace_ms: u64,
     },
     /// A process runs.
@@ -45,12 +45,12 @@ pub enum What {
         /// Its incarnation, or its process id.
         life: String,
     },
-    /// It will be killed now.
+    /// Killed from now on.
     Killing {
         /// Which.
         who: Who,
     },
-    /// It has ended.
+    /// Ended.
     Gone {
         /// Which.
         who: Who,
@@ -69,14 +69,14 @@ pub enum What {
     Settled,
     /// That did not come about.
     Unsettled {
-        /// Who saw whom how.
+        /// States of the peers: who saw whom how.
         seen: String,
     },
     /// A call will be made now.
     Began {
         /// The number of its step.
         call: u64,
-        /// Who makes it.
+        /// Actor that makes the call.
         actor: Actor,
         /// Which.
         verb: Verb,
@@ -87,23 +87,23 @@ pub enum What {
     Ended {
         /// The number of its step.
         call: u64,
-        /// How.
+        /// Outcome of the call.
         outcome: Outcome,
     },
     /// The owner was asked whether a tensor lives.
     Probed {
         /// The tensor.
         reference: String,
-        /// When it was asked, in microseconds; the answer came at the time of the event.
+        /// Time at which it was asked, in microseconds; the answer came at the time of the event.
         asked: u64,
         /// Its leases; none where it is gone.
         leases: Option<u64>,
     },
     /// A sidecar told its books.
     Audited {
-        /// Whose.
+        /// Host whose books they are.
         host: usize,
-        /// What they say.
+        /// Content of the books.
         books: Books,
         /// Everything was dropped, and it had all the time that it needs.
         last: bool,

@@ -1,5 +1,5 @@
-//! One lap: a plan is carried out for a while, everything is given back, and what was written down is checked. The world goes
-//! on from lap to lap, so that what is left of one is found in the next; the history begins anew.
+//! Lap: a plan is carried out for a while, everything is given back, and what was written down is checked. The world
+//! goes on from lap to lap, so that what is left of one is found in the next; the history begins anew.
 
 use std::fmt;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::tensors::Numbers;
 /// Time that the owner is asked about the tensor of a killed workload.
 const PROBE: Duration = Duration::from_millis(700);
 
-/// What became of a lap.
+/// Outcome of a lap.
 #[derive(Debug)]
 pub struct Report {
-    /// What its plan followed from.
+    /// Seed from which its plan followed.
     pub seed: u64,
     /// Steps of the plan that were done.
     pub steps: u64,
@@ -120,13 +120,13 @@ impl Report {
         save_to(&self.events, to)
     }
 
-    /// How many calls ended so that the outcome fits.
+    /// Number of calls that ended so that the outcome fits.
     pub fn count(&self, fits: impl Fn(&Outcome) -> bool) -> usize {
         let ended = |event: &&Event| matches!(&event.what, What::Ended { outcome, .. } if fits(outcome));
         self.events.iter().filter(ended).count()
     }
 
-    /// How many large tensors came over a transport.
+    /// Number of large tensors that came over a transport.
     pub fn large(&self, by: &str) -> usize {
         self.count(|outcome| match outcome {
             Outcome::Got { transport, moved, .. } => *moved >= LARGE && transport == by,
@@ -134,7 +134,7 @@ impl Report {
         })
     }
 
-    /// What was done to hosts and to the network between them.
+    /// Number of faults of hosts and of the network between them.
     pub fn faults(&self) -> usize {
         self.events.iter().filter(|event| matches!(event.what, What::Hurt { .. })).count()
     }

@@ -21,13 +21,13 @@ pub enum Who {
     Workload(Actor),
 }
 
-/// What is done to a host or to the network between two.
+/// Fault that is done to a host or to the network between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// Its cable is out.
     Cut(usize),
-    /// What the first sends to the second is lost.
+    /// Loss of what the first sends to the second.
     Lose(usize, usize),
     /// Its sidecar is stopped, and goes on later.
     Stop(usize),
@@ -48,7 +48,7 @@ impl Fault {
     }
 }
 
-/// What a workload is told to do. Tensors have numbers of their own here: that of the step which makes them.
+/// Order to a workload. Tensors have numbers of their own here: that of the step which makes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
@@ -56,9 +56,9 @@ pub enum Verb {
     Put {
         /// Its number.
         tensor: u64,
-        /// What its bytes follow from.
+        /// Seed from which its bytes follow.
         seed: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
         /// Set if it gets the name that follows from its number.
         named: bool,
@@ -69,9 +69,9 @@ pub enum Verb {
     Reserve {
         /// Its number.
         tensor: u64,
-        /// What its bytes follow from.
+        /// Seed from which its bytes follow.
         seed: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
     /// Seals what it reserved.
@@ -123,7 +123,7 @@ pub enum Verb {
     Clear,
 }
 
-/// How an order ended.
+/// Outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -134,25 +134,25 @@ pub enum Outcome {
     },
     /// A tensor was reserved.
     Reserved {
-        /// What its reference would be.
+        /// Reference that it would have.
         reference: String,
     },
     /// A tensor was seen.
     Got {
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
         /// Their CRC-32C.
         crc: u32,
-        /// How it came.
+        /// Transport by which it came.
         transport: String,
         /// The better ways that were refused, such as `shm: other_node`.
         refused: Vec<String>,
         /// Bytes that crossed the transport.
         moved: u64,
     },
-    /// What is held was seen again.
+    /// Seen again, what is held.
     Seen {
-        /// How many bytes.
+        /// Number of bytes.
         bytes: u64,
         /// Their CRC-32C.
         crc: u32,
@@ -177,7 +177,7 @@ pub enum Outcome {
 /// An order on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// What to do.
+    /// Verb: what to do.
     pub verb: Verb,
     /// The tensor that it is about.
     pub reference: Option<String>,

@@ -1,4 +1,5 @@
-//! What is done, in which order: a function of the seed and of nothing else. It does not know how anything ended.
+//! Plan of what is done, in which order: a function of the seed and of nothing else. It does not know how anything
+//! ended.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -29,11 +30,11 @@ const KNOWN: usize = 48;
 pub struct Step {
     /// Its number, from 1.
     pub number: u64,
-    /// What is done.
+    /// Act of the step.
     pub act: Act,
 }
 
-/// What a step does.
+/// Act of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// A workload is told to do something.
@@ -42,7 +43,7 @@ pub enum Act {
     KillWorkload(Actor, Option<u64>),
     /// A fault begins.
     Hurt(Fault),
-    /// It ends.
+    /// End of a fault.
     Mend(Fault),
     /// All workloads finish what they were told, and everyone is connected again.
     Settle,

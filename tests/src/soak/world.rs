@@ -21,13 +21,14 @@ use crate::sidecar::SidecarOptions;
 pub const GRACE_MS: u64 = 3000;
 /// Time that everyone may take to see everyone again, and all to become free.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// How long everyone must see everyone. A connection that a short cut has killed counts as one until `deadlines.progress` (2 s).
+/// Time for which everyone must see everyone. A connection that a short cut has killed counts as one until
+/// `deadlines.progress` (2 s).
 const STEADY: Duration = Duration::from_millis(2500);
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Time that one question to a sidecar may take.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What brings large tensors to each host.
+/// Transports of large tensors to each host.
 const PREFER: [&str; 3] = ["tcp", "measured", "quic"];
 
 /// All hosts. Dropping it ends them.
@@ -171,7 +172,7 @@ impl World {
         false
     }
 
-    /// How a sidecar sees the others; nothing where it does not answer.
+    /// States of the others as a sidecar sees them; nothing if it does not answer.
     fn states(&mut self, host: usize) -> Vec<(String, String)> {
         let peers = self.monitor(host).and_then(|client| client.peers());
         peers.map_or_else(

@@ -77,7 +77,7 @@ fn tensors(path: &Path) -> BTreeMap<String, (Value, Vec<u8>)> {
     header.into_iter().filter(|(name, _)| name != "__metadata__").map(tensor).collect()
 }
 
-/// Whether a file holds what the weights' file does, byte for byte.
+/// Asserts that a file holds what the weights' file does, byte for byte.
 fn assert_is_weights(path: &Path) {
     let (got, wanted) = (tensors(path), tensors(&weights()));
     assert_eq!(got.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
@@ -94,7 +94,7 @@ fn shared_directory() -> tempfile::TempDir {
     out
 }
 
-/// What `tensorlane get` says: all of it came by TCP, and was verified.
+/// Asserts that all of it came by TCP, and was verified, as `tensorlane get` says.
 fn assert_came_by_tcp(said: &str) {
     let said: Value = serde_json::from_str(said).unwrap_or_else(|error| panic!("{error}: {said}"));
     let tensors = said["tensors"].as_array().unwrap();
@@ -198,19 +198,19 @@ spec:
 /// Time that the leases of a peer wait for it once its connection has ended. It is what the exchange of the test says.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What it may take beside the grace until the owner has freed the tensor and the test has seen it.
+/// Time that it may take beside the grace until the owner has freed the tensor and the test has seen it.
 const NOTICED: Duration = Duration::from_secs(2);
 
-/// What busy processors may add in all but one of a few tries.
+/// Time that busy processors may add in all but one of a few tries.
 const BUSY: Duration = Duration::from_secs(30);
 
-/// How many tensors a pod's sidecar has let go for this cause.
+/// Number of tensors that a pod's sidecar has let go for this cause.
 fn freed(exchange: &Exchange, pod: &str, cause: &str) -> f64 {
     let cause = format!("cause=\"{cause}\"");
     metric(&metrics(exchange.name(), pod), "tensorlane_ledger_freed_tensors_total", &[&cause])
 }
 
-/// How many a sidecar has let go because a peer was lost, and because it gave them back.
+/// Numbers of those that a sidecar has let go because a peer was lost, and because it gave them back.
 fn freed_by_peers(exchange: &Exchange, pod: &str) -> [f64; 2] {
     ["peer_lost", "released"].map(|cause| freed(exchange, pod, cause))
 }

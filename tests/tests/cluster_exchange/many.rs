@@ -33,17 +33,17 @@ const PROCESSOR_MOST: f64 = 0.05;
 /// Time for which that is looked at: long enough for every timer of either to come round.
 const WINDOW: Duration = Duration::from_secs(20);
 
-/// How soon one more peer is known to all, in seconds, from the moment that kubectl is told to write it.
+/// Longest time until a further peer is known to all, in seconds, from the moment that kubectl is told to write it.
 const SEEN_WITHIN: f64 = 2.0;
 
-/// How many more are made to find that out. A machine that is busy with something else delays some of them, never all; one that stands
-/// still does that, too, and they are made again.
+/// Number of further ones that are made to find that out. A machine that is busy with something else delays some of
+/// them, never all; one that stands still does that, too, and they are made again.
 const MORE: usize = 5;
 
 /// Length of each look until they have come to rest.
 const GLANCE: Duration = Duration::from_secs(4);
 
-/// Who may write the status of any peer.
+/// User that may write the status of any peer.
 const OPERATOR: &str = "--as=system:serviceaccount:tensorlane-system:tensorlane-operator";
 
 fn peer(number: usize) -> Value {
@@ -53,8 +53,8 @@ fn peer(number: usize) -> Value {
     })
 }
 
-/// What a sidecar would say there. Nobody listens at the address, and fingerprints are spread as real ones are: half of the
-/// peers are dialed by any other one.
+/// Status that a sidecar would write there. Nobody listens at the address, and fingerprints are spread as real ones
+/// are: half of the peers are dialed by any other one.
 fn status(number: usize) -> Value {
     let mut peer = peer(number);
     peer.as_object_mut().unwrap().remove("spec");
@@ -123,7 +123,7 @@ fn seen_by_all(exchange: &Exchange, pods: &[&str], number: usize) -> f64 {
     })
 }
 
-/// How many peers a pod's sidecar knows.
+/// Number of peers that a pod's sidecar knows.
 fn known(exchange: &Exchange, pod: &str) -> usize {
     metric(&metrics(exchange.name(), pod), "tensorlane_directory_listed_peers", &[]) as usize
 }

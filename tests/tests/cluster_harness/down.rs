@@ -62,7 +62,7 @@ impl Elsewhere {
         down.wait().unwrap();
     }
 
-    /// What the names of this cluster start with.
+    /// Prefix of the names of this cluster.
     fn prefix(&self) -> String {
         let record = self.record();
         let name = record.lines().find_map(|line| line.strip_prefix("namespace ")).expect("a namespace");

@@ -18,7 +18,7 @@ fn count(text: &str, name: &str, labels: &[&str]) -> f64 {
     having.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
 }
 
-/// How many connections a peer has refused for this reason.
+/// Number of connections that a peer has refused for this reason.
 fn refusals(namespace: &Namespace, peer: &str, reason: &str) -> f64 {
     let label = format!("reason=\"{reason}\"");
     count(&metrics(namespace.name(), peer), "tensorlane_peer_refused_connections_total", &[&label])
@@ -71,7 +71,7 @@ fn stranger(namespace: &Namespace, name: &str, victim: &Value, key: Option<&str>
     namespace.wait_for("Ready", &format!("pod/{name}"));
 }
 
-/// That a shell in a pod does not get this tensor.
+/// Asserts that a shell in a pod does not get this tensor.
 #[track_caller]
 fn gets_nothing(namespace: &Namespace, pod: &str, reference: &str) {
     let line = format!("tensorlane get '{reference}' --deadline 5s");
@@ -93,12 +93,12 @@ fn write_status(token: &str, namespace: &Namespace, peer: &str, fingerprint: &Va
     kubectl_as(token, &words, &status.to_string())
 }
 
-/// Who refuses a call at the API server. Each counts for itself.
+/// Gate that refuses a call at the API server. Each counts for itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Gate {
-    /// Whether the token is good, and its pod still there.
+    /// Check that the token is good, and its pod still there.
     Authentication,
-    /// Whether the RoleBinding of the namespace lets the caller.
+    /// Check that the RoleBinding of the namespace lets the caller.
     Authorization,
     /// The policy on the status of peers.
     Policy,
@@ -107,7 +107,7 @@ enum Gate {
 impl Gate {
     const ALL: [Gate; 3] = [Gate::Authentication, Gate::Authorization, Gate::Policy];
 
-    /// How many calls each has refused, whosoever they were.
+    /// Numbers of calls that each has refused, whosoever they were.
     fn counts() -> [f64; 3] {
         let text = metrics_of_the_api_server();
         let sum = |name: &str, labels: &[&str]| -> f64 {
@@ -127,7 +127,7 @@ impl Gate {
         })
     }
 
-    /// Who it was, by the words of the refusal.
+    /// Finds the gate by the words of the refusal.
     #[track_caller]
     fn of(refusal: &str) -> Gate {
         // The sentence of the policy comes with the word `forbidden`, too.

@@ -17,7 +17,7 @@ use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually,
 
 use super::TURNS;
 
-/// What the chart promises: until a pod that asks gets a sidecar.
+/// Promise of the chart: time until a pod that asks gets a sidecar.
 const A_MINUTE: Duration = Duration::from_secs(60);
 
 fn examples() -> PathBuf {
@@ -162,8 +162,8 @@ fn a_next_version_with_another_definition_is_upgraded_to_and_rolled_back_from_un
     pods.have_never_restarted();
 }
 
-/// What helm leaves: the definitions, because deleting them would delete what users made, and the permission and the
-/// guard of peers, so that running pods go on and change their keys.
+/// Objects that helm leaves: the definitions, because deleting them would delete what users made, and the permission
+/// and the guard of peers, so that running pods go on and change their keys.
 const STAYS: [&str; 5] = [
     "clusterrole.rbac.authorization.k8s.io/tensorlane-peer",
     "customresourcedefinition.apiextensions.k8s.io/tensorexchanges.tensorlane.dev",
@@ -172,7 +172,7 @@ const STAYS: [&str; 5] = [
     "validatingadmissionpolicybinding.admissionregistration.k8s.io/tensorlane-peer-status",
 ];
 
-/// What lets the pods of a namespace find each other.
+/// RoleBinding that lets the pods of a namespace find each other.
 const ROLE_BINDING: &str = "rolebinding.rbac.authorization.k8s.io/tensorlane-peer";
 
 /// All that stays in the whole cluster, labelled or not, as `NAMESPACE KIND/NAME`: what helm leaves, and what Kubernetes makes

@@ -51,7 +51,7 @@ fn forget() {
     }
 }
 
-/// What the manifest without helm makes.
+/// Applies what the manifest without helm makes.
 fn apply_manifest() {
     assert!(PAGE.contains("`kubectl apply --server-side -f manifests/install.yaml`"));
     let manifest = std::fs::read_to_string(root().join("manifests/install.yaml")).unwrap();

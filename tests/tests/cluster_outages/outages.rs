@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// The deadline of a caller who reads through a link that is cut.
 const READ_WITHIN: Duration = Duration::from_secs(4);
 
-/// When that caller has been told at the latest.
+/// Time within which that caller has been told at the latest.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time that nothing may come from a peer until its connection is taken for lost, by default.
@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Time that what is under way waits for a lost owner, in the exchange where a link is cut.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What busy processors may add to it, in all but one of a few tries.
+/// Time that busy processors may add to it, in all but one of a few tries.
 const BUSY: Duration = Duration::from_secs(30);
 
 /// Each of two puts what the other reads.
@@ -70,7 +70,8 @@ fn rounds_for(time: Duration, one: &mut Pod<'_>, other: &mut Pod<'_>) -> usize {
     rounds
 }
 
-/// What must not change when nothing of the exchange has died: of each pod the restarts, of each peer who it is.
+/// Identities that must not change when nothing of the exchange has died: of each pod the restarts, of each peer who it
+/// is.
 fn identities(exchange: &Exchange, pods: &[&Pod<'_>]) -> BTreeMap<String, Value> {
     let restarts = pods.iter().map(|pod| {
         let counts = serde_json::json!([pod.restarts("main"), pod.restarts(SIDECAR)]);
@@ -175,7 +176,7 @@ fn refused_after(pod: &mut Pod<'_>, reference: &str) -> Duration {
     asked.elapsed()
 }
 
-/// Who says what a peer's condition is.
+/// Managers that say what a peer's condition is.
 fn managers(exchange: &Exchange, name: &str) -> Vec<String> {
     let peer: Value = serde_json::from_str(&exchange.kubectl(&[
         "get",
@@ -404,8 +405,8 @@ fn holder() -> Option<String> {
     (!holder.is_empty()).then_some(holder)
 }
 
-/// How many of the replicas that answer say twice that they lead, while each of the others is asked: one that gives the lease to
-/// another between two questions does not count.
+/// Number of the replicas that answer say twice that they lead, while each of the others is asked: one that gives the
+/// lease to another between two questions does not count.
 fn leaders() -> usize {
     let replicas = pods(SYSTEM, "app.kubernetes.io/component=operator");
     let leads = |pod: &String| {

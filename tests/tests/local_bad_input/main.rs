@@ -1,4 +1,4 @@
-//! What is wrong is refused with a reason that a program can act on, and nothing is left of it.
+//! Bad input is refused with a reason that a program can act on, and nothing is left of it.
 
 mod channels;
 mod descriptors;

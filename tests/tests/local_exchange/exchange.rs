@@ -1,4 +1,4 @@
-//! One sidecar and its sessions: every verb of the session socket, as it should go.
+//! Sidecar and its sessions: every verb of the session socket, as it should go.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use tensorlane_tests::sidecar::bin_dir;
 /// Facts that only a cluster has, or another release; the command does not know them.
 const NOT_OFFLINE: [&str; 4] = ["LimitRange", "ResourceQuota", "Claims", "Abilities"];
 
-/// What one call came to.
+/// Outcome of one call.
 struct Called {
     code: Option<i32>,
     out: String,

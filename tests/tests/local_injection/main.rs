@@ -1,4 +1,4 @@
-//! What is injected: by the command from a file, and what a sidecar makes of it.
+//! Injection: by the command from a file, and what a sidecar makes of it.
 
 mod command;
 mod sidecar;

@@ -12,7 +12,7 @@ use tensorlane_proto::{Reason, Transport};
 use tensorlane_tests::tensors::{is_intact, put_pattern};
 use tensorlane_tests::{Sidecar, SidecarOptions, failure, until};
 
-/// What an operator with these abilities decides about a pod with a GPU.
+/// Decision of an operator with these abilities about a pod with a GPU.
 fn decided(annotations: &Value, exchange: &Value, abilities: Abilities) -> Decision {
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "annotations": annotations},
@@ -45,7 +45,7 @@ fn variables_by(abilities: Abilities, annotations: &Value, exchange: &Value) -> 
     given.iter().map(|(name, value)| (name.clone(), filled(value))).collect()
 }
 
-/// Those variables for a sidecar of this test: in a folder and on ports of its own.
+/// Options with those variables for a sidecar of this test: in a folder and on ports of its own.
 fn options(mut variables: BTreeMap<String, String>) -> SidecarOptions {
     for folder in ["TENSORLANE_SOCKETS_DIRECTORY", "TENSORLANE_STATE_DIRECTORY"] {
         variables.remove(folder).unwrap();
@@ -79,7 +79,7 @@ fn a_sidecar_starts_with_what_the_planner_gives_it() {
     sidecar.assert_all_free();
 }
 
-/// What every pod of these tests asks for: little memory.
+/// Annotations of every pod of these tests: little memory.
 fn asked(more: &[(&str, &str)]) -> Value {
     let small =
         [("inject", "enabled"), ("exchange", "training"), ("arena-size", "64Mi"), ("memory", "128Mi")];

@@ -17,7 +17,7 @@ pub(super) struct Desk {
     folder: TempDir,
 }
 
-/// What one call of the command came to.
+/// Outcome of one call of the command.
 pub(super) struct Called {
     pub(super) code: i32,
     pub(super) out: String,

@@ -1,4 +1,4 @@
-//! What happens between two hosts when one dies, the network fails or somebody lies: typed errors in time, right bytes
+//! Events between two hosts when one dies, the network fails or somebody lies: typed errors in time, right bytes
 //! or none, and nothing left. Needs root.
 
 use std::time::{Duration, Instant};

@@ -18,7 +18,8 @@ use tensorlane_tests::until;
 use super::TURNS;
 
 const MANY: usize = 4000;
-/// What the sidecar's process may have more after it than before: far less than a flood of handshakes that were kept would cost.
+/// Memory that the sidecar's process may have more after it than before: far less than a flood of handshakes that were
+/// kept would cost.
 const MORE_MAX: u64 = 48 << 20;
 const REFUSED: &str = "tensorlane_peer_refused_connections_total";
 

@@ -276,14 +276,14 @@ fn with_another_clock(prefix: &[String]) -> Peers {
     })
 }
 
-/// What makes the calendar of a process another one, for all of its threads.
+/// Library that makes the calendar of a process another one, for all of its threads.
 fn libfaketime() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let mut found = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));
     found.find(|file| file.exists()).expect("Debian's package `faketime`, which `cargo xtask test` installs")
 }
 
-/// When a sidecar says that it started, by its own calendar: the second of the day.
+/// Time at which a sidecar says that it started, by its own calendar: the second of the day.
 fn second_of_day(sidecar: &Sidecar) -> i64 {
     let line = sidecar.logged("metrics and health are served").expect("it is up");
     let time = line["timestamp"].as_str().and_then(|stamp| stamp.split_once('T')).expect("a time").1;
@@ -363,7 +363,7 @@ fn where_a_firewall_allows_one_connection_large_tensors_come_on_it_and_the_reply
     }
 }
 
-/// What a process costs.
+/// Costs of a process.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     resident: u64,
@@ -387,7 +387,8 @@ impl Costs {
 }
 
 const STRANGERS: usize = 10_000;
-/// What they may cost together: 16 places of a mebibyte (a quarter of `limits.strangers`), and half as much to be safe.
+/// Memory that they may cost together: 16 places of a mebibyte (a quarter of `limits.strangers`), and half as much to
+/// be safe.
 const STRANGERS_COST: u64 = 24 << 20;
 /// What is left of them may be fewer than this, which is half of their places.
 const LEFT: usize = 8;

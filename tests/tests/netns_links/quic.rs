@@ -173,7 +173,7 @@ fn where_datagrams_are_not_carried_large_tensors_come_by_tcp_and_the_reply_says_
     assert!(peers.metric(1, ROUTES, &["from=\"quic\"", "to=\"tcp\""]) >= 1.0);
 }
 
-/// What a connection may fill where the way is short: all that its two lanes ask for at a time.
+/// Bytes that a connection may fill if the way is short: all that its two lanes ask for at a time.
 const FLOOR: f64 = (2 * (8 * MI + (64 << 10))) as f64;
 
 /// The largest that a metric of a host is while host 1 gets a tensor of host 0.

@@ -1,5 +1,5 @@
-//! What SIGTERM does to what is under way between two hosts: transfers finish, waits end, nothing new begins, and all of
-//! it for a bounded time. Needs root.
+//! Effect of SIGTERM to what is under way between two hosts: transfers finish, waits end, nothing new begins, and all
+//! of it for a bounded time. Needs root.
 
 use rustix::process::Signal;
 use tensorlane_client::Cancel;

@@ -1,5 +1,5 @@
-//! One copy of a tensor a node: an owner elsewhere, and sidecars in network namespaces of their own with one directory between
-//! them. Needs root.
+//! Single copy of a tensor a node: an owner elsewhere, and sidecars in network namespaces of their own with one
+//! directory between them. Needs root.
 
 use std::path::Path;
 use std::thread::ScopedJoinHandle;

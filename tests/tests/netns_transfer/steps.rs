@@ -1,7 +1,7 @@
-//! What comes to an end while a tensor is on its way between two hosts, at several points of that way, over every way there
-//! is: the reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and nothing left at
-//! whoever lives on. Where nothing travels the point is that the owner was asked and stands still; what is between its few bytes is in
-//! the sidecar's own tests. Needs root.
+//! Things that come to an end while a tensor is on its way between two hosts, at several points of that way, over every
+//! way there is: the reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and
+//! nothing left at whoever lives on. Where nothing travels the point is that the owner was asked and stands still; what
+//! is between its few bytes is in the sidecar's own tests. Needs root.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tensorlane_tests::ways::{WAYS, Way};
 
 /// Four seconds of a slow cable, and enough for lanes.
 const BYTES: u64 = 24 * MI;
-/// Where something ends.
+/// Point at which something ends.
 #[derive(Clone, Copy, Debug)]
 enum Point {
     /// So many tenths have come.
@@ -26,7 +26,7 @@ enum Point {
     Asked,
 }
 
-/// Where there is something in between.
+/// Points for which there is something in between.
 const MIDDLE: [Point; 3] = [Point::Tenths(1), Point::Tenths(5), Point::Tenths(9)];
 
 fn points(way: &Way) -> &'static [Point] {
@@ -94,7 +94,7 @@ impl At<'_> {
         })
     }
 
-    /// That it failed for one of these reasons, or came whole; whether it failed.
+    /// Asserts that it failed for one of these reasons, or came whole; returns whether it failed.
     fn assert_typed(&self, outcome: &Result<Tensor>, is_one: impl Fn(&Error) -> bool) -> bool {
         let Self { way, point, seed, .. } = self;
         match outcome {

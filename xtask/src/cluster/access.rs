@@ -18,7 +18,7 @@ pub(crate) fn kubectl_command(layout: &Layout, arguments: &[&str]) -> Vec<String
     client(layout, "kubectl").into_iter().chain(words).collect()
 }
 
-/// What kubectl answers.
+/// Answer of kubectl.
 pub(crate) fn kubectl(layout: &Layout, arguments: &[&str]) -> Result<String, Failure> {
     let command = kubectl_command(layout, arguments);
     told(&command[0], &command[1..])
@@ -43,7 +43,7 @@ fn client(layout: &Layout, program: &str) -> Vec<String> {
     ]
 }
 
-/// Where programs are looked for: beside this one, then wherever else.
+/// Path in which programs are looked for: beside this one, then wherever else.
 fn plugins_first() -> String {
     let own = std::env::current_exe().ok();
     let directory = own.as_deref().and_then(Path::parent).map(|path| path.display().to_string());
@@ -64,7 +64,7 @@ pub(crate) fn pass_on(program: &str, arguments: &[String], place: &Place) -> Res
     Ok(job.attached(place)?.exit_code())
 }
 
-/// What containerd of a node answers.
+/// Answer of containerd of a node.
 pub(crate) fn ctr(layout: &Layout, node: Node, arguments: &[&OsStr]) -> Result<String, Failure> {
     let record = Record::read(&layout.run())?.unwrap_or_default();
     let mut command: Vec<OsString> = enter(node, &record)?.into_iter().map(OsString::from).collect();

@@ -18,11 +18,11 @@ use crate::style::Style;
 struct Module {
     /// Its directory below `tests/cluster`.
     directory: &'static str,
-    /// What is built: an import path, or `tool` for everything that its go.mod lists under this word.
+    /// Package that is built: an import path, or `tool` for everything that its go.mod lists under this word.
     package: &'static str,
     /// Further flags of the linker.
     link: &'static str,
-    /// Where the programs go, below `bin`. With a slash at the end a directory, else the one program.
+    /// Place of the programs, below `bin`. With a slash at the end a directory, else the one program.
     output: &'static str,
     /// The programs that must be there afterwards, below `bin`.
     programs: &'static [&'static str],

@@ -15,7 +15,7 @@ use crate::place::Place;
 struct Source {
     /// Its path and version.
     module: &'static str,
-    /// What go.sum would say of it.
+    /// Sum that go.sum would state.
     sum: &'static str,
     /// The folder of the definitions.
     folder: &'static str,
@@ -56,7 +56,7 @@ pub(crate) fn provide(place: &Place) -> Result<(), Failure> {
     fs::write(&kept, key).map_err(|error| Failure::file("write", &kept, &error))
 }
 
-/// What is in modules may be read by all and written by nobody; the copy is ours.
+/// Copies a file. Files in modules may be read by all and written by nobody; the copy is ours.
 fn copy(from: &Path, to: &Path) -> Result<(), Failure> {
     let text = fs::read(from).map_err(|error| Failure::file("read", from, &error))?;
     fs::write(to, text).map_err(|error| Failure::file("write", to, &error))

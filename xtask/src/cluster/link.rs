@@ -5,12 +5,12 @@ use crate::cluster::layout::{Layout, NODES, Node};
 use crate::cluster::tell::{told, works};
 use crate::failure::Failure;
 
-/// What a link is like.
+/// State of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
     /// What is sent is lost, and the node's interface does not know of it: as when a switch fails.
     Cut,
-    /// What is sent to the node comes at so many Mbit/s.
+    /// Slowed: what is sent to the node comes at so many Mbit/s.
     Slow(u32),
     /// As it was in the beginning.
     Whole,

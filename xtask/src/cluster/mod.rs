@@ -37,7 +37,7 @@ pub(crate) use components::provide as provide_components;
 pub(crate) use layout::Layout;
 pub(crate) use tell::told;
 
-/// What is asked of the cluster.
+/// Request to the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     /// Builds its components where they are not built.

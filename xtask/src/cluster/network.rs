@@ -23,7 +23,7 @@ fn namespaces(layout: &Layout) -> Vec<String> {
     std::iter::once(layout.fabric()).chain(nodes).collect()
 }
 
-/// What `ip` is told, in this order.
+/// Commands for `ip`, in this order.
 fn wires(layout: &Layout) -> Vec<String> {
     let fabric = layout.fabric();
     let mut words = vec![

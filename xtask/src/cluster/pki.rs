@@ -16,9 +16,9 @@ const DAYS: &str = "30";
 /// Someone with a certificate.
 #[derive(Debug, PartialEq, Eq)]
 struct Party {
-    /// What its files are called.
+    /// Name of its files.
     file: String,
-    /// Whom the API server takes it for: `/O=GROUP/CN=USER`.
+    /// Subject for which the API server takes it: `/O=GROUP/CN=USER`.
     subject: String,
     /// Under which names and addresses it serves.
     names: String,

@@ -1,5 +1,5 @@
-//! What a cluster has made on this machine, one line each, written before it is made. `down` goes by this file alone,
-//! so a cluster whose `up` was killed half-way can be taken away whole.
+//! Record of what a cluster has made on this machine, one line each, written before it is made. `down` goes by this
+//! file alone, so a cluster whose `up` was killed half-way can be taken away whole.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::cluster::process::Process;
 use crate::failure::Failure;
 
-/// One thing that was made.
+/// Thing that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Made {
     /// The machine's boot, by its id. Process ids of another boot mean nothing.

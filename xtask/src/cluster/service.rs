@@ -18,7 +18,7 @@ macro_rules! config {
 /// A program of the control plane, or of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Service {
-    /// What the cluster calls it: `apiserver`, `node2.kubelet`.
+    /// Name in the cluster: `apiserver`, `node2.kubelet`.
     pub(crate) name: String,
     program: &'static str,
     arguments: &'static str,
@@ -33,7 +33,7 @@ const CONTROL: [(&str, &str, &str); 4] = [
     ("scheduler", "kube-scheduler", config!("scheduler.args")),
 ];
 
-/// What runs on every node, in the order in which it starts.
+/// Services that run on every node, in the order in which they start.
 const ON_NODES: [(&str, &str); 3] = [
     ("containerd", config!("containerd.args")),
     ("kube-proxy", config!("kube-proxy.args")),
@@ -98,7 +98,7 @@ pub(crate) fn first_process(node: Node, record: &Record) -> Option<Process> {
     record.process(&init_of(node))?.descendants().into_iter().next()
 }
 
-/// What the configuration of a node's services is filled with.
+/// Values with which the configuration of a node's services is filled.
 pub(crate) fn values(layout: &Layout, node: Node) -> Values {
     let shown = |path: std::path::PathBuf| path.display().to_string();
     Values::default()
@@ -137,7 +137,7 @@ pub(crate) fn configure(layout: &Layout, node: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is applied to a new cluster.
+/// Manifests that are applied to a new cluster.
 pub(crate) fn addons(layout: &Layout) -> Result<String, Failure> {
     values(layout, NODES[0]).fill(config!("addons.yaml"))
 }

@@ -114,7 +114,7 @@ fn start(layout: &Layout, progress: &dyn Fn(&str)) -> Result<(), Failure> {
     wait::until("the name server is ready", &layout.log("node1.kubelet"), || works_with(layout, &coredns))
 }
 
-/// What needs nothing else to run.
+/// True if the service needs nothing else to run.
 fn is_early(service: &Service) -> bool {
     service.name == "etcd" || service.name == "apiserver" || service.name.ends_with(".containerd")
 }

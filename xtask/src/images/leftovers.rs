@@ -1,4 +1,4 @@
-//! What a run that was killed left behind: half a root file system, and storage that the next run would take for its own.
+//! Leftovers of a run that was killed: half a root file system, and storage that the next run would take for its own.
 //! Only names that we give, in our own folder. (Two runs at a time in one folder write under the same names, so they
 //! disturb each other with or without this.)
 

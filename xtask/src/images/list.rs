@@ -19,14 +19,14 @@ pub(crate) struct Image {
     pub(crate) applets: &'static [&'static str],
 }
 
-/// One of our programs.
+/// Program of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Program {
     /// The program, named in its package's manifest.
     pub(crate) name: &'static str,
     /// Its package.
     pub(crate) package: &'static str,
-    /// Where the package lies. The image is not made while it is not there.
+    /// Directory of the package. The image is not made while it is not there.
     pub(crate) directory: &'static str,
 }
 
@@ -38,7 +38,7 @@ const OPERATOR: Program =
 const PLUGIN: Program =
     Program { name: "kubectl-tensorlane", package: "tensorlane-operator", directory: "operator" };
 
-/// What Rust programs are linked to. No list of public certificate authorities: nothing of ours trusts any.
+/// Libraries that Rust programs are linked to. No list of public certificate authorities: nothing of ours trusts any.
 const LIBRARIES: &[&str] = &["libc6", "libgcc-s1"];
 
 /// Enough of a shell to put, get, compare and wait.

@@ -20,7 +20,7 @@ use crate::style::Style;
 use list::{IMAGES, Image};
 use stamp::{Stamp, version};
 
-/// What the names of all images start with. No registry is there; nodes get the images from archives.
+/// Prefix of the names of all images. No registry is there; nodes get the images from archives.
 const PREFIX: &str = "tensorlane.dev";
 
 /// Which images are made, and how.

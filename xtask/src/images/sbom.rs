@@ -1,4 +1,4 @@
-//! What is in an image, as SPDX 2.3: our crates with their licences, packages of Debian, modules of Go. Pure text from
+//! Contents of an image, as SPDX 2.3: our crates with their licences, packages of Debian, modules of Go. Pure text from
 //! text: what `cargo tree`, `dpkg-deb` and `go version -m` say.
 
 use std::collections::BTreeSet;

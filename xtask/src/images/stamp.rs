@@ -7,7 +7,7 @@ use crate::cluster::told;
 use crate::failure::Failure;
 use crate::place::Place;
 
-/// What an image says about where it comes from.
+/// Stamp of an image: where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// Version of the workspace.
@@ -43,7 +43,7 @@ impl Stamp {
 }
 
 impl Stamp {
-    /// That of an image with no program of ours in it: no commit changes it.
+    /// Stamp of an image with no program of ours in it: no commit changes it.
     pub(crate) fn of_components() -> Self {
         Self {
             version: version().to_owned(),

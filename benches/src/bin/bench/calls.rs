@@ -82,7 +82,7 @@ fn ours(bench: &Bench, hosts: &TwoHosts, turns: u32) -> Result<[Vec<f64>; 2]> {
     Ok(took)
 }
 
-/// One line of the table.
+/// Line of the table.
 fn line(link: &str, what: &str, took: &[Vec<f64>; 2]) -> Result<String> {
     let mut line = format!("{link:32}{what:26}");
     let mut means = Vec::with_capacity(took.len());

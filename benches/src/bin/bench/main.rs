@@ -140,7 +140,7 @@ fn measure(
     Ok(ExitCode::FAILURE)
 }
 
-/// What every row needs.
+/// Bench: what every row needs.
 struct Bench {
     cores: Cores,
     programs: PathBuf,
@@ -150,7 +150,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Whether any of these rows is asked for.
+    /// True if any of these rows is asked for.
     fn wants(&self, rows: &[&rows::Row]) -> bool {
         self.only.is_empty() || rows.iter().any(|row| self.only.iter().any(|only| only == row.name))
     }

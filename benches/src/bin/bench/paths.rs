@@ -26,7 +26,7 @@ const MBIT: u32 = 1000;
 /// the median of as few as of other rows would say what was drawn.
 const CALLS: usize = 101;
 
-/// What one host alone, or a pair of them, is enough for.
+/// Rows for which one host alone, or a pair of them, is enough.
 const UNSHAPED: [(&[&Row], Rows); 6] = [
     (&[&rows::GET_1G_PLAIN], |bench, hosts| {
         Ok(vec![beside_sockets(
@@ -45,7 +45,7 @@ const UNSHAPED: [(&[&Row], Rows); 6] = [
     (&[&rows::SHM_GET_1G, &rows::SHM_READERS], shm::run),
     (&[&rows::VS_GLOO_1G, &rows::VS_GLOO_64M, &rows::VS_GLOO_1M], beside_gloo),
 ];
-/// What needs two hosts with a link between them. The link is shaped from `tcp.get_shaped` on.
+/// Rows that need two hosts with a link between them. The link is shaped from `tcp.get_shaped` on.
 const BETWEEN_HOSTS: [(&[&Row], Rows); 4] = [
     (&[&rows::OVERHEAD], |bench, hosts| Ok(vec![overhead(bench, hosts)?])),
     (&[&rows::GET_SHAPED, &rows::GET_SHAPED_LARGE], |bench, hosts| {

@@ -3,7 +3,7 @@
 use tensorlane_benches::pairs::Pair;
 use tensorlane_benches::stats::{self, Spread};
 
-/// What a row must reach.
+/// Bound that a row must reach.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bound {
     /// Value by limit, for times.
@@ -14,7 +14,7 @@ pub(crate) enum Bound {
     ValueAtMost(f64),
     /// The value itself.
     ValueAtLeast(f64),
-    /// It is told, not judged.
+    /// Told, not judged.
     Reported,
 }
 
@@ -25,9 +25,9 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     /// Of value and limit.
     pub(crate) unit: &'static str,
-    /// What the limit does.
+    /// Limit: what it does.
     pub(crate) limit: &'static str,
-    /// What it must reach.
+    /// Bound that it must reach.
     pub(crate) bound: Bound,
 }
 
@@ -226,7 +226,7 @@ const BESIDE: &str = "none; the same, beside the arena";
 const PROCESSOR: &str = "none; of one processor, at rest, over half a minute, of the one that takes most";
 const MANY: &str = "none; the same with 1,000 peers more";
 
-/// What was measured of a row in one run.
+/// Measurement of a row in one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Measured {
     pub(crate) row: &'static Row,
@@ -243,7 +243,7 @@ impl Measured {
         Self { row, pairs, note: None, breach: None }
     }
 
-    /// It could not be measured here, which reaches no bound.
+    /// Measurement that could not be made here, which reaches no bound.
     pub(crate) fn missing(row: &'static Row, why: &str) -> Self {
         Self { note: Some(format!("not measured: {why}")), ..Self::new(row, Vec::new()) }
     }
@@ -268,7 +268,7 @@ impl Measured {
         self.ratio().or_else(|| self.value().map(|value| value.median))
     }
 
-    /// Whether the row reaches what it must. None where nothing is asked of it.
+    /// True if the row reaches what it must. None if nothing is asked of it.
     pub(crate) fn passes(&self) -> Option<bool> {
         let ratio =
             |holds: fn(&f64, &f64) -> bool, bound| self.ratio().is_some_and(|ratio| holds(&ratio, &bound));

@@ -15,10 +15,10 @@ pub(crate) struct Model {
     pub(crate) tensors: Vec<ModelTensor>,
 }
 
-/// One of them.
+/// Tensor of the model.
 #[derive(Debug)]
 pub(crate) struct ModelTensor {
-    /// What the file calls it.
+    /// Name in the file.
     pub(crate) name: String,
     pub(crate) descriptor: Descriptor,
     /// Of its bytes.

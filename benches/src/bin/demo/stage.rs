@@ -1,4 +1,4 @@
-//! Where the story happens: two hosts, the limits of this machine, two sidecars that know each other.
+//! Stage of the story: two hosts, the limits of this machine, two sidecars that know each other.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::account::Account;
 /// Of either sidecar.
 const ARENA: u64 = 1 << 30;
 
-/// What this machine does without us with as many bytes as the model has. Kept, to be measured again beside ours.
+/// Limits of this machine without us with as many bytes as the model has. Kept, to be measured again beside ours.
 pub(crate) struct Limits {
     bytes: u64,
     copy: Memcpy,
@@ -41,12 +41,12 @@ impl Limits {
         Ok(limits)
     }
 
-    /// One copy, in bytes a second.
+    /// Speed of a copy, in bytes a second.
     pub(crate) fn memcpy(&self) -> Result<f64> {
         Ok(self.bytes as f64 / self.copy.seconds()?)
     }
 
-    /// One fetch over TLS, in bytes a second.
+    /// Speed of a fetch over TLS, in bytes a second.
     pub(crate) fn tls(&mut self) -> Result<f64> {
         Ok(self.bytes as f64 / self.fetch.seconds()?)
     }

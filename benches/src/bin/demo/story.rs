@@ -18,7 +18,7 @@ use crate::model::{Model, ModelTensor};
 use crate::stage::{Limits, Sidecars};
 use crate::worker::{self, Done, Task};
 
-/// What all names of the model begin with.
+/// Prefix of all names of the model.
 const PREFIX: &str = "model/";
 /// The name that appears later.
 const LATE: &str = "demo/late";
@@ -26,7 +26,7 @@ const LATE: &str = "demo/late";
 const ROWS: u64 = 8;
 /// Time that B waits for a name before it appears.
 const LATENESS: Duration = Duration::from_millis(300);
-/// What the process that is killed holds.
+/// Bytes that the process holds that is killed.
 const HELD: u64 = 256 << 20;
 /// The path of what is put.
 const COPY: &str = "copy";
@@ -70,7 +70,7 @@ pub(crate) fn tell(weights: &Path, programs: &Path, times: usize, style: Style) 
     Ok(())
 }
 
-/// What every step needs.
+/// Scene: what every step needs.
 struct Scene<'a> {
     model: &'a Model,
     limits: Limits,

@@ -46,7 +46,7 @@ impl Reader {
         Reader { client, namespace, every, operator_namespace }
     }
 
-    /// Where lists are read; none for everywhere.
+    /// Namespace in which lists are read; none for everywhere.
     fn scope(&self) -> Option<&str> {
         (!self.every).then_some(self.namespace.as_str())
     }
@@ -120,7 +120,7 @@ impl Reader {
         all
     }
 
-    /// Those that an installation has.
+    /// Reads the policies of an installation.
     async fn policies(&self) -> Vec<(String, Seen)> {
         let mut all = Vec::new();
         for object in objects(&Installation::default()) {
@@ -133,7 +133,7 @@ impl Reader {
         all
     }
 
-    /// Whether the pods of the namespace may do something with peers.
+    /// Asks whether the pods of the namespace may do something with peers.
     async fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Seen {
         let attributes = json!({
             "namespace": namespace, "verb": verb, "group": "tensorlane.dev", "resource": "tensorpeers",
@@ -155,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// What is needed to explain an object.
+    /// Reads everything that is needed to explain an object.
     pub(crate) async fn subject(&self, of: &Object) -> Subject {
         let version = if of.group.is_empty() { "v1".to_owned() } else { format!("{}/v1", of.group) };
         let own = Some(self.namespace.as_str());
@@ -243,7 +243,7 @@ impl Reader {
         all.map_err(|error| Trouble::of_reading(&format!("the {what} of {}", self.place()), &error))
     }
 
-    /// What the pods say that have a sidecar.
+    /// Reads the words of those pods that have a sidecar.
     pub(crate) async fn pods(&self) -> Result<Vec<PodSaid>, Trouble> {
         let api: Api<Pod> = match self.scope() {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),

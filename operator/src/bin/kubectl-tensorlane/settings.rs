@@ -15,7 +15,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Those of a Deployment, or why there are none.
+    /// Reads the settings of a Deployment, or says why there are none.
     pub(crate) fn of(deployment: &Seen, namespace: &str) -> Result<Settings, String> {
         let deployment = match deployment {
             Seen::There(deployment) => deployment,
@@ -37,7 +37,7 @@ impl Settings {
         Ok(Settings { defaults: args.defaults(), excluded: args.excluded() })
     }
 
-    /// Those of an installation that changes nothing.
+    /// Settings of an installation that changes nothing.
     pub(crate) fn usual(namespace: &str) -> Settings {
         Settings {
             defaults: Defaults::default(),

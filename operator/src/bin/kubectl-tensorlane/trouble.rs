@@ -1,4 +1,4 @@
-//! What went wrong, and what to do about it.
+//! Trouble: what went wrong, and what to do about it.
 
 use std::error::Error;
 use std::fmt;
@@ -35,7 +35,7 @@ impl fmt::Display for Trouble {
 
 impl Error for Trouble {}
 
-/// What helps where the API server did not answer as it should.
+/// Remedy if the API server did not answer as it should.
 fn remedy(error: &kube::Error) -> &'static str {
     match error {
         kube::Error::Api(status) => match status.code {

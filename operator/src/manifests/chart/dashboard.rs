@@ -7,7 +7,7 @@ struct Panel {
     title: &'static str,
     /// A unit of Grafana.
     unit: &'static str,
-    /// What is asked of Prometheus, and what a line is called.
+    /// Queries to Prometheus, each with the name of its line.
     queries: &'static [(&'static str, &'static str)],
 }
 

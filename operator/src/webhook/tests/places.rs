@@ -1,4 +1,4 @@
-//! Who is let in where all places are taken, and who has to go.
+//! Tests of who is let in when all places are taken, and of who has to go.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

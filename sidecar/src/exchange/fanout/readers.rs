@@ -9,7 +9,7 @@ pub(super) const KEPT_MAX: usize = 32;
 /// Peers that are remembered to have altered a tensor. From so many on nobody but the owner is named for it.
 pub(super) const ALTERED_MAX: usize = 64;
 
-/// Where a reader gets its bytes.
+/// Source from which a reader gets its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum From {
     Owner,
@@ -24,7 +24,7 @@ pub(super) struct Reader {
     pub(super) from: From,
     /// Its connection is lost.
     pub(super) away: bool,
-    /// It lives, and gave somebody nothing.
+    /// Set if it lives, and gave somebody nothing.
     pub(super) suspect: bool,
 }
 
@@ -41,17 +41,17 @@ impl Reader {
 #[derive(Debug)]
 pub(super) struct Readers {
     pub(super) pass: Pass,
-    /// When it was last asked for, in asks.
+    /// Time at which it was last asked for, in asks.
     pub(super) touched: u64,
     /// In the order in which they came, last had all, or were last refused. Who begins to get it gets it from one before it, or
     /// from one that has all.
     pub(super) all: Vec<Reader>,
-    /// Who sent, or passed on, other bytes than the owner's.
+    /// Peers that sent, or passed on, other bytes than the owner's.
     pub(super) altered: Vec<PeerKey>,
 }
 
 impl Readers {
-    /// Whether nothing has to be remembered.
+    /// True if nothing has to be remembered.
     pub(super) fn is_nothing(&self) -> bool {
         self.all.is_empty() && self.altered.is_empty()
     }
@@ -175,7 +175,7 @@ impl Readers {
         Holders { pass: self.pass, peers, spares }
     }
 
-    /// How many readers a peer serves, without this one.
+    /// Number of readers that a peer serves, without this one.
     pub(super) fn served_by(&self, at: usize, without: usize) -> usize {
         let peer = &self.all[at].peer;
         let served =
@@ -183,8 +183,8 @@ impl Readers {
         self.all.iter().enumerate().filter(|(other, reader)| *other != without && served(reader)).count()
     }
 
-    /// How many peers lie between the owner and this one; none where it waits for `me`, or for somebody of whom nothing is known
-    /// any more: that one may wait for `me`.
+    /// Number of peers that lie between the owner and this one; none where it waits for `me`, or for somebody of whom
+    /// nothing is known any more: that one may wait for `me`.
     fn depth(&self, at: usize, me: usize) -> Option<usize> {
         let mut at = at;
         // It cannot be longer than all of them, whatever went wrong.
@@ -208,7 +208,7 @@ impl Readers {
     }
 }
 
-/// Whether a peer is among those that did not do.
+/// True if a peer is among those that did not do.
 fn names(lost: &[LostHolder], peer: &PeerKey) -> bool {
     lost.iter().any(|lost| lost.peer == *peer)
 }

@@ -414,25 +414,25 @@ proptest! {
 /// A reader as it is: whom it takes its bytes from, whatever anybody remembers of that.
 #[derive(Debug, Clone, Default)]
 struct Naive {
-    /// It pulls the tensor.
+    /// Set if it pulls the tensor.
     reads: bool,
     /// Its connection with the owner is up.
     online: bool,
     from: Option<PeerKey>,
     /// Which pull of that one it takes them from.
     of: u32,
-    /// It has asked that one, and was answered.
+    /// Set if it has asked that one, and was answered.
     answered: bool,
-    /// How often it has begun.
+    /// Number of times that it has begun.
     pulls: u32,
-    /// It has all of what it pulled last.
+    /// Set if it has all of what it pulled last.
     copy: bool,
     lost: Vec<LostHolder>,
-    /// Who else has all, as it was last told.
+    /// Peers that else have all, as it was last told.
     spares: Vec<PeerKey>,
 }
 
-/// What happens to readers of one tensor.
+/// Event of readers of one tensor.
 #[derive(Debug, Clone, Copy)]
 enum Happens {
     Begins(usize),
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    /// How many lie between a reader and one that has the bytes; none where it waits for itself.
+    /// Number of those that lie between a reader and one that has the bytes; none if it waits for itself.
     fn depth(&self, who: usize) -> Option<usize> {
         let mut at = who;
         for depth in 0..=self.readers.len() {

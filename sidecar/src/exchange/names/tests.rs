@@ -32,7 +32,7 @@ fn targets() -> Vec<v1::Target> {
     names().into_iter().map(target).collect()
 }
 
-/// What a verb answers.
+/// Answer of a verb.
 fn answer<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(Result<T, Failure>) + Send>)) -> T {
     let (tell, told) = channel();
     ask(Box::new(move |outcome| tell.send(outcome).unwrap()));
@@ -62,7 +62,7 @@ fn put(exchange: &Arc<Exchange>, name: &str, replaces: &str) -> String {
     }
 }
 
-/// How often a name was missing for `look`, while a writer replaces all of them one after the other.
+/// Number of times that a name was missing for `look`, while a writer replaces all of them one after the other.
 fn missed(look: impl Fn(&Arc<Exchange>) -> usize) -> usize {
     let (exchange, ..) = alone();
     let names = names();

@@ -45,7 +45,7 @@ const LIMITS: Limits = Limits {
 const WAIT_BYTES: u64 = 1_024;
 /// What a name takes in a wait beside its own bytes, with the room for what is found.
 const NAME_BYTES: u64 = 320;
-/// How long a question waits at a peer before it is asked anew.
+/// Time for which a question waits at a peer before it is asked anew.
 const QUESTION: Duration = Duration::from_secs(30);
 /// Names that come within this are asked for together.
 const PACE: Duration = Duration::from_millis(10);
@@ -100,7 +100,7 @@ enum News {
     Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
 }
 
-/// What a wait for these names takes.
+/// Cost of a wait for these names.
 pub(super) fn cost<'a>(names: impl Iterator<Item = &'a TensorName>) -> u64 {
     names.fold(WAIT_BYTES, |bytes, name| bytes + NAME_BYTES + name.as_str().len() as u64)
 }
@@ -197,7 +197,7 @@ impl Waits {
         }
     }
 
-    /// How many wait for names.
+    /// Number of those that wait for names.
     pub(super) fn waiting(&self) -> usize {
         self.0.state.lock().table.waiting()
     }
@@ -398,7 +398,7 @@ impl Inner {
 // === impl State ===
 
 impl State {
-    /// Whether names are waited for that are not asked for, or asked for and not waited for.
+    /// True if names are waited for that are not asked for, or asked for and not waited for.
     fn wants_round(&self) -> bool {
         self.asked != self.table.changes()
     }

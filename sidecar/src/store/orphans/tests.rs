@@ -35,7 +35,7 @@ struct Scene {
     block: Block,
     client: UnixStream,
     events: UnixStream,
-    /// What came with the frames.
+    /// Descriptors that came with the frames.
     descriptors: Vec<OwnedFd>,
 }
 

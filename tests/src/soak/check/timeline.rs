@@ -19,7 +19,7 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
     pub(crate) reference: Option<String>,
     pub(crate) began: usize,
-    /// Where it was answered; the end of the history where it was not.
+    /// Index of the answer; the end of the history if there was none.
     pub(crate) ended: usize,
     /// None where it was not answered.
     pub(crate) outcome: Option<Outcome>,
@@ -39,7 +39,7 @@ pub(crate) struct Claim {
     pub(crate) gone: usize,
 }
 
-/// How something is held.
+/// Manner in which something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// As its writer, by its number.
@@ -53,7 +53,7 @@ pub(crate) enum By {
 /// A part of a tensor: from, to; all of it where none is named.
 type Part = (u64, Option<(u64, u64)>);
 
-/// What a history says, in order.
+/// Timeline of what a history says, in order.
 pub struct Timeline<'a> {
     pub(crate) events: &'a [Event],
     pub(crate) calls: Vec<Call>,
@@ -62,7 +62,7 @@ pub struct Timeline<'a> {
     pub(crate) faults: Vec<(Fault, usize, usize)>,
     /// Kills: who, where it was about to be, where it was done.
     pub(crate) kills: Vec<(Who, usize, usize)>,
-    /// Where each life began.
+    /// Beginnings of each life.
     births: Vec<(Who, usize)>,
     /// Seed and bytes of each tensor.
     pub(crate) contents: HashMap<u64, (u64, u64)>,
@@ -162,7 +162,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// What an order gives back: at its beginning it is not certain any more, at its end it is certainly gone.
+    /// Ends what an order gives back: at its beginning it is not certain any more, at its end it is certainly gone.
     fn let_go(&mut self, actor: Actor, verb: Verb, at: usize, done: bool) {
         let goes = |claim: &Claim| match (verb, claim.by) {
             (Verb::Release { tensor }, By::Writer(held)) => claim.actor == actor && held == tensor,
@@ -279,8 +279,8 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// Whether somebody, for all this time, certainly held what a reader at `host` asks for: beside its owner, or as a whole
-    /// copy beside the reader.
+    /// True if somebody, for all this time, certainly held what a reader at `host` asks for: beside its owner, or as a
+    /// whole copy beside the reader.
     pub(crate) fn was_held(&self, reference: &str, host: usize, from: usize, to: usize) -> Option<&Claim> {
         let (owner, _) = owner(reference)?;
         self.claims.iter().find(|claim| {
@@ -293,7 +293,7 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// When an event was, in microseconds.
+    /// Time of an event, in microseconds.
     pub(crate) fn at(&self, index: usize) -> u64 {
         self.events.get(index).or(self.events.last()).map_or(0, |event| event.at)
     }

@@ -47,7 +47,7 @@ impl Looking {
         Ok(Self(LOOKERS.into_iter().map(one).collect::<Result<_>>()?))
     }
 
-    /// When the last of them knew it, in seconds since the machine started.
+    /// Time at which the last of them knew it, in seconds since the machine started.
     pub(super) fn seen_by_all(self) -> Result<f64> {
         let mut last = f64::MIN;
         for (process, mut lines) in self.0 {

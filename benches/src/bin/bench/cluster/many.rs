@@ -17,7 +17,7 @@ const MANY: usize = 1000;
 /// New ones whose way is measured; one more before them does not count.
 const NEW: usize = 5;
 
-/// Who may write the status of any peer.
+/// User that may write the status of any peer.
 const OPERATOR: &str = "--as=system:serviceaccount:tensorlane-system:tensorlane-operator";
 
 /// Measures all rows. The pods that look are there.
@@ -92,7 +92,7 @@ fn send(cluster: &Cluster, words: &[&str], peers: impl Iterator<Item = Value>) -
     cluster.kubectl(words, &list).map(drop)
 }
 
-/// How many peers a pod's sidecar knows.
+/// Number of peers that a pod's sidecar knows.
 fn known(cluster: &Cluster, pod: &str) -> Result<usize> {
     Ok(cluster.metric(pod, "tensorlane_directory_listed_peers")? as usize)
 }

@@ -1,4 +1,4 @@
-//! How long a pod is on its way through the API server, with the webhook and without: dry runs, which ask everybody and
+//! Time of a pod on its way through the API server, with the webhook and without: dry runs, which ask everybody and
 //! keep nothing.
 
 use anyhow::{Context, Result, ensure};
@@ -38,7 +38,7 @@ fn batch(cluster: &Cluster, asks: bool) -> Result<Vec<f64>> {
     Ok(took)
 }
 
-/// What kubectl logs of each pod that it makes.
+/// Times from the log of kubectl for each pod that it makes.
 fn times(log: &str) -> Result<Vec<f64>> {
     let calls = log.lines().filter(|line| line.contains("verb=\"POST\"") && line.contains("/pods?"));
     calls

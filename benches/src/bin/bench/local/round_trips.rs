@@ -1,4 +1,4 @@
-//! What asking costs: acquire, reserve and seal at any size, each at most a few round trips. The caller on one core,
+//! Costs of asking: acquire, reserve and seal at any size, each at most a few round trips. The caller on one core,
 //! the sidecar and the other end of the limit on another.
 
 use std::cell::RefCell;
@@ -65,7 +65,7 @@ fn measure(sidecar: &Sidecar, raw: UnixRoundTrip) -> Result<Vec<Measured>> {
     Ok(rows.into())
 }
 
-/// One acquire and its release, in microseconds.
+/// Time of an acquire and its release, in microseconds.
 fn acquire_us(client: &Client, target: &Target) -> Result<f64> {
     let options = AcquireOptions::new();
     median_us(ROUND_TRIPS, || {

@@ -32,7 +32,7 @@ const GETS_WITHIN: Duration = Duration::from_secs(8);
 const WARM_UP: usize = 3;
 /// Gets before them where sidecars choose by themselves: the first trial, what it tells, and a few more.
 const CHOOSING: usize = 40;
-/// How far the choice may stay behind the faster one.
+/// Share of the faster one that the choice must reach.
 const WITHIN: f64 = 0.9;
 
 /// Left to themselves.
@@ -69,7 +69,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Measured> {
     Ok(Measured { note: Some(note), ..Measured::new(&rows::CHOICE, pairs) })
 }
 
-/// What the kinds bring over one link.
+/// Results of the kinds over one link.
 struct Brought {
     /// GB/s, in the order of `KINDS`: the bytes of all gets by the time of all.
     rates: [f64; 3],

@@ -25,7 +25,7 @@ pub(crate) const QUIC: &str = "gc:\n  copyIdle: 1ms\nprefer: quic\n";
 const COPY_MAX: Duration = Duration::from_secs(10);
 /// The smallest arena.
 const ARENA_MIN: u64 = 256 << 20;
-/// One that is large enough for a choice of transport.
+/// Size that is large enough for a choice of transport.
 const LARGE: u64 = 9 << 20;
 /// Tensors of one call.
 pub(crate) const PAGES: usize = 1000;
@@ -46,7 +46,7 @@ pub(crate) struct Far {
 /// A get that is over.
 pub(crate) struct Get {
     pub(crate) seconds: f64,
-    /// What carried the bytes.
+    /// Transport that carried the bytes.
     pub(crate) transport: Option<Transport>,
 }
 
@@ -69,7 +69,7 @@ impl Far {
         Ok(self.get()?.seconds)
     }
 
-    /// One get.
+    /// Gets once.
     pub(crate) fn get(&self) -> Result<Get> {
         without_copies(&self.reader)?;
         let mut tensor = None;
@@ -106,7 +106,7 @@ pub(crate) struct Pages {
     targets: Vec<Target>,
     stored: Vec<Stored>,
     writer: Client,
-    /// What the tensors of a call are to come by.
+    /// Transport by which the tensors of a call are to come.
     transport: Transport,
     _scratch: Scratch,
 }
