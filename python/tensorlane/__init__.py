@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from ._tensorlane import Cancel, Reference, Stored
 from .channels import ChannelReader, ChannelWriter, Message
-from .client import Client, Status, connect
+from .client import Client, Description, Peer, Status, connect
+from .doctor import doctor
 from .errors import (
     Error,
     Exhausted,
@@ -37,6 +38,7 @@ __all__ = [
     "ChannelReader",
     "ChannelWriter",
     "Client",
+    "Description",
     "Error",
     "Exhausted",
     "Invalid",
@@ -44,6 +46,7 @@ __all__ = [
     "NameTaken",
     "NotFound",
     "Part",
+    "Peer",
     "Published",
     "Reference",
     "Refused",
@@ -58,5 +61,6 @@ __all__ = [
     "Unsupported",
     "Withdrawn",
     "connect",
+    "doctor",
     "local",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from . import arrays, parts, sets
 from ._tensorlane import Cancel, Core, Reference, Stored
@@ -16,6 +16,9 @@ from .tensor import Tensor, copy_into
 
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
+
+Item = tuple[Any, str, Sequence[int], Sequence[tuple[str, str]], dict[str, Any]]
+"""An array as the native half takes it: bytes, dtype, shape, metadata, and how it is kept."""
 
 Target = Reference | Stored | Part | str
 """A tensor to get: by its reference, a part of one, what a put returned, or a name."""
@@ -41,6 +44,22 @@ class Status:
     sealed_bytes: int
     retired_bytes: int
     largest_put_bytes: int
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer of the exchange, as the sidecar knows it."""
+
+    name: str
+    state: str
+    """`self`, `connected`, `connecting`, `unreachable`, `idle` or `left`."""
+    node: str
+    addresses: list[str]
+    route: str | None
+    """The way by which its tensors would come, and why by no better one; None for this peer itself."""
+    bytes_in: int
+    bytes_out: int
+    last_error: str
 
 
 @dataclass(frozen=True)
@@ -103,8 +122,8 @@ class Client:
         The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row.
         Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
         """
-        options = {"keep": keep, "ticket": ticket, "uses": uses, "checksum": checksum, "deadline": deadline}
-        keeping = {**_keeping(**options), "name": name, "replaces": _reference(replaces)}
+        keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
+        keeping = {**keeping, "name": name, "replaces": _reference(replaces)}
         source, words = arrays.source(x), _words(metadata)
         if not source.is_dense and source.nbytes > _INLINE:
             block = self._core.reserve(source.dtype, source.shape, words, deadline)
@@ -128,9 +147,9 @@ class Client:
         Where one fails its exception is raised, and the leases of the others are given up.
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
-        named = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
+        named: Iterable[tuple[str | None, Any]] = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
         sources = [(name, arrays.source(x)) for name, x in named]
-        items = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
+        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
         return _all(self._core.put(items))
 
     def get(
@@ -149,9 +168,10 @@ class Client:
         `wait` is for how long a name may not exist yet. Of `reference[3:10]`, or with `part=numpy.s_[3:10]` of a name, only the
         part travels. `cancel` withdraws the call from another thread.
         """
+        whole: Target = target
         if isinstance(target, Part):
-            target, part = target.reference, target.index
-        wanted = _target(target, peer)
+            whole, part = target.reference, target.index
+        wanted = _target(whole, peer)
         asked = None if part is None else parts.selection(part, getattr(wanted, "shape", None))
         (acquired,) = _all(self._core.acquire([wanted], wait or 0.0, deadline, cancel, asked))
         got = Tensor(acquired)
@@ -193,7 +213,7 @@ class Client:
             raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
         flat = sets.flatten(tree)
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        items = [(source.dense(), source.dtype, source.shape, [], keeping) for source in sets.sources(flat)]
+        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source in sets.sources(flat)]
         # Leased until the version has them.
         stored = _all(self._core.put(items))
         nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
@@ -225,13 +245,14 @@ class Client:
         wait: float | None = None,
         deadline: float | None = None,
         peer: str | None = None,
+        cancel: Cancel | None = None,
     ) -> int:
         """Copies a set into a `torch.nn.Module` or a mapping of arrays, and returns its version.
 
         Keys, shapes and types are compared before the first byte is written. Types are converted with `convert` only;
         without `strict`, tensors that `into` does not have are left out.
         """
-        with self.get_set(target, wait=wait, deadline=deadline, peer=peer) as got:
+        with self.get_set(target, wait=wait, deadline=deadline, peer=peer, cancel=cancel) as got:
             sets.load(into, got, convert=convert, strict=strict)
             return got.version
 
@@ -273,6 +294,10 @@ class Client:
         """The state of the sidecar, with what this process gave back already counted as gone."""
         self._core.flush()
         return Status(**self._core.status())
+
+    def peers(self) -> list[Peer]:
+        """Peers of the exchange as this sidecar knows them, itself first."""
+        return [Peer(**peer) for peer in self._core.peers()]
 
     def flush(self) -> None:
         """Tells the sidecar at once of leases that ended, instead of a moment later."""

@@ -129,7 +129,6 @@ def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str, str] 
             with Client(sidecar.directory, patience=_PATIENCE) as client:
                 yield client
         finally:
-            if export and before is None:
+            if export:
                 os.environ.pop(SOCKETS, None)
-            elif export:
-                os.environ[SOCKETS] = before
+                os.environ.update({SOCKETS: before} if before is not None else {})
