@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ._tensorlane import Cancel, Reference, Stored
 from .channels import ChannelReader, ChannelWriter, Message
-from .client import Client, Description, Peer, Status, connect
+from .client import Client, connect
 from .doctor import doctor
 from .errors import (
     Error,
@@ -30,7 +30,9 @@ from .errors import (
 )
 from .local import Sidecar, local
 from .parts import Part
+from .reservation import Reservation
 from .sets import Published, Set
+from .status import Description, Peer, Status
 from .tensor import Tensor
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "Published",
     "Reference",
     "Refused",
+    "Reservation",
     "SessionLost",
     "Set",
     "Sidecar",

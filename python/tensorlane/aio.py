@@ -21,12 +21,13 @@ import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, ParamSpec, TypeVar
+from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, ParamSpec, TypeVar, Unpack, overload
 
 from . import client as blocking
-from ._tensorlane import Cancel
+from ._tensorlane import Cancel, Stored
 from .errors import Error
 from .local import local as blocking_local
+from .structures import Structure
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -75,11 +76,21 @@ class AsyncClient:
         """Where the sockets are: what TENSORLANE_SOCKETS is to be for other processes."""
         return self._client.directory
 
-    put = _call("put", blocking.Client.put)
+    @overload
+    async def put(self, x: Structure, name: None = None, **options: Unpack[blocking.PutOptions]) -> Any: ...
+    @overload
+    async def put(self, x: Any, name: str | None = None, **options: Unpack[blocking.PutOptions]) -> Stored: ...
+
+    async def put(self, x: Any, name: str | None = None, **options: Any) -> Any:
+        """Stores an array, or nested dicts and lists of arrays, as `tensorlane.Client.put` does."""
+        return await self._run("put", None, functools.partial(self._client.put, x, name, **options))
+
     put_many = _call("put", blocking.Client.put_many)
+    put_file = _call("put", blocking.Client.put_file, withdrawn=True)
     publish = _call("put", blocking.Client.publish)
     get = _call("get", blocking.Client.get, withdrawn=True)
     get_many = _call("get", blocking.Client.get_many, withdrawn=True)
+    get_file = _call("get", blocking.Client.get_file, withdrawn=True)
     get_set = _call("get", blocking.Client.get_set, withdrawn=True)
     load_into = _call("get", blocking.Client.load_into, withdrawn=True)
     describe = _call("short", blocking.Client.describe)

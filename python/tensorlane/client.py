@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, parts, sets
+from . import arrays, files, parts, reservation, sets, structures
 from ._tensorlane import Cancel, Core, Reference, Stored
 from .channels import ChannelReader, ChannelWriter
 from .errors import Invalid, Unsupported
 from .parts import Part
+from .reservation import Reservation
 from .sets import Published, Set
+from .status import Description, Peer, Status
+from .structures import Structure
 from .tensor import Tensor, copy_into
 
 _INLINE = 64 << 10
@@ -24,57 +26,16 @@ Target = Reference | Stored | Part | str
 """A tensor to get: by its reference, a part of one, what a put returned, or a name."""
 
 
-@dataclass(frozen=True)
-class Status:
-    """The state of the sidecar."""
+class PutOptions(TypedDict, total=False):
+    """Options of a put, as `Client.put` has them."""
 
-    version: str
-    exchange: str
-    peer: str
-    uptime_seconds: float
-    tensors: int
-    copies: int
-    leases: int
-    names: int
-    tickets: int
-    sessions: int
-    waiting: int
-    arena_bytes: int
-    free_bytes: int
-    sealed_bytes: int
-    retired_bytes: int
-    largest_put_bytes: int
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A peer of the exchange, as the sidecar knows it."""
-
-    name: str
-    state: str
-    """`self`, `connected`, `connecting`, `unreachable`, `idle` or `left`."""
-    node: str
-    addresses: list[str]
-    route: str | None
-    """The way by which its tensors would come, and why by no better one; None for this peer itself."""
-    bytes_in: int
-    bytes_out: int
-    last_error: str
-
-
-@dataclass(frozen=True)
-class Description:
-    """A tensor as it is known without being moved."""
-
-    reference: Reference
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    metadata: dict[str, str]
-    names: list[str]
-    leases: int
-    tickets: int
-    here: bool
+    keep: bool
+    replaces: Reference | Stored | None
+    ticket: float | None
+    uses: int
+    metadata: Mapping[str, str] | None
+    checksum: bool
+    deadline: float | None
 
 
 class Client:
@@ -104,6 +65,11 @@ class Client:
         """The name of the sidecar in its exchange."""
         return self._core.peer
 
+    @overload
+    def put(self, x: Structure, name: None = None, **options: Unpack[PutOptions]) -> Any: ...
+    @overload
+    def put(self, x: Any, name: str | None = None, **options: Unpack[PutOptions]) -> Stored: ...
+
     def put(
         self,
         x: Any,
@@ -116,13 +82,17 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         checksum: bool = False,
         deadline: float | None = None,
-    ) -> Stored:
-        """Stores an array and returns its reference with the lease that keeps it.
+    ) -> Any:
+        """Stores an array and returns its reference with the lease that keeps it; of nested dicts and lists, the same with leases.
 
         The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row.
         Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
+        if isinstance(x, (Mapping, list, tuple)):
+            if name is not None or replaces is not None or metadata:
+                raise Invalid("a nested value has no name or metadata of its own", remedy="publish it under a name, or put its arrays")
+            return structures.rebuilt(x, self._put_all([(None, leaf) for leaf in structures.leaves(x)], keeping))
         keeping = {**keeping, "name": name, "replaces": _reference(replaces)}
         source, words = arrays.source(x), _words(metadata)
         if not source.is_dense and source.nbytes > _INLINE:
@@ -148,13 +118,61 @@ class Client:
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
         named: Iterable[tuple[str | None, Any]] = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
+        return self._put_all(named, keeping)
+
+    def _put_all(self, named: Iterable[tuple[str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
         sources = [(name, arrays.source(x)) for name, x in named]
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
         return _all(self._core.put(items))
 
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> Reservation:
+        """Makes room for a tensor that is computed in place: write its `array`, then `seal` it.
+
+        `dtype` is what numpy reads as one, or of torch.
+        """
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        short = reservation.dtype_of(dtype)
+        return Reservation(self._core, self._core.reserve(short, sizes, _words(metadata), deadline), short, sizes)
+
+    def put_file(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        replace: bool = False,
+        checksum: bool = False,
+        strict: bool = False,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> dict[str, Reference]:
+        """Puts all tensors of a safetensors file, named `name/NAME-IN-FILE` in one step, and returns their references.
+
+        The file is read straight into the shared memory. `replace` gives names that are taken to the new tensors, `strict`
+        refuses a file of whose metadata something would be left out. A put that fails leaves nothing.
+        """
+        flags = [flag for flag, wanted in (("--replace", replace), ("--checksum", checksum), ("--strict", strict)) if wanted]
+        return files.put(self.directory, path, name, flags, deadline, cancel)
+
+    def get_file(
+        self,
+        prefix: str,
+        path: str | os.PathLike[str],
+        *,
+        strict: bool = False,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> list[str]:
+        """Writes all tensors below a name of this peer into a safetensors file, which appears when it is whole; lists them.
+
+        `strict` refuses to leave out metadata on which the tensors do not agree.
+        """
+        return files.get(self.directory, prefix, path, ["--strict"] if strict else [], deadline, cancel)
+
     def get(
         self,
-        target: Target,
+        target: Target | Structure,
         *,
         wait: float | None = None,
         deadline: float | None = None,
@@ -166,8 +184,14 @@ class Client:
         """Leases a tensor of this peer or another one and maps it; with `out`, copies it there and returns `out`.
 
         `wait` is for how long a name may not exist yet. Of `reference[3:10]`, or with `part=numpy.s_[3:10]` of a name, only the
-        part travels. `cancel` withdraws the call from another thread.
+        part travels. `cancel` withdraws the call from another thread. Of nested dicts and lists of targets, it gives the same
+        with tensors.
         """
+        if isinstance(target, (Mapping, list, tuple)):
+            if out is not None or part is not None:
+                raise Invalid("`out` and `part` are for one tensor", remedy="get the tensors one by one")
+            got_all = self.get_many(structures.leaves(target), wait=wait, deadline=deadline, peer=peer, cancel=cancel)
+            return structures.rebuilt(target, got_all)
         whole: Target = target
         if isinstance(target, Part):
             whole, part = target.reference, target.index

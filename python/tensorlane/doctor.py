@@ -13,7 +13,8 @@ import numpy as np
 
 from .client import Client
 from .errors import Error
-from .local import SOCKETS, program
+from .local import SOCKETS
+from .programs import program
 
 _DEFAULT = "/run/tensorlane"
 _PACKAGES = ("numpy", "torch", "ray", "ml_dtypes", "tensordict", "safetensors")
