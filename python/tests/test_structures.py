@@ -38,7 +38,7 @@ def test_a_nested_value_is_put_as_a_whole_or_not_at_all(client):
         client.put(itself)
     with pytest.raises(tensorlane.Unsupported):
         client.put([1, 2, 3])
-    until("nothing is left", lambda: client.status().tensors == tensors)
+    until("nothing is left", lambda: client.status().tensors <= tensors)
 
 
 def test_a_nested_get_of_which_one_is_missing_keeps_none(client):
@@ -46,7 +46,7 @@ def test_a_nested_get_of_which_one_is_missing_keeps_none(client):
         leases = client.status().leases
         with pytest.raises(tensorlane.NotFound):
             client.get({"there": stored, "not": "no/such/name"})
-        until("none is kept", lambda: client.status().leases == leases)
+        until("none is kept", lambda: client.status().leases <= leases)
         with pytest.raises(tensorlane.Invalid, match="one tensor"):
             client.get([stored], out=np.zeros(3))
 
@@ -89,17 +89,18 @@ def test_a_reservation_is_sealed_once_under_a_name_when_no_array_of_it_is_left(c
             use()
 
 
-def test_a_reservation_that_is_dropped_or_whose_seal_is_refused_is_given_back(client):
-    tensors = client.status().tensors
-    with client.empty(1 << 20) as reservation:
-        reservation.array[:] = 1
-        assert client.status().tensors == tensors + 1
-    with client.put(np.ones(1), "taken"):
-        refused = client.empty(1 << 20)
-        with pytest.raises(tensorlane.NameTaken):
-            refused.seal("taken")
-        client.unname("taken")
-    until("the room is free", lambda: client.status().tensors == tensors)
+def test_a_reservation_that_is_dropped_or_whose_seal_is_refused_is_given_back():
+    with tensorlane.local() as client:
+        with client.empty(1 << 20) as reservation:
+            reservation.array[:] = 1
+            assert client.status().tensors == 1
+        until("the room is free", lambda: client.status().tensors == 0)
+        with client.put(np.ones(1), "taken"):
+            refused = client.empty(1 << 20)
+            with pytest.raises(tensorlane.NameTaken):
+                refused.seal("taken")
+            client.unname("taken")
+        until("the room is free", lambda: client.status().tensors == 0)
 
 
 def test_a_safetensors_file_is_put_named_and_written_again(client, tmp_path):
@@ -135,7 +136,8 @@ def test_a_file_that_is_none_is_refused_and_leaves_nothing(client, tmp_path):
         client.put_file(tmp_path / "missing", "files/bad")
     with pytest.raises(tensorlane.Error, match="no name of this peer"):
         client.get_file("files/bad", tmp_path / "out")
-    assert client.names("files/bad") == {} and client.status().tensors == tensors and not (tmp_path / "out").exists()
+    assert client.names("files/bad") == {} and not (tmp_path / "out").exists()
+    until("nothing is left", lambda: client.status().tensors <= tensors)
 
 
 def test_a_put_of_a_file_that_is_withdrawn_ends(client, tmp_path):
