@@ -96,7 +96,7 @@ pub(crate) fn help() -> String {
                                 only what docker or podman builds them from
   generate                      writes the generated protocol code and manifests
   weights                       fetches the real weights that demo and cluster suites move, where they are not here
-  wheel [--release]             builds the Python package as it ships, or as the tests have it, under target/wheels
+  wheel [--dist]                builds the Python package as the tests have it, or as it ships, under target/wheels
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
