@@ -1,4 +1,4 @@
-//! Cores of the ends: both ends of a round trip on different cores, for the limit as for us.
+//! Cores on which everything runs: both ends of a round trip on different cores, for the limit as for us.
 
 use std::{io, thread};
 

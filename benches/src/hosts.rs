@@ -106,7 +106,7 @@ impl Namespace {
 }
 
 impl Host {
-    /// Name that people use.
+    /// Name for people.
     pub fn name(&self) -> &'static str {
         self.name
     }
@@ -144,7 +144,7 @@ impl Host {
 }
 
 impl TwoHosts {
-    /// Limits what either host sends to so many Mbit/s from now on.
+    /// Shapes what either host sends to so many Mbit/s from now on.
     ///
     /// # Errors
     /// They are no namespaces, or `tc` (of iproute2) refuses.

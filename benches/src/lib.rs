@@ -1,8 +1,8 @@
-//! Library shared by the programs `bench` and `demo`: limits of the machine, processes and hosts to run them on,
+//! Library that the programs `bench` and `demo` share: limits of the machine, processes and hosts to run them on,
 //! statistics.
 //!
 //! Nothing here knows how Tensorlane works inside: sidecars are started as a user starts them and spoken to through
-//! the client. Only [`limits`] may look at `tensorlane-memory`, so that they run on the same kind of memory.
+//! the client. Only [`limits`], so that they run on the same kind of memory, and the rows of rings look at `tensorlane-memory`.
 //!
 //! ```text
 //!   bench ──┬── pairs ── stats          a limit, us, a limit, us, ...

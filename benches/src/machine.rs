@@ -1,10 +1,10 @@
-//! Facts worth knowing of the machine beside its numbers.
+//! Facts that are worth knowing of the machine beside its numbers.
 
 use std::fs;
 
 use crate::cores::Cores;
 
-/// Line of text: processor, cores, memory, kernel.
+/// Line with processor, cores, memory, kernel.
 pub fn description(cores: Cores) -> String {
     let processor = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "an unknown processor".into());
     let memory = field("/proc/meminfo", "MemTotal").and_then(|text| gibibytes(&text));

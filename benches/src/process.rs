@@ -55,7 +55,7 @@ impl Process {
         work(&mut self.child.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Exit status, if it has ended.
+    /// Status with which it ended, if it did.
     ///
     /// # Errors
     /// The kernel does not say.

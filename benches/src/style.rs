@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// Style of words: coloured or not.
+/// Style: whether words are coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     colours: bool,
@@ -25,12 +25,12 @@ impl Style {
         self.wrapped("1", text)
     }
 
-    /// Text of what went well.
+    /// Style of what went well.
     pub fn good(self, text: &str) -> String {
         self.wrapped("32", text)
     }
 
-    /// Text of what failed.
+    /// Style of what failed.
     pub fn bad(self, text: &str) -> String {
         self.wrapped("1;31", text)
     }

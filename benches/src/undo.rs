@@ -1,4 +1,4 @@
-//! Actions that must be performed on every way out: by return, by panic and by signal.
+//! Actions that must be undone on every way out: by return, by panic and by signal.
 //!
 //! A guard's drop covers the first two. A signal ends a process without dropping anything, so every guard leaves its
 //! action here as well, and the thread that waits for signals performs what is left, latest first.

@@ -24,7 +24,7 @@ pub struct Worker {
     process: Process,
 }
 
-/// Place where a worker runs.
+/// Place in which a worker runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct At<'a> {
     /// Its host; here if none.

@@ -240,7 +240,11 @@ mod tests {
     use super::*;
 
     fn reply(call: u64) -> Frame {
-        Frame { header: Header { length: 0, kind: 20, flags: REPLY, call }, body: bytes::Bytes::new() }
+        Frame {
+            header: Header { length: 0, kind: 20, flags: REPLY, call },
+            body: bytes::Bytes::new(),
+            descriptor: None,
+        }
     }
 
     #[test]

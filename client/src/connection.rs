@@ -4,7 +4,7 @@
 //! goes wrong with the socket ends here in [`Connection::lose`]: every call fails at once, the next one belongs to a
 //! new connection, and what is mapped stays mapped.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
@@ -20,6 +20,8 @@ use tensorlane_proto::generated as v1;
 use crate::calls::{Calls, Delivered, Turn};
 use crate::channel::Channels;
 use crate::error::{Error, Result};
+#[cfg(feature = "gpu")]
+use crate::gpu::owned::Owned;
 use crate::late::{self, Late};
 use crate::origin::{Origin, Standing};
 use crate::reader::{Filled, Frame, Reader};
@@ -58,13 +60,15 @@ pub(crate) struct Connection {
     releases: Releases,
     segments: Segments,
     channels: Channels,
+    #[cfg(feature = "gpu")]
+    owned: Owned,
 }
 
 /// A call whose request was sent.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    number: u64,
-    kind: SessionKind,
+    pub(crate) number: u64,
+    pub(crate) kind: SessionKind,
 }
 
 impl Connection {
@@ -92,6 +96,8 @@ impl Connection {
             releases: Releases::new()?,
             segments: Segments::default(),
             channels: Channels::default(),
+            #[cfg(feature = "gpu")]
+            owned: Owned::default(),
         });
         service::start(&connection, events)?;
         Ok(connection)
@@ -153,6 +159,12 @@ impl Connection {
         self.sender.send_mail(&self.socket, || self.wait_for_room(&wait))
     }
 
+    /// GPU memory of this process that tensors of this session lie in.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn owned(&self) -> &Owned {
+        &self.owned
+    }
+
     /// Calls under way.
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
@@ -172,13 +184,24 @@ impl Connection {
 
     /// Sends the request of a call, whose reply must be asked for with [`Self::answer`].
     pub(crate) fn ask(&self, kind: SessionKind, request: &impl Message, wait: &Wait) -> Result<Asked> {
+        self.ask_with(kind, request, None, wait)
+    }
+
+    /// The same with a descriptor, for a kind that has one.
+    pub(crate) fn ask_with(
+        &self,
+        kind: SessionKind,
+        request: &impl Message,
+        descriptor: Option<BorrowedFd<'_>>,
+        wait: &Wait,
+    ) -> Result<Asked> {
         self.telling(|| {
             if self.origin.is_child() {
                 return Err(Error::Forked);
             }
             check_length(request)?;
             let number = self.calls.begin()?;
-            match self.write(number, kind, request, wait) {
+            match self.write(number, kind, request, descriptor, wait) {
                 Ok(()) => Ok(Asked { number, kind }),
                 Err(error) => {
                     self.calls.forget(number);
@@ -202,7 +225,7 @@ impl Connection {
     }
 
     /// Notes it where a caller is told that the connection is lost.
-    fn telling<R>(&self, part: impl FnOnce() -> Result<R>) -> Result<R> {
+    pub(crate) fn telling<R>(&self, part: impl FnOnce() -> Result<R>) -> Result<R> {
         part().inspect_err(|error| {
             if matches!(error, Error::SessionLost { .. } | Error::Protocol(_)) {
                 self.calls.loss_was_told();
@@ -244,6 +267,8 @@ impl Connection {
         // A thread that reads at this moment comes back at once. It fails only where the socket is closed already.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.segments.let_go_of_all();
+        #[cfg(feature = "gpu")]
+        self.owned.end();
     }
 
     /// Reads what there is, for calls that nobody waits for; see service.rs.
@@ -257,7 +282,19 @@ impl Connection {
         }
     }
 
-    fn write(&self, number: u64, kind: SessionKind, request: &impl Message, wait: &Wait) -> Result<()> {
+    fn write(
+        &self,
+        number: u64,
+        kind: SessionKind,
+        request: &impl Message,
+        descriptor: Option<BorrowedFd<'_>>,
+        wait: &Wait,
+    ) -> Result<()> {
+        if let Some(descriptor) = descriptor {
+            let fill = |out: &mut Vec<u8>| encode_into(out, kind.into(), 0, number, request);
+            let sent = self.sender.send_with(&self.socket, fill, descriptor, || self.make_room(wait));
+            return self.lose_unsent(sent);
+        }
         let fill = |out: &mut Vec<u8>| {
             self.drain_releases(out);
             encode_into(out, kind.into(), 0, number, request);
@@ -271,6 +308,10 @@ impl Connection {
 
     fn send(&self, fill: impl FnOnce(&mut Vec<u8>), wait: &Wait) -> Result<()> {
         let sent = self.sender.send(&self.socket, fill, || self.make_room(wait));
+        self.lose_unsent(sent)
+    }
+
+    fn lose_unsent(&self, sent: Result<()>) -> Result<()> {
         // What was written may end in the middle of a frame: nothing can follow it.
         sent.inspect_err(|error| match error {
             Error::SessionLost { .. } | Error::Protocol(_) => self.lose(error),
@@ -298,7 +339,7 @@ impl Connection {
     }
 
     /// Waits for the reply of call `number`, reading it if nobody else does.
-    fn reply(&self, number: u64, wait: &Wait, late: Late) -> Result<Frame> {
+    pub(crate) fn reply(&self, number: u64, wait: &Wait, late: Late) -> Result<Frame> {
         loop {
             let over = wait.check();
             if let Err(Error::DeadlineExceeded { .. }) = over {
@@ -329,7 +370,7 @@ impl Connection {
         let began = Instant::now();
         loop {
             let mut own = None;
-            while let Some(frame) = reader.next_frame()? {
+            while let Some(frame) = next_frame(&mut reader)? {
                 if frame.header.call == number && frame.header.is_reply() {
                     own = Some(frame);
                 } else {
@@ -349,7 +390,7 @@ impl Connection {
     fn read_once(&self) -> Result<()> {
         let mut reader = self.reader.lock();
         reader.fill(&self.socket)?;
-        while let Some(frame) = reader.next_frame()? {
+        while let Some(frame) = next_frame(&mut reader)? {
             self.dispatch(frame, &mut reader)?;
         }
         Ok(())
@@ -432,6 +473,16 @@ impl Drop for Connection {
             self.releases.wake();
         }
     }
+}
+
+/// The next whole frame, with its descriptor where it is a reply that has one: whoever drops the frame closes that.
+fn next_frame(reader: &mut Reader) -> Result<Option<Frame>> {
+    let Some(mut frame) = reader.next_frame()? else { return Ok(None) };
+    let header = &frame.header;
+    if header.kind == u16::from(SessionKind::OpenGpu) && header.is_reply() && !header.is_failed() {
+        frame.descriptor = Some(reader.descriptor()?);
+    }
+    Ok(Some(frame))
 }
 
 fn check_length(request: &impl Message) -> Result<()> {

@@ -59,6 +59,10 @@ pub enum Error {
     /// The arguments cannot be right, whatever the sidecar says.
     #[error("{0}")]
     InvalidArgument(Arc<str>),
+    /// The GPU, its driver, or what another process put on it, refuses.
+    #[cfg(feature = "gpu")]
+    #[error(transparent)]
+    Gpu(#[from] tensorlane_cuda::Refusal),
     /// The kernel refused memory, descriptors or threads to this process.
     #[error("{what}: {source}")]
     Resources {

@@ -40,6 +40,8 @@ mod config;
 mod connection;
 mod describe;
 mod error;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod handshake;
 mod late;
 mod moved;

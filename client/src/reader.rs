@@ -34,6 +34,8 @@ pub(crate) struct Frame {
     pub(crate) header: Header,
     /// Its body.
     pub(crate) body: Bytes,
+    /// The descriptor that came with it, if it is a reply that has one.
+    pub(crate) descriptor: Option<OwnedFd>,
 }
 
 /// Result of a read.
@@ -80,7 +82,7 @@ impl Reader {
                 self.large = Some(large);
                 return Ok(None);
             }
-            return Ok(Some(Frame { header: large.header, body: large.body.into() }));
+            return Ok(Some(Frame { header: large.header, body: large.body.into(), descriptor: None }));
         }
         let bytes = &self.buffer[self.start..self.end];
         let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
@@ -89,7 +91,7 @@ impl Reader {
         if let Some(body) = rest.get(..length) {
             let body = Bytes::copy_from_slice(body);
             self.start += HEADER_BYTES + length;
-            return Ok(Some(Frame { header, body }));
+            return Ok(Some(Frame { header, body, descriptor: None }));
         }
         if HEADER_BYTES + length > self.buffer.len() {
             let mut body = vec![0; length];

@@ -4,12 +4,14 @@
 //! stuck in a write, because that one may be stuck until somebody reads. So it leaves its frame in the outbox, and
 //! whoever holds the writing lock takes it along.
 
-use std::os::fd::AsFd;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg};
 
 use crate::error::{Error, Result};
 
@@ -37,7 +39,25 @@ impl Sender {
             let mut buffer = self.buffer.lock();
             self.take_mail(&mut buffer);
             fill(&mut buffer);
-            write_and_clear(&socket, &mut buffer, &mut stuck)?;
+            write_and_clear(&socket, &mut buffer, None, &mut stuck)?;
+        }
+        self.send_mail(socket, stuck)
+    }
+
+    /// The same for one frame, on whose first byte a descriptor travels.
+    pub(crate) fn send_with(
+        &self,
+        socket: impl AsFd,
+        fill: impl FnOnce(&mut Vec<u8>),
+        descriptor: BorrowedFd<'_>,
+        mut stuck: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
+        {
+            let mut buffer = self.buffer.lock();
+            self.take_mail(&mut buffer);
+            write_and_clear(&socket, &mut buffer, None, &mut stuck)?;
+            fill(&mut buffer);
+            write_and_clear(&socket, &mut buffer, Some(descriptor), &mut stuck)?;
         }
         self.send_mail(socket, stuck)
     }
@@ -53,7 +73,7 @@ impl Sender {
         while self.mail.load(Ordering::SeqCst) {
             let Some(mut buffer) = self.buffer.try_lock() else { return Ok(()) };
             self.take_mail(&mut buffer);
-            write_and_clear(&socket, &mut buffer, &mut stuck)?;
+            write_and_clear(&socket, &mut buffer, None, &mut stuck)?;
         }
         Ok(())
     }
@@ -67,10 +87,11 @@ impl Sender {
     }
 }
 
-/// Writes all of `buffer`. What fails halfway cannot be taken up again: the connection is lost.
+/// Writes all of `buffer`, with a descriptor on its first byte if there is one. What fails halfway cannot be taken up again: the connection is lost.
 fn write_and_clear(
     socket: &impl AsFd,
     buffer: &mut Vec<u8>,
+    mut descriptor: Option<BorrowedFd<'_>>,
     stuck: &mut impl FnMut() -> Result<()>,
 ) -> Result<()> {
     let mut written = 0;
@@ -78,8 +99,16 @@ fn write_and_clear(
         if written == buffer.len() {
             break Ok(());
         }
-        match send(socket, &buffer[written..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-            Ok(bytes) => written += bytes,
+        let (rest, flags) = (&buffer[written..], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+        let sent = match descriptor {
+            Some(descriptor) => with_descriptor(socket, rest, descriptor, flags),
+            None => send(socket, rest, flags),
+        };
+        match sent {
+            Ok(bytes) => {
+                written += bytes;
+                descriptor = None;
+            }
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => match stuck() {
                 Ok(()) => {}
@@ -91,6 +120,19 @@ fn write_and_clear(
     buffer.clear();
     buffer.shrink_to(BUFFER_KEPT);
     outcome
+}
+
+fn with_descriptor(
+    socket: &impl AsFd,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+    flags: SendFlags,
+) -> std::result::Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [descriptor];
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }
 
 #[cfg(test)]

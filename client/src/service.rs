@@ -1,6 +1,7 @@
 //! The one thread that a connection has: it does what no caller is there to do.
 //!
-//! - It listens on the event pipe: segments to unmap, segments with other pages, readers of channels, and the end of the sidecar.
+//! - It listens on the event pipe: segments to unmap, segments with other pages, readers of channels, GPU memory that nobody keeps,
+//!   and the end of the sidecar.
 //! - It sends leases that ended where no request comes to take them along.
 //! - It reads replies that nobody waits for any more.
 //!
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use tensorlane_proto::frame::{HEADER_BYTES, Header, SessionKind};
-use tensorlane_proto::generated::{SegmentFrame, SegmentRetired};
+use tensorlane_proto::generated::{GpuFreed, SegmentFrame, SegmentRetired};
 
 use crate::connection::{Connection, timespec};
 use crate::error::{Error, Result};
@@ -175,6 +176,15 @@ fn handle(connection: &Connection, header: &Header, body: &[u8]) -> Result<()> {
         }
         Ok(SessionKind::ChannelReader) => {
             connection.channels().awaits();
+            Ok(())
+        }
+        Ok(SessionKind::GpuFreed) => {
+            let freed: GpuFreed = wire::decode(SessionKind::GpuFreed, body)?;
+            #[cfg(feature = "gpu")]
+            connection.owned().freed(freed.allocation);
+            // Without that feature nothing was put there.
+            #[cfg(not(feature = "gpu"))]
+            let _ = freed;
             Ok(())
         }
         _ => Err(Error::protocol(format!("a frame of kind {} came on the event pipe", header.kind))),

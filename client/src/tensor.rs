@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tensorlane_memory::View;
+use tensorlane_proto::generated::Location;
 use tensorlane_proto::{Descriptor, Layout, Selection, Shape, Strides};
 
 use crate::channel::Message;
@@ -74,6 +75,9 @@ pub struct Tensor {
     view: Option<View>,
     lease: Lease,
     segment: Option<Arc<Segment>>,
+    /// Where in GPU memory the bytes lie; the guard of that is around this one.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "refused before without that feature"))]
+    on_gpu: Option<Location>,
     descriptor: Descriptor,
     /// None for a local map.
     moved: Option<Arc<Moved>>,
@@ -84,6 +88,7 @@ pub struct Tensor {
 /// What a tensor consists of besides its lease.
 pub(crate) struct Parts {
     pub(crate) place: Option<(Arc<Segment>, View)>,
+    pub(crate) on_gpu: Option<Location>,
     pub(crate) descriptor: Descriptor,
     /// How the bytes came; none for a local map.
     pub(crate) moved: Option<Arc<Moved>>,
@@ -93,9 +98,15 @@ pub(crate) struct Parts {
 
 impl Tensor {
     pub(crate) fn new(lease: Lease, parts: Parts) -> Self {
-        let Parts { place, descriptor, moved, copied, crc32c } = parts;
+        let Parts { place, on_gpu, descriptor, moved, copied, crc32c } = parts;
         let (segment, view) = place.unzip();
-        Self { view, lease, segment, descriptor, moved, copied, crc32c }
+        Self { view, lease, segment, on_gpu, descriptor, moved, copied, crc32c }
+    }
+
+    /// Where in GPU memory the bytes lie, if they do.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn on_gpu(&self) -> Option<&Location> {
+        self.on_gpu.as_ref()
     }
 
     /// What the bytes mean. Where ranges or steps were selected it has strides, relative to the view.

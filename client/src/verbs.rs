@@ -8,7 +8,11 @@ mod reserve;
 mod ticket;
 
 pub use acquire::Fetched;
+#[cfg(feature = "gpu")]
+pub(crate) use acquire::acquire_on_gpu;
 pub use inquire::Names;
 pub use name::Naming;
+#[cfg(feature = "gpu")]
+pub(crate) use put::stored;
 pub use put::{Item, PutOptions, Stored};
 pub use reserve::Reservation;

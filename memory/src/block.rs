@@ -66,7 +66,9 @@ impl Block {
         block
     }
 
-    pub(crate) fn empty() -> Self {
+    /// A block of no bytes: in no segment, and counted nowhere.
+    #[must_use]
+    pub fn nothing() -> Self {
         Self::with(None, 0)
     }
 

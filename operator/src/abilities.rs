@@ -35,7 +35,7 @@ impl Abilities {
         same_node: true,
     };
 
-    /// Abilities for all that can be asked for. The planner plans all of it already; tests see to it.
+    /// All abilities that can be asked for. The planner plans all of them already; tests see to it.
     pub const EVERYTHING: Abilities =
         Abilities { transports: TransportKind::ALL, plain: true, gpu_memory: true, same_node: true };
 }
@@ -46,7 +46,7 @@ impl Default for Abilities {
     }
 }
 
-/// Lack of something that is insisted on and cannot be had: `sameNode: claim: this release …: say off`.
+/// A lack: something that is insisted on and cannot be had: `sameNode: claim: this release …: say off`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lack {
     /// Field in which it is asked for.
@@ -55,7 +55,7 @@ pub struct Lack {
     pub value: String,
     /// Reason why it cannot be had.
     pub why: &'static str,
-    /// Advice on what to write instead.
+    /// Remedy: the value to write instead.
     pub remedy: String,
 }
 
@@ -88,7 +88,7 @@ pub fn unsupported_wishes(wishes: &Wishes, abilities: &Abilities) -> Vec<Lack> {
     all.into_iter().flatten().collect()
 }
 
-/// Lack of all allowed transports. If some of them are there, those are used.
+/// If some of the transports are there, those are used.
 fn none_of(field: &'static str, allowed: &[TransportKind], abilities: &Abilities) -> Option<Lack> {
     let spoken = abilities.transports;
     let lack = || Lack {
@@ -116,7 +116,7 @@ fn gpu_memory(field: &'static str, mode: Option<GpuMode>, abilities: &Abilities)
     let lack = || Lack {
         field,
         value: mode.to_string(),
-        why: "this release shares no memory of GPUs",
+        why: "this release shares memory of GPUs within a pod alone, which auto does",
         remedy: "say auto or none".to_owned(),
     };
     (matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc) && !abilities.gpu_memory).then(lack)

@@ -19,17 +19,17 @@ use crate::quantity::Amount;
 /// Wishes of a pod. Absent is what it leaves to others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
-    /// True if it wants a sidecar, false if it wants none.
+    /// Set if the pod says whether it wants a sidecar.
     pub inject: Option<bool>,
     /// The exchange that it wants to belong to.
     pub exchange: Option<String>,
     /// Bytes that tensors may take.
     pub arena: Option<Amount>,
-    /// Way in which tensors on GPUs are shared.
+    /// Mode of sharing tensors on GPUs.
     pub gpu: Option<GpuMode>,
     /// The transports that may be used.
     pub transports: Option<Vec<TransportKind>>,
-    /// Requirements of every route; empty for nothing.
+    /// Requirements for every route; empty for nothing.
     pub require: Option<Vec<Requirement>>,
     /// The containers that see the sockets.
     pub containers: Option<Vec<String>>,
@@ -39,7 +39,7 @@ pub struct Wishes {
     pub memory: Option<Amount>,
     /// Level of the log.
     pub log_level: Option<LogLevel>,
-    /// Set if the containers see each other's processes.
+    /// Set if the pod says whether its containers see each other's processes.
     pub share_process_namespace: Option<bool>,
 }
 
@@ -48,11 +48,11 @@ pub struct Wishes {
 pub struct Key {
     /// Its name behind the prefix.
     pub name: &'static str,
-    /// Values that may be given.
+    /// Accepted values, in words.
     pub accepts: &'static str,
     /// Purpose of the annotation.
     pub doc: &'static str,
-    /// Check that a value is right, as an expression over `VALUE` that an API server can evaluate; none if that needs
+    /// Check of a value, as an expression over `VALUE` that an API server can evaluate; none where that needs
     /// more than the value.
     pub cel: Option<&'static str>,
     set: fn(&mut Wishes, &str) -> Result<(), String>,
@@ -65,9 +65,9 @@ pub struct BadValue {
     pub key: String,
     /// Value that was given, at most 80 characters of it.
     pub value: String,
-    /// Description of what is wrong with it.
+    /// Fault of the value.
     pub wrong: String,
-    /// Values that may be given.
+    /// Accepted values, in words.
     pub accepts: &'static str,
 }
 
@@ -188,7 +188,7 @@ pub fn read(annotations: &BTreeMap<String, String>) -> Result<Wishes, Vec<BadVal
     if bad.is_empty() { Ok(wishes) } else { Err(bad) }
 }
 
-/// Requirements of the annotation `require` by itself, other values being wrong or not; nothing if it is absent.
+/// Reads what the annotation `require` says by itself, other values being wrong or not; nothing where it is absent.
 ///
 /// # Errors
 /// It makes no sense.
@@ -220,7 +220,8 @@ impl fmt::Display for BadValue {
     }
 }
 
-/// Value of the annotation `inject` by itself, other values being wrong or not; none if it is absent or wrong.
+/// Reads what the annotation `inject` says by itself, other values being wrong or not; none where it is absent or
+/// wrong.
 pub fn inject(annotations: &BTreeMap<String, String>) -> Option<bool> {
     annotations.get(INJECT).and_then(|text| switch(text, "enabled", "disabled").ok())
 }

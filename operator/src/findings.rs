@@ -30,7 +30,7 @@ impl Level {
     }
 }
 
-/// Finding on one thing that was looked at.
+/// Finding about a thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// Level at which it stands.
@@ -38,11 +38,11 @@ pub struct Finding {
     /// The namespace that it is of, where several were looked at.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// Subject of the finding: a stable word, such as `webhook`.
+    /// Subject that was looked at: a stable word, such as `webhook`.
     pub about: &'static str,
-    /// Description of what was found.
+    /// Words for what was found.
     pub found: String,
-    /// Advice on what to do, if something does not work.
+    /// Remedy, if something does not work.
     pub remedy: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Finding {
         Finding { level: Level::Note, ..Finding::ok(about, found) }
     }
 
-    /// Finding on what could not be looked at, and what to do so that it can.
+    /// Finding that something could not be looked at, and what to do so that it can.
     pub fn unknown(about: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { level: Level::Unknown, ..Finding::problem(about, found, remedy) }
     }
@@ -73,7 +73,7 @@ impl Finding {
         Finding { namespace: Some(namespace.to_owned()), ..self }
     }
 
-    /// Subject of the finding, and its namespace.
+    /// Subject that was looked at, and its place.
     fn place(&self) -> String {
         self.namespace.as_ref().map_or(self.about.to_owned(), |of| format!("{of}/{}", self.about))
     }

@@ -103,7 +103,7 @@ impl Metrics {
         self.reconciles.with_label_values(&[kind, if ok { "ok" } else { "error" }]).inc();
     }
 
-    /// Sets how many peers are ready, and how many are not.
+    /// Sets the numbers of peers that are ready and that are not.
     pub fn peers(&self, ready: i64, not_ready: i64) {
         self.objects.with_label_values(&["ready"]).set(ready);
         self.objects.with_label_values(&["not_ready"]).set(not_ready);

@@ -29,13 +29,13 @@ pub const NODE_VOLUME: &str = "tensorlane-node";
 /// All of them.
 pub const VOLUMES: [&str; 4] = [SOCKETS_VOLUME, STATE_VOLUME, TOKEN_VOLUME, NODE_VOLUME];
 
-/// Path of the sockets, in every container.
+/// Directory of the sockets, in every container.
 pub const SOCKETS_PATH: &str = "/run/tensorlane";
-/// Path of the state, in the sidecar.
+/// Directory of the state, in the sidecar.
 pub const STATE_PATH: &str = "/var/lib/tensorlane";
-/// Path at which client libraries of Kubernetes look for a token, in the sidecar.
+/// Directory in which client libraries of Kubernetes look for a token, in the sidecar.
 pub const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Path of the sockets of the node, in the sidecar.
+/// Directory of the sockets of the node, in the sidecar.
 pub const NODE_PATH: &str = "/run/tensorlane-node";
 
 /// Variable by which a client finds the sockets.
@@ -43,7 +43,7 @@ pub const SOCKETS_VARIABLE: &str = "TENSORLANE_SOCKETS";
 
 /// Port for connections of other peers.
 pub const PEERS_PORT: u16 = 9421;
-/// Port of metrics and probes.
+/// Port at which metrics and probes are served.
 pub const ADMIN_PORT: u16 = 9420;
 
 /// Owner of the fields that the operator applies.

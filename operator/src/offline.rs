@@ -21,7 +21,7 @@ pub const BYTES_MAX: usize = 16 << 20;
 pub struct Injected {
     /// All documents, in their order.
     pub yaml: String,
-    /// Notes on what happened to each pod or template.
+    /// Notes on each pod or template.
     pub notes: Vec<Note>,
 }
 
@@ -64,7 +64,7 @@ pub enum OfflineError {
         /// Error of the parser: what is wrong.
         source: serde_json::Error,
     },
-    /// Failed to write the result.
+    /// Output that cannot be written.
     #[error("the result cannot be written as YAML: {0}")]
     NotWritten(serde_yaml::Error),
 }
@@ -102,7 +102,7 @@ fn read(yaml: &str) -> Result<Vec<Value>, OfflineError> {
     if objects.is_empty() { Err(OfflineError::Nothing) } else { Ok(objects) }
 }
 
-/// Namespaces, as the documents describe them.
+/// Scene: what the documents say about namespaces.
 #[derive(Default)]
 struct Scene {
     labels: BTreeMap<String, BTreeMap<String, String>>,
@@ -173,7 +173,7 @@ impl Scene {
     }
 }
 
-/// Place of the pod in an object of this kind.
+/// Path of the pod in an object of this kind.
 pub(crate) fn template(kind: &str) -> Option<&'static str> {
     match kind {
         "Pod" => Some(""),

@@ -15,7 +15,7 @@ pub struct Amount(i128);
 #[error("{0:?} is not a quantity such as 500m, 2 or 2Gi")]
 pub struct NotAQuantity(pub String);
 
-/// Suffixes that may follow the number, and what each stands for, in thousandths.
+/// Suffixes of the number, and what each stands for, in thousandths.
 const SUFFIXES: [(&str, i128); 15] = [
     ("Ki", 1000 << 10),
     ("Mi", 1000 << 20),
@@ -69,7 +69,7 @@ impl Amount {
         self.0 % 1000 == 0
     }
 
-    /// Product with a ratio, which is in thousandths of a time.
+    /// Product with a ratio, in thousandths of a time.
     #[must_use]
     pub fn times(self, ratio: Amount) -> Amount {
         Amount(self.0.saturating_mul(ratio.0) / 1000)

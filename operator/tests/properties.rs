@@ -1,5 +1,5 @@
-//! Properties that hold for every pod, whatever is in it: planning twice is planning once, nothing else is touched, and
-//! the patch is the plan.
+//! Properties of every pod, whatever is in it: planning twice is planning once, nothing else is touched, and the patch
+//! is the plan.
 
 #![allow(clippy::unwrap_used)]
 
@@ -112,7 +112,7 @@ fn pod() -> impl Strategy<Value = Value> {
         })
 }
 
-/// Exchanges with what one may say of routes and memory.
+/// Strategy for what an exchange may say of routes and memory.
 fn exchange() -> impl Strategy<Value = ExchangeSpec> {
     let one_of =
         |words: &'static [&'static str]| maybe(prop::sample::select(words).prop_map(|word| json!(word)));
@@ -205,7 +205,7 @@ fn without_amounts(mut pod: Value) -> Value {
 const AMOUNTS: [(&str, &str); 4] =
     [("limits", "cpu"), ("limits", "memory"), ("requests", "cpu"), ("requests", "memory")];
 
-/// Change of an amount.
+/// Fate of an amount.
 #[derive(Clone, Debug)]
 enum Change {
     None,

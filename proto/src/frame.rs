@@ -19,10 +19,13 @@ use thiserror::Error;
 /// Length of a header in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
-/// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels.
-pub const SESSION_VERSION: u32 = 4;
+/// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
+/// since 5 tensors lie in GPU memory.
+pub const SESSION_VERSION: u32 = 5;
 /// The first version of the session socket's protocol that has channels.
 pub const CHANNELS_SINCE: u32 = 4;
+/// The first version of the session socket's protocol in which a client sends descriptors: those of GPU memory.
+pub const GPU_SINCE: u32 = 5;
 /// The first version of the session socket's protocol that has [`SessionKind::PublishSet`].
 pub const SETS_SINCE: u32 = 3;
 /// The first version of the session socket's protocol in which segments are exchanged.
@@ -293,6 +296,12 @@ kinds! {
         ChannelReader = 35,
         /// `ChannelReady`, client to sidecar, since version 4.
         ChannelReady = 36,
+        /// `PutGpuRequest` with one descriptor / `PutResponse`, since version 5.
+        PutGpu = 46,
+        /// `OpenGpuRequest` / `OpenGpuResponse` with one descriptor, since version 5.
+        OpenGpu = 47,
+        /// `GpuFreed` on the event pipe, no reply, since version 5.
+        GpuFreed = 48,
         /// `PublishSetRequest` / `PublishSetResponse`, since version 3.
         PublishSet = 55,
     }

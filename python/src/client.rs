@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{ChannelSpec, ReadOptions};
 use tensorlane_client::{
-    AcquireOptions, Client, ClientOptions, Item, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV, Target,
+    AcquireOptions, Client, ClientOptions, Item, Moved, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV,
+    Target,
 };
 use tensorlane_proto::{Descriptor, Range, Selection};
 
@@ -282,6 +283,24 @@ impl Core {
     /// Takes names of this peer away.
     fn unname(&self, py: Python<'_>, names: Vec<String>) -> PyResult<()> {
         self.call(py, |client| client.unname(&names)?.into_iter().collect())
+    }
+
+    /// The peers of the exchange as this sidecar knows them, itself first, as dicts of plain values.
+    fn peers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let told = PyList::empty(py);
+        for peer in self.call(py, Client::peers)? {
+            let one = PyDict::new(py);
+            one.set_item("name", peer.name)?;
+            one.set_item("state", peer.state)?;
+            one.set_item("node", peer.node)?;
+            one.set_item("addresses", peer.addresses)?;
+            one.set_item("route", peer.route.map(|route| Moved::from(route).to_string()))?;
+            one.set_item("bytes_in", peer.bytes_in)?;
+            one.set_item("bytes_out", peer.bytes_out)?;
+            one.set_item("last_error", peer.last_error)?;
+            told.append(one)?;
+        }
+        Ok(told)
     }
 
     /// Tells the sidecar at once of every lease that ended.

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from ._tensorlane import Cancel, Reference, Stored
 from .channels import ChannelReader, ChannelWriter, Message
-from .client import Client, Status, connect
+from .client import Client, connect
+from .doctor import doctor
 from .errors import (
     Error,
     Exhausted,
@@ -29,7 +30,9 @@ from .errors import (
 )
 from .local import Sidecar, local
 from .parts import Part
+from .reservation import Reservation
 from .sets import Published, Set
+from .status import Description, Peer, Status
 from .tensor import Tensor
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "ChannelReader",
     "ChannelWriter",
     "Client",
+    "Description",
     "Error",
     "Exhausted",
     "Invalid",
@@ -44,9 +48,11 @@ __all__ = [
     "NameTaken",
     "NotFound",
     "Part",
+    "Peer",
     "Published",
     "Reference",
     "Refused",
+    "Reservation",
     "SessionLost",
     "Set",
     "Sidecar",
@@ -58,5 +64,6 @@ __all__ = [
     "Unsupported",
     "Withdrawn",
     "connect",
+    "doctor",
     "local",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .local import program
+from .programs import program
 
 
 def main() -> None:

@@ -3,59 +3,39 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, parts, sets
+from . import arrays, files, parts, reservation, sets, structures
 from ._tensorlane import Cancel, Core, Reference, Stored
 from .channels import ChannelReader, ChannelWriter
 from .errors import Invalid, Unsupported
 from .parts import Part
+from .reservation import Reservation
 from .sets import Published, Set
+from .status import Description, Peer, Status
+from .structures import Structure
 from .tensor import Tensor, copy_into
 
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
 
+Item = tuple[Any, str, Sequence[int], Sequence[tuple[str, str]], dict[str, Any]]
+"""An array as the native half takes it: bytes, dtype, shape, metadata, and how it is kept."""
+
 Target = Reference | Stored | Part | str
 """A tensor to get: by its reference, a part of one, what a put returned, or a name."""
 
 
-@dataclass(frozen=True)
-class Status:
-    """The state of the sidecar."""
+class PutOptions(TypedDict, total=False):
+    """Options of a put, as `Client.put` has them."""
 
-    version: str
-    exchange: str
-    peer: str
-    uptime_seconds: float
-    tensors: int
-    copies: int
-    leases: int
-    names: int
-    tickets: int
-    sessions: int
-    waiting: int
-    arena_bytes: int
-    free_bytes: int
-    sealed_bytes: int
-    retired_bytes: int
-    largest_put_bytes: int
-
-
-@dataclass(frozen=True)
-class Description:
-    """A tensor as it is known without being moved."""
-
-    reference: Reference
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-    metadata: dict[str, str]
-    names: list[str]
-    leases: int
-    tickets: int
-    here: bool
+    keep: bool
+    replaces: Reference | Stored | None
+    ticket: float | None
+    uses: int
+    metadata: Mapping[str, str] | None
+    checksum: bool
+    deadline: float | None
 
 
 class Client:
@@ -85,6 +65,11 @@ class Client:
         """The name of the sidecar in its exchange."""
         return self._core.peer
 
+    @overload
+    def put(self, x: Structure, name: None = None, **options: Unpack[PutOptions]) -> Any: ...
+    @overload
+    def put(self, x: Any, name: str | None = None, **options: Unpack[PutOptions]) -> Stored: ...
+
     def put(
         self,
         x: Any,
@@ -97,14 +82,18 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         checksum: bool = False,
         deadline: float | None = None,
-    ) -> Stored:
-        """Stores an array and returns its reference with the lease that keeps it.
+    ) -> Any:
+        """Stores an array and returns its reference with the lease that keeps it; of nested dicts and lists, the same with leases.
 
         The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row.
         Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
         """
-        options = {"keep": keep, "ticket": ticket, "uses": uses, "checksum": checksum, "deadline": deadline}
-        keeping = {**_keeping(**options), "name": name, "replaces": _reference(replaces)}
+        keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
+        if isinstance(x, (Mapping, list, tuple)):
+            if name is not None or replaces is not None or metadata:
+                raise Invalid("a nested value has no name or metadata of its own", remedy="publish it under a name, or put its arrays")
+            return structures.rebuilt(x, self._put_all([(None, leaf) for leaf in structures.leaves(x)], keeping))
+        keeping = {**keeping, "name": name, "replaces": _reference(replaces)}
         source, words = arrays.source(x), _words(metadata)
         if not source.is_dense and source.nbytes > _INLINE:
             block = self._core.reserve(source.dtype, source.shape, words, deadline)
@@ -128,14 +117,62 @@ class Client:
         Where one fails its exception is raised, and the leases of the others are given up.
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
-        named = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
+        named: Iterable[tuple[str | None, Any]] = xs.items() if isinstance(xs, Mapping) else ((None, x) for x in xs)
+        return self._put_all(named, keeping)
+
+    def _put_all(self, named: Iterable[tuple[str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
         sources = [(name, arrays.source(x)) for name, x in named]
-        items = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
+        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
         return _all(self._core.put(items))
+
+    def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> Reservation:
+        """Makes room for a tensor that is computed in place: write its `array`, then `seal` it.
+
+        `dtype` is what numpy reads as one, or of torch.
+        """
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        short = reservation.dtype_of(dtype)
+        return Reservation(self._core, self._core.reserve(short, sizes, _words(metadata), deadline), short, sizes)
+
+    def put_file(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        replace: bool = False,
+        checksum: bool = False,
+        strict: bool = False,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> dict[str, Reference]:
+        """Puts all tensors of a safetensors file, named `name/NAME-IN-FILE` in one step, and returns their references.
+
+        The file is read straight into the shared memory. `replace` gives names that are taken to the new tensors, `strict`
+        refuses a file of whose metadata something would be left out. A put that fails leaves nothing.
+        """
+        flags = [flag for flag, wanted in (("--replace", replace), ("--checksum", checksum), ("--strict", strict)) if wanted]
+        return files.put(self.directory, path, name, flags, deadline, cancel)
+
+    def get_file(
+        self,
+        prefix: str,
+        path: str | os.PathLike[str],
+        *,
+        strict: bool = False,
+        deadline: float | None = None,
+        cancel: Cancel | None = None,
+    ) -> list[str]:
+        """Writes all tensors below a name of this peer into a safetensors file, which appears when it is whole; lists them.
+
+        `strict` refuses to leave out metadata on which the tensors do not agree.
+        """
+        return files.get(self.directory, prefix, path, ["--strict"] if strict else [], deadline, cancel)
 
     def get(
         self,
-        target: Target,
+        target: Target | Structure,
         *,
         wait: float | None = None,
         deadline: float | None = None,
@@ -147,11 +184,18 @@ class Client:
         """Leases a tensor of this peer or another one and maps it; with `out`, copies it there and returns `out`.
 
         `wait` is for how long a name may not exist yet. Of `reference[3:10]`, or with `part=numpy.s_[3:10]` of a name, only the
-        part travels. `cancel` withdraws the call from another thread.
+        part travels. `cancel` withdraws the call from another thread. Of nested dicts and lists of targets, it gives the same
+        with tensors.
         """
+        if isinstance(target, (Mapping, list, tuple)):
+            if out is not None or part is not None:
+                raise Invalid("`out` and `part` are for one tensor", remedy="get the tensors one by one")
+            got_all = self.get_many(structures.leaves(target), wait=wait, deadline=deadline, peer=peer, cancel=cancel)
+            return structures.rebuilt(target, got_all)
+        whole: Target = target
         if isinstance(target, Part):
-            target, part = target.reference, target.index
-        wanted = _target(target, peer)
+            whole, part = target.reference, target.index
+        wanted = _target(whole, peer)
         asked = None if part is None else parts.selection(part, getattr(wanted, "shape", None))
         (acquired,) = _all(self._core.acquire([wanted], wait or 0.0, deadline, cancel, asked))
         got = Tensor(acquired)
@@ -193,7 +237,7 @@ class Client:
             raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
         flat = sets.flatten(tree)
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        items = [(source.dense(), source.dtype, source.shape, [], keeping) for source in sets.sources(flat)]
+        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source in sets.sources(flat)]
         # Leased until the version has them.
         stored = _all(self._core.put(items))
         nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
@@ -225,13 +269,14 @@ class Client:
         wait: float | None = None,
         deadline: float | None = None,
         peer: str | None = None,
+        cancel: Cancel | None = None,
     ) -> int:
         """Copies a set into a `torch.nn.Module` or a mapping of arrays, and returns its version.
 
         Keys, shapes and types are compared before the first byte is written. Types are converted with `convert` only;
         without `strict`, tensors that `into` does not have are left out.
         """
-        with self.get_set(target, wait=wait, deadline=deadline, peer=peer) as got:
+        with self.get_set(target, wait=wait, deadline=deadline, peer=peer, cancel=cancel) as got:
             sets.load(into, got, convert=convert, strict=strict)
             return got.version
 
@@ -273,6 +318,10 @@ class Client:
         """The state of the sidecar, with what this process gave back already counted as gone."""
         self._core.flush()
         return Status(**self._core.status())
+
+    def peers(self) -> list[Peer]:
+        """Peers of the exchange as this sidecar knows them, itself first."""
+        return [Peer(**peer) for peer in self._core.peers()]
 
     def flush(self) -> None:
         """Tells the sidecar at once of leases that ended, instead of a moment later."""

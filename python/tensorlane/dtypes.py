@@ -69,7 +69,7 @@ def of_torch(dtype: Any) -> str:
     return short
 
 
-def to_numpy(short: str) -> np.dtype:
+def to_numpy(short: str) -> np.dtype[Any]:
     """The dtype of numpy for a short name."""
     if short in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[short])

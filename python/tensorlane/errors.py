@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Error(Exception):
     """A call that failed, and left nothing behind."""
@@ -13,7 +15,7 @@ class Error(Exception):
     remedy: str | None
     """Remedy in Python, where there is one."""
 
-    def __init__(self, message: str, reason: str | None = None, details: dict | None = None, remedy: str | None = None):
+    def __init__(self, message: str, reason: str | None = None, details: dict[str, str] | None = None, remedy: str | None = None):
         self.message, self.reason, self.details, self.remedy = message, reason, dict(details or {}), remedy
         super().__init__(message)
 
@@ -24,7 +26,7 @@ class Error(Exception):
             head += " (" + ", ".join(f"{key}={value}" for key, value in told.items()) + ")"
         return f"{head}\nhint: {self.remedy}" if self.remedy else head
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message, self.reason, self.details, self.remedy)
 
 

@@ -8,11 +8,11 @@ import subprocess
 import tempfile
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Iterator
 
 from .client import Client
-from .errors import Error, Unavailable
+from .errors import Unavailable
+from .programs import program
 
 SOCKETS = "TENSORLANE_SOCKETS"
 """The variable that names the directory of the sockets."""
@@ -30,15 +30,6 @@ kill "$watcher" 2>/dev/null
 rm -rf -- "$2"
 exit "$code"
 """
-
-
-def program(name: str) -> str:
-    """The path of a program of the wheel, or of one in $TENSORLANE_BIN_DIR."""
-    given = os.environ.get("TENSORLANE_BIN_DIR")
-    path = (Path(given) if given else Path(__file__).parent / "bin") / name
-    if not os.access(path, os.X_OK):
-        raise Error(f"there is no program {path}", remedy="install the wheel again, or set TENSORLANE_BIN_DIR to where it is")
-    return str(path)
 
 
 class Sidecar:
@@ -129,7 +120,6 @@ def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str, str] 
             with Client(sidecar.directory, patience=_PATIENCE) as client:
                 yield client
         finally:
-            if export and before is None:
+            if export:
                 os.environ.pop(SOCKETS, None)
-            elif export:
-                os.environ[SOCKETS] = before
+                os.environ.update({SOCKETS: before} if before is not None else {})

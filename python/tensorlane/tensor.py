@@ -56,11 +56,11 @@ class Tensor(Memory):
 
         Small ones are copied. Large ones are mapped, and pages of them copied where they are written.
         """
-        import torch
+        import torch.utils.dlpack
 
         wanted = dtypes.to_torch(self.dtype)
         bits = self.dtype.startswith("f8_")
-        made = torch.from_dlpack(self._capsule(False, True, False, bits))
+        made = torch.utils.dlpack.from_dlpack(self._capsule(False, True, False, bits))
         return made.view(wanted) if bits else made
 
     def tobytes(self) -> bytes:

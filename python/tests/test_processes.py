@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import multiprocessing
 import os
 import pickle
@@ -159,6 +160,8 @@ def test_a_program_that_is_not_there_is_named_with_what_to_do(monkeypatch, tmp_p
 
 
 def test_the_command_comes_with_the_package(client):
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="tensorlane")
+    assert script.load().__module__ == "tensorlane.__main__"
     with client.put(np.arange(3), "by/command"):
         listed = subprocess.run(
             [sys.executable, "-m", "tensorlane", "--sockets", client.directory, "ls"], capture_output=True, text=True, check=True

@@ -13,7 +13,7 @@ import torch
 from tensordict import NonTensorData, TensorDict
 
 import tensorlane
-from tensorlane.local import program
+from tensorlane.programs import program
 
 from conftest import python, said, until
 

@@ -94,6 +94,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::PublishSet
         | Verb::ChannelCreate
         | Verb::ChannelAttach
+        | Verb::PutGpu
         | Verb::Ticket
         | Verb::Redeem => true,
         Verb::Fill
@@ -105,6 +106,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Unname
         | Verb::ChannelDetach
         | Verb::ChannelStat
+        | Verb::OpenGpu
         | Verb::Status
         | Verb::Peers
         | Verb::Session => false,

@@ -1,4 +1,4 @@
-//! Words of the commands for people of the test cluster: `kubectl tensorlane`, and `tensorlane` in a pod.
+//! Answers about the test cluster of the commands for people: `kubectl tensorlane`, and `tensorlane` in a pod.
 
 use serde_json::Value;
 

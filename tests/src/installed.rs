@@ -15,7 +15,7 @@ use crate::kubernetes::try_metrics;
 
 pub use crate::chart::{OPERATOR, SYSTEM};
 
-/// Lines shown of a log when a test has failed.
+/// Amount of a log that is shown when a test has failed.
 const TAIL: &str = "--tail=60";
 
 /// A namespace with the exchange `default`, in a cluster where Tensorlane is installed. Where a test fails, it says what

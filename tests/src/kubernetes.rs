@@ -1,4 +1,4 @@
-//! Questions of a suite to the cluster besides applying and waiting. They are: what kubectl said to whoever made an
+//! Questions that a suite asks of the cluster besides applying and waiting: what kubectl said to whoever made an
 //! object, Events, what a pod may do with its own token, the metrics of a pod, and what its containers take.
 
 use std::time::Instant;
@@ -62,7 +62,7 @@ pub fn create(namespace: &str, manifest: &str) -> Told {
     makes(&["--namespace", namespace, "create", "--output=json", "--filename=-"], manifest)
 }
 
-/// Outcome of making an object, as a dry run: everything is asked that would be, and nothing is kept.
+/// Tries making an object: everything is asked that would be, and nothing is kept.
 pub fn try_create(namespace: &str, manifest: &str) -> Told {
     let words = ["--namespace", namespace, "create", "--dry-run=server", "--output=json", "--filename=-"];
     makes(&words, manifest)

@@ -1,7 +1,7 @@
 //! Parts that the suites share: sidecars and workloads as real processes, and waiting for conditions.
 //!
 //! The file of a suite says what it needs: `local_*` one machine, `netns_*` root and network namespaces, `cluster_*` a
-//! Kubernetes, `gpu_*` a GPU. Everything that a test starts ends with it, by its id.
+//! Kubernetes, `gpu_*` a GPU, `fake_gpu` a compiler of C. Everything that a test starts ends with it, by its id.
 
 pub mod asked;
 pub mod cgroup;
@@ -9,6 +9,7 @@ pub mod chart;
 pub mod cluster;
 pub mod dialogue;
 pub mod far;
+pub mod gpu;
 pub mod hostile;
 pub mod http;
 pub mod installed;

@@ -52,7 +52,7 @@ pub struct Peers {
 // === impl Network ===
 
 impl Network {
-    /// As many hosts as stated.
+    /// Makes that many hosts.
     ///
     /// # Panics
     /// Without root.
@@ -108,7 +108,7 @@ impl Network {
         ip(&format!("-n {} link set b{host} up", self.hub));
     }
 
-    /// Loses what `from` sends to `to`, without a word; what comes the other way still arrives.
+    /// Loses what `from` sends to `to` without a word; what comes the other way still arrives.
     pub fn lose(&self, from: usize, to: usize) {
         let (namespace, to) = (&self.hosts[from], self.address(to));
         // A neighbour that nobody is: the bridge carries the packets and every host throws them away.
@@ -241,14 +241,14 @@ impl Peers {
         Self::start(2, |_, options| options)
     }
 
-    /// As many connected sidecars as stated, each with its options.
+    /// Starts that many connected sidecars, each with its options.
     pub fn start(count: usize, options: impl Fn(usize, SidecarOptions) -> SidecarOptions) -> Self {
         let peers = Self::unconnected(count, options);
         peers.await_connected();
         peers
     }
 
-    /// As many sidecars as stated, which know each other and may not be connected yet.
+    /// Starts that many sidecars that know each other and may not be connected yet.
     ///
     /// # Panics
     /// Where one does not start.

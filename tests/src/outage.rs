@@ -1,5 +1,5 @@
-//! Outages: parts of the cluster that a test takes away for a while. They come back when the guard is dropped, also if
-//! a test fails.
+//! Things that a test takes away from the cluster for a while. It comes back when the guard is dropped, also where a
+//! test fails.
 
 use serde_json::Value;
 

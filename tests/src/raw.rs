@@ -2,10 +2,12 @@
 //!
 //! Descriptors that come along are never taken, so the kernel closes them.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use prost::Message;
+use tensorlane_memory::passing;
 use tensorlane_proto::frame::{self, FAILED, HEADER_BYTES, Header, SESSION_BODY_MAX, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, wire};
@@ -54,6 +56,36 @@ impl RawSession {
     pub fn send(&mut self, kind: SessionKind, message: &impl Message) -> u64 {
         self.calls += 1;
         self.send_bytes(&frame::encode(kind.into(), 0, self.calls, message));
+        self.calls
+    }
+
+    /// Connects and says Hello in a version that the sidecar speaks.
+    ///
+    /// # Panics
+    /// Where the sidecar does not welcome it so.
+    pub fn begin_in(sidecar: &Sidecar, version: u32) -> Self {
+        let mut session = Self::connect(sidecar);
+        let hello = v1::SessionHello { version, client: "raw".to_owned() };
+        let welcome: v1::SessionWelcome = session.call(SessionKind::Hello, &hello).expect("a welcome");
+        assert_eq!(welcome.version, version);
+        session
+    }
+
+    /// Sends one frame with descriptors on its first byte, and gives the number of its call. The other side may have hung up.
+    ///
+    /// # Panics
+    /// Where the socket does not take it at once.
+    pub fn send_with(
+        &mut self,
+        kind: SessionKind,
+        message: &impl Message,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> u64 {
+        self.calls += 1;
+        let frame = frame::encode(kind.into(), 0, self.calls, message);
+        if let Ok(sent) = passing::send(self.socket.as_fd(), &[IoSlice::new(&frame)], descriptors) {
+            assert_eq!(sent, frame.len(), "a small frame goes at once");
+        }
         self.calls
     }
 

@@ -18,10 +18,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 const STOOD_STILL: Duration = Duration::from_millis(400);
 /// Interval at which a core is asked to run somebody.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// Most attempts at a case. If a machine stands still in all of them, the last one's result is reported.
+/// Greatest number of times that a case is done. If a machine stands still in all of them, what the last one says is
+/// said.
 const TIMES: usize = 4;
 
-/// Set once a test of this process saw what no machine that stands still explains.
+/// Set if a test of this process saw what no machine that stands still explains.
 static NEVER_RIGHT: AtomicBool = AtomicBool::new(false);
 
 /// Other bytes, or books that do not balance: no case of this process is done again from now on.
@@ -38,7 +39,7 @@ pub fn where_the_machine_runs_on(case: impl Fn()) {
     repeated(|| watched(&case), || NEVER_RIGHT.load(Ordering::SeqCst));
 }
 
-/// End of a case, and the longest time for which a core stood still in it.
+/// End of a case, and the longest time that a core stood still in it.
 type Ended = (Result<(), Box<dyn Any + Send>>, Duration);
 
 fn repeated(mut once: impl FnMut() -> Ended, is_wrong: impl Fn() -> bool) {
@@ -108,7 +109,7 @@ mod tests {
 
     const FAILED: Result<(), &str> = Err("failed");
 
-    /// Number of times that a case is done that ends so each time, and its last result.
+    /// Number of times that a case is done that ends so, each time, and what it says at last.
     fn times(ends: &[(Result<(), &'static str>, Duration)], is_wrong: bool) -> (usize, Result<(), String>) {
         let mut done = 0;
         let once = || {

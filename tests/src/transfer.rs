@@ -1,4 +1,4 @@
-//! Transfer of a tensor between two hosts, slowly enough to do something in the middle.
+//! Tensor on its way between two hosts, slowly enough to do something in the middle.
 
 use std::thread::{Scope, ScopedJoinHandle};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::standstill;
 use crate::tensors::{dense, pattern};
 use crate::wait::until;
 
-/// A mebibyte.
+/// Mebibyte, in bytes.
 pub const MI: u64 = 1 << 20;
 /// Slow enough to be in the middle of [`LARGE`] for seven seconds: a busy machine may stand still for one.
 pub const SLOW_MBIT: u32 = 50;

@@ -16,7 +16,7 @@ pub fn command(sockets: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Output of the command, which has nothing to complain of.
+/// Words of the command, which has nothing to complain of.
 ///
 /// # Panics
 /// Where it fails or complains.
@@ -52,7 +52,7 @@ impl Watch {
         self.child.id()
     }
 
-    /// Output pipe of the command.
+    /// Output that it writes to.
     ///
     /// # Panics
     /// Where somebody reads it already.

@@ -17,7 +17,7 @@ pub struct Way {
     pub counted: &'static str,
     /// Set if nobody on the way can read it.
     pub encrypted: bool,
-    /// Transport that brings large tensors.
+    /// Transport of large tensors.
     pub transport: Transport,
     /// Bytes come to the reader; else they stay where they are and are mapped.
     pub brings: bool,

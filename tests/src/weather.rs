@@ -5,12 +5,12 @@ use std::process::Command;
 
 use crate::netns::{Network, PORT};
 
-/// Treatment by a firewall of what it does not let through.
+/// Answer of a firewall to what it does not let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// Says nothing.
+    /// Silent: it says nothing.
     Drops,
-    /// Says so.
+    /// Refuses aloud.
     Rejects,
 }
 
@@ -88,7 +88,7 @@ impl Network {
         self.nft(host, &format!("add rule inet rebind in udp dport {port} udp dport set {PORT}"));
     }
 
-    /// Output of `nft`.
+    /// Runs nft on a host and returns what it prints.
     fn nft(&self, host: usize, words: &str) -> String {
         let inside = ["netns", "exec", self.namespace(host), "nft", words];
         let output = Command::new("ip").args(inside).output().expect("iproute2 is installed");

@@ -4,18 +4,18 @@
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Damage to the bytes that are carried on at one time.
+/// Harm that is done to the bytes that are carried on at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hurt {
-    /// Flips one bit of them.
+    /// Changed in a bit.
     Flipped,
-    /// Carries them on twice.
+    /// Carried on twice.
     Repeated,
     /// The second half goes before the first.
     Reordered,
     /// The second half comes again.
     Overlapping,
-    /// Carries on those before the place; then the connection ends.
+    /// Cut: those before the place come through, and then the connection ends.
     Cut,
 }
 
@@ -34,7 +34,7 @@ struct State {
 // === impl Hurt ===
 
 impl Hurt {
-    /// Bytes that are carried on instead of `bytes`, where it hurts them at the place `at`; and whether the connection
+    /// Bytes that are carried on instead of `bytes`, if it hurts them at the place `at`; and whether the connection
     /// goes on.
     fn apply(self, bytes: &[u8], at: usize) -> (Vec<u8>, ControlFlow<()>) {
         let (first, second) = bytes.split_at(bytes.len() / 2);

@@ -1,6 +1,5 @@
-//! Output of `kubectl tensorlane` and `tensorlane check` for a real cluster. What they say while something is down
-//! stands in `cluster_outages`. Needs `cargo xtask cluster up`, the images on the nodes, and the program
-//! `kubectl-tensorlane`.
+//! Words of `kubectl tensorlane` and `tensorlane check` of a real cluster. What they say while something is down stands
+//! in `cluster_outages`. Needs `cargo xtask cluster up`, the images on the nodes, and the program `kubectl-tensorlane`.
 
 use serde_json::{Value, json};
 use tensorlane_tests::asked::{Answer, kubectl_tensorlane, tensorlane_in};

@@ -141,8 +141,8 @@ fn a_reader_that_is_killed_at_any_tenth_costs_its_readers_what_was_under_way() {
     }
 }
 
-/// Returns whether the first reader of a chain was killed in the middle, before it had passed on everything; then all
-/// that follows from it holds.
+/// True if the first reader of a chain was killed in the middle, before it had passed on everything; then all that
+/// follows from it holds.
 fn is_killed_at(tenth: u64) -> bool {
     let mut peers = start(4);
     let writer = peers.client(0);

@@ -8,7 +8,7 @@ use tensorlane_proto::Fingerprint;
 use tensorlane_tests::netns::{Network, PORT};
 use tensorlane_tests::{Sidecar, SidecarOptions};
 
-/// Directory that `ip netns exec` shows as `/etc` in a namespace; gone with the test.
+/// Folder that `ip netns exec` shows as `/etc` in a namespace; gone with the test.
 struct Etc(PathBuf);
 
 impl Drop for Etc {

@@ -22,7 +22,7 @@ const WITH_GLOO: &str = "--with-gloo";
 /// Tells the program which Python has torch.
 const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
 
-/// Options of a measurement.
+/// Options: what is measured.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Arguments for the program: it knows its own options.
@@ -36,15 +36,17 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
     let with_gloo = words.iter().any(|word| word == WITH_GLOO);
     let arguments: Vec<String> = words.iter().filter(|word| *word != WITH_GLOO).cloned().collect();
     match arguments.first().map(String::as_str) {
-        Some("local" | "tcp" | "cluster" | "calls") if with_gloo => {
+        Some("local" | "tcp" | "channels" | "cluster" | "calls") if with_gloo => {
             Err(Failure::usage(format!("`{WITH_GLOO}` goes with `bench paths` alone")))
         }
-        Some("local" | "tcp" | "paths" | "cluster" | "calls") => Ok(Options { arguments, with_gloo }),
+        Some("local" | "tcp" | "paths" | "channels" | "cluster" | "calls") => {
+            Ok(Options { arguments, with_gloo })
+        }
         Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths`, `cluster` or `calls`, not `{other}`"
+            "`bench` measures `local`, `tcp`, `paths`, `channels`, `cluster` or `calls`, not `{other}`"
         ))),
         None => Err(Failure::usage(
-            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `cluster` or `calls`",
+            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `channels`, `cluster` or `calls`",
         )),
     }
 }

@@ -8,7 +8,7 @@ use crate::parts::{PARTS, Part};
 use crate::python;
 use crate::soak;
 
-/// Request of the user.
+/// Command that the user asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Prints every command.
@@ -76,7 +76,7 @@ pub(crate) fn help() -> String {
   demo [--fast]                 builds everything, fetches real weights, and shows two sidecars at work
   test [--quick] [--fail-fast] [--only PART]...
                                 runs every part below (with --quick those marked *) and prints one table
-  bench local|tcp|paths|cluster [--json FILE] [--runs N]
+  bench local|tcp|paths|channels|cluster [--json FILE] [--runs N]
                                 measures this machine's limits and Tensorlane against them, or it on the cluster
   bench paths --with-gloo       the same with gloo, for which it fetches torch (some 4 GB) where it is not here
   bench calls [--turns N]       what calls take over TLS and on a QUIC stream where packets are lost, without us and
@@ -96,7 +96,7 @@ pub(crate) fn help() -> String {
                                 only what docker or podman builds them from
   generate                      writes the generated protocol code and manifests
   weights                       fetches the real weights that demo and cluster suites move, where they are not here
-  wheel [--release]             builds the Python package as it ships, or as the tests have it, under target/wheels
+  wheel [--dist]                builds the Python package as the tests have it, or as it ships, under target/wheels
   setup                         installs the tools of the system that demo and test need
   help                          prints this
 
@@ -234,7 +234,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`paths`, `cluster` or `calls`"),
+            ("bench", "`paths`, `channels`, `cluster` or `calls`"),
             ("bench udp", "`udp`"),
             ("soak long", "`long`"),
             ("generate now", "`now`"),

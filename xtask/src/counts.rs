@@ -14,11 +14,11 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts of one check that passed.
+    /// Check that passed.
     pub(crate) const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
-    /// Counts of one check that failed.
+    /// Check that failed.
     pub(crate) const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
-    /// Counts of one suite that was left out.
+    /// Suite that was left out.
     pub(crate) const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
 
     /// The closing line of a whole run.
@@ -35,7 +35,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// Words of the output of one or many test programs.
+/// Report in the output of one or many test programs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// The sum over all programs.
@@ -85,7 +85,7 @@ pub(crate) fn report(output: &str) -> Report {
     report
 }
 
-/// Words that failed tests printed themselves, a title before each, as test programs repeat them before they end.
+/// Last words that failed tests printed themselves, a title before each, as test programs repeat it before they end.
 pub(crate) fn last_words(output: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut inside = false;

@@ -1,4 +1,4 @@
-//! Reason why a command of xtask could not do its work, and what helps.
+//! Failure of a command of xtask: why it could not do its work, and what helps.
 
 use std::fmt::Display;
 use std::io;

@@ -1,4 +1,4 @@
-//! Commands for developers of Tensorlane: `cargo xtask demo | test | bench | soak | cluster | images | generate |
+//! Tasks that a developer of Tensorlane runs: `cargo xtask demo | test | bench | soak | cluster | images | generate |
 //! setup`.
 //!
 //! It needs nothing but the standard library, so that a cold machine has it in seconds. It knows the other crates

@@ -23,8 +23,8 @@ pub(crate) const PROGRAMS: &str = "TENSORLANE_BIN_DIR";
 /// Tells tests where the programs of Kubernetes lie.
 const COMPONENTS: &str = "TENSORLANE_CLUSTER_BIN";
 
-/// Components that tests need which ignore themselves if these may not be there: an API server of their own, helm, and
-/// what other operators define.
+/// Tools that tests need that ignore themselves where it may not be there: an API server of their own, helm, and what
+/// other operators define.
 const NEEDED: [&str; 5] = ["etcd", "kube-apiserver", "kube-controller-manager", "helm", "definitions"];
 
 /// Runs tests that ignore themselves, too.
@@ -38,7 +38,7 @@ const SLOW: &str = "slow::";
 pub(crate) struct Part {
     /// Name for `--only` and the table.
     pub(crate) name: &'static str,
-    /// Description of what it does, for `help`.
+    /// Description of its work, for `help`.
     pub(crate) about: &'static str,
     /// Set if it belongs to what one runs before each commit.
     pub(crate) quick: bool,
@@ -69,14 +69,14 @@ pub(crate) struct Surroundings<'a> {
     pub(crate) with_cluster: bool,
 }
 
-/// Plan of a part: what it runs, or why it does not.
+/// Plan of what a part runs, or why it does not.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Plan {
     /// Steps to run, in this order.
     Run(Vec<Step>),
     /// Skipped, because it cannot run here.
     Skip(String),
-    /// Reason why it cannot run, which is a mistake.
+    /// Failure: it cannot run, and that is a mistake.
     Fail(String),
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Step {
 /// Way in which the end of a job is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Counted {
-    /// Single check, which passes or fails.
+    /// Counted as a check, which passes or fails.
     Check,
     /// As many tests as its output says.
     Tests,
@@ -110,6 +110,12 @@ pub(crate) const PARTS: &[Part] = &[
     main_part("deny", "licences, sources, who depends on whom", deny::plan),
     main_part("unit", "the tests inside the crates", unit).in_quick(),
     main_part("local", "suites that need processes (local_*)", local).in_quick(),
+    main_part(
+        "fake-gpu",
+        "suites of GPU memory over a stand-in for the driver, which prove logic and no speed (fake_gpu*)",
+        fake_gpu,
+    ),
+    main_part("gpu", "suites of GPU memory over this machine's own driver, where it has a GPU (gpu_*)", gpu),
     main_part("netns", "suites that need network namespaces and root (netns_*)", netns),
     main_part("demo", "the demo, from its first step to its last", demo),
     main_part("python", "the Python package, with numpy, torch and Ray", python::plan),
@@ -237,6 +243,24 @@ fn local(around: &Surroundings<'_>) -> Plan {
     suite_plan("local_", &[], around)
 }
 
+fn fake_gpu(around: &Surroundings<'_>) -> Plan {
+    suite_plan("fake_gpu", &["gpu"], around)
+}
+
+/// What is said where the suites of the machine's own driver do not run.
+const NO_GPU: &str = "NO GPU: nothing ran over a real driver. Its probe says why in the log; docs/gpu.md says what is proven without one";
+
+fn gpu(around: &Surroundings<'_>) -> Plan {
+    match suite_plan("gpu_", &["gpu"], around) {
+        Plan::Run(mut steps) => {
+            let probe = Job::new(around.place.programs(RELEASE).join("gpu"), ["--probe"]);
+            steps.insert(1, step(Counted::Gate(NO_GPU), probe));
+            Plan::Run(steps)
+        }
+        other => other,
+    }
+}
+
 fn netns(around: &Surroundings<'_>) -> Plan {
     if let Err(reason) = setup::network_namespaces(around.place, around.style) {
         return Plan::Skip(reason);
@@ -346,6 +370,21 @@ mod tests {
         let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
         let Plan::Fail(reason) = local(&around) else { panic!("it must fail") };
         assert!(reason.contains("tests/tests/local_*"), "{reason}");
+    }
+
+    #[test]
+    fn suites_over_a_real_driver_run_only_behind_a_probe_that_finds_one() {
+        let root = std::env::temp_dir().join(format!("xtask-parts-gpu-{}", std::process::id()));
+        fs::create_dir_all(root.join("tests/tests")).unwrap();
+        fs::write(root.join("tests/tests/gpu_shared.rs"), "").unwrap();
+        let place = Place::at(&root);
+        let around = Surroundings { place: &place, style: Style::plain(), quick: false, with_cluster: false };
+        let Plan::Run(steps) = gpu(&around) else { panic!("it must run") };
+        fs::remove_dir_all(&root).unwrap();
+        let Counted::Gate(note) = steps[1].counted else { panic!("the probe must be a gate") };
+        assert!(note.starts_with("NO GPU"));
+        assert!(steps[1].job.shown().ends_with("gpu --probe"));
+        assert!(steps[2].job.shown().ends_with("--test 'gpu_*'"), "{}", steps[2].job.shown());
     }
 
     #[test]

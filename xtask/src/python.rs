@@ -12,7 +12,7 @@ use crate::run::Job;
 use crate::setup;
 use crate::style::Style;
 
-/// The profile that ships.
+/// The profile that ships: it builds every library anew and optimizes all at once, which takes many times as long.
 const SHIPPED: &str = "dist";
 
 /// The programs that a wheel brings, beside the extension.
@@ -33,10 +33,10 @@ struct Environment {
 /// Reads the words after `wheel`: the profile of what it brings.
 pub(crate) fn parse(words: &[String]) -> Result<&'static str, Failure> {
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [] => Ok(SHIPPED),
-        ["--release"] => Ok(RELEASE),
+        [] => Ok(RELEASE),
+        ["--dist"] => Ok(SHIPPED),
         other => {
-            Err(Failure::usage(format!("`wheel` takes `--release` or nothing, not `{}`", other.join(" "))))
+            Err(Failure::usage(format!("`wheel` takes `--dist` or nothing, not `{}`", other.join(" "))))
         }
     }
 }
@@ -157,7 +157,7 @@ pub(crate) fn plan(around: &Surroundings<'_>) -> Plan {
 }
 
 fn steps(python: &Path, place: &Place) -> Vec<Step> {
-    let wheel = Job::new(place.programs(RELEASE).join("xtask"), ["wheel", "--release"]);
+    let wheel = Job::new(place.programs(RELEASE).join("xtask"), ["wheel"]);
     let install = pip(python)
         .with(["--quiet", "--no-index", "--no-deps", "--force-reinstall", "--find-links"])
         .with([place.wheels()])
@@ -172,10 +172,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wheel_ships_unless_it_is_asked_for_as_the_tests_have_it() {
+    fn a_wheel_is_as_the_tests_have_it_unless_it_is_to_ship() {
         let parsed = |words: &[&str]| parse(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>());
-        assert_eq!(parsed(&[]), Ok("dist"));
-        assert_eq!(parsed(&["--release"]), Ok("release"));
+        assert_eq!(parsed(&[]), Ok("release"));
+        assert_eq!(parsed(&["--dist"]), Ok("dist"));
         assert!(parsed(&["--fast"]).unwrap_err().what().contains("`--fast`"));
     }
 
@@ -184,7 +184,7 @@ mod tests {
         let place = Place::at(Path::new("/r"));
         let steps = steps(Path::new("/r/target/python/venv/bin/python"), &place);
         let shown: Vec<String> = steps.iter().map(|step| step.job.shown()).collect();
-        assert_eq!(shown[0], "xtask wheel --release");
+        assert_eq!(shown[0], "xtask wheel");
         assert!(shown[1].contains("--no-index") && shown[1].ends_with("/r/target/wheels tensorlane"));
         assert!(shown[2].starts_with("pytest -q -rfEs"), "{}", shown[2]);
         assert_eq!(steps[2].counted, Counted::Tests);

@@ -16,11 +16,11 @@ const LEAST: u64 = 2 * GB;
 
 const GB: u64 = 1_000_000_000;
 
-/// Knowledge before a run.
+/// Outlook: what is known before a run.
 #[derive(Debug, PartialEq, Eq)]
 enum Outlook {
     Enough,
-    /// Warning: the room may do; what was built before needs less.
+    /// Scarce but perhaps enough; what was built before needs less.
     Scarce(String),
     TooLittle(Failure),
 }
@@ -45,7 +45,7 @@ pub(crate) fn at_least(bytes: u64, what: &str, place: &Place) -> Result<(), Fail
     }
 }
 
-/// Possible reason behind a failure.
+/// Cause that may be behind a failure.
 pub(crate) fn after_failure(place: &Place) -> Option<String> {
     let free = free(place.root()).filter(|free| *free < LEAST)?;
     Some(format!("the disk has only {} free: this may be why it failed", shown(free)))

@@ -17,7 +17,7 @@ pub(crate) struct Tool {
     probe: &'static [&'static str],
     /// Its package on Debian and Ubuntu.
     package: &'static str,
-    /// Part that does not work without it; none if nothing works.
+    /// Functions that do not work without it; none if nothing works.
     without: Option<&'static str>,
 }
 
@@ -187,7 +187,7 @@ fn install(packages: &[&str], place: &Place, style: Style) -> Result<(), Failure
     Err(failure.remedy(format!("read {}, or install them by hand", place.short(&log))))
 }
 
-/// Checks that this process may make network namespaces; if not, returns why.
+/// Checks that this process may make network namespaces; if not, says why.
 pub(crate) fn network_namespaces(place: &Place, style: Style) -> Result<(), String> {
     if !is_root() {
         return Err("network namespaces need root: run it as root or under sudo".to_owned());
@@ -206,7 +206,7 @@ pub(crate) fn network_namespaces(place: &Place, style: Style) -> Result<(), Stri
     Ok(())
 }
 
-/// Checks that this machine can run the test cluster, whose files lie in `state`; if not, returns why.
+/// Checks that this machine can run the test cluster, whose files lie in `state`; if not, says why.
 pub(crate) fn cluster_can_run(place: &Place, style: Style, state: &Path) -> Result<(), String> {
     network_namespaces(place, style)?;
     if let Some(hidden) = HIDDEN_FROM_NODES.iter().find(|hidden| state.starts_with(hidden)) {

@@ -19,7 +19,7 @@ const TIME: Duration = Duration::from_secs(600);
 /// Time that it may take beyond its own: to start, and to give everything back.
 const MARGIN: Duration = Duration::from_secs(600);
 
-/// Options of a soak: how long, and from which seed.
+/// Duration, and seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Wall time.

@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-/// Style of words: coloured or not.
+/// Style: whether words are coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Style {
     colours: bool,

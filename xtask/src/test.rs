@@ -17,7 +17,7 @@ use crate::run::tail;
 use crate::style::Style;
 use crate::table::{Row, Verdict, slowest, table};
 
-/// Lines shown of a failed part's log.
+/// Number of lines that are shown of a failed part's log.
 const TAIL: usize = 60;
 
 /// Words that a part leaves for the end of the run.
@@ -250,7 +250,7 @@ fn add_tests(told: &mut Told, part: &str, output: &str, succeeded: bool, failure
     }
 }
 
-/// Text added to a log after a place in it. Output of tests need not be UTF-8.
+/// Text that was added to a log after a place in it. Output of tests need not be UTF-8.
 fn text_after(log: &Path, offset: u64) -> String {
     let mut bytes = Vec::new();
     let read = File::open(log).and_then(|mut file| {

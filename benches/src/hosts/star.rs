@@ -65,7 +65,7 @@ impl Star {
     }
 }
 
-/// Limits what leaves through a device to so many Mbit/s from now on.
+/// Shapes what leaves through a device to so many Mbit/s from now on.
 fn shape(namespace: &str, device: &str, mbit: u32) -> Result<()> {
     let rate = format!("{mbit}mbit");
     let tc = ["tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", &rate];

@@ -41,7 +41,7 @@ impl Over {
     }
 }
 
-/// Both ends of the calls: the one that calls and the one that answers.
+/// Caller and answerer.
 #[derive(Debug)]
 pub struct Calls {
     ask: Worker,
@@ -63,7 +63,7 @@ impl Calls {
         Ok(Self { ask: start(&hosts.b, "calls-ask")?, _answer: answer })
     }
 
-    /// Times of `count` calls whose answer has so many bytes, in microseconds.
+    /// Time that each of `count` calls took whose answer has so many bytes, in microseconds.
     ///
     /// # Errors
     /// An end is gone.

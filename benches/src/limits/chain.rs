@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::hosts::star::Star;
 
-/// Bytes that are passed on at a time.
+/// Amount that is passed on at a time.
 const CHUNK: usize = 1 << 20;
 /// Chunks that a host has while the cable onwards is busy.
 const DEPTH: usize = 4;

@@ -12,12 +12,12 @@ use crate::worker::{At, Worker};
 /// Fetches that decide which way is the best.
 const TRIES: usize = 3;
 
-/// Way to fetch, with both ends of it.
+/// Way to fetch, and both ends of it.
 #[derive(Debug)]
 pub(super) struct Fetch<W> {
     fetch: Worker,
     _send: Worker,
-    /// Way in which the bytes go.
+    /// Way of the bytes.
     pub(super) way: W,
     /// Over how many connections or streams.
     pub(super) count: usize,

@@ -1,5 +1,5 @@
-//! Alternative that users would take: `torch.distributed` over gloo, `send` and `recv` between two hosts, with the
-//! tensor of the reader warm. Needs a Python that has torch.
+//! Alternative that users would take instead: `torch.distributed` over gloo, `send` and `recv` between two hosts, with
+//! the tensor of the reader warm. Needs a Python that has torch.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Rate that a link gives: iperf3 between two hosts, as its receiver counts.
+//! Capacity of a link: iperf3 between two hosts, as its receiver counts.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::process::Process;
 
 const PROGRAM: &str = "iperf3";
 
-/// Fails with the reason if there is no iperf3.
+/// Checks that there is an iperf3, or says why there is none.
 ///
 /// # Errors
 /// A sentence for people.

@@ -1,4 +1,4 @@
-//! Limits of this machine without Tensorlane: the same work, done in the plain way and nothing else.
+//! Limits: what this machine can do without Tensorlane: the same work, done in the plain way and nothing else.
 //!
 //! Whatever needs two ends has them in two processes, as we do: [`End`] is the hidden command line of the other ends.
 
@@ -7,6 +7,7 @@ pub mod calls;
 pub mod chain;
 pub mod ends;
 mod fetch;
+pub mod futex;
 pub mod gloo;
 pub mod iperf;
 pub mod memory;

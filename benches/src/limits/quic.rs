@@ -25,7 +25,7 @@ use crate::{pairs, worker};
 
 /// Streams that are tried.
 const STREAMS: [usize; 2] = [1, 2];
-/// Time for which a connection without a word stays: longer than the sidecars' turn takes.
+/// Lifetime of a connection without a word: longer than the sidecars' turn takes.
 const IDLE: Duration = Duration::from_secs(600);
 
 /// How quinn is set.

@@ -376,7 +376,10 @@ impl Message {
         let tensor = |(descriptor, view): (Descriptor, View)| {
             let lease = Lease::of_message(&session.connection, Arc::clone(&message));
             let place = (!view.is_empty()).then(|| (Arc::clone(&session.segments[0]), view));
-            Tensor::new(lease, tensor::Parts { place, descriptor, moved: None, copied: false, crc32c: None })
+            Tensor::new(
+                lease,
+                tensor::Parts { place, on_gpu: None, descriptor, moved: None, copied: false, crc32c: None },
+            )
         };
         Ok(parts.into_iter().map(tensor).collect())
     }

@@ -8,7 +8,7 @@ use tensorlane_memory::View;
 use tensorlane_proto::encoded::{self, Alike};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, Reason, Selection};
+use tensorlane_proto::{Descriptor, Failure, Reason, Selection};
 
 use crate::client::Client;
 use crate::connection::{Asked, Connection};
@@ -112,8 +112,18 @@ struct Acquiring<'a> {
     options: &'a AcquireOptions,
     /// Wait for all of it, and what was seen of that.
     wait: Wait,
+    /// In which memory they must lie.
+    memory: Memory,
     /// Error that ended the session.
     lost: RefCell<Option<Error>>,
+}
+
+/// The memory that a caller can take a tensor in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Host,
+    #[cfg(feature = "gpu")]
+    Gpu,
 }
 
 /// A request that was sent, and how long its reply is waited for.
@@ -124,7 +134,11 @@ struct Requested {
 
 impl<'a> Acquiring<'a> {
     fn new(connection: Arc<Connection>, options: &'a AcquireOptions, wait: Wait) -> Self {
-        Self { connection, options, wait, lost: RefCell::new(None) }
+        Self { connection, options, wait, memory: Memory::Host, lost: RefCell::new(None) }
+    }
+
+    fn adopt(&self, results: Vec<encoded::AcquireResult>) -> Vec<Result<Tensor>> {
+        adopt_in(&self.connection, results, self.memory)
     }
 
     fn ask(&self, targets: &[Target]) -> Result<Requested> {
@@ -162,7 +176,7 @@ impl<'a> Acquiring<'a> {
         wait.follows(&self.wait);
         let reply: Result<encoded::AcquireResponse> = self.connection.answer(&call, &wait, Late::Acquired);
         self.wait.follows(&wait);
-        let mut tensors = adopt(&self.connection, wire::counted(reply?.results, targets.len()))?;
+        let mut tensors = self.adopt(wire::counted(reply?.results, targets.len())?);
         if self.options.selection != Selection::All {
             return Ok(tensors);
         }
@@ -234,22 +248,74 @@ pub(super) fn adopt(
     connection: &Arc<Connection>,
     results: Result<Vec<encoded::AcquireResult>>,
 ) -> Result<Vec<Result<Tensor>>> {
+    Ok(adopt_in(connection, results?, Memory::Host))
+}
+
+fn adopt_in(
+    connection: &Arc<Connection>,
+    results: Vec<encoded::AcquireResult>,
+    memory: Memory,
+) -> Vec<Result<Tensor>> {
     let mut alike = Likeness::default();
     let one = |result: encoded::AcquireResult| match result.outcome {
-        Some(encoded::Outcome::Acquired(acquired)) => tensor(connection, acquired, &mut alike),
+        Some(encoded::Outcome::Acquired(acquired)) => tensor(connection, acquired, memory, &mut alike),
         Some(encoded::Outcome::Failure(why)) => Err(wire::failure(why)),
         None => Err(wire::missing("an outcome")),
     };
-    Ok(results?.into_iter().map(one).collect())
+    results.into_iter().map(one).collect()
 }
 
-fn tensor(connection: &Arc<Connection>, acquired: encoded::Acquired, alike: &mut Likeness) -> Result<Tensor> {
+/// Leases one tensor that lies in GPU memory; gives it without its bytes, and where in that memory these are.
+#[cfg(feature = "gpu")]
+pub(crate) fn acquire_on_gpu(
+    connection: &Arc<Connection>,
+    target: Target,
+    options: &AcquireOptions,
+    wait: &Wait,
+) -> Result<(Tensor, v1::Location)> {
+    let mut acquiring = Acquiring::new(Arc::clone(connection), options, wait.part());
+    acquiring.memory = Memory::Gpu;
+    let target = [target];
+    let mut tensors = acquiring.answer(acquiring.ask(&target), &target)?;
+    let tensor = tensors.pop().ok_or_else(|| wire::missing("a result"))??;
+    let location = tensor.on_gpu().copied();
+    Ok((tensor, location.ok_or_else(|| wire::missing("the place of a tensor"))?))
+}
+
+/// # Errors
+/// A tensor is not in the memory that its caller can take it in.
+fn check_memory(memory: Memory, on_gpu: bool, descriptor: &Descriptor) -> Result<()> {
+    match memory {
+        Memory::Host if on_gpu => {
+            let why = format!(
+                "the tensor lies in the memory of {}, and this call takes those of the host; a Rust client takes it with Gpu::acquire",
+                descriptor.device
+            );
+            Err(Failure::new(Reason::NoGpuProcess, why).into())
+        }
+        #[cfg(feature = "gpu")]
+        Memory::Gpu if !on_gpu => {
+            Err(Error::invalid("the tensor lies in host memory; Client::acquire takes it"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn tensor(
+    connection: &Arc<Connection>,
+    acquired: encoded::Acquired,
+    memory: Memory,
+    alike: &mut Likeness,
+) -> Result<Tensor> {
     // First of all the guard: whatever goes wrong below, the lease is given back.
     let lease = Lease::new(connection, acquired.id);
     let descriptor = acquired.descriptor.ok_or_else(|| wire::missing("a descriptor"))?;
     let descriptor = alike.described.read(descriptor, wire::described_by)?;
     let needed = descriptor.layout.bytes();
-    let place = match acquired.location.filter(|_| needed > 0) {
+    let on_gpu = acquired.location.filter(|location| needed > 0 && location.segment == 0);
+    check_memory(memory, on_gpu.is_some(), &descriptor)?;
+    let place = match acquired.location.filter(|_| needed > 0 && on_gpu.is_none()) {
+        None if on_gpu.is_some() => None,
         None if needed > 0 => return Err(wire::missing("the place of a tensor")),
         None => None,
         Some(location) => {
@@ -268,6 +334,6 @@ fn tensor(connection: &Arc<Connection>, acquired: encoded::Acquired, alike: &mut
     let moved = acquired.moved.map(|moved| alike.moved.read(moved, wire::moved)).transpose()?;
     Ok(Tensor::new(
         lease,
-        Parts { place, descriptor, moved, copied: acquired.copied, crc32c: acquired.crc32c },
+        Parts { place, on_gpu, descriptor, moved, copied: acquired.copied, crc32c: acquired.crc32c },
     ))
 }

@@ -54,7 +54,7 @@ impl PutOptions {
         Self { name: Some(name.into()), ..Self::default() }
     }
 
-    pub(super) fn keep(&self) -> v1::Keep {
+    pub(crate) fn keep(&self) -> v1::Keep {
         v1::Keep {
             name: self.name.clone().unwrap_or_default(),
             replaces: self.replaces.as_ref().map(Reference::encode).unwrap_or_default(),
@@ -65,7 +65,7 @@ impl PutOptions {
     }
 
     /// Things that a late reply holds for us alone: nothing if the caller may ask for it again by its retry id.
-    pub(super) fn late(&self) -> Late {
+    pub(crate) fn late(&self) -> Late {
         if self.no_lease || self.retry_id.is_some() { Late::Nothing } else { Late::Stored }
     }
 }
@@ -227,7 +227,7 @@ fn check(descriptor: &Descriptor, bytes: &[u8]) -> Result<()> {
 }
 
 /// Makes a guard of what the sidecar stored.
-pub(super) fn stored(
+pub(crate) fn stored(
     connection: &std::sync::Arc<Connection>,
     result: v1::StoredResult,
     options: &PutOptions,

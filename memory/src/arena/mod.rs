@@ -119,7 +119,7 @@ impl Arena {
     /// [`NoRoom::Grow`] where a new segment has to be made and may be; else why not.
     pub fn allocate(&self, owner: Owner, purpose: Purpose, bytes: u64) -> Result<Block, NoRoom> {
         if bytes == 0 {
-            return Ok(Block::empty());
+            return Ok(Block::nothing());
         }
         let mut state = self.shared.state.lock();
         if let Some(place) = state.allocate(owner, purpose, bytes)? {

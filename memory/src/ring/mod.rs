@@ -18,6 +18,7 @@
 mod reader;
 mod region;
 mod shape;
+mod wait;
 mod writer;
 
 use std::sync::Arc;

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::region::{Own, Shared};
 use super::shape::{self, LAYOUT_BYTES, cursor, entry, ring};
+use super::wait::{self, Counter};
 use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
 use crate::view::View;
 
@@ -166,13 +167,10 @@ impl RingReader {
             if stop() {
                 return Err(ReadError::Stopped);
             }
-            inner.cursor.store32(cursor::ASLEEP, 1);
-            fence(Ordering::SeqCst);
-            let still = inner.ring.load64(ring::HEAD) <= taken && !inner.is_closed();
-            if still {
-                // Another state has another counter.
-                inner.ring.wait(ring::EVENTS, events, until);
-            }
+            // Another state has another counter, too.
+            let is_there = || inner.ring.load64(ring::HEAD) > taken || inner.is_closed();
+            let announce = || inner.cursor.store32(cursor::ASLEEP, 1);
+            wait::sleep_unless(&Counter(&inner.ring, ring::EVENTS), events, announce, is_there, until);
             inner.cursor.store32(cursor::ASLEEP, 0);
         }
     }
@@ -267,9 +265,8 @@ impl Inner {
         // Under the lock: a later give-back must not be stored before an earlier one.
         self.cursor.store64(cursor::NEXT, held.next);
         drop(held);
-        self.cursor.add32(cursor::EVENTS);
-        fence(Ordering::SeqCst);
-        if self.ring.load32(ring::WANTS) != 0 {
+        let wants = || self.ring.load32(ring::WANTS) != 0;
+        if wait::count(&Counter(&self.cursor, cursor::EVENTS), wants) {
             self.cursor.wake(cursor::EVENTS);
         }
     }

@@ -23,6 +23,21 @@ pub(super) const LINE: u64 = 64;
 /// Longest sleep. A net for the races of a death, not a mechanism.
 const SLICE: Duration = Duration::from_millis(250);
 
+#[cfg(test)]
+thread_local! {
+    /// Tests take the net away, so that it hides no wake that is lost.
+    pub(super) static NO_NET: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Longest sleep of this thread.
+fn slice() -> Duration {
+    #[cfg(test)]
+    if NO_NET.get() {
+        return Duration::from_secs(3_600);
+    }
+    SLICE
+}
+
 /// Memory that a region lies in, kept for as long as the region.
 #[derive(Debug)]
 enum Keep {
@@ -56,7 +71,7 @@ impl Shared {
     /// The `len` bytes at `offset` of a mapping.
     pub(super) fn of_mapping(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, RingError> {
         OutOfBounds::check(offset, len, mapping.bytes())?;
-        if offset % LINE != 0 {
+        if !offset.is_multiple_of(LINE) {
             return Err(RingError::Misaligned { offset });
         }
         // SAFETY: just proven to lie inside the map.
@@ -80,7 +95,8 @@ impl Shared {
 
     /// Sleeps while the word is `expected`, until the moment, for a slice of time at most. Comes back early at will.
     pub(super) fn wait(&self, at: u64, expected: u32, until: Option<Instant>) {
-        let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()).min(SLICE));
+        let slice = slice();
+        let left = until.map_or(slice, |until| until.saturating_duration_since(Instant::now()).min(slice));
         let timeout = Timespec {
             tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: left.subsec_nanos().into(),
@@ -119,7 +135,11 @@ impl Shared {
 
     /// Offsets come from a proven shape: another one is a mistake of this crate.
     fn check(&self, at: u64, len: u64) {
-        assert!(at % len == 0 && OutOfBounds::check(at, len, self.len).is_ok(), "word {at} of {}", self.len);
+        assert!(
+            at.is_multiple_of(len) && OutOfBounds::check(at, len, self.len).is_ok(),
+            "word {at} of {}",
+            self.len
+        );
     }
 }
 
@@ -138,7 +158,7 @@ impl Own {
     pub(super) fn of_block(block: &Block, len: u64) -> Result<Self, RingError> {
         OutOfBounds::check(0, len, block.len())?;
         let start = block.start().filter(|_| !block.is_guest()).ok_or(RingError::ReadOnly)?;
-        if block.offset() % LINE != 0 {
+        if !block.offset().is_multiple_of(LINE) {
             return Err(RingError::Misaligned { offset: block.offset() });
         }
         Ok(Self(Shared { start, len, offset: 0, keep: Keep::Block { _block: block.clone() } }))

@@ -1,13 +1,13 @@
 //! The writer of a ring: finds room, writes, publishes, and knows its readers.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use super::region::{Own, Shared};
 use super::shape::{LAYOUT_BYTES, LAYOUTS, cursor, entry, ring};
+use super::wait::{self, Counter};
 use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
 use crate::OutOfBounds;
 use crate::view::WriteView;
@@ -205,14 +205,13 @@ impl RingWriter {
         if stop() {
             return Err(ClaimError::Stopped);
         }
-        self.ring.store32(ring::WANTS, 1);
-        fence(Ordering::SeqCst);
-        let cursor = &laggard.cursor;
-        let still = cursor.load64(cursor::NEXT) < needed
-            && cursor.load32(cursor::STATE) == CursorState::Attached as u32;
-        if still {
-            cursor.wait(cursor::EVENTS, laggard.events, until);
-        }
+        let cursor = &*laggard.cursor;
+        let is_there = || {
+            cursor.load64(cursor::NEXT) >= needed
+                || cursor.load32(cursor::STATE) != CursorState::Attached as u32
+        };
+        let announce = || self.ring.store32(ring::WANTS, 1);
+        wait::sleep_unless(&Counter(cursor, cursor::EVENTS), laggard.events, announce, is_there, until);
         self.ring.store32(ring::WANTS, 0);
         Ok(())
     }
@@ -238,9 +237,9 @@ impl RingWriter {
         // In this order for whoever is attached meanwhile: it begins with this message, or sees it published.
         let list = self.readers.list.lock();
         self.ring.store64(ring::HEAD, self.head);
-        self.ring.add32(ring::EVENTS);
-        fence(Ordering::SeqCst);
-        let sleeps = list.readers.iter().any(|reader| reader.cursor.load32(cursor::ASLEEP) != 0);
+        let sleeps = wait::count(&Counter(&*self.ring, ring::EVENTS), || {
+            list.readers.iter().any(|reader| reader.cursor.load32(cursor::ASLEEP) != 0)
+        });
         let readers = list.readers.len() as u32;
         drop(list);
         if sleeps {

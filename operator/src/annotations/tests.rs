@@ -1,4 +1,4 @@
-//! Meaning of annotations, and what of it makes no sense.
+//! Tests of annotations: the meaning of each, and the values that make no sense.
 
 use super::*;
 

@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::AppError;
 use crate::metrics::Metrics;
 
-/// Readiness of the webhook, which can answer once it has a certificate. It does not depend on the API server, or a
-/// hiccup there would take every replica out of its Service.
+/// Readiness of the webhook to answer: it has a certificate. It does not depend on the API server, or a hiccup there
+/// would take every replica out of its Service.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<AtomicBool>);
 

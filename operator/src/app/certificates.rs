@@ -22,9 +22,8 @@ use crate::certs::{CertError, Current, Kept, KeptError, Leaf, SECRET_KEY, now, r
 use crate::metrics::Metrics;
 use crate::names::FIELD_MANAGER;
 
-/// Interval at which the Secret or the files are looked at: one small read. An authority signs an hour after it is
-/// made, so every replica has seen it long before. Where somebody has deleted the Secret, calls fail until all have
-/// seen the next one.
+/// Interval of looks at the Secret or the files: one small read. An authority signs an hour after it is made, so every
+/// replica has seen it long before. Where somebody has deleted the Secret, calls fail until all have seen the next one.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Delay until it is tried again if there is no certificate yet.
@@ -35,7 +34,7 @@ pub(super) struct Keeper {
     pub(super) client: Client,
     pub(super) args: Args,
     pub(super) current: Current,
-    /// Bundle that callers have to trust, for the leader.
+    /// Certificates that callers have to trust, for the leader.
     pub(super) bundle: watch::Sender<Option<String>>,
     pub(super) readiness: Readiness,
     pub(super) metrics: Arc<Metrics>,
@@ -101,7 +100,7 @@ impl Keeper {
         self.current.set(leaf);
     }
 
-    /// Contents of the Secret, after whatever is to be done now.
+    /// Returns the content of the Secret, after whatever is to be done now.
     async fn kept(&self, now: u64) -> Result<Kept, KeepError> {
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), &self.args.namespace);
         let name = &self.args.webhook_secret;

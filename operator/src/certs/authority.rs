@@ -29,12 +29,12 @@ pub enum CertError {
     /// By the library that serves them.
     #[error("the key cannot be used: {0}")]
     Key(#[from] rustls::Error),
-    /// No certificate or key is in the file.
+    /// Content of a file is no certificate or key.
     #[error("{file} has no {what} in PEM")]
     NotPem {
         /// Which one.
         file: String,
-        /// Kind of object that was looked for.
+        /// Thing that was looked for.
         what: &'static str,
     },
     /// A file cannot be read.
@@ -109,7 +109,7 @@ fn date(seconds: u64) -> time::OffsetDateTime {
     rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds)
 }
 
-/// Certificate that a server shows.
+/// Certificate that a server shows, and its key.
 #[derive(Clone, Debug)]
 pub struct Leaf {
     /// For rustls.

@@ -1,4 +1,4 @@
-//! Contents of the Secret, as bytes. Every replica reads it; whoever writes it names the version that it has read.
+//! Content of the Secret, as bytes. Every replica reads it; whoever writes it names the version that it has read.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

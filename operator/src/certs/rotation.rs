@@ -1,4 +1,4 @@
-//! Rotation: when authorities come and go. Pure: the times at which they were made go in, what to do comes out.
+//! Rotation of authorities. Pure: the times at which they were made go in, what to do comes out.
 //!
 //! ```text
 //!   made           signs                 next one made    next one signs          dropped
@@ -26,13 +26,13 @@ const KEEP_AFTER_SECONDS: u64 = LEAF_LIFE_SECONDS + 3600;
 pub struct Step {
     /// A new authority is to be made.
     pub make: bool,
-    /// Authorities to be dropped, by the time at which they were made.
+    /// Authorities to drop, by the time at which they were made.
     pub drop: Vec<u64>,
     /// Authority that signs; none if there is none at all.
     pub signer: Option<u64>,
 }
 
-/// Step for authorities that were made at these times.
+/// Decides what is to be done with authorities that were made at these times.
 pub fn step(now: u64, made: &[u64]) -> Step {
     let mut made = made.to_vec();
     made.sort_unstable();

@@ -10,7 +10,7 @@ use super::*;
 
 const NAME: &str = "tensorlane-webhook.tensorlane-system.svc";
 
-/// Checks that a caller that trusts `bundle` talks to a server that shows `current`.
+/// True if a caller that trusts `bundle` talks to a server that shows `current`.
 fn trusts(bundle: &str, current: &Current, name: &'static str) -> Result<(), rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();

@@ -1,4 +1,4 @@
-//! Findings on what is wrong with a cluster, from the objects of the installation and of namespaces.
+//! Faults of a cluster, from the objects of the installation and of namespaces.
 
 use serde_json::Value;
 
@@ -73,7 +73,7 @@ pub fn findings(cluster: &Cluster) -> Vec<Finding> {
     all
 }
 
-/// Finding on what is wrong with the role; it is the same for every namespace.
+/// Fault of the role; it is the same for every namespace.
 fn role(cluster: &Cluster) -> Option<Finding> {
     let what = format!("ClusterRole {PEER_ROLE}");
     match &cluster.role {
@@ -87,7 +87,7 @@ fn role(cluster: &Cluster) -> Option<Finding> {
     }
 }
 
-/// Finding in one sentence in place of a line for everything that is missing.
+/// Single finding in place of a line for everything that is missing.
 fn not_installed(cluster: &Cluster) -> Finding {
     let namespace = &cluster.operator_namespace;
     let found = format!(

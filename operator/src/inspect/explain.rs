@@ -1,4 +1,4 @@
-//! Explanation of why a pod has a sidecar or not: by the planner itself, and by what became of the pod.
+//! Explains why a pod has a sidecar or not: by the planner itself, and by what became of the pod.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct Subject {
     pub object: Seen,
     /// Facts that the planner has to know, or why they could not be read.
     pub facts: Result<Facts, String>,
-    /// Success if the operator's own settings are among the facts; else why not, and the defaults of this release are.
+    /// Ok if the operator's own settings are among the facts; else why not, and the defaults of this release are.
     pub settings: Result<(), String>,
     /// The Events that speak of it.
     pub events: Seen,
@@ -250,7 +250,7 @@ fn skipped(skip: Skip, kind: &str) -> Finding {
     Finding { remedy, ..Finding::note("plan", format!("no sidecar: {skip}")) }
 }
 
-/// Events that the operator has told the owner: the newest of each kind.
+/// Findings that the operator has told the owner: the newest of each kind.
 fn told(events: &Seen) -> Vec<Finding> {
     let mut ours: Vec<&Value> = events
         .items()

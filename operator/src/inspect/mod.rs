@@ -18,7 +18,7 @@ pub enum Seen {
     There(Value),
     /// Absent.
     Missing,
-    /// Not possible to find out whether it is there: what the API server said.
+    /// Hidden: whether it is there could not be found out; holds the words of the API server.
     Hidden(String),
 }
 

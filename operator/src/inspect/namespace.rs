@@ -1,4 +1,4 @@
-//! Findings on what is wrong with a namespace: its label, its exchanges, its peers, and what its pods may do.
+//! Faults of a namespace: its label, its exchanges, its peers, and what its pods may do.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub struct Namespace {
     pub peers: Seen,
     /// Binding that gives its pods the role with which they find their peers.
     pub binding: Seen,
-    /// Access of its pods, as the API server says: a word for each, and its SubjectAccessReview.
+    /// Answers of the API server about what its pods may do: a word for each, and its SubjectAccessReview.
     pub access: Vec<(&'static str, Seen)>,
 }
 
@@ -44,7 +44,7 @@ pub fn names(labelled: &Seen, objects: &[Seen]) -> Result<BTreeSet<String>, Stri
     Ok(names)
 }
 
-/// Findings on the namespace.
+/// Findings about the namespace.
 pub(super) fn findings(of: &Namespace, operator_namespace: &str, role: &Seen) -> Vec<Finding> {
     let mut all = vec![object(of, operator_namespace)];
     if of.object == Seen::Missing {

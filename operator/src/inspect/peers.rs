@@ -18,7 +18,7 @@ pub struct PeerRow {
     pub exchange: String,
     /// The node of its pod.
     pub node: String,
-    /// Readiness for others to reach it: `True`, `False` or `Unknown`.
+    /// Readiness, that is, whether others can reach it: `True`, `False` or `Unknown`.
     pub ready: String,
     /// Reason, in a word.
     pub reason: String,

@@ -38,7 +38,7 @@ pub struct PairRoute {
 struct End {
     name: String,
     offer: Option<Offer>,
-    /// Requirements of its pod on every route besides its exchange.
+    /// Requirements of its pod for every route besides its exchange.
     require: Require,
 }
 
@@ -53,7 +53,7 @@ pub struct PodSaid {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Requirements of pods on their routes by their own annotations.
+/// Requirements of pods for their routes by their own annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requires {
     /// Requirements of each, by its namespace and name; a pod that requires nothing is not there.
@@ -62,7 +62,7 @@ pub struct Requires {
     pub wrong: Vec<String>,
 }
 
-/// Requirements of pods. Their annotations are read as the planner reads them.
+/// Collects the requirements of pods. Their annotations are read as the planner reads them.
 pub fn requires(pods: Vec<PodSaid>) -> Requires {
     let mut requires = Requires::default();
     for PodSaid { namespace, name, annotations } in pods {
@@ -167,7 +167,7 @@ fn what(spec: &ExchangeSpec, of_pods: Require) -> What {
     What { bytes: 0, device: Device::Host, selection: SelectionKind::All, require }
 }
 
-/// Requirement of a route by all these words together.
+/// Requirements that these words put on a route, all together.
 fn all_of(words: &[Requirement]) -> Require {
     let one = |word: &Requirement| match word {
         Requirement::ZeroCopy => Require::ZERO_COPY,

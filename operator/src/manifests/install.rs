@@ -23,7 +23,7 @@ pub(super) const SERVICE: &str = "tensorlane-webhook";
 pub(super) const CONFIGURATION: &str = "tensorlane";
 /// The Secret with the authorities of the webhook.
 pub(super) const SECRET: &str = "tensorlane-webhook-ca";
-/// Role with what the pods of a namespace may do.
+/// Role that says what the pods of a namespace may do.
 pub(super) const PEER_ROLE: &str = "tensorlane-peer";
 /// The policy on the status of peers.
 pub(super) const PEER_POLICY: &str = "tensorlane-peer-status";
@@ -60,8 +60,8 @@ pub(super) fn labels() -> Value {
     })
 }
 
-/// State that the operator fills: its authorities and its lease. It would make them itself; made here, they go with the
-/// rest.
+/// Objects that the operator fills: its authorities and its lease. It would make them itself; made here, they go with
+/// the rest.
 pub(super) fn state(installation: &Installation) -> [Value; 2] {
     let metadata =
         |name: &str| json!({"name": name, "namespace": installation.namespace, "labels": labels()});
@@ -97,7 +97,7 @@ pub(super) fn all(installation: &Installation) -> Result<Vec<Value>, serde_yaml:
     Ok(definitions?.into_iter().chain(objects(installation)).collect())
 }
 
-/// Plain data of a typed object.
+/// Converts a typed object to plain data.
 pub(super) fn serde_yaml_value(object: &impl serde::Serialize) -> Result<Value, serde_yaml::Error> {
     serde_yaml::to_value(object).and_then(serde_yaml::from_value)
 }

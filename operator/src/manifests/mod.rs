@@ -28,7 +28,7 @@ pub use webhooks::{GPU_WEBHOOK, WEBHOOKS, gpu_webhook};
 pub struct File {
     /// Path at which it belongs, from the root of the repository.
     pub path: PathBuf,
-    /// Contents of the file.
+    /// Content of the file.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! Policies that the API server enforces by itself, whether the operator is there or not.
+//! Policies that the API server sees to by itself, whether the operator is there or not.
 //!
 //! - A pod that asked and did not get a sidecar is refused, also when somebody has deleted the webhook's configuration.
 //! - A pod that asks in a namespace which the webhook never sees is refused, too, and not left without a word.

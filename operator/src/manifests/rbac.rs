@@ -1,4 +1,4 @@
-//! Permissions: the operator may do no more than it uses, and a pod no more than to read its peers and to write its own
+//! Permissions: the operator no more than it uses, and a pod no more than to read its peers and to write its own
 //! status.
 
 use serde_json::{Value, json};
@@ -14,9 +14,9 @@ pub struct Rule {
     pub resources: &'static [&'static str],
     /// Names of the objects; all if empty.
     pub names: &'static [&'static str],
-    /// Verbs that may be used.
+    /// Verbs that are permitted.
     pub verbs: &'static [&'static str],
-    /// Purpose for which it is needed.
+    /// Reason for which it is needed.
     pub why: &'static str,
 }
 
@@ -25,7 +25,7 @@ const OURS: &str = "tensorlane.dev";
 /// The operator deletes nothing.
 const OWNERS: &str = "where OwnerReferencesPermissionEnforcement is on (OpenShift), only who may delete an object may say whose it is: the peer of a pod that comes again under its name, the permission of another exchange";
 
-/// Rules of what the operator may do everywhere.
+/// Rules for what the operator may do everywhere.
 pub const CLUSTER_RULES: &[Rule] = &[
     Rule {
         group: "",
@@ -142,7 +142,7 @@ pub const CLUSTER_RULES: &[Rule] = &[
     },
 ];
 
-/// Rules of what the operator may do in its own namespace.
+/// Rules for what the operator may do in its own namespace.
 pub const ROLE_RULES: &[Rule] = &[
     Rule {
         group: "",
@@ -174,7 +174,7 @@ pub const ROLE_RULES: &[Rule] = &[
     },
 ];
 
-/// Rules of what the pods of a namespace with an exchange may do there.
+/// Rules for what the pods of a namespace with an exchange may do there.
 pub const PEER_RULES: &[Rule] = &[
     Rule {
         group: OURS,
@@ -195,7 +195,7 @@ pub const PEER_RULES: &[Rule] = &[
 const VIEW: &str = "tensorlane-view";
 const EDIT: &str = "tensorlane-edit";
 
-/// Rules of what people may read who may read pods.
+/// Rules for what people may read who may read pods.
 const VIEW_RULES: &[Rule] = &[Rule {
     group: OURS,
     resources: &["tensorexchanges", "tensorpeers"],
@@ -204,7 +204,7 @@ const VIEW_RULES: &[Rule] = &[Rule {
     why: "people look at exchanges and peers",
 }];
 
-/// Rules of what people may change who may change pods. Peers are the operator's.
+/// Rules for what people may change who may change pods. Peers are the operator's.
 const EDIT_RULES: &[Rule] = &[Rule {
     group: OURS,
     resources: &["tensorexchanges"],

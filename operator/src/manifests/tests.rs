@@ -1,4 +1,4 @@
-//! Checks that what is generated is what Kubernetes understands, and no more than is meant.
+//! Tests that Kubernetes understands what is generated, and that it is no more than is meant.
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,

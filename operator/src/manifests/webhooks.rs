@@ -1,5 +1,4 @@
-//! Configuration of when the API server calls the webhook: only for pods that ask, so that nobody else ever waits for
-//! it.
+//! Conditions on which the API server calls the webhook: only for pods that ask, so that nobody else ever waits for it.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Likeness: what others have made of what we added, if it is the same thing.
+//! Comparison with what others have made of what we added, where it is the same thing.
 //!
 //! An API server calls again after another webhook has changed the pod. By then it has written its defaults into our part,
 //! and others have added to lists behind us. Planning again without those defaults, or in another order, would be a patch

@@ -1,5 +1,4 @@
-//! Requests for a sidecar, by who asks: the pod, its namespace, or an exchange that wants every pod with a GPU. The pod
-//! wins.
+//! Askers for a sidecar: the pod, its namespace, or an exchange that wants every pod with a GPU. The pod wins.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use super::{View, gpu};
 use crate::annotations;
 use crate::names::{EXCHANGE, INJECT};
 
-/// Source of the request.
+/// Asker for the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The pod's own annotation.
@@ -34,7 +33,7 @@ impl Asked {
     }
 }
 
-/// Source of the request for this pod, or why nobody asks.
+/// Finds who asks for this pod, or why nobody does.
 pub(super) fn asked(
     view: &View,
     said: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Facts that the planner is told besides the pod. The caller has read these from the API server, or from files.
+//! Facts that the planner is told besides the pod. Whoever calls it has read these from the API server, or from files.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Facts {
     pub namespace: Namespace,
     /// The exchanges of that namespace by name.
     pub exchanges: BTreeMap<String, ExchangeSpec>,
-    /// Defaults of the installation if nobody else says anything.
+    /// Defaults of the installation, for what nobody else says.
     pub defaults: Defaults,
     /// Abilities of the sidecars of the installation.
     pub abilities: Abilities,
@@ -40,7 +40,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Value of its label for pods that say nothing: the text, which may make no sense.
+    /// Text of its label for pods that say nothing, which may make no sense.
     pub fn inject(&self) -> Option<&str> {
         self.labels.get(INJECT).map(String::as_str)
     }
@@ -51,12 +51,12 @@ impl Namespace {
     }
 }
 
-/// Defaults of the installation if neither pod nor exchange says anything.
+/// Defaults of the installation, for what neither pod nor exchange says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// The sidecar's image, best with its digest.
     pub image: String,
-    /// Policy for pulling the image; the default of Kubernetes if absent.
+    /// Pull policy of the image; if absent, that of Kubernetes.
     pub image_pull_policy: Option<String>,
     /// Bytes that tensors may take.
     pub arena: Amount,
@@ -104,12 +104,12 @@ pub struct LimitRange {
     pub min: BTreeMap<String, Amount>,
     /// The limit of a container that says none.
     pub default: BTreeMap<String, Amount>,
-    /// Ratio of a limit to its request at most.
+    /// Greatest ratio of a limit to its request.
     pub ratio: BTreeMap<String, Amount>,
 }
 
 impl LimitRange {
-    /// Limits that an object sets for pods and containers. A quantity that cannot be read counts as absent: the API
+    /// Reads what an object says of pods and containers. A quantity that cannot be read counts as absent: the API
     /// server has checked them.
     pub fn of(object: &ApiLimitRange) -> Vec<LimitRange> {
         let name = object.metadata.name.clone().unwrap_or_default();
@@ -141,7 +141,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Quota of an object; none if it counts only pods that have no resources, which a pod with a sidecar has.
+    /// Reads what an object says; none if it counts only pods that have no resources, which a pod with a sidecar has.
     pub fn of(object: &ResourceQuota) -> Option<Quota> {
         let spec = object.spec.as_ref()?;
         let scopes: Vec<&str> = spec.scopes.iter().flatten().map(String::as_str).collect();

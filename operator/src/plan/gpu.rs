@@ -1,4 +1,4 @@
-//! Detection of pods that ask for a GPU: by the resource of a device plugin, or by a claim on a device.
+//! Detection of whether a pod asks for a GPU: by the resource of a device plugin, or by a claim on a device.
 
 use super::View;
 use super::facts::Claims;

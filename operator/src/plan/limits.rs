@@ -1,4 +1,4 @@
-//! Demands of the LimitRanges of a namespace on the sidecar's container, and of the pod with it.
+//! Demands of a namespace's LimitRanges on the sidecar's container, and on the pod with it.
 
 use super::facts::LimitRange;
 use super::reason::{Deny, OverLimit};

@@ -1,4 +1,4 @@
-//! Decision whether a pod gets a sidecar, and what the pod is then.
+//! Planner: whether a pod gets a sidecar, and what the pod is then.
 //!
 //! ```text
 //!   strip what an earlier call added ──> asked? ──no──> Skip(why)
@@ -56,18 +56,18 @@ pub struct Outcome {
 /// Decision about a pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// Given a sidecar.
+    /// Gets a sidecar.
     Inject(Box<Plan>),
-    /// Skipped, as it did not ask for one.
+    /// Did not ask for a sidecar.
     Skip(Skip),
-    /// Denied: it asked for one and cannot be served.
+    /// Asked for a sidecar and cannot be served.
     Deny(Deny),
 }
 
 /// A pod with its sidecar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Source of the request.
+    /// Asker for the sidecar.
     pub asked: Asked,
     /// The exchange that it belongs to.
     pub exchange: String,
@@ -123,7 +123,7 @@ fn decide(
     Ok(Decision::Inject(Box::new(Plan { asked, exchange: settled.exchange, pod: changed, patch })))
 }
 
-/// Refuses pods in which no sidecar of ours can run, whatever the pod says.
+/// Refuses if no sidecar of ours can run, whatever the pod says.
 fn refuse_what_cannot_run(view: &View, facts: &Facts) -> Result<(), Deny> {
     let spec = &view.spec;
     if facts.namespace.excluded {

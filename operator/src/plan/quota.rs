@@ -1,4 +1,4 @@
-//! Demands of the ResourceQuotas of a namespace on the sidecar, and whether the pod with it has room in them.
+//! Demands of a namespace's ResourceQuotas on the sidecar, and whether the pod with it has room in them.
 
 use super::facts::Quota;
 use super::reason::{Deny, OverQuota};
@@ -18,7 +18,7 @@ pub(super) fn fit(sum: &mut Sum, quotas: &[Quota]) {
     sum.storage = of_storage.into_iter().any(has).then_some(STORAGE);
 }
 
-/// Amounts that a pod takes of a quota: without its sidecar and with it.
+/// Amount that a pod takes of a quota: without its sidecar and with it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) resource: &'static str,

@@ -1,5 +1,5 @@
-//! Reasons why a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal says what
-//! to do.
+//! Reasons for which a pod gets no sidecar. Each reason is a label for metrics and a sentence for people; a refusal
+//! says what to do.
 
 use std::fmt;
 
@@ -137,7 +137,7 @@ pub enum Deny {
         /// Names of those that are there.
         there: Vec<String>,
     },
-    /// Contradiction of what the pod wants, in itself or with its exchange.
+    /// Contradiction of what the pod wants with itself or with its exchange.
     #[error("{0}")]
     Contradiction(String),
     /// The pod has no GPU.
@@ -163,20 +163,20 @@ pub enum Deny {
     /// A ResourceQuota has no room.
     #[error("{0}")]
     Quota(Box<OverQuota>),
-    /// Not possible to read as a pod.
+    /// Unreadable as a pod.
     #[error("the object is no pod: {0}")]
     NotAPod(String),
 }
 
-/// Things that are insisted on and cannot be had; at least one.
+/// Lacks: what is insisted on and cannot be had; at least one thing.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", said(.exchange, .of_exchange, .of_pod))]
 pub struct Unsupported {
     /// The exchange of the pod.
     pub exchange: String,
-    /// Lacks that come from the exchange.
+    /// Lacks in what the exchange says.
     pub of_exchange: Vec<Lack>,
-    /// Lacks that come from the pod by its annotations.
+    /// Lacks in what the pod says by its annotations.
     pub of_pod: Vec<Lack>,
 }
 
@@ -196,7 +196,7 @@ pub struct OverLimit {
     pub allowed: String,
     /// A container or a pod.
     pub per: &'static str,
-    /// Advice on what to do.
+    /// Remedy: what to do.
     pub remedy: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! Resources that the sidecar's container requests and may use, and that the pod then takes as a whole.
+//! Resources that the sidecar's container requests and may use, and what the pod then takes as a whole.
 //!
 //! The memory of the sidecar is the arena and a base beside it, and its limit is the same: what it populates must never
 //! be the user's to pay for. A limit on processors slows transfers down, so there is one only where the pod's class or

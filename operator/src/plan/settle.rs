@@ -1,4 +1,4 @@
-//! Settings that hold for a sidecar: what the pod says, else what its exchange says, else what the installation says.
+//! Settles what holds for a sidecar: what the pod says, else what its exchange says, else what the installation says.
 
 use tensorlane_proto::crd::{
     DEFAULT_EXCHANGE, Encryption, ExchangeSpec, GpuMode, LogLevel, Prefer, Requirement, SameNode,
@@ -192,7 +192,7 @@ fn share_process_namespace(wishes: &Wishes, view: &View) -> Result<bool, Deny> {
     }
 }
 
-/// Way in which GPUs are shared. A pod that says so itself must have one; an exchange speaks of those that do.
+/// Mode of sharing GPUs. A pod that says so itself must have one; an exchange speaks of those that do.
 fn gpu_mode(
     wishes: &Wishes,
     spec: &ExchangeSpec,

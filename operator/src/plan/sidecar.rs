@@ -124,7 +124,7 @@ fn environment(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Vec<E
     all
 }
 
-/// Variables that are given only if pod or exchange says so.
+/// Variables that are said only if pod or exchange says them.
 fn choices(settled: &Settled) -> impl Iterator<Item = EnvVar> {
     let joined = |words: Vec<&str>| words.join(",");
     let require: Vec<_> = settled.require.iter().map(|word| word.as_str()).collect();

@@ -9,19 +9,19 @@ use super::resources::MEMORY;
 use super::settle::Settled;
 use crate::quantity::Amount;
 
-/// Record of what was decided and what was added.
+/// Status: what was decided and what was added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// The version of the operator.
     pub version: String,
-    /// Source of the request: `pod`, `namespace` or `gpu`.
+    /// Asker: `pod`, `namespace` or `gpu`.
     pub asked: String,
     /// Bytes that tensors may take.
     pub arena: String,
-    /// Way in which tensors on GPUs are shared.
+    /// Mode of sharing tensors on GPUs.
     pub gpu: String,
-    /// Additions that each container got, `mount` or `env`, in their order.
+    /// Additions to each container, `mount` or `env`, in their order.
     #[serde(default)]
     pub containers: BTreeMap<String, Vec<Added>>,
     /// The amounts of the pod as a whole that were raised, by list (`limits`, `requests`) and resource.
@@ -35,7 +35,7 @@ pub struct Status {
 /// An amount of the pod as a whole that was raised by what the sidecar takes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Raised {
-    /// Value that the pod had.
+    /// Value that the pod said.
     pub was: String,
     /// Value that was written over it.
     pub now: String,
@@ -60,7 +60,7 @@ impl Raised {
     }
 }
 
-/// Addition that a container got.
+/// Addition to a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Added {

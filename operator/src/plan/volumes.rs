@@ -55,7 +55,7 @@ fn memory(name: &str, size: &str) -> Volume {
     Volume { name: name.to_owned(), empty_dir: Some(directory), ..Volume::default() }
 }
 
-/// Token that every container of a pod gets by default, but for the sidecar alone.
+/// Volume that every container of a pod gets by default, but for the sidecar alone.
 fn token() -> Volume {
     let token = ServiceAccountTokenProjection {
         path: "token".to_owned(),

@@ -1,4 +1,4 @@
-//! Application of actions: one call for each action.
+//! Applies each action by a call.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Actions to be done in a namespace. Pure: the same scene gives the same actions. Applying them again changes nothing:
-//! a RoleBinding is not looked at before it is applied, so that nobody needs the permission to read them.
+//! Actions to take in a namespace. Pure: the same scene gives the same actions. Applying them again changes nothing: a
+//! RoleBinding is not looked at before it is applied, so that nobody needs the permission to read them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use tensorlane_proto::crd::{DEFAULT_EXCHANGE, ExchangeStatus, PeerSpec, TensorPe
 use super::dereference::{PodFacts, Scene};
 use super::status::{acceptance_news, exchange_status, peer_condition};
 
-/// Action to be done, in one call or two.
+/// Action to take, in one call or two.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Make `TensorExchange/default`, which people change afterwards.
@@ -35,14 +35,14 @@ pub enum Action {
     SetPeerCondition {
         /// The peer's name.
         name: String,
-        /// Condition that is set.
+        /// Condition that is said.
         condition: Condition,
     },
     /// Say what is seen of an exchange.
     SetExchangeStatus {
         /// The exchange's name.
         name: String,
-        /// Status that is set; its conditions are those of ours.
+        /// Status that is said; its conditions are those of ours.
         status: ExchangeStatus,
     },
     /// Write an Event on an exchange: it is accepted, or no more, or for another reason not.
@@ -56,7 +56,7 @@ pub enum Action {
     },
 }
 
-/// Actions to be done, in the order in which they have to be.
+/// Builds the actions to take, in their order.
 pub fn build(scene: &Scene, now: &str) -> Vec<Action> {
     let mut actions = Vec::new();
     let living: Vec<&PodFacts> = scene.pods.iter().filter(|pod| !pod.ended).collect();

@@ -25,14 +25,14 @@ use super::schedule::{GATHER, Object, Schedule};
 use crate::metrics::Metrics;
 use crate::names::INJECTED;
 
-/// Time after which everything is looked at again after it could not be found out whether peers are guarded.
+/// Delay before everything is looked at again, after it could not be found out whether peers are guarded.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// Objects that are brought to what they should be at once. More load the API server more; as many as are slow to be
 /// answered delay all others, until their calls are given up.
 const AT_ONCE: usize = 16;
 
-/// Time after which every namespace is looked at again though nothing has changed, because the policy may have come or
+/// Interval at which every namespace is looked at again though nothing has changed, because the policy may have come or
 /// gone.
 const AGAIN: Duration = Duration::from_secs(300);
 
@@ -50,7 +50,7 @@ pub struct Controller {
     exchanges: Store<TensorExchange>,
 }
 
-/// Task of what is to be done about one object, in this order.
+/// Task: what is to be done about one object, in this order.
 struct Task {
     namespace: String,
     object: Object,
@@ -226,7 +226,7 @@ impl Controller {
         }
     }
 
-    /// Summary of what concerns all namespaces: where pods with GPUs are wanted, and how many peers there are.
+    /// Logs what concerns all namespaces: those in which pods with GPUs are wanted, and the number of peers.
     fn summary(&self) {
         let wants = |exchange: &Arc<TensorExchange>| {
             exchange.spec.inject.as_ref().is_some_and(|inject| inject.gpu_pods == Some(true))

@@ -1,4 +1,4 @@
-//! Contents of a namespace, as plain data.
+//! Content of a namespace, as plain data.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition};
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, TensorExchange, TensorPeer};

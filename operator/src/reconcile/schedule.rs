@@ -1,4 +1,4 @@
-//! Schedule of when a namespace is looked at, and which of its objects may be tried then. Plain data: whoever holds it
+//! Schedule: when a namespace is looked at, and which of its objects may be tried then. Plain data: whoever holds it
 //! says what time it is.
 //!
 //! ```text
@@ -31,7 +31,7 @@ const REST_MAX: Duration = Duration::from_secs(30);
 /// An object of a namespace, by its kind and name.
 pub(super) type Object = (&'static str, String);
 
-/// Schedule of what is due, and what is not to be tried.
+/// Schedule of what is due, and of what is not to be tried.
 #[derive(Debug, Default)]
 pub(super) struct Schedule {
     due: BTreeMap<String, Instant>,
@@ -98,7 +98,7 @@ impl Schedule {
         true
     }
 
-    /// Records that what was under way has come to an end.
+    /// Ends what was under way.
     pub(super) fn ended(&mut self, namespace: &str, object: Object, done: bool, now: Instant) {
         let key = (namespace.to_owned(), object);
         let Some(State::UnderWay { failures, again }) = self.objects.remove(&key) else { return };

@@ -11,7 +11,7 @@ use crate::abilities::{Abilities, unsupported};
 /// The word and the sentence of a condition.
 type Why = (&'static str, String);
 
-/// Condition that others can reach the peer, if it is not said yet.
+/// Condition that says whether others can reach the peer, if that is not said yet.
 pub(super) fn peer_condition(
     pod: &PodFacts,
     peer: &TensorPeer,

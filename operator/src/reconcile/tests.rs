@@ -1,4 +1,4 @@
-//! Actions in a namespace, from scenes as plain data.
+//! Tests of the actions in a namespace, from scenes as plain data.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};

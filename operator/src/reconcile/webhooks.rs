@@ -1,5 +1,4 @@
-//! Changes that the leader applies to the configuration of the webhook: the bundle, and the namespaces of pods with
-//! GPUs.
+//! Parts that the leader applies to the configuration of the webhook: the bundle, and the namespaces of pods with GPUs.
 
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use kube::api::{Patch, PatchParams};
@@ -10,7 +9,7 @@ use super::apply::ApplyError;
 use crate::manifests::{WEBHOOKS, gpu_webhook};
 use crate::names::FIELD_MANAGER;
 
-/// Contents that are applied.
+/// Parts that are applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Webhooks {
     /// The authorities in PEM; none where somebody else sees to the bundle.

@@ -1,4 +1,4 @@
-//! Connections: who is connected, and who has to go if there is no room. Plain data behind a lock: no socket, and
+//! Connections: who is connected, and who has to go when there is no room. Plain data behind a lock: no socket, and
 //! whoever asks says what time it is.
 //!
 //! ```text
@@ -124,7 +124,7 @@ impl Connections {
     }
 }
 
-/// Interval at which a caller that waits for a place looks again.
+/// Interval of looks of a caller that waits for a place.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 impl Open {

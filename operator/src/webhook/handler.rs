@@ -29,7 +29,7 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 /// more could cost the operator its life; less makes large pods wait for each other.
 const BODIES_BYTES_MAX: usize = 16 << 20;
 
-/// Unit in which room for them is counted. Most calls take one.
+/// Unit in which room for bodies is counted. Most calls take one.
 const BODY_UNIT: usize = 64 << 10;
 
 /// Time that a call waits for room.

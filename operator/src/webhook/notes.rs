@@ -1,4 +1,4 @@
-//! Notes to be told to the owner of a pod, later: the answer to the API server does not wait for an Event.
+//! Notes for the owner of a pod, later: the answer to the API server does not wait for an Event.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::Value;

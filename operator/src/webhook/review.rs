@@ -22,7 +22,7 @@ pub struct Question {
     pub dry_run: bool,
 }
 
-/// Error of what is no question about a pod.
+/// Review that is no question about a pod.
 #[derive(Debug, Error)]
 pub enum BadReview {
     /// Not an AdmissionReview at all.

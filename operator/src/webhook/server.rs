@@ -49,13 +49,13 @@ pub struct Bounds {
     pub wait: Duration,
     /// Time that a handshake may take.
     pub handshake: Duration,
-    /// Time for which a connection may be idle, or the head of a request may take, by HTTP/1.1. API servers close what
-    /// is idle for 90 seconds, and must come first. By HTTP/2 the age is enough: what is idle then is closed.
+    /// Longest time that a connection may be idle, or the head of a request may take, by HTTP/1.1. API servers close
+    /// what is idle for 90 seconds, and must come first. By HTTP/2 the age is enough: what is idle then is closed.
     pub idle: Duration,
     /// Age at which a connection is told to go away, up to a quarter earlier. Shorter spreads calls better, and costs a
     /// handshake (a millisecond of one core) each time.
     pub connection_age: Duration,
-    /// Time for which calls that are on their way still find us at the end, in new connections and in idle ones. Each
+    /// Time in which calls that are on their way still find us at the end, in new connections and in idle ones. Each
     /// end takes that long.
     pub linger: Duration,
     /// Time that calls that are open may go on at the end.

@@ -1,4 +1,5 @@
-//! Words of `kubectl tensorlane` on a real API server, before anything is installed and while an operator runs.
+//! Tests of what `kubectl tensorlane` says of a real API server, before anything is installed and while an operator
+//! runs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +11,10 @@ use serde_json::{Value, json};
 use crate::objects::{api, apply, create, get, installed, until};
 use crate::server::{ADMIN, Server};
 
-/// Kubeconfig of a person who asks.
+/// Person that asks: a kubeconfig.
 struct Person(PathBuf);
 
-/// Answer to a question.
+/// Answer to the question.
 struct Answer {
     code: i32,
     text: String,

@@ -1,4 +1,4 @@
-//! Objects that the chart makes for other operators, by their own published definitions: certificates of cert-manager,
+//! Tests of what the chart makes for other operators, by their own published definitions: certificates of cert-manager,
 //! monitors and rules of the Prometheus operator. Those operators do not run here; that a field exists and has the
 //! right type is what an API server can say.
 

@@ -115,7 +115,7 @@ fn claiming(by: &str, object: &str) -> Value {
     pod
 }
 
-/// Returns whether the pod would have a sidecar, which this or another container of its own is not.
+/// True if the pod would have a sidecar, which this or another container of its own is not.
 async fn is_injected(admin: &Client, pod: &Value) -> Result<bool, String> {
     let made = create(admin, pod, true).await?;
     Ok(made.data["spec"]["initContainers"][0]["name"] == "tensorlane")

@@ -1,6 +1,6 @@
 //! Answers of a real API server: to our definitions, our policies, our pods, and to an operator that runs with no more
-//! than its own permissions. Ignored unless asked for (`-- --include-ignored`), because not everybody has the programs
-//! of Kubernetes; `cargo xtask test` asks where it finds them, and names what it leaves out where it does not.
+//! than its own permissions. Ignored unless asked for (`-- --include-ignored`), because not everybody has the programs of
+//! Kubernetes; `cargo xtask test` asks where it finds them, and names what it leaves out where it does not.
 #![cfg(feature = "run")]
 #![allow(clippy::unwrap_used)]
 

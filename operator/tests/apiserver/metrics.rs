@@ -1,4 +1,4 @@
-//! Metrics of a running operator.
+//! Tests of what a running operator counts.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,6 +1,6 @@
-//! Permissions that the operator has and is never seen to use, because the API server asks for them by itself. Also
-//! what it has to know of a namespace. Each is taken away for a while: what needs it is refused, and is done once it is
-//! there again.
+//! Tests of what the operator may do and is never seen to do, because the API server asks for it by itself; and what it
+//! has to know of a namespace. Each is taken away for a while: what needs it is refused, and is done once it is there
+//! again.
 
 use kube::Client;
 use kube::api::DeleteParams;
@@ -166,7 +166,7 @@ impl Around<'_> {
     }
 }
 
-/// Rule with all that it grants, without this permission.
+/// Rules that grant what a rule grants, without this permission.
 fn all_but(rule: &Value, (group, resource, verb): &Permission) -> Vec<Value> {
     let listed = |key: &str, word: &str| rule[key].as_array().unwrap().iter().any(|one| one == word);
     if !(listed("apiGroups", group) && listed("resources", resource) && listed("verbs", verb)) {

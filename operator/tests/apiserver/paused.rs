@@ -31,8 +31,7 @@ async fn a_leader_that_stood_still_while_another_took_its_lease_writes_nothing_w
     panic!("the machine lets the second one stand still in each of {TRIES} tries");
 }
 
-/// Returns whether the second leads all the time. If the machine lets it stand still, too, the first one rightly leads
-/// again, and nothing is proven.
+/// True if it does. If the machine lets it stand still, too, the first one rightly leads again, and nothing is proven.
 async fn the_second_leads_all_the_time() -> bool {
     let mut server = Server::start().await;
     let admin = server.admin();
@@ -75,13 +74,13 @@ async fn made(admin: &Client, name: &str) {
     .await;
 }
 
-/// Returns whether a replica says that it leads; none while it does not answer.
+/// True if a replica says that it leads; none while it does not answer.
 fn leads(port: u16) -> Option<bool> {
     TcpStream::connect(("127.0.0.1", port)).ok()?;
     Some(value(port, "leader")? == 1)
 }
 
-/// Writes in the operator's name that are not of the second replica, leases aside: verb and object.
+/// Writes in the operator's name by whoever is not the second replica, leases aside: verb and object.
 fn writes_of_the_first(server: &Server) -> Vec<String> {
     let of_the_second =
         |line: &Value| line["user"]["extra"]["authentication.kubernetes.io/pod-name"] == json!([SECOND]);

@@ -9,15 +9,15 @@ use crate::server::{AUDIT, Server};
 
 const OPERATOR: &str = "system:serviceaccount:tensorlane-system:tensorlane-operator";
 
-/// Account that runs a sidecar's directory in the tests.
+/// User that runs a sidecar's directory in the tests.
 pub(crate) const TRAINER: &str = "system:serviceaccount:ml:trainer";
 
 /// A permission: group, resource with its subresource, verb.
 pub(crate) type Permission = (String, String, String);
 
-/// Permissions that are granted and are in no request. The API server asks for them by itself: when a RoleBinding is
-/// made, and with `OwnerReferencesPermissionEnforcement`, which runs here, when an owner is changed. That each is
-/// needed is tried (`needed`).
+/// Permissions that are granted and in no request: the API server asks for it by itself, where a RoleBinding is made,
+/// and with `OwnerReferencesPermissionEnforcement`, which runs here, where an owner is changed. That each is needed is
+/// tried (`needed`).
 pub(crate) const UNSEEN: [(&str, &str, &str); 3] = [
     ("rbac.authorization.k8s.io", "clusterroles", "bind"),
     ("rbac.authorization.k8s.io", "rolebindings", "delete"),

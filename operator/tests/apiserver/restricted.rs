@@ -19,7 +19,7 @@ const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// At least so many golden pods are injected; fewer mean that this test has lost what it is about.
 const INJECTED: usize = 20;
 
-/// Violations that the API server sees in a pod: for each rule, everything that its sentence names.
+/// Violations that the API server finds in a pod: for each rule, everything that its sentence names.
 type Violations = BTreeMap<String, BTreeSet<String>>;
 
 /// Every golden pod that is injected
@@ -84,7 +84,7 @@ async fn no_rule_is_broken_by_us(admin: &Client, name: &str, before: &Value, aft
     new.is_empty()
 }
 
-/// Facts if `restricted` is enforced.
+/// Facts that are known if `restricted` is enforced.
 fn enforced(mut facts: Facts) -> Facts {
     facts.namespace.labels.insert(ENFORCE.to_owned(), "restricted".to_owned());
     facts
@@ -127,7 +127,7 @@ fn placed(pod: &Value, namespace: &str) -> Value {
     pod
 }
 
-/// Violations of the pod if `restricted` is enforced; none if it is taken. It is only tried.
+/// Violations of the pod if `restricted` is enforced; nothing if it is taken. It is only tried.
 async fn violations(admin: &Client, pod: &Value) -> Violations {
     let pod = placed(pod, STRICT);
     let parameters = PostParams { dry_run: true, ..PostParams::default() };

@@ -1,4 +1,4 @@
-//! Rights of the token of a pod in its namespace and in others: what the role of peers says, and nothing more.
+//! Rights of a pod's token in its namespace and in others: what the role of peers says, and nothing more.
 
 use std::collections::BTreeSet;
 

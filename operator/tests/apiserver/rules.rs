@@ -16,7 +16,7 @@ enum Trial {
     Named(String),
     /// A peer with this spec.
     Peer(Value),
-    /// Spec over that of a peer.
+    /// Spec to put over that of a peer.
     Changed(Value),
     /// Status of a peer.
     Status(Value),
@@ -98,7 +98,7 @@ fn broken() -> Vec<(&'static str, &'static str, Vec<Trial>)> {
     ]
 }
 
-/// Trials that types and limits refuse, by the API server's own sentences.
+/// Refusals by types and limits, by the API server's own sentences.
 fn beside_the_rules() -> Vec<(&'static str, Trial)> {
     let transports = |names: &[&str]| Status(json!({"offer": offer(1, 1, names)}));
     vec![
@@ -215,7 +215,7 @@ pub(crate) async fn every_rule_refuses_with_its_sentence(server: &Server, admin:
     }
 }
 
-/// Clients of those who write: people exchanges, the operator the rest. Nothing of it stays.
+/// Clients by what they write: people exchanges, the operator the rest. Nothing of it stays.
 struct Clients {
     admin: Client,
     operator: Client,
@@ -250,7 +250,7 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
 }
 
 impl Rule {
-    /// Returns whether the rule at this place says this.
+    /// True if it is the one at this place that says this.
     fn is(&self, place: &str, part: &str) -> bool {
         place == format!("{} {}", self.kind, self.place).trim_end() && self.message.contains(part)
     }

@@ -14,7 +14,7 @@ use kube::config::AuthInfo;
 use kube::{Client, Config};
 use tempfile::TempDir;
 
-/// Time that a start may take on a loaded machine.
+/// Longest time that a start may take on a loaded machine.
 const START: Duration = Duration::from_secs(180);
 
 /// Programs that are needed of a cluster.
@@ -231,7 +231,7 @@ impl Server {
         config
     }
 
-    /// Address of the API server.
+    /// Address at which the API server listens.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }

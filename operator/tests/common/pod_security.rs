@@ -13,7 +13,7 @@ const VOLUMES: [&str; 8] = [
     "secret",
 ];
 
-/// Violations that `restricted` sees in a pod.
+/// Violations of `restricted` by a pod.
 pub(crate) fn violations(pod: &Value) -> Vec<String> {
     let spec = &pod["spec"];
     let mut found = Vec::new();

@@ -63,7 +63,7 @@ impl Served {
         command
     }
 
-    /// Output of one call, which must end with this code.
+    /// Text that one call prints, which must end with this code.
     pub(crate) fn says(&self, line: &str, code: i32) -> String {
         let output = self.command(line).output().unwrap();
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();

@@ -156,6 +156,8 @@ reasons! {
     RetryMismatch, "RETRY_MISMATCH", InvalidArgument;
     /// No allowed route meets what was required.
     RequirementNotMet, "REQUIREMENT_NOT_MET", FailedPrecondition;
+    /// The tensor lies in GPU memory, and nobody brings its bytes to who asked.
+    NoGpuProcess, "NO_GPU_PROCESS", FailedPrecondition;
     /// The arena is full for now; the details say how much is free and who holds the most.
     ArenaFull, "ARENA_FULL", ResourceExhausted;
     /// The tensor is larger than the arena can ever take.

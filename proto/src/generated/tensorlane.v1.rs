@@ -447,10 +447,11 @@ pub struct ReserveRequest {
 /// Where a block lies, for a session that maps it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Location {
-    /// The segment, whose descriptor was passed earlier on this session.
+    /// The segment, whose descriptor was passed earlier on this session. 0 of a tensor with bytes: it lies in GPU memory, which is
+    /// asked for with OpenGpu.
     #[prost(uint32, tag = "1")]
     pub segment: u32,
-    /// Offset of the block in the segment, in bytes.
+    /// Offset of the block in the segment, or in the GPU's allocation, in bytes.
     #[prost(uint64, tag = "2")]
     pub offset: u64,
     /// Length in bytes.
@@ -3025,6 +3026,47 @@ pub struct SegmentRetired {
     /// Its number.
     #[prost(uint32, tag = "1")]
     pub segment: u32,
+}
+/// Stores a tensor that lies in GPU memory, with one descriptor: the allocation, as the driver exported it. The answer is a
+/// PutResponse of one result. The tensor begins where the allocation does, and has it alone.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PutGpuRequest {
+    /// What the bytes mean. Its device is the GPU, with its UUID.
+    #[prost(message, optional, tag = "1")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// What keeps it.
+    #[prost(message, optional, tag = "2")]
+    pub keep: ::core::option::Option<Keep>,
+    /// The client's own number of the allocation, above 0 and once a session: GpuFreed says it.
+    #[prost(uint64, tag = "3")]
+    pub allocation: u64,
+    /// Length of the whole allocation in bytes: not less than the tensor's.
+    #[prost(uint64, tag = "4")]
+    pub allocation_bytes: u64,
+}
+/// Asks for the allocation that a tensor of this peer lies in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenGpuRequest {
+    /// The tensor, as it was leased.
+    #[prost(fixed64, tag = "1")]
+    pub id: u64,
+}
+/// The allocation, with one descriptor: as its exporter gave it, which the reader imports and maps for reading.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenGpuResponse {
+    /// Length of the whole allocation in bytes, as its exporter said.
+    #[prost(uint64, tag = "1")]
+    pub allocation_bytes: u64,
+    /// UUID of the GPU, 16 bytes, as its exporter said.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub cuda_uuid: ::prost::bytes::Bytes,
+}
+/// On the event pipe: nobody keeps the tensor any more that the session stored in this allocation of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GpuFreed {
+    /// The client's number of it.
+    #[prost(uint64, tag = "1")]
+    pub allocation: u64,
 }
 /// One transport that a peer can speak.
 #[derive(Clone, PartialEq, ::prost::Message)]

@@ -9,6 +9,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use tensorlane_memory::limits::memory_limit;
 use tensorlane_memory::{Arena, ArenaOptions};
+use tensorlane_proto::crd::GpuMode;
 use tensorlane_proto::identity::{Fingerprint, Incarnation};
 use tensorlane_proto::ledger::{Limits, Millis};
 
@@ -98,6 +99,7 @@ impl Parts {
                 strangers_max: config.limits.strangers,
                 unread: unread.clone(),
                 map_deadline: config.deadlines.map,
+                takes_gpu: config.gpu.mode != GpuMode::None,
             },
             Arc::clone(&exchange),
             workers.clone(),

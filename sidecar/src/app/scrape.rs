@@ -97,6 +97,7 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.channels.live.set(i64::try_from(channels.channels).unwrap_or(i64::MAX));
     metrics.channels.readers.set(i64::try_from(channels.readers).unwrap_or(i64::MAX));
     catch_up(&metrics.channels.messages, channels.written);
+    metrics.arena.show_gpu(store.gpu_held().tensors, store.gpu_held().bytes);
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);
     metrics.ledger.show(&Live {

@@ -53,7 +53,7 @@ fn transports(config: &Config) -> Option<Lack> {
 
 fn gpu(config: &Config) -> Option<Lack> {
     let mode = config.gpu.mode;
-    let wrong = "this release shares no memory of GPUs: say auto or none, and put tensors of the host";
+    let wrong = "this release shares memory of GPUs within a pod alone, which auto does: say auto or none";
     let lack = Lack { setting: "gpu.mode", value: mode.to_string(), wrong };
     matches!(mode, GpuMode::Broker | GpuMode::LegacyIpc).then_some(lack)
 }

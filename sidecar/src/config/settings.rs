@@ -255,7 +255,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "gpu.mode",
         Text("auto"),
         "auto, none, broker or legacy_ipc",
-        "How tensors on GPUs are shared; auto is whatever this release can do.",
+        "How tensors on GPUs are shared; auto is whatever this release can do, none takes none.",
         gpu.mode = parsed
     ),
     setting!(

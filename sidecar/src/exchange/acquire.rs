@@ -20,7 +20,7 @@ use super::retry::redeeming;
 use super::target::Meant;
 use super::transfer::is_of;
 use super::{Caller, Exchange, Taken, session_required};
-use crate::store::{OWN, Part, Wish};
+use crate::store::{OWN, Part, Wish, no_gpu_process};
 
 /// Leases that the sidecar holds for a caller without a session, while it reads the bytes out.
 pub struct Borrowed {
@@ -167,6 +167,10 @@ impl Exchange {
     ) {
         if *selection == Selection::All {
             return done(Ok(taken));
+        }
+        if taken.tensor.gpu.is_some() && matches!(selection, Selection::Rows(_)) {
+            self.untake(terms.by, &taken);
+            return done(Err(no_gpu_process(taken.id)));
         }
         let resolved = match selection.resolve(&taken.tensor.descriptor.layout) {
             Ok(resolved) => resolved,

@@ -24,7 +24,7 @@ use crate::store::{Copied, Entered, Moved};
 
 /// A whole tensor that is here, and proven.
 pub(super) struct Arrival {
-    /// Copy to be entered; those that wait for it are added here.
+    /// Copy that is to be entered; who waits for it is added here.
     pub(super) copied: Copied,
     /// Way in which it has come: one for all that have come alike.
     pub(super) came: Arc<Came>,

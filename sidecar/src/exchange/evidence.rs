@@ -1,5 +1,5 @@
-//! Evidence for the choice of a transport towards one peer, so that the route and the reasons that are shown beside it
-//! come from one look. Knows neither peers nor clocks.
+//! Evidence that the choice of a transport towards one peer goes by, so that the route and the reasons that are shown
+//! beside it come from one look. Knows neither peers nor clocks.
 
 use std::sync::Arc;
 
@@ -8,15 +8,15 @@ use tensorlane_proto::negotiate::{
     own_up, owned_up,
 };
 
-/// Evidence for the choice towards one peer, besides what is to be moved.
+/// Evidence that the choice towards one peer goes by, besides what is to be moved.
 pub(super) struct Evidence<'a> {
-    /// Offer of this peer.
+    /// Offer of this sidecar.
     pub(super) ours: &'a Offer,
-    /// Offer of the other peer.
+    /// Offer of the other one.
     pub(super) theirs: Arc<Offer>,
     /// Policy of our exchange and pod.
     pub(super) policy: Policy,
-    /// Results of what was tried and measured between the two.
+    /// Measurements: what was tried and measured between the two.
     pub(super) measured: Measured,
     /// The transports that the settings name.
     pub(super) listed: Option<TransportSet>,

@@ -1,4 +1,4 @@
-//! Fan-out: who has which tensor of ours, who is getting it, and from whom. Plain data: it knows no connection, no
+//! Readers: who has which tensor of ours, who is getting it, and from whom. Plain data: it knows no connection, no
 //! clock and no byte.
 //!
 //! ```text
@@ -69,7 +69,7 @@ impl Fanout {
         Some(readers.named(reader, lost, peers))
     }
 
-    /// Spares: other peers that have all of a tensor than the holders that a reader was given.
+    /// Holders that have all of a tensor, other than those that a reader was given.
     pub(super) fn spares(
         &self,
         id: u64,
@@ -128,7 +128,7 @@ impl Fanout {
         all.filter(|reader| reader.peer == *peer).for_each(|reader| reader.away = away);
     }
 
-    /// Forgets that life of a peer: it is over.
+    /// Ends the record of that life of a peer.
     pub(super) fn gone(&mut self, peer: &PeerKey) {
         self.tensors.retain(|_, readers| {
             readers.all.retain(|reader| reader.peer != *peer);

@@ -35,13 +35,13 @@ use super::{Exchange, Taken};
 use crate::peer::{CallHandle, PeerKey, give_way};
 use crate::store::Moved;
 
-/// Fetch of one tensor of another peer that somebody wants.
+/// Fetch of a tensor of another peer that somebody wants.
 #[derive(Clone)]
 pub(super) struct Fetch {
     pub(super) reference: Reference,
     pub(super) selection: Selection,
     pub(super) terms: Arc<Terms>,
-    /// Set once it has waited for what there is to know of the way to its owner.
+    /// Set if it has waited for what there is to know of the way to its owner.
     pub(super) met: bool,
     /// The transport that was chosen.
     pub(super) transport: Transport,
@@ -49,7 +49,7 @@ pub(super) struct Fetch {
     pub(super) alone: bool,
     /// Peers that sent that.
     pub(super) blamed: Vec<PeerKey>,
-    /// Reason why its owner may not bring it: only what is on this node will do.
+    /// Reason for which its owner may not bring it: only what is on this node will do.
     pub(super) only_here: Option<Box<Failure>>,
     /// Number of times that it has gone on in another way.
     pub(super) turn: u32,
@@ -72,16 +72,16 @@ impl Fetch {
     }
 }
 
-/// Tensors that are being fetched whole, and who waits for it. Small ones have a table of their own.
+/// Fetches of whole tensors, and who waits for each. Small ones have a table of their own.
 pub(super) type Fetches = HashMap<Reference, Fetching>;
 
 /// A tensor that is being fetched whole. It goes on for as long as anybody waits for it.
 #[derive(Default)]
 pub(super) struct Fetching {
     pub(super) waiting: Vec<Waiting>,
-    /// Stage of the fetch for the sidecars of this node.
+    /// Stage: what it is to the sidecars of this node.
     pub(super) stage: Stage,
-    /// Borrowers among them that wait for it.
+    /// Sidecars of this node that wait for it.
     pub(super) borrowers: Vec<Borrower>,
     /// Which turn of its first caller's fetch is under way.
     pub(super) turn: u32,
@@ -336,7 +336,7 @@ impl Exchange {
     }
 }
 
-/// Account of how the bytes of a fetch came.
+/// Way in which the bytes of a fetch came.
 pub(super) fn moved(refused: impl Iterator<Item = Refusal>, bytes: u64, came: &Came) -> v1::Moved {
     v1::Moved {
         transport: v1::Transport::from(came.transport).into(),

@@ -136,7 +136,7 @@ impl Exchange {
 // === impl Named ===
 
 impl Named {
-    /// Reason why it is not to be had, if the name stands for what is gone.
+    /// Failure for which it is not to be had, if the name stands for what is gone.
     fn still_gone(&self, reference: &Reference) -> Option<Failure> {
         let (gone, failure) = self.gone.as_ref()?;
         (gone == reference).then(|| failure.clone())

@@ -1,4 +1,4 @@
-//! Keeping of a new tensor, from the words of a request.
+//! Keeper of a new tensor, from the words of a request.
 
 use std::num::NonZeroU32;
 use std::str::FromStr;

@@ -48,7 +48,7 @@ pub(super) struct Borrower {
 // === impl Waits ===
 
 impl Waits {
-    /// Place for a further wait, if there are fewer than so many.
+    /// Enters a further one, if there are fewer than so many.
     pub(super) fn enter(&self, most: usize) -> Option<Place> {
         let place = Place(Arc::clone(&self.0));
         // Counted by the place's drop in either case.
@@ -102,7 +102,7 @@ impl Borrower {
 // === impl Exchange ===
 
 impl Exchange {
-    /// Returns whether anybody of this pod waits for a tensor that is being fetched.
+    /// True if anybody of this pod waits for a tensor that is being fetched.
     pub(super) fn is_wanted(&self, reference: &Reference) -> bool {
         self.fetches.lock().get(reference).is_some_and(|fetching| !fetching.waiting.is_empty())
     }
@@ -213,7 +213,7 @@ impl Exchange {
         Err((self.word_on(from, reference), borrower))
     }
 
-    /// Word on a copy now.
+    /// Word that there is to say of a copy now.
     fn word_on(&self, from: &PeerKey, reference: &Reference) -> Word {
         // Who ends lends nothing new, nor who may not share memory.
         if self.gate.is_closed() || !self.settings.routes.may_share() {

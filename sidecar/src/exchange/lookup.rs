@@ -25,10 +25,10 @@ use crate::gate;
 use crate::peer::CallHandle;
 use crate::store::Own;
 
-/// Time for the peers to answer a question that waits for nothing. One that does not is not connected enough.
+/// Time that the peers may take to answer a question that waits for nothing. One that does not is not connected enough.
 pub(super) const ANSWER: Duration = Duration::from_secs(2);
 
-/// Names to be found, and how long that may take.
+/// Names that are to be found, and the time for it.
 pub(super) struct Wanted {
     /// The names, each of one peer or of whichever has it.
     pub(super) names: Vec<(Option<PeerName>, TensorName)>,
@@ -65,7 +65,7 @@ struct Hunting<T> {
     then: Option<Then<T>>,
 }
 
-/// Next thing after a step of a search, outside of its lock.
+/// Step that follows a step of a search, outside of its lock.
 enum Next {
     Nothing,
     /// Withdrawal of the calls to those who have not answered: they are not wanted any more.

@@ -16,6 +16,7 @@ mod fanout;
 mod fetch;
 mod follow;
 mod gather;
+mod gpu;
 mod keep;
 mod lend;
 mod lookup;
@@ -67,16 +68,16 @@ pub use crate::store::{Room, Taken};
 use crate::threads::Threads;
 use crate::workers::Workers;
 
-/// Settings by which the verbs go if a caller says nothing.
+/// Settings that the verbs go by if a caller says nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct ExchangeSettings {
-    /// Time for which a call waits that gave no deadline.
+    /// Deadline of a call that gave none.
     pub deadline: Duration,
     /// The longest deadline that is taken: a call that waits for room has a worker.
     pub deadline_max: Duration,
     /// The fingerprint of this sidecar's key, to begin with.
     pub fingerprint: Fingerprint,
-    /// Policy of what routes may be, and must be.
+    /// Policy of routes: what they may be, and must be.
     pub routes: RoutePolicy,
     /// Which tensors readers get from each other.
     pub fanout: FanoutSettings,
@@ -94,7 +95,7 @@ pub struct Exchange {
     channels: channels::Channels,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
-    /// Offer of this peer, without the addresses: one side of every negotiation.
+    /// Offer of ours, without the addresses: one side of every negotiation.
     offered: Offer,
     fingerprint: Mutex<Fingerprint>,
     fetches: Mutex<Fetches>,
@@ -116,7 +117,7 @@ pub struct Caller {
     pub cancel: Cancel,
 }
 
-/// Callback that carries the outcome of a verb back.
+/// Function that carries the outcome of a verb back.
 pub type Done<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
 
 // === impl Exchange ===
@@ -150,7 +151,7 @@ impl Exchange {
         })
     }
 
-    /// Gate through which calls enter.
+    /// Gate at which calls enter.
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
@@ -194,13 +195,13 @@ impl Exchange {
         self.workers.threads()
     }
 
-    /// Number of calls and questions of peers that wait for names, and the bytes of them and of those that look names
+    /// Numbers of calls and questions of peers that wait for names, and the bytes of them and of those that look names
     /// up.
     pub fn waiting_for_names(&self) -> (usize, u64) {
         (self.waits.waiting(), self.waits.bytes())
     }
 
-    /// Metrics of what is counted.
+    /// Metrics: what is counted.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -286,7 +287,7 @@ impl Segments for Exchange {
     }
 }
 
-/// Result of an item, as the wire has it.
+/// Result for an item, as the wire has it.
 fn done_result(outcome: &Result<(), Failure>) -> v1::DoneResult {
     v1::DoneResult { failure: outcome.as_ref().err().map(v1::Failure::from) }
 }

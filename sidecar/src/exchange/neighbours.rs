@@ -1,5 +1,5 @@
-//! Neighbours, for one copy of a tensor a node. Before a tensor of a peer elsewhere is brought here, the sidecars of
-//! this node are asked for theirs. What is decided is in [`next`], which is pure; the other side of it is in `lend`.
+//! Single copy of a tensor a node: before a tensor of a peer elsewhere is brought here, the sidecars of this node are
+//! asked for theirs. What is decided is in [`next`], which is pure; the other side of it is in `lend`.
 //!
 //! ```text
 //!   somebody has it ───────────────────> map it there
@@ -27,26 +27,26 @@ use super::target::target_of;
 use super::transfer::{Arrived, Came};
 use crate::peer::{CALLS_MAX, MapFailed, MapOrder, Mapped, PeerKey};
 
-/// Time for a neighbour to say whether it has a copy. One that does not is not asked for a while.
+/// Time that a neighbour may take to say whether it has a copy. One that does not is not asked for a while.
 const ANSWER: Duration = Duration::from_millis(500);
-/// Time for a neighbour to give what it has.
+/// Time that a neighbour may take to give what it has.
 const GIVING: Duration = Duration::from_secs(2);
-/// Number of times that the neighbours are asked for one tensor: again if one that had it, or was getting it, did not
-/// give it.
+/// Number of times that the neighbours are asked for one tensor: again where one that had it, or was getting it, did
+/// not give it.
 const ROUNDS_MAX: u32 = 3;
-/// Least time for which a copy on its way is waited for. Else it is half of the time that is left, so that the other
-/// half is left to bring it.
+/// Least time for which a copy on its way is waited for; else half of the time that is left, so that the other half is
+/// left to bring it.
 const WAITING_MIN: Duration = Duration::from_secs(2);
 /// Most tensors that are waited for at neighbours; more are brought here. Half of the calls that one connection takes at a
 /// time, for those that map what has come are behind them.
 const WAITS_MAX: usize = CALLS_MAX / 2;
 
-/// Word of a peer of this node on its copy.
+/// Word of a peer of this node about its copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Word {
-    /// Ready to be mapped.
+    /// Mappable now.
     Here,
-    /// On its way.
+    /// Coming: on its way.
     Coming,
     /// Asking others itself, and going on before us.
     Asking,
@@ -54,7 +54,7 @@ pub(super) enum Word {
     No,
 }
 
-/// Next thing to do about a tensor.
+/// Step that is done about a tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Next {
     Map(PeerKey),
@@ -128,13 +128,13 @@ impl Exchange {
         }
     }
 
-    /// Returns whether a neighbour could have what may not come from its owner.
+    /// True if a neighbour could have what may not come from its owner.
     pub(super) fn may_be_lent(&self, fetch: &Fetch, failure: &Failure) -> bool {
         let is_whole = fetch.selection == Selection::All;
         is_whole && failure.reason == Reason::RequirementNotMet && !self.neighbours_for(fetch).is_empty()
     }
 
-    /// Neighbours to ask for a tensor: none if memory may not be shared, or the tensor is small.
+    /// Peers to ask for a tensor: nobody if memory may not be shared, or the tensor is small.
     fn neighbours_for(&self, fetch: &Fetch) -> Vec<PeerKey> {
         let bytes = expected_layout(&fetch.reference).map_or(0, |layout| layout.bytes());
         let routes = &self.settings.routes;
@@ -266,7 +266,7 @@ fn question(reference: &Reference, wait: Duration) -> v1::Inquire {
     v1::Inquire { targets: vec![target_of(reference)], wait_ms, copies: true }
 }
 
-/// Word in its answer.
+/// Word that it answers.
 fn word(answer: v1::Inquired, wanted: &Reference) -> Word {
     use v1::describe_result::Outcome;
     match answer.results.into_iter().next().and_then(|result| result.outcome) {

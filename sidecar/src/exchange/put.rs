@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use tensorlane_memory::{Block, Landing, Owner, Purpose};
 use tensorlane_proto::checksum;
+use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::INLINE_BYTES_MAX;
 use tensorlane_proto::generated as v1;
@@ -142,7 +143,7 @@ impl Exchange {
 
     fn put_wish(&self, caller: &Caller, item: v1::PutItem) -> Result<PutWish, Failure> {
         let retry = wire::retry(&item.retry_id)?;
-        let descriptor = wire::descriptor(item.descriptor.unwrap_or_default())?;
+        let descriptor = host(wire::descriptor(item.descriptor.unwrap_or_default())?)?;
         let retry = retry.map(|id| storing(id, Some(&descriptor), item.keep.as_ref(), item.crc32c));
         let keep = self.keep(caller.holder, item.keep)?;
         Ok(PutWish { new: NewTensor { descriptor, retry }, keep, crc32c: item.crc32c })
@@ -378,14 +379,26 @@ fn clear(block: &Block) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A descriptor of bytes that come here: they lie in host memory.
+fn host(descriptor: Descriptor) -> Result<Descriptor, Failure> {
+    if descriptor.device.is_host() {
+        return Ok(descriptor);
+    }
+    let message = format!(
+        "the descriptor says {}, but these bytes come into host memory; a tensor in GPU memory is put with PutGpu",
+        descriptor.device
+    );
+    Err(Failure::new(Reason::InvalidArgument, message))
+}
+
 fn new_tensor(item: v1::ReserveItem) -> Result<NewTensor, Failure> {
     let retry = wire::retry(&item.retry_id)?;
-    let descriptor = wire::descriptor(item.descriptor.unwrap_or_default())?;
+    let descriptor = host(wire::descriptor(item.descriptor.unwrap_or_default())?)?;
     let retry = retry.map(|id| reserving(id, &descriptor));
     Ok(NewTensor { descriptor, retry })
 }
 
-fn stored(stored: &Stored) -> v1::Stored {
+pub(super) fn stored(stored: &Stored) -> v1::Stored {
     let Stored { reference, id, ticket } = stored;
     let ticket = ticket.map(|t| ticket_text(reference, t)).unwrap_or_default();
     v1::Stored { reference: reference.encode(), id: id.0, ticket }

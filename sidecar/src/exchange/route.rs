@@ -28,7 +28,7 @@ use crate::store::Me;
 pub struct RoutePolicy {
     /// The transports that may be used; absent: all of this release that need no permission.
     pub transports: Option<TransportSet>,
-    /// Requirements of every route, besides what a call requires.
+    /// Requirement for every route, besides what a call requires.
     pub require: Require,
     /// Encryption of lanes between peers.
     pub encryption: Encryption,
@@ -56,7 +56,7 @@ impl RoutePolicy {
         Policy { allow, encryption: self.encryption, prefer: self.prefer }
     }
 
-    /// Returns whether memory may be shared with other pods.
+    /// True if memory may be shared with other pods.
     pub(super) fn may_share(&self) -> bool {
         self.policy().allow.contains(Transport::Shm)
     }
@@ -191,7 +191,7 @@ impl Exchange {
         failure
     }
 
-    /// Offer of what this sidecar speaks, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
+    /// Offer of this sidecar, as it says in its Hello: TCP in TLS and QUIC, where the policy allows them.
     pub fn offer(&self, addresses: &[String]) -> v1::Offer {
         offer(&self.settings.routes, addresses)
     }
@@ -202,7 +202,7 @@ impl Exchange {
     }
 }
 
-/// Returns whether one of these refusals is for what is required here.
+/// True if one of these refusals is for what is required here.
 fn speaks_against(required: Require, missed: &[Why]) -> bool {
     required.zero_copy && missed.contains(&Why::NotZeroCopy)
         || required.same_node && missed.contains(&Why::NotSameNode)

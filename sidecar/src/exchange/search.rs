@@ -14,7 +14,7 @@ use tensorlane_proto::wire;
 use super::waits::Key;
 use crate::clock;
 
-/// Thing that a name stands for.
+/// Meaning of a name.
 #[derive(Debug, Clone)]
 pub(super) enum Found<T> {
     /// A tensor of this peer, with what was made of it in the moment in which the name was seen.
@@ -42,7 +42,7 @@ pub(super) struct Search<T> {
     pub(super) silent: BTreeSet<PeerName>,
 }
 
-/// Reason why a search ends, for names that were not found.
+/// Reason for which a search ends, for names that were not found.
 pub(super) enum End {
     /// All were asked as long as they had, so long; so many peers are listed and not connected.
     Over { limit: Duration, unasked: usize },
@@ -110,7 +110,7 @@ impl<T> Search<T> {
         self.wanted.iter().map(|(_, name)| name)
     }
 
-    /// Returns whether a name is still looked for.
+    /// True if a name is still looked for.
     pub(super) fn misses(&self, name: &TensorName) -> bool {
         self.wanted.iter().zip(&self.found).any(|((_, wanted), found)| found.is_none() && wanted == name)
     }

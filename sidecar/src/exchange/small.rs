@@ -50,7 +50,7 @@ pub(super) struct Key {
 pub(super) struct Small {
     /// The first who waits for it.
     pub(super) first: Waiting,
-    /// Number of bytes of it that travel: without the gaps of its strides, with the repeats.
+    /// Number of its bytes that travel: without the gaps of its strides, with the repeats.
     pub(super) bytes: u64,
 }
 
@@ -237,7 +237,7 @@ impl Many {
         Self { peer, incarnation, deadline: terms.deadline, bytes, firsts: vec![first] }
     }
 
-    /// Returns whether it goes where a small tensor comes from.
+    /// True if it goes where a small tensor comes from.
     fn is_for(&self, one: &Small) -> bool {
         let reference = &one.first.fetch.reference;
         self.peer == *reference.peer() && self.incarnation == reference.incarnation()

@@ -56,7 +56,7 @@ enum Proof {
     Made(u32),
 }
 
-/// Sources: what is known of tensors that are passed on.
+/// Knowledge of tensors that are passed on.
 pub(super) struct Sources {
     settings: FanoutSettings,
     fanout: Mutex<Fanout>,

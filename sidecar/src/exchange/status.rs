@@ -50,7 +50,7 @@ impl Exchange {
         }
     }
 
-    /// Status of this sidecar, then of the others.
+    /// Lists this sidecar, then the others.
     pub fn peers(&self) -> v1::PeersResponse {
         let me = self.me();
         let (addresses, node) = self.peers.get().map(|p| p.listed()).unwrap_or_default();

@@ -50,7 +50,7 @@ pub(super) struct Came {
     pub(super) transport: Transport,
     /// From the order to the last byte.
     pub(super) seconds: f64,
-    /// Refusal of what was chosen for it and did not bring it.
+    /// Transport that was chosen for it and did not bring it.
     pub(super) instead_of: Option<Refusal>,
     /// The ways within the transport.
     pub(super) paths: Paths,
@@ -322,7 +322,7 @@ fn after_waiting(mut failure: Failure, waited: Duration) -> Failure {
     failure
 }
 
-/// Senders, if that was not the owner alone.
+/// Sender of it, if that was not the owner alone.
 fn sent_by(paths: &Paths) -> String {
     let senders = paths.senders();
     if senders.are_others() { format!("; its bytes were sent by {}", senders.names()) } else { String::new() }

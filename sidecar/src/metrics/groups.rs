@@ -60,6 +60,8 @@ pub struct Arena {
     pub waiters: Gauges<(Wait,)>,
     /// What those take that look names up or wait for them.
     pub waiting_bytes: IntGauge,
+    gpu_tensors: IntGauge,
+    gpu_bytes: IntGauge,
 }
 
 /// Metrics of what lives, and of what ended.
@@ -306,6 +308,14 @@ impl Arena {
                 "sidecar_waiting_bytes",
                 "Bytes taken by requests that look names up or wait for them. Not counted: what waits for room.",
             )?,
+            gpu_tensors: make.gauge(
+                "gpu_held_tensors",
+                "Tensors whose GPU memory is held. Not counted: those that are freed and still mapped.",
+            )?,
+            gpu_bytes: make.gauge(
+                "gpu_held_bytes",
+                "Bytes of GPU memory that is held, as those who put it said. Not counted: the arena's bytes.",
+            )?,
         })
     }
 
@@ -322,6 +332,12 @@ impl Arena {
         set(&self.size, now.size);
         set(&self.inherited, now.inherited);
         set(&self.populated, now.populated);
+    }
+
+    /// Sets the gauges of GPU memory, which is none of the arena's.
+    pub fn show_gpu(&self, tensors: u64, bytes: u64) {
+        set(&self.gpu_tensors, tensors);
+        set(&self.gpu_bytes, bytes);
     }
 }
 

@@ -138,6 +138,10 @@ labels! {
         ChannelDetach = "channel_detach",
         /// Channels, with how far their readers are.
         ChannelStat = "channel_stat",
+        /// GPU memory in.
+        PutGpu = "put_gpu",
+        /// GPU memory out.
+        OpenGpu = "open_gpu",
         /// Finds by name.
         Lookup = "lookup",
         /// Makes a ticket.

@@ -10,8 +10,20 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::label::*;
 use super::*;
 
-const MODULES: [&str; 11] =
-    ["arena", "call", "directory", "get", "ledger", "peer", "put", "route", "session", "sidecar", "transfer"];
+const MODULES: [&str; 12] = [
+    "arena",
+    "call",
+    "directory",
+    "get",
+    "gpu",
+    "ledger",
+    "peer",
+    "put",
+    "route",
+    "session",
+    "sidecar",
+    "transfer",
+];
 const UNITS: [&str; 26] = [
     "calls",
     "migrations",
@@ -62,7 +74,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 59);
+    assert_eq!(families.len(), 61);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -122,7 +134,7 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
         }
     }
     let largest = <(Verb, Outcome)>::COUNT + <(Transport, Transport, Why)>::COUNT;
-    assert!(series > largest && series < largest + 230, "{series} series");
+    assert!(series > largest && series < largest + 240, "{series} series");
 }
 
 #[test]

@@ -1,16 +1,17 @@
-//! One call of a session: who makes it, that it is answered once, that it has a place among the pending ones until then, and
-//! that it is counted once: with the outcome that its client is told, or would be if it were still there. Knows no verb's
-//! work.
+//! Call of a session: who makes it, that it is answered once, that it has a place among the pending ones until then,
+//! and that it is counted once: with the outcome that its client is told, or would be if it were still there. Knows no
+//! verb's work.
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
 use prost::Message;
 use tensorlane_memory::Block;
 use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    self, FAILED, HEADER_BYTES, REPLY, SESSION_BODY_MAX, SESSION_ITEMS_MAX, SessionKind,
+    self, FAILED, GPU_SINCE, HEADER_BYTES, REPLY, SESSION_BODY_MAX, SESSION_ITEMS_MAX, SessionKind,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -23,8 +24,9 @@ use crate::exchange::{Attached, Caller, Created, Exchange, Room, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::label::{Moved, Verb};
 use crate::results::{Ended, Results};
+use crate::store::{Allocation, no_gpu_process};
 
-/// One call that has not been answered. Dropped without an answer it says so, rather than leave the client waiting.
+/// Call that has not been answered. Dropped without an answer it says so, rather than leave the client waiting.
 pub(super) struct Call {
     exchange: Arc<Exchange>,
     link: Arc<SessionLink>,
@@ -140,6 +142,7 @@ impl Call {
         segments: &dyn Segments,
     ) {
         let taken = match outcome {
+            Ok(taken) if self.link.version() < GPU_SINCE => self.without_gpu(taken),
             Ok(taken) => taken,
             Err(failure) => return self.fail(&failure),
         };
@@ -157,6 +160,11 @@ impl Call {
         }
         let moves = &self.exchange.metrics().moves;
         moves.got(Transport::Local, Moved::Done, mapped, self.began.elapsed());
+        let on_gpu = taken.iter().flatten().filter(|t| t.tensor.gpu.is_some());
+        let on_gpu: u64 = on_gpu.map(|t| t.tensor.descriptor.layout.bytes()).sum();
+        if on_gpu > 0 {
+            moves.got(Transport::CudaIpc, Moved::Done, on_gpu, self.began.elapsed());
+        }
         self.count(taken.iter().map(|taken| ended(taken.as_ref().err())));
         // Before it is told: whoever gives it back at once finds that nobody holds it.
         drop(taken);
@@ -204,6 +212,35 @@ impl Call {
                 self.fail(&failure);
             }
         }
+    }
+
+    /// What a client can take that does not know of GPU memory: it would look for a segment.
+    fn without_gpu(&self, taken: Vec<Result<Taken, Failure>>) -> Vec<Result<Taken, Failure>> {
+        let host = |taken: Taken| {
+            if taken.tensor.gpu.is_none() {
+                return Ok(taken);
+            }
+            let release = v1::ReleaseRequest { ids: vec![taken.id.0], still_mapped: Vec::new() };
+            self.exchange.release(Holder::Session(self.link.id()), &release);
+            Err(no_gpu_process(taken.id))
+        };
+        taken.into_iter().map(|taken| taken.and_then(host)).collect()
+    }
+
+    /// The GPU memory that was asked for goes out with the answer.
+    pub(super) fn answer_opened(mut self, outcome: Result<Arc<Allocation>, Failure>) {
+        let allocation = match outcome {
+            Ok(allocation) => allocation,
+            Err(failure) => return self.fail(&failure),
+        };
+        let answer = v1::OpenGpuResponse {
+            allocation_bytes: allocation.bytes(),
+            cuda_uuid: Bytes::copy_from_slice(&allocation.uuid()),
+        };
+        let frame = frame::encode(self.verb.into(), REPLY, self.number, &answer);
+        self.count([Ok(())]);
+        self.done();
+        self.link.send_shared(frame, vec![Arc::clone(allocation.memory())]);
     }
 
     pub(super) fn fail(mut self, failure: &Failure) {
@@ -254,6 +291,8 @@ impl Call {
             SessionKind::ChannelAttach => Verb::ChannelAttach,
             SessionKind::ChannelDetach => Verb::ChannelDetach,
             SessionKind::ChannelStat => Verb::ChannelStat,
+            SessionKind::PutGpu => Verb::PutGpu,
+            SessionKind::OpenGpu => Verb::OpenGpu,
             SessionKind::Hello
             | SessionKind::ChannelReader
             | SessionKind::ChannelReady
@@ -261,6 +300,7 @@ impl Call {
             | SessionKind::SegmentMapped
             | SessionKind::SegmentRetired
             | SessionKind::SegmentExchanged
+            | SessionKind::GpuFreed
             | SessionKind::Cancel => Verb::Session,
         }
     }

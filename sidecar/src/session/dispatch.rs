@@ -1,19 +1,31 @@
 //! From a frame to a verb of the exchange and back to a reply. One place where kinds meet messages.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{FrameError, Header, SESSION_ITEMS_MAX, SessionKind, top_level_items};
+use tensorlane_proto::frame::{
+    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SETS_SINCE, SessionKind,
+    top_level_items,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
 
-use super::Pending;
 use super::call::Call;
 use super::link::SessionLink;
+use super::{Pending, SessionSettings};
 use crate::exchange::Exchange;
 use crate::metrics::label::Verb;
+
+/// One frame of a client, whole.
+pub(super) struct Frame {
+    pub(super) header: Header,
+    pub(super) body: Bytes,
+    /// The descriptor that came with it; always there for a kind that has one.
+    pub(super) memory: Option<OwnedFd>,
+}
 
 /// The first frame must be a Hello.
 pub(super) fn hello(header: &Header, body: Bytes) -> Result<v1::SessionHello, FrameError> {
@@ -28,12 +40,13 @@ pub(super) fn frame(
     exchange: &Arc<Exchange>,
     link: &Arc<SessionLink>,
     pending: &Pending,
-    pending_max: usize,
-    header: &Header,
-    body: Bytes,
+    settings: &SessionSettings,
+    frame: Frame,
 ) -> Result<(), FrameError> {
+    let Frame { header, body, memory } = frame;
+    let header = &header;
     let kind = SessionKind::try_from(header.kind)?;
-    if header.flags != 0 {
+    if header.flags != 0 || link.version() < since(kind) {
         return Err(FrameError::OutOfPlace(header.kind));
     }
     match kind {
@@ -66,13 +79,15 @@ pub(super) fn frame(
         | SessionKind::Segment
         | SessionKind::SegmentRetired
         | SessionKind::SegmentExchanged
-        | SessionKind::ChannelReader => Err(FrameError::OutOfPlace(header.kind)),
+        | SessionKind::ChannelReader
+        | SessionKind::GpuFreed => Err(FrameError::OutOfPlace(header.kind)),
         // Two calls of one number could not be told apart: neither could be withdrawn, nor counted.
         _ if header.call == 0 || pending.lock().contains_key(&header.call) => {
             Err(FrameError::OutOfPlace(header.kind))
         }
         verb => {
             let call = Call::begin(exchange, link, pending, verb, header.call);
+            let pending_max = settings.pending_max;
             if pending.lock().len() > pending_max {
                 call.fail(&Failure::new(
                     Reason::LimitExceeded,
@@ -86,10 +101,31 @@ pub(super) fn frame(
             }
             // Counted before it is decoded: an item of two bytes becomes hundreds.
             match call.within(top_level_items(&body)) {
-                Some(call) => verb_call(exchange, call, header, body),
+                Some(call) => match memory {
+                    Some(_) if !settings.takes_gpu => {
+                        call.fail(&no_gpu_here());
+                        Ok(())
+                    }
+                    Some(memory) => put_gpu(exchange, call, header, body, memory),
+                    None => verb_call(exchange, call, header, body),
+                },
                 None => Ok(()),
             }
         }
+    }
+}
+
+/// The first version of the protocol that has a kind.
+fn since(kind: SessionKind) -> u32 {
+    match kind {
+        SessionKind::PublishSet => SETS_SINCE,
+        SessionKind::ChannelCreate
+        | SessionKind::ChannelAttach
+        | SessionKind::ChannelDetach
+        | SessionKind::ChannelStat
+        | SessionKind::ChannelReady => CHANNELS_SINCE,
+        SessionKind::PutGpu | SessionKind::OpenGpu => GPU_SINCE,
+        _ => 1,
     }
 }
 
@@ -143,14 +179,34 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
         }
         SessionKind::ChannelCreate => {
             let request: v1::ChannelCreateRequest = decode(header, body)?;
-            exchange.channel_create(call.caller(), request, move |outcome| call.answer_created(outcome));
+            exchange.channel_create(call.caller(), &request, move |outcome| call.answer_created(outcome));
         }
         SessionKind::ChannelAttach => {
             let request: v1::ChannelAttachRequest = decode(header, body)?;
-            exchange.channel_attach(call.caller(), request, move |outcome| call.answer_attached(outcome));
+            exchange.channel_attach(call.caller(), &request, move |outcome| call.answer_attached(outcome));
         }
         _ => return question(exchange, call, header, body),
     }
+    Ok(())
+}
+
+fn no_gpu_here() -> Failure {
+    let message = "this sidecar takes no tensors in GPU memory: gpu.mode is none, as the operator sets it for a pod without a \
+                   GPU; put a tensor of the host";
+    Failure::new(Reason::Unsupported, message)
+}
+
+/// The one verb that brings a descriptor.
+fn put_gpu(
+    exchange: &Exchange,
+    call: Call,
+    header: &Header,
+    body: Bytes,
+    memory: OwnedFd,
+) -> Result<(), FrameError> {
+    let request: v1::PutGpuRequest = decode(header, body)?;
+    let response = exchange.put_gpu(&call.caller(), request, memory);
+    call.answer(Ok(response));
     Ok(())
 }
 
@@ -199,6 +255,11 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
             let Some(call) = call.within(request.items.len()) else { return Ok(()) };
             let response = exchange.ticket(&call.caller(), &request);
             call.answer(Ok(response));
+        }
+        SessionKind::OpenGpu => {
+            let request: v1::OpenGpuRequest = decode(header, body)?;
+            let allocation = exchange.open_gpu(&call.caller(), &request);
+            call.answer_opened(allocation);
         }
         SessionKind::Status => {
             let v1::StatusRequest {} = decode(header, body)?;

@@ -89,7 +89,7 @@ struct Out {
 struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Arc<OwnedFd>>,
 }
 
 enum Sent {
@@ -158,6 +158,11 @@ impl SessionLink {
 
     /// Sends one frame with descriptors on its first byte.
     pub fn send(self: &Arc<Self>, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+        self.send_shared(bytes, descriptors.into_iter().map(Arc::new).collect());
+    }
+
+    /// The same with descriptors that others hold, too: none is made, however many frames wait with them.
+    pub fn send_shared(self: &Arc<Self>, bytes: Vec<u8>, descriptors: Vec<Arc<OwnedFd>>) {
         let mut out = self.out.lock();
         self.push(&mut out, Outgoing { bytes, sent: 0, descriptors });
     }
@@ -184,7 +189,10 @@ impl SessionLink {
             let (memory, witness) = segments.open(&handle, self.id).map_err(|e| no_descriptor(&e))?;
             let announce = v1::SegmentFrame { segment, bytes: handle.bytes(), writable: false, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+            self.push(
+                &mut out,
+                Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] },
+            );
             out.announced.insert(segment);
         }
         Ok(())
@@ -214,7 +222,10 @@ impl SessionLink {
             out.announced.insert(segment);
             let announce = v1::SegmentFrame { segment, bytes, writable: true, again: false };
             let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-            self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+            self.push(
+                &mut out,
+                Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] },
+            );
         }
         let answer = acked.recv_timeout(self.map_deadline);
         self.acks.lock().remove(&segment);
@@ -261,7 +272,10 @@ impl SessionLink {
         let bytes = segment.bytes();
         let announce = v1::SegmentFrame { segment: number, bytes, writable: false, again: true };
         let frame = frame::encode(SessionKind::Segment.into(), 0, 0, &announce);
-        self.push(&mut out, Outgoing { bytes: frame, sent: 0, descriptors: vec![memory, witness] });
+        self.push(
+            &mut out,
+            Outgoing { bytes: frame, sent: 0, descriptors: vec![Arc::new(memory), Arc::new(witness)] },
+        );
         out.exchanged.insert(number);
         drop(out);
         // Behind it: a client that waits for no reply reads the socket because of this.
@@ -274,6 +288,17 @@ impl SessionLink {
     pub fn tell_reader(self: &Arc<Self>, kind: SessionKind, reader: &v1::ChannelReader) {
         self.send(frame::encode(kind.into(), 0, 0, reader), Vec::new());
         self.tell(&frame::encode(kind.into(), 0, 0, &()));
+    }
+
+    /// Tells the client that nobody keeps the tensor in an allocation of its own any more.
+    pub fn gpu_freed(&self, allocation: u64) {
+        let event = v1::GpuFreed { allocation };
+        self.tell(&frame::encode(SessionKind::GpuFreed.into(), 0, 0, &event));
+    }
+
+    /// The version of the protocol that both ends speak.
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// Tells the client to let go of a segment; nothing if it never heard of it.
@@ -427,7 +452,7 @@ impl Outgoing {
 fn send_with(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    descriptors: &[OwnedFd],
+    descriptors: &[Arc<OwnedFd>],
     flags: SendFlags,
 ) -> Result<usize, Errno> {
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();

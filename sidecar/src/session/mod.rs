@@ -31,10 +31,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use tensorlane_memory::passing;
 use tensorlane_memory::watcher::Watch;
 use tensorlane_proto::failure::{Failure, Reason};
-use tensorlane_proto::frame::{self, FAILED, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind};
+use tensorlane_proto::frame::{
+    self, FAILED, GPU_SINCE, INLINE_BYTES_MAX, REPLY, SESSION_VERSION, SessionKind,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::SessionId;
 
+use self::dispatch::Frame;
 pub use self::link::{Around, Segments, SessionLink};
 use self::read::{FrameReader, ReadError};
 use crate::cancel::Cancel;
@@ -67,6 +70,8 @@ pub struct SessionSettings {
     pub unread: Unread,
     /// How long a client may take to map a segment that it will write.
     pub map_deadline: Duration,
+    /// Whether tensors in GPU memory are taken.
+    pub takes_gpu: bool,
 }
 
 /// The listener and all sessions.
@@ -320,6 +325,9 @@ impl Shared {
         tracing::debug!(session = id.0, client = %hello.client, "session began");
         let pending = Pending::default();
         let _ending = Ending { link: &link, pending: &pending, _exit_watch: exit_watch };
+        if version >= GPU_SINCE {
+            reader.take_descriptors();
+        }
         self.read_frames(&link, &mut reader, &pending)
     }
 
@@ -332,7 +340,12 @@ impl Shared {
         loop {
             let (header, body) = reader.next(link.socket())?;
             self.workers.threads().point("session");
-            dispatch::frame(&self.exchange, link, pending, self.settings.pending_max, &header, body)?;
+            let memory = match header.kind == u16::from(SessionKind::PutGpu) {
+                true => Some(reader.descriptor(&header)?),
+                false => None,
+            };
+            let frame = Frame { header, body, memory };
+            dispatch::frame(&self.exchange, link, pending, &self.settings, frame)?;
         }
     }
 
@@ -363,8 +376,14 @@ impl Shared {
 
 /// The name of a client as people are shown it: cut at 256 bytes, without control characters.
 fn client_name(said: &str) -> Arc<str> {
-    let end = said.floor_char_boundary(CLIENT_NAME_MAX);
-    said[..end].chars().filter(|c| !c.is_control()).collect::<String>().into()
+    let (mut name, shown) = (String::new(), said.chars().filter(|c| !c.is_control()));
+    for c in shown {
+        if name.len() + c.len_utf8() > CLIENT_NAME_MAX {
+            break;
+        }
+        name.push(c);
+    }
+    name.into()
 }
 
 /// Number of sessions that stand so.

@@ -1,20 +1,25 @@
 //! Frames from a session socket. Knows bytes and limits, not verbs.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use tensorlane_proto::frame::{FrameError, HEADER_BYTES, Header, SESSION_BODY_MAX, SessionKind};
 use thiserror::Error;
 
 /// Read ahead at most this much in one system call: a request and what was sent with it.
 const READ_BYTES: usize = 64 << 10;
 /// A long body is given room in steps of this much, as it comes.
 const GROW_BYTES: usize = 256 << 10;
+/// Descriptors that were read and whose frames are not whole yet, at most. A frame has one, and a few small ones come with one read.
+const DESCRIPTORS_MAX: usize = 4;
 /// Longest body of somebody who has not said who it is. A Hello has a few dozen bytes, and a later version's may have more.
 const STRANGER_BODY_MAX: u32 = 64 << 10;
 
@@ -39,6 +44,14 @@ pub(super) struct FrameReader {
     end: usize,
     limit: u32,
     until: Option<Instant>,
+    /// Whether the client may send descriptors; the kernel closes those of others.
+    takes_descriptors: bool,
+    /// Bytes read since the beginning.
+    received: u64,
+    /// Where the frame that was read last began, in bytes since the beginning.
+    began: u64,
+    /// Descriptors, each with the end of what was read with it: its frame begins before that.
+    descriptors: VecDeque<(OwnedFd, u64)>,
 }
 
 // === impl FrameReader ===
@@ -46,7 +59,9 @@ pub(super) struct FrameReader {
 impl Default for FrameReader {
     fn default() -> Self {
         let ahead = vec![0; READ_BYTES].into_boxed_slice();
-        Self { ahead, start: 0, end: 0, limit: SESSION_BODY_MAX, until: None }
+        let (limit, until, descriptors) = (SESSION_BODY_MAX, None, VecDeque::new());
+        let (start, end, received, began, takes_descriptors) = (0, 0, 0, 0, false);
+        Self { ahead, start, end, limit, until, takes_descriptors, received, began, descriptors }
     }
 }
 
@@ -59,6 +74,19 @@ impl FrameReader {
     /// The stranger has said who it is.
     pub(super) fn trust(&mut self) {
         (self.limit, self.until) = (SESSION_BODY_MAX, None);
+    }
+
+    /// From now on descriptors are taken.
+    pub(super) fn take_descriptors(&mut self) {
+        self.takes_descriptors = true;
+    }
+
+    /// The descriptor of the frame that was read last, of a kind that has one.
+    ///
+    /// # Errors
+    /// It came without one.
+    pub(super) fn descriptor(&mut self, header: &Header) -> Result<OwnedFd, FrameError> {
+        self.descriptors.pop_front().map(|(fd, _)| fd).ok_or(FrameError::OutOfPlace(header.kind))
     }
 
     /// Waits for the next frame. A length above the limit is refused before any memory is set aside for it.
@@ -86,6 +114,11 @@ impl FrameReader {
         loop {
             if let Some(head) = self.ahead[self.start..self.end].first_chunk::<HEADER_BYTES>() {
                 let header = Header::decode(head, self.limit)?;
+                self.began = self.received - (self.end - self.start) as u64;
+                // One that came before this frame began was asked for by no frame.
+                if self.descriptors.front().is_some_and(|(_, end)| *end <= self.began) {
+                    return Err(FrameError::OutOfPlace(header.kind).into());
+                }
                 self.start += HEADER_BYTES;
                 return Ok(header);
             }
@@ -99,17 +132,52 @@ impl FrameReader {
         }
     }
 
-    fn read(&self, socket: &UnixStream, into: &mut [u8]) -> Result<usize, ReadError> {
+    fn read(&mut self, socket: &UnixStream, into: &mut [u8]) -> Result<usize, ReadError> {
         loop {
             let left = self.left()?;
-            match rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) | Err(Errno::CONNRESET) => return Err(ReadError::Closed),
-                Ok((_, bytes)) => return Ok(bytes),
+            let came = match self.takes_descriptors {
+                true => self.receive(socket, into)?,
+                false => rustix::net::recv(socket, &mut *into, RecvFlags::DONTWAIT).map(|(_, bytes)| bytes),
+            };
+            match came {
+                Ok(0) | Err(Errno::CONNRESET) => return Err(ReadError::Closed),
+                Ok(bytes) => {
+                    self.received += bytes as u64;
+                    return Ok(bytes);
+                }
                 Err(Errno::AGAIN) => wait(socket, left)?,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(ReadError::Socket(error.into())),
             }
         }
+    }
+
+    /// Reads with the descriptor that comes along. The kernel ends a read behind the descriptors of one write.
+    fn receive(&mut self, socket: &UnixStream, into: &mut [u8]) -> Result<Result<usize, Errno>, ReadError> {
+        // Room for one more than may come, so that it is seen.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let came = match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags) {
+            Ok(came) => came,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(list) = message {
+                descriptors.extend(list);
+            }
+        }
+        if descriptors.len() > 1 || self.descriptors.len() + descriptors.len() > DESCRIPTORS_MAX {
+            return Err(FrameError::OutOfPlace(SessionKind::PutGpu.into()).into());
+        }
+        if came.flags.contains(ReturnFlags::CTRUNC) {
+            // One came that had no room here: this process has as many as it may have.
+            return Err(ReadError::Socket(Errno::MFILE.into()));
+        }
+        let end = self.received + came.bytes as u64;
+        self.descriptors.extend(descriptors.into_iter().map(|descriptor| (descriptor, end)));
+        Ok(Ok(came.bytes))
     }
 
     /// What a stranger has left of its time.
@@ -135,8 +203,10 @@ fn wait(socket: &UnixStream, left: Option<Duration>) -> Result<(), ReadError> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::os::fd::AsFd;
 
-    use tensorlane_proto::frame::{SessionKind, encode};
+    use tensorlane_memory::passing;
+    use tensorlane_proto::frame::encode;
     use tensorlane_proto::generated as v1;
 
     use super::*;
@@ -157,6 +227,51 @@ mod tests {
         assert_eq!(header.call, 7);
         assert_eq!(<v1::SessionHello as prost::Message>::decode(body).unwrap(), hello);
         assert!(matches!(reader.next(&sidecar), Err(ReadError::Closed)));
+    }
+
+    /// Sends a frame with a file of so many bytes.
+    fn send_with_file(client: &UnixStream, call: u64, bytes: u64) {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(bytes).unwrap();
+        let frame = encode(SessionKind::PutGpu.into(), 0, call, &v1::PutGpuRequest::default());
+        let sent = passing::send(client.as_fd(), &[io::IoSlice::new(&frame)], &[file.as_fd()]).unwrap();
+        assert_eq!(sent, frame.len());
+    }
+
+    #[test]
+    fn each_frame_has_the_descriptor_that_came_with_it_however_many_lie_in_the_socket() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        for number in 1..=20 {
+            send_with_file(&client, number, number);
+            let other = encode(SessionKind::Status.into(), 0, 100 + number, &v1::StatusRequest {});
+            client.write_all(&other).unwrap();
+        }
+        let mut reader = FrameReader::default();
+        reader.take_descriptors();
+        for number in 1..=20 {
+            let (header, _) = reader.next(&sidecar).unwrap();
+            assert_eq!((header.kind, header.call), (SessionKind::PutGpu.into(), number));
+            let file = std::fs::File::from(reader.descriptor(&header).unwrap());
+            assert_eq!(file.metadata().unwrap().len(), number);
+            assert_eq!(reader.next(&sidecar).unwrap().0.call, 100 + number);
+        }
+    }
+
+    #[test]
+    fn a_descriptor_that_no_frame_asked_for_ends_the_reading_and_one_before_it_is_wanted_is_closed() {
+        let (mut client, sidecar) = UnixStream::pair().unwrap();
+        let status = || encode(SessionKind::Status.into(), 0, 2, &v1::StatusRequest {});
+        send_with_file(&client, 1, 1);
+        client.write_all(&status()).unwrap();
+        let mut reader = FrameReader::default();
+        let (header, _) = reader.next(&sidecar).unwrap();
+        assert!(reader.descriptor(&header).is_err(), "it is not taken from an older client");
+        reader.next(&sidecar).unwrap();
+        reader.take_descriptors();
+        send_with_file(&client, 1, 1);
+        client.write_all(&status()).unwrap();
+        reader.next(&sidecar).unwrap();
+        assert!(matches!(reader.next(&sidecar), Err(ReadError::Frame(FrameError::OutOfPlace(_)))));
     }
 
     #[test]

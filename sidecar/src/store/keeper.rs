@@ -13,13 +13,13 @@ use super::{State, Store};
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
 
-/// Interval at which the keeper looks for segments to be unmapped while any are retired.
+/// Interval of the keeper's looks for segments to be unmapped while any are retired.
 const UNMAP_LOOK: Millis = Millis(200);
 /// The same while other pods' memory is mapped, of which nobody tells when it is of no use any more. Whoever maps the first of it
 /// wakes the keeper.
 pub(super) const FOREIGN_LOOK: Millis = Millis(2_000);
 
-/// Orders for the keeper: what it sleeps for, and what it counts on the way. Under the store's lock.
+/// Orders that the keeper sleeps for, and what it counts on the way. Under the store's lock.
 #[derive(Default)]
 pub(super) struct Orders {
     /// Time at which it wakes by itself; none while it is awake or sleeps without an end.

@@ -40,7 +40,7 @@ pub(super) enum Waited {
     Cancelled,
 }
 
-/// Place of one caller; leaving is dropping it.
+/// Place of a caller; leaving is dropping it.
 pub(super) struct Place {
     line: Line,
     number: u64,

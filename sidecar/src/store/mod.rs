@@ -10,6 +10,7 @@
 //! Whatever the ledger frees leaves the map at once and is gone for every caller; its block follows when the last one who
 //! may still look at it (a reply on its way, a transfer, a process that was mapping it) is done.
 
+mod gpu;
 mod keeper;
 mod known;
 mod line;
@@ -38,6 +39,7 @@ use tensorlane_proto::ledger::{
     Answer, BuildMix, Effect, Event, Holder, Ledger, Limits, Millis, Refusal, SessionId, TensorId, TensorName,
 };
 
+pub use self::gpu::{Allocation, GpuHeld, Handed, no_gpu_process};
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
 use self::line::Line;
@@ -85,6 +87,7 @@ pub struct Store {
     keeper_wanted: Condvar,
     puts: Line,
     pulls: Line,
+    gpu: Arc<gpu::Books>,
     /// Raised when nobody waits for room any more.
     closed: Cancel,
 }
@@ -126,6 +129,7 @@ impl Store {
             keeper_wanted: Condvar::new(),
             puts: Line::default(),
             pulls: Line::default(),
+            gpu: Arc::default(),
             closed: Cancel::default(),
         })
     }

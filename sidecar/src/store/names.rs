@@ -143,7 +143,7 @@ impl Store {
 // === impl State ===
 
 impl State {
-    /// Wakes of those that waited for this name; to be called outside of the lock.
+    /// Wakes of those who waited for this name; to be called outside of the lock.
     #[must_use]
     pub(super) fn name_appeared(&mut self, name: &TensorName) -> Vec<Wake> {
         let waiting = self.awaited.remove(name).unwrap_or_default();

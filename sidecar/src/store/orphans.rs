@@ -1,5 +1,5 @@
-//! Orphans, which dead owners left: memory of other pods of the node that no pod owns any more. While sessions of ours
-//! use tensors of it, it is copied into our arena, where there is room, and whoever maps it is told of the copy. The
+//! Remains of dead owners: memory of other pods of the node that no pod owns any more. While sessions of ours use
+//! tensors of it, it is copied into our arena, where there is room, and whoever maps it is told of the copy. The
 //! tensors stay what they are: number, place and leases do not change. Knows no peer: that an owner is dead is the
 //! arena's to find out.
 //!
@@ -19,8 +19,7 @@ use crate::metrics::label::PanicScope;
 use crate::session::Segments;
 use crate::threads::Threads;
 
-/// Interval at which it is looked whether an owner has died. A look costs a system call for each foreign segment in
-/// use.
+/// Interval of looks for owners that have died. A look costs a system call for each foreign segment in use.
 const LOOK: Millis = Millis(200);
 /// Time until the next copy is tried after one for which there was no room. Twice as long after each further one: pages
 /// that stay for so much longer, against a look through the arena, idle copies that are dropped and idle segments that
@@ -29,14 +28,14 @@ const TRY_AGAIN: Millis = Millis(2_000);
 /// The longest pause.
 const TRY_AGAIN_MAX: Millis = Millis(60_000);
 
-/// Knowledge of the keeper of the copies that are being made.
+/// State of the copies that are being made, as the keeper knows it.
 #[derive(Default)]
 pub(super) struct Orphans {
     copying: Option<JoinHandle<Tried>>,
     not_before: Option<Millis>,
     /// Time at which the next copy may be begun, if the last one could not be made.
     paused_until: Option<Millis>,
-    /// Number of attempts in vain since the last copy.
+    /// Number of tries in vain since the last copy.
     failures: u32,
     /// Segments that are larger than what the arena may give at all.
     too_large: HashSet<u32>,
@@ -95,7 +94,7 @@ impl Orphans {
     }
 }
 
-/// Time to wait after one more failure than these.
+/// Pause after a further failure than these.
 fn pause(failures: u32) -> Millis {
     // Doubled so often it is longer than the longest.
     Millis((TRY_AGAIN.0 << failures.min(16)).min(TRY_AGAIN_MAX.0))
@@ -131,8 +130,8 @@ impl Store {
         self.waiting() > 0 || self.state.lock().keeper.is_stopping()
     }
 
-    /// Returns whether there could be room for so much if all that is idle were given back. Without that nothing is
-    /// taken away for it.
+    /// True if there could be room for so much if all that is idle were given back. Without that nothing is taken away
+    /// for it.
     fn could_have(&self, bytes: u64) -> bool {
         let (usage, totals) = (self.arena.usage(), self.totals().0);
         usage.free.saturating_add(usage.held).saturating_add(totals.bytes_idle) >= bytes

@@ -8,7 +8,9 @@ use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::{Event, Holder, Millis, Origin, Refusal, SessionId, TensorId, TensorName};
 use tensorlane_proto::reference::Reference;
 
+use super::gpu::no_gpu_process;
 use super::refusals::refused;
+use super::sessions::OWN;
 use super::write::origin;
 use super::{Freed, State, Store, Taken, Tensor};
 
@@ -126,13 +128,13 @@ impl Store {
 
     /// A sealed tensor of this peer, for `asker` to read its bytes; no lease.
     pub fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
-        self.state.lock().sealed(asker, id)
+        self.state.lock().sealed(asker, id).and_then(has_bytes)
     }
 
     /// Sealed tensors of this peer under one lock, for another peer to read their bytes; one result for each, in order.
     pub fn all_sealed(&self, ids: &[u64]) -> Vec<Result<Arc<Tensor>, Failure>> {
         let state = self.state.lock();
-        ids.iter().map(|id| state.sealed(None, TensorId(*id))).collect()
+        ids.iter().map(|id| state.sealed(None, TensorId(*id)).and_then(has_bytes)).collect()
     }
 
     /// The copy of another peer's tensor.
@@ -145,12 +147,12 @@ impl Store {
         self.state.lock().ledger.largest_holders(3)
     }
 
-    /// True if a reference is of this peer, in whichever life.
+    /// Returns whether a reference is of this peer, and in which life.
     pub fn is_ours(&self, reference: &Reference) -> bool {
         *reference.peer() == self.me.peer
     }
 
-    /// Incarnation: this life.
+    /// Returns the incarnation of this life.
     pub fn incarnation(&self) -> Incarnation {
         self.me.incarnation
     }
@@ -176,6 +178,11 @@ impl State {
         id: TensorId,
         freed: &mut Freed,
     ) -> Result<Taken, Failure> {
+        // Whoever brings bytes out, to another peer or over gRPC, cannot with these.
+        let maps = matches!(by, Holder::Session(_)) && by != OWN;
+        if !maps && self.tensors.get(&id).is_some_and(|tensor| tensor.gpu.is_some()) {
+            return Err(no_gpu_process(id));
+        }
         match self.apply_into(now, Event::Lease { by, id }, freed) {
             Ok(_) => self.taken(id),
             Err(refusal) => Err(self.refused_to(asker, &refusal)),
@@ -193,4 +200,9 @@ impl State {
             }
         }
     }
+}
+
+/// The tensor, if its bytes can be read here.
+fn has_bytes(tensor: Arc<Tensor>) -> Result<Arc<Tensor>, Failure> {
+    if tensor.gpu.is_some() { Err(no_gpu_process(tensor.id)) } else { Ok(tensor) }
 }

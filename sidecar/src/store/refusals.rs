@@ -60,7 +60,7 @@ impl State {
         }
     }
 
-    /// Returns whether this is a reservation of `by`.
+    /// True if this is a reservation of `by`.
     pub(super) fn writes(&self, by: Option<Holder>, id: TensorId) -> bool {
         let reserved = tensorlane_proto::ledger::State::Reserved;
         self.ledger.entry(id).is_some_and(|e| e.state == reserved && e.reserved_by == by)

@@ -43,8 +43,8 @@ impl Store {
         }
     }
 
-    /// Answer to an earlier Put or Seal with this retry id, if it was one and its tensor lives. The new caller gets a
-    /// lease of its own if it wants one: the first caller's may have ended with its session.
+    /// Answer to an earlier Put or Seal with this retry id, if it was one and its tensor lives. The new
+    /// caller gets a lease of its own if it wants one: the first caller's may have ended with its session.
     ///
     /// # Errors
     /// RETRY_MISMATCH where it was for something else.

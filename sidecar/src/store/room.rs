@@ -35,7 +35,7 @@ pub struct Wish<'a> {
     pub purpose: Purpose,
     /// Number of bytes.
     pub bytes: u64,
-    /// Time at which to give up.
+    /// Deadline: when to give up.
     pub deadline: Instant,
     /// Raised when nobody wants them any more.
     pub cancel: &'a Cancel,

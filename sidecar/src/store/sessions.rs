@@ -27,7 +27,7 @@ impl Store {
         self.state.lock().sessions.insert(session, None);
     }
 
-    /// Returns whether a session is open.
+    /// True if a session is open.
     pub fn is_open(&self, session: SessionId) -> bool {
         self.state.lock().sessions.contains_key(&session)
     }

@@ -12,6 +12,7 @@ use tensorlane_proto::layout::Layout;
 use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::reference::Reference;
 
+use super::gpu::{Allocation, by_cuda_ipc};
 use crate::sums::Sums;
 
 /// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
@@ -25,8 +26,10 @@ pub struct Tensor {
     pub descriptor: Descriptor,
     /// The same, as [`encoded::descriptor`] makes it.
     pub encoded: Bytes,
-    /// Block in which the bytes are.
+    /// Where the bytes are; nothing for those in GPU memory.
     pub block: Block,
+    /// The GPU memory that the bytes are in.
+    pub gpu: Option<Arc<Allocation>>,
     /// CRC-32C of the bytes, where their writer gave one.
     pub crc32c: Option<u32>,
     /// Sums of its granules, from when it is first sent.
@@ -84,7 +87,8 @@ pub struct Room {
 impl Taken {
     /// A whole tensor, mapped where it is.
     pub fn whole(tensor: Arc<Tensor>) -> Self {
-        Self { id: tensor.id, tensor, part: None, copied: false, moved: None }
+        let moved = tensor.gpu.is_some().then(by_cuda_ipc);
+        Self { id: tensor.id, tensor, part: None, copied: false, moved }
     }
 
     /// The block.
@@ -111,7 +115,7 @@ impl Taken {
     /// The same, with the place in the segment.
     pub fn encoded(&self) -> encoded::Acquired {
         let (offset, bytes, descriptor) = match &self.part {
-            None => (0, self.tensor.block.len(), self.tensor.encoded.clone()),
+            None => (0, self.tensor.descriptor.layout.bytes(), self.tensor.encoded.clone()),
             Some(part) => {
                 let descriptor = part.descriptor(&self.tensor.descriptor);
                 (part.offset, part.layout.bytes(), encoded::descriptor(&descriptor))

@@ -25,7 +25,7 @@ pub struct NewTensor {
     pub retry: Option<Retry>,
 }
 
-/// Way in which a reservation is to be sealed.
+/// Terms on which a reservation is to be sealed.
 pub struct Sealing {
     /// The reservation.
     pub id: TensorId,
@@ -113,7 +113,7 @@ impl Store {
         Ok(sealed)
     }
 
-    fn seal_locked(
+    pub(super) fn seal_locked(
         &self,
         state: &mut State,
         by: Option<Holder>,
@@ -173,12 +173,18 @@ impl Store {
         self.state.lock().taken(room.id)
     }
 
-    fn tensor(&self, id: TensorId, descriptor: Descriptor, block: Block, crc32c: Option<u32>) -> Tensor {
+    pub(super) fn tensor(
+        &self,
+        id: TensorId,
+        descriptor: Descriptor,
+        block: Block,
+        crc32c: Option<u32>,
+    ) -> Tensor {
         let me = &self.me;
         let reference =
             Reference::new(me.exchange.clone(), me.peer.clone(), me.incarnation, id.0, &descriptor.layout);
         let encoded = encoded::descriptor(&descriptor);
-        Tensor { id, reference, descriptor, encoded, block, crc32c, sums: OnceLock::new() }
+        Tensor { id, reference, descriptor, encoded, block, gpu: None, crc32c, sums: OnceLock::new() }
     }
 }
 
@@ -203,7 +209,7 @@ impl State {
         let (id, tensor) = match entered {
             Ok(Answer::CopiedIn { id }) => {
                 let sums = OnceLock::new();
-                let tensor = Tensor { id, reference, descriptor, encoded, block, crc32c, sums };
+                let tensor = Tensor { id, reference, descriptor, encoded, block, gpu: None, crc32c, sums };
                 let tensor = Arc::new(tensor);
                 self.tensors.insert(id, Arc::clone(&tensor));
                 (id, Ok(tensor))
@@ -254,7 +260,7 @@ impl State {
     }
 }
 
-/// Origin of the tensor that a reference names, as the ledger keeps it.
+/// Origin that a reference names, as the ledger keeps it.
 pub(super) fn origin(reference: &Reference) -> Origin {
     Origin { peer: reference.peer().into(), incarnation: reference.incarnation().0, id: reference.id() }
 }
@@ -267,6 +273,6 @@ fn unsealable(error: &BlockError) -> Failure {
     Failure::new(reason, format!("the block of a reservation cannot be sealed: {error}"))
 }
 
-fn unexpected(answer: &Answer) -> Failure {
+pub(super) fn unexpected(answer: &Answer) -> Failure {
     Failure::new(Reason::Internal, format!("the ledger answered {answer:?} to another question"))
 }

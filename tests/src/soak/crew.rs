@@ -22,7 +22,7 @@ const BEHIND: usize = 3;
 /// The longest that any order takes: its deadline, a put's wait for room twice, and a busy machine.
 const LONGEST: Duration = Duration::from_secs(75);
 
-/// State that everyone in the crew shares.
+/// Board that everyone in the crew shares.
 #[derive(Debug, Default)]
 struct Board {
     /// Answers to the steps that make a tensor: its reference, or none. A step that is under way is not there.

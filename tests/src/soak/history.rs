@@ -1,4 +1,4 @@
-//! Events, in the order in which it was written down: plain data, one line of JSON an event.
+//! History of what happened, in the order in which it was written down: plain data, one line of JSON an event.
 //!
 //! A call is written down before it is made and after it was answered, a kill before the signal and after the end. So what
 //! really happened lies between the two, and the order of the lines proves an order of the things.
@@ -18,12 +18,12 @@ use super::orders::{Actor, Fault, Outcome, Verb, Who};
 pub struct Event {
     /// Microseconds since the first event.
     pub at: u64,
-    /// Contents of the event.
+    /// Content: what happened.
     #[serde(flatten)]
     pub what: What,
 }
 
-/// Contents of an event.
+/// Content of an event.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum What {
@@ -35,7 +35,7 @@ pub enum What {
         node: Vec<usize>,
         /// The host that nobody lists.
         stranger: usize,
-        /// Time for which leases of a lost peer live, in milliseconds.
+        /// Lifetime of the leases of a lost peer, in milliseconds.
         grace_ms: u64,
     },
     /// A process runs.
@@ -45,12 +45,12 @@ pub enum What {
         /// Its incarnation, or its process id.
         life: String,
     },
-    /// Kill that begins now.
+    /// Killed from now on.
     Killing {
         /// Which.
         who: Who,
     },
-    /// End of a process.
+    /// Ended.
     Gone {
         /// Which.
         who: Who,
@@ -69,7 +69,7 @@ pub enum What {
     Settled,
     /// State of the world that did not come about.
     Unsettled {
-        /// Views of all, each of each.
+        /// States of the peers: who saw whom how.
         seen: String,
     },
     /// A call will be made now.
@@ -94,16 +94,16 @@ pub enum What {
     Probed {
         /// The tensor.
         reference: String,
-        /// Time of the question, in microseconds; the answer came at the time of the event.
+        /// Time at which it was asked, in microseconds; the answer came at the time of the event.
         asked: u64,
         /// Its leases; none where it is gone.
         leases: Option<u64>,
     },
     /// A sidecar told its books.
     Audited {
-        /// Host of the books.
+        /// Host whose books they are.
         host: usize,
-        /// Contents of the books.
+        /// Content of the books.
         books: Books,
         /// Everything was dropped, and it had all the time that it needs.
         last: bool,

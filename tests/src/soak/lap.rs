@@ -17,7 +17,7 @@ use crate::tensors::Numbers;
 /// Time that the owner is asked about the tensor of a killed workload.
 const PROBE: Duration = Duration::from_millis(700);
 
-/// Result of a lap.
+/// Outcome of a lap.
 #[derive(Debug)]
 pub struct Report {
     /// Seed from which its plan followed.
@@ -134,7 +134,7 @@ impl Report {
         })
     }
 
-    /// Number of faults done to hosts and to the network between them.
+    /// Number of faults of hosts and of the network between them.
     pub fn faults(&self) -> usize {
         self.events.iter().filter(|event| matches!(event.what, What::Hurt { .. })).count()
     }

@@ -21,7 +21,7 @@ pub enum Who {
     Workload(Actor),
 }
 
-/// Fault of a host or of the network between two.
+/// Fault that is done to a host or to the network between two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
@@ -143,14 +143,14 @@ pub enum Outcome {
         bytes: u64,
         /// Their CRC-32C.
         crc: u32,
-        /// Transport that brought it.
+        /// Transport by which it came.
         transport: String,
         /// The better ways that were refused, such as `shm: other_node`.
         refused: Vec<String>,
         /// Bytes that crossed the transport.
         moved: u64,
     },
-    /// Held tensor, seen again.
+    /// Seen again, what is held.
     Seen {
         /// Number of bytes.
         bytes: u64,
@@ -177,7 +177,7 @@ pub enum Outcome {
 /// An order on its way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Thing to do.
+    /// Verb: what to do.
     pub verb: Verb,
     /// The tensor that it is about.
     pub reference: Option<String>,

@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Time that one question to a sidecar may take.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// Preference of each host for what brings large tensors.
+/// Transports of large tensors to each host.
 const PREFER: [&str; 3] = ["tcp", "measured", "quic"];
 
 /// All hosts. Dropping it ends them.
@@ -172,7 +172,7 @@ impl World {
         false
     }
 
-    /// States of the others as a sidecar sees them; empty if it does not answer.
+    /// States of the others as a sidecar sees them; nothing if it does not answer.
     fn states(&mut self, host: usize) -> Vec<(String, String)> {
         let peers = self.monitor(host).and_then(|client| client.peers());
         peers.map_or_else(

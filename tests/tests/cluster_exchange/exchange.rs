@@ -94,7 +94,7 @@ fn shared_directory() -> tempfile::TempDir {
     out
 }
 
-/// Asserts that all of it came by TCP and was verified, by the words of `tensorlane get`.
+/// Asserts that all of it came by TCP, and was verified, as `tensorlane get` says.
 fn assert_came_by_tcp(said: &str) {
     let said: Value = serde_json::from_str(said).unwrap_or_else(|error| panic!("{error}: {said}"));
     let tensors = said["tensors"].as_array().unwrap();

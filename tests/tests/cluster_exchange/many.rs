@@ -33,17 +33,17 @@ const PROCESSOR_MOST: f64 = 0.05;
 /// Time for which that is looked at: long enough for every timer of either to come round.
 const WINDOW: Duration = Duration::from_secs(20);
 
-/// Time within which a further peer is known to all, in seconds, from the moment that kubectl is told to write it.
+/// Longest time until a further peer is known to all, in seconds, from the moment that kubectl is told to write it.
 const SEEN_WITHIN: f64 = 2.0;
 
-/// Number of further peers that are made to find that out. A machine that is busy with something else delays some of
+/// Number of further ones that are made to find that out. A machine that is busy with something else delays some of
 /// them, never all; one that stands still does that, too, and they are made again.
 const MORE: usize = 5;
 
 /// Length of each look until they have come to rest.
 const GLANCE: Duration = Duration::from_secs(4);
 
-/// Account that may write the status of any peer.
+/// User that may write the status of any peer.
 const OPERATOR: &str = "--as=system:serviceaccount:tensorlane-system:tensorlane-operator";
 
 fn peer(number: usize) -> Value {

@@ -93,7 +93,7 @@ fn write_status(token: &str, namespace: &Namespace, peer: &str, fingerprint: &Va
     kubectl_as(token, &words, &status.to_string())
 }
 
-/// Gate of the API server that refuses a call. Each counts for itself.
+/// Gate that refuses a call at the API server. Each counts for itself.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Gate {
     /// Check that the token is good, and its pod still there.
@@ -107,7 +107,7 @@ enum Gate {
 impl Gate {
     const ALL: [Gate; 3] = [Gate::Authentication, Gate::Authorization, Gate::Policy];
 
-    /// Number of calls that each has refused, from any caller.
+    /// Numbers of calls that each has refused, whosoever they were.
     fn counts() -> [f64; 3] {
         let text = metrics_of_the_api_server();
         let sum = |name: &str, labels: &[&str]| -> f64 {
@@ -127,7 +127,7 @@ impl Gate {
         })
     }
 
-    /// Gate that refused, by the words of the refusal.
+    /// Finds the gate by the words of the refusal.
     #[track_caller]
     fn of(refusal: &str) -> Gate {
         // The sentence of the policy comes with the word `forbidden`, too.

@@ -1,5 +1,5 @@
-//! Admission of pods that ask, whoever makes them and wherever: who gets a sidecar, who is refused with what remedy,
-//! and who is told. Needs `cargo xtask cluster up` and the images on the nodes.
+//! Fate of a pod that asks, whoever makes it and wherever: who gets a sidecar, who is refused with what remedy, and
+//! who is told. Needs `cargo xtask cluster up` and the images on the nodes.
 
 use serde_json::{Value, json};
 use tensorlane_tests::cluster::{Namespace, eventually, image};
@@ -37,7 +37,7 @@ fn injected(told: &Told) -> (Value, Value) {
     (pod, sidecar)
 }
 
-/// Asserts that a pod is refused with these parts in the words.
+/// Asserts the words with which a pod is refused in a namespace of its own, with these objects in it.
 #[track_caller]
 fn refused(namespace: &Namespace, pod: &Value, parts: &[&str]) {
     let told = try_create(namespace.name(), &pod.to_string());
@@ -66,7 +66,7 @@ fn owner(group: &str, kind: &str, spec: Value) -> Value {
     json!({"apiVersion": group, "kind": kind, "metadata": {"name": kind.to_lowercase()}, "spec": spec})
 }
 
-/// Owners: an object of each kind that makes pods.
+/// Owners: one of each kind that makes pods.
 fn owners() -> [Value; 5] {
     let with = |app: &str, mut spec: Value| {
         spec["selector"] = json!({"matchLabels": {"app": app}});

@@ -75,7 +75,7 @@ fn names(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(|one| one["name"].as_str()).collect()
 }
 
-/// Number of those in a list that have this name.
+/// Number of entries of a list that have this name.
 fn times(list: &Value, name: &str) -> usize {
     names(list).into_iter().filter(|other| *other == name).count()
 }

@@ -17,7 +17,7 @@ use tensorlane_tests::cluster::{NODES, Namespace, PATIENCE, cluster, eventually,
 
 use super::TURNS;
 
-/// Time that the chart promises: until a pod that asks gets a sidecar.
+/// Promise of the chart: time until a pod that asks gets a sidecar.
 const A_MINUTE: Duration = Duration::from_secs(60);
 
 fn examples() -> PathBuf {
@@ -172,7 +172,7 @@ const STAYS: [&str; 5] = [
     "validatingadmissionpolicybinding.admissionregistration.k8s.io/tensorlane-peer-status",
 ];
 
-/// Binding that lets the pods of a namespace find each other.
+/// RoleBinding that lets the pods of a namespace find each other.
 const ROLE_BINDING: &str = "rolebinding.rbac.authorization.k8s.io/tensorlane-peer";
 
 /// All that stays in the whole cluster, labelled or not, as `NAMESPACE KIND/NAME`: what helm leaves, and what Kubernetes makes

@@ -51,7 +51,7 @@ fn forget() {
     }
 }
 
-/// Applies the manifest that is made without helm.
+/// Applies what the manifest without helm makes.
 fn apply_manifest() {
     assert!(PAGE.contains("`kubectl apply --server-side -f manifests/install.yaml`"));
     let manifest = std::fs::read_to_string(root().join("manifests/install.yaml")).unwrap();

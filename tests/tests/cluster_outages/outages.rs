@@ -21,7 +21,7 @@ const MIB: u64 = 1 << 20;
 /// The deadline of a caller who reads through a link that is cut.
 const READ_WITHIN: Duration = Duration::from_secs(4);
 
-/// Time within which that caller has been told.
+/// Time within which that caller has been told at the latest.
 const TOLD_WITHIN: Duration = Duration::from_secs(5);
 
 /// Time that nothing may come from a peer until its connection is taken for lost, by default.
@@ -405,8 +405,8 @@ fn holder() -> Option<String> {
     (!holder.is_empty()).then_some(holder)
 }
 
-/// Number of the replicas that answer and say twice that they lead, while each of the others is asked. One that gives
-/// the lease to another between two questions does not count.
+/// Number of the replicas that answer say twice that they lead, while each of the others is asked: one that gives the
+/// lease to another between two questions does not count.
 fn leaders() -> usize {
     let replicas = pods(SYSTEM, "app.kubernetes.io/component=operator");
     let leads = |pod: &String| {

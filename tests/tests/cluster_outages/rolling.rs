@@ -19,7 +19,7 @@ const REPLICAS: &str = "app.kubernetes.io/component=operator";
 /// Pods in one call of kubectl.
 const BATCH: usize = 40;
 
-/// Time for which the test lets the bundle hold an authority before it signs, in seconds. It is an hour in life.
+/// Time before an authority signs for which the test lets the bundle hold it, in seconds. It is an hour in life.
 const RIPENS: u64 = 60;
 
 /// Pods that are made without a pause, for a try: the webhook is called for each, and nothing is kept.
@@ -51,7 +51,7 @@ impl Stream {
         });
     }
 
-    /// Ends it and returns what went wrong.
+    /// Faults: what went wrong.
     fn end(mut self) -> Vec<String> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()

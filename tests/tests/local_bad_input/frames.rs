@@ -83,8 +83,28 @@ fn unknown_kinds_and_flags_and_bodies_that_are_no_message_cut_the_session() {
 #[test]
 fn frames_that_may_not_come_now_cut_the_session() {
     let attacked = Attacked::begin();
-    let of_sidecars = [SessionKind::Segment, SessionKind::SegmentRetired, SessionKind::SegmentExchanged];
+    let of_sidecars = [
+        SessionKind::Segment,
+        SessionKind::SegmentRetired,
+        SessionKind::SegmentExchanged,
+        SessionKind::ChannelReader,
+        SessionKind::GpuFreed,
+    ];
     for kind in [SessionKind::Hello].into_iter().chain(of_sidecars) {
+        attacked.is_cut(&header(0, kind.into(), 0), "out_of_place");
+    }
+    // Kinds of later versions than the one that the session speaks.
+    let later = [
+        SessionKind::PublishSet,
+        SessionKind::ChannelCreate,
+        SessionKind::ChannelAttach,
+        SessionKind::ChannelDetach,
+        SessionKind::ChannelStat,
+        SessionKind::ChannelReady,
+        SessionKind::PutGpu,
+        SessionKind::OpenGpu,
+    ];
+    for kind in later {
         attacked.is_cut(&header(0, kind.into(), 0), "out_of_place");
     }
     for flags in [frame::REPLY, frame::FAILED, frame::LAST] {

@@ -1,5 +1,6 @@
-//! Wrong input is refused with a reason that a program can act on, and nothing is left of it.
+//! Bad input is refused with a reason that a program can act on, and nothing is left of it.
 
+mod channels;
 mod descriptors;
 mod frames;
 mod reservations;

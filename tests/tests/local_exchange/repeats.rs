@@ -1,4 +1,4 @@
-//! Tensors that only their writer may know of, and retry ids that stand for exactly one request.
+//! Secrets that only its writer may know, and retry ids that stand for exactly one request.
 
 use tensorlane_client::{PutOptions, RetryId};
 use tensorlane_proto::frame::SessionKind;

@@ -45,7 +45,7 @@ fn variables_by(abilities: Abilities, annotations: &Value, exchange: &Value) -> 
     given.iter().map(|(name, value)| (name.clone(), filled(value))).collect()
 }
 
-/// Options for a sidecar of this test from those variables: in a folder and on ports of its own.
+/// Options with those variables for a sidecar of this test: in a folder and on ports of its own.
 fn options(mut variables: BTreeMap<String, String>) -> SidecarOptions {
     for folder in ["TENSORLANE_SOCKETS_DIRECTORY", "TENSORLANE_STATE_DIRECTORY"] {
         variables.remove(folder).unwrap();
@@ -79,7 +79,7 @@ fn a_sidecar_starts_with_what_the_planner_gives_it() {
     sidecar.assert_all_free();
 }
 
-/// Annotations that every pod of these tests asks with: little memory.
+/// Annotations of every pod of these tests: little memory.
 fn asked(more: &[(&str, &str)]) -> Value {
     let small =
         [("inject", "enabled"), ("exchange", "training"), ("arena-size", "64Mi"), ("memory", "128Mi")];

@@ -1,4 +1,4 @@
-//! Limits of what one client takes of the sidecar, and of what all take together; at the end nobody is kept waiting.
+//! Bounds on what one client takes of the sidecar, and on what all take together; at the end nobody is kept waiting.
 
 use prost::Message;
 use rustix::process::Signal;
@@ -21,7 +21,7 @@ fn waiting_for_names(sidecar: &Sidecar) -> f64 {
     sidecar.metric("tensorlane_sidecar_waiting_requests", &["for=\"name\""])
 }
 
-/// Number of sessions closed for a reason of this metric.
+/// Number of times that a session was closed for a reason of this metric.
 fn counted(sidecar: &Sidecar, metric: &str, reason: &str) -> f64 {
     sidecar.metric(metric, &[&format!("reason=\"{reason}\"")])
 }

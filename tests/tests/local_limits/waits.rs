@@ -13,7 +13,7 @@ use tensorlane_tests::{Sidecar, SidecarOptions, until};
 const HOUR_MS: u64 = 3_600_000;
 /// Look-ups of one session: more than there were ever threads for.
 const WAITS: usize = 2_000;
-/// Bytes that a wait may take.
+/// Memory that a wait may take.
 const WAIT_BYTES: usize = 4 << 10;
 
 fn waiting(sidecar: &Sidecar) -> f64 {

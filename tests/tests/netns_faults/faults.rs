@@ -1,5 +1,5 @@
-//! Faults between two hosts, when one dies, the network fails or somebody lies: typed errors in time, right bytes or
-//! none, and nothing left. Needs root.
+//! Events between two hosts when one dies, the network fails or somebody lies: typed errors in time, right bytes
+//! or none, and nothing left. Needs root.
 
 use std::time::{Duration, Instant};
 

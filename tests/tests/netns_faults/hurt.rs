@@ -1,7 +1,7 @@
-//! Damage that a network does to bytes on their way between two hosts. It flips, repeats and reorders them, sends some
-//! of them again, and fails at any byte, in each direction. Over the control connection, and over lanes in TLS and
-//! plain ones. The right bytes or a typed error, one more connection, and nothing left. What is hurt at more places is
-//! in the sidecar's own tests. Needs root.
+//! Harm that a network does to bytes on their way between two hosts: it flips, repeats and reorders them, sends some of
+//! them again, and fails at any byte, in each direction. Over the control connection, and over lanes in TLS and plain
+//! ones. The right bytes or a typed error, one more connection, and nothing left. What is hurt at more places is in the
+//! sidecar's own tests. Needs root.
 
 use tensorlane_client::{Client, Result, Tensor};
 use tensorlane_proto::{Reason, Transport};

@@ -1,5 +1,5 @@
-//! Readers whose owner is gone, or that one of them does not reach. The tensor comes whole, from whoever has it, or the
-//! get fails with a reason and in its time. Nothing is left of what failed. Needs root.
+//! Fate of those who read from an owner that is gone, or that one of them does not reach: the tensor comes whole, from
+//! whoever has it, or the get fails with a reason and in its time; and nothing is left of what failed. Needs root.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const MBIT: u32 = 200;
 /// So slow that those behind go on for longer than anybody waits for an owner.
 const SLOWER_MBIT: u32 = 50;
 const GRACE: &str = "1500ms";
-/// Time that a get may take here, and what a busy machine may add to it.
+/// Deadline of a get here, and what a busy machine may add to it.
 const DEADLINE: u64 = 30;
 const LATE: Duration = Duration::from_secs(5);
 

@@ -387,8 +387,8 @@ impl Costs {
 }
 
 const STRANGERS: usize = 10_000;
-/// Most that they may cost together: 16 places of a mebibyte (a quarter of `limits.strangers`), and half as much to be
-/// safe.
+/// Memory that they may cost together: 16 places of a mebibyte (a quarter of `limits.strangers`), and half as much to
+/// be safe.
 const STRANGERS_COST: u64 = 24 << 20;
 /// Bound on what is left of them: fewer than this, which is half of their places.
 const LEFT: usize = 8;

@@ -1,4 +1,4 @@
-//! Effect of SIGTERM on what is under way between two hosts. Transfers finish, waits end, nothing new begins, and all
+//! Effect of SIGTERM to what is under way between two hosts: transfers finish, waits end, nothing new begins, and all
 //! of it for a bounded time. Needs root.
 
 use rustix::process::Signal;

@@ -1,4 +1,4 @@
-//! Operations on sidecars at work: an operator ends them, changes their keys, and looks at their routes. Needs root.
+//! Actions of an operator to sidecars at work: ends them, changes their keys, and looks at their routes. Needs root.
 
 mod drain;
 mod rotation;

@@ -52,7 +52,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Does what the manager of the peers files does: writes down what each sidecar prints.
+/// Does what whoever manages the peers files does: writes down what each sidecar prints.
 fn list_anew(peers: &Peers) {
     let entry =
         |host: usize| Entry { fingerprints: printed_keys(&peers.sidecars[host]), ..peers.entry(host) };

@@ -18,7 +18,7 @@ fn three() -> ([TempDir; 2], Peers) {
     (dirs, peers)
 }
 
-/// Words of `a` on each other one, as `name: SHM CUDA_IPC TCP QUIC`.
+/// Routes that `a` reports to each other one, as `name: SHM CUDA_IPC TCP QUIC`.
 fn matrix(peers: &Peers) -> BTreeMap<String, String> {
     let told = watching::says(&peers.sidecars[0].sockets(), &["routes"]);
     let mut rows = told.lines().map(|row| row.split_whitespace().collect::<Vec<_>>());

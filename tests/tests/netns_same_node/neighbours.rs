@@ -1,4 +1,4 @@
-//! Copies of a tensor, one a node: an owner elsewhere, and sidecars in network namespaces of their own with one
+//! Single copy of a tensor a node: an owner elsewhere, and sidecars in network namespaces of their own with one
 //! directory between them. Needs root.
 
 use std::path::Path;

@@ -23,7 +23,7 @@ use tensorlane_tests::tensors::{is_intact, pages, put_pattern};
 use tensorlane_tests::transfer::{MI, is, put, seconds};
 use tensorlane_tests::{SidecarOptions, Workload, failure, reason, until};
 
-/// Time for which memory of an owner that is gone may stay its own. It is looked for every two seconds, and copied by a
+/// Longest time that memory of an owner that is gone stays its own: it is looked for every two seconds, and copied by a
 /// machine that may be busy.
 const GRACE: Duration = Duration::from_secs(15);
 

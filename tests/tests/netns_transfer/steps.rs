@@ -1,7 +1,7 @@
-//! Ends that come while a tensor is on its way between two hosts, at several points of that way, over every way there
-//! is. The reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and nothing left
-//! at whoever lives on. Where nothing travels the point is that the owner was asked and stands still; what is between
-//! its few bytes is in the sidecar's own tests. Needs root.
+//! Things that come to an end while a tensor is on its way between two hosts, at several points of that way, over every
+//! way there is: the reader cancels, the owner lets go, either sidecar is killed. Right bytes or a typed error, and
+//! nothing left at whoever lives on. Where nothing travels the point is that the owner was asked and stands still; what
+//! is between its few bytes is in the sidecar's own tests. Needs root.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ enum Point {
     Asked,
 }
 
-/// Points at which there is something in between.
+/// Points for which there is something in between.
 const MIDDLE: [Point; 3] = [Point::Tenths(1), Point::Tenths(5), Point::Tenths(9)];
 
 fn points(way: &Way) -> &'static [Point] {

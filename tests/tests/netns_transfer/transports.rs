@@ -1,5 +1,6 @@
-//! Duties of every way of bringing bytes between two processes on two hosts: the same cases over all of them. A new way
-//! is a line in [`WAYS`]. What it must do within a process, at every byte, is in the sidecar's own tests. Needs root.
+//! Duties of every way of bringing bytes must do between two processes on two hosts: the same cases over all of them. A
+//! new way is a line in [`WAYS`]. What it must do within a process, at every byte, is in the sidecar's own tests. Needs
+//! root.
 
 use std::time::Duration;
 

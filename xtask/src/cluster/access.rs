@@ -43,7 +43,7 @@ fn client(layout: &Layout, program: &str) -> Vec<String> {
     ]
 }
 
-/// Search path for programs: beside this one, then wherever else.
+/// Path in which programs are looked for: beside this one, then wherever else.
 fn plugins_first() -> String {
     let own = std::env::current_exe().ok();
     let directory = own.as_deref().and_then(Path::parent).map(|path| path.display().to_string());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::cluster::record::{Made, Record};
 use crate::failure::Failure;
 
-/// Path where the hierarchies are mounted.
+/// Directory in which the hierarchies are mounted.
 const TOP: &str = "/sys/fs/cgroup";
 
 /// The kernel takes a moment to notice that the last process of a group is gone.

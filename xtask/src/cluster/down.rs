@@ -34,8 +34,8 @@ pub(crate) fn down(layout: &Layout) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Waits for what an `up` had begun when it was killed, such as `ip netns add`. It goes on to its end and makes what it
-/// makes.
+/// Waits for commands. A command that an `up` had begun when it was killed, such as `ip netns add`, goes on to its end
+/// and makes what it makes.
 fn await_commands(record: &Record, layout: &Layout) -> Result<(), Failure> {
     let begun_by = Process::own().map(|own| own.name);
     let Some(up) = record.processes().find(|process| Some(&process.name) == begun_by.as_ref()) else {

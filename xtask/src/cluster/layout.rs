@@ -14,7 +14,7 @@ pub(crate) const SERVICES: &str = "198.18.128.0/20";
 pub(crate) const API_SERVICE: &str = "198.18.128.1";
 /// The name server's Service.
 pub(crate) const DNS: &str = "198.18.128.10";
-/// Network that the nodes and pods of the cluster have addresses of. Reserved for tests by RFC 2544.
+/// Range of the addresses of the cluster's nodes and pods. Reserved for tests by RFC 2544.
 pub(crate) const PODS: &str = "198.18.0.0/17";
 /// The bridge between the nodes. It forwards nothing, so what is sent nowhere ends there.
 pub(crate) const GATEWAY: &str = "198.18.0.1";
@@ -27,7 +27,7 @@ pub(crate) struct Node(pub(crate) u8);
 pub(crate) const NODES: [Node; 2] = [Node(1), Node(2)];
 
 impl Node {
-    /// Name that Kubernetes uses.
+    /// Name by which Kubernetes knows it.
     pub(crate) fn name(self) -> String {
         format!("node{}", self.0)
     }
@@ -68,12 +68,12 @@ impl Layout {
         self.state.join("bin")
     }
 
-    /// Directory of what exists while a cluster is up, and is removed with it.
+    /// Directory that exists while a cluster is up, and is removed with it.
     pub(crate) fn run(&self) -> PathBuf {
         self.state.join("run")
     }
 
-    /// Directory of what the last cluster's components said. Kept after it is down.
+    /// Logs of the last cluster's components. Kept after it is down.
     pub(crate) fn logs(&self) -> PathBuf {
         self.state.join("logs")
     }

@@ -1,4 +1,4 @@
-//! Lock: only one command at a time changes a cluster.
+//! Lock by which only one command at a time changes a cluster.
 
 use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Write};

@@ -18,7 +18,7 @@ const DAYS: &str = "30";
 struct Party {
     /// Name of its files.
     file: String,
-    /// Identity that the API server takes it for: `/O=GROUP/CN=USER`.
+    /// Subject for which the API server takes it: `/O=GROUP/CN=USER`.
     subject: String,
     /// Under which names and addresses it serves.
     names: String,

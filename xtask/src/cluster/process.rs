@@ -11,11 +11,11 @@ use crate::failure::Failure;
 /// A process. Ids are used again; an id and a start time are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Name that the cluster uses.
+    /// Name in the cluster.
     pub(crate) name: String,
     /// Its id on the machine.
     pub(crate) id: u32,
-    /// Time at which it started, in ticks of the kernel since the machine did.
+    /// Start, in ticks of the kernel since the machine started.
     pub(crate) start: u64,
 }
 
@@ -30,7 +30,7 @@ exec env --unset=TENSORLANE_CLUSTER_BY "$@"
 "#;
 
 impl Process {
-    /// Record of this program.
+    /// Returns this program.
     pub(crate) fn own() -> Option<Self> {
         let id = std::process::id();
         Some(Self { name: "xtask".to_owned(), id, start: started(id)? })
@@ -45,7 +45,7 @@ impl Process {
         started(self.id) == Some(self.start)
     }
 
-    /// Processes that it has started, without itself.
+    /// Descendants: what it has started, without itself.
     pub(crate) fn descendants(&self) -> Vec<Self> {
         if !self.is_alive() {
             return Vec::new();
@@ -94,7 +94,7 @@ pub(crate) fn has_commands(by: &Process) -> bool {
     })
 }
 
-/// Time at which a living process started.
+/// Start of a living process.
 fn started(id: u32) -> Option<u64> {
     start_in(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
 }

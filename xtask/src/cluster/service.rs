@@ -18,7 +18,7 @@ macro_rules! config {
 /// A program of the control plane, or of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Service {
-    /// Name that the cluster uses: `apiserver`, `node2.kubelet`.
+    /// Name in the cluster: `apiserver`, `node2.kubelet`.
     pub(crate) name: String,
     program: &'static str,
     arguments: &'static str,
@@ -98,7 +98,7 @@ pub(crate) fn first_process(node: Node, record: &Record) -> Option<Process> {
     record.process(&init_of(node))?.descendants().into_iter().next()
 }
 
-/// Values that fill the configuration of a node's services.
+/// Values with which the configuration of a node's services is filled.
 pub(crate) fn values(layout: &Layout, node: Node) -> Values {
     let shown = |path: std::path::PathBuf| path.display().to_string();
     Values::default()
@@ -137,7 +137,7 @@ pub(crate) fn configure(layout: &Layout, node: Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Objects that are applied to a new cluster.
+/// Manifests that are applied to a new cluster.
 pub(crate) fn addons(layout: &Layout) -> Result<String, Failure> {
     values(layout, NODES[0]).fill(config!("addons.yaml"))
 }

@@ -10,7 +10,7 @@ use crate::run::{Job, tail};
 /// Seconds that a short command may take. They take milliseconds, and an import of an image some seconds.
 const LIMIT: &str = "120";
 
-/// Lines shown of a failed command's words.
+/// Number of lines that are shown of a failed command's words.
 const TAIL: usize = 5;
 
 /// Text that a command wrote to its standard output.

@@ -14,7 +14,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// Interval at which a condition is looked at. Most conditions cost a process.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Lines shown of a log.
+/// Number of lines that are shown of a log.
 const TAIL: usize = 20;
 
 /// Waits until something holds.

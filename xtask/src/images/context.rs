@@ -1,5 +1,5 @@
-//! Inputs of an image: the Containerfile, the root file system, our programs, and the list of what is in them. The same
-//! inputs give the same bytes.
+//! Context from which an image is built: the Containerfile, the root file system, our programs, and the list of what is
+//! in them. The same inputs give the same bytes.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -7,7 +7,7 @@ use crate::cluster::told;
 use crate::failure::Failure;
 use crate::place::Place;
 
-/// Statement of an image about where it comes from.
+/// Stamp of an image: where it comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// Version of the workspace.

@@ -12,6 +12,7 @@ use tensorlane_benches::style::Style;
 use tensorlane_benches::{machine, sidecar, undo};
 
 mod calls;
+mod channels;
 mod cluster;
 mod local;
 mod paths;
@@ -42,6 +43,8 @@ enum What {
     Tcp(Options),
     /// Every path between two sidecars, beside the best that plain sockets do.
     Paths(PathsOptions),
+    /// Messages to another process through rings of shared memory.
+    Channels(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
     /// Small calls over TLS and on a QUIC stream, on links that lose packets. Reported, not judged.
@@ -49,6 +52,9 @@ enum What {
     /// The other end of a limit.
     #[command(subcommand, hide = true)]
     End(End),
+    /// A process that answers messages.
+    #[command(hide = true)]
+    Echo(channels::Echo),
     /// A process that holds tensors until it is killed.
     #[command(hide = true)]
     Hold(local::Hold),
@@ -84,9 +90,11 @@ fn main() -> ExitCode {
         What::Local(options) => measure(&options, Vec::new(), style, local::run),
         What::Tcp(options) => measure(&options, Vec::new(), style, tcp::run),
         What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
+        What::Channels(options) => measure(&options, Vec::new(), style, channels::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
         What::Calls(options) => calls::run(&options, style),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
+        What::Echo(echo) => echo.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
@@ -132,7 +140,7 @@ fn measure(
     Ok(ExitCode::FAILURE)
 }
 
-/// State that every row needs.
+/// Bench: what every row needs.
 struct Bench {
     cores: Cores,
     programs: PathBuf,
@@ -142,7 +150,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Returns whether any of these rows is asked for.
+    /// True if any of these rows is asked for.
     fn wants(&self, rows: &[&rows::Row]) -> bool {
         self.only.is_empty() || rows.iter().any(|row| self.only.iter().any(|only| only == row.name))
     }

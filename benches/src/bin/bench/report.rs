@@ -75,7 +75,7 @@ pub(crate) fn table(rows: &[Measured], style: Style) -> String {
     text
 }
 
-/// Legend of the limits.
+/// Legend: what each limit is.
 pub(crate) fn legend(rows: &[Measured], style: Style) -> String {
     let limits = rows.iter().map(|measured| format!("  {:31}{}", measured.row.name, measured.row.limit));
     let lines = limits.map(|line| style.faint(&line)).collect::<Vec<_>>();

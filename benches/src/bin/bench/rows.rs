@@ -25,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     /// Of value and limit.
     pub(crate) unit: &'static str,
-    /// Work that the limit does.
+    /// Limit: what it does.
     pub(crate) limit: &'static str,
     /// Bound that it must reach.
     pub(crate) bound: Bound,
@@ -64,6 +64,12 @@ pub(crate) static RECLAIM_AFTER_SIGKILL_1G: Row = row(
     "ms",
     "none; from SIGKILL until all is free, 1 GiB mapped and 1,000 leases",
     Bound::Reported,
+);
+pub(crate) static PINGPONG_POD: Row = row(
+    "chan.pingpong_pod",
+    "us",
+    "64 bytes there and back between two C processes that wake each other by futex",
+    Bound::RatioAtMost(1.5),
 );
 pub(crate) static GET_256M_TLS: Row = row(
     "tcp.get_256m_tls",
@@ -220,7 +226,7 @@ const BESIDE: &str = "none; the same, beside the arena";
 const PROCESSOR: &str = "none; of one processor, at rest, over half a minute, of the one that takes most";
 const MANY: &str = "none; the same with 1,000 peers more";
 
-/// Result of a row in one run.
+/// Measurement of a row in one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Measured {
     pub(crate) row: &'static Row,
@@ -237,7 +243,7 @@ impl Measured {
         Self { row, pairs, note: None, breach: None }
     }
 
-    /// Result of a row that could not be measured here, which reaches no bound.
+    /// Measurement that could not be made here, which reaches no bound.
     pub(crate) fn missing(row: &'static Row, why: &str) -> Self {
         Self { note: Some(format!("not measured: {why}")), ..Self::new(row, Vec::new()) }
     }
@@ -262,7 +268,7 @@ impl Measured {
         self.ratio().or_else(|| self.value().map(|value| value.median))
     }
 
-    /// Returns whether the row reaches what it must. None if nothing is asked of it.
+    /// True if the row reaches what it must. None if nothing is asked of it.
     pub(crate) fn passes(&self) -> Option<bool> {
         let ratio =
             |holds: fn(&f64, &f64) -> bool, bound| self.ratio().is_some_and(|ratio| holds(&ratio, &bound));

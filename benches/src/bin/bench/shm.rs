@@ -90,7 +90,7 @@ fn growth(grown: u64) -> String {
     format!("shared memory of the machine grew by {} KiB at most", grown >> 10)
 }
 
-/// Description of what is wrong with so much growth.
+/// Fault of so much growth.
 fn breach(grown: u64) -> Option<String> {
     (grown > GROWTH_MAX).then(|| format!("{}, and may by {} KiB", growth(grown), GROWTH_MAX >> 10))
 }

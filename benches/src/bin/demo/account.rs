@@ -5,7 +5,7 @@ use std::time::Duration;
 use tensorlane_benches::style::Style;
 use tensorlane_benches::text;
 
-/// Meaning of the columns.
+/// Legend of the columns.
 const LEGEND: &str = "
 of the limit: the rate, by what this machine does without Tensorlane, measured in turns with it: for a put a warm
               memcpy, for a get one bare TLS 1.3 connection. (What step 1 says of both was measured before
@@ -18,7 +18,7 @@ path:         local is mapped memory of the same sidecar; tcp is TLS 1.3 between
 /// A single line of the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    /// Description of what was done.
+    /// Work that was done.
     pub(crate) what: String,
     /// Bytes that moved.
     pub(crate) moved: u64,

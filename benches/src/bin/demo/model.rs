@@ -18,7 +18,7 @@ pub(crate) struct Model {
 /// Tensor of the model.
 #[derive(Debug)]
 pub(crate) struct ModelTensor {
-    /// Name that the file uses.
+    /// Name in the file.
     pub(crate) name: String,
     pub(crate) descriptor: Descriptor,
     /// Of its bytes.

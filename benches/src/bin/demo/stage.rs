@@ -17,8 +17,7 @@ use crate::account::Account;
 /// Of either sidecar.
 const ARENA: u64 = 1 << 30;
 
-/// Limits: what this machine does without us with as many bytes as the model has. Kept, to be measured again beside
-/// ours.
+/// Limits of this machine without us with as many bytes as the model has. Kept, to be measured again beside ours.
 pub(crate) struct Limits {
     bytes: u64,
     copy: Memcpy,
@@ -42,12 +41,12 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Rate of one copy, in bytes a second.
+    /// Speed of a copy, in bytes a second.
     pub(crate) fn memcpy(&self) -> Result<f64> {
         Ok(self.bytes as f64 / self.copy.seconds()?)
     }
 
-    /// Rate of one fetch over TLS, in bytes a second.
+    /// Speed of a fetch over TLS, in bytes a second.
     pub(crate) fn tls(&mut self) -> Result<f64> {
         Ok(self.bytes as f64 / self.fetch.seconds()?)
     }

@@ -26,7 +26,7 @@ const LATE: &str = "demo/late";
 const ROWS: u64 = 8;
 /// Time that B waits for a name before it appears.
 const LATENESS: Duration = Duration::from_millis(300);
-/// Bytes that the process that is killed holds.
+/// Bytes that the process holds that is killed.
 const HELD: u64 = 256 << 20;
 /// The path of what is put.
 const COPY: &str = "copy";
@@ -70,7 +70,7 @@ pub(crate) fn tell(weights: &Path, programs: &Path, times: usize, style: Style) 
     Ok(())
 }
 
-/// State that every step needs.
+/// Scene: what every step needs.
 struct Scene<'a> {
     model: &'a Model,
     limits: Limits,

@@ -14,7 +14,7 @@ use tensorlane_proto::{PeerName, Selection};
 pub(crate) const WORD: &str = "worker";
 /// Bytes that are summed at once: they stay in the cache.
 const PART: usize = 256 << 10;
-/// Time for which copies may stay that nobody holds.
+/// Longest time that copies may stay that nobody holds.
 const COPY_MAX: Duration = Duration::from_secs(10);
 
 /// Task of a process.
@@ -35,16 +35,16 @@ pub(crate) enum Task {
     Hold { bytes: u64 },
 }
 
-/// Result that it tells afterwards.
+/// Words of a process afterwards.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Done {
     /// CRC-32C of each tensor, in the order of the names.
     pub(crate) sums: Vec<u32>,
     /// Bytes that came from another peer.
     pub(crate) moved: u64,
-    /// Ways in which they came, with the reasons why not better.
+    /// Route by which they came, with the reasons why not better.
     pub(crate) route: String,
-    /// Duration of the acquire, in seconds.
+    /// Time that the acquire took, in seconds.
     pub(crate) seconds: f64,
     /// Time at which it was done, in seconds since 1970.
     pub(crate) at: f64,
@@ -60,7 +60,7 @@ pub(crate) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
-/// One of the processes.
+/// Process of the demo.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Process {
     /// The directory of its sidecar's sockets.

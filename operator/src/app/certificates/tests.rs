@@ -14,9 +14,9 @@ use crate::certs::rotation::AUTHORITY_LIFE_SECONDS;
 /// An API server with one Secret, and another replica that is always a little faster.
 #[derive(Default)]
 struct Twin {
-    /// Contents that are kept, and their version.
+    /// Content that is kept, and its version.
     secret: Option<(u64, Kept)>,
-    /// Contents that the other one writes just before the next write.
+    /// Content that the other one writes just before the next write.
     other: Option<Kept>,
     writes: u32,
 }
@@ -83,7 +83,7 @@ fn keeper(twin: &Arc<Mutex<Twin>>) -> Keeper {
     }
 }
 
-/// Contents that are kept after what is to be done with these.
+/// Returns the content that is kept after what is to be done with this.
 fn after(kept: &Kept, now: u64) -> Kept {
     kept.after(&kept.step(now), now).unwrap().unwrap()
 }

@@ -84,7 +84,7 @@ async fn matrices(
     Ok((routes::matrices(&exchanges, &peers, &requires), notes))
 }
 
-/// Requirements of the pods on their routes by their own annotations; what cannot be known is told, and no error.
+/// Reads the requirements of pods for routes by their own annotations; what cannot be known is told, and no error.
 async fn requires(reader: &Reader) -> (Requires, Vec<String>) {
     let mut notes = Vec::new();
     let pods = reader.pods().await.unwrap_or_else(|why| {

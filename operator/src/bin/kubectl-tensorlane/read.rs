@@ -120,7 +120,7 @@ impl Reader {
         all
     }
 
-    /// Policies that an installation has.
+    /// Reads the policies of an installation.
     async fn policies(&self) -> Vec<(String, Seen)> {
         let mut all = Vec::new();
         for object in objects(&Installation::default()) {
@@ -133,7 +133,7 @@ impl Reader {
         all
     }
 
-    /// Returns whether the pods of the namespace may do something with peers.
+    /// Asks whether the pods of the namespace may do something with peers.
     async fn may(&self, namespace: &str, verb: &str, subresource: &str) -> Seen {
         let attributes = json!({
             "namespace": namespace, "verb": verb, "group": "tensorlane.dev", "resource": "tensorpeers",
@@ -155,7 +155,7 @@ impl Reader {
         }
     }
 
-    /// Facts that are needed to explain an object.
+    /// Reads everything that is needed to explain an object.
     pub(crate) async fn subject(&self, of: &Object) -> Subject {
         let version = if of.group.is_empty() { "v1".to_owned() } else { format!("{}/v1", of.group) };
         let own = Some(self.namespace.as_str());
@@ -244,7 +244,7 @@ impl Reader {
         all.map_err(|error| Trouble::of_reading(&format!("the {what} of {}", self.place()), &error))
     }
 
-    /// Words of the pods that have a sidecar.
+    /// Reads the words of those pods that have a sidecar.
     pub(crate) async fn pods(&self) -> Result<Vec<PodSaid>, Trouble> {
         let api: Api<Pod> = match self.scope() {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),

@@ -15,7 +15,7 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Settings of a Deployment, or why there are none.
+    /// Reads the settings of a Deployment, or says why there are none.
     pub(crate) fn of(deployment: &Seen, namespace: &str) -> Result<Settings, String> {
         let deployment = match deployment {
             Seen::There(deployment) => deployment,

@@ -1,4 +1,4 @@
-//! Watch: one state after the other on standard output, until somebody has seen enough. Knows nothing of what it shows.
+//! Writes state after state to standard output, until somebody has seen enough. Knows nothing of what it shows.
 
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Flow of the states, one after another.
+/// Manner in which the states follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     /// Each takes the place of the one before, changed or not: on a terminal.
@@ -18,7 +18,7 @@ pub(crate) enum Flow {
 }
 
 impl Flow {
-    /// Flow on this standard output. `lines`: each state is one.
+    /// Flow of states on this standard output. `lines`: each state is one.
     pub(crate) fn here(lines: bool) -> Flow {
         match lines {
             true => Flow::Lines,
@@ -27,7 +27,7 @@ impl Flow {
         }
     }
 
-    /// Text that is written of a state after the one before; nothing if it is the same and need not be written again.
+    /// Text to write of a state after the one before; nothing if it is the same and need not be written again.
     fn next(self, before: Option<&str>, now: &str) -> String {
         match self {
             // From the upper left corner; what was there is taken away.

@@ -7,7 +7,7 @@ struct Panel {
     title: &'static str,
     /// A unit of Grafana.
     unit: &'static str,
-    /// Queries to Prometheus, and the name of each line.
+    /// Queries to Prometheus, each with the name of its line.
     queries: &'static [(&'static str, &'static str)],
 }
 

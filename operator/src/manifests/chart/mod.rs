@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use super::install::{self, Installation, SERVICE, serde_yaml_value};
 use super::{File, HEADER, crds, deployment, policies, rbac, webhooks};
 
-/// Template that helm replaces by the operator's namespace.
+/// Placeholder that helm replaces with the operator's namespace.
 const NAMESPACE: &str = "{{ .Release.Namespace }}";
 
-/// Labels that every object of a release has beside our own labels.
+/// Labels of every object of a release beside our own.
 const LABELS: [(&str, &str); 3] = [
     ("app.kubernetes.io/instance", "{{ .Release.Name }}"),
     ("app.kubernetes.io/version", "{{ .Chart.AppVersion }}"),

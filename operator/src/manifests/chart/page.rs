@@ -1,4 +1,4 @@
-//! Text that people read of the values: `values.yaml` with a comment on each, and the table of the chart's page. Knows
+//! Text about the values for people: `values.yaml` with a comment on each, and the table of the chart's page. Knows
 //! nothing of any single value.
 
 use std::fmt::Write;

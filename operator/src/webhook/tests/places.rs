@@ -1,4 +1,4 @@
-//! Admission when all places are taken: who is let in, and who has to go.
+//! Tests of who is let in when all places are taken, and of who has to go.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

@@ -63,7 +63,7 @@ impl Attach {
     pub(super) fn begin(
         exchange: &Arc<Exchange>,
         caller: Caller,
-        request: v1::ChannelAttachRequest,
+        request: &v1::ChannelAttachRequest,
         done: Done<Attached>,
     ) {
         let link = match exchange.channel_caller(&caller, &request.peer) {
@@ -236,7 +236,9 @@ impl Attach {
 
     /// The writer looks at the cursor no more.
     fn withdraw(&self) {
-        if let Some(asked) = self.state.lock().asked.take() {
+        // Not under the lock: an end looks at the table, and whoever looks at the table looks here.
+        let asked = self.state.lock().asked.take();
+        if let Some(asked) = asked {
             self.exchange.end_reader(self.link.id(), asked.reader, false);
         }
     }

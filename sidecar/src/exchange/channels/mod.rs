@@ -105,11 +105,11 @@ impl Exchange {
     pub fn channel_create(
         self: &Arc<Self>,
         caller: Caller,
-        request: v1::ChannelCreateRequest,
+        request: &v1::ChannelCreateRequest,
         done: impl FnOnce(Result<Created, Failure>) + Send + 'static,
     ) {
         let checked = self.channel_caller(&caller, "").and_then(|link| {
-            let (spec, shape) = shape_of(request.spec.unwrap_or_default())?;
+            let (spec, shape) = shape_of(request.spec.as_ref().unwrap_or(&v1::ChannelSpec::default()))?;
             self.channels.table.lock().check_create(link.id(), &spec.name)?;
             Ok((link, spec, shape))
         });
@@ -117,7 +117,7 @@ impl Exchange {
             Ok(checked) => checked,
             Err(failure) => return done(Err(failure)),
         };
-        let deadline = self.deadline(request.deadline_ms);
+        let (deadline, key) = (self.deadline(request.deadline_ms), request.key);
         self.on_worker(Box::new(done), move |exchange| {
             let (purpose, bytes, cancel) = (Purpose::Put, shape.bytes(), &caller.cancel);
             let ring =
@@ -125,7 +125,7 @@ impl Exchange {
             ring::format_ring(&ring, shape)
                 .map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
             let writer = Party { session: link.id(), client: Arc::clone(link.client()) };
-            let created = exchange.channels.table.lock().create(writer, request.key, spec, ring.clone());
+            let created = exchange.channels.table.lock().create(writer, key, spec, ring.clone());
             let (channel, waited) = created?;
             waited.iter().filter_map(Weak::upgrade).for_each(|attach| attach.go(channel));
             if link.is_cut() {
@@ -141,7 +141,7 @@ impl Exchange {
     pub fn channel_attach(
         self: &Arc<Self>,
         caller: Caller,
-        request: v1::ChannelAttachRequest,
+        request: &v1::ChannelAttachRequest,
         done: impl FnOnce(Result<Attached, Failure>) + Send + 'static,
     ) {
         Attach::begin(self, caller, request, Box::new(done));
@@ -276,7 +276,7 @@ pub(super) fn location(block: &Block) -> v1::Location {
 }
 
 /// A shape as it was asked for, proven.
-fn shape_of(spec: v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
+fn shape_of(spec: &v1::ChannelSpec) -> Result<(Spec, RingShape), Failure> {
     let invalid = |message: String| Failure::new(Reason::InvalidArgument, message);
     let name = tensor_name(&spec.name)?;
     let shape = RingShape::new(spec.slots, spec.slot_bytes)

@@ -121,13 +121,13 @@ impl<B: Clone, W> Table<B, W> {
             return Err(Failure::new(Reason::NameTaken, message).with("name", name));
         }
         if self.channels.len() >= CHANNELS_MAX {
-            return Err(limit(format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
+            return Err(limit(&format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
         }
         let is_its =
             |channel: &&Channel<B>| channel.writer.as_ref().is_some_and(|(by, _)| by.session == session);
         if self.channels.values().filter(is_its).count() >= SESSION_CHANNELS_MAX {
             let what = format!("this session writes {SESSION_CHANNELS_MAX} channels already");
-            return Err(limit(what, SESSION_CHANNELS_MAX));
+            return Err(limit(&what, SESSION_CHANNELS_MAX));
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl<B: Clone, W> Table<B, W> {
         // Those that are gone and not forgotten cost as much; a writer that answers forgets them at once.
         if there >= most as usize || channel.readers.len() >= 2 * READERS_MAX as usize {
             let what = format!("the channel {} has {there} readers already", channel.spec.name);
-            return Err(limit(what, most as usize));
+            return Err(limit(&what, most as usize));
         }
         self.last += 1;
         let added = Added { reader: self.last, writer: writer.session, key: *key };
@@ -323,7 +323,7 @@ pub(super) fn ended() -> Failure {
     )
 }
 
-fn limit(what: String, most: usize) -> Failure {
+fn limit(what: &str, most: usize) -> Failure {
     let message = format!("{what}, at most {most}; end some first");
     Failure::new(Reason::LimitExceeded, message).with("most", most)
 }

@@ -24,7 +24,7 @@ pub(super) struct Reader {
     pub(super) from: From,
     /// Its connection is lost.
     pub(super) away: bool,
-    /// Set while it lives, and gave somebody nothing.
+    /// Set if it lives, and gave somebody nothing.
     pub(super) suspect: bool,
 }
 
@@ -184,8 +184,8 @@ impl Readers {
         self.all.iter().enumerate().filter(|(other, reader)| *other != without && served(reader)).count()
     }
 
-    /// Number of peers between the owner and this one. None if it waits for `me`, or for somebody of whom nothing is
-    /// known any more: that one may wait for `me`.
+    /// Number of peers that lie between the owner and this one; none where it waits for `me`, or for somebody of whom
+    /// nothing is known any more: that one may wait for `me`.
     fn depth(&self, at: usize, me: usize) -> Option<usize> {
         let mut at = at;
         // It cannot be longer than all of them, whatever went wrong.
@@ -209,7 +209,7 @@ impl Readers {
     }
 }
 
-/// Returns whether a peer is among those that did not do.
+/// True if a peer is among those that did not do.
 fn names(lost: &[LostHolder], peer: &PeerKey) -> bool {
     lost.iter().any(|lost| lost.peer == *peer)
 }

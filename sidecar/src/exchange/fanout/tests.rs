@@ -414,21 +414,21 @@ proptest! {
 /// A reader as it is: whom it takes its bytes from, whatever anybody remembers of that.
 #[derive(Debug, Clone, Default)]
 struct Naive {
-    /// Set while it pulls the tensor.
+    /// Set if it pulls the tensor.
     reads: bool,
     /// Its connection with the owner is up.
     online: bool,
     from: Option<PeerKey>,
     /// Which pull of that one it takes them from.
     of: u32,
-    /// Set once it has asked that one, and was answered.
+    /// Set if it has asked that one, and was answered.
     answered: bool,
     /// Number of times that it has begun.
     pulls: u32,
-    /// Set while it has all of what it pulled last.
+    /// Set if it has all of what it pulled last.
     copy: bool,
     lost: Vec<LostHolder>,
-    /// Spares: who else has all, as it was last told.
+    /// Peers that else have all, as it was last told.
     spares: Vec<PeerKey>,
 }
 
@@ -580,7 +580,7 @@ impl World {
         }
     }
 
-    /// Number of readers between a reader and one that has the bytes; none if it waits for itself.
+    /// Number of those that lie between a reader and one that has the bytes; none if it waits for itself.
     fn depth(&self, who: usize) -> Option<usize> {
         let mut at = who;
         for depth in 0..=self.readers.len() {

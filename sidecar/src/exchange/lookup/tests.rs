@@ -48,7 +48,7 @@ fn lookup(exchange: &Arc<Exchange>, caller: Caller, name: &str, wait_ms: u64) ->
     told
 }
 
-/// Description of what was found, or why it was not.
+/// Description that was found, or why it was not.
 fn found(looked: &Looked) -> Result<v1::Description, Failure> {
     let response = looked.recv_timeout(MINUTE).expect("an answer")?;
     let result = response.results.into_iter().next().unwrap();

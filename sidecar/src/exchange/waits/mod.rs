@@ -100,7 +100,7 @@ enum News {
     Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
 }
 
-/// Bytes that a wait for these names takes.
+/// Cost of a wait for these names.
 pub(super) fn cost<'a>(names: impl Iterator<Item = &'a TensorName>) -> u64 {
     names.fold(WAIT_BYTES, |bytes, name| bytes + NAME_BYTES + name.as_str().len() as u64)
 }
@@ -197,7 +197,7 @@ impl Waits {
         }
     }
 
-    /// Number of waits for names.
+    /// Number of those that wait for names.
     pub(super) fn waiting(&self) -> usize {
         self.0.state.lock().table.waiting()
     }
@@ -398,7 +398,7 @@ impl Inner {
 // === impl State ===
 
 impl State {
-    /// Returns whether names are waited for that are not asked for, or asked for and not waited for.
+    /// True if names are waited for that are not asked for, or asked for and not waited for.
     fn wants_round(&self) -> bool {
         self.asked != self.table.changes()
     }

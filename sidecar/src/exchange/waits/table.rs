@@ -34,7 +34,7 @@ pub(in crate::exchange) enum Owner {
     Peer(PeerName),
 }
 
-/// Bounds of what waits may take.
+/// Bounds on what waits may take.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::exchange) struct Bounds {
     /// Waits of one owner.
@@ -218,7 +218,7 @@ impl<W: Clone> Table<W> {
         self.changes
     }
 
-    /// Number of waits for names.
+    /// Number of those that wait for names.
     pub(in crate::exchange) fn waiting(&self) -> usize {
         [Kind::Clients, Kind::Peers]
             .iter()

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod errors;
+mod gpu;
 mod server;
 mod session;
 mod tickets;

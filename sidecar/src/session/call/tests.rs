@@ -1,4 +1,4 @@
-//! That each call is counted once, whatever becomes of its answer.
+//! Tests that each call is counted once, whatever becomes of its answer.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ impl Segments for NoDescriptors {
     }
 }
 
-/// One session, with both of its ends.
+/// Session with both of its ends.
 struct Scene {
     exchange: Arc<Exchange>,
     link: Arc<SessionLink>,

@@ -55,8 +55,8 @@ impl Scene {
         let (write_end, events) = UnixStream::pair().unwrap();
         let (workers, unread) = (Workers::default(), &Unread::new(1 << 20));
         let metrics = Arc::new(Metrics::new(&Registry::new()).unwrap());
-        let client = "test".into();
-        let around = Around { client, version, workers, unread, metrics, map_deadline: minute };
+        let around =
+            Around { client: "test".into(), version, workers, unread, metrics, map_deadline: minute };
         let link = SessionLink::new(SessionId(1), ours, write_end.into(), around);
         store.session_began(&link);
         for end in [&client, &events] {

@@ -1,4 +1,4 @@
-//! Check that a history keeps to what holds at all times. Pure: it sees the events and nothing else.
+//! Check of whether a history keeps to what holds at all times. Pure: it sees the events and nothing else.
 //!
 //! Each of the eight lines has a file. What no history between processes can show (who may write pages, what the kernel
 //! refuses) is tested elsewhere; each file says what it takes as its line.

@@ -5,7 +5,7 @@ use super::Violation;
 use super::timeline::{Call, Timeline, owner};
 use crate::soak::orders::{Outcome, Verb};
 
-/// Answers that a stranger may be told: who does not answer, and that its own sidecar does not. Anything else says
+/// Words that a stranger may be told: who does not answer, and that its own sidecar does not. Anything else says
 /// something of a tensor.
 const TELLS_NOTHING: [&str; 6] =
     ["PEER_UNREACHABLE", "DEADLINE_EXCEEDED", "deadline", "PEER_UNKNOWN", "lost", "unreachable"];

@@ -19,7 +19,7 @@ pub(crate) struct Call {
     pub(crate) verb: Verb,
     pub(crate) reference: Option<String>,
     pub(crate) began: usize,
-    /// Place of its answer; the end of the history if it was not answered.
+    /// Index of the answer; the end of the history if there was none.
     pub(crate) ended: usize,
     /// None where it was not answered.
     pub(crate) outcome: Option<Outcome>,
@@ -40,7 +40,7 @@ pub(crate) struct Claim {
     pub(crate) gone: usize,
 }
 
-/// Way in which something is held.
+/// Manner in which something is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// As its writer, by its number.
@@ -54,7 +54,7 @@ pub(crate) enum By {
 /// A part of a tensor: from, to; all of it where none is named.
 type Part = (u64, Option<(u64, u64)>);
 
-/// Contents of a history, in order.
+/// Timeline of what a history says, in order.
 pub struct Timeline<'a> {
     pub(crate) events: &'a [Event],
     pub(crate) calls: Vec<Call>,
@@ -63,7 +63,7 @@ pub struct Timeline<'a> {
     pub(crate) faults: Vec<(Fault, usize, usize)>,
     /// Kills: who, where it was about to be, where it was done.
     pub(crate) kills: Vec<(Who, usize, usize)>,
-    /// Place where each life began.
+    /// Beginnings of each life.
     births: Vec<(Who, usize)>,
     /// Seed and bytes of each tensor.
     pub(crate) contents: HashMap<u64, (u64, u64)>,
@@ -163,7 +163,7 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Gives back what an order lets go: at its beginning it is not certain any more, at its end it is certainly gone.
+    /// Ends what an order gives back: at its beginning it is not certain any more, at its end it is certainly gone.
     fn let_go(&mut self, actor: Actor, verb: Verb, at: usize, done: bool) {
         let goes = |claim: &Claim| match (verb, claim.by) {
             (Verb::Release { tensor }, By::Writer(held)) => claim.actor == actor && held == tensor,
@@ -280,8 +280,8 @@ impl<'a> Timeline<'a> {
         })
     }
 
-    /// Claim of somebody who, for all this time, certainly held what a reader at `host` asks for: beside its owner, or
-    /// as a whole copy beside the reader.
+    /// True if somebody, for all this time, certainly held what a reader at `host` asks for: beside its owner, or as a
+    /// whole copy beside the reader.
     pub(crate) fn was_held(&self, reference: &str, host: usize, from: usize, to: usize) -> Option<&Claim> {
         let (owner, _) = owner(reference)?;
         self.claims.iter().find(|claim| {

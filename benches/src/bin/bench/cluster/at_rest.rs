@@ -1,4 +1,4 @@
-//! Resources that operator and sidecars take while nothing happens, as the kubelets of their nodes count them.
+//! Resources that operator and sidecars take while nothing happens, as the kubelets of their nodes count it.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ const WINDOW: Duration = Duration::from_secs(30);
 
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// Resources taken over the window, by the one of its kind that takes most.
+/// Most that is taken over the window, by the one of its kind that takes most.
 pub(super) struct Most {
     pub(super) operator: Taken,
     /// Its memory is that beside the arena.
     pub(super) sidecar: Taken,
 }
 
-/// Resources that one container takes.
+/// Resources that a container takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Taken {
     pub(super) mebibytes: f64,
@@ -39,7 +39,7 @@ struct Watched {
     container: &'static str,
 }
 
-/// Words of the kubelet on a container.
+/// Figures of the kubelet for a container.
 struct Seen {
     processor_seconds: f64,
     at: String,

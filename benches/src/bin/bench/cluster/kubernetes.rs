@@ -97,7 +97,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Words that a pod's container wrote when it ended.
+    /// Last words that a pod's container wrote when it ended.
     pub(super) fn last_words(&self, pod: &str) -> Result<String> {
         let mut said = None;
         self.wait(&format!("pod {pod} ends"), || {

@@ -17,7 +17,7 @@ const MANY: usize = 1000;
 /// New ones whose way is measured; one more before them does not count.
 const NEW: usize = 5;
 
-/// Account that may write the status of any peer.
+/// User that may write the status of any peer.
 const OPERATOR: &str = "--as=system:serviceaccount:tensorlane-system:tensorlane-operator";
 
 /// Measures all rows. The pods that look are there.

@@ -61,7 +61,7 @@ fn alone(row: &'static Row, value: f64) -> Measured {
     Measured::new(row, vec![Pair { value, limit: None }])
 }
 
-/// Sizes of the images. `xtask images` says of each: name, digest, size, unit, archive.
+/// Sizes that `xtask images` reports: name, digest, size, unit, archive.
 fn image_sizes(cluster: &Cluster) -> Result<Vec<Measured>> {
     let names = IMAGES.map(|(name, _)| name);
     let said = cluster.xtask(&[&["images"], &names[..]].concat())?;

@@ -38,7 +38,7 @@ fn batch(cluster: &Cluster, asks: bool) -> Result<Vec<f64>> {
     Ok(took)
 }
 
-/// Times that kubectl logs of each pod that it makes.
+/// Times from the log of kubectl for each pod that it makes.
 fn times(log: &str) -> Result<Vec<f64>> {
     let calls = log.lines().filter(|line| line.contains("verb=\"POST\"") && line.contains("/pods?"));
     calls

@@ -1,4 +1,4 @@
-//! Memory that a killed process held, and how soon it is free again.
+//! Reclaim of what a killed process held, and how soon it is free again.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Cost of asking: acquire, reserve and seal at any size, each at most a few round trips. The caller on one core, the
-//! sidecar and the other end of the limit on another.
+//! Costs of asking: acquire, reserve and seal at any size, each at most a few round trips. The caller on one core,
+//! the sidecar and the other end of the limit on another.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -65,7 +65,7 @@ fn measure(sidecar: &Sidecar, raw: UnixRoundTrip) -> Result<Vec<Measured>> {
     Ok(rows.into())
 }
 
-/// Time of one acquire and its release, in microseconds.
+/// Time of an acquire and its release, in microseconds.
 fn acquire_us(client: &Client, target: &Target) -> Result<f64> {
     let options = AcquireOptions::new();
     median_us(ROUND_TRIPS, || {

@@ -69,7 +69,7 @@ pub(crate) fn run(bench: &Bench) -> Result<Measured> {
     Ok(Measured { note: Some(note), ..Measured::new(&rows::CHOICE, pairs) })
 }
 
-/// Rates that the kinds bring over one link.
+/// Results of the kinds over one link.
 struct Brought {
     /// GB/s, in the order of `KINDS`: the bytes of all gets by the time of all.
     rates: [f64; 3],

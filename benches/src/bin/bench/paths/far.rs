@@ -69,7 +69,7 @@ impl Far {
         Ok(self.get()?.seconds)
     }
 
-    /// Gets a tensor once.
+    /// Gets once.
     pub(crate) fn get(&self) -> Result<Get> {
         without_copies(&self.reader)?;
         let mut tensor = None;

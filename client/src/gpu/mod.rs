@@ -1,0 +1,196 @@
+//! Tensors in GPU memory: put by the process that has the GPU, and mapped by others of its pod without a copy.
+//!
+//! ```text
+//!   put:      DeviceSegment, filled  --PutGpu + descriptor-->  the sidecar holds the descriptor, for as long as the tensor lives
+//!   acquire:  a lease, as of any tensor; the first time  --OpenGpu-->  descriptor: imported, checked, mapped for reading
+//! ```
+//!
+//! Bytes are there before a tensor is put: every copy is waited for. So a reader needs no event. What a reader does with the
+//! memory must be done before it drops its tensor: after that the memory may go.
+//!
+//! The process that put a tensor keeps its allocation until the sidecar says that nobody keeps the tensor any more, or the session
+//! ends. After that, and after its death, the memory lives by the descriptor that the sidecar holds.
+//!
+//! Non-goals: bytes of a GPU for other peers, over gRPC, or for processes without the GPU; those are refused
+//! ([`Reason::NoGpuProcess`](tensorlane_proto::Reason)).
+
+mod calls;
+mod opened;
+pub(crate) mod owned;
+mod tensor;
+
+use std::os::fd::AsFd;
+
+use tensorlane_cuda::DeviceSegment;
+use tensorlane_proto::device;
+use tensorlane_proto::frame::GPU_SINCE;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, Failure, Layout, Metadata, Reason};
+
+pub use tensorlane_cuda::{Code, Device, GpuUuid, Probe, Probed, Refusal, Stream, probe};
+
+pub use self::tensor::DeviceTensor;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::target::{AcquireOptions, Target};
+use crate::verbs::{PutOptions, Stored, acquire_on_gpu, stored};
+use crate::wire;
+
+/// GPU memory in the sessions of a client, on one device.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    client: Client,
+    device: Device,
+}
+
+/// Memory on the device in which a tensor is made in place, until it is put. Dropped, it is given back.
+#[derive(Debug)]
+#[must_use = "dropped before it is put, it is given back"]
+pub struct DeviceReservation<'a> {
+    gpu: &'a Gpu,
+    descriptor: Descriptor,
+    segment: DeviceSegment,
+}
+
+impl Client {
+    /// Tensors in the memory of a GPU that is open in this process.
+    pub fn gpu(&self, device: &Device) -> Gpu {
+        Gpu { client: self.clone(), device: device.clone() }
+    }
+}
+
+// === impl Gpu ===
+
+impl Gpu {
+    /// The device.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Makes room for a tensor that is computed in place. No sidecar is asked before it is put.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] where the device has no such memory, [`Error::InvalidArgument`] for a tensor without bytes.
+    pub fn reserve(&self, layout: &Layout, metadata: &Metadata) -> Result<DeviceReservation<'_>> {
+        let bytes = layout.bytes();
+        if bytes == 0 {
+            return Err(Error::invalid("a tensor without bytes has no GPU memory; put it with Client::put"));
+        }
+        let segment = DeviceSegment::create(&self.device, bytes)?;
+        let device = device::Device::Cuda { index: self.device.index(), uuid: Some(self.device.uuid().0) };
+        let descriptor = Descriptor { layout: layout.clone(), device, metadata: metadata.clone() };
+        Ok(DeviceReservation { gpu: self, descriptor, segment })
+    }
+
+    /// Stores bytes of the host in memory of the device: one copy to it.
+    ///
+    /// # Errors
+    /// As [`Gpu::reserve`] and [`DeviceReservation::put`], and [`Error::InvalidArgument`] where bytes and layout disagree.
+    pub fn put_bytes(&self, layout: &Layout, bytes: &[u8], options: &PutOptions) -> Result<Stored> {
+        check_length(layout, bytes.len() as u64)?;
+        let reservation = self.reserve(layout, &Metadata::default())?;
+        reservation.segment.copy_from_host(0, bytes)?;
+        reservation.put(options)
+    }
+
+    /// Stores a tensor of this process that lies on the device: one copy there, on `stream` and behind what is on it, which is waited
+    /// for. `bytes` at `pointer` must be as many as the layout has.
+    ///
+    /// # Errors
+    /// As [`Gpu::put_bytes`]; [`Refusal::NotDeviceMemory`] for an address that is none of this device's memory.
+    pub fn put_device(
+        &self,
+        layout: &Layout,
+        pointer: u64,
+        bytes: u64,
+        stream: Stream,
+        options: &PutOptions,
+    ) -> Result<Stored> {
+        check_length(layout, bytes)?;
+        let reservation = self.reserve(layout, &Metadata::default())?;
+        reservation.segment.copy_from_device(0, pointer, bytes, stream)?;
+        reservation.put(options)
+    }
+
+    /// Leases a tensor that lies in GPU memory of this pod, and maps it for reading: on whichever GPU it is, if this process reaches
+    /// that one. Ranges and steps are views; a list of rows is refused.
+    ///
+    /// # Errors
+    /// The sidecar's refusal; [`Error::Gpu`] where the GPU is not reached, or what was put there is no memory of it or
+    /// not as long as was said; [`Error::InvalidArgument`] for a tensor in host memory.
+    pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<DeviceTensor> {
+        let wait = self.client.wait(options.deadline);
+        let connection = self.client.connection(&wait)?;
+        let (tensor, location) = acquire_on_gpu(&connection, target.into(), options, &wait)?;
+        let segment = opened::open(&connection, tensor.lease().id(), &self.device, &wait)?;
+        DeviceTensor::new(tensor, segment, &location)
+    }
+}
+
+// === impl DeviceReservation ===
+
+impl DeviceReservation<'_> {
+    /// Its address on the device, in this process: where the tensor is to be written.
+    pub fn pointer(&self) -> u64 {
+        self.segment.pointer()
+    }
+
+    /// What its bytes will mean.
+    pub fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// Makes the tensor visible and immutable. Whoever wrote it has waited for that: nothing here does.
+    ///
+    /// # Errors
+    /// The sidecar's refusal, or what ended the call; the memory is given back then. [`Error::InvalidArgument`] for
+    /// options that need the bytes (a checksum) or a repeat (a retry id).
+    pub fn put(self, options: &PutOptions) -> Result<Stored> {
+        let Self { gpu, descriptor, segment } = self;
+        if options.checksum || options.retry_id.is_some() {
+            return Err(Error::invalid(
+                "a tensor in GPU memory is put without checksum and without retry id",
+            ));
+        }
+        let wait = gpu.client.wait(options.deadline);
+        let connection = gpu.client.connection(&wait)?;
+        check_version(&connection)?;
+        let memory = segment.export()?;
+        let allocation_bytes = segment.bytes();
+        // Before it is sent: the word that it was freed may come before the answer.
+        let allocation = connection.owned().keep(segment);
+        let (descriptor, keep) = (Some((&descriptor).into()), Some(options.keep()));
+        let request = v1::PutGpuRequest { descriptor, keep, allocation, allocation_bytes };
+        let outcome = connection
+            .put_gpu(&request, memory.as_fd(), &wait, options.late())
+            .and_then(|reply| stored(&connection, wire::single(reply.results)?, options));
+        outcome.inspect_err(|error| {
+            // Where the answer is not known the tensor may be there; then the sidecar says when it is not.
+            if !matches!(error, Error::DeadlineExceeded { .. } | Error::Withdrawn) {
+                connection.owned().freed(allocation);
+            }
+        })
+    }
+}
+
+/// # Errors
+/// The sidecar is older than GPU memory.
+fn check_version(connection: &Connection) -> Result<()> {
+    let version = connection.sidecar().version;
+    if version >= GPU_SINCE {
+        return Ok(());
+    }
+    let message = format!(
+        "the sidecar speaks version {version} of the session protocol, and GPU memory needs {GPU_SINCE}; use a sidecar of this release"
+    );
+    Err(Failure::new(Reason::Unsupported, message).into())
+}
+
+fn check_length(layout: &Layout, given: u64) -> Result<()> {
+    let needed = layout.bytes();
+    if given == needed {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("{given} bytes were given for {layout}, which has {needed}")))
+}

@@ -1,0 +1,131 @@
+//! A leased tensor in GPU memory.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tensorlane_cuda::{Device, ImportedSegment};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor, Selection};
+
+use crate::error::{Error, Result};
+use crate::moved::Moved;
+use crate::tensor::{Lease, Tensor};
+
+/// A leased tensor in GPU memory, mapped for reading, or the selected part of one. The memory is this process's to read until this
+/// is dropped; what a kernel reads must be done by then.
+#[must_use = "dropping a tensor releases it"]
+pub struct DeviceTensor {
+    // In the order of dropping: the map, then the lease.
+    segment: Arc<ImportedSegment>,
+    offset: u64,
+    bytes: u64,
+    tensor: Tensor,
+}
+
+impl DeviceTensor {
+    pub(super) fn new(
+        tensor: Tensor,
+        segment: Arc<ImportedSegment>,
+        location: &v1::Location,
+    ) -> Result<Self> {
+        let (offset, bytes) = (location.offset, location.bytes);
+        if offset.checked_add(bytes).is_none_or(|end| end > segment.bytes()) {
+            let within = segment.bytes();
+            return Err(Error::protocol(format!(
+                "a tensor of {bytes} bytes at {offset} was said to lie in {within} bytes of GPU memory"
+            )));
+        }
+        Ok(Self { segment, offset, bytes, tensor })
+    }
+
+    /// What the bytes mean. Where ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
+    pub fn descriptor(&self) -> &Descriptor {
+        self.tensor.descriptor()
+    }
+
+    /// The device that it is on, as this process sees it.
+    pub fn device(&self) -> &Device {
+        self.segment.device()
+    }
+
+    /// Its address on the device, in this process. Reading there is allowed; writing is an error of the GPU.
+    pub fn pointer(&self) -> u64 {
+        self.segment.pointer() + self.offset
+    }
+
+    /// Bytes at the address, gaps between strided elements included.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there are no bytes; never so.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The lease.
+    pub fn lease(&self) -> &Lease {
+        self.tensor.lease()
+    }
+
+    /// How the bytes came: by `cuda_ipc`, none of them moved.
+    pub fn moved(&self) -> &Moved {
+        self.tensor.moved()
+    }
+
+    /// Copies the elements to the host, row-major and without gaps.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where `to` has another length than the elements, [`Error::Gpu`] where the driver refuses.
+    pub fn copy_to_host(&self, to: &mut [u8]) -> Result<()> {
+        let layout = &self.descriptor().layout;
+        let needed = layout.packed_bytes();
+        if to.len() as u64 != needed {
+            let given = to.len();
+            return Err(Error::invalid(format!(
+                "the destination has {given} bytes and the tensor {needed}; give it exactly as many"
+            )));
+        }
+        if layout.is_contiguous() {
+            return Ok(self.segment.copy_to_host(self.offset, to)?);
+        }
+        // One copy of all that lies between; a copy from the GPU for each run would cost more than the gaps.
+        let length =
+            usize::try_from(self.bytes).map_err(|_| Error::invalid("it is larger than the host's memory"))?;
+        let mut all = vec![0; length];
+        self.segment.copy_to_host(self.offset, &mut all)?;
+        let resolved = Selection::All
+            .resolve(layout)
+            .map_err(|error| Error::protocol(format!("a layout that cannot be walked: {error}")))?;
+        let mut rest = to;
+        for (offset, len) in resolved.runs() {
+            let outside = || Error::protocol("a layout that reaches out of its bytes");
+            let (run, after) = rest.split_at_mut_checked(len as usize).ok_or_else(outside)?;
+            let from = all.get(offset as usize..).and_then(|all| all.get(..len as usize));
+            run.copy_from_slice(from.ok_or_else(outside)?);
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// The elements on the host, row-major and without gaps.
+    ///
+    /// # Errors
+    /// As [`DeviceTensor::copy_to_host`].
+    pub fn to_vec(&self) -> Result<Vec<u8>> {
+        let length = usize::try_from(self.descriptor().layout.packed_bytes())
+            .map_err(|_| Error::invalid("it is larger than the host's memory"))?;
+        let mut bytes = vec![0; length];
+        self.copy_to_host(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceTensor")
+            .field("id", &self.tensor.lease().id())
+            .field("layout", &format_args!("{}", self.descriptor().layout))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,200 @@
+"""The client for asyncio: the calls of `tensorlane.Client`, to be awaited.
+
+>>> import asyncio, numpy, tensorlane.aio
+>>> async def main():
+...     async with tensorlane.aio.local() as client:
+...         stored = await client.put(numpy.arange(3), "a")
+...         return (await client.get("a", wait=10)).numpy()
+>>> asyncio.run(main())
+array([0, 1, 2])
+
+Each call runs on a thread of a bounded pool. Cancelling a task that awaits a get withdraws the get. A put that is cancelled
+after it began comes to its end; its lease is given up, and a name that it gave stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+import weakref
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, ParamSpec, TypeVar, Unpack, overload
+
+from . import client as blocking
+from ._tensorlane import Cancel, Stored
+from .errors import Error
+from .local import local as blocking_local
+from .structures import Structure
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+GETS_MAX = 256
+"""Gets of a client under way at once; others wait in line. Each costs a thread, of some 100 KiB."""
+
+_PUTS_MAX = 32
+_SHORT_MAX = 4
+
+_clients: weakref.WeakSet[AsyncClient] = weakref.WeakSet()
+
+
+def _call(
+    lane: str, method: Callable[Concatenate[blocking.Client, P], R], withdrawn: bool = False
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, R]]:
+    """The method to be awaited, on a thread of the lane; one that takes `cancel` is withdrawn with its task."""
+
+    async def awaited(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        cancel: Any = (kwargs.get("cancel") or Cancel()) if withdrawn else None
+        if withdrawn:
+            kwargs["cancel"] = cancel
+        return await self._run(lane, cancel, functools.partial(method, self._client, *args, **kwargs))
+
+    functools.update_wrapper(awaited, method)
+    return awaited
+
+
+class AsyncClient:
+    """A connection to a sidecar, for one event loop. Its methods are those of `tensorlane.Client`.
+
+    Puts, gets and short calls have threads of their own, so that a put never waits behind the gets that wait for it. A forked
+    child opens its own client.
+    """
+
+    def __init__(self, client: blocking.Client):
+        """Wraps a client, which this one closes."""
+        self._client, self._process, self._closed = client, os.getpid(), False
+        bounds = {"get": GETS_MAX, "put": _PUTS_MAX, "short": _SHORT_MAX}
+        self._lanes = {lane: ThreadPoolExecutor(most, f"tensorlane-{lane}") for lane, most in bounds.items()}
+        self._pending: set[Cancel] = set()
+        _clients.add(self)
+
+    @property
+    def directory(self) -> str:
+        """Where the sockets are: what TENSORLANE_SOCKETS is to be for other processes."""
+        return self._client.directory
+
+    @overload
+    async def put(self, x: Structure, name: None = None, **options: Unpack[blocking.PutOptions]) -> Any: ...
+    @overload
+    async def put(self, x: Any, name: str | None = None, **options: Unpack[blocking.PutOptions]) -> Stored: ...
+
+    async def put(self, x: Any, name: str | None = None, **options: Any) -> Any:
+        """Stores an array, or nested dicts and lists of arrays, as `tensorlane.Client.put` does."""
+        return await self._run("put", None, functools.partial(self._client.put, x, name, **options))
+
+    put_many = _call("put", blocking.Client.put_many)
+    put_file = _call("put", blocking.Client.put_file, withdrawn=True)
+    publish = _call("put", blocking.Client.publish)
+    get = _call("get", blocking.Client.get, withdrawn=True)
+    get_many = _call("get", blocking.Client.get_many, withdrawn=True)
+    get_file = _call("get", blocking.Client.get_file, withdrawn=True)
+    get_set = _call("get", blocking.Client.get_set, withdrawn=True)
+    load_into = _call("get", blocking.Client.load_into, withdrawn=True)
+    describe = _call("short", blocking.Client.describe)
+    names = _call("short", blocking.Client.names)
+    unname = _call("short", blocking.Client.unname)
+    status = _call("short", blocking.Client.status)
+    peers = _call("short", blocking.Client.peers)
+    flush = _call("short", blocking.Client.flush)
+
+    async def _run(self, lane: str, cancel: Cancel | None, work: Callable[[], R]) -> R:
+        if self._closed:
+            raise Error("this client was closed", "CLOSED", remedy="connect again")
+        if self._process != os.getpid():
+            raise Error("this client belongs to the parent of this process", remedy="connect in each process")
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[R] = loop.create_future()
+        if cancel is not None:
+            self._pending.add(cancel)
+
+        def ended(call: Future[R]) -> None:
+            try:
+                loop.call_soon_threadsafe(_settle, waiter, call)
+            except RuntimeError:
+                pass  # The loop was closed: nobody waits.
+
+        call = self._lanes[lane].submit(work)
+        call.add_done_callback(ended)
+        try:
+            return await waiter
+        finally:
+            # Early only where the task was cancelled, or its loop is gone.
+            if not call.done():
+                call.cancel()
+                self._withdraw([] if cancel is None else [cancel])
+            if cancel is not None:
+                self._pending.discard(cancel)
+
+    def _withdraw(self, cancels: list[Cancel]) -> None:
+        for cancel in cancels:
+            cancel.cancel()
+
+    async def close(self) -> None:
+        """Withdraws gets that wait, lets puts end, and ends the use of this client. Arrays stay readable."""
+        self._closed = True
+        self._withdraw(list(self._pending))
+        for lane in self._lanes.values():
+            await asyncio.to_thread(lane.shutdown)
+        await asyncio.to_thread(self._client.close)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a client stays in its process; connect in each one")
+
+
+async def connect(
+    directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
+) -> AsyncClient:
+    """Connects as `tensorlane.connect` does. Use it as `async with await tensorlane.aio.connect() as client`."""
+    make = functools.partial(blocking.connect, directory, name=name, deadline=deadline, patience=patience)
+    return AsyncClient(await asyncio.to_thread(make))
+
+
+@asynccontextmanager
+async def local(*, arena: str = "1Gi", export: bool = False, settings: dict[str, str] | None = None) -> AsyncIterator[AsyncClient]:
+    """Starts a sidecar for this program and connects to it, as `tensorlane.local` does."""
+    context = blocking_local(arena=arena, export=export, settings=settings)
+    starting = asyncio.ensure_future(asyncio.to_thread(context.__enter__))
+    try:
+        client = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # What started ends, too.
+        await asyncio.wait([starting])
+        if starting.exception() is None:
+            await asyncio.to_thread(context.__exit__, None, None, None)
+        raise
+    try:
+        async with AsyncClient(client) as awaited:
+            yield awaited
+    finally:
+        await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+def _settle(waiter: asyncio.Future[R], call: Future[R]) -> None:
+    if waiter.done():
+        return
+    if call.cancelled():
+        waiter.cancel()
+    elif (error := call.exception()) is not None:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(call.result())
+
+
+def _at_the_end() -> None:
+    for client in list(_clients):
+        client._closed = True
+        client._withdraw(list(client._pending))
+
+
+# The end of a program joins the threads of every pool, so what waits is withdrawn before. The pools' own hook is registered the
+# same way, at the import above; the latest is called first.
+threading._register_atexit(_at_the_end)  # type: ignore[attr-defined]

@@ -1,0 +1,97 @@
+"""Tensors that are computed where they will lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import dtypes
+from ._tensorlane import Block, Core, Reference, Stored
+from .errors import Error, Invalid
+
+
+class Reservation:
+    """Room in the shared memory that this process alone sees and writes, until `seal` makes it a tensor.
+
+    Dropped without that, it is given back. What its bytes are before they are written is not said.
+    """
+
+    def __init__(self, core: Core, block: Block | None, dtype: str, shape: tuple[int, ...]):
+        self._core, self._block, self.dtype, self.shape = core, block, dtype, shape
+
+    @property
+    def array(self) -> np.ndarray:
+        """The room as an array of numpy, to be written: `reservation.array[...] = 1`."""
+        wanted = dtypes.to_numpy(self.dtype)
+        if 0 in self.shape:
+            return np.empty(self.shape, wanted)
+        # Not numpy.ndarray(buffer=…), which keeps no view: the block could be sealed though the array may still write.
+        return np.frombuffer(self._memory(), np.uint8).view(wanted).reshape(self.shape)
+
+    def torch(self) -> Any:
+        """The room as a tensor of torch, to be written."""
+        import torch
+
+        wanted = dtypes.to_torch(self.dtype)
+        if 0 in self.shape:
+            return torch.empty(self.shape, dtype=wanted)
+        return torch.frombuffer(self._memory(), dtype=wanted).view(self.shape)
+
+    def seal(
+        self,
+        name: str | None = None,
+        *,
+        keep: bool = True,
+        replaces: Reference | Stored | None = None,
+        ticket: float | None = None,
+        uses: int = 1,
+        checksum: bool = False,
+        deadline: float | None = None,
+    ) -> Stored:
+        """Makes what was written a tensor, as `put` would, and copies nothing. No array of it may be left: nobody writes it again.
+
+        A seal that is refused, for a name that is taken or the like, gives the room up.
+        """
+        if self._block is None:
+            raise Invalid("this reservation was sealed or given up", remedy="make another one: client.empty(shape, dtype)")
+        options = {"name": name, "ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
+        replaced = replaces.reference if isinstance(replaces, Stored) else replaces
+        try:
+            stored = self._core.seal(self._block, {**options, "replaces": replaced})
+        except BufferError as error:
+            raise Invalid(str(error), remedy="del the arrays that were made of it, then seal it") from None
+        except Error:
+            self._block = None
+            raise
+        self._block = None
+        return stored
+
+    def release(self) -> None:
+        """Gives the room back, once no array of it is left."""
+        self._block = None
+
+    def _memory(self) -> memoryview:
+        if self._block is None:
+            raise Invalid("this reservation was sealed or given up", remedy="make another one: client.empty(shape, dtype)")
+        return memoryview(self._block)
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a reservation stays in its process; seal it and pass its reference")
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.Reservation {self.dtype}{list(self.shape)}{', gone' if self._block is None else ''}>"
+
+
+def dtype_of(given: Any) -> str:
+    """The short name of a dtype of torch or of whatever numpy reads as one."""
+    torch = dtypes.torch_if_imported()
+    if torch is not None and isinstance(given, torch.dtype):
+        return dtypes.of_torch(given)
+    return dtypes.of_numpy(np.dtype(given))

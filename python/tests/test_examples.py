@@ -1,0 +1,47 @@
+"""The examples run as they stand, with a sidecar of their own and with one that is there, and stay short."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+SAID = {
+    "weights.py": [f"worker {number} has version 5" for number in range(3)],
+    "kv_blocks.py": ["decode has 112 tokens of 4 layers"],
+    "dataset.py": ["1000 rows in 32 batches, 2 times"],
+}
+
+
+def ran(name: str, **variables: str) -> list[str]:
+    process = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=150, env={**os.environ, "PYTHONUNBUFFERED": "", **variables}
+    )
+    assert process.returncode == 0, process.stderr
+    return sorted(process.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_says_what_it_should(name):
+    assert ran(name) == SAID[name]
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_an_example_uses_the_sidecar_that_is_there_and_leaves_no_lease(name, sidecar, client):
+    before = client.status()
+    assert ran(name, TENSORLANE_SOCKETS=sidecar.directory) == SAID[name]
+    # What a set has is leased by its names.
+    client.unname(*client.names("policy"))
+    until("its leases are gone", lambda: client.status().leases <= before.leases)
+
+
+def test_every_example_is_run_and_is_short_enough_to_be_read():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SAID)
+    assert all(len(path.read_text().splitlines()) < 80 for path in EXAMPLES.glob("*.py"))

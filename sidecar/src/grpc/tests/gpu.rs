@@ -1,0 +1,72 @@
+//! Tensors in GPU memory over gRPC: they are known and leased, and their bytes are refused.
+
+use std::os::unix::net::UnixStream;
+
+use super::world::{World, all, get, named, unname};
+use crate::exchange::Caller;
+use crate::session::{Around, SessionLink};
+use crate::unread::Unread;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{Holder, SessionId};
+
+/// Puts one through a session on the socket, which only its name keeps.
+fn put(world: &World, name: &str) {
+    let (socket, _) = UnixStream::pair().unwrap();
+    let (_, events) = tensorlane_memory::passing::pipe().unwrap();
+    let around = Around {
+        client: "test".into(),
+        version: tensorlane_proto::frame::SESSION_VERSION,
+        workers: crate::workers::Workers::default(),
+        unread: &Unread::new(1 << 20),
+        metrics: std::sync::Arc::clone(&world.metrics),
+        map_deadline: std::time::Duration::from_secs(1),
+    };
+    let link = SessionLink::new(SessionId(77), socket, events, around);
+    world.exchange.session_began(&link);
+    let holder = Some(Holder::Session(link.id()));
+    let caller = Caller { holder, link: Some(link), cancel: crate::cancel::Cancel::default() };
+    let device = v1::Device { cuda_index: Some(0), cuda_uuid: vec![7; 16].into() };
+    let descriptor =
+        v1::Descriptor { dtype: 2, shape: vec![10], device: Some(device), ..v1::Descriptor::default() };
+    let keep = v1::Keep { name: name.to_owned(), no_lease: true, ..v1::Keep::default() };
+    let request = v1::PutGpuRequest {
+        descriptor: Some(descriptor),
+        keep: Some(keep),
+        allocation: 1,
+        allocation_bytes: 2 << 20,
+    };
+    let memory = std::fs::File::open("/dev/null").unwrap();
+    let reply = world.exchange.put_gpu(&caller, request, memory.into());
+    assert!(matches!(reply.results[0].outcome, Some(v1::stored_result::Outcome::Stored(_))), "{reply:?}");
+    world.exchange.session_ended(SessionId(77));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_in_gpu_memory_are_refused_with_a_reason_and_never_streamed() {
+    let world = World::new().await;
+    put(&world, "on-gpu");
+    assert_eq!(world.exchange.store().gpu_held().bytes, 2 << 20);
+    let (mut client, session) = world.session().await;
+    let mut stream = client.get(get(vec![all(named("on-gpu"))])).await.unwrap().into_inner();
+    let chunk = stream.message().await.unwrap().unwrap();
+    match chunk.part {
+        Some(v1::get_chunk::Part::Failure(why)) => assert_eq!(why.reason, "NO_GPU_PROCESS"),
+        other => panic!("{other:?}"),
+    }
+    assert!(stream.message().await.unwrap().is_none(), "nothing follows");
+    let request = v1::AcquireRequest { items: vec![all(named("on-gpu"))], ..v1::AcquireRequest::default() };
+    let reply = client.acquire(session.with(request)).await.unwrap().into_inner();
+    match &reply.results[0].outcome {
+        Some(v1::acquire_result::Outcome::Acquired(leased)) => {
+            assert_eq!(leased.location, None);
+            let id = leased.id;
+            let release = v1::ReleaseRequest { ids: vec![id], still_mapped: Vec::new() };
+            client.release(session.with(release)).await.unwrap();
+        }
+        other => panic!("{other:?}"),
+    }
+    unname(&mut client, "on-gpu").await;
+    assert_eq!(world.exchange.store().gpu_held().tensors, 0);
+    drop((client, session));
+    world.end().await;
+}

@@ -1,0 +1,94 @@
+//! What processes hold of the stand-in's memory, which is seen in their descriptors and maps: nothing that they should not.
+
+use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors, maps};
+use tensorlane_tests::{Sidecar, SidecarOptions, until};
+
+use crate::GRANULE;
+
+/// How the stand-in's allocations are called.
+const MEMORY: &str = "memfd:fake-gpu";
+
+fn held(sidecar: &Sidecar) -> [f64; 2] {
+    ["tensorlane_gpu_held_tensors", "tensorlane_gpu_held_bytes"].map(|name| sidecar.metric(name, &[]))
+}
+
+#[test]
+fn the_sidecar_holds_one_descriptor_for_a_tensor_and_maps_none() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    producer.ask("put a 100 1", "put");
+    producer.ask(&format!("put b {} 2", GRANULE + 1), "put");
+    for _ in 0..3 {
+        reader.ask("get a", "got");
+        reader.ask("get b", "got");
+    }
+    assert_eq!(descriptors(sidecar.pid(), MEMORY), 2);
+    assert_eq!(maps(sidecar.pid(), MEMORY), 0);
+    assert_eq!(held(&sidecar), [2.0, 3.0 * GRANULE as f64]);
+    let by_ipc = |name| sidecar.metric(name, &["transport=\"cuda_ipc\""]);
+    assert_eq!(by_ipc("tensorlane_put_bytes_total"), 100.0 + GRANULE as f64 + 1.0);
+    assert_eq!(by_ipc("tensorlane_get_bytes_total"), 3.0 * (100.0 + GRANULE as f64 + 1.0));
+    assert_eq!(maps(reader.pid(), MEMORY), 2, "each is imported once");
+    assert_eq!(maps(sidecar.pid(), "libcuda"), 0, "the sidecar has no driver");
+    reader.ask("drop", "dropped 6");
+    assert_eq!((maps(reader.pid(), MEMORY), descriptors(reader.pid(), MEMORY)), (0, 0));
+    producer.ask("unname a", "unnamed");
+    producer.ask("unname b", "unnamed");
+    producer.ask("drop", "dropped 2");
+    until("the sidecar holds nothing", || descriptors(sidecar.pid(), MEMORY) == 0);
+    assert_eq!(held(&sidecar), [0.0, 0.0]);
+    until("the producer was told, and gave its memory back", || {
+        maps(producer.pid(), MEMORY) == 0 && descriptors(producer.pid(), MEMORY) == 0
+    });
+    drop((producer, reader));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_tensor_that_is_freed_while_it_is_mapped_stays_readable_and_is_nobodys_afterwards() {
+    let sidecar = Sidecar::start();
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    producer.ask("put a 100 1", "put");
+    let seen = reader.ask("get a", "got");
+    producer.ask("unname a", "unnamed");
+    producer.ask("drop", "dropped 1");
+    assert_eq!(descriptors(sidecar.pid(), MEMORY), 1, "the reader's lease keeps it");
+    assert_eq!(reader.ask("again", "read"), &seen[..8]);
+    reader.kill();
+    until("the sidecar holds nothing after the reader's death", || descriptors(sidecar.pid(), MEMORY) == 0);
+    until("the producer was told", || maps(producer.pid(), MEMORY) == 0);
+}
+
+#[test]
+fn a_killed_producer_leaves_what_is_named_and_nothing_else() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    producer.ask("keep named 100 1", "put");
+    producer.ask("put leased 100 2", "put");
+    producer.ask("unname leased", "unnamed");
+    assert_eq!(descriptors(sidecar.pid(), MEMORY), 2);
+    producer.kill();
+    until("what only its session kept is gone", || descriptors(sidecar.pid(), MEMORY) == 1);
+    assert_eq!(held(&sidecar), [1.0, GRANULE as f64]);
+    let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    reader.ask("get named", "got");
+    reader.ask("unname named", "unnamed");
+    reader.ask("drop", "dropped 1");
+    until("nothing is left", || descriptors(sidecar.pid(), MEMORY) == 0);
+    drop(reader);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_killed_sidecar_takes_no_memory_away_from_those_who_map_it() {
+    let mut sidecar = Sidecar::start();
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    producer.ask("put a 100 1", "put");
+    let seen = reader.ask("get a", "got");
+    sidecar.kill();
+    assert_eq!(reader.ask("again", "read"), &seen[..8]);
+    until("the producer gave back what nobody would tell it of", || maps(producer.pid(), MEMORY) == 0);
+}

@@ -1,0 +1,97 @@
+//! Channels: sessions that speak of what is not theirs, and shapes that are none.
+
+use tensorlane_client::channel::{ChannelSpec, Read, ReadOptions, Timeout};
+use tensorlane_proto::Reason;
+use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_tests::Sidecar;
+use tensorlane_tests::raw::RawSession;
+
+fn create(name: &str, slots: u32, slot_bytes: u64) -> v1::ChannelCreateRequest {
+    let spec = v1::ChannelSpec { name: name.to_owned(), slots, slot_bytes, readers_max: 0 };
+    v1::ChannelCreateRequest { spec: Some(spec), key: 1, deadline_ms: 1_000 }
+}
+
+#[test]
+fn a_session_ends_no_channel_and_no_reader_of_others() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&ChannelSpec::new("mine")).unwrap();
+    let mut reader = client.channel_reader("mine", &ReadOptions::new()).unwrap();
+    let mut stranger = RawSession::begin_in(&sidecar, CHANNELS_SINCE);
+    for number in 0..10 {
+        stranger.send(
+            SessionKind::ChannelDetach,
+            &v1::ChannelDetachRequest { channel: number, reader: number, still_mapped: false },
+        );
+        for gone in [false, true] {
+            let ready = v1::ChannelReady { reader: number, gone, ..v1::ChannelReady::default() };
+            stranger.send(SessionKind::ChannelReady, &ready);
+            let refuses =
+                v1::ChannelReady { reader: number, error: "no".into(), ..v1::ChannelReady::default() };
+            stranger.send(SessionKind::ChannelReady, &refuses);
+        }
+    }
+    // All of it has been heard when this is answered.
+    let stat = v1::ChannelStatRequest::default();
+    let told: v1::ChannelStatResponse = stranger.call(SessionKind::ChannelStat, &stat).unwrap();
+    assert_eq!((told.channels.len(), told.channels[0].readers.len()), (1, 1));
+    writer.write_bytes(b"still here", Timeout::Default).unwrap();
+    let Read::Message(message) = reader.read(Timeout::Default).unwrap() else { panic!("a message is there") };
+    assert_eq!(message.bytes().to_vec(), b"still here");
+    drop((message, reader, writer, stranger, client));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn shapes_names_and_numbers_out_of_their_bounds_are_refused_and_leave_nothing() {
+    let sidecar = Sidecar::start();
+    let mut session = RawSession::begin_in(&sidecar, CHANNELS_SINCE);
+    let wrong = [
+        create("", 4, 64),
+        create("/slash", 4, 64),
+        create("a", 0, 64),
+        create("a", 1, 64),
+        create("a", 65_537, 64),
+        create("a", 4, 0),
+        create("a", 65_536, u64::MAX),
+        create("a", 4, 1 << 60),
+        v1::ChannelCreateRequest::default(),
+    ];
+    for request in wrong {
+        let refused = session.call::<v1::ChannelCreateResponse>(SessionKind::ChannelCreate, &request);
+        assert_eq!(refused.unwrap_err().reason, Reason::InvalidArgument, "{request:?}");
+    }
+    let huge =
+        session.call::<v1::ChannelCreateResponse>(SessionKind::ChannelCreate, &create("a", 4, 1 << 40));
+    assert_eq!(huge.unwrap_err().reason, Reason::NeverFits);
+    let attach = |name: &str, peer: &str| v1::ChannelAttachRequest {
+        name: name.to_owned(),
+        peer: peer.to_owned(),
+        ..v1::ChannelAttachRequest::default()
+    };
+    for (request, reason) in [
+        (attach("", ""), Reason::InvalidArgument),
+        (attach("absent", ""), Reason::NotFound),
+        (attach("there", "another-peer"), Reason::Unsupported),
+    ] {
+        let refused = session.call::<v1::ChannelAttachResponse>(SessionKind::ChannelAttach, &request);
+        assert_eq!(refused.unwrap_err().reason, reason, "{request:?}");
+    }
+    drop(session);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn a_writer_that_never_maps_or_never_answers_has_no_reader_and_leaves_nothing() {
+    let sidecar = Sidecar::with(tensorlane_tests::SidecarOptions::default().set("deadlines.map", "200ms"));
+    let mut writer = RawSession::begin_in(&sidecar, CHANNELS_SINCE);
+    // The segment of the ring is shown to it, and it maps nothing.
+    let unmapped =
+        writer.call::<v1::ChannelCreateResponse>(SessionKind::ChannelCreate, &create("deaf", 4, 64));
+    assert_eq!(unmapped.unwrap_err().reason, Reason::DeadlineExceeded);
+    let client = sidecar.client();
+    assert!(client.channels("").unwrap().is_empty());
+    drop((writer, client));
+    sidecar.assert_all_free();
+}
