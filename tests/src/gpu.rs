@@ -154,7 +154,8 @@ impl Drop for GpuWorkload {
     }
 }
 
-/// How many descriptors a process has that are open on a file whose name holds `part`; all of them for an empty one.
+/// Number of descriptors that a process has that are open on a file whose name holds `part`; all of them for an empty
+/// one.
 ///
 /// # Panics
 /// Where there is no such process.
@@ -164,7 +165,7 @@ pub fn descriptors(pid: u32, part: &str) -> usize {
     names.filter(|name| name.to_string_lossy().contains(part)).count()
 }
 
-/// How many maps a process has of files whose name holds `part`.
+/// Number of maps that a process has of files whose name holds `part`.
 ///
 /// # Panics
 /// Where there is no such process.

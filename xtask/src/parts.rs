@@ -247,7 +247,7 @@ fn fake_gpu(around: &Surroundings<'_>) -> Plan {
     suite_plan("fake_gpu", &["gpu"], around)
 }
 
-/// What is said where the suites of the machine's own driver do not run.
+/// Note for a run without the suites of the machine's own driver.
 const NO_GPU: &str = "NO GPU: nothing ran over a real driver. Its probe says why in the log; docs/gpu.md says what is proven without one";
 
 fn gpu(around: &Surroundings<'_>) -> Plan {

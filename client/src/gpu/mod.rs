@@ -136,7 +136,7 @@ impl DeviceReservation<'_> {
         self.segment.pointer()
     }
 
-    /// What its bytes will mean.
+    /// Meaning that its bytes will have.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }

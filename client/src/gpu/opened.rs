@@ -14,7 +14,7 @@ use crate::wait::Wait;
 /// Which tensor, of which life of which sidecar.
 type Key = (Incarnation, u64);
 
-/// What is mapped now. A tensor's number is never given again within a life of its sidecar.
+/// Segments that are mapped now. A tensor's number is never given again within a life of its sidecar.
 static OPEN: Mutex<Option<HashMap<Key, Weak<ImportedSegment>>>> = Mutex::new(None);
 
 /// Maps the GPU memory of a leased tensor, unless this process maps it already. `near` is a device that is open.

@@ -38,7 +38,7 @@ impl DeviceTensor {
         Ok(Self { segment, offset, bytes, tensor })
     }
 
-    /// What the bytes mean. Where ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
+    /// Meaning of the bytes. If ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
     pub fn descriptor(&self) -> &Descriptor {
         self.tensor.descriptor()
     }
@@ -58,7 +58,7 @@ impl DeviceTensor {
         self.bytes
     }
 
-    /// Whether there are no bytes; never so.
+    /// Returns whether there are no bytes; never so.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
@@ -68,7 +68,7 @@ impl DeviceTensor {
         self.tensor.lease()
     }
 
-    /// How the bytes came: by `cuda_ipc`, none of them moved.
+    /// Way in which the bytes came: by `cuda_ipc`, none of them moved.
     pub fn moved(&self) -> &Moved {
         self.tensor.moved()
     }

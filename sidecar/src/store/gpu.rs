@@ -31,7 +31,7 @@ const ALLOCATIONS_MAX: u64 = 4_096;
 /// Most bytes of one session. They cost the sidecar nothing; the bound keeps a client that lies from making the sums worthless.
 const SESSION_BYTES_MAX: u64 = 4 << 40;
 
-/// What is held, of all and of each session that lives or lived.
+/// Books of what is held, of all and of each session that lives or lived.
 #[derive(Debug, Default)]
 pub(super) struct Books(Mutex<HashMap<SessionId, Share>>);
 
@@ -58,11 +58,11 @@ pub struct Handed {
     pub number: u64,
     /// Length in bytes, as the session says.
     pub bytes: u64,
-    /// What the driver exported.
+    /// Memory that the driver exported.
     pub memory: OwnedFd,
 }
 
-/// One allocation of GPU memory. Dropped, its descriptor is closed and the session that put it is told.
+/// Allocation of GPU memory. Dropped, its descriptor is closed and the session that put it is told.
 pub struct Allocation {
     memory: Arc<OwnedFd>,
     bytes: u64,
@@ -116,7 +116,7 @@ impl Books {
 // === impl Allocation ===
 
 impl Allocation {
-    /// What the driver exported.
+    /// Memory that the driver exported.
     pub fn memory(&self) -> &Arc<OwnedFd> {
         &self.memory
     }
@@ -205,7 +205,7 @@ impl Store {
     }
 }
 
-/// What refuses a tensor of a GPU to who asks for its bytes.
+/// Failure that refuses a tensor of a GPU to who asks for its bytes.
 pub fn no_gpu_process(id: TensorId) -> Failure {
     let message = format!(
         "the tensor {} lies in GPU memory, and nobody brings its bytes out: only processes of its own pod that reach the GPU \
@@ -215,7 +215,7 @@ pub fn no_gpu_process(id: TensorId) -> Failure {
     Failure::new(Reason::NoGpuProcess, message)
 }
 
-/// How a tensor of a GPU comes to a process of its pod.
+/// Way in which a tensor of a GPU comes to a process of its pod.
 pub(super) fn by_cuda_ipc() -> Arc<Moved> {
     static MOVED: OnceLock<Arc<Moved>> = OnceLock::new();
     let message = || v1::Moved { transport: v1::Transport::CudaIpc.into(), ..v1::Moved::default() };

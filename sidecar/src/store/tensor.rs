@@ -26,7 +26,7 @@ pub struct Tensor {
     pub descriptor: Descriptor,
     /// The same, as [`encoded::descriptor`] makes it.
     pub encoded: Bytes,
-    /// Where the bytes are; nothing for those in GPU memory.
+    /// Block in which the bytes are; nothing for those in GPU memory.
     pub block: Block,
     /// The GPU memory that the bytes are in.
     pub gpu: Option<Arc<Allocation>>,

@@ -13,7 +13,7 @@ use tensorlane_tests::{Sidecar, until};
 
 use crate::GRANULE;
 
-/// What looks like an allocation of the stand-in on that device.
+/// Imitation of an allocation of the stand-in on that device.
 fn imitation(device: u8, bytes: u64) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = rustix::fs::memfd_create(format!("fake-gpu:{device}:{bytes}"), flags).unwrap();

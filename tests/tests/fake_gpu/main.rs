@@ -9,7 +9,7 @@ mod refusals;
 mod shared;
 mod traces;
 
-/// What the tests that any driver must pass run over.
+/// Driver over which the tests run that any driver must pass.
 fn driver() -> GpuDriver {
     GpuDriver::fake()
 }

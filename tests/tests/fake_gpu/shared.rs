@@ -1,4 +1,4 @@
-//! What any driver must do, a stand-in or a real one.
+//! Duties of any driver, a stand-in or a real one.
 
 use tensorlane_tests::gpu::{GpuWorkload, descriptors};
 use tensorlane_tests::tensors::pattern;
@@ -9,7 +9,7 @@ use crate::driver;
 /// A tensor that is no multiple of anything.
 const BYTES: u64 = 5_000_003;
 
-/// What a process answers that got a pattern.
+/// Answer of a process that got a pattern.
 fn sight(seed: u64, bytes: u64) -> String {
     format!("{:08x} {bytes} cuda_ipc", crc32c::crc32c(&pattern(seed, bytes as usize)))
 }

@@ -1,11 +1,12 @@
-//! What processes hold of the stand-in's memory, which is seen in their descriptors and maps: nothing that they should not.
+//! Traces that processes hold of the stand-in's memory, seen in their descriptors and maps: nothing that they should
+//! not.
 
 use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors, maps};
 use tensorlane_tests::{Sidecar, SidecarOptions, until};
 
 use crate::GRANULE;
 
-/// How the stand-in's allocations are called.
+/// Name of the stand-in's allocations.
 const MEMORY: &str = "memfd:fake-gpu";
 
 fn held(sidecar: &Sidecar) -> [f64; 2] {
