@@ -35,9 +35,7 @@ pub(crate) fn parse(words: &[String]) -> Result<&'static str, Failure> {
     match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => Ok(RELEASE),
         ["--dist"] => Ok(SHIPPED),
-        other => {
-            Err(Failure::usage(format!("`wheel` takes `--dist` or nothing, not `{}`", other.join(" "))))
-        }
+        other => Err(Failure::usage(format!("`wheel` takes `--dist` or nothing, not `{}`", other.join(" ")))),
     }
 }
 
