@@ -156,7 +156,9 @@ impl Connection {
             self.sender.post(&encode(SessionKind::ChannelReady.into(), 0, 0, ready));
         }
         let wait = Wait::briefly();
-        self.sender.send_mail(&self.socket, || self.wait_for_room(&wait))
+        let sent = self.sender.send_mail(&self.socket, || self.wait_for_room(&wait));
+        // What was written may end in the middle of a frame: nothing can follow it.
+        self.lose_on(sent)
     }
 
     /// GPU memory of this process that tensors of this session lie in.

@@ -175,7 +175,7 @@ fn handle(connection: &Connection, header: &Header, body: &[u8]) -> Result<()> {
             Ok(())
         }
         Ok(SessionKind::ChannelReader) => {
-            connection.channels().awaits();
+            connection.channels().awaits(header.call);
             Ok(())
         }
         Ok(SessionKind::GpuFreed) => {

@@ -1,14 +1,16 @@
 //! Channels: the writer and the reader of one, for `tensorlane.channels`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::Mutex;
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{
-    ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Read, ReadOptions, ReaderCloser,
-    Timeout,
+    AttachedReaders, ChannelReader, ChannelSpec, ChannelStatus, ChannelWriter, End, Part, Read, ReadOptions,
+    ReaderCloser, Timeout,
 };
-use tensorlane_client::{Client, Error, Result};
+use tensorlane_client::{Cancel, Client, Error, Result};
 
 use crate::client::{called, seconds};
 use crate::errors;
@@ -26,16 +28,71 @@ pub(crate) struct Seconds(Option<f64>);
 /// The only writer of a channel.
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct Writer {
+    end: OneAtATime<ChannelWriter>,
+    /// Ends a write that waits.
+    cancel: Cancel,
+    attached: AttachedReaders,
+    /// Set if the channel is finished when it is closed.
+    finishes: AtomicBool,
+}
+
+/// An end of a channel, used by one call at a time. A signal handler may close it in the middle of a call of its own thread: so nobody
+/// waits for a call that is under way, and whoever is done last lets the end go.
+struct OneAtATime<T> {
     process: u32,
-    writer: Mutex<Option<ChannelWriter>>,
+    end: Mutex<Option<T>>,
+    closed: AtomicBool,
+}
+
+impl<T> OneAtATime<T> {
+    fn new(end: T) -> Self {
+        Self { process: std::process::id(), end: Mutex::new(Some(end)), closed: AtomicBool::new(false) }
+    }
+
+    fn is_child(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Runs a call. `let_go` takes the end that was closed meanwhile.
+    fn with<R>(&self, call: impl FnOnce(&mut T) -> Result<R>, let_go: impl FnOnce(T)) -> Result<R> {
+        // Before the lock: another thread of the parent may have held it when the child was made.
+        if self.is_child() {
+            return Err(Error::Forked);
+        }
+        let done = {
+            let mut end = self.end.try_lock().ok_or_else(busy)?;
+            match end.as_mut() {
+                Some(end) if !self.closed.load(Ordering::SeqCst) => called(|| call(end)),
+                _ => Err(closed()),
+            }
+        };
+        self.let_go_if_closed(let_go);
+        done
+    }
+
+    /// Closes it, now or when the call that is under way is done.
+    fn close(&self, let_go: impl FnOnce(T)) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.let_go_if_closed(let_go);
+    }
+
+    fn let_go_if_closed(&self, let_go: impl FnOnce(T)) {
+        if !self.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        // Where it is taken, its taker looks again when it is done.
+        let end = self.end.try_lock().and_then(|mut end| end.take());
+        if let Some(end) = end {
+            let_go(end);
+        }
+    }
 }
 
 /// A reader of a channel.
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct Reader {
-    process: u32,
+    end: OneAtATime<ChannelReader>,
     closer: ReaderCloser,
-    reader: Mutex<Option<ChannelReader>>,
     #[pyo3(get)]
     first: u64,
     #[pyo3(get)]
@@ -48,8 +105,10 @@ pub(crate) struct Reader {
 
 /// Makes a channel.
 pub(crate) fn writer(client: &Client, spec: &ChannelSpec) -> Result<Writer> {
-    let writer = Mutex::new(Some(client.channel_writer(spec)?));
-    Ok(Writer { process: std::process::id(), writer })
+    let cancel = Cancel::new();
+    let writer = client.with_cancel(cancel.clone()).channel_writer(spec)?;
+    let attached = writer.attached();
+    Ok(Writer { end: OneAtATime::new(writer), cancel, attached, finishes: AtomicBool::new(false) })
 }
 
 /// Attaches to a channel.
@@ -57,9 +116,8 @@ pub(crate) fn reader(client: &Client, name: &str, options: &ReadOptions) -> Resu
     let reader = client.channel_reader(name, options)?;
     let attached = reader.attached().clone();
     Ok(Reader {
-        process: std::process::id(),
         closer: reader.closer(),
-        reader: Mutex::new(Some(reader)),
+        end: OneAtATime::new(reader),
         first: attached.first,
         missed: attached.missed,
         route: attached.route,
@@ -130,33 +188,31 @@ impl Writer {
     /// Number of readers that are attached.
     #[getter]
     fn readers(&self, py: Python<'_>) -> PyResult<usize> {
-        py.detach(|| self.with(|writer| Ok(writer.readers()))).map_err(|error| errors::raise(py, &error))
+        match self.end.is_child() {
+            true => Err(errors::raise(py, &Error::Forked)),
+            false => Ok(self.attached.count()),
+        }
     }
 
-    /// Says that no message comes any more, or else lets the channel go. Again is nothing.
+    /// Says that no message comes any more, or else lets the channel go. A write that waits is withdrawn. Again is nothing.
     fn close(&self, py: Python<'_>, finish: bool) {
-        if self.process != std::process::id() {
-            return;
+        if !self.end.is_child() {
+            self.finishes.fetch_or(finish, Ordering::SeqCst);
+            self.cancel.cancel();
+            py.detach(|| self.end.close(|writer| self.let_go(writer)));
         }
-        py.detach(|| {
-            let writer = self.writer.lock().take();
-            match writer {
-                Some(writer) if finish => writer.finish(),
-                other => drop(other),
-            }
-        });
     }
 }
 
 impl Writer {
     fn with<R>(&self, work: impl FnOnce(&mut ChannelWriter) -> Result<R>) -> Result<R> {
-        // Before the lock: another thread of the parent may have held it when the child was made.
-        if self.process != std::process::id() {
-            return Err(Error::Forked);
+        self.end.with(work, |writer| self.let_go(writer))
+    }
+
+    fn let_go(&self, writer: ChannelWriter) {
+        if self.finishes.load(Ordering::SeqCst) {
+            writer.finish();
         }
-        let mut writer = self.writer.lock();
-        let writer = writer.as_mut().ok_or_else(closed)?;
-        called(|| work(writer))
     }
 }
 
@@ -179,26 +235,18 @@ impl Reader {
 
     /// Ends the reader; a read of it in another thread comes back. Messages that are held stay as they are.
     fn close(&self, py: Python<'_>) {
-        if self.process != std::process::id() {
-            return;
+        if !self.end.is_child() {
+            py.detach(|| {
+                self.closer.close();
+                self.end.close(drop);
+            });
         }
-        py.detach(|| {
-            self.closer.close();
-            let reader = self.reader.lock().take();
-            drop(reader);
-        });
     }
 }
 
 impl Reader {
     fn next(&self, timeout: Timeout) -> Result<Read> {
-        // Before the lock, as in the writer.
-        if self.process != std::process::id() {
-            return Err(Error::Forked);
-        }
-        let mut reader = self.reader.lock();
-        let reader = reader.as_mut().ok_or_else(closed)?;
-        called(|| reader.read(timeout))
+        self.end.with(|reader| reader.read(timeout), drop)
     }
 }
 
@@ -211,6 +259,11 @@ impl Seconds {
             Some(given) => Timeout::After(seconds(py, given)?),
         })
     }
+}
+
+fn busy() -> Error {
+    let message = "this end of the channel is in use by another call; an end serves one call at a time";
+    tensorlane_proto::Failure::new(tensorlane_proto::Reason::InvalidArgument, message).into()
 }
 
 fn closed() -> Error {

@@ -169,6 +169,39 @@ except KeyboardInterrupt:
         reader.close()
         reading.join()
         assert failed == ["CHANNEL_ENDED"]
+        until("the closed reader is gone, though its object lives", lambda: not client.channels(name)[0]["readers"])
+        assert reader.writer
+
+
+@pytest.mark.parametrize("ends", ["reader.close()", "writer.finish()", "writer.close()"])
+def test_a_signal_handler_may_close_the_end_that_its_thread_waits_for(client, name, ends):
+    script = f"""
+import math, signal, sys, tensorlane
+client = tensorlane.connect(sys.argv[1])
+writer = client.channel_writer(sys.argv[2], slots=2)
+reader = client.channel_reader(sys.argv[2], hold=1)
+
+def close(*_):
+    {ends}
+    print("closed", writer.readers, flush=True)
+
+signal.signal(signal.SIGTERM, close)
+print("waits", flush=True)
+try:
+    if "{ends}".startswith("reader"):
+        reader.read(timeout=math.inf)
+    else:
+        while True:
+            writer.write(b"more", timeout=math.inf)
+except tensorlane.Error as error:
+    print(type(error).__name__, error.reason)
+"""
+    process = python(script, client.directory, name)
+    assert process.stdout.readline() == "waits\n"
+    until("it waits", lambda: any(one["waits"] or one["behind"] == 2 for one in client.channels(name)[0]["readers"]))
+    process.send_signal(signal.SIGTERM)
+    told = said(process)
+    assert told.startswith("closed 1") and ("CHANNEL_ENDED" in told or "Withdrawn" in told), told
 
 
 def test_a_forked_child_is_refused_and_harms_nothing(client, name):

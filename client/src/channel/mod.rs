@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use self::reader::{Attachment, ChannelReader, End, Message, Read, ReadOptions, ReaderCloser};
 pub(crate) use self::table::Channels;
-pub use self::writer::{ChannelSpec, ChannelWriter, Loan, Part, Written};
+pub use self::writer::{AttachedReaders, ChannelSpec, ChannelWriter, Loan, Part, Written};
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};

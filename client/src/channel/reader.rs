@@ -77,9 +77,11 @@ pub struct ChannelReader {
 }
 
 /// Closes a reader from another thread.
+#[derive(Clone)]
 pub struct ReaderCloser {
-    ring: OwnRing<RingCloser>,
-    session: Arc<Session>,
+    ring: RingCloser,
+    origin: Origin,
+    reader: u64,
 }
 
 /// A message, where its writer wrote it. Its place is given back when this is dropped.
@@ -249,10 +251,7 @@ impl ChannelReader {
 
     /// What closes it from another thread.
     pub fn closer(&self) -> ReaderCloser {
-        ReaderCloser {
-            ring: OwnRing::new(self.ring.closer(), &self.session.connection),
-            session: Arc::clone(&self.session),
-        }
+        ReaderCloser { ring: self.ring.closer(), origin: self.session.origin, reader: self.session.reader }
     }
 
     fn message(&mut self, message: ring::Message) -> Result<Message> {
@@ -313,7 +312,7 @@ impl ReaderCloser {
     /// Closes the reader: a read of it that sleeps comes back with CHANNEL_ENDED. The writer waits for it until it and its messages
     /// are dropped.
     pub fn close(&self) {
-        if !self.session.origin.is_child() {
+        if !self.origin.is_child() {
             self.ring.close();
         }
     }
@@ -321,7 +320,7 @@ impl ReaderCloser {
 
 impl fmt::Debug for ReaderCloser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReaderCloser").field("reader", &self.session.reader).finish()
+        f.debug_struct("ReaderCloser").field("reader", &self.reader).finish_non_exhaustive()
     }
 }
 

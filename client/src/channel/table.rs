@@ -38,17 +38,17 @@ enum Entry {
 pub(crate) struct Attached {
     pub(crate) ring: Arc<RingReaders>,
     names: Mutex<HashMap<u64, String>>,
+    /// Held while the number of readers is looked at to wait for another one.
+    pub(crate) turn: Mutex<()>,
     /// Told when a reader came.
     pub(crate) came: Condvar,
-    /// Number of readers that came so far.
-    pub(crate) count: Mutex<u32>,
 }
 
 // === impl Attached ===
 
 impl Attached {
     pub(crate) fn new(ring: Arc<RingReaders>) -> Arc<Self> {
-        Arc::new(Self { ring, names: Mutex::default(), came: Condvar::new(), count: Mutex::new(0) })
+        Arc::new(Self { ring, names: Mutex::default(), turn: Mutex::new(()), came: Condvar::new() })
     }
 
     /// The client of a reader; empty if it is unknown.
@@ -67,7 +67,8 @@ impl Attached {
         match self.attach(segments, told) {
             Ok((first, missed)) => {
                 self.names.lock().insert(reader, told.client.clone());
-                *self.count.lock() += 1;
+                // Whoever has looked and not slept yet holds it.
+                drop(self.turn.lock());
                 self.came.notify_all();
                 v1::ChannelReady { reader, first, missed, ..Default::default() }
             }
@@ -106,8 +107,9 @@ impl Channels {
         attached: &Arc<Attached>,
         segments: &Segments,
     ) -> Vec<v1::ChannelReady> {
-        let before = self.entries.lock().insert(key, Entry::Open(Arc::clone(attached)));
-        match before {
+        // All of it under the lock: the end of a reader is not heard before its begin.
+        let mut entries = self.entries.lock();
+        match entries.insert(key, Entry::Open(Arc::clone(attached))) {
             Some(Entry::Coming(early)) => early.iter().map(|told| attached.hear(segments, told)).collect(),
             _ => Vec::new(),
         }
@@ -120,7 +122,7 @@ impl Channels {
 
     /// A reader comes or goes. The answer, unless its channel's is awaited.
     pub(crate) fn hear(&self, segments: &Segments, told: v1::ChannelReader) -> Option<v1::ChannelReady> {
-        self.seen.fetch_add(1, Ordering::Release);
+        self.seen.fetch_add(1, Ordering::AcqRel);
         let attached = match self.entries.lock().get_mut(&told.key) {
             Some(Entry::Open(attached)) => Some(Arc::clone(attached)),
             Some(Entry::Coming(early)) if early.len() < EARLY_MAX => {
@@ -140,9 +142,9 @@ impl Channels {
         })
     }
 
-    /// A frame lies in the socket, which somebody has to read for that.
-    pub(crate) fn awaits(&self) {
-        self.told.fetch_add(1, Ordering::Release);
+    /// So many frames were written to the socket, which somebody has to read for that. A word of it that was lost is made up by the next.
+    pub(crate) fn awaits(&self, frames: u64) {
+        self.told.fetch_max(frames, Ordering::AcqRel);
     }
 
     /// Whether there is such a frame.

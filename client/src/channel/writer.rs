@@ -68,10 +68,22 @@ pub struct ChannelWriter {
     _segment: Arc<Segment>,
 }
 
+/// Tells how many readers a channel has, from any thread.
+#[derive(Clone, Debug)]
+pub struct AttachedReaders(Arc<Attached>);
+
+impl AttachedReaders {
+    /// Readers that are attached.
+    pub fn count(&self) -> usize {
+        self.0.ring.len()
+    }
+}
+
 /// A slot that is written in place. Dropped without [`Loan::publish`] it leaves nothing.
 pub struct Loan<'a> {
     slot: Slot<'a>,
     parts: &'a Parts,
+    origin: Origin,
 }
 
 // === impl ChannelSpec ===
@@ -212,6 +224,11 @@ impl ChannelWriter {
         self.attached.ring.len()
     }
 
+    /// What tells their number while the writer is in use.
+    pub fn attached(&self) -> AttachedReaders {
+        AttachedReaders(Arc::clone(&self.attached))
+    }
+
     /// Writes a message of tensors: copies each part once, into the ring.
     ///
     /// # Errors
@@ -232,7 +249,7 @@ impl ChannelWriter {
         for (index, part) in parts.iter().enumerate() {
             loan.part(index)?.copy_from(0, part.bytes).map_err(out_of_slot)?;
         }
-        Ok(loan.publish())
+        loan.publish()
     }
 
     /// Writes a message of plain bytes: copies them once, into the ring.
@@ -241,8 +258,7 @@ impl ChannelWriter {
     /// As [`Self::write`].
     pub fn write_bytes(&mut self, bytes: &[u8], timeout: Timeout) -> Result<Written> {
         self.check_size(bytes.len() as u64)?;
-        self.wait_for_readers(timeout)?;
-        let mut slot = self.claimant(timeout).claim(&mut self.ring, Layout::Plain)?;
+        let mut slot = self.claimant(timeout)?.claim(&mut self.ring, Layout::Plain)?;
         slot.bytes(0, bytes.len() as u64)
             .and_then(|mut view| view.copy_from(0, bytes))
             .map_err(out_of_slot)?;
@@ -262,18 +278,17 @@ impl ChannelWriter {
         descriptors: impl ExactSizeIterator<Item = &'d Descriptor> + Clone,
         timeout: Timeout,
     ) -> Result<Loan<'_>> {
-        self.wait_for_readers(timeout)?;
-        let claimant = self.claimant(timeout);
+        let claimant = self.claimant(timeout)?;
         if let Some(parts) = self.parts.take_if(|parts| parts.are(descriptors.clone())) {
             let parts = self.parts.insert(parts);
             let slot = claimant.claim(&mut self.ring, Layout::Same)?;
-            return Ok(Loan { slot, parts });
+            return Ok(Loan { slot, parts, origin: claimant.origin });
         }
         let parts = Parts::of(descriptors.cloned())?;
         self.check_size(parts.bytes())?;
         let layout = parts.encode();
         let slot = claimant.claim(&mut self.ring, Layout::New(&layout))?;
-        Ok(Loan { slot, parts: self.parts.insert(parts) })
+        Ok(Loan { slot, parts: self.parts.insert(parts), origin: claimant.origin })
     }
 
     /// Says that no message comes any more: readers drain what is there, then get [`End::Finished`](super::End).
@@ -283,47 +298,48 @@ impl ChannelWriter {
         }
     }
 
-    /// Waits, before the first message, for the readers that are expected.
-    fn wait_for_readers(&mut self, timeout: Timeout) -> Result<()> {
+    /// What waits for the next slot, once the readers that are expected are there.
+    fn claimant(&mut self, timeout: Timeout) -> Result<Claimant> {
         if self.origin.is_child() {
             return Err(Error::Forked);
         }
-        if self.connection.is_lost() {
-            return Err(stopped(&self.connection, &self.client.wait(None)));
-        }
-        if self.awaited == 0 {
-            return Ok(());
-        }
         let (deadline, wait) = self.client.patience(timeout);
-        let mut came = self.attached.count.lock();
-        while *came < self.awaited {
+        if self.connection.is_lost() {
+            return Err(stopped(&self.connection, &wait));
+        }
+        if self.awaited > 0 {
+            self.wait_for_readers(deadline, &wait)?;
+            self.awaited = 0;
+        }
+        let (connection, attached) = (Arc::clone(&self.connection), Arc::clone(&self.attached));
+        Ok(Claimant { deadline, wait, connection, attached, origin: self.origin })
+    }
+
+    /// Waits, before the first message, for the readers that are expected.
+    fn wait_for_readers(&self, deadline: Deadline, wait: &Wait) -> Result<()> {
+        loop {
+            // Without a lock: what ends waits may call anything.
+            if self.connection.is_lost() || wait.check().is_err() {
+                return Err(stopped(&self.connection, wait));
+            }
+            let mut turn = self.attached.turn.lock();
+            let there = self.attached.ring.len();
+            if there >= self.awaited as usize {
+                return Ok(());
+            }
             let until = match deadline {
-                Deadline::At(until) if Instant::now() < until => until,
+                Deadline::At(until) if Instant::now() < until => until.min(Instant::now() + SLICE),
                 Deadline::Never => Instant::now() + SLICE,
                 _ => {
-                    let (awaited, came) = (self.awaited, *came);
+                    let (awaited, name) = (self.awaited, &self.spec.name);
                     return Err(expired(format!(
-                        "{came} of the {awaited} readers that the channel {} expects have come",
-                        self.spec.name
+                        "{there} of the {awaited} readers that the channel {name} expects are there"
                     )));
                 }
             };
-            if self.connection.is_lost() || wait.check().is_err() {
-                return Err(stopped(&self.connection, &wait));
-            }
-            let _ = self.attached.came.wait_until(&mut came, until.min(Instant::now() + SLICE));
+            let _ = self.attached.came.wait_until(&mut turn, until);
         }
-        drop(came);
-        self.awaited = 0;
-        Ok(())
     }
-
-    fn claimant(&self, timeout: Timeout) -> Claimant {
-        let (deadline, wait) = self.client.patience(timeout);
-        let (connection, attached) = (Arc::clone(&self.connection), Arc::clone(&self.attached));
-        Claimant { deadline, wait, connection, attached }
-    }
-
     fn check_size(&self, bytes: u64) -> Result<()> {
         if bytes <= self.spec.slot_bytes {
             return Ok(());
@@ -340,6 +356,10 @@ impl ChannelWriter {
 
 impl Drop for ChannelWriter {
     fn drop(&mut self) {
+        if self.origin.is_child() {
+            // The locks are its parent's, as they happened to be.
+            return;
+        }
         self.connection.channels().close(self.key);
         let end = v1::ChannelDetachRequest { channel: self.id, ..Default::default() };
         self.connection.detach(end, &self.origin);
@@ -356,6 +376,7 @@ impl fmt::Debug for ChannelWriter {
 
 /// What waits for a slot, and says what it waited for.
 struct Claimant {
+    origin: Origin,
     deadline: Deadline,
     wait: Wait,
     connection: Arc<Connection>,
@@ -404,9 +425,15 @@ impl Loan<'_> {
         self.slot.bytes(part.offset, part.descriptor.layout.bytes()).map_err(out_of_slot)
     }
 
-    /// The message is there, for every reader.
-    pub fn publish(self) -> Written {
-        written(self.slot.publish(self.parts.bytes()))
+    /// Publishes the message, for every reader.
+    ///
+    /// # Errors
+    /// [`Error::Forked`] in a forked child, whose parent's the slot is.
+    pub fn publish(self) -> Result<Written> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        Ok(written(self.slot.publish(self.parts.bytes())))
     }
 }
 

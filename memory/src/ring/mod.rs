@@ -126,6 +126,8 @@ pub struct CursorNow {
     pub next: u64,
     /// Set while its reader sleeps.
     pub asleep: bool,
+    /// Set until its reader has let it go, or was marked.
+    pub attached: bool,
 }
 
 impl RingState {
@@ -201,7 +203,11 @@ pub fn inspect_ring(ring: &Block) -> RingNow {
 #[must_use]
 pub fn inspect_cursor(cursor: &Block) -> CursorNow {
     let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) else { return CursorNow::default() };
-    CursorNow { next: region.load64(cursor::NEXT), asleep: region.load32(cursor::ASLEEP) != 0 }
+    CursorNow {
+        next: region.load64(cursor::NEXT),
+        asleep: region.load32(cursor::ASLEEP) != 0,
+        attached: region.load32(cursor::STATE) == CursorState::Attached as u32,
+    }
 }
 
 #[cfg(test)]

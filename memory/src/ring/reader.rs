@@ -1,8 +1,8 @@
 //! One reader of a ring: takes messages in order, holds some, and gives their places back in any order.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -62,7 +62,7 @@ pub struct RingReader {
 
 /// Closes a reader from another thread.
 #[derive(Debug, Clone)]
-pub struct RingCloser(Arc<Inner>);
+pub struct RingCloser(Weak<Inner>);
 
 /// A message. Its bytes stay as they are until it is dropped; then its place is given back.
 pub struct Message {
@@ -145,12 +145,13 @@ impl RingReader {
             if inner.is_closed() {
                 return Err(ReadError::Closed);
             }
-            if held >= inner.hold {
-                return Err(ReadError::HoldLimit { hold: inner.hold });
-            }
             // Before the head: a writer that finishes has published before.
             let state = RingState::read(inner.ring.load32(ring::STATE));
-            if inner.ring.load64(ring::HEAD) > taken {
+            let is_there = inner.ring.load64(ring::HEAD) > taken;
+            if held >= inner.hold && (is_there || state == Some(RingState::Open)) {
+                return Err(ReadError::HoldLimit { hold: inner.hold });
+            }
+            if is_there {
                 return self.take(taken).map(Read::Message);
             }
             match state {
@@ -178,7 +179,7 @@ impl RingReader {
     /// What closes it from another thread.
     #[must_use]
     pub fn closer(&self) -> RingCloser {
-        RingCloser(Arc::clone(&self.inner))
+        RingCloser(Arc::downgrade(&self.inner))
     }
 
     /// Takes the message of that sequence, which the head says is there.
@@ -217,8 +218,10 @@ impl RingCloser {
     /// Closes the reader: no read of it brings anything any more, and one that sleeps comes back within a quarter of a second, mostly
     /// at once. The writer waits for it until it and its messages are dropped: their bytes stay as they are.
     pub fn close(&self) {
-        self.0.closed.store(true, Ordering::Release);
-        self.0.ring.wake(ring::EVENTS);
+        if let Some(inner) = self.0.upgrade() {
+            inner.closed.store(true, Ordering::Release);
+            inner.ring.wake(ring::EVENTS);
+        }
     }
 }
 

@@ -184,7 +184,7 @@ impl RingWriter {
 
     /// Says that no message comes any more. None may be published after it.
     pub fn finish(&self) {
-        self.ring.store32(ring::STATE, RingState::Finished as u32);
+        self.ring.swap32(ring::STATE, RingState::Open as u32, RingState::Finished as u32);
         self.ring.add32(ring::EVENTS);
         self.ring.wake(ring::EVENTS);
     }

@@ -81,6 +81,8 @@ struct Out {
     announced: HashSet<u32>,
     /// Those that were announced again, with other pages.
     exchanged: HashSet<u32>,
+    /// Frames about readers so far.
+    readers: u64,
     backlog: VecDeque<Outgoing>,
     backlog_bytes: usize,
     draining: bool,
@@ -284,10 +286,16 @@ impl SessionLink {
     }
 
     /// Tells the writer of a channel of a reader that comes or goes: on the socket, behind the segment that it refers to, and on the
-    /// event pipe for a client that waits for no reply.
+    /// event pipe for a client that waits for no reply. There the number of such frames stands in the place of a call.
     pub fn tell_reader(self: &Arc<Self>, kind: SessionKind, reader: &v1::ChannelReader) {
-        self.send(frame::encode(kind.into(), 0, 0, reader), Vec::new());
-        self.tell(&frame::encode(kind.into(), 0, 0, &()));
+        let told = {
+            let mut out = self.out.lock();
+            out.readers += 1;
+            let bytes = frame::encode(kind.into(), 0, 0, reader);
+            self.push(&mut out, Outgoing { bytes, sent: 0, descriptors: Vec::new() });
+            out.readers
+        };
+        self.tell(&frame::encode(kind.into(), 0, told, &()));
     }
 
     /// Tells the client that nobody keeps the tensor in an allocation of its own any more.

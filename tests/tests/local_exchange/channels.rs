@@ -141,8 +141,7 @@ fn a_message_has_tensors_whose_layouts_may_change() {
     let client = sidecar.client();
     let mut writer = client.channel_writer(&spec("batches")).unwrap();
     let mut reader = reader(&client, "batches");
-    let mut seen = 0;
-    for rows in [1, 2, 2, 3, 1, 1, 0] {
+    for (seen, rows) in (0..).zip([1, 2, 2, 3, 1, 1, 0]) {
         let (floats, bytes) = (dense(DType::F32, &[rows, 5]), dense(DType::U8, &[rows, 3]));
         let (a, b) = (pattern(rows, rows as usize * 20), pattern(rows + 9, rows as usize * 3));
         writer.write(&[Part::tensor(&floats, &a), Part::tensor(&bytes, &b)], LONG).unwrap();
@@ -151,7 +150,6 @@ fn a_message_has_tensors_whose_layouts_may_change() {
         assert_eq!((message.descriptor(0), message.descriptor(1)), (Some(&floats), Some(&bytes)));
         assert_eq!((message.part(0).unwrap().to_vec(), message.part(1).unwrap().to_vec()), (a, b));
         assert!(message.part(2).is_err());
-        seen += 1;
     }
     write(&mut writer, "plain");
     let plain = message(&mut reader);
@@ -165,12 +163,13 @@ fn a_loan_is_read_where_it_was_written_and_leaves_nothing_if_it_is_dropped() {
     let mut writer = client.channel_writer(&spec("loans")).unwrap();
     let mut reader = reader(&client, "loans");
     let descriptor = dense(DType::U8, &[100]);
-    let mut dropped = writer.loan(std::slice::from_ref(&descriptor), LONG).unwrap();
-    dropped.part(0).unwrap().copy_from(0, &pattern(1, 100)).unwrap();
-    drop(dropped);
+    {
+        let mut dropped = writer.loan(std::slice::from_ref(&descriptor), LONG).unwrap();
+        dropped.part(0).unwrap().copy_from(0, &pattern(1, 100)).unwrap();
+    }
     let mut loan = writer.loan(std::slice::from_ref(&descriptor), LONG).unwrap();
     loan.part(0).unwrap().copy_from(0, &pattern(2, 100)).unwrap();
-    assert_eq!(loan.publish().sequence, 0);
+    assert_eq!(loan.publish().unwrap().sequence, 0);
     let message = message(&mut reader);
     assert_eq!((message.sequence(), message.part(0).unwrap().to_vec()), (0, pattern(2, 100)));
     assert_eq!(reason(reader.read(Timeout::Now).map(drop)), Reason::HoldLimit);
@@ -205,7 +204,7 @@ fn a_blocked_write_names_the_reader_and_goes_on_when_it_has_read() {
 fn a_read_of_nothing_ends_at_its_timeout_and_is_woken_by_a_close() {
     let sidecar = Sidecar::start();
     let client = sidecar.client();
-    let _writer = client.channel_writer(&spec("quiet")).unwrap();
+    let writer = client.channel_writer(&spec("quiet")).unwrap();
     let mut reader = reader(&client, "quiet");
     for timeout in [Timeout::Now, SHORT] {
         assert_eq!(nothing(reader.read(timeout)).reason(), Some(Reason::DeadlineExceeded));
@@ -214,6 +213,8 @@ fn a_read_of_nothing_ends_at_its_timeout_and_is_woken_by_a_close() {
     let read = thread::spawn(move || reader.read(Timeout::Never).map(drop));
     closer.close();
     assert_eq!(reason(read.join().unwrap()), Reason::ChannelEnded);
+    until("the closed reader is gone, though its closer lives", || writer.readers() == 0);
+    closer.close();
 }
 
 #[test]
@@ -385,6 +386,43 @@ fn a_sidecar_that_is_killed_ends_its_channels_after_they_have_drained() {
     assert!(matches!(nothing(reader.read(LONG)), Error::SessionLost { .. }));
     let lost = (0..100).find_map(|_| writer.write_bytes(b"lost", LONG).err()).unwrap();
     assert!(matches!(lost, Error::SessionLost { .. }), "{lost}");
+}
+
+#[test]
+fn a_sidecar_that_ends_in_order_leaves_messages_that_are_held_as_they_are() {
+    let mut sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = sidecar.client().channel_writer(&spec("held")).unwrap();
+    let mut reader = reader(&client, "held");
+    for number in 0..4 {
+        write(&mut writer, &number.to_string());
+    }
+    let held = message(&mut reader);
+    thread::scope(|scope| {
+        let blocked = scope.spawn(|| writer.write_bytes(b"over it", LONG).unwrap_err());
+        sidecar.terminate();
+        assert!(matches!(blocked.join().unwrap(), Error::SessionLost { .. }));
+    });
+    assert_eq!(text(&held), "0");
+    drop(held);
+    for number in 1..4 {
+        assert_eq!(text(&message(&mut reader)), number.to_string());
+    }
+}
+
+#[test]
+fn a_reader_that_came_twice_is_one_of_those_that_are_expected() {
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let mut writer = client.channel_writer(&spec("two").expect_readers(2)).unwrap();
+    drop(reader(&client, "two"));
+    client.flush().unwrap();
+    until("the first one is gone", || writer.readers() == 0);
+    let _back = reader(&client, "two");
+    let expired = writer.write_bytes(b"too early", SHORT).unwrap_err();
+    assert!(expired.to_string().contains("1 of the 2 readers"), "{expired}");
+    let _second = reader(&client, "two");
+    assert_eq!(writer.write_bytes(b"now", LONG).unwrap().readers, 2);
 }
 
 #[test]

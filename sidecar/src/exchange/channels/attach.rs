@@ -40,6 +40,8 @@ pub(super) struct Attach {
 }
 
 struct State {
+    /// Set once the channel is there.
+    found: bool,
     /// Taken by whatever answers first.
     done: Option<Done<Attached>>,
     entry: Option<WaitId>,
@@ -80,7 +82,7 @@ impl Attach {
             0 => Duration::ZERO,
             ms => exchange.deadline(ms).saturating_duration_since(now),
         };
-        let state = Mutex::new(State { done: Some(done), entry: None, asked: None });
+        let state = Mutex::new(State { found: false, done: Some(done), entry: None, asked: None });
         let (exchange, from, hold) = (Arc::clone(exchange), request.from, request.hold);
         let attach = Arc::new(Self { exchange, caller, link, name, from, hold, wait, deadline, state });
         let leaving = Arc::downgrade(&attach);
@@ -106,13 +108,21 @@ impl Attach {
             return self.finish(Err(failure));
         }
         let there = channels.table.lock().find_or_wait(&self.name, Arc::downgrade(self));
-        if let Some(channel) = there {
-            self.go(channel);
+        match there {
+            Some(channel) => self.go(channel),
+            // Its time may have been over before it was there to be found.
+            None if self.state.lock().done.is_none() => self.forget_waiting(),
+            None => {}
         }
     }
 
     /// The channel is there: what takes time is a worker's.
     pub(super) fn go(self: &Arc<Self>, channel: u64) {
+        self.state.lock().found = true;
+        // From now on it is not the channel that is waited for.
+        if let Err(failure) = self.enter(self.deadline) {
+            return self.finish(Err(failure));
+        }
         let (attach, after) = (Arc::clone(self), Arc::clone(self));
         let asked = move |outcome: Result<(), Failure>| {
             if let Err(failure) = outcome {
@@ -125,6 +135,7 @@ impl Attach {
     /// Makes the cursor and tells the writer of it.
     fn ask(self: &Arc<Self>, channel: u64) -> Result<(), Failure> {
         let exchange = &self.exchange;
+        exchange.end_detached_of_leaving();
         let until = Instant::now() + self.deadline;
         let wish = Wish {
             writer: Some(&self.link),
@@ -219,10 +230,7 @@ impl Attach {
         if let Some(entry) = entry {
             self.exchange.waits.remove(entry);
         }
-        let name = &self.name;
-        self.exchange.channels.table.lock().retain_waiting(name, |waiter| {
-            waiter.upgrade().is_some_and(|waiter| waiter.state.lock().done.is_some())
-        });
+        self.forget_waiting();
         match (done, outcome) {
             (Some(done), Ok(attached)) => done(Ok(attached)),
             (Some(done), Err(failure)) => {
@@ -232,6 +240,13 @@ impl Attach {
             (None, Ok(attached)) => self.exchange.end_reader(self.link.id(), attached.reader, false),
             (None, Err(_)) => self.withdraw(),
         }
+    }
+
+    /// Whoever has its answer waits for the channel no more.
+    fn forget_waiting(&self) {
+        self.exchange.channels.table.lock().retain_waiting(&self.name, |waiter| {
+            waiter.upgrade().is_some_and(|waiter| waiter.state.lock().done.is_some())
+        });
     }
 
     /// The writer looks at the cursor no more.
@@ -280,8 +295,16 @@ impl Waiter for Attach {
     }
 
     fn due(&self) {
-        let asked = self.state.lock().asked.as_ref().map(|asked| Arc::clone(&asked.writer));
+        let (found, asked) = {
+            let state = self.state.lock();
+            (state.found, state.asked.as_ref().map(|asked| Arc::clone(&asked.writer)))
+        };
         let failure = match asked {
+            None if found => {
+                let message =
+                    format!("the reader of {} could not be given a cursor in time; try again", self.name);
+                Failure::new(Reason::DeadlineExceeded, message)
+            }
             None => self.absent().with("waited_ms", self.wait.as_millis()),
             Some(writer) => {
                 let message = format!(

@@ -10,12 +10,13 @@ mod attach;
 mod table;
 
 use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tensorlane_memory::ring::{self, RingShape, RingState};
-use tensorlane_memory::{Block, Purpose};
+use tensorlane_memory::{Block, Purpose, Watch, passing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
@@ -34,6 +35,8 @@ pub(super) struct Channels {
     table: Mutex<Table<Block, Weak<Attach>>>,
     /// Readers of whom the writer was told and has said nothing yet.
     asked: Mutex<HashMap<u64, Arc<Attach>>>,
+    /// Sessions that have ended and have readers, until their processes end.
+    leaving: Mutex<HashMap<SessionId, Watch>>,
     /// Messages of channels that have ended.
     written: AtomicU64,
 }
@@ -119,6 +122,7 @@ impl Exchange {
         };
         let (deadline, key) = (self.deadline(request.deadline_ms), request.key);
         self.on_worker(Box::new(done), move |exchange| {
+            exchange.end_detached_of_leaving();
             let (purpose, bytes, cancel) = (Purpose::Put, shape.bytes(), &caller.cancel);
             let ring =
                 exchange.store.room(&Wish { writer: Some(&link), purpose, bytes, deadline, cancel })?;
@@ -158,7 +162,8 @@ impl Exchange {
             };
             self.carry_out(effects);
         }
-        if reader > 0 {
+        // One that is not attached yet is ended by its own call.
+        if reader > 0 && self.channels.table.lock().is_attached(session, reader) {
             self.end_reader(session, reader, still_mapped);
         }
     }
@@ -209,13 +214,63 @@ impl Exchange {
         }
     }
 
-    /// A session ended: its channels and its readers do.
+    /// A session ended. Its channels end now, its readers with its process: until then it may look at messages that it holds, and
+    /// drain what was written.
     pub(super) fn channels_of_session_ended(&self, session: SessionId) {
         let effects = {
             let mut table = self.channels.table.lock();
             table.channels().for_each(|channel| self.count_written(Some(channel), session));
-            table.end_session(session)
+            table.end_channels_of(session)
         };
+        self.carry_out(effects);
+        if self.end_detached(session) && !self.readers_end_with_process(session) {
+            self.readers_of_process_ended(session);
+        }
+    }
+
+    /// Ends the readers of a session that have let their cursors go, and could not say so any more. Returns whether others are left.
+    fn end_detached(&self, session: SessionId) -> bool {
+        let readers = self.channels.table.lock().readers_of(session);
+        let (attached, detached): (Vec<_>, Vec<_>) =
+            readers.into_iter().partition(|(_, cursor)| ring::inspect_cursor(cursor).attached);
+        detached.into_iter().for_each(|(reader, _)| self.end_reader(session, reader, true));
+        !attached.is_empty()
+    }
+
+    /// Looks whether processes whose sessions have ended have let go of their readers.
+    pub(super) fn end_detached_of_leaving(&self) {
+        let sessions: Vec<SessionId> = self.channels.leaving.lock().keys().copied().collect();
+        for session in sessions {
+            if !self.end_detached(session) {
+                drop(self.channels.leaving.lock().remove(&session));
+            }
+        }
+    }
+
+    /// Has the readers of a session ended when its process is. Returns whether that process still lives, as far as the kernel says.
+    fn readers_end_with_process(&self, session: SessionId) -> bool {
+        let Some(link) = self.store.link(session) else { return false };
+        let Ok(Some(process)) = passing::peer_pidfd(link.socket().as_fd()) else { return false };
+        let own = Weak::clone(&self.own);
+        // Held until the watch is there: its end takes it away again.
+        let mut leaving = self.channels.leaving.lock();
+        let watch = self.store.arena().watcher().on_exit(process, move || {
+            if let Some(exchange) = own.upgrade() {
+                exchange.readers_of_process_ended(session);
+            }
+        });
+        match watch {
+            Ok(watch) => {
+                leaving.insert(session, watch);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn readers_of_process_ended(&self, session: SessionId) {
+        drop(self.channels.leaving.lock().remove(&session));
+        let effects = self.channels.table.lock().end_readers_of(session);
         self.carry_out(effects);
     }
 
@@ -243,7 +298,10 @@ impl Exchange {
         if let Some(channel) = channel
             && channel.writer.as_ref().is_some_and(|(party, _)| party.session == session)
         {
-            self.channels.written.fetch_add(ring::inspect_ring(&channel.ring).head, Ordering::Relaxed);
+            let head = ring::inspect_ring(&channel.ring).head;
+            // A head that lies must not make the sum smaller.
+            let sum = |written: u64| Some(written.saturating_add(head));
+            let _ = self.channels.written.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
         }
     }
 

@@ -18,6 +18,11 @@ use tensorlane_proto::ledger::{SessionId, TensorName};
 const CHANNELS_MAX: usize = 4_096;
 /// Channels of one session at most, as writer.
 const SESSION_CHANNELS_MAX: usize = 1_024;
+/// Readers of all channels at most, those included that have ended and that their writer has not let go of. Each costs some 400 bytes
+/// beside its cursor.
+const ALL_READERS_MAX: usize = 16_384;
+/// Readers of one session at most.
+const SESSION_READERS_MAX: usize = 4_096;
 /// Readers of one channel at most. Each costs a cursor of 128 bytes, and the writer a look at it for each message.
 pub(super) const READERS_MAX: u32 = 1_024;
 
@@ -94,6 +99,8 @@ pub(super) struct Table<B, W> {
     open: HashMap<TensorName, u64>,
     /// The channel of each reader.
     readers: HashMap<u64, u64>,
+    /// Readers of each session that has some.
+    sessions: HashMap<SessionId, usize>,
     waiting: HashMap<TensorName, Vec<W>>,
     last: u64,
 }
@@ -103,7 +110,7 @@ pub(super) struct Table<B, W> {
 impl<B, W> Default for Table<B, W> {
     fn default() -> Self {
         let (channels, open, readers) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { channels, open, readers, waiting: HashMap::new(), last: 0 }
+        Self { channels, open, readers, sessions: HashMap::new(), waiting: HashMap::new(), last: 0 }
     }
 }
 
@@ -191,16 +198,30 @@ impl<B: Clone, W> Table<B, W> {
     /// # Errors
     /// CHANNEL_ENDED, LIMIT_EXCEEDED with the limit.
     pub(super) fn add_reader(&mut self, id: u64, party: Party, cursor: B) -> Result<Added, Failure> {
+        if self.readers.len() >= ALL_READERS_MAX {
+            return Err(limit(&format!("{ALL_READERS_MAX} readers are here already"), ALL_READERS_MAX));
+        }
+        let of_session = self.sessions.get(&party.session).copied().unwrap_or_default();
+        if of_session >= SESSION_READERS_MAX {
+            let what = format!("this session has {SESSION_READERS_MAX} readers already");
+            return Err(limit(&what, SESSION_READERS_MAX));
+        }
         let channel = self.channels.get_mut(&id).ok_or_else(ended)?;
         let (writer, key) = channel.writer.as_ref().ok_or_else(ended)?;
         let most = channel.spec.readers_max;
         let there = channel.readers.values().filter(|reader| reader.standing != Standing::Gone).count();
-        // Those that are gone and not forgotten cost as much; a writer that answers forgets them at once.
-        if there >= most as usize || channel.readers.len() >= 2 * READERS_MAX as usize {
+        if channel.readers.len() >= 2 * READERS_MAX as usize {
+            // A writer that answers forgets those that are gone at once.
+            let what =
+                format!("the writer of {} has not let go of readers that have ended", channel.spec.name);
+            return Err(limit(&what, 2 * READERS_MAX as usize));
+        }
+        if there >= most as usize {
             let what = format!("the channel {} has {there} readers already", channel.spec.name);
             return Err(limit(&what, most as usize));
         }
         self.last += 1;
+        *self.sessions.entry(party.session).or_default() += 1;
         let added = Added { reader: self.last, writer: writer.session, key: *key };
         channel.readers.insert(added.reader, Reader { party, cursor, standing: Standing::Asked });
         self.readers.insert(added.reader, id);
@@ -215,6 +236,13 @@ impl<B: Clone, W> Table<B, W> {
             reader.standing = Standing::Attached;
         }
         asked
+    }
+
+    /// Returns whether a reader of a session has been told that it is attached, or will be.
+    pub(super) fn is_attached(&self, session: SessionId, reader: u64) -> bool {
+        let channel = self.readers.get(&reader).and_then(|id| self.channels.get(id));
+        let reader = channel.and_then(|channel| channel.readers.get(&reader));
+        reader.is_some_and(|reader| reader.party.session == session && reader.standing == Standing::Attached)
     }
 
     /// Returns whether a session writes the channel of a reader.
@@ -276,20 +304,33 @@ impl<B: Clone, W> Table<B, W> {
         effects
     }
 
-    /// A session ended: its channels and readers do.
-    pub(super) fn end_session(&mut self, session: SessionId) -> Vec<Effect<B>> {
-        let is_its = |party: &Party| party.session == session;
-        let (mut written, mut read) = (Vec::new(), Vec::new());
-        for (id, channel) in &self.channels {
-            if channel.writer.as_ref().is_some_and(|(party, _)| is_its(party)) {
-                written.push(*id);
-            }
-            read.extend(channel.readers.iter().filter(|(_, r)| is_its(&r.party)).map(|(number, _)| *number));
+    /// A session ended: no message comes to its channels any more.
+    pub(super) fn end_channels_of(&mut self, session: SessionId) -> Vec<Effect<B>> {
+        let is_its =
+            |channel: &Channel<B>| channel.writer.as_ref().is_some_and(|(by, _)| by.session == session);
+        let written: Vec<u64> = self.channels.iter().filter(|(_, c)| is_its(c)).map(|(id, _)| *id).collect();
+        written.into_iter().flat_map(|id| self.end_channel(session, id)).collect()
+    }
+
+    /// Returns whether a session has readers, those included of which the writer was told that they are gone.
+    fn has_readers(&self, session: SessionId) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    /// Readers of a session that have not ended, with their cursors.
+    pub(super) fn readers_of(&self, session: SessionId) -> Vec<(u64, B)> {
+        if !self.has_readers(session) {
+            return Vec::new();
         }
-        let mut effects: Vec<Effect<B>> =
-            read.into_iter().flat_map(|reader| self.end_reader(session, reader, true)).collect();
-        effects.extend(written.into_iter().flat_map(|id| self.end_channel(session, id)));
-        effects
+        let all = self.channels.values().flat_map(|channel| &channel.readers);
+        let its = all.filter(|(_, r)| r.party.session == session && r.standing != Standing::Gone);
+        its.map(|(number, reader)| (*number, reader.cursor.clone())).collect()
+    }
+
+    /// The process of a session that has ended is gone: it reads nothing any more.
+    pub(super) fn end_readers_of(&mut self, session: SessionId) -> Vec<Effect<B>> {
+        let read = self.readers_of(session).into_iter();
+        read.flat_map(|(reader, _)| self.end_reader(session, reader, true)).collect()
     }
 
     fn reader_of(&mut self, writer: SessionId, reader: u64) -> Option<&mut Reader<B>> {
@@ -302,8 +343,14 @@ impl<B: Clone, W> Table<B, W> {
 
     fn remove_reader(&mut self, reader: u64) {
         let Some(id) = self.readers.remove(&reader) else { return };
-        if let Some(channel) = self.channels.get_mut(&id) {
-            channel.readers.remove(&reader);
+        let removed = self.channels.get_mut(&id).and_then(|channel| channel.readers.remove(&reader));
+        if let Some(Reader { party, .. }) = removed
+            && let Some(count) = self.sessions.get_mut(&party.session)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.sessions.remove(&party.session);
+            }
         }
         self.drop_if_over(id);
     }
@@ -406,7 +453,7 @@ mod tests {
         let drains = table.add_reader(id, party(READER), "cursor").unwrap();
         table.ready(WRITER, drains.reader);
         let late = table.add_reader(id, party(READER), "late").unwrap();
-        let effects = table.end_session(WRITER);
+        let effects = table.end_channels_of(WRITER);
         assert_eq!(effects, [Effect::EndRing("ring"), Effect::Refuse { reader: late.reader }]);
         assert_eq!(table.find(&TensorName::new("c").unwrap()), None);
         assert!(
@@ -421,7 +468,8 @@ mod tests {
         let (mut table, id) = one();
         let added = table.add_reader(id, party(READER), "cursor").unwrap();
         table.ready(WRITER, added.reader);
-        let effects = table.end_session(READER);
+        assert_eq!(table.end_channels_of(READER), [], "its process may still read");
+        let effects = table.end_readers_of(READER);
         let told = Effect::TellGone { writer: WRITER, key: 7, reader: added.reader };
         let pin = Effect::Pin { session: READER, ring: "ring" };
         assert_eq!(effects, [Effect::EndCursor("cursor"), pin, told]);
@@ -431,9 +479,13 @@ mod tests {
     fn a_session_ends_only_its_own() {
         let (mut table, id) = one();
         let added = table.add_reader(id, party(READER), "cursor").unwrap();
+        assert!(!table.is_attached(READER, added.reader), "its writer has not said so");
+        table.ready(WRITER, added.reader);
+        assert!(table.is_attached(READER, added.reader) && !table.is_attached(WRITER, added.reader));
         assert_eq!(table.end_channel(READER, id), []);
         assert_eq!(table.end_reader(WRITER, added.reader, false), []);
-        assert_eq!(table.end_session(SessionId(3)), []);
+        assert_eq!(table.end_channels_of(SessionId(3)), []);
+        assert_eq!(table.end_readers_of(SessionId(3)), []);
     }
 
     #[test]
@@ -441,9 +493,10 @@ mod tests {
         let (mut table, id) = one();
         let added = table.add_reader(id, party(WRITER), "cursor").unwrap();
         table.ready(WRITER, added.reader);
-        table.end_session(WRITER);
+        table.end_channels_of(WRITER);
+        table.end_readers_of(WRITER);
         assert_eq!(table.channels().count(), 0);
-        assert!(table.readers.is_empty() && table.open.is_empty());
+        assert!(table.readers.is_empty() && table.open.is_empty() && table.sessions.is_empty());
     }
 
     #[test]
