@@ -10,7 +10,7 @@
 //! The driver's library is opened when it is first asked for, and nothing of CUDA is needed to build or to start: where it is
 //! missing, too old, a stub, or refuses, that is a [`Refusal`], which says why. The process never ends because of it.
 //!
-//! The driver is called through a table of functions of our own ([`api`]), in which its codes are numbers. In `cudarc`
+//! The driver is called through a table of functions of our own (`api.rs`), in which its codes are numbers. In `cudarc`
 //! they are a Rust `enum`, and a newer driver may answer with one that is not in it; and a function that the library lacks is a panic
 //! there. Of `cudarc` come the search for the library and the names of types and attributes.
 //!

@@ -10,9 +10,10 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::label::*;
 use super::*;
 
-const MODULES: [&str; 12] = [
+const MODULES: [&str; 13] = [
     "arena",
     "call",
+    "channel",
     "directory",
     "get",
     "gpu",
@@ -24,8 +25,11 @@ const MODULES: [&str; 12] = [
     "sidecar",
     "transfer",
 ];
-const UNITS: [&str; 26] = [
+const UNITS: [&str; 29] = [
     "calls",
+    "channels",
+    "readers",
+    "messages",
     "migrations",
     "pulls",
     "lanes",
