@@ -15,6 +15,7 @@ mod reader;
 mod table;
 mod writer;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::reader::{Attachment, ChannelReader, End, Message, Read, ReadOptions, ReaderCloser};
@@ -24,8 +25,10 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
+use crate::segments::{Segment, Segments};
 use crate::wait::Wait;
-use tensorlane_memory::ring::Deadline;
+use crate::wire;
+use tensorlane_memory::ring::{Deadline, Place};
 use tensorlane_proto::frame::{CHANNELS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
@@ -92,6 +95,13 @@ fn check_version(connection: &Connection) -> Result<()> {
          update the sidecar"
     );
     Err(Failure::new(Reason::Unsupported, message).into())
+}
+
+/// The place of a ring or a cursor that the sidecar names, with the segment that it lies in.
+fn place(segments: &Segments, location: Option<&v1::Location>) -> Result<(Place, Arc<Segment>)> {
+    let location = location.ok_or_else(|| wire::missing("a place in memory"))?;
+    let segment = segments.find(location.segment)?;
+    Ok((Place { mapping: Arc::clone(segment.mapping()), offset: location.offset }, segment))
 }
 
 /// Why a wait on a ring was stopped before its deadline.

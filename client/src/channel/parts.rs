@@ -50,6 +50,15 @@ impl Parts {
         &self.parts
     }
 
+    /// A part by its index.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there are fewer.
+    pub(crate) fn get(&self, index: usize) -> Result<&PlacedPart> {
+        let fewer = || Error::invalid(format!("part {index} of a message of {} parts", self.parts.len()));
+        self.parts.get(index).ok_or_else(fewer)
+    }
+
     /// Bytes from the first part's begin to the last one's end.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

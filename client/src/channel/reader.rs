@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tensorlane_memory::View;
-use tensorlane_memory::ring::{self, Place, ReadError, RingCloser, RingReader, RingShape};
+use tensorlane_memory::ring::{self, ReadError, RingCloser, RingReader, RingShape};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Shape};
 
 use super::parts::Parts;
-use super::{Timeout, check_version, expired, stopped};
+use super::{Timeout, check_version, expired, place, stopped};
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -181,8 +181,8 @@ impl Client {
         let unusable =
             |error: &dyn fmt::Display| Error::protocol(format!("a channel that cannot be read: {error}"));
         let shape = RingShape::new(spec.slots, spec.slot_bytes).map_err(|error| unusable(&error))?;
-        let (ring, ring_segment) = place(connection, reply.ring.as_ref())?;
-        let (cursor, cursor_segment) = place(connection, reply.cursor.as_ref())?;
+        let (ring, ring_segment) = place(connection.segments(), reply.ring.as_ref())?;
+        let (cursor, cursor_segment) = place(connection.segments(), reply.cursor.as_ref())?;
         let reader =
             RingReader::open(ring, cursor, shape, reply.first, hold).map_err(|error| unusable(&error))?;
         let session = Session {
@@ -207,12 +207,6 @@ impl Client {
             session: Arc::new(session),
         })
     }
-}
-
-fn place(connection: &Connection, location: Option<&v1::Location>) -> Result<(Place, Arc<Segment>)> {
-    let location = location.ok_or_else(|| wire::missing("a place in memory"))?;
-    let segment = connection.segment(location.segment)?;
-    Ok((Place { mapping: Arc::clone(segment.mapping()), offset: location.offset }, segment))
 }
 
 // === impl ChannelReader ===
@@ -352,9 +346,7 @@ impl Message {
     /// # Errors
     /// [`Error::InvalidArgument`] for a part that the message does not have.
     pub fn part(&self, index: usize) -> Result<View> {
-        let part = self.parts.as_slice().get(index).ok_or_else(|| {
-            Error::invalid(format!("part {index} of a message of {} parts", self.parts.as_slice().len()))
-        })?;
+        let part = self.parts.get(index)?;
         let piece = self.ring.view().piece(part.offset, part.descriptor.layout.bytes());
         piece.map_err(|error| Error::invalid(error.to_string()))
     }

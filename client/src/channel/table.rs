@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use tensorlane_memory::ring::{First, Place, RingReaders};
+use tensorlane_memory::ring::{First, RingReaders};
 use tensorlane_proto::generated as v1;
 
+use super::place;
 use crate::segments::Segments;
 
 /// Readers that came before their channel's answer, at most; a sidecar attaches no more to one channel.
@@ -77,9 +78,7 @@ impl Attached {
     }
 
     fn attach(&self, segments: &Segments, told: &v1::ChannelReader) -> Result<(u64, u64), String> {
-        let location = told.cursor.ok_or("the frame names no cursor")?;
-        let segment = segments.find(location.segment).map_err(|error| error.to_string())?;
-        let cursor = Place { mapping: Arc::clone(segment.mapping()), offset: location.offset };
+        let (cursor, _) = place(segments, told.cursor.as_ref()).map_err(|error| error.to_string())?;
         let from = match told.from() {
             v1::ChannelFrom::Next => First::Next,
             v1::ChannelFrom::Oldest => First::Oldest,

@@ -4,18 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tensorlane_memory::OutOfBounds;
-use tensorlane_memory::WriteView;
 use tensorlane_memory::ring::{
-    ClaimError, Deadline, LAYOUT_BYTES, Layout, Place, Published, RingShape, RingWriter, Slot,
+    ClaimError, Deadline, LAYOUT_BYTES, Layout, Published, RingShape, RingWriter, Slot,
 };
+use tensorlane_memory::{OutOfBounds, WriteView};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Reason};
 
 use super::parts::Parts;
 use super::table::Attached;
-use super::{Timeout, check_version, expired, stopped};
+use super::{Timeout, check_version, expired, place, stopped};
 use crate::client::Client;
 use crate::connection::{Connection, SLICE};
 use crate::error::{Error, Result};
@@ -23,7 +22,6 @@ use crate::late::Late;
 use crate::origin::Origin;
 use crate::segments::Segment;
 use crate::wait::Wait;
-use crate::wire;
 
 /// Shape of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,9 +196,7 @@ fn open_ring(
     location: Option<&v1::Location>,
     shape: RingShape,
 ) -> Result<(RingWriter, Arc<Segment>)> {
-    let location = location.ok_or_else(|| wire::missing("the ring of a channel"))?;
-    let segment = connection.segment(location.segment)?;
-    let place = Place { mapping: Arc::clone(segment.mapping()), offset: location.offset };
+    let (place, segment) = place(connection.segments(), location)?;
     let ring = RingWriter::open(place, shape)
         .map_err(|error| Error::protocol(format!("a ring that cannot be written: {error}")))?;
     Ok((ring, segment))
@@ -340,6 +336,7 @@ impl ChannelWriter {
             let _ = self.attached.came.wait_until(&mut turn, until);
         }
     }
+
     fn check_size(&self, bytes: u64) -> Result<()> {
         if bytes <= self.spec.slot_bytes {
             return Ok(());
@@ -419,9 +416,7 @@ impl Loan<'_> {
     /// # Errors
     /// [`Error::InvalidArgument`] for a part that the loan does not have.
     pub fn part(&mut self, index: usize) -> Result<WriteView> {
-        let part = self.parts.as_slice().get(index).ok_or_else(|| {
-            Error::invalid(format!("part {index} of a message of {} parts", self.parts.as_slice().len()))
-        })?;
+        let part = self.parts.get(index)?;
         self.slot.bytes(part.offset, part.descriptor.layout.bytes()).map_err(out_of_slot)
     }
 

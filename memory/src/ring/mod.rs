@@ -178,7 +178,12 @@ fn clear_cursor(region: &Own) {
 /// Says in an open ring that its writer is gone, and wakes its readers. One that was finished stays so.
 pub fn mark_lost(ring: &Block) {
     // It was formatted by the same sidecar, so that it is one.
-    let Ok(region) = Own::of_block(ring, ring::ENTRIES) else { return };
+    if let Ok(region) = Own::of_block(ring, ring::ENTRIES) {
+        lose_ring(&region);
+    }
+}
+
+fn lose_ring(region: &Own) {
     region.swap32(ring::STATE, RingState::Open as u32, RingState::Lost as u32);
     region.add32(ring::EVENTS);
     region.wake(ring::EVENTS);
@@ -186,7 +191,12 @@ pub fn mark_lost(ring: &Block) {
 
 /// Says in a cursor that its reader is gone, and wakes the writer.
 pub fn mark_gone(cursor: &Block) {
-    let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) else { return };
+    if let Ok(region) = Own::of_block(cursor, CURSOR_BYTES) {
+        lose_cursor(&region);
+    }
+}
+
+fn lose_cursor(region: &Own) {
     region.store32(cursor::STATE, CursorState::Lost as u32);
     region.add32(cursor::EVENTS);
     region.wake(cursor::EVENTS);

@@ -299,16 +299,9 @@ fn a_sleeping_reader_is_woken_by_a_message_a_mark_and_a_close() {
             read(&mut reader)
         });
         until("the reader sleeps", || cursor.words().load32(cursor::ASLEEP) != 0);
-        mark_as_sidecar(&world.ring.words());
+        lose_ring(&world.ring.words());
         assert!(matches!(reads.join().unwrap(), Read::Lost));
     });
-}
-
-/// As [`mark_lost`] does with its map of a block.
-fn mark_as_sidecar(ring: &Own) {
-    ring.swap32(ring::STATE, RingState::Open as u32, RingState::Lost as u32);
-    ring.add32(ring::EVENTS);
-    ring.wake(ring::EVENTS);
 }
 
 #[test]
@@ -328,10 +321,7 @@ fn a_sleeping_writer_is_woken_by_a_give_back_and_by_a_reader_that_is_gone() {
         });
         until("the writer sleeps", || wants(ring));
         drop(message(&mut reader));
-        let cursor = idle.words();
-        cursor.store32(cursor::STATE, CursorState::Lost as u32);
-        cursor.add32(cursor::EVENTS);
-        cursor.wake(cursor::EVENTS);
+        lose_cursor(&idle.words());
         assert_eq!(writes.join().unwrap(), Published { sequence: 2, readers: 1 });
     });
 }

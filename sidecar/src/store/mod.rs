@@ -48,7 +48,7 @@ pub use self::names::NameWait;
 pub use self::repeat::Stored;
 pub use self::room::Wish;
 pub use self::sessions::OWN;
-pub use self::tensor::{Moved, Part, Room, Taken, Tensor};
+pub use self::tensor::{Moved, Part, Room, Taken, Tensor, whole};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};
 use crate::cancel::Cancel;
 use crate::clock::Clock;

@@ -161,8 +161,13 @@ impl Part {
 impl Room {
     /// Location to write to, as a message.
     pub fn location(&self) -> v1::Location {
-        location(&self.block, 0, self.block.len())
+        whole(&self.block)
     }
+}
+
+/// The place of all bytes of a block, as a message.
+pub fn whole(block: &Block) -> v1::Location {
+    location(block, 0, block.len())
 }
 
 fn location(block: &Block, offset: u64, bytes: u64) -> v1::Location {

@@ -21,10 +21,10 @@ use super::super::lookup::There;
 use super::super::names::tensor_name;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::super::{Caller, Done, Exchange};
+use super::Attached;
 use super::table::{self, Added, Channel, Party, Spec};
-use super::{Attached, location};
 use crate::session::SessionLink;
-use crate::store::Wish;
+use crate::store::{Wish, whole};
 
 /// A reader on its way.
 pub(super) struct Attach {
@@ -174,7 +174,7 @@ impl Attach {
                 let reader = v1::ChannelReader {
                     key: added.key,
                     reader: added.reader,
-                    cursor: Some(location(&asked.cursor)),
+                    cursor: Some(whole(&asked.cursor)),
                     from: self.from,
                     client: self.link.client().to_string(),
                     gone: false,

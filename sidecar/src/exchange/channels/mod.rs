@@ -27,7 +27,7 @@ use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
 use super::names::tensor_name;
 use super::{Caller, Exchange, session_required};
 use crate::session::SessionLink;
-use crate::store::Wish;
+use crate::store::{Wish, whole};
 
 /// The channels of this sidecar.
 #[derive(Default)]
@@ -79,7 +79,7 @@ pub struct ChannelTotals {
 impl Created {
     /// The answer.
     pub fn message(&self) -> v1::ChannelCreateResponse {
-        v1::ChannelCreateResponse { channel: self.channel, ring: Some(location(&self.ring)) }
+        v1::ChannelCreateResponse { channel: self.channel, ring: Some(whole(&self.ring)) }
     }
 }
 
@@ -92,8 +92,8 @@ impl Attached {
             reader: self.reader,
             channel: self.channel,
             spec: Some(spec_message(&self.spec)),
-            ring: Some(location(&self.ring)),
-            cursor: Some(location(&self.cursor)),
+            ring: Some(whole(&self.ring)),
+            cursor: Some(whole(&self.cursor)),
             first: self.first,
             missed: self.missed,
             writer: self.writer.to_string(),
@@ -326,11 +326,6 @@ impl Exchange {
             }
         }
     }
-}
-
-/// The place of a block, as a message.
-pub(super) fn location(block: &Block) -> v1::Location {
-    v1::Location { segment: block.segment_id(), offset: block.offset(), bytes: block.len() }
 }
 
 /// A shape as it was asked for, proven.
