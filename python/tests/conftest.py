@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -56,3 +57,11 @@ def sidecar():
 def client(sidecar):
     with tensorlane.connect(sidecar.directory) as connected:
         yield connected
+
+
+@pytest.fixture
+def alone(client):
+    """The client, once the sessions of earlier tests and what they held are gone: for tests that count."""
+    gc.collect()
+    until("the sessions of earlier tests are gone", lambda: client.status().sessions == 1)
+    return client

@@ -186,10 +186,10 @@ def test_many_of_a_mapping_have_its_keys_as_names(client):
     client.unname(*arrays)
 
 
-def test_many_of_which_one_fails_are_given_up(client):
-    with client.put(np.ones(1), "many/taken"):
-        before = client.status().leases
+def test_many_of_which_one_fails_are_given_up(alone):
+    with alone.put(np.ones(1), "many/taken"):
+        before = alone.status().leases
         with pytest.raises(tensorlane.NameTaken):
-            client.put_many({"many/free": np.ones(1), "many/taken": np.ones(1)})
-        client.unname("many/taken", "many/free")
-        assert client.status().leases == before
+            alone.put_many({"many/free": np.ones(1), "many/taken": np.ones(1)})
+        alone.unname("many/taken", "many/free")
+        assert alone.status().leases == before

@@ -7,14 +7,15 @@ import numpy as np
 import tensorlane
 
 
-def test_with_a_sidecar_it_tells_versions_peers_and_the_way_of_a_tensor_and_leaves_nothing(client, capsys):
-    tensors = client.status().tensors
-    found = tensorlane.doctor(client.directory)
-    assert found["sidecar"]["peer"] == "local" and found["sidecar"]["version"] == client.status().version
+def test_with_a_sidecar_it_tells_versions_peers_and_the_way_of_a_tensor_and_leaves_nothing(alone, capsys):
+    tensors = alone.status().tensors
+    found = tensorlane.doctor(alone.directory)
+    assert found["sidecar"]["peer"] == "local" and found["sidecar"]["version"] == alone.status().version
     assert [(peer["name"], peer["state"]) for peer in found["peers"]] == [("local", "self")]
     assert found["put_and_get"] == "local" and found["packages"]["numpy"] == np.__version__
     assert found["shared_memory"]["works"] and found["socket"]["by"] == "the argument"
-    assert found["missing"] == [] and client.status().tensors <= tensors
+    assert found["missing"] == []
+    until("what it put is gone", lambda: alone.status().tensors <= tensors)
     told = capsys.readouterr().out
     for word in ("peer local of exchange", f"numpy {np.__version__}", "missing: nothing"):
         assert word in told

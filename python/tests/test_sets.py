@@ -54,21 +54,21 @@ def test_a_state_dict_is_published_and_loaded_into_another_model(client, name):
     assert read.head.weight is read.embedding.weight
 
 
-def test_tied_weights_are_stored_once(client, name):
-    before = client.status().tensors
-    client.publish(Model().state_dict(), name)
-    assert client.status().tensors == before + 4, "three tensors and the manifest"
+def test_tied_weights_are_stored_once(alone, name):
+    before = alone.status().tensors
+    alone.publish(Model().state_dict(), name)
+    assert alone.status().tensors == before + 4, "three tensors and the manifest"
 
 
-def test_versions_are_numbered_and_the_oldest_go(client, name):
-    before = client.status()
+def test_versions_are_numbered_and_the_oldest_go(alone, name):
+    before = alone.status()
     for version in range(1, 6):
-        assert client.publish({"x": np.full(100_000, version)}, name, keep=2).version == version
-    assert list(client.names(name)) == [name, f"{name}@4", f"{name}@5"]
-    assert client.get_set(f"{name}@4")["x"][0] == 4
-    assert client.status().tensors == before.tensors + 4
-    client.unname(*client.names(name))
-    until("all versions are freed", lambda: client.status().sealed_bytes == before.sealed_bytes)
+        assert alone.publish({"x": np.full(100_000, version)}, name, keep=2).version == version
+    assert list(alone.names(name)) == [name, f"{name}@4", f"{name}@5"]
+    assert alone.get_set(f"{name}@4")["x"][0] == 4
+    assert alone.status().tensors == before.tensors + 4
+    alone.unname(*alone.names(name))
+    until("all versions are freed", lambda: alone.status().sealed_bytes == before.sealed_bytes)
 
 
 def test_a_reader_keeps_its_version_alive(client, name):
@@ -179,8 +179,8 @@ def test_loading_converts_and_leaves_out_where_that_is_asked_for(client, name):
     assert only["a"].tolist() == [1.5] * 3
 
 
-def test_what_cannot_be_published_is_named_by_its_keys(client, name):
-    before = client.status().tensors
+def test_what_cannot_be_published_is_named_by_its_keys(alone, name):
+    before = alone.status().tensors
     looped: dict = {"x": {}}
     looped["x"]["y"] = looped
     for tree, kind, said in (
@@ -192,8 +192,8 @@ def test_what_cannot_be_published_is_named_by_its_keys(client, name):
         ([np.zeros(1)], tensorlane.Unsupported, "a list is no mapping"),
     ):
         with pytest.raises(kind, match=said):
-            client.publish(tree, name)
-    assert client.status().tensors == before and not client.names(name)
+            alone.publish(tree, name)
+    assert alone.status().tensors == before and not alone.names(name)
 
 
 def test_a_tensor_is_no_set_and_keeps_its_name(client, name):

@@ -113,7 +113,7 @@ impl Datagrams {
     /// Counts a datagram: how many bytes came before it, and how many of its own come through. Where a connection would be cut,
     /// the flow goes on from another port; where datagrams alone are to end, nothing comes after this one.
     fn fail(&self, wire: &Wire, bytes: usize) -> (u64, usize) {
-        let take = |meter: &Meter| meter.take(bytes as u64);
+        let take = |meter: &Meter| meter.take(bytes as u64, false);
         let (before, moves) = take(&wire.all);
         if moves.is_some() {
             self.rebind();

@@ -101,13 +101,17 @@ impl Meter {
         self.0.lock().fails_after = None;
     }
 
-    /// Bytes come. How many came before them; and how many of them come through, if it fails in them.
-    pub(super) fn take(&self, bytes: u64) -> (u64, Option<u64>) {
+    /// Bytes come. How many came before them; and how many of them come through, if it fails in them. `for_good`: whatever comes
+    /// after a failure fails, too.
+    pub(super) fn take(&self, bytes: u64, for_good: bool) -> (u64, Option<u64>) {
         let mut count = self.0.lock();
         let before = count.carried;
         count.carried += bytes;
-        let fails = count.fails_after.take_if(|at| *at < before + bytes).map(|at| at - before);
-        count.failures += u64::from(fails.is_some());
+        let fails = count.fails_after.filter(|at| *at < before + bytes).map(|at| at.saturating_sub(before));
+        if fails.is_some() {
+            count.failures += 1;
+            count.fails_after = count.fails_after.filter(|_| for_good);
+        }
         (before, fails)
     }
 }

@@ -33,7 +33,8 @@ pub(crate) struct Controls {
     pub(crate) back: Arc<Wire>,
     /// Wire of what comes from the dialing side, likewise.
     pub(crate) out: Arc<Wire>,
-    /// Set if all connections fail as soon as one but the first does, and none comes after them.
+    /// Set if all connections fail as soon as one but the first does, and none comes after them: no byte comes through a lane
+    /// from then on, however late the other lanes' threads run.
     pub(crate) break_together: Arc<AtomicBool>,
     /// Takes bytes and carries nothing on.
     pub(crate) hold: Arc<AtomicBool>,
@@ -189,9 +190,10 @@ impl Controls {
 
     /// Counts bytes: how many there were before them, and what is done where the wire fails in them.
     fn fail(&self, wire: &Wire, bytes: u64, first: bool) -> (u64, Option<Carry>) {
-        let on_lanes = if first { None } else { wire.lanes.take(bytes).1 };
-        let (before, fails) = wire.all.take(bytes);
-        if on_lanes.is_some() && self.break_together.load(Ordering::SeqCst) {
+        let together = self.break_together.load(Ordering::SeqCst);
+        let on_lanes = if first { None } else { wire.lanes.take(bytes, together).1 };
+        let (before, fails) = wire.all.take(bytes, false);
+        if on_lanes.is_some() && together {
             self.break_all_but_the_first();
         }
         (before, on_lanes.or(fails).map(Carry::Cut))

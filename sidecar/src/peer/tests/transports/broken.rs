@@ -95,10 +95,10 @@ fn what_came_before_all_lanes_broke_stays_and_the_rest_comes_on_the_control_stre
         pair.proxy.break_together.store(true, Ordering::SeqCst);
         wire.lanes.fail_after(at);
         let paths = get(reader, owner, from);
-        assert_eq!(wire.lanes.failures(), 1, "{name}");
+        assert!(wire.lanes.failures() >= 1, "{name}");
         let [lanes, stream] = paths.as_slice() else { panic!("{name}: {paths:?}") };
         assert_eq!((lanes.way, lanes.left), (Taken::Lanes, Some(FallBack::LanesBroke)), "{name}");
-        assert!((1..BYTES).contains(&lanes.bytes) && (1..=3).contains(&lanes.lanes), "{name}: {lanes:?}");
+        assert!((1..=at).contains(&lanes.bytes) && (1..=3).contains(&lanes.lanes), "{name}: {lanes:?}");
         assert_eq!((stream.way, stream.lanes, stream.left), (Taken::Stream, 0, None), "{name}");
         assert_eq!(lanes.bytes + stream.bytes, BYTES, "{name}: nothing comes twice: {paths:?}");
         let plain = if pair.way.lanes.plain { lanes.bytes } else { 0 };
