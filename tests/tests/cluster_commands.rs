@@ -2,10 +2,11 @@
 //! in `cluster_outages`. Needs `cargo xtask cluster up`, the images on the nodes, and the program `kubectl-tensorlane`.
 
 use serde_json::{Value, json};
+use tensorlane_operator::plan::{Decision, Defaults, Facts, plan};
 use tensorlane_tests::asked::{Answer, kubectl_tensorlane, tensorlane_in};
 use tensorlane_tests::cluster::{NODES, eventually, image};
 use tensorlane_tests::installed::Exchange;
-use tensorlane_tests::kubernetes::{create, event};
+use tensorlane_tests::kubernetes::{create, event, kubectl_with};
 use tensorlane_tests::pod::{Pod, PodOptions};
 
 #[test]
@@ -108,4 +109,42 @@ fn why_something_has_no_sidecar_is_told_with_what_to_do() {
     asks(&["explain", "deployment/wrong"]).says(1, &parts);
     asks(&["explain", "pod/nobody"]).says(1, &["there is no Pod nobody", "explain what makes it"]);
     asks(&["explain", "service/x"]).says(2, &["makes no pods"]);
+}
+
+/// A pod in words that readers of YAML take differently: octal modes, merge keys, anchors, quoted words, numbers with underscores.
+const ODD: &str = r#"# Source: trainer
+apiVersion: v1
+kind: Pod
+metadata:
+  name: odd
+  annotations: {tensorlane.dev/inject: enabled, note: "0400", when: 2001-01-01, answer: 'on'}
+spec:
+  terminationGracePeriodSeconds: 1_0
+  hostIPC: off
+  volumes:
+  - {name: s, secret: {secretName: s, defaultMode: 0400}}
+  containers:
+  - &main
+    name: main
+    image: registry.example.org/x:1
+    command: [sh, -c, "set -e\n# on a line\n\techo 'yes: no'  \n"]
+    env: [{name: A, value: "yes"}, {name: B, value: "0x10"}, {name: C, value: "\x85é\U0001F600"}]
+    readinessProbe: {tcpSocket: {port: 0x50}, periodSeconds: 010}
+  - {<<: *main, name: other}
+"#;
+
+#[test]
+fn what_inject_prints_is_to_kubectl_the_input_with_the_plan_and_nothing_else() {
+    let read = |yaml: &str| {
+        let words = ["annotate", "--local", "--filename=-", "--output=json", "read=true"];
+        kubectl_with(&words, yaml).object()
+    };
+    let before = read(ODD);
+    assert_eq!(before.pointer("/spec/volumes/0/secret/defaultMode"), Some(&json!(256)), "{before:#}");
+    let injected = tensorlane_operator::offline::inject(ODD, "default", &Defaults::default()).unwrap();
+    assert!(injected.yaml.starts_with("# Source: trainer\n"), "{}", injected.yaml);
+    let Decision::Inject(planned) = plan(&before, &Facts::default()).decision else {
+        panic!("it asks: {before:#}")
+    };
+    assert_eq!(read(&injected.yaml), read(&planned.pod.to_string()), "{}", injected.yaml);
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use serde_json::Value;
 use tensorlane_proto::crd::{DEFAULT_EXCHANGE, ExchangeSpec};
 
 use super::facts::Facts;
@@ -60,6 +61,15 @@ pub(super) fn asked(
         Some(other) => return Err(Deny::InvalidNamespaceLabel(other.chars().take(80).collect())),
     }
     by_gpu(view, said, facts, warnings).map(|asked| asked.ok_or(Skip::NotRequested))
+}
+
+/// Returns whether a pod that cannot be read as one asks for a sidecar, or its namespace does.
+pub(super) fn asks_unread(pod: &Value, facts: &Facts) -> bool {
+    let said = pod.pointer("/metadata/annotations").and_then(|all| all.get(INJECT));
+    match said {
+        Some(said) => said.as_str() != Some("disabled"),
+        None => facts.namespace.inject().is_some_and(|label| label != "disabled"),
+    }
 }
 
 /// The exchange that wants this pod because it has a GPU.

@@ -151,7 +151,7 @@ fn what_cannot_be_read_says_where_and_what_to_do_and_prints_nothing() {
         ),
         (
             &["-f", "-"],
-            b"kind: Pod\nmetadata: {name: p}\n",
+            b"kind: Pod\nmetadata: {name: p, annotations: {tensorlane.dev/inject: enabled}}\n",
             &["Pod default/p: cannot be injected", "missing field `spec`"],
         ),
         (
@@ -169,6 +169,18 @@ fn what_cannot_be_read_says_where_and_what_to_do_and_prints_nothing() {
         }
         assert!(called.errors.len() < 1000, "what was wrong is cut, not repeated: {}", called.errors);
     }
+}
+
+#[test]
+fn what_does_not_ask_passes_byte_for_byte_beside_what_does() {
+    let chart = "# Source: chart/templates/config.yaml\r\napiVersion: v1\r\nkind: ConfigMap\r\ndata: {mode: '0400', 'on': \"yes\"} # kept\r\n";
+    let silent = "kind: Pod\nmetadata: {name: silent}\nspec: {containers: [{name: tensorlane}]}   # not ours to refuse\n";
+    let asks = "kind: Pod\nmetadata: {name: p, annotations: {tensorlane.dev/inject: enabled}}\nspec: {containers: [{name: main, args: [\"on\"]}]}\n";
+    let called = inject(&["-f", "-"], format!("{chart}---\n{silent}--- # last\n{asks}").as_bytes());
+    assert_eq!(called.code, Some(0), "{}", called.errors);
+    let pod = called.out.strip_prefix(&format!("{chart}---\n{silent}--- # last\n"));
+    let pod = pod.unwrap_or_else(|| panic!("{}", called.out));
+    assert!(pod.contains("- \"on\"\n") && pod.contains("name: tensorlane\n"), "{pod}");
 }
 
 #[test]

@@ -1,0 +1,304 @@
+//! Manifests in, manifests with sidecars out: a filter that does what the webhook would do, without a cluster.
+//!
+//! ```text
+//!   stream ──cut──> pieces ──read as kubectl reads──> JSON ──plan each pod in it──> written again
+//!                      └────────────────── nothing in it is injected ──────────────> byte for byte
+//! ```
+//!
+//! Pods and the templates of what makes pods are planned. Everything else passes as it is, comments, anchors and line
+//! ends included; what seems to make pods and is of no known kind is named in a note. Namespaces and TensorExchanges
+//! among the documents are facts for the others. What is only in a cluster (quotas, limit ranges, claims) is not known
+//! here, so an API server may still say no.
+
+mod kinds;
+mod reading;
+mod scalar;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod writing;
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use tensorlane_proto::crd::ExchangeSpec;
+use thiserror::Error;
+
+use crate::annotations;
+use crate::names::{INJECT, PREFIX};
+use crate::plan::{Decision, Defaults, Facts, Namespace, plan};
+
+pub(crate) use kinds::template;
+
+/// The most bytes of manifests; YAML can grow when it is read.
+pub const BYTES_MAX: usize = 16 << 20;
+
+/// Manifests with sidecars.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Injected {
+    /// All documents, in their order.
+    pub yaml: String,
+    /// Notes on each pod or template.
+    pub notes: Vec<Note>,
+}
+
+/// Note on what happened to one pod or template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Which one: `Deployment ml/trainer`.
+    pub object: String,
+    /// A sentence.
+    pub text: String,
+    /// Set if it asked and cannot be served.
+    pub denied: bool,
+}
+
+/// Manifests that cannot be read.
+#[derive(Debug, Error)]
+pub enum OfflineError {
+    /// Too many bytes.
+    #[error("the manifests have {0} bytes, more than {BYTES_MAX}: inject them file by file")]
+    TooLarge(usize),
+    /// Not YAML, or not as kubectl takes it.
+    #[error("document {number} is not YAML, at line {line}: {fault}: correct it there")]
+    NotYaml {
+        /// Counted from 1.
+        number: usize,
+        /// Line of the stream, counted from 1.
+        line: usize,
+        /// Sentence of the parser, without its end.
+        fault: String,
+    },
+    /// A document behind another one, which kubectl would leave out.
+    #[error(
+        "document {0} holds another one that kubectl does not read: begin that with a line of three dashes alone"
+    )]
+    Hidden(usize),
+    /// YAML, and no manifest.
+    #[error("document {0} is no object of Kubernetes, it has no kind: leave it out, or say what it is")]
+    NoObject(usize),
+    /// Nothing at all, which nobody pipes on purpose.
+    #[error("there is no manifest: name a file with -f FILE, or pipe manifests into -f -")]
+    Nothing,
+    /// An exchange that cannot be read.
+    #[error("TensorExchange {name:?} cannot be read: {source}: correct its spec")]
+    Exchange {
+        /// Its name.
+        name: String,
+        /// Error of the parser: what is wrong.
+        source: serde_json::Error,
+    },
+}
+
+/// Plans every pod and template of a YAML stream. Those without a namespace belong to `namespace`.
+///
+/// # Errors
+/// The stream cannot be read. A pod that cannot be served is a note.
+pub fn inject(yaml: &str, namespace: &str, defaults: &Defaults) -> Result<Injected, OfflineError> {
+    if yaml.len() > BYTES_MAX {
+        return Err(OfflineError::TooLarge(yaml.len()));
+    }
+    let pieces = stream::cut(yaml);
+    let mut documents = read(&pieces)?;
+    let mut scene = Scene::default();
+    documents.iter().try_for_each(|document| scene.learn(&document.value, namespace))?;
+    let mut notes = Vec::new();
+    let mut out = String::with_capacity(yaml.len());
+    for (piece, document) in pieces.iter().zip(&mut documents) {
+        out.push_str(piece.separator);
+        if !scene.inject(&mut document.value, namespace, defaults, &mut notes) {
+            out.push_str(piece.body);
+            continue;
+        }
+        if document.more {
+            return Err(OfflineError::Hidden(document.number));
+        }
+        out.push_str(piece.head());
+        out.push_str(&writing::write(&document.value));
+    }
+    Ok(Injected { yaml: out, notes })
+}
+
+/// A document of the stream.
+struct Document {
+    /// Counted from 1, empty ones between lines of dashes included.
+    number: usize,
+    /// Null where the piece is empty.
+    value: Value,
+    /// Set if the piece holds another document behind this one.
+    more: bool,
+}
+
+/// Reads every piece, each as one document.
+fn read(pieces: &[stream::Piece<'_>]) -> Result<Vec<Document>, OfflineError> {
+    // What stands before the first line of dashes is a document if there is anything.
+    let skipped = usize::from(pieces.len() > 1 && pieces.first().is_some_and(|piece| piece.body.is_empty()));
+    let mut documents = Vec::new();
+    for (index, piece) in pieces.iter().enumerate() {
+        let number = (index + 1).saturating_sub(skipped);
+        let text = piece.body.strip_prefix('\u{feff}').unwrap_or(piece.body);
+        let read = reading::read(text).map_err(|fault| OfflineError::NotYaml {
+            number,
+            line: piece.line + fault.line.saturating_sub(1),
+            fault: fault.text,
+        })?;
+        if !read.value.is_null() && kind(&read.value).is_empty() {
+            return Err(OfflineError::NoObject(number));
+        }
+        documents.push(Document { number, value: read.value, more: read.more });
+    }
+    match documents.iter().all(|document| document.value.is_null()) {
+        true => Err(OfflineError::Nothing),
+        false => Ok(documents),
+    }
+}
+
+/// Scene: what the documents say about namespaces.
+#[derive(Default)]
+struct Scene {
+    labels: BTreeMap<String, BTreeMap<String, String>>,
+    exchanges: BTreeMap<String, BTreeMap<String, ExchangeSpec>>,
+}
+
+impl Scene {
+    fn learn(&mut self, document: &Value, default: &str) -> Result<(), OfflineError> {
+        let name = text(document, "/metadata/name").unwrap_or_default().to_owned();
+        match kind(document) {
+            "List" => items(document).iter().try_for_each(|item| self.learn(item, default))?,
+            "Namespace" => {
+                let labels = document.pointer("/metadata/labels").and_then(Value::as_object);
+                let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+                self.labels.insert(name, labels.into_iter().flatten().filter_map(text).collect());
+            }
+            "TensorExchange" => {
+                let namespace = text(document, "/metadata/namespace").unwrap_or(default).to_owned();
+                let spec =
+                    document.get("spec").cloned().unwrap_or_else(|| Value::Object(serde_json::Map::new()));
+                let spec = serde_json::from_value(spec)
+                    .map_err(|source| OfflineError::Exchange { name: name.clone(), source })?;
+                self.exchanges.entry(namespace).or_default().insert(name, spec);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Plans the pods of an object. Returns whether the object has changed.
+    fn inject(
+        &self,
+        document: &mut Value,
+        default: &str,
+        defaults: &Defaults,
+        notes: &mut Vec<Note>,
+    ) -> bool {
+        if kind(document) == "List" {
+            let items = document.get_mut("items").and_then(Value::as_array_mut);
+            let each = |changed, item| self.inject(item, default, defaults, notes) || changed;
+            return items.into_iter().flatten().fold(false, each);
+        }
+        let namespace = text(document, "/metadata/namespace").unwrap_or(default).to_owned();
+        let name = text(document, "/metadata/name").or_else(|| text(document, "/metadata/generateName"));
+        let object = format!("{} {namespace}/{}", kind(document), name.unwrap_or_default());
+        let Some(places) = kinds::known(document) else {
+            let note = |text| Note { object: object.clone(), text, denied: false };
+            notes.extend(unknown(document).into_iter().map(note));
+            return false;
+        };
+        notes.extend(misplaced(document, &places).map(|text| Note {
+            object: object.clone(),
+            text,
+            denied: false,
+        }));
+        let facts = self.facts(namespace, defaults);
+        let mut changed = false;
+        for place in &places {
+            let Some(pod) = document.pointer_mut(place).filter(|pod| pod.is_object()) else { continue };
+            let object = match places.len() {
+                1 => object.clone(),
+                _ => format!("{object} {}", kinds::spoken(place)),
+            };
+            changed |= inject_pod(pod, &facts, |text, denied| {
+                notes.push(Note { object: object.clone(), text, denied });
+            });
+        }
+        changed
+    }
+
+    fn facts(&self, namespace: String, defaults: &Defaults) -> Facts {
+        Facts {
+            exchanges: self.exchanges.get(&namespace).cloned().unwrap_or_default(),
+            namespace: Namespace {
+                labels: self.labels.get(&namespace).cloned().unwrap_or_default(),
+                excluded: namespace == "kube-system",
+                name: namespace,
+            },
+            defaults: defaults.clone(),
+            ..Facts::default()
+        }
+    }
+}
+
+/// Plans one pod or template, in its place. Returns whether it has changed.
+fn inject_pod(pod: &mut Value, facts: &Facts, mut note: impl FnMut(String, bool)) -> bool {
+    let outcome = plan(pod, facts);
+    outcome.warnings.into_iter().for_each(|warning| note(warning, false));
+    match outcome.decision {
+        Decision::Inject(plan) => {
+            note(format!("injected, in exchange {}", plan.exchange), false);
+            let changed = *pod != plan.pod;
+            *pod = plan.pod;
+            return changed;
+        }
+        Decision::Skip(skip) => note(format!("not injected: {skip}"), false),
+        Decision::Deny(deny) => note(format!("cannot be injected: {deny}"), true),
+    }
+    false
+}
+
+/// Sentences on an object of an unknown kind; none where nothing in it looks like a pod.
+fn unknown(object: &Value) -> Vec<String> {
+    let places = kinds::guessed(object);
+    if places.is_empty() {
+        return Vec::new();
+    }
+    let version = text(object, "/apiVersion").unwrap_or("no apiVersion");
+    let spoken: Vec<String> = places.iter().map(|place| kinds::spoken(place)).collect();
+    let mut sentences = vec![format!(
+        "the kind is not known here ({version}), so {} stays as it is: its pods get their sidecars from the webhook when they are made",
+        spoken.join(", ")
+    )];
+    sentences.extend(misplaced(object, &places));
+    let said = |place: &String| annotations_of(object.pointer(place)?);
+    sentences.extend(places.iter().filter_map(said).flat_map(|said| annotations::unknown(&said)));
+    sentences
+}
+
+/// Sentence on annotations of ours at the object itself, where its pods do not have them.
+fn misplaced(object: &Value, places: &[String]) -> Option<String> {
+    let is_pod = places.iter().any(String::is_empty);
+    let said = annotations_of(object).filter(|_| !is_pod && !places.is_empty())?;
+    let key =
+        said.keys().find(|key| *key == INJECT).or_else(|| said.keys().find(|key| key.starts_with(PREFIX)))?;
+    let place = kinds::spoken(places.first()?);
+    Some(format!(
+        "{key} stands on the object itself, where it has no effect: put it on the pods, under {place}.metadata.annotations"
+    ))
+}
+
+fn annotations_of(object: &Value) -> Option<BTreeMap<String, String>> {
+    let all = object.pointer("/metadata/annotations")?.as_object()?;
+    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    Some(all.iter().filter_map(text).collect())
+}
+
+fn kind(document: &Value) -> &str {
+    text(document, "/kind").unwrap_or_default()
+}
+
+fn text<'a>(document: &'a Value, place: &str) -> Option<&'a str> {
+    document.pointer(place).and_then(Value::as_str)
+}
+
+fn items(document: &Value) -> &[Value] {
+    document.get("items").and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

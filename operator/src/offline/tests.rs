@@ -1,0 +1,396 @@
+//! Manifests in, manifests out.
+
+use super::*;
+
+fn injected(yaml: &str) -> Injected {
+    inject(yaml, "ml", &Defaults::default()).unwrap()
+}
+
+const TEMPLATE: &str =
+    "{metadata: {annotations: {tensorlane.dev/inject: enabled}}, spec: {containers: [{name: a}]}}";
+
+#[test]
+fn every_kind_that_makes_pods_gets_its_template_injected() {
+    for kind in ["Deployment", "StatefulSet", "DaemonSet", "Job"] {
+        let done =
+            injected(&format!("kind: {kind}\nmetadata: {{name: x}}\nspec: {{template: {TEMPLATE}}}\n"));
+        assert!(done.yaml.contains("name: tensorlane\n"), "{kind}: {}", done.yaml);
+        assert_eq!(done.notes[0].object, format!("{kind} ml/x"));
+    }
+    let cron = format!("kind: CronJob\nspec: {{jobTemplate: {{spec: {{template: {TEMPLATE}}}}}}}\n");
+    assert!(injected(&cron).yaml.contains("name: tensorlane\n"));
+    let list = format!("kind: List\nitems: [{{kind: Job, spec: {{template: {TEMPLATE}}}}}]\n");
+    assert!(injected(&list).yaml.contains("name: tensorlane\n"));
+}
+
+#[test]
+fn what_makes_no_pods_passes_through() {
+    let yaml = "apiVersion: v1\ndata:\n  a: b\nkind: ConfigMap\n";
+    assert_eq!(injected(yaml), Injected { yaml: yaml.to_owned(), notes: Vec::new() });
+}
+
+#[test]
+fn namespaces_and_exchanges_of_the_stream_are_facts() {
+    let yaml = "kind: Namespace\nmetadata: {name: ml, labels: {tensorlane.dev/inject: enabled}}\n---\n\
+         kind: TensorExchange\nmetadata: {name: big}\nspec: {arena: {size: 4Gi}}\n---\n\
+         kind: Pod\nmetadata: {name: p, annotations: {tensorlane.dev/exchange: big}}\nspec: {containers: [{name: a}]}\n---\n\
+         kind: Deployment\nmetadata: {name: d, namespace: other}\nspec: {template: {spec: {containers: [{name: a}]}}}\n";
+    let done = injected(yaml);
+    let texts: Vec<_> = done.notes.iter().map(|note| note.text.as_str()).collect();
+    assert_eq!(
+        texts,
+        [
+            "injected, in exchange big",
+            "not injected: neither the pod nor its namespace nor an exchange asks for a sidecar"
+        ]
+    );
+    assert!(done.yaml.contains("value: \"4Gi\""));
+}
+
+#[test]
+fn a_pod_that_cannot_be_served_is_a_note_and_stays_as_it_was() {
+    let done = injected(&format!(
+        "kind: Job\nspec: {{template: {}}}\n",
+        TEMPLATE.replace("[{name: a}]", "[{name: tensorlane}]")
+    ));
+    assert!(done.notes[0].denied && done.notes[0].text.contains("another one"), "{:?}", done.notes);
+    assert!(!done.yaml.contains("initContainers"));
+}
+
+#[test]
+fn what_is_no_yaml_is_named_by_its_document() {
+    let error = inject("kind: Pod\n---\na: [\n", "ml", &Defaults::default()).unwrap_err().to_string();
+    assert!(error.starts_with("document 2 is not YAML"), "{error}");
+}
+
+#[test]
+fn what_is_no_manifest_is_refused_and_empty_documents_pass() {
+    let refused = |yaml| inject(yaml, "ml", &Defaults::default()).unwrap_err();
+    assert!(matches!(refused("kind: Job\n---\n# a page\nhello\n"), OfflineError::NoObject(2)));
+    assert!(matches!(refused("{metadata: {name: a}}"), OfflineError::NoObject(1)));
+    for nothing in ["", "---\n---\n", "# a comment\n"] {
+        assert!(matches!(refused(nothing), OfflineError::Nothing), "{nothing:?}");
+    }
+    assert_eq!(injected("---\nkind: Secret\n---\n").yaml, "---\nkind: Secret\n---\n");
+}
+
+/// JSON that `sigs.k8s.io/yaml` 1.6.0, which kubectl reads manifests with, printed for `v: TEXT`.
+const READ_BY_KUBECTL: &[(&str, &str)] = &[
+    ("0400", "256"),
+    ("0800", "800"),
+    ("y", "true"),
+    ("Y", "true"),
+    ("yes", "true"),
+    ("on", "true"),
+    ("Off", "false"),
+    ("1_000", "1000"),
+    ("0o17", "15"),
+    ("0b11", "3"),
+    ("-0b11", "-3"),
+    ("0x1F", "31"),
+    ("+5", "5"),
+    (".", "\".\""),
+    (".5", "0.5"),
+    (".1_0", "0.1"),
+    ("1e3", "1000"),
+    ("1.50", "1.5"),
+    ("12:30", "\"12:30\""),
+    ("2001-01-01", "\"2001-01-01\""),
+    ("\"yes\"", "\"yes\""),
+    ("'0400'", "\"0400\""),
+    ("!!str 5", "\"5\""),
+    ("!foo 5", "\"5\""),
+    ("!!int \"5\"", "5"),
+    ("~", "null"),
+    ("Null", "null"),
+    ("", "null"),
+    ("1.", "1"),
+    ("08", "8"),
+    ("18446744073709551615", "18446744073709551615"),
+    ("99999999999999999999", "1e20"),
+    ("1e400", "\"1e400\""),
+    ("!!binary aGk=", "\"hi\""),
+    ("=", "\"=\""),
+    ("<<", "\"<<\""),
+    ("0x1p3", "\"0x1p3\""),
+    ("1_", "1"),
+    ("_1", "\"_1\""),
+    ("{a: 1, a: 2}", "{\"a\":2}"),
+    ("{1: a, yes: b, 1.5: c, 0x10: d}", "{\"1\":\"a\",\"1.5\":\"c\",\"16\":\"d\",\"true\":\"b\"}"),
+    ("{<<: {a: 1, b: 1}, a: 2}", "{\"a\":2,\"b\":1}"),
+    ("{a: 2, <<: {a: 1, b: 1}}", "{\"a\":1,\"b\":1}"),
+    ("{<<: [{a: 1}, {a: 2, b: 3}]}", "{\"a\":1,\"b\":3}"),
+    ("{\"<<\": {a: 1}}", "{\"<<\":{\"a\":1}}"),
+    ("!!float 5", "5"),
+    ("!!bool \"yes\"", "true"),
+    ("TRUE", "true"),
+    ("tRUE", "\"tRUE\""),
+    ("+.5", "0.5"),
+    ("-.5", "-0.5"),
+    ("1e+3", "1000"),
+    ("0.1e-7", "1e-8"),
+    ("123456789012345678", "123456789012345678"),
+    ("-0", "0"),
+    ("00", "0"),
+    ("0_7", "7"),
+    ("1__0", "10"),
+    ("9007199254740993", "9007199254740993"),
+    ("1e21", "1e21"),
+];
+
+#[test]
+fn scalars_are_read_as_kubectl_reads_them_and_written_so_that_it_reads_the_same() {
+    for (text, json) in READ_BY_KUBECTL {
+        let read = reading::read(&format!("v: {text}")).unwrap().value;
+        let right: Value = serde_json::from_str(json).unwrap();
+        assert_eq!(read["v"], right, "{text}");
+        let written = writing::write(&read);
+        assert_eq!(reading::read(&written).unwrap().value, read, "{text}: {written}");
+    }
+    for (refused, why) in [
+        (".inf", ".inf has no form in JSON"),
+        ("+.inf", "+.inf has no form in JSON"),
+        ("{~: a}", "a key is null, a list or a map"),
+        ("{? [a] : b}", "a key is null, a list or a map"),
+        ("!!null x", "\"x\" is no !!null"),
+        ("{<<: 5}", "<< takes a map"),
+        ("&a [*a]", "an alias stands inside of what it names"),
+    ] {
+        let fault = reading::read(&format!("v: {refused}")).unwrap_err();
+        assert!(fault.text.starts_with(why), "{refused}: {fault:?}");
+        assert_eq!(fault.line, 1, "{refused}");
+    }
+}
+
+#[test]
+fn aliases_that_grow_without_bound_and_levels_without_end_are_refused() {
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..9 {
+        let alias = format!("*a{}, ", level - 1).repeat(10);
+        bomb += &format!("a{level}: &a{level} [{alias}]\n");
+    }
+    assert!(reading::read(&bomb).unwrap_err().text.contains("aliases"));
+    let deep = format!("a: {}", "[".repeat(100_000));
+    assert!(reading::read(&deep).is_err());
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_value_that_is_written_is_read_again_the_same(value in value()) {
+        let written = writing::write(&value);
+        let read = reading::read(&written).map_err(|fault| format!("{fault:?}"));
+        proptest::prop_assert_eq!(read.map(|document| document.value), Ok(value), "{}", written);
+    }
+}
+
+/// Any JSON without fractions, of texts that make trouble.
+fn value() -> impl proptest::strategy::Strategy<Value = Value> {
+    use proptest::prelude::*;
+    let text = || {
+        let odd = prop::sample::select(vec![
+            "yes",
+            "0400",
+            "null",
+            "",
+            " a",
+            "a ",
+            "a: b",
+            "a #b",
+            "- a",
+            "1e3",
+            "a\nb",
+            "a\n",
+            "a\nb\n\n",
+            "\na",
+            "a\n\tb ",
+            " \n",
+            "#!/bin/sh\nset -e\n",
+            "\u{85}",
+            "\u{2028}x\ny",
+            "\u{feff}",
+            "é\n\u{1F600}",
+            "\u{7}",
+            "{{ .Values }}",
+            "*a",
+            "&a",
+            "<<",
+            "---",
+            "---\na",
+            "...\na",
+            "a\n---\nb",
+            "@x",
+            "`x`",
+            "%x",
+            "x:",
+            "'x'",
+            "\"x\"",
+            "~",
+            "=",
+            "2001-01-01",
+            "a\r\nb",
+        ]);
+        prop_oneof![odd.prop_map(str::to_owned), any::<String>(), "[a-z \n:#-]{0,12}"]
+    };
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::Bool),
+        any::<i64>().prop_map(Value::from),
+        text().prop_map(Value::String),
+    ];
+    leaf.prop_recursive(4, 40, 5, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::Array),
+            prop::collection::btree_map(text(), inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+#[test]
+fn what_is_not_injected_passes_byte_for_byte() {
+    let yaml = "# Source: chart\r\n---\r\napiVersion: v1\r\nkind: ConfigMap\r\ndata: &d {mode: 0400, on: 'yes'} # why\r\n--- # next\n\
+        kind: Pod\nmetadata: {name: silent}\nspec:\n  <<: *nobody\n";
+    let without_alias = yaml.replace("  <<: *nobody\n", "  containers: [{name: a}]   # one\n");
+    assert_eq!(injected(&without_alias).yaml, without_alias);
+    let refused = inject(yaml, "ml", &Defaults::default()).unwrap_err().to_string();
+    assert!(refused.starts_with("document 3 is not YAML, at line 10"), "{refused}");
+}
+
+#[test]
+fn only_the_documents_that_are_injected_are_written_anew_and_keep_their_first_comments() {
+    let asks = "# Source: trainer.yaml\nkind: Pod\nmetadata: {name: p, annotations: {tensorlane.dev/inject: enabled}}\n\
+        spec:\n  containers: [{name: a, command: [sh, -c, \"set -e\\nrun\"], env: [{name: X, value: \"yes\"}]}]\n  \
+        volumes: [{name: v, secret: {secretName: s, defaultMode: 0400}}]\n";
+    let other = "kind: Secret # kept\nstringData: {a: 'on'}\n";
+    let done = injected(&format!("{other}---\n{asks}---\n{other}")).yaml;
+    let pieces = stream::cut(&done);
+    assert_eq!((pieces[0].body, pieces[2].body), (other, other));
+    let pod = pieces[1].body;
+    assert!(pod.starts_with("# Source: trainer.yaml\n"), "{pod}");
+    for kept in ["defaultMode: 256\n", "value: \"yes\"\n", "- |-\n", "name: tensorlane\n"] {
+        assert!(pod.contains(kept), "{kept}: {pod}");
+    }
+    // A second time nothing changes, so the text stays.
+    assert_eq!(injected(&done).yaml, done);
+}
+
+#[test]
+fn anchors_and_merge_keys_of_an_injected_document_are_followed() {
+    let yaml = "kind: Deployment\nx-env: &env [{name: A, value: \"1\"}]\nspec:\n  template:\n    metadata: {annotations: {tensorlane.dev/inject: enabled}}\n    \
+        spec: {containers: [{name: a, env: *env}]}\n";
+    let done = injected(yaml).yaml;
+    let read = reading::read(&done).unwrap().value;
+    assert_eq!(read.pointer("/spec/template/spec/containers/0/env/0/value").unwrap(), "1");
+    assert_eq!(read.pointer("/x-env/0/name").unwrap(), "A");
+}
+
+#[test]
+fn a_document_behind_dots_is_refused_where_it_would_be_lost() {
+    let pod = format!("kind: Job\nspec: {{template: {TEMPLATE}}}\n...\nkind: Secret\n");
+    let refused = inject(&pod, "ml", &Defaults::default()).unwrap_err();
+    assert!(matches!(refused, OfflineError::Hidden(1)), "{refused}");
+    let silent = "kind: Secret\n...\n---\nkind: Secret\n";
+    assert_eq!(injected(silent).yaml, silent);
+}
+
+#[test]
+fn kinds_of_the_training_world_get_every_template_injected() {
+    let replicas = |key: &str| {
+        format!("{{{key}: {{Master: {{template: {TEMPLATE}}}, Worker: {{template: {TEMPLATE}}}}}}}")
+    };
+    let ray =
+        format!("{{headGroupSpec: {{template: {TEMPLATE}}}, workerGroupSpecs: [{{template: {TEMPLATE}}}]}}");
+    for (version, kind, spec) in [
+        ("ray.io/v1", "RayCluster", ray.clone()),
+        ("ray.io/v1", "RayJob", format!("{{rayClusterSpec: {ray}}}")),
+        ("ray.io/v1", "RayService", format!("{{rayClusterConfig: {ray}}}")),
+        ("kubeflow.org/v1", "PyTorchJob", replicas("pytorchReplicaSpecs")),
+        ("kubeflow.org/v1", "TFJob", replicas("tfReplicaSpecs")),
+        ("kubeflow.org/v1", "MPIJob", replicas("mpiReplicaSpecs")),
+        ("kubeflow.org/v1", "XGBoostJob", replicas("xgbReplicaSpecs")),
+        ("kubeflow.org/v1", "PaddleJob", replicas("paddleReplicaSpecs")),
+        ("kubeflow.org/v1", "JAXJob", replicas("jaxReplicaSpecs")),
+        (
+            "batch.volcano.sh/v1alpha1",
+            "Job",
+            format!("{{tasks: [{{template: {TEMPLATE}}}, {{template: {TEMPLATE}}}]}}"),
+        ),
+        (
+            "leaderworkerset.x-k8s.io/v1",
+            "LeaderWorkerSet",
+            format!("{{leaderWorkerTemplate: {{leaderTemplate: {TEMPLATE}, workerTemplate: {TEMPLATE}}}}}"),
+        ),
+        (
+            "jobset.x-k8s.io/v1alpha2",
+            "JobSet",
+            format!(
+                "{{replicatedJobs: [{{template: {{spec: {{template: {TEMPLATE}}}}}}}, {{template: {{spec: {{template: {TEMPLATE}}}}}}}]}}"
+            ),
+        ),
+    ] {
+        let done =
+            injected(&format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n"));
+        let told: Vec<_> = done.notes.iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(told, ["injected, in exchange default"; 2], "{kind}");
+        assert!(done.notes[0].object.starts_with(&format!("{kind} ml/x spec.")), "{:?}", done.notes);
+        assert_eq!(done.yaml.matches("name: tensorlane\n").count(), 2, "{kind}: {}", done.yaml);
+    }
+}
+
+#[test]
+fn what_seems_to_make_pods_and_is_not_known_is_named_with_what_its_author_got_wrong() {
+    let yaml = "apiVersion: example.org/v1\nkind: Fleet\nmetadata: {name: f, annotations: {tensorlane.dev/inject: enabled}}\n\
+        spec: {groups: [{template: {metadata: {annotations: {tensorlane.dev/injct: enabled}}, spec: {containers: [{name: a}]}}}]}\n";
+    let done = injected(yaml);
+    assert_eq!(done.yaml, yaml);
+    let told: Vec<_> =
+        done.notes.iter().map(|note| (note.object.as_str(), note.text.as_str(), note.denied)).collect();
+    assert_eq!(
+        told,
+        [
+            (
+                "Fleet ml/f",
+                "the kind is not known here (example.org/v1), so spec.groups[0].template stays as it is: its pods get their sidecars from the webhook when they are made",
+                false
+            ),
+            (
+                "Fleet ml/f",
+                "tensorlane.dev/inject stands on the object itself, where it has no effect: put it on the pods, under spec.groups[0].template.metadata.annotations",
+                false
+            ),
+            (
+                "Fleet ml/f",
+                "the annotation tensorlane.dev/injct is not known and has no effect; did you mean tensorlane.dev/inject?",
+                false
+            ),
+        ]
+    );
+    // A Job of somebody else is none of Kubernetes.
+    let other = format!("apiVersion: example.org/v1\nkind: Job\nspec: {{template: {TEMPLATE}}}\n");
+    assert!(injected(&other).notes[0].text.starts_with("the kind is not known here"));
+    let plain = "apiVersion: example.org/v1\nkind: Thing\nspec: {containers: 5}\n";
+    assert_eq!(injected(plain), Injected { yaml: plain.to_owned(), notes: Vec::new() });
+}
+
+#[test]
+fn an_annotation_at_a_known_object_itself_is_told() {
+    let done = injected(
+        "kind: Job\nmetadata: {name: j, annotations: {tensorlane.dev/inject: enabled}}\nspec: {template: {spec: {containers: [{name: a}]}}}\n",
+    );
+    assert_eq!(
+        done.notes[0].text,
+        "tensorlane.dev/inject stands on the object itself, where it has no effect: put it on the pods, under spec.template.metadata.annotations"
+    );
+    assert!(done.notes[1].text.starts_with("not injected"));
+}
+
+#[test]
+fn a_pod_that_did_not_ask_is_never_refused_however_odd_it_is() {
+    let odd = "kind: Pod\nspec: {containers: [{name: tensorlane, ports: [{containerPort: \"many\"}]}], hostNetwork: \"perhaps\"}\n";
+    let done = injected(odd);
+    assert_eq!(done.yaml, odd);
+    assert!(done.notes.iter().all(|note| !note.denied), "{:?}", done.notes);
+    let asks =
+        odd.replace("kind: Pod\n", "kind: Pod\nmetadata: {annotations: {tensorlane.dev/inject: enabled}}\n");
+    assert!(injected(&asks).notes[0].denied);
+}
