@@ -5,17 +5,58 @@
 //! and copies, and a slice only against a promise ([`View::as_slice`]). A copy that races with a writer yields
 //! mixed bytes, never anything outside the view.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
+use crate::block::Block;
 use crate::mapping::Mapping;
 use crate::{OutOfBounds, PAGE, copy};
 
 /// Bytes of a mapping to be read.
 #[derive(Debug, Clone)]
 pub struct View {
-    mapping: Arc<Mapping>,
+    memory: Memory,
     offset: usize,
     len: usize,
+}
+
+/// What a view lies in, and keeps.
+#[derive(Debug, Clone)]
+enum Memory {
+    Mapping(Arc<Mapping>),
+    /// A block of this sidecar, in its own map.
+    Block {
+        block: Block,
+        start: NonNull<u8>,
+    },
+}
+
+// SAFETY: the pointer is into the map that the block keeps; a view only copies, or gives pointers and slices against promises.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn start(&self) -> NonNull<u8> {
+        match self {
+            Self::Mapping(mapping) => mapping.as_ptr(),
+            Self::Block { start, .. } => *start,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Mapping(mapping) => mapping.bytes(),
+            Self::Block { block, .. } => block.len(),
+        }
+    }
+
+    /// The block, whoever else may write it.
+    fn of_block(block: &Block) -> Result<Self, OutOfBounds> {
+        let none = OutOfBounds { offset: 0, len: 0, within: 0 };
+        let start = block.start().filter(|_| !block.is_guest()).ok_or(none)?;
+        Ok(Self::Block { block: block.clone(), start })
+    }
 }
 
 impl View {
@@ -24,8 +65,17 @@ impl View {
     /// # Errors
     /// Where they do not lie inside it.
     pub fn new(mapping: Arc<Mapping>, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
-        let (offset, len) = bounds(&mapping, offset, len)?;
-        Ok(Self { mapping, offset, len })
+        Self::in_memory(Memory::Mapping(mapping), offset, len)
+    }
+
+    /// The `len` bytes at `offset` of a block of this sidecar, which another process may write.
+    pub(crate) fn of_block(block: &Block, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        Self::in_memory(Memory::of_block(block)?, offset, len)
+    }
+
+    fn in_memory(memory: Memory, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        let (offset, len) = bounds(&memory, offset, len)?;
+        Ok(Self { memory, offset, len })
     }
 
     /// Length in bytes.
@@ -44,7 +94,7 @@ impl View {
     #[must_use]
     pub fn as_ptr(&self) -> *const u8 {
         // SAFETY: the constructor proved that the offset lies inside the map (or at its end, for no bytes).
-        unsafe { self.mapping.as_ptr().as_ptr().add(self.offset) }
+        unsafe { self.memory.start().as_ptr().add(self.offset) }
     }
 
     /// Offset of the bytes in their mapping.
@@ -59,7 +109,7 @@ impl View {
     /// Where the piece does not lie inside.
     pub fn piece(&self, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
         OutOfBounds::check(offset, len, self.len as u64)?;
-        Self::new(Arc::clone(&self.mapping), self.offset as u64 + offset, len)
+        Self::in_memory(self.memory.clone(), self.offset as u64 + offset, len)
     }
 
     /// Copies all bytes; large views with all cores.
@@ -135,7 +185,7 @@ pub enum WriteViewError {
 /// Bytes of a mapping to be written. Two views of the same bytes mix what they write, and harm nothing else.
 #[derive(Debug)]
 pub struct WriteView {
-    mapping: Arc<Mapping>,
+    memory: Memory,
     offset: usize,
     len: usize,
 }
@@ -149,8 +199,16 @@ impl WriteView {
         if !mapping.is_writable() {
             return Err(WriteViewError::ReadOnly);
         }
-        let (offset, len) = bounds(&mapping, offset, len)?;
-        Ok(Self { mapping, offset, len })
+        let memory = Memory::Mapping(mapping);
+        let (offset, len) = bounds(&memory, offset, len)?;
+        Ok(Self { memory, offset, len })
+    }
+
+    /// The `len` bytes at `offset` of a block of this sidecar.
+    pub(crate) fn of_block(block: &Block, offset: u64, len: u64) -> Result<Self, OutOfBounds> {
+        let memory = Memory::of_block(block)?;
+        let (offset, len) = bounds(&memory, offset, len)?;
+        Ok(Self { memory, offset, len })
     }
 
     /// Length in bytes.
@@ -169,7 +227,7 @@ impl WriteView {
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         // SAFETY: the constructor proved that the offset lies inside the map (or at its end, for no bytes).
-        unsafe { self.mapping.as_ptr().as_ptr().add(self.offset) }
+        unsafe { self.memory.start().as_ptr().add(self.offset) }
     }
 
     /// Writes `from` at `offset`; from 4 MiB on with all cores.
@@ -198,12 +256,12 @@ impl WriteView {
     /// The same bytes, to be read.
     #[must_use]
     pub fn as_view(&self) -> View {
-        View { mapping: Arc::clone(&self.mapping), offset: self.offset, len: self.len }
+        View { memory: self.memory.clone(), offset: self.offset, len: self.len }
     }
 }
 
-fn bounds(mapping: &Mapping, offset: u64, len: u64) -> Result<(usize, usize), OutOfBounds> {
-    OutOfBounds::check(offset, len, mapping.bytes())?;
+fn bounds(memory: &Memory, offset: u64, len: u64) -> Result<(usize, usize), OutOfBounds> {
+    OutOfBounds::check(offset, len, memory.bytes())?;
     // Both lie below the length of a map, which is a usize.
     Ok((offset as usize, len as usize))
 }

@@ -32,8 +32,16 @@ pub const SETS_SINCE: u32 = 3;
 pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
-/// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too.
-pub const PEER_VERSION: u32 = 7;
+/// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too, since 8 channels are read.
+pub const PEER_VERSION: u32 = 8;
+/// The first version of the peer protocol that has [`PeerKind::ChannelAttach`].
+pub const PEER_CHANNELS_SINCE: u32 = 8;
+/// Most bytes of a message of a channel in one frame between peers. A frame that comes in between waits for two of these at most.
+pub const CHANNEL_PIECE_MAX: usize = 256 << 10;
+/// Most bytes of a channel on their way to one peer that have not landed by its word.
+pub const CHANNEL_WINDOW: u64 = 4 << 20;
+/// Channels of one peer that another one reads at a time. Each costs a thread at both ends, a cursor and a ring.
+pub const PEER_CHANNELS_MAX: usize = 64;
 /// Most holders that are told in one frame.
 pub const HOLDERS_MAX: usize = 4;
 /// Most holders that a reader names as lost.
@@ -338,6 +346,14 @@ kinds! {
         Sum = 13,
         /// `Seek` / `Sought`, by the number of an open `Pull`.
         Seek = 14,
+        /// `PeerChannelAttach` / `PeerChannelAttached`, since version 8.
+        ChannelAttach = 15,
+        /// `PeerChannelMessage`, by the number of a `ChannelAttach`, no reply.
+        ChannelMessage = 16,
+        /// `PeerChannelCredit`, likewise.
+        ChannelCredit = 17,
+        /// `PeerChannelEnd`, likewise.
+        ChannelEnd = 18,
     }
 }
 

@@ -132,6 +132,8 @@ pub(crate) fn statuses(py: Python<'_>, channels: Vec<ChannelStatus>) -> PyResult
         let one = PyDict::new(py);
         let spec = channel.spec.unwrap_or_default();
         one.set_item("name", spec.name)?;
+        one.set_item("peer", channel.peer)?;
+        one.set_item("route", channel.route)?;
         one.set_item("writer", channel.writer)?;
         one.set_item("written", channel.written)?;
         one.set_item("finished", channel.finished)?;
@@ -225,6 +227,7 @@ impl Reader {
         let message = match read {
             Read::End(End::Finished) => return Ok("finished".into_pyobject(py)?.into_any()),
             Read::End(End::WriterLost) => return Ok("lost".into_pyobject(py)?.into_any()),
+            Read::End(End::PeerLost) => return Ok("cut".into_pyobject(py)?.into_any()),
             Read::Message(message) => message,
         };
         let (sequence, plain) = (message.sequence(), message.parts() == 0);

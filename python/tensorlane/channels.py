@@ -132,6 +132,8 @@ class ChannelReader:
         got = self._core.read(timeout)
         if got == "finished":
             return None
+        if got == "cut":
+            raise Error(f"the peer of {self.name} was lost, or the way to it; attach again", "CHANNEL_ENDED")
         if got == "lost":
             raise Error(f"the writer of {self.name} is gone and has not finished it", "CHANNEL_ENDED")
         sequence, plain, acquired = got

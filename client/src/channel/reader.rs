@@ -37,8 +37,10 @@ pub struct Attachment {
     pub first: u64,
     /// Messages before it that were written and cannot be had any more. 0 for a reader that began with the next one.
     pub missed: u64,
-    /// The way of the messages: `local`, a map of the writer's ring in the same pod.
+    /// The way of the messages: `local`, a map of the writer's ring in the same pod; `tcp`, from another peer into a ring of this pod.
     pub route: String,
+    /// The peer that has the channel; empty for this one.
+    pub peer: String,
     /// Client that writes.
     pub writer: String,
     /// Messages that the channel holds at a time.
@@ -63,6 +65,8 @@ pub enum End {
     Finished,
     /// The writer's process ended, or it let the channel go without finishing it.
     WriterLost,
+    /// The peer that has the channel was lost, or the way to it. Messages that it sent meanwhile did not come.
+    PeerLost,
 }
 
 /// A reader of a channel.
@@ -143,10 +147,11 @@ impl ReadOptions {
 // === impl Client ===
 
 impl Client {
-    /// Attaches a reader to a channel of this peer. From then on no call is made, and no message is missed.
+    /// Attaches a reader to a channel of this peer, or of another one by `peer/name`. From then on no call is made, and no message is missed.
     ///
     /// # Errors
-    /// NOT_FOUND for a channel that is not there in time, WRITER_NOT_ANSWERING where its process is stopped, CHANNEL_ENDED,
+    /// PEER_UNREACHABLE for another peer without a way to it, ARENA_FULL where this pod has no room for a ring as large as the
+    /// writer's; NOT_FOUND for a channel that is not there in time, WRITER_NOT_ANSWERING where its process is stopped, CHANNEL_ENDED,
     /// LIMIT_EXCEEDED where it has all the readers it may have.
     pub fn channel_reader(&self, name: &str, options: &ReadOptions) -> Result<ChannelReader> {
         let wait = self.wait(Some(self.deadline().saturating_add(options.wait)));
@@ -197,7 +202,8 @@ impl Client {
             attachment: Attachment {
                 first: reply.first,
                 missed: reply.missed,
-                route: "local".to_owned(),
+                route: if reply.route.is_empty() { "local".to_owned() } else { reply.route.clone() },
+                peer: reply.peer.clone(),
                 writer: reply.writer.clone(),
                 slots: spec.slots,
                 slot_bytes: spec.slot_bytes,
@@ -238,6 +244,7 @@ impl ChannelReader {
             Ok(ring::Read::Message(message)) => self.message(message).map(Read::Message),
             Ok(ring::Read::Finished) => Ok(Read::End(End::Finished)),
             Ok(ring::Read::Lost) => Ok(Read::End(End::WriterLost)),
+            Ok(ring::Read::Cut) => Ok(Read::End(End::PeerLost)),
             Err(ReadError::Stopped) => Err(stopped(connection, &wait)),
             Err(error) => Err(self.failed(&error)),
         }

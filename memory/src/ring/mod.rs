@@ -63,6 +63,8 @@ pub enum RingState {
     Finished = 2,
     /// Its writer is gone.
     Lost = 3,
+    /// It is a replica, and the way to its writer is gone.
+    Cut = 4,
 }
 
 /// State of a cursor.
@@ -132,7 +134,7 @@ pub struct CursorNow {
 
 impl RingState {
     fn read(value: u32) -> Option<Self> {
-        [Self::Open, Self::Finished, Self::Lost].into_iter().find(|state| *state as u32 == value)
+        [Self::Open, Self::Finished, Self::Lost, Self::Cut].into_iter().find(|state| *state as u32 == value)
     }
 }
 
@@ -141,7 +143,17 @@ impl RingState {
 /// # Errors
 /// The block is too small, or not the sidecar's to write.
 pub fn format_ring(block: &Block, shape: RingShape) -> Result<(), RingError> {
-    clear_ring(&Own::of_block(block, shape.bytes())?, shape);
+    format_replica(block, shape, 0)
+}
+
+/// The same for a replica of another ring, whose first message has that sequence.
+///
+/// # Errors
+/// As [`format_ring`].
+pub fn format_replica(block: &Block, shape: RingShape, first: u64) -> Result<(), RingError> {
+    let region = Own::of_block(block, shape.bytes())?;
+    clear_ring(&region, shape);
+    region.store64(ring::HEAD, first);
     Ok(())
 }
 
@@ -183,8 +195,19 @@ pub fn mark_lost(ring: &Block) {
     }
 }
 
+/// Says in the open ring of a replica that the way to its writer is gone, and wakes its readers.
+pub fn mark_cut(ring: &Block) {
+    if let Ok(region) = Own::of_block(ring, ring::ENTRIES) {
+        end_ring(&region, RingState::Cut);
+    }
+}
+
 fn lose_ring(region: &Own) {
-    region.swap32(ring::STATE, RingState::Open as u32, RingState::Lost as u32);
+    end_ring(region, RingState::Lost);
+}
+
+fn end_ring(region: &Own, state: RingState) {
+    region.swap32(ring::STATE, RingState::Open as u32, state as u32);
     region.add32(ring::EVENTS);
     region.wake(ring::EVENTS);
 }

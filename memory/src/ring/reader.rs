@@ -11,6 +11,7 @@ use super::region::{Own, Shared};
 use super::shape::{self, LAYOUT_BYTES, cursor, entry, ring};
 use super::wait::{self, Counter};
 use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
+use crate::block::Block;
 use crate::view::View;
 
 /// What a read brings.
@@ -22,6 +23,8 @@ pub enum Read {
     Finished,
     /// All messages were read, and the writer is gone.
     Lost,
+    /// All messages that came to this replica were read, and the way to the writer is gone.
+    Cut,
 }
 
 /// Reason why a read brings nothing.
@@ -115,6 +118,19 @@ impl RingReader {
         }
         let ring = Shared::of_mapping(ring.mapping, ring.offset, shape.bytes())?;
         let cursor = Own::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?;
+        Self::over(ring, cursor, shape, first, hold)
+    }
+
+    /// The same in the sidecar that made ring and cursor, of one message at a time.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn of_blocks(ring: &Block, cursor: &Block, shape: RingShape, first: u64) -> Result<Self, RingError> {
+        let ring = Own::of_block(ring, shape.bytes())?.into_shared();
+        Self::over(ring, Own::of_block(cursor, CURSOR_BYTES)?, shape, first, 1)
+    }
+
+    fn over(ring: Shared, cursor: Own, shape: RingShape, first: u64, hold: u32) -> Result<Self, RingError> {
         let header = ring.load64(ring::MAGIC) == shape::MAGIC
             && ring.load32(ring::VERSION) == shape::VERSION
             && ring.load32(ring::SLOTS) == shape.slots()
@@ -158,6 +174,7 @@ impl RingReader {
                 Some(RingState::Open) => {}
                 Some(RingState::Finished) => return Ok(Read::Finished),
                 Some(RingState::Lost) => return Ok(Read::Lost),
+                Some(RingState::Cut) => return Ok(Read::Cut),
                 None => return Err(damaged(taken, "the ring has no state that there is")),
             }
             let until = match deadline {

@@ -42,7 +42,7 @@ fn slice() -> Duration {
 #[derive(Debug)]
 enum Keep {
     Mapping(Arc<Mapping>),
-    Block { _block: Block },
+    Block(Block),
 }
 
 /// A piece of memory that other processes may write.
@@ -112,12 +112,12 @@ impl Shared {
         let _ = futex::wake(self.word32(at), Flags::empty(), i32::MAX as u32);
     }
 
-    /// Bytes to be read. None for a block, of which the sidecar reads words alone.
+    /// Bytes to be read.
     pub(super) fn view(&self, at: u64, len: u64) -> Result<View, OutOfBounds> {
         OutOfBounds::check(at, len, self.len)?;
         match &self.keep {
             Keep::Mapping(mapping) => View::new(Arc::clone(mapping), self.offset + at, len),
-            Keep::Block { .. } => Err(OutOfBounds { offset: at, len, within: 0 }),
+            Keep::Block(block) => View::of_block(block, at, len),
         }
     }
 
@@ -161,7 +161,12 @@ impl Own {
         if !block.offset().is_multiple_of(LINE) {
             return Err(RingError::Misaligned { offset: block.offset() });
         }
-        Ok(Self(Shared { start, len, offset: 0, keep: Keep::Block { _block: block.clone() } }))
+        Ok(Self(Shared { start, len, offset: 0, keep: Keep::Block(block.clone()) }))
+    }
+
+    /// The same, for reading alone.
+    pub(super) fn into_shared(self) -> Shared {
+        self.0
     }
 
     pub(super) fn store32(&self, at: u64, value: u32) {
@@ -190,7 +195,7 @@ impl Own {
             Keep::Mapping(mapping) => {
                 WriteView::new(Arc::clone(mapping), self.offset + at, len).map_err(|_| refused)
             }
-            Keep::Block { .. } => Err(refused),
+            Keep::Block(block) => WriteView::of_block(block, at, len),
         }
     }
 }

@@ -10,6 +10,7 @@ use super::shape::{LAYOUT_BYTES, LAYOUTS, cursor, entry, ring};
 use super::wait::{self, Counter};
 use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, RingState};
 use crate::OutOfBounds;
+use crate::block::Block;
 use crate::view::WriteView;
 
 /// First message of a new reader.
@@ -139,6 +140,34 @@ impl RingWriter {
         let (slots, list) = (u64::from(shape.slots()), Mutex::default());
         let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), slots, list });
         Ok(Self { ring, shape, readers, head: 0, layout: Layouts::default() })
+    }
+
+    /// The writer of a replica in the sidecar that has just formatted it, from the message `first` on.
+    ///
+    /// # Errors
+    /// The block is too small, or not the sidecar's to write.
+    pub fn of_block(block: &Block, shape: RingShape, first: u64) -> Result<Self, RingError> {
+        let ring = Arc::new(Own::of_block(block, shape.bytes())?);
+        let (slots, list) = (u64::from(shape.slots()), Mutex::new(List { floor: first, ..List::default() }));
+        let readers = Arc::new(RingReaders { ring: Arc::clone(&ring), slots, list });
+        Ok(Self { ring, shape, readers, head: first, layout: Layouts::default() })
+    }
+
+    /// Sequence of the next message.
+    #[must_use]
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// Writes a piece of the next message before its slot is claimed. Only where [`RingReaders::given_back`] has said that the slot
+    /// is free.
+    ///
+    /// # Errors
+    /// Where it does not lie in the slot.
+    pub fn write_ahead(&mut self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        OutOfBounds::check(offset, bytes.len() as u64, self.shape.slot_bytes())?;
+        let at = self.shape.data(self.head) + offset;
+        self.ring.write_view(at, bytes.len() as u64)?.copy_from(0, bytes)
     }
 
     /// Its readers.
@@ -278,7 +307,19 @@ impl RingReaders {
     /// # Errors
     /// The cursor lies out of its map.
     pub fn attach(&self, id: u64, cursor: Place, from: First) -> Result<u64, RingError> {
-        let cursor = Arc::new(Shared::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?);
+        Ok(self.add(id, Shared::of_mapping(cursor.mapping, cursor.offset, CURSOR_BYTES)?, from))
+    }
+
+    /// The same in the sidecar that made the cursor.
+    ///
+    /// # Errors
+    /// The block is too small for a cursor, or not the sidecar's.
+    pub fn attach_block(&self, id: u64, cursor: &Block, from: First) -> Result<u64, RingError> {
+        Ok(self.add(id, Own::of_block(cursor, CURSOR_BYTES)?.into_shared(), from))
+    }
+
+    fn add(&self, id: u64, cursor: Shared, from: First) -> u64 {
+        let cursor = Arc::new(cursor);
         let mut list = self.list.lock();
         let head = self.ring.load64(ring::HEAD);
         let first = match from {
@@ -286,7 +327,33 @@ impl RingReaders {
             First::Oldest => (head + 1).saturating_sub(self.slots).max(list.floor).min(head),
         };
         list.readers.push(Reader { id, cursor, first, next: first, since: None });
-        Ok(first)
+        first
+    }
+
+    /// The lowest sequence that some reader has not given back. What is below it no reader gets any more, a new one neither: its
+    /// places may be promised.
+    #[must_use]
+    pub fn given_back(&self) -> u64 {
+        let mut list = self.list.lock();
+        let head = self.ring.load64(ring::HEAD);
+        list.readers.retain_mut(|reader| reader.look(head));
+        let lowest = list.readers.iter().map(|reader| reader.next).min().unwrap_or(head);
+        // A message that every reader may get again must stay until the last slot needs its place.
+        let lowest = lowest.max(list.floor);
+        list.floor = lowest;
+        lowest
+    }
+
+    /// Waits until more is given back than below `seen`, for a quarter of a second at most; at once where nobody reads.
+    pub fn wait_given_back(&self, seen: u64) {
+        let Some(laggard) = self.behind(seen + 1, 0) else { return };
+        let cursor = &*laggard.cursor;
+        let is_there = || {
+            cursor.load64(cursor::NEXT) > seen || cursor.load32(cursor::STATE) != CursorState::Attached as u32
+        };
+        let announce = || self.ring.store32(ring::WANTS, 1);
+        wait::sleep_unless(&Counter(cursor, cursor::EVENTS), laggard.events, announce, is_there, None);
+        self.ring.store32(ring::WANTS, 0);
     }
 
     /// Removes a reader. Its cursor is looked at no more after this.

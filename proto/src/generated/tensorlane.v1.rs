@@ -2766,10 +2766,11 @@ pub struct ChannelCreateResponse {
 /// Attaches a reader.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ChannelAttachRequest {
-    /// Name of the channel.
+    /// Name of the channel. Where peer is empty and this one has no such channel, the part in front of the first slash may name
+    /// another peer.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The peer that has it; empty for this one.
+    /// The peer that has it; empty for this one, or for the one that the name begins with.
     #[prost(string, tag = "2")]
     pub peer: ::prost::alloc::string::String,
     /// First message.
@@ -2812,6 +2813,12 @@ pub struct ChannelAttachResponse {
     /// Client that writes.
     #[prost(string, tag = "8")]
     pub writer: ::prost::alloc::string::String,
+    /// The way of the messages: local, or a transport to the peer that has the channel.
+    #[prost(string, tag = "9")]
+    pub route: ::prost::alloc::string::String,
+    /// The peer that has the channel; empty for this one.
+    #[prost(string, tag = "10")]
+    pub peer: ::prost::alloc::string::String,
 }
 /// Ends a channel that this session writes, or a reader of this session. No reply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2896,6 +2903,12 @@ pub struct ChannelStatus {
     /// Bytes of the ring.
     #[prost(uint64, tag = "6")]
     pub bytes: u64,
+    /// The peer that has the channel, of which this is a replica; empty for a channel of this peer.
+    #[prost(string, tag = "7")]
+    pub peer: ::prost::alloc::string::String,
+    /// The way by which messages come to the ring; empty for a channel of this peer.
+    #[prost(string, tag = "8")]
+    pub route: ::prost::alloc::string::String,
 }
 /// One reader, as it is at this moment.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3404,6 +3417,78 @@ pub struct Sum {
     #[prost(fixed32, tag = "3")]
     pub crc32c: u32,
 }
+/// Since version 8: attaches the asking peer to a channel as one reader. Its own readers share what comes. Its call numbers all
+/// frames of the attachment, on this connection alone: the attachment ends with it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerChannelAttach {
+    /// Name of the channel.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// First message.
+    #[prost(enumeration = "ChannelFrom", tag = "2")]
+    pub from: i32,
+    /// Time to wait for a channel that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// The peer is attached: the writer knows of it. No message comes before the first credit.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerChannelAttached {
+    /// Shape of the channel.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<ChannelSpec>,
+    /// Sequence of the first message that comes.
+    #[prost(fixed64, tag = "2")]
+    pub first: u64,
+    /// Messages that were written before it and are not to be had any more.
+    #[prost(fixed64, tag = "3")]
+    pub missed: u64,
+    /// Client that writes.
+    #[prost(string, tag = "4")]
+    pub writer: ::prost::alloc::string::String,
+}
+/// A message of a channel, or a piece of one. Pieces come in order, without gaps. No reply.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerChannelMessage {
+    /// Sequence of the message.
+    #[prost(fixed64, tag = "1")]
+    pub sequence: u64,
+    /// Bytes of the whole message.
+    #[prost(fixed64, tag = "2")]
+    pub bytes: u64,
+    /// Where these begin in it. The frame with 0 is the first one of the message.
+    #[prost(fixed64, tag = "3")]
+    pub offset: u64,
+    /// In the first frame: the message has the layout that was sent last. Without it and without a layout: plain bytes.
+    #[prost(bool, tag = "4")]
+    pub same_layout: bool,
+    /// In the first frame: another layout than before.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub layout: ::core::option::Option<::prost::bytes::Bytes>,
+    /// The bytes, at most 256 KiB.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub data: ::prost::bytes::Bytes,
+}
+/// From the reading peer: what it has room for. No reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerChannelCredit {
+    /// Lowest sequence that a reader there has not given back. Messages below this plus the channel's slots may come.
+    #[prost(fixed64, tag = "1")]
+    pub next: u64,
+    /// Bytes that have landed, of all messages together. At most 4 MiB more may be on their way.
+    #[prost(fixed64, tag = "2")]
+    pub landed: u64,
+}
+/// Ends an attachment, from either side. After it nothing more of it is sent by that side. No reply.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerChannelEnd {
+    /// Why.
+    #[prost(enumeration = "PeerChannelOutcome", tag = "1")]
+    pub outcome: i32,
+}
 /// Why a reader does not go on from a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -3449,6 +3534,39 @@ impl LostReason {
             "LOST_REASON_STARVED" => Some(Self::Starved),
             "LOST_REASON_ALTERED" => Some(Self::Altered),
             "LOST_REASON_SLOW" => Some(Self::Slow),
+            _ => None,
+        }
+    }
+}
+/// Why nothing more comes, or is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PeerChannelOutcome {
+    /// From the reading peer: it has no readers any more.
+    Left = 0,
+    /// The writer said that no more come.
+    Finished = 1,
+    /// The writer is gone, or the sidecar of it does not go on.
+    Lost = 2,
+}
+impl PeerChannelOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Left => "PEER_CHANNEL_OUTCOME_LEFT",
+            Self::Finished => "PEER_CHANNEL_OUTCOME_FINISHED",
+            Self::Lost => "PEER_CHANNEL_OUTCOME_LOST",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PEER_CHANNEL_OUTCOME_LEFT" => Some(Self::Left),
+            "PEER_CHANNEL_OUTCOME_FINISHED" => Some(Self::Finished),
+            "PEER_CHANNEL_OUTCOME_LOST" => Some(Self::Lost),
             _ => None,
         }
     }

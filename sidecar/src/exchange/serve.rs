@@ -19,7 +19,7 @@ use super::target::Meant;
 use crate::cancel::Cancel;
 use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
-    Source, TellFound,
+    Source, TellAttached, TellFound,
 };
 use crate::store::{Own, Tensor};
 
@@ -153,6 +153,13 @@ impl Serve for Exchange {
         }
         let until = Instant::now() + Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
         self.answer_later(from, targets, until, &gone, reply);
+    }
+
+    fn channel(&self, from: &PeerKey, asked: &v1::PeerChannelAttach, gone: Cancel, reply: TellAttached) {
+        match self.own.upgrade() {
+            Some(exchange) => exchange.channel_attach_peer(from, asked, gone, reply),
+            None => reply(Err(crate::gate::draining())),
+        }
     }
 
     fn peer_lost(&self, peer: &PeerKey) {

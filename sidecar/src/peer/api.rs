@@ -15,6 +15,7 @@ use tensorlane_proto::{
 
 use super::{
     Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, Resolver, SmallAnswer, Source,
+    TellAttached,
 };
 use crate::cancel::Cancel;
 use crate::threads::Threads;
@@ -288,6 +289,9 @@ pub trait Serve: Send + Sync {
         gone: Cancel,
         reply: Box<dyn FnOnce(v1::Inquired) + Send>,
     );
+    /// Attaches a peer to a channel of ours. `gone` as for an inquiry; `reply` may be called at any time on any thread. The source is
+    /// ended once, whether it was pumped or not.
+    fn channel(&self, from: &PeerKey, asked: &v1::PeerChannelAttach, gone: Cancel, reply: TellAttached);
     /// The connection is lost: the grace for this peer's leases begins.
     fn peer_lost(&self, peer: &PeerKey);
     /// The same incarnation is back: its leases stay.

@@ -13,6 +13,7 @@ use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 use super::ahead::{AHEAD_SINCE, Ahead};
 use super::aid::{self, Aid, AidCall};
 use super::api::{LostHolder, MapFailed, Mapped, PeerKey, PullFailed, Pulled};
+use super::channels::AttachDone;
 use super::growth::{Growth, Pass};
 use super::lost;
 use super::paths::{FallBack, Paths, Travelled};
@@ -153,6 +154,11 @@ pub(super) enum Kind {
         message: v1::Inquire,
         done: Option<InquireDone>,
     },
+    /// An attach to a channel.
+    Channel {
+        message: v1::PeerChannelAttach,
+        done: Option<AttachDone>,
+    },
 }
 
 /// A call of ours.
@@ -211,6 +217,9 @@ impl Call {
             }
             Kind::Small(small) => frame::encode(PeerKind::PullMany.into(), 0, self.number, &small.asked),
             Kind::Inquire { message, .. } => frame::encode(PeerKind::Inquire.into(), 0, self.number, message),
+            Kind::Channel { message, .. } => {
+                frame::encode(PeerKind::ChannelAttach.into(), 0, self.number, message)
+            }
         }
     }
 
@@ -230,7 +239,7 @@ impl Call {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
             Kind::Aid(aid) => aid.opened,
             Kind::Map(map) => map.opened,
-            Kind::Small(_) | Kind::Inquire { .. } => false,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } => false,
         }
     }
 
@@ -290,7 +299,7 @@ impl Call {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
             Kind::Inquire { message, .. } => message.copies,
-            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) => false,
+            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) | Kind::Channel { .. } => false,
         }
     }
 
@@ -313,7 +322,7 @@ impl Call {
             Kind::Pull(pull) => pull.way,
             Kind::Aid(aid) => aid.way,
             Kind::Map(_) => Way::Shm,
-            Kind::Small(_) | Kind::Inquire { .. } => Way::Stream,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } => Way::Stream,
         }
     }
 
@@ -340,6 +349,7 @@ impl Call {
             Kind::Pull(_) | Kind::Map(_) | Kind::Aid(_) => PeerKind::Pull,
             Kind::Small(_) => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
+            Kind::Channel { .. } => PeerKind::ChannelAttach,
         }
     }
 
@@ -375,6 +385,10 @@ impl Call {
                 Some(Box::new(move || done(Err(failure))))
             }
             Kind::Inquire { done, .. } => {
+                let done = done.take()?;
+                Some(Box::new(move || done(Err(failure))))
+            }
+            Kind::Channel { done, .. } => {
                 let done = done.take()?;
                 Some(Box::new(move || done(Err(failure))))
             }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_proto::frame::{self, FrameError, PeerKind};
+use tensorlane_proto::frame::{self, FrameError, PEER_CHANNELS_SINCE, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Incarnation, PeerName};
@@ -16,6 +16,7 @@ use tracing::{debug, error, info};
 use super::aid::HOLDERS_SINCE;
 use super::api::PeerKey;
 use super::calls::Call;
+use super::channels::Attachments;
 use super::gathered::Gathered;
 use super::handshake::timed_out;
 use super::incoming::{Drained, Incoming};
@@ -143,6 +144,8 @@ pub(super) struct Link {
     pub(super) outbox: Arc<Outbox>,
     /// Ways by which the bytes of pulls come and go.
     pub(super) ways: Ways,
+    /// Channels that either end reads of the other.
+    pub(super) channels: Attachments,
     socket: TcpStream,
     /// Milliseconds from `since` to the last byte that came, on lanes too.
     heard: AtomicU64,
@@ -202,6 +205,7 @@ impl Link {
             since: Instant::now(),
             outbox,
             ways,
+            channels: Attachments::default(),
             socket,
             heard: AtomicU64::new(0),
             sent_when_heard: AtomicU64::new(0),
@@ -339,6 +343,10 @@ impl Carrier for Link {
         self.version >= HOLDERS_SINCE
     }
 
+    fn has_channels(&self) -> bool {
+        self.version >= PEER_CHANNELS_SINCE
+    }
+
     fn want_no_more(&self, way: Way, call: u64) {
         if let Some(lanes) = self.ways.lanes_of(way) {
             lanes.want_no_more(call);
@@ -378,6 +386,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
     let why = link.ended.lock().get_or_insert(ended).to_string();
     link.ways.end();
     link.outbox.end(false);
+    link.channels.end();
     if let Ok(writer) = writer {
         // It ends with the outbox. A panic there has been counted.
         let _ = writer.join();

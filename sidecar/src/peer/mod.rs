@@ -23,6 +23,7 @@ mod ahead;
 mod aid;
 mod api;
 mod calls;
+mod channels;
 mod choosing;
 mod claim;
 mod connect;
@@ -67,6 +68,7 @@ pub use api::{
     Served, Sought, TellFound,
 };
 pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SmallDone};
+pub use channels::{AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, TellAttached};
 pub use counters::Counters;
 pub(crate) use give_way::give_way;
 pub use growth::{Growth, Pass};

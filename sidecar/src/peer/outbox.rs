@@ -82,6 +82,8 @@ pub(super) struct Outbox {
     socket: TcpStream,
     inbox: Mutex<Inbox>,
     wake: Condvar,
+    /// Told when what waited is on its way, and at the end.
+    room: Condvar,
     pipe: Mutex<Pipe>,
     /// Time for which nothing may arrive at the other end while the socket is full.
     progress: Duration,
@@ -110,6 +112,7 @@ impl Outbox {
             socket,
             inbox: Mutex::default(),
             wake: Condvar::new(),
+            room: Condvar::new(),
             pipe: Mutex::new(Pipe::new(sealer)),
             progress,
             bulk_bytes: AtomicU64::new(0),
@@ -200,6 +203,15 @@ impl Outbox {
         Ok(())
     }
 
+    /// Waits until less than so many bytes of frames wait. Returns whether the connection goes on. For threads that may wait.
+    pub(super) fn wait_for_room(&self, most: usize) -> bool {
+        let mut inbox = self.inbox.lock();
+        while inbox.ending == Ending::No && inbox.frame_bytes + inbox.sending >= most {
+            self.room.wait(&mut inbox);
+        }
+        inbox.ending == Ending::No
+    }
+
     /// Returns whether answers should be made later rather than now.
     pub(super) fn is_late(&self) -> bool {
         let inbox = self.inbox.lock();
@@ -255,6 +267,7 @@ impl Outbox {
             inbox.late.clear();
         }
         self.wake.notify_one();
+        self.room.notify_all();
         if !in_order {
             // Wakes the reader, and the writer where it waits for the socket. An error means it is closed already.
             let _ = self.socket.shutdown(Shutdown::Both);
@@ -291,6 +304,7 @@ impl Outbox {
                     self.flush(&mut pipe)?;
                     let sent_frames = std::mem::take(&mut self.inbox.lock().sending);
                     self.account.take(sent_frames);
+                    self.room.notify_all();
                     self.bulk_bytes.fetch_add(sent, Ordering::Relaxed);
                     (self.count)(sent);
                 }

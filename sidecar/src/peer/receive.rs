@@ -15,6 +15,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::wire;
 
 use super::calls::{CameSmall, Finish, Head, Kind, Place, SmallCall};
+use super::channels;
 use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::parse::{Body, Flow, Sink};
@@ -144,6 +145,7 @@ impl<'a> Receiver<'a> {
             PeerKind::Pull => self.pull_head(header, &body),
             PeerKind::PullMany => self.pulled_many(header, body.into()),
             PeerKind::Inquire => self.inquired(header, &body),
+            PeerKind::ChannelAttach => channels::attached(self.shared, self.link, header, &body),
             _ => Err(out_of_place(kind)),
         }
     }
@@ -306,6 +308,9 @@ impl Sink for Receiver<'_> {
                 self.link.submit(reply);
             }
             PeerKind::Lanes | PeerKind::Sum => self.lanes(kind, header, &body)?,
+            PeerKind::ChannelMessage | PeerKind::ChannelCredit | PeerKind::ChannelEnd => {
+                channels::frame(self.link, kind, header, body)?;
+            }
             PeerKind::Hello | PeerKind::Chunk | PeerKind::LaneHello | PeerKind::Ask => {
                 return Err(out_of_place(kind));
             }

@@ -28,6 +28,7 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
 use super::aid::Wish;
 use super::calls::{Call, Finish, Kind};
+use super::channels;
 use super::dial::Dial;
 use super::link::Link;
 use super::shunned::Shunned;
@@ -81,6 +82,8 @@ pub(super) trait Carrier {
     fn maps_at_node(&self) -> bool;
     /// Returns whether the peer passes on tensors of others.
     fn passes_on(&self) -> bool;
+    /// Returns whether channels of the peer can be read.
+    fn has_channels(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
     /// Asks for small tensors on QUIC, and by which stream of it; gives the frame back where they are asked for on the control
@@ -191,7 +194,7 @@ pub(super) struct State<L = Link> {
     /// Their pulls, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, OpenPull>,
     /// Their inquiries on the present connection that are not answered.
-    pub(super) inquiries: HashMap<u64, Cancel>,
+    pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
     /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
@@ -344,7 +347,13 @@ impl<L: Carrier> State<L> {
                 self.calls.remove(&number);
                 continue;
             }
-            if !matches!(call.kind, Kind::Inquire { .. }) {
+            if matches!(call.kind, Kind::Channel { .. }) && !link.has_channels() {
+                todo.finish.extend(call.fail(channels::unsupported(link.peer())));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+                continue;
+            }
+            if !matches!(call.kind, Kind::Inquire { .. } | Kind::Channel { .. }) {
                 call.expected = Some(link.incarnation());
             }
             let before = call.way();
@@ -452,7 +461,7 @@ impl<L: Carrier> State<L> {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Aid(_) => return,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Aid(_) | Kind::Channel { .. } => return,
         };
         self.end_lease((call.number, id), call.expected, false, todo);
     }
@@ -593,7 +602,7 @@ impl<L: Carrier> State<L> {
 
     /// Takes the inquiries on a connection that is no more: nobody waits for the answers.
     fn take_inquiries(&mut self) -> Vec<Cancel> {
-        self.inquiries.drain().map(|(_, gone)| gone).collect()
+        self.inquiries.drain().map(|(_, (gone, _))| gone).collect()
     }
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless

@@ -17,6 +17,7 @@ use tensorlane_proto::{Failure, Reason, wire};
 use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
 use super::api::{Aided, Asked, AskedAid, AskedLoan, Found, Holders, LostHolder, PeerKey, Served, Sought};
+use super::channels;
 use super::gathered::Gathered;
 use super::give_way;
 use super::growth::Pass;
@@ -63,6 +64,7 @@ pub(super) fn question(
         PeerKind::Seek => seek(shared, link, header, &decode(header, body)?),
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
+        PeerKind::ChannelAttach => channels::attach(shared, link, header, decode(header, body)?),
         PeerKind::Cancel => {
             let _: v1::Cancel = decode(header, body)?;
             cancel(shared, link, header.call);
@@ -445,9 +447,9 @@ pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
 fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     let cancelled = Failure::new(Reason::Cancelled, "the reader withdrew the call");
     let inquiry = link.peer.state.lock().inquiries.remove(&call);
-    if let Some(gone) = inquiry {
+    if let Some((gone, kind)) = inquiry {
         gone.cancel();
-        link.submit(failed(PeerKind::Inquire, call, &cancelled));
+        link.submit(failed(kind, call, &cancelled));
         return;
     }
     let way = link.peer.state.lock().open.get(&call).map_or(Way::Stream, |open| open.way);
@@ -512,7 +514,7 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
     }
     {
         let mut state = link.peer.state.lock();
-        if state.inquiries.insert(call, gone.clone()).is_some() {
+        if state.inquiries.insert(call, (gone.clone(), PeerKind::Inquire)).is_some() {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
         if state.inquiries.len() > CALLS_MAX {

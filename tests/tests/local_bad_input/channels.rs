@@ -73,7 +73,7 @@ fn shapes_names_and_numbers_out_of_their_bounds_are_refused_and_leave_nothing() 
     for (request, reason) in [
         (attach("", ""), Reason::InvalidArgument),
         (attach("absent", ""), Reason::NotFound),
-        (attach("there", "another-peer"), Reason::Unsupported),
+        (attach("there", "another-peer"), Reason::PeerUnreachable),
     ] {
         let refused = session.call::<v1::ChannelAttachResponse>(SessionKind::ChannelAttach, &request);
         assert_eq!(refused.unwrap_err().reason, reason, "{request:?}");

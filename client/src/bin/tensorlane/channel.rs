@@ -31,7 +31,7 @@ fn ls(client: &Client, output: &Output, args: &ChannelLs) -> Result<()> {
             let row = |channel: &ChannelStatus| {
                 let spec = channel.spec.clone().unwrap_or_default();
                 vec![
-                    spec.name,
+                    name(channel),
                     writer(channel),
                     channel.written.to_string(),
                     channel.readers.len().to_string(),
@@ -46,9 +46,18 @@ fn ls(client: &Client, output: &Output, args: &ChannelLs) -> Result<()> {
     Ok(())
 }
 
+/// Name of a channel; of another peer's with the peer in front.
+fn name(channel: &ChannelStatus) -> String {
+    let name = channel.spec.clone().unwrap_or_default().name;
+    match channel.peer.as_str() {
+        "" => name,
+        peer => format!("{peer}/{name}"),
+    }
+}
+
 fn stat(client: &Client, output: &Output, args: &ChannelStat) -> Result<()> {
-    let is_it = |channel: &ChannelStatus| channel.spec.as_ref().is_some_and(|spec| spec.name == args.name);
-    let channels = client.channels(&args.name)?;
+    let is_it = |channel: &ChannelStatus| name(channel) == args.name;
+    let channels = client.channels("")?;
     let channel = channels.into_iter().find(is_it).ok_or_else(|| {
         let message =
             format!("no channel of this peer is named {}; `tensorlane channel ls` shows them", args.name);
@@ -137,6 +146,10 @@ fn tail(client: &Client, output: &Output, args: &ChannelTail) -> Result<()> {
                 left -= 1;
             }
             Read::End(End::Finished) => return Ok(()),
+            Read::End(End::PeerLost) => {
+                let message = format!("the peer of {} was lost, or the way to it; attach again", args.name);
+                return Err(Error::from(Failure::new(Reason::ChannelEnded, message)).into());
+            }
             Read::End(End::WriterLost) => {
                 let message = format!("the writer of {} is gone and has not finished it", args.name);
                 return Err(Error::from(Failure::new(Reason::ChannelEnded, message)).into());

@@ -15,28 +15,40 @@ use tensorlane_memory::{Block, Purpose, ring};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{Holder, TensorName};
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::{Holder, SessionId, TensorName};
 
 use super::super::lookup::There;
-use super::super::names::tensor_name;
 use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::super::{Caller, Done, Exchange};
-use super::Attached;
-use super::table::{self, Added, Channel, Party, Spec};
+use super::table::{self, Added, Party, Spec};
+use super::{Attached, LOCAL, check_hold};
+use crate::cancel::Cancel;
 use crate::session::SessionLink;
 use crate::store::{Wish, whole};
 
 /// A reader on its way.
 pub(super) struct Attach {
     exchange: Arc<Exchange>,
-    caller: Caller,
-    link: Arc<SessionLink>,
+    cancel: Cancel,
+    who: Who,
     name: TensorName,
     from: i32,
     hold: u32,
     wait: Duration,
     deadline: Duration,
     state: Mutex<State>,
+}
+
+/// Whoever is attached.
+enum Who {
+    Session(Arc<SessionLink>),
+    /// Another peer, for which this sidecar reads.
+    Peer {
+        session: SessionId,
+        client: Arc<str>,
+        peer: PeerName,
+    },
 }
 
 struct State {
@@ -58,6 +70,39 @@ struct Asked {
     cursor: Block,
 }
 
+// === impl Who ===
+
+impl Who {
+    fn session(&self) -> SessionId {
+        match self {
+            Self::Session(link) => link.id(),
+            Self::Peer { session, .. } => *session,
+        }
+    }
+
+    fn link(&self) -> Option<&Arc<SessionLink>> {
+        match self {
+            Self::Session(link) => Some(link),
+            Self::Peer { .. } => None,
+        }
+    }
+
+    fn party(&self) -> Party {
+        let client = match self {
+            Self::Session(link) => link.client(),
+            Self::Peer { client, .. } => client,
+        };
+        Party { session: self.session(), client: Arc::clone(client) }
+    }
+
+    fn owner(&self) -> Owner {
+        match self {
+            Self::Session(link) => Owner::Client(Some(Holder::Session(link.id()))),
+            Self::Peer { peer, .. } => Owner::Peer(peer.clone()),
+        }
+    }
+}
+
 // === impl Attach ===
 
 impl Attach {
@@ -66,27 +111,51 @@ impl Attach {
         exchange: &Arc<Exchange>,
         caller: Caller,
         request: &v1::ChannelAttachRequest,
+        name: TensorName,
         done: Done<Attached>,
     ) {
-        let link = match exchange.channel_caller(&caller, &request.peer) {
+        let link = match exchange.channel_caller(&caller) {
             Ok(link) => link,
             Err(failure) => return done(Err(failure)),
         };
-        let name = match tensor_name(&request.name) {
-            Ok(name) => name,
-            Err(failure) => return done(Err(failure)),
-        };
+        let times = (request.wait_ms, request.deadline_ms);
+        let asks = (request.from, request.hold);
+        Self::begin_for(exchange, (Who::Session(link), caller.cancel), name, asks, times, done);
+    }
+
+    /// Begins to attach this sidecar, for another peer that goes by that number. `done` is called once.
+    pub(super) fn begin_for_peer(
+        exchange: &Arc<Exchange>,
+        (session, peer, gone): (SessionId, &PeerName, Cancel),
+        asked: &v1::PeerChannelAttach,
+        name: TensorName,
+        done: Done<Attached>,
+    ) {
+        let client = Arc::from(format!("peer {peer}"));
+        let who = Who::Peer { session, client, peer: peer.clone() };
+        let times = (asked.wait_ms, asked.deadline_ms);
+        Self::begin_for(exchange, (who, gone), name, (asked.from, 1), times, done);
+    }
+
+    fn begin_for(
+        exchange: &Arc<Exchange>,
+        (who, cancel): (Who, Cancel),
+        name: TensorName,
+        (from, hold): (i32, u32),
+        (wait_ms, deadline_ms): (u64, u64),
+        done: Done<Attached>,
+    ) {
         let now = Instant::now();
-        let deadline = exchange.deadline(request.deadline_ms).saturating_duration_since(now);
-        let wait = match request.wait_ms {
+        let deadline = exchange.deadline(deadline_ms).saturating_duration_since(now);
+        let wait = match wait_ms {
             0 => Duration::ZERO,
             ms => exchange.deadline(ms).saturating_duration_since(now),
         };
         let state = Mutex::new(State { found: false, done: Some(done), entry: None, asked: None });
-        let (exchange, from, hold) = (Arc::clone(exchange), request.from, request.hold);
-        let attach = Arc::new(Self { exchange, caller, link, name, from, hold, wait, deadline, state });
+        let exchange = Arc::clone(exchange);
+        let attach = Arc::new(Self { exchange, cancel, who, name, from, hold, wait, deadline, state });
         let leaving = Arc::downgrade(&attach);
-        attach.caller.cancel.on_cancel(Arc::new(move || {
+        attach.cancel.on_cancel(Arc::new(move || {
             if let Some(attach) = leaving.upgrade() {
                 attach.leave();
             }
@@ -138,19 +207,20 @@ impl Attach {
         exchange.end_detached_of_leaving();
         let until = Instant::now() + self.deadline;
         let wish = Wish {
-            writer: Some(&self.link),
+            writer: self.who.link(),
             purpose: Purpose::Put,
             bytes: ring::CURSOR_BYTES,
             deadline: until,
-            cancel: &self.caller.cancel,
+            cancel: &self.cancel,
         };
         let cursor = exchange.store.room(&wish)?;
         ring::format_cursor(&cursor).map_err(|error| Failure::new(Reason::Internal, error.to_string()))?;
-        let party = Party { session: self.link.id(), client: Arc::clone(self.link.client()) };
         let (added, spec, writer, ring) = {
             let mut table = exchange.channels.table.lock();
-            self.check_hold(table.channel(channel))?;
-            let added = table.add_reader(channel, party, cursor.clone())?;
+            if let Some(channel) = table.channel(channel) {
+                check_hold(self.hold, channel.spec.slots)?;
+            }
+            let added = table.add_reader(channel, self.who.party(), cursor.clone())?;
             exchange.channels.asked.lock().insert(added.reader, Arc::clone(self));
             let there = table.channel(channel).ok_or_else(table::ended)?;
             let writer =
@@ -158,8 +228,8 @@ impl Attach {
             (added, there.spec.clone(), writer, there.ring.clone())
         };
         let asked = Asked { reader: added.reader, channel, spec, writer, ring, cursor };
-        if let Err(failure) = self.enter(self.deadline.min(self.link.map_deadline())) {
-            exchange.end_reader(self.link.id(), added.reader, false);
+        if let Err(failure) = self.enter(self.deadline.min(exchange.map_deadline(added.writer))) {
+            exchange.end_reader(self.who.session(), added.reader, false);
             return Err(failure);
         }
         self.tell(&added, asked)
@@ -176,7 +246,7 @@ impl Attach {
                     reader: added.reader,
                     cursor: Some(whole(&asked.cursor)),
                     from: self.from,
-                    client: self.link.client().to_string(),
+                    client: self.who.party().client.to_string(),
                     gone: false,
                 };
                 writer.tell_reader(SessionKind::ChannelReader, &reader);
@@ -191,22 +261,10 @@ impl Attach {
             }
             Err(failure) => {
                 drop(state);
-                exchange.end_reader(self.link.id(), added.reader, false);
+                exchange.end_reader(self.who.session(), added.reader, false);
                 Err(failure)
             }
         }
-    }
-
-    fn check_hold(&self, channel: Option<&Channel<Block>>) -> Result<(), Failure> {
-        let Some(slots) = channel.map(|channel| channel.spec.slots) else { return Ok(()) };
-        if self.hold <= slots {
-            return Ok(());
-        }
-        let message = format!(
-            "a reader cannot hold {} messages of a channel of {slots} slots; hold at most {slots}",
-            self.hold
-        );
-        Err(Failure::new(Reason::InvalidArgument, message).with("hold", self.hold).with("slots", slots))
     }
 
     /// The writer looks at the cursor, or refuses.
@@ -218,7 +276,8 @@ impl Attach {
         let asked = self.state.lock().asked.take();
         let Some(Asked { reader, channel, spec, writer, ring, cursor }) = asked else { return };
         let (first, missed) = (ready.first, ready.missed);
-        self.finish(Ok(Attached { reader, channel, spec, writer, ring, cursor, first, missed }));
+        let (route, peer) = (LOCAL, None);
+        self.finish(Ok(Attached { reader, channel, spec, writer, ring, cursor, first, missed, route, peer }));
     }
 
     /// The answer, once. A reader that the writer was told of is taken back if it is a refusal.
@@ -237,7 +296,7 @@ impl Attach {
                 self.withdraw();
                 done(Err(failure));
             }
-            (None, Ok(attached)) => self.exchange.end_reader(self.link.id(), attached.reader, false),
+            (None, Ok(attached)) => self.exchange.end_reader(self.who.session(), attached.reader, false),
             (None, Err(_)) => self.withdraw(),
         }
     }
@@ -254,13 +313,13 @@ impl Attach {
         // Not under the lock: an end looks at the table, and whoever looks at the table looks here.
         let asked = self.state.lock().asked.take();
         if let Some(asked) = asked {
-            self.exchange.end_reader(self.link.id(), asked.reader, false);
+            self.exchange.end_reader(self.who.session(), asked.reader, false);
         }
     }
 
     /// From now on `due` comes then.
     fn enter(self: &Arc<Self>, after: Duration) -> Result<(), Failure> {
-        let (until, owner) = (Instant::now() + after, Owner::Client(Some(Holder::Session(self.link.id()))));
+        let (until, owner) = (Instant::now() + after, self.who.owner());
         let bytes = cost(std::iter::once(&self.name));
         let entry = {
             let mut state = self.state.lock();

@@ -2,17 +2,24 @@
 //!
 //! - [`table`]: who writes and who reads what. Pure.
 //! - [`attach`]: one reader on its way.
+//! - [`relay`]: a channel of ours that another peer reads.
+//! - [`replica`]: a channel of another peer that is read here.
+//! - [`credit`]: what may be on its way between the two. Pure.
 //!
 //! The sidecar makes every ring and cursor and keeps a map of each. So it says in them who has died, and wakes whoever waits
 //! for the dead.
 
 mod attach;
+mod credit;
+mod relay;
+mod replica;
 mod table;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tensorlane_memory::ring::{self, RingShape, RingState};
@@ -20,14 +27,22 @@ use tensorlane_memory::{Block, Purpose, Watch, passing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::SessionId;
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use self::attach::Attach;
+use self::relay::Relay;
+use self::replica::Replicas;
 use self::table::{Channel, Effect, Party, READERS_MAX, Spec, Standing, Table};
 use super::names::tensor_name;
 use super::{Caller, Exchange, session_required};
+use crate::cancel::Cancel;
+use crate::peer::{ChannelSource, PeerKey, TellAttached};
 use crate::session::SessionLink;
 use crate::store::{Wish, whole};
+
+/// The way of messages in a pod: a map of the ring.
+const LOCAL: &str = "local";
 
 /// The channels of this sidecar.
 #[derive(Default)]
@@ -39,6 +54,10 @@ pub(super) struct Channels {
     leaving: Mutex<HashMap<SessionId, Watch>>,
     /// Messages of channels that have ended.
     written: AtomicU64,
+    /// Number of the last reader that is a peer.
+    last_peer: AtomicU64,
+    /// Channels of other peers that are read here.
+    replicas: Mutex<Replicas>,
 }
 
 /// A channel that was made.
@@ -61,6 +80,8 @@ pub struct Attached {
     pub cursor: Block,
     first: u64,
     missed: u64,
+    route: &'static str,
+    peer: Option<PeerName>,
 }
 
 /// Numbers of channels at this moment.
@@ -97,6 +118,8 @@ impl Attached {
             first: self.first,
             missed: self.missed,
             writer: self.writer.to_string(),
+            route: self.route.to_owned(),
+            peer: self.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
         }
     }
 }
@@ -111,7 +134,7 @@ impl Exchange {
         request: &v1::ChannelCreateRequest,
         done: impl FnOnce(Result<Created, Failure>) + Send + 'static,
     ) {
-        let checked = self.channel_caller(&caller, "").and_then(|link| {
+        let checked = self.channel_caller(&caller).and_then(|link| {
             let (spec, shape) = shape_of(request.spec.as_ref().unwrap_or(&v1::ChannelSpec::default()))?;
             self.channels.table.lock().check_create(link.id(), &spec.name)?;
             Ok((link, spec, shape))
@@ -148,7 +171,63 @@ impl Exchange {
         request: &v1::ChannelAttachRequest,
         done: impl FnOnce(Result<Attached, Failure>) + Send + 'static,
     ) {
-        Attach::begin(self, caller, request, Box::new(done));
+        match self.channel_place(request) {
+            Ok((None, name)) => Attach::begin(self, caller, request, name, Box::new(done)),
+            Ok((Some(peer), name)) => {
+                self.channel_attach_there(&caller, request, (peer, name), Box::new(done));
+            }
+            Err(failure) => done(Err(failure)),
+        }
+    }
+
+    /// Attaches another peer to a channel of this one.
+    pub(super) fn channel_attach_peer(
+        self: &Arc<Self>,
+        from: &PeerKey,
+        asked: &v1::PeerChannelAttach,
+        gone: Cancel,
+        reply: TellAttached,
+    ) {
+        let name = self.may_leave(from, false).and_then(|()| tensor_name(&asked.name));
+        let name = match name {
+            Ok(name) => name,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let session = relay::session(self.channels.last_peer.fetch_add(1, Ordering::Relaxed));
+        let exchange = Arc::clone(self);
+        let done = move |outcome: Result<Attached, Failure>| {
+            let relayed = outcome.and_then(|attached| {
+                let relay = Relay::new(&exchange, session, &attached).inspect_err(|_| {
+                    exchange.end_reader(session, attached.reader, false);
+                })?;
+                Ok((Relay::message(&attached), relay as Arc<dyn ChannelSource>))
+            });
+            reply(relayed);
+        };
+        Attach::begin_for_peer(self, (session, &from.name, gone), asked, name, Box::new(done));
+    }
+
+    /// The peer of the channel that is meant, none for this one, and its name there.
+    fn channel_place(
+        &self,
+        request: &v1::ChannelAttachRequest,
+    ) -> Result<(Option<PeerName>, TensorName), Failure> {
+        let (me, name) = (&self.me().peer, tensor_name(&request.name)?);
+        if let Some(peer) = self.named_peer(&request.peer)? {
+            return Ok(((peer != *me).then_some(peer), name));
+        }
+        if self.channels.table.lock().find(&name).is_some() {
+            return Ok((None, name));
+        }
+        let Some((peer, rest)) = request.name.split_once('/') else { return Ok((None, name)) };
+        let Ok(peer) = peer.parse::<PeerName>() else { return Ok((None, name)) };
+        if peer == *me {
+            return Ok((None, tensor_name(rest)?));
+        }
+        match self.peers.get().is_some_and(|peers| peers.lists(&peer)) {
+            true => Ok((Some(peer), tensor_name(rest)?)),
+            false => Ok((None, name)),
+        }
     }
 
     /// Ends a channel or a reader of a session.
@@ -205,10 +284,11 @@ impl Exchange {
         let attached = |channel: &Channel<Block>| {
             channel.readers.values().filter(|reader| reader.standing == Standing::Attached).count()
         };
-        let open = table.channels().filter(|channel| channel.writer.is_some());
+        let own = |channel: &&Channel<Block>| channel.peer.is_none();
+        let open = table.channels().filter(own).filter(|channel| channel.writer.is_some());
         let written = open.map(|channel| ring::inspect_ring(&channel.ring).head).fold(0, u64::saturating_add);
         ChannelTotals {
-            channels: table.channels().count(),
+            channels: table.channels().filter(own).count(),
             readers: table.channels().map(attached).sum(),
             written: written.saturating_add(self.channels.written.load(Ordering::Relaxed)),
         }
@@ -281,16 +361,14 @@ impl Exchange {
         self.carry_out(effects);
     }
 
-    /// The caller's link, if it may use channels of the peer that it names.
-    pub(super) fn channel_caller(&self, caller: &Caller, peer: &str) -> Result<Arc<SessionLink>, Failure> {
-        if !peer.is_empty() && peer != self.me().peer.as_str() {
-            let message = format!(
-                "channels of other peers cannot be read yet, and {peer} is another one; read it in the pod of its writer, \
-                 or put tensors and pass references"
-            );
-            return Err(Failure::new(Reason::Unsupported, message).with("peer", peer));
-        }
+    /// The caller's link, which it needs for channels.
+    pub(super) fn channel_caller(&self, caller: &Caller) -> Result<Arc<SessionLink>, Failure> {
         caller.link.clone().ok_or_else(|| session_required("A channel"))
+    }
+
+    /// Time that a writer has to look at a new cursor.
+    fn map_deadline(&self, writer: SessionId) -> Duration {
+        self.store.link(writer).map_or(Duration::ZERO, |link| link.map_deadline())
     }
 
     /// The messages of a channel that this session writes stay counted when it ends.
@@ -316,6 +394,9 @@ impl Exchange {
                     if let Some(attach) = attach {
                         attach.finish(Err(table::ended()));
                     }
+                }
+                Effect::TellGone { writer, key, reader } if writer == replica::WRITER => {
+                    self.replica_reader_gone(key, reader);
                 }
                 Effect::TellGone { writer, key, reader } => {
                     if let Some(link) = self.store.link(writer) {
@@ -353,6 +434,16 @@ fn spec_message(spec: &Spec) -> v1::ChannelSpec {
     }
 }
 
+/// Checks that a reader may hold so many messages.
+fn check_hold(hold: u32, slots: u32) -> Result<(), Failure> {
+    if hold <= slots {
+        return Ok(());
+    }
+    let message =
+        format!("a reader cannot hold {hold} messages of a channel of {slots} slots; hold at most {slots}");
+    Err(Failure::new(Reason::InvalidArgument, message).with("hold", hold).with("slots", slots))
+}
+
 fn name_of(status: &v1::ChannelStatus) -> &str {
     status.spec.as_ref().map_or("", |spec| &spec.name)
 }
@@ -367,7 +458,7 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
             client: reader.party.client.to_string(),
             next: cursor.next,
             waits: cursor.asleep,
-            route: "local".to_owned(),
+            route: if relay::is_peer(reader.party.session) { replica::ROUTE } else { LOCAL }.to_owned(),
         }
     });
     v1::ChannelStatus {
@@ -377,5 +468,7 @@ fn status(channel: &Channel<Block>) -> v1::ChannelStatus {
         finished: now.state == Some(RingState::Finished),
         readers: readers.collect(),
         bytes: channel.ring.len(),
+        peer: channel.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
+        route: if channel.peer.is_some() { replica::ROUTE } else { "" }.to_owned(),
     }
 }

@@ -11,7 +11,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use tensorlane_memory::ring::{RingShape, ShapeError};
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
 /// Channels of one peer at most, those included that readers still drain. Each costs some 500 bytes beside its ring.
@@ -49,6 +51,8 @@ pub(super) struct Channel<B> {
     pub(super) writer: Option<(Party, u64)>,
     pub(super) ring: B,
     pub(super) readers: BTreeMap<u64, Reader<B>>,
+    /// The peer that has it, where this is a replica.
+    pub(super) peer: Option<PeerName>,
 }
 
 /// A reader of a channel.
@@ -105,6 +109,15 @@ pub(super) struct Table<B, W> {
     last: u64,
 }
 
+// === impl Spec ===
+
+impl Spec {
+    /// The shape of the ring, which was proven when the spec was read.
+    pub(super) fn shape(&self) -> Result<RingShape, ShapeError> {
+        RingShape::new(self.slots, self.slot_bytes)
+    }
+}
+
 // === impl Table ===
 
 impl<B, W> Default for Table<B, W> {
@@ -154,9 +167,32 @@ impl<B: Clone, W> Table<B, W> {
         let waited = self.waiting.remove(&spec.name).unwrap_or_default();
         self.last += 1;
         self.open.insert(spec.name.clone(), self.last);
-        let channel = Channel { spec, writer: Some((writer, key)), ring, readers: BTreeMap::new() };
+        let channel =
+            Channel { spec, writer: Some((writer, key)), ring, readers: BTreeMap::new(), peer: None };
         self.channels.insert(self.last, channel);
         Ok((self.last, waited))
+    }
+
+    /// Adds a replica of a channel of another peer; its number. It has no name here.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED with the limit.
+    pub(super) fn create_replica(
+        &mut self,
+        writer: Party,
+        key: u64,
+        spec: Spec,
+        ring: B,
+        peer: PeerName,
+    ) -> Result<u64, Failure> {
+        if self.channels.len() >= CHANNELS_MAX {
+            return Err(limit(&format!("{CHANNELS_MAX} channels are here already"), CHANNELS_MAX));
+        }
+        self.last += 1;
+        let channel =
+            Channel { spec, writer: Some((writer, key)), ring, readers: BTreeMap::new(), peer: Some(peer) };
+        self.channels.insert(self.last, channel);
+        Ok(self.last)
     }
 
     /// The channel that has this name and a writer.
@@ -264,7 +300,9 @@ impl<B: Clone, W> Table<B, W> {
             return Vec::new();
         }
         channel.writer = None;
-        self.open.remove(&channel.spec.name);
+        if channel.peer.is_none() {
+            self.open.remove(&channel.spec.name);
+        }
         let mut effects = vec![Effect::EndRing(channel.ring.clone())];
         let over: Vec<(u64, Standing)> = channel
             .readers

@@ -28,6 +28,8 @@ use crate::peer::{CameSmall, LanesConfig, Way as Taken};
 const MIB: u64 = 1 << 20;
 const QUIC: LanesConfig = LanesConfig { quic: 2, ..NONE };
 const WAY: Way = Way { counted: "quic", name: "calls on QUIC", lanes: QUIC, maps: None };
+/// The last version without calls on QUIC.
+const BEFORE_CALLS: u32 = 6;
 
 /// A large tensor by a transport, which small ones follow.
 fn large(reader: &One, from: &str, transport: Transport) {
@@ -220,7 +222,7 @@ fn a_panic_where_an_answer_is_taken_costs_a_second_on_quic_and_nobody_elses_answ
 #[test]
 fn whoever_does_not_know_calls_on_quic_is_asked_on_the_control_connection() {
     let table = Arc::<Table>::default();
-    let b = Start { lanes: QUIC, version: PEER_VERSION - 1, ..Start::new("b") }.start(&table);
+    let b = Start { lanes: QUIC, version: BEFORE_CALLS, ..Start::new("b") }.start(&table);
     let a = Start { lanes: QUIC, listed: Some(nowhere()), ..Start::new("a") }.start(&table);
     b.twin.add(7, sealed(&b.arena, MIB, 1), 1);
     b.twin.add(1, sealed(&b.arena, 10, 1), 1);
@@ -431,7 +433,7 @@ fn there_is_one_stream_for_calls_in_each_direction_and_none_before_version_7() {
         until("there is a place again", || evil.stream(serves).next().is_some());
     }
     assert!(evil.is_connected());
-    let old = Evil::new(PEER_VERSION - 1);
+    let old = Evil::new(BEFORE_CALLS);
     assert!(old.stream(true).next().is_none() && old.stream(false).next().is_none());
     until("they were counted", || old.a.peers.counters().auth_refused.count("lane") == 2);
     assert!(old.is_connected());

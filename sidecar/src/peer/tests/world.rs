@@ -23,7 +23,7 @@ use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, CameSmall, Counters, Found, Growth, Holders, Known, KnownPeer,
     LanesConfig, LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers,
     PeersConfig, PullFailed, PullOrder, Pulled, Resolver, Serve, Served, SmallAnswer, SmallBytes,
-    SmallTensor, Sought, Source, TellFound,
+    SmallTensor, Sought, Source, TellAttached, TellFound,
 };
 use crate::sums::Sums;
 use crate::threads::Threads;
@@ -323,6 +323,9 @@ impl Serve for Twin {
     }
     fn left(&self, from: &PeerKey, _: u64, holds: bool) {
         self.left.lock().push((from.name.clone(), holds));
+    }
+    fn channel(&self, _: &PeerKey, _: &v1::PeerChannelAttach, _: Cancel, reply: TellAttached) {
+        reply(Err(Failure::new(Reason::NotFound, "no channels here")));
     }
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;

@@ -1,0 +1,288 @@
+//! Credit between the two ends of a channel that another peer reads. Pure.
+//!
+//! ```text
+//!   Window (owner's side): may this message begin, may these bytes go?      Arrivals (reader's side): may this frame come?
+//!         given back + slots > sequence; eight layouts; 4 MiB not landed <── ChannelCredit {given back, landed}
+//! ```
+//! Nothing is sent that has no place: a place is promised when every reader there has given it back.
+
+use std::collections::VecDeque;
+
+use tensorlane_proto::frame::CHANNEL_WINDOW;
+use tensorlane_proto::generated as v1;
+
+use crate::peer::Misuse;
+
+/// Layouts that a ring keeps: a new one needs that every message with the one whose place it takes is given back.
+const LAYOUTS: usize = 8;
+/// Bytes that land before the owner is told of them, at most.
+const TELL_FROM: u64 = CHANNEL_WINDOW / 4;
+
+/// Room at the other end, as its owner knows it.
+#[derive(Debug)]
+pub(super) struct Window {
+    slots: u64,
+    /// Lowest sequence that a reader there has not given back; none before the first credit.
+    given_back: Option<u64>,
+    /// First sequence of which nothing was sent.
+    next: u64,
+    /// Last uses of the last layouts.
+    layouts: VecDeque<u64>,
+    sent: u64,
+    landed: u64,
+}
+
+/// Messages on their way, as the reader's side expects them.
+#[derive(Debug)]
+pub(super) struct Arrivals {
+    slots: u64,
+    slot_bytes: u64,
+    /// Promised: messages below this plus slots have a place.
+    given_back: u64,
+    next: u64,
+    /// Bytes of the message under way, and how many have come; none between messages.
+    part: Option<(u64, u64)>,
+    landed: u64,
+    told: u64,
+}
+
+/// Place of a frame in its message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Set if the frame ends its message.
+    pub(super) last: bool,
+    /// Set if the owner is to be told that bytes have landed.
+    pub(super) tell: bool,
+}
+
+// === impl Window ===
+
+impl Window {
+    pub(super) fn new(slots: u32, first: u64) -> Self {
+        let layouts = VecDeque::new();
+        Self { slots: slots.into(), given_back: None, next: first, layouts, sent: 0, landed: 0 }
+    }
+
+    /// Returns whether the next message has a place, with another layout than the last one or not.
+    pub(super) fn may_begin(&self, new_layout: bool) -> bool {
+        let Some(given_back) = self.given_back else { return false };
+        let has_layout = match self.layouts.front() {
+            Some(last) if new_layout && self.layouts.len() == LAYOUTS => *last < given_back,
+            _ => true,
+        };
+        has_layout && self.next < given_back.saturating_add(self.slots)
+    }
+
+    /// The next message begins.
+    pub(super) fn begin(&mut self, has_layout: bool, new_layout: bool) {
+        if new_layout {
+            if self.layouts.len() == LAYOUTS {
+                self.layouts.pop_front();
+            }
+            self.layouts.push_back(self.next);
+        } else if let Some(last) = self.layouts.back_mut()
+            && has_layout
+        {
+            *last = self.next;
+        }
+        self.next += 1;
+    }
+
+    /// Returns whether so many bytes may be on their way, too.
+    pub(super) fn may_send(&self, bytes: u64) -> bool {
+        self.sent - self.landed + bytes <= CHANNEL_WINDOW
+    }
+
+    /// So many bytes go.
+    pub(super) fn send(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
+    /// The other end has more room. Credits may overtake each other: what an earlier one says is nothing new.
+    ///
+    /// # Errors
+    /// It gives back what was not sent, or bytes have landed that were not.
+    pub(super) fn credit(&mut self, credit: &v1::PeerChannelCredit) -> Result<(), Misuse> {
+        if credit.next > self.next || credit.landed > self.sent {
+            return Err(Misuse);
+        }
+        self.given_back = Some(self.given_back.map_or(credit.next, |before| before.max(credit.next)));
+        self.landed = self.landed.max(credit.landed);
+        Ok(())
+    }
+}
+
+// === impl Arrivals ===
+
+impl Arrivals {
+    pub(super) fn new(slots: u32, slot_bytes: u64, first: u64) -> Self {
+        let slots = slots.into();
+        Self { slots, slot_bytes, given_back: first, next: first, part: None, landed: 0, told: 0 }
+    }
+
+    /// Promises the places of what is below; the credit that says so.
+    pub(super) fn grant(&mut self, given_back: u64) -> v1::PeerChannelCredit {
+        self.given_back = self.given_back.max(given_back);
+        self.told = self.landed;
+        v1::PeerChannelCredit { next: self.given_back, landed: self.landed }
+    }
+
+    /// What was promised last.
+    pub(super) fn given_back(&self) -> u64 {
+        self.given_back
+    }
+
+    /// Takes in a frame.
+    ///
+    /// # Errors
+    /// It is not the next one, or has no place.
+    pub(super) fn take(&mut self, message: &v1::PeerChannelMessage) -> Result<Step, Misuse> {
+        let length = message.data.len() as u64;
+        let at = match self.part {
+            None if self.next >= self.given_back.saturating_add(self.slots) => return Err(Misuse),
+            None => 0,
+            Some((bytes, _)) if bytes != message.bytes => return Err(Misuse),
+            Some((_, at)) => at,
+        };
+        let begins_again = at > 0 && (message.same_layout || message.layout.is_some());
+        let end = at.checked_add(length).ok_or(Misuse)?;
+        let wrong = message.sequence != self.next
+            || message.offset != at
+            || message.bytes > self.slot_bytes
+            || end > message.bytes
+            || (length == 0 && message.bytes > 0)
+            || (message.same_layout && message.layout.is_some())
+            || begins_again;
+        if wrong {
+            return Err(Misuse);
+        }
+        let last = end == message.bytes;
+        self.part = (!last).then_some((message.bytes, end));
+        self.next += u64::from(last);
+        self.landed += length;
+        Ok(Step { last, tell: self.landed - self.told >= TELL_FROM })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tensorlane_proto::frame::CHANNEL_PIECE_MAX;
+
+    use super::*;
+
+    fn credit(next: u64, landed: u64) -> v1::PeerChannelCredit {
+        v1::PeerChannelCredit { next, landed }
+    }
+
+    fn frame(sequence: u64, bytes: u64, offset: u64, data: usize) -> v1::PeerChannelMessage {
+        v1::PeerChannelMessage { sequence, bytes, offset, data: vec![7; data].into(), ..Default::default() }
+    }
+
+    #[test]
+    fn a_window_is_closed_until_the_first_credit_and_then_has_the_slots() {
+        let mut window = Window::new(2, 5);
+        assert!(!window.may_begin(false));
+        window.credit(&credit(5, 0)).unwrap();
+        for _ in 0..2 {
+            assert!(window.may_begin(false));
+            window.begin(false, false);
+        }
+        assert!(!window.may_begin(false));
+        window.credit(&credit(6, 0)).unwrap();
+        assert!(window.may_begin(false));
+    }
+
+    #[test]
+    fn bytes_on_their_way_are_bounded_until_they_land() {
+        let mut window = Window::new(2, 0);
+        while window.may_send(CHANNEL_PIECE_MAX as u64) {
+            window.send(CHANNEL_PIECE_MAX as u64);
+        }
+        assert_eq!(window.sent, CHANNEL_WINDOW);
+        window.credit(&credit(0, CHANNEL_PIECE_MAX as u64)).unwrap();
+        assert!(window.may_send(CHANNEL_PIECE_MAX as u64));
+    }
+
+    #[test]
+    fn a_ninth_layout_waits_for_the_messages_of_the_first() {
+        let mut window = Window::new(64, 0);
+        window.credit(&credit(0, 0)).unwrap();
+        for _ in 0..LAYOUTS {
+            window.begin(true, true);
+        }
+        assert!(!window.may_begin(true) && window.may_begin(false));
+        window.credit(&credit(1, 0)).unwrap();
+        assert!(window.may_begin(true));
+    }
+
+    #[test]
+    fn a_credit_for_what_was_not_sent_is_misuse() {
+        let mut window = Window::new(2, 0);
+        assert_eq!(window.credit(&credit(1, 0)), Err(Misuse));
+        assert_eq!(window.credit(&credit(0, 1)), Err(Misuse));
+        assert_eq!(window.credit(&credit(0, 0)), Ok(()));
+    }
+
+    #[test]
+    fn pieces_of_a_message_arrive_in_order_and_end_it_once() {
+        let mut arrivals = Arrivals::new(2, 100, 3);
+        assert_eq!(arrivals.take(&frame(3, 100, 0, 60)), Ok(Step { last: false, tell: false }));
+        assert_eq!(arrivals.take(&frame(3, 100, 60, 40)), Ok(Step { last: true, tell: false }));
+        assert_eq!(arrivals.take(&frame(4, 0, 0, 0)), Ok(Step { last: true, tell: false }));
+        assert_eq!(arrivals.take(&frame(5, 1, 0, 1)), Err(Misuse), "it has no place");
+        assert_eq!(arrivals.grant(4), credit(4, 100));
+        assert_eq!(arrivals.take(&frame(5, 1, 0, 1)), Ok(Step { last: true, tell: false }));
+    }
+
+    #[test]
+    fn frames_that_cannot_be_are_misuse() {
+        let arrivals = || {
+            let mut arrivals = Arrivals::new(4, 100, 0);
+            arrivals.take(&frame(0, 50, 0, 20)).unwrap();
+            arrivals
+        };
+        for wrong in [
+            frame(1, 50, 20, 30),
+            frame(0, 51, 20, 30),
+            frame(0, 50, 19, 30),
+            frame(0, 50, 20, 31),
+            frame(0, 50, 20, 0),
+            v1::PeerChannelMessage { same_layout: true, ..frame(0, 50, 20, 30) },
+        ] {
+            assert_eq!(arrivals().take(&wrong), Err(Misuse), "{wrong:?}");
+        }
+        let mut fresh = Arrivals::new(4, 100, 0);
+        assert_eq!(fresh.take(&frame(0, 101, 0, 20)), Err(Misuse), "larger than a slot");
+        assert_eq!(fresh.take(&frame(0, u64::MAX, u64::MAX, 20)), Err(Misuse));
+    }
+
+    #[test]
+    fn whatever_a_window_lets_go_arrivals_take() {
+        let (mut window, mut arrivals) = (Window::new(3, 9), Arrivals::new(3, 1 << 20, 9));
+        let mut given_back = 9;
+        window.credit(&arrivals.grant(given_back)).unwrap();
+        for sequence in 9..500u64 {
+            let bytes = sequence * 7919 % (1 << 20);
+            while !window.may_begin(false) {
+                given_back += 1;
+                window.credit(&arrivals.grant(given_back)).unwrap();
+            }
+            window.begin(false, false);
+            let mut at = 0;
+            loop {
+                let length = (bytes - at).min(CHANNEL_PIECE_MAX as u64);
+                assert!(window.may_send(length));
+                window.send(length);
+                let step = arrivals.take(&frame(sequence, bytes, at, length as usize)).unwrap();
+                if step.tell {
+                    window.credit(&arrivals.grant(given_back)).unwrap();
+                }
+                at += length;
+                assert_eq!(step.last, at == bytes);
+                if step.last {
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! A channel of another peer that is read here: a ring of ours that this sidecar writes, shared by the readers of this pod.
+//!
+//! ```text
+//!   the owner ── ChannelMessage ──> message: lands in the ring, on the thread that reads from the peer
+//!       ^                              │ readers of this pod map the ring, as one of their own pod
+//!       └── ChannelCredit ── tend, a thread: sleeps on the cursor of the slowest reader
+//! ```
+//! It begins with its first reader and ends with its last one, or when the owner or the connection ends it: then its readers drain
+//! what has come and are told why nothing more does.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tensorlane_memory::ring::{self, Deadline, First, Layout, RingReaders, RingWriter};
+use tensorlane_memory::{Block, Purpose};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::{SessionId, TensorName};
+
+use super::credit::Arrivals;
+use super::table::{self, Party, Spec};
+use super::{Attached, shape_of};
+use crate::cancel::Cancel;
+use crate::exchange::{Caller, Done, Exchange};
+use crate::peer::{AttachedThere, ChannelLine, ChannelSink, Misuse};
+use crate::session::SessionLink;
+use crate::store::Wish;
+
+/// Writer of all replicas, where channels of this peer have a session.
+pub(super) const WRITER: SessionId = SessionId(u64::MAX);
+/// The way of messages between peers: the control connection.
+pub(super) const ROUTE: &str = "tcp";
+/// Time after which the thread of a replica looks whether it has ended, if nothing else wakes it.
+const SLICE: Duration = Duration::from_millis(250);
+
+/// Peer and name of a channel.
+pub(super) type Place = (PeerName, TensorName);
+
+/// Replicas that are open.
+#[derive(Default)]
+pub(super) struct Replicas {
+    last: u64,
+    open: HashMap<Place, Arc<Replica>>,
+    numbers: HashMap<u64, Place>,
+}
+
+/// See the module.
+pub(super) struct Replica {
+    exchange: Weak<Exchange>,
+    place: Place,
+    number: u64,
+    channel: u64,
+    spec: Spec,
+    writer: Arc<str>,
+    ring: Block,
+    line: ChannelLine,
+    readers: Arc<RingReaders>,
+    inbox: Mutex<Inbox>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct Inbox {
+    ring: RingWriter,
+    arrivals: Arrivals,
+    /// Layout of the message under way.
+    layout: Incoming,
+}
+
+enum Incoming {
+    Plain,
+    Same,
+    New(bytes::Bytes),
+}
+
+#[derive(Default)]
+struct State {
+    /// Readers that are being attached.
+    joining: usize,
+    over: bool,
+}
+
+/// A reader of this pod that wants to read.
+pub(super) struct Wanted {
+    pub(super) link: Arc<SessionLink>,
+    pub(super) cancel: Cancel,
+    pub(super) from: v1::ChannelFrom,
+    pub(super) hold: u32,
+    pub(super) until: Instant,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Attaches the caller to a channel of another peer.
+    pub(super) fn channel_attach_there(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: &v1::ChannelAttachRequest,
+        place: Place,
+        done: Done<Attached>,
+    ) {
+        let peers = self.peers_or_fail().map(Arc::clone);
+        let (link, peers) = match (caller.link.clone(), peers) {
+            (Some(link), Ok(peers)) => (link, peers),
+            (None, _) => return done(Err(super::session_required("A channel"))),
+            (_, Err(failure)) => return done(Err(failure)),
+        };
+        let (now, cancel) = (Instant::now(), caller.cancel.clone());
+        let rest = self.deadline(request.deadline_ms).saturating_duration_since(now);
+        let wait = match request.wait_ms {
+            0 => Duration::ZERO,
+            ms => self.deadline(ms).saturating_duration_since(now),
+        };
+        let until = now + wait + rest;
+        let wanted = Wanted { link, cancel, from: request.from(), hold: request.hold, until };
+        if let Some(replica) = self.join_replica(&place) {
+            return self.on_worker(done, move |exchange| replica.attach(exchange, &wanted));
+        }
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let message = v1::PeerChannelAttach {
+            name: place.1.to_string(),
+            from: request.from,
+            wait_ms: millis(wait),
+            deadline_ms: millis(rest).max(1),
+        };
+        let (exchange, peer) = (Arc::clone(self), place.0.clone());
+        let call = peers.attach_channel(&peer, message, until, move |outcome| match outcome {
+            Ok(there) => exchange.on_worker(done, move |exchange| open(exchange, place, there, &wanted)),
+            Err(failure) => done(Err(failure)),
+        });
+        caller.cancel.on_cancel(Arc::new(move || call.cancel()));
+    }
+
+    /// The replica of a channel, which does not end before a reader was attached to it, or not.
+    fn join_replica(&self, place: &Place) -> Option<Arc<Replica>> {
+        let replicas = self.channels.replicas.lock();
+        let replica = replicas.open.get(place)?;
+        let mut state = replica.state.lock();
+        if state.over {
+            return None;
+        }
+        state.joining += 1;
+        Some(Arc::clone(replica))
+    }
+
+    /// A reader of a replica has gone.
+    pub(super) fn replica_reader_gone(&self, number: u64, reader: u64) {
+        let replica = {
+            let replicas = self.channels.replicas.lock();
+            replicas.numbers.get(&number).and_then(|place| replicas.open.get(place)).cloned()
+        };
+        if let Some(replica) = &replica {
+            replica.readers.detach(reader);
+        }
+        self.channels.table.lock().forget(WRITER, reader);
+        if let Some(replica) = replica {
+            replica.end_if_unused(self);
+        }
+    }
+}
+
+/// Makes the replica of a channel that this sidecar is attached to; another one that was made meanwhile is as good.
+fn open(
+    exchange: &Arc<Exchange>,
+    place: Place,
+    there: AttachedThere,
+    wanted: &Wanted,
+) -> Result<Attached, Failure> {
+    // Whoever does not listen to it leaves it with this.
+    let AttachedThere { message, line } = &there;
+    if let Some(replica) = exchange.join_replica(&place) {
+        return replica.attach(exchange, wanted);
+    }
+    let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
+    let spec = message.spec.clone().unwrap_or_default();
+    let (spec, shape) = shape_of(&spec)?;
+    let Wanted { cancel, until, .. } = wanted;
+    let wish = Wish { writer: None, purpose: Purpose::Pull, bytes: shape.bytes(), deadline: *until, cancel };
+    let ring = exchange.store.room(&wish).map_err(|mut failure| {
+        failure.message.push_str(&format!(
+            "; a channel of {} slots of {} bytes is read through a ring of as many in this pod's arena, for all its readers together",
+            spec.slots, spec.slot_bytes
+        ));
+        failure
+    })?;
+    let first = message.first;
+    ring::format_replica(&ring, shape, first).map_err(|error| internal(&error))?;
+    let writing = RingWriter::of_block(&ring, shape, first).map_err(|error| internal(&error))?;
+    let replica = {
+        let mut replicas = exchange.channels.replicas.lock();
+        if replicas.open.contains_key(&place) {
+            drop(replicas);
+            // It may have ended by now: then the caller asks again.
+            let replica = exchange.join_replica(&place).ok_or_else(table::ended)?;
+            return replica.attach(exchange, wanted);
+        }
+        replicas.last += 1;
+        let number = replicas.last;
+        let party = Party { session: WRITER, client: Arc::from(message.writer.as_str()) };
+        let writer = Arc::clone(&party.client);
+        let made = exchange.channels.table.lock().create_replica(
+            party,
+            number,
+            spec.clone(),
+            ring.clone(),
+            place.0.clone(),
+        );
+        let channel = made?;
+        let replica = Arc::new(Replica {
+            exchange: Arc::downgrade(exchange),
+            place: place.clone(),
+            number,
+            channel,
+            writer,
+            ring,
+            line: line.clone(),
+            readers: writing.readers(),
+            inbox: Mutex::new(Inbox {
+                ring: writing,
+                arrivals: Arrivals::new(spec.slots, spec.slot_bytes, first),
+                layout: Incoming::Plain,
+            }),
+            spec,
+            state: Mutex::new(State { joining: 1, over: false }),
+            changed: Condvar::new(),
+        });
+        replicas.open.insert(place.clone(), Arc::clone(&replica));
+        replicas.numbers.insert(number, place);
+        replica
+    };
+    let mut attached = replica.attach_first(exchange, wanted)?;
+    attached.missed = message.missed;
+    let sink: Arc<dyn ChannelSink> = Arc::clone(&replica) as Arc<dyn ChannelSink>;
+    let tending = Arc::clone(&replica);
+    let begun = line.listen(&sink).and_then(|()| match line.spawn("tl-channel-in", move || tending.tend()) {
+        true => Ok(()),
+        false => {
+            Err(Failure::new(Reason::LimitExceeded, "no thread for a channel of another peer; retry later"))
+        }
+    });
+    if let Err(failure) = begun {
+        replica.end(exchange, None);
+        line.end(v1::PeerChannelOutcome::Left);
+        exchange.end_reader(wanted.link.id(), attached.reader, false);
+        return Err(failure);
+    }
+    Ok(attached)
+}
+
+// === impl Replica ===
+
+impl Replica {
+    /// Attaches the first reader, from the first message on.
+    fn attach_first(&self, exchange: &Arc<Exchange>, wanted: &Wanted) -> Result<Attached, Failure> {
+        self.attached(exchange, wanted, First::Next)
+    }
+
+    /// Attaches a reader.
+    fn attach(&self, exchange: &Arc<Exchange>, wanted: &Wanted) -> Result<Attached, Failure> {
+        let from = match wanted.from {
+            v1::ChannelFrom::Next => First::Next,
+            v1::ChannelFrom::Oldest => First::Oldest,
+        };
+        self.attached(exchange, wanted, from)
+    }
+
+    fn attached(&self, exchange: &Arc<Exchange>, wanted: &Wanted, from: First) -> Result<Attached, Failure> {
+        let attached = self.add_reader(exchange, wanted, from);
+        self.state.lock().joining -= 1;
+        self.end_if_unused(exchange);
+        self.changed.notify_one();
+        attached
+    }
+
+    fn add_reader(
+        &self,
+        exchange: &Arc<Exchange>,
+        wanted: &Wanted,
+        from: First,
+    ) -> Result<Attached, Failure> {
+        exchange.end_detached_of_leaving();
+        let Wanted { link, cancel, until, hold, .. } = wanted;
+        super::check_hold(*hold, self.spec.slots)?;
+        let bytes = ring::CURSOR_BYTES;
+        let wish = Wish { writer: Some(link), purpose: Purpose::Put, bytes, deadline: *until, cancel };
+        let cursor = exchange.store.room(&wish)?;
+        let internal = |error: ring::RingError| Failure::new(Reason::Internal, error.to_string());
+        ring::format_cursor(&cursor).map_err(internal)?;
+        let party = Party { session: link.id(), client: Arc::clone(link.client()) };
+        let added = exchange.channels.table.lock().add_reader(self.channel, party, cursor.clone())?;
+        let first = self.readers.attach_block(added.reader, &cursor, from).map_err(internal);
+        let first = first.and_then(|first| {
+            let ready = exchange.channels.table.lock().ready(WRITER, added.reader);
+            if ready { Ok(first) } else { Err(table::ended()) }
+        });
+        let first = first.inspect_err(|_| exchange.end_reader(link.id(), added.reader, false))?;
+        if link.is_cut() {
+            exchange.end_reader(link.id(), added.reader, false);
+            return Err(Failure::new(Reason::Cancelled, "the session has ended"));
+        }
+        Ok(Attached {
+            reader: added.reader,
+            channel: self.channel,
+            spec: self.spec.clone(),
+            writer: Arc::clone(&self.writer),
+            ring: self.ring.clone(),
+            cursor,
+            first,
+            missed: 0,
+            route: ROUTE,
+            peer: Some(self.place.0.clone()),
+        })
+    }
+
+    /// Tells the owner what there is room for, until the end.
+    fn tend(&self) {
+        let mut told = None;
+        while !self.state.lock().over {
+            let given_back = self.readers.given_back();
+            if told != Some(given_back) {
+                told = Some(given_back);
+                let credit = self.inbox.lock().arrivals.grant(given_back);
+                self.line.credit(&credit);
+            }
+            if self.readers.is_empty() {
+                let mut state = self.state.lock();
+                if !state.over {
+                    self.changed.wait_for(&mut state, SLICE);
+                }
+            } else {
+                self.readers.wait_given_back(given_back);
+            }
+        }
+    }
+
+    /// Ends it if nobody reads it and nobody is about to.
+    fn end_if_unused(&self, exchange: &Exchange) {
+        let unused = {
+            let _replicas = exchange.channels.replicas.lock();
+            let mut state = self.state.lock();
+            let unused = state.joining == 0 && !state.over && self.readers.is_empty();
+            state.over |= unused;
+            unused
+        };
+        if unused {
+            self.forget(exchange);
+            self.line.end(v1::PeerChannelOutcome::Left);
+        }
+    }
+
+    /// Ends it: why, or none where the connection is lost.
+    fn end(&self, exchange: &Exchange, outcome: Option<v1::PeerChannelOutcome>) {
+        if std::mem::replace(&mut self.state.lock().over, true) {
+            return;
+        }
+        match outcome {
+            Some(v1::PeerChannelOutcome::Finished) => self.inbox.lock().ring.finish(),
+            Some(_) => ring::mark_lost(&self.ring),
+            None => ring::mark_cut(&self.ring),
+        }
+        self.forget(exchange);
+    }
+
+    /// New readers ask the owner again; those that there are drain it.
+    fn forget(&self, exchange: &Exchange) {
+        {
+            let mut replicas = exchange.channels.replicas.lock();
+            replicas.numbers.remove(&self.number);
+            replicas.open.remove(&self.place);
+        }
+        let effects = exchange.channels.table.lock().end_channel(WRITER, self.channel);
+        exchange.carry_out(effects);
+        self.changed.notify_one();
+    }
+
+    fn land(&self, message: &v1::PeerChannelMessage) -> Result<Option<v1::PeerChannelCredit>, Misuse> {
+        let inbox = &mut *self.inbox.lock();
+        let step = inbox.arrivals.take(message)?;
+        if message.offset == 0 {
+            inbox.layout = match (&message.layout, message.same_layout) {
+                (Some(layout), _) => Incoming::New(layout.clone()),
+                (None, true) => Incoming::Same,
+                (None, false) => Incoming::Plain,
+            };
+        }
+        inbox.ring.write_ahead(message.offset, &message.data).map_err(|_| Misuse)?;
+        if step.last {
+            let layout = match &inbox.layout {
+                Incoming::Plain => Layout::Plain,
+                Incoming::Same => Layout::Same,
+                Incoming::New(layout) => Layout::New(layout),
+            };
+            // It has room, or more was sent than there was credit for.
+            let slot = inbox.ring.claim(layout, Deadline::Now, &|| false).map_err(|_| Misuse)?;
+            slot.publish(message.bytes);
+        }
+        let given_back = inbox.arrivals.given_back();
+        Ok(step.tell.then(|| inbox.arrivals.grant(given_back)))
+    }
+}
+
+impl ChannelSink for Replica {
+    fn message(&self, message: &v1::PeerChannelMessage) -> Result<(), Misuse> {
+        if let Some(credit) = self.land(message)? {
+            self.line.credit(&credit);
+        }
+        Ok(())
+    }
+
+    fn ended(&self, outcome: Option<v1::PeerChannelOutcome>) {
+        if let Some(exchange) = self.exchange.upgrade() {
+            self.end(&exchange, outcome);
+        }
+    }
+}

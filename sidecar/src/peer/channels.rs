@@ -1,0 +1,445 @@
+//! Channels between peers: who reads which channel of whom on one connection, and the frames of that.
+//!
+//! ```text
+//!   owner: ChannelSource                        control connection                 reader: ChannelSink
+//!     pump, a thread ── ChannelMessage ... ────────────────────────────────────────────> message
+//!     credit <────────────────────────────────────── ChannelCredit {next, landed} ── what it has room for
+//!     ended  <────────────────────── ChannelEnd, or the end of the connection ────────────────> ended
+//! ```
+//! An attachment is known by the call that asked for it, and ends with its connection. What comes of one that has ended on this
+//! side is nothing: the other side did not know yet. What a peer may not say ends the connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tensorlane_proto::frame::{
+    self, CHANNEL_PIECE_MAX, FrameError, Header, PEER_CHANNELS_MAX, PEER_CHANNELS_SINCE, PeerKind, REPLY,
+};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, PeerName, Reason};
+
+use super::calls::Kind;
+use super::link::{Ended, Link};
+use super::peers::{CallHandle, Peers};
+use super::receive::decode;
+use super::remote::CALLS_MAX;
+use super::shared::Shared;
+use crate::cancel::Cancel;
+
+/// Bytes of frames that may wait on the connection when another one is added.
+const BACKLOG: usize = 2 * CHANNEL_PIECE_MAX;
+
+/// A frame of a channel that may not be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a frame of a channel that may not be")]
+pub struct Misuse;
+
+/// A channel of ours that a peer reads.
+pub trait ChannelSource: Send + Sync {
+    /// The peer has room for more. Must not block.
+    ///
+    /// # Errors
+    /// It says what cannot be.
+    fn credit(&self, credit: &v1::PeerChannelCredit) -> Result<(), Misuse>;
+    /// The peer reads no more. Must not block; again is nothing.
+    fn ended(&self);
+    /// Sends what there is until the end, on a thread of its own.
+    fn pump(&self, line: &ChannelLine);
+}
+
+/// A channel of a peer that is read here. Nothing of it may block.
+pub trait ChannelSink: Send + Sync {
+    /// A message, or a piece of one.
+    ///
+    /// # Errors
+    /// It is not what may come.
+    fn message(&self, message: &v1::PeerChannelMessage) -> Result<(), Misuse>;
+    /// Nothing more comes: why, or none where the connection is lost.
+    fn ended(&self, outcome: Option<v1::PeerChannelOutcome>);
+}
+
+/// One end of an attachment.
+#[derive(Clone)]
+pub struct ChannelLine {
+    shared: Weak<Shared>,
+    link: Weak<Link>,
+    call: u64,
+}
+
+/// A channel of a peer that we are attached to: no message comes before the first credit. Dropped before anybody listens, it is left.
+pub struct AttachedThere {
+    /// What the owner says.
+    pub message: v1::PeerChannelAttached,
+    /// Line to it.
+    pub line: ChannelLine,
+}
+
+/// Takes the outcome of an attach. Runs on a reader thread: must not block.
+pub(super) type AttachDone = Box<dyn FnOnce(Result<AttachedThere, Failure>) + Send>;
+/// Takes our answer to an attach.
+pub type TellAttached =
+    Box<dyn FnOnce(Result<(v1::PeerChannelAttached, Arc<dyn ChannelSource>), Failure>) + Send>;
+
+/// A sink, or what came before it was there.
+enum Sink {
+    Coming(Option<v1::PeerChannelOutcome>),
+    There(Arc<dyn ChannelSink>),
+}
+
+/// Attachments of one connection.
+#[derive(Default)]
+pub(super) struct Attachments(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    over: bool,
+    /// Theirs that are asked for and not answered.
+    asked: usize,
+    sources: HashMap<u64, Arc<dyn ChannelSource>>,
+    sinks: HashMap<u64, Sink>,
+}
+
+// === impl Attachments ===
+
+impl Attachments {
+    /// The connection has ended.
+    pub(super) fn end(&self) {
+        let (sources, sinks) = {
+            let mut inner = self.0.lock();
+            inner.over = true;
+            (std::mem::take(&mut inner.sources), std::mem::take(&mut inner.sinks))
+        };
+        sources.into_values().for_each(|source| source.ended());
+        for sink in sinks.into_values() {
+            if let Sink::There(sink) = sink {
+                sink.ended(None);
+            }
+        }
+    }
+
+    /// Returns whether the peer may ask for one more.
+    fn ask(&self) -> bool {
+        let mut inner = self.0.lock();
+        let may = inner.asked + inner.sources.len() < PEER_CHANNELS_MAX;
+        inner.asked += usize::from(may);
+        may
+    }
+
+    fn answered(&self) {
+        self.0.lock().asked -= 1;
+    }
+
+    fn serve(&self, call: u64, source: &Arc<dyn ChannelSource>) -> bool {
+        let mut inner = self.0.lock();
+        if inner.over || inner.sources.contains_key(&call) {
+            return false;
+        }
+        inner.sources.insert(call, Arc::clone(source));
+        true
+    }
+
+    /// A reply came: from now on frames of the attachment may.
+    fn expect(&self, call: u64) {
+        let mut inner = self.0.lock();
+        if !inner.over {
+            inner.sinks.insert(call, Sink::Coming(None));
+        }
+    }
+
+    fn remove_sink(&self, call: u64) -> bool {
+        self.0.lock().sinks.remove(&call).is_some()
+    }
+}
+
+// === impl ChannelLine ===
+
+impl ChannelLine {
+    /// From now on the sink is told what comes.
+    ///
+    /// # Errors
+    /// PEER_UNREACHABLE where the connection has ended.
+    pub fn listen(&self, sink: &Arc<dyn ChannelSink>) -> Result<(), Failure> {
+        let lost = || Failure::new(Reason::PeerUnreachable, "the connection to the channel's peer was lost");
+        let link = self.link.upgrade().ok_or_else(lost)?;
+        let early = {
+            let mut inner = link.channels.0.lock();
+            let entry = inner.sinks.get_mut(&self.call).ok_or_else(lost)?;
+            match std::mem::replace(entry, Sink::There(Arc::clone(sink))) {
+                Sink::Coming(Some(outcome)) => {
+                    inner.sinks.remove(&self.call);
+                    Some(outcome)
+                }
+                _ => None,
+            }
+        };
+        if let Some(outcome) = early {
+            sink.ended(Some(outcome));
+        }
+        Ok(())
+    }
+
+    /// Says what there is room for. Never waits.
+    pub fn credit(&self, credit: &v1::PeerChannelCredit) {
+        if let Some(link) = self.link.upgrade() {
+            link.submit(frame::encode(PeerKind::ChannelCredit.into(), 0, self.call, credit));
+        }
+    }
+
+    /// Sends a message or a piece of one; waits while much waits on the connection. Returns whether the connection goes on.
+    pub fn send(&self, message: &v1::PeerChannelMessage) -> bool {
+        let Some(link) = self.link.upgrade() else { return false };
+        if !link.outbox.wait_for_room(BACKLOG) {
+            return false;
+        }
+        link.submit(frame::encode(PeerKind::ChannelMessage.into(), 0, self.call, message));
+        true
+    }
+
+    /// Ends the attachment from this side: of a channel of ours with the outcome, else the reader leaves.
+    pub fn end(&self, outcome: v1::PeerChannelOutcome) {
+        let Some(link) = self.link.upgrade() else { return };
+        if outcome == v1::PeerChannelOutcome::Left && !link.channels.remove_sink(self.call) {
+            return;
+        }
+        link.submit(end_frame(self.call, outcome));
+    }
+
+    /// Starts a thread of the attachment, which ends with it. Returns whether there is one.
+    pub fn spawn(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
+        self.shared.upgrade().is_some_and(|shared| shared.spawn(name, work))
+    }
+}
+
+fn end_frame(call: u64, outcome: v1::PeerChannelOutcome) -> Vec<u8> {
+    let end = v1::PeerChannelEnd { outcome: outcome.into() };
+    frame::encode(PeerKind::ChannelEnd.into(), 0, call, &end)
+}
+
+// === impl AttachedThere ===
+
+impl Drop for AttachedThere {
+    fn drop(&mut self) {
+        let Some(link) = self.line.link.upgrade() else { return };
+        let unused = {
+            let mut inner = link.channels.0.lock();
+            let unused = matches!(inner.sinks.get(&self.line.call), Some(Sink::Coming(_)));
+            if unused {
+                inner.sinks.remove(&self.line.call);
+            }
+            unused
+        };
+        if unused {
+            link.submit(end_frame(self.line.call, v1::PeerChannelOutcome::Left));
+        }
+    }
+}
+
+// === impl Peers ===
+
+impl Peers {
+    /// Attaches to a channel of a peer. `done` is told the outcome exactly once.
+    pub fn attach_channel(
+        &self,
+        peer: &PeerName,
+        message: v1::PeerChannelAttach,
+        deadline: Instant,
+        done: impl FnOnce(Result<AttachedThere, Failure>) + Send + 'static,
+    ) -> CallHandle {
+        let done: AttachDone = Box::new(done);
+        self.shared.call(peer, None, deadline, Kind::Channel { message, done: Some(done) })
+    }
+
+    /// Returns whether the directory lists a peer of this name, other than this one.
+    pub fn lists(&self, name: &PeerName) -> bool {
+        *name != self.shared.me.peer && self.shared.known.peer(name).is_some()
+    }
+}
+
+/// The owner has attached us.
+pub(super) fn attached(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    body: &[u8],
+) -> Result<(), Ended> {
+    let message: v1::PeerChannelAttached = decode(header, body)?;
+    link.channels.expect(header.call);
+    let (call, mut todo) = link.peer.state.lock().over(header.call, false);
+    let line = ChannelLine { shared: Arc::downgrade(shared), link: Arc::downgrade(link), call: header.call };
+    match call.map(|call| call.kind) {
+        Some(Kind::Channel { done: Some(done), .. }) => {
+            todo.finish.push(Box::new(move || done(Ok(AttachedThere { message, line }))));
+        }
+        // The caller has gone meanwhile.
+        _ => line.end(v1::PeerChannelOutcome::Left),
+    }
+    shared.perform(todo);
+    Ok(())
+}
+
+/// Attaches the peer to a channel of ours.
+pub(super) fn attach(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    header: Header,
+    asked: v1::PeerChannelAttach,
+) -> Result<(), Ended> {
+    let (call, gone) = (header.call, Cancel::default());
+    if link.version < PEER_CHANNELS_SINCE {
+        return Err(FrameError::OutOfPlace(header.kind).into());
+    }
+    let failed = |failure: &Failure| {
+        let message = v1::Failure::from(failure);
+        frame::encode(PeerKind::ChannelAttach.into(), REPLY | frame::FAILED, call, &message)
+    };
+    if !link.channels.ask() {
+        let message = format!(
+            "{} reads {PEER_CHANNELS_MAX} channels of this peer already; end some first, or send several in one",
+            link.peer.name
+        );
+        let full = Failure::new(Reason::LimitExceeded, message).with("most", PEER_CHANNELS_MAX);
+        link.submit(failed(&full));
+        return Ok(());
+    }
+    {
+        let mut state = link.peer.state.lock();
+        if state.inquiries.insert(call, (gone.clone(), PeerKind::ChannelAttach)).is_some() {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        if state.inquiries.len() > CALLS_MAX {
+            return Err(Ended::Backlog);
+        }
+    }
+    let (answering, on_thread) = (Arc::downgrade(link), Arc::downgrade(shared));
+    let reply = move |outcome: Result<(v1::PeerChannelAttached, Arc<dyn ChannelSource>), Failure>| {
+        let link = answering.upgrade();
+        if let Some(link) = &link {
+            link.channels.answered();
+        }
+        let wanted = link.filter(|link| {
+            let mut state = link.peer.state.lock();
+            state.link.as_ref().is_some_and(|present| present.id == link.id)
+                && state.inquiries.remove(&call).is_some()
+        });
+        match (outcome, wanted) {
+            (Ok((message, source)), Some(link)) => serve(&on_thread, &link, call, &message, source),
+            (Ok((_, source)), None) => source.ended(),
+            (Err(failure), Some(link)) => {
+                let message = v1::Failure::from(&failure);
+                let kind = PeerKind::ChannelAttach.into();
+                link.submit(frame::encode(kind, REPLY | frame::FAILED, call, &message));
+            }
+            (Err(_), None) => {}
+        }
+    };
+    shared.serve.channel(&link.key(), &asked, gone, Box::new(reply));
+    Ok(())
+}
+
+/// The attachment begins: its thread sends from the first credit on.
+fn serve(
+    shared: &Weak<Shared>,
+    link: &Arc<Link>,
+    call: u64,
+    message: &v1::PeerChannelAttached,
+    source: Arc<dyn ChannelSource>,
+) {
+    let line = ChannelLine { shared: Weak::clone(shared), link: Arc::downgrade(link), call };
+    if !link.channels.serve(call, &source) {
+        // Whoever owns it ends it by its thread.
+        source.ended();
+        source.pump(&line);
+        return;
+    }
+    link.submit(frame::encode(PeerKind::ChannelAttach.into(), REPLY, call, message));
+    let (pumped, on_thread) = (Arc::clone(&source), line.clone());
+    let started = line.spawn("tl-channel-out", move || {
+        pumped.pump(&on_thread);
+        if let Some(link) = on_thread.link.upgrade() {
+            link.channels.0.lock().sources.remove(&call);
+        }
+    });
+    if !started {
+        source.ended();
+        source.pump(&line);
+        link.channels.0.lock().sources.remove(&call);
+        link.submit(end_frame(call, v1::PeerChannelOutcome::Lost));
+    }
+}
+
+/// A frame of an attachment that there is, or was.
+pub(super) fn frame(
+    link: &Arc<Link>,
+    kind: PeerKind,
+    header: Header,
+    body: super::parse::Body<'_>,
+) -> Result<(), Ended> {
+    let wrong = |_: Misuse| Ended::from(FrameError::Malformed(header.kind));
+    if link.version < PEER_CHANNELS_SINCE || header.call == 0 || header.flags != 0 {
+        return Err(FrameError::OutOfPlace(header.kind).into());
+    }
+    let call = header.call;
+    match kind {
+        PeerKind::ChannelMessage => {
+            let body: Bytes = body.into();
+            let message: v1::PeerChannelMessage =
+                prost::Message::decode(body).map_err(|_| FrameError::Malformed(header.kind))?;
+            if message.data.len() > CHANNEL_PIECE_MAX {
+                return Err(FrameError::Malformed(header.kind).into());
+            }
+            let sink = match link.channels.0.lock().sinks.get(&call) {
+                Some(Sink::There(sink)) => Arc::clone(sink),
+                // Before the first credit nothing may come.
+                Some(Sink::Coming(_)) => return Err(wrong(Misuse)),
+                None => return Ok(()),
+            };
+            sink.message(&message).map_err(wrong)
+        }
+        PeerKind::ChannelCredit => {
+            let credit: v1::PeerChannelCredit = decode(header, &body)?;
+            let source = link.channels.0.lock().sources.get(&call).cloned();
+            source.map_or(Ok(()), |source| source.credit(&credit).map_err(wrong))
+        }
+        _ => {
+            let end: v1::PeerChannelEnd = decode(header, &body)?;
+            let outcome = v1::PeerChannelOutcome::try_from(end.outcome).map_err(|_| wrong(Misuse))?;
+            ended(link, call, outcome);
+            Ok(())
+        }
+    }
+}
+
+fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome) {
+    if outcome == v1::PeerChannelOutcome::Left {
+        let source = link.channels.0.lock().sources.remove(&call);
+        if let Some(source) = source {
+            source.ended();
+        }
+        return;
+    }
+    let sink = {
+        let mut inner = link.channels.0.lock();
+        match inner.sinks.get_mut(&call) {
+            Some(Sink::Coming(early)) => {
+                early.get_or_insert(outcome);
+                None
+            }
+            Some(Sink::There(_)) => inner.sinks.remove(&call),
+            None => None,
+        }
+    };
+    if let Some(Sink::There(sink)) = sink {
+        sink.ended(Some(outcome));
+    }
+}
+
+/// Why a peer of an earlier release cannot be asked.
+pub(super) fn unsupported(peer: &PeerName) -> Failure {
+    let message = format!(
+        "{peer} speaks a version of the peer protocol before {PEER_CHANNELS_SINCE}, which has no channels: update its sidecar"
+    );
+    Failure::new(Reason::Unsupported, message).with("peer", peer)
+}
