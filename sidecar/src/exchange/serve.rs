@@ -18,8 +18,8 @@ use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
-    Source, TellFound,
+    Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SetDone, SmallAnswer, SmallBytes, SmallTensor,
+    Sought, Source, TellFound,
 };
 use crate::store::{Own, Tensor};
 
@@ -153,6 +153,10 @@ impl Serve for Exchange {
         }
         let until = Instant::now() + Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);
         self.answer_later(from, targets, until, &gone, reply);
+    }
+
+    fn set_call(&self, from: &PeerKey, call: v1::SetCall, gone: Cancel, reply: SetDone) {
+        self.answer_set_call(from, call, gone, reply);
     }
 
     fn peer_lost(&self, peer: &PeerKey) {

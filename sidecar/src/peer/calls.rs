@@ -31,6 +31,9 @@ pub type SmallDone = Box<dyn FnOnce(Result<CameSmall, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
 pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 
+/// Takes the answer to a call about a set. Runs on a reader thread: must not block.
+pub type SetDone = Box<dyn FnOnce(Result<v1::SetAnswer, Failure>) + Send>;
+
 /// Work that is left when a call is over, outside of every lock.
 pub(super) type Finish = Box<dyn FnOnce() + Send>;
 
@@ -153,6 +156,11 @@ pub(super) enum Kind {
         message: v1::Inquire,
         done: Option<InquireDone>,
     },
+    /// A call about a mutable set.
+    Set {
+        message: Box<v1::SetCall>,
+        done: Option<SetDone>,
+    },
 }
 
 /// A call of ours.
@@ -211,6 +219,7 @@ impl Call {
             }
             Kind::Small(small) => frame::encode(PeerKind::PullMany.into(), 0, self.number, &small.asked),
             Kind::Inquire { message, .. } => frame::encode(PeerKind::Inquire.into(), 0, self.number, message),
+            Kind::Set { message, .. } => frame::encode(PeerKind::SetCall.into(), 0, self.number, &**message),
         }
     }
 
@@ -230,7 +239,7 @@ impl Call {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
             Kind::Aid(aid) => aid.opened,
             Kind::Map(map) => map.opened,
-            Kind::Small(_) | Kind::Inquire { .. } => false,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Set { .. } => false,
         }
     }
 
@@ -290,7 +299,7 @@ impl Call {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
             Kind::Inquire { message, .. } => message.copies,
-            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) => false,
+            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) | Kind::Set { .. } => false,
         }
     }
 
@@ -313,7 +322,7 @@ impl Call {
             Kind::Pull(pull) => pull.way,
             Kind::Aid(aid) => aid.way,
             Kind::Map(_) => Way::Shm,
-            Kind::Small(_) | Kind::Inquire { .. } => Way::Stream,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Set { .. } => Way::Stream,
         }
     }
 
@@ -340,6 +349,7 @@ impl Call {
             Kind::Pull(_) | Kind::Map(_) | Kind::Aid(_) => PeerKind::Pull,
             Kind::Small(_) => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
+            Kind::Set { .. } => PeerKind::SetCall,
         }
     }
 
@@ -375,6 +385,10 @@ impl Call {
                 Some(Box::new(move || done(Err(failure))))
             }
             Kind::Inquire { done, .. } => {
+                let done = done.take()?;
+                Some(Box::new(move || done(Err(failure))))
+            }
+            Kind::Set { done, .. } => {
                 let done = done.take()?;
                 Some(Box::new(move || done(Err(failure))))
             }

@@ -66,7 +66,7 @@ pub use api::{
     MapOrder, Mapped, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
     Served, Sought, TellFound,
 };
-pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SmallDone};
+pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SetDone, SmallDone};
 pub use counters::Counters;
 pub(crate) use give_way::give_way;
 pub use growth::{Growth, Pass};

@@ -144,6 +144,7 @@ impl<'a> Receiver<'a> {
             PeerKind::Pull => self.pull_head(header, &body),
             PeerKind::PullMany => self.pulled_many(header, body.into()),
             PeerKind::Inquire => self.inquired(header, &body),
+            PeerKind::SetCall => self.set_answered(header, &body),
             _ => Err(out_of_place(kind)),
         }
     }
@@ -275,6 +276,18 @@ impl<'a> Receiver<'a> {
         let (call, mut todo) = state.over(header.call, false);
         drop(state);
         if let Some(Kind::Inquire { done: Some(done), .. }) = call.map(|call| call.kind) {
+            todo.finish.push(Box::new(move || done(Ok(message))));
+        }
+        self.shared.perform(todo);
+        Ok(())
+    }
+
+    fn set_answered(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
+        let message: v1::SetAnswer = decode(header, body)?;
+        let mut state = self.link.peer.state.lock();
+        let (call, mut todo) = state.over(header.call, false);
+        drop(state);
+        if let Some(Kind::Set { done: Some(done), .. }) = call.map(|call| call.kind) {
             todo.finish.push(Box::new(move || done(Ok(message))));
         }
         self.shared.perform(todo);

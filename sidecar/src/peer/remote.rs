@@ -81,6 +81,8 @@ pub(super) trait Carrier {
     fn maps_at_node(&self) -> bool;
     /// Returns whether the peer passes on tensors of others.
     fn passes_on(&self) -> bool;
+    /// Returns whether the peer knows mutable sets.
+    fn takes_sets(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
     /// Asks for small tensors on QUIC, and by which stream of it; gives the frame back where they are asked for on the control
@@ -190,8 +192,8 @@ pub(super) struct State<L = Link> {
     past: VecDeque<Incarnation>,
     /// Their pulls, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, OpenPull>,
-    /// Their inquiries on the present connection that are not answered.
-    pub(super) inquiries: HashMap<u64, Cancel>,
+    /// Their inquiries and calls about sets on the present connection that are not answered, with their kinds.
+    pub(super) inquiries: HashMap<u64, (PeerKind, Cancel)>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
     /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
@@ -356,6 +358,16 @@ impl<L: Carrier> State<L> {
                 self.calls.remove(&number);
                 continue;
             }
+            if matches!(call.kind, Kind::Set { .. }) && !link.takes_sets() {
+                let message = format!(
+                    "{} runs an earlier release, which knows no mutable sets; update its sidecar",
+                    link.peer()
+                );
+                todo.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+                continue;
+            }
             if matches!(call.kind, Kind::Map(_)) && !link.maps() {
                 self.unsendable(number, &mut todo);
                 continue;
@@ -452,7 +464,7 @@ impl<L: Carrier> State<L> {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Aid(_) => return,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Set { .. } | Kind::Aid(_) => return,
         };
         self.end_lease((call.number, id), call.expected, false, todo);
     }
@@ -593,7 +605,7 @@ impl<L: Carrier> State<L> {
 
     /// Takes the inquiries on a connection that is no more: nobody waits for the answers.
     fn take_inquiries(&mut self) -> Vec<Cancel> {
-        self.inquiries.drain().map(|(_, gone)| gone).collect()
+        self.inquiries.drain().map(|(_, (_, gone))| gone).collect()
     }
 
     /// An attempt to connect failed: calls that were never sent and were there before it are not kept waiting, unless

@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorlane_proto::frame::{
-    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY,
+    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY, SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Reason, wire};
+use tensorlane_proto::{Failure, Reason, Reference, wire};
 
 use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
@@ -63,6 +63,9 @@ pub(super) fn question(
         PeerKind::Seek => seek(shared, link, header, &decode(header, body)?),
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
+        PeerKind::SetCall if link.version >= SET_CALLS_SINCE => {
+            set_call(shared, link, header, decode(header, body)?)
+        }
         PeerKind::Cancel => {
             let _: v1::Cancel = decode(header, body)?;
             cancel(shared, link, header.call);
@@ -445,9 +448,9 @@ pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
 fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     let cancelled = Failure::new(Reason::Cancelled, "the reader withdrew the call");
     let inquiry = link.peer.state.lock().inquiries.remove(&call);
-    if let Some(gone) = inquiry {
+    if let Some((kind, gone)) = inquiry {
         gone.cancel();
-        link.submit(failed(PeerKind::Inquire, call, &cancelled));
+        link.submit(failed(kind, call, &cancelled));
         return;
     }
     let way = link.peer.state.lock().open.get(&call).map_or(Way::Stream, |open| open.way);
@@ -512,7 +515,7 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
     }
     {
         let mut state = link.peer.state.lock();
-        if state.inquiries.insert(call, gone.clone()).is_some() {
+        if state.inquiries.insert(call, (PeerKind::Inquire, gone.clone())).is_some() {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
         if state.inquiries.len() > CALLS_MAX {
@@ -543,6 +546,41 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
             }
         }),
     );
+    Ok(())
+}
+
+/// A call about a mutable set of ours. Rows that were packed for an answer that nobody takes are given back.
+fn set_call(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::SetCall) -> Result<(), Ended> {
+    let (call, gone) = (header.call, Cancel::default());
+    {
+        let mut state = link.peer.state.lock();
+        if state.inquiries.insert(call, (PeerKind::SetCall, gone.clone())).is_some() {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        if state.inquiries.len() > CALLS_MAX {
+            return Err(Ended::Backlog);
+        }
+    }
+    let (answering, key, served) = (Arc::downgrade(link), link.key(), Arc::clone(shared));
+    let reply = Box::new(move |answer: Result<v1::SetAnswer, Failure>| {
+        let wanted = answering.upgrade().filter(|link| {
+            let mut state = link.peer.state.lock();
+            state.link.as_ref().is_some_and(|present| present.id == link.id)
+                && state.inquiries.remove(&call).is_some()
+        });
+        match (wanted, answer) {
+            (Some(link), Ok(answer)) => {
+                link.submit(frame::encode(PeerKind::SetCall.into(), REPLY, call, &answer))
+            }
+            (Some(link), Err(failure)) => link.submit(failed(PeerKind::SetCall, call, &failure)),
+            (None, Ok(v1::SetAnswer { kind: Some(v1::set_answer::Kind::Packed(packed)) })) => {
+                let tensors = packed.references.iter().filter_map(|text| text.parse::<Reference>().ok());
+                tensors.for_each(|reference| served.serve.done(&key, reference.id()));
+            }
+            (None, _) => {}
+        }
+    });
+    shared.serve.set_call(&link.key(), asked, gone, reply);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod both_ways;
 mod exchange;
+mod mutable_sets;
 mod sets;
 mod steps;
 mod transports;
