@@ -570,7 +570,7 @@ fn set_call(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::S
         });
         match (wanted, answer) {
             (Some(link), Ok(answer)) => {
-                link.submit(frame::encode(PeerKind::SetCall.into(), REPLY, call, &answer))
+                link.submit(frame::encode(PeerKind::SetCall.into(), REPLY, call, &answer));
             }
             (Some(link), Err(failure)) => link.submit(failed(PeerKind::SetCall, call, &failure)),
             (None, Ok(v1::SetAnswer { kind: Some(v1::set_answer::Kind::Packed(packed)) })) => {

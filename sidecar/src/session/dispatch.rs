@@ -193,7 +193,7 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
         }
         SessionKind::SetOpen => {
             let request: v1::SetOpenRequest = decode(header, body)?;
-            exchange.set_open(&call.caller(), request, move |outcome| call.answer(outcome));
+            exchange.set_open(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::SetRead => {
             let request: v1::SetReadRequest = decode(header, body)?;

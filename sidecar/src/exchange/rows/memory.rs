@@ -63,7 +63,7 @@ impl MutableSet {
         };
         let held = self.shards.iter().map(|shard| shard.read().len() as u64).sum::<u64>();
         let spec = v1::SetSpec {
-            leaves: self.layout.leaves().iter().map(|leaf| leaf.message()).collect(),
+            leaves: self.layout.leaves().iter().map(tensorlane_proto::rows::Leaf::message).collect(),
             name: self.name.to_string(),
             rows: self.layout.rows(),
             writers: self.writers.clone(),

@@ -94,14 +94,14 @@ impl Exchange {
     pub fn set_open(
         self: &Arc<Self>,
         caller: &Caller,
-        request: v1::SetOpenRequest,
+        request: &v1::SetOpenRequest,
         done: impl FnOnce(Result<v1::SetOpenResponse, Failure>) + Send + 'static,
     ) {
         match self.set_meant(&request.set) {
             Ok(Meant::Here(set)) => done(Ok(v1::SetOpenResponse { set: Some(set.info()) })),
             Ok(Meant::There(peer, life, set)) => {
                 let deadline = self.deadline(request.deadline_ms);
-                let request = v1::SetOpenRequest { set, ..request };
+                let request = v1::SetOpenRequest { set, deadline_ms: request.deadline_ms };
                 self.open_there(caller, (&peer, life), request, deadline, Box::new(done));
             }
             Err(failure) => done(Err(failure)),

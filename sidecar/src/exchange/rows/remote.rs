@@ -104,7 +104,7 @@ impl Exchange {
         let terms = Arc::new(Terms { by, require: Require::NONE, deadline, caller });
         let exchange = Arc::clone(self);
         let arrived = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
-            exchange.release_there((&peer, life), ids);
+            exchange.release_there((&peer, life), &ids);
             done(results.and_then(|results| exchange.all_or_none(by, results, version)));
         };
         let gather = Gather::new(references.len(), Box::new(arrived));
@@ -129,7 +129,7 @@ impl Exchange {
     }
 
     /// Rows that were packed for us are here, or not wanted.
-    fn release_there(self: &Arc<Self>, (peer, life): Life<'_>, ids: Vec<u64>) {
+    fn release_there(self: &Arc<Self>, (peer, life): Life<'_>, ids: &[u64]) {
         let Ok(peers) = self.peers_or_fail() else { return };
         for ids in ids.chunks(ITEMS_MAX) {
             let kind = Some(v1::set_call::Kind::Release(v1::SetRelease { ids: ids.to_vec() }));

@@ -75,7 +75,7 @@ fn pump(from: &UnixStream, to: &UnixStream, wire: &Wire, stalls: impl Fn() -> bo
         if !wire.await_turn(read as u64) {
             break;
         }
-        let fails = wire.all.take(read as u64).1;
+        let fails = wire.all.take(read as u64, false).1;
         let carried = fails.map_or(read, |left| left as usize);
         if send(to, &bytes[..carried], &fds).is_err() || fails.is_some() {
             break;
