@@ -9,6 +9,7 @@
 //! leaves. From elsewhere `keep` is how many publications a reader may be behind before it begins anew.
 
 pub mod directory;
+pub mod mutable;
 
 use std::time::{Duration, Instant};
 

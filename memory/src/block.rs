@@ -294,6 +294,18 @@ impl Landing {
         Ok(unsafe { std::slice::from_raw_parts_mut(start.add(range.start as usize), len) })
     }
 
+    /// Bytes as they are now, for whoever writes a block for a long time and reads it in between.
+    ///
+    /// # Errors
+    /// Where the range does not lie inside.
+    pub fn chunk(&self, range: Range<u64>) -> Result<&[u8], OutOfBounds> {
+        let len = self.block.0.check(&range)?;
+        let Some(start) = self.block.0.start() else { return Ok(&[]) };
+        // SAFETY: the range lies inside the block and its segment's map. Only this landing writes it, and it is borrowed; no other
+        // process has a writable map of a segment of the sidecar.
+        Ok(unsafe { std::slice::from_raw_parts(start.add(range.start as usize), len) })
+    }
+
     /// Writes `from` at `offset`.
     ///
     /// # Errors

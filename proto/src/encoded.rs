@@ -74,12 +74,15 @@ pub enum Outcome {
     Failure(v1::Failure),
 }
 
-/// [`v1::AcquireResponse`], and [`v1::RedeemResponse`], which is the same.
+/// [`v1::AcquireResponse`], [`v1::RedeemResponse`], which is the same, and [`v1::SetReadResponse`].
 #[derive(Clone, PartialEq, Message)]
 pub struct AcquireResponse {
     /// Results, one for each item.
     #[prost(message, repeated, tag = "1")]
     pub results: Vec<AcquireResult>,
+    /// Version of the set that was read; 0 in an answer that has none.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
 }
 
 /// [`v1::PulledSmall`].

@@ -20,8 +20,12 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
 /// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
-/// since 5 tensors lie in GPU memory.
-pub const SESSION_VERSION: u32 = 5;
+/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change.
+pub const SESSION_VERSION: u32 = 6;
+/// The first version of the session socket's protocol that has mutable sets.
+pub const MUTABLE_SETS_SINCE: u32 = 6;
+/// The first version of the peer protocol that has mutable sets.
+pub const SET_CALLS_SINCE: u32 = 8;
 /// The first version of the session socket's protocol that has channels.
 pub const CHANNELS_SINCE: u32 = 4;
 /// The first version of the session socket's protocol in which a client sends descriptors: those of GPU memory.
@@ -32,7 +36,8 @@ pub const SETS_SINCE: u32 = 3;
 pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
-/// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too, since 8 channels are read.
+/// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too, since 8 channels are read and there are
+/// calls about mutable sets.
 pub const PEER_VERSION: u32 = 8;
 /// The first version of the peer protocol that has [`PeerKind::ChannelAttach`].
 pub const PEER_CHANNELS_SINCE: u32 = 8;
@@ -310,6 +315,18 @@ kinds! {
         OpenGpu = 47,
         /// `GpuFreed` on the event pipe, no reply, since version 5.
         GpuFreed = 48,
+        /// `SetCreateRequest` / `SetCreateResponse`, since version 6.
+        SetCreate = 50,
+        /// `SetOpenRequest` / `SetOpenResponse`, since version 6.
+        SetOpen = 51,
+        /// `SetReadRequest` / `SetReadResponse`, since version 6.
+        SetRead = 52,
+        /// `SetCommitRequest` / `SetCommitResponse`, since version 6.
+        SetCommit = 53,
+        /// `SetStatRequest` / `SetStatResponse`, since version 6.
+        SetStat = 57,
+        /// `SetDropRequest` / `SetDropResponse`, since version 6.
+        SetDrop = 58,
         /// `PublishSetRequest` / `PublishSetResponse`, since version 3.
         PublishSet = 55,
     }
@@ -354,6 +371,8 @@ kinds! {
         ChannelCredit = 17,
         /// `PeerChannelEnd`, likewise.
         ChannelEnd = 18,
+        /// `SetCall` / `SetAnswer`, since version 8.
+        SetCall = 21,
     }
 }
 

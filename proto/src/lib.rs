@@ -34,6 +34,7 @@ pub mod layout;
 pub mod ledger;
 pub mod negotiate;
 pub mod reference;
+pub mod rows;
 pub mod selection;
 #[cfg(feature = "set")]
 pub mod set;

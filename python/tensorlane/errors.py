@@ -100,6 +100,8 @@ _REMEDIES = {
     "NAME_TAKEN": "pass replaces=REFERENCE to give the name to the new tensor",
     "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
     "VERSION_CHANGED": "read the latest version and publish on top of it; details say which one it is",
+    "SET_MISMATCH": "write rows of the type and shape that the message says",
+    "PERMISSION_DENIED": "make the set with this peer among its writers",
     "NOT_A_SET": "get it as a tensor: client.get(...)",
     "AMBIGUOUS_NAME": "pass peer=NAME",
     "BLOCKED_BY": "let the reader that is named go on, or make the channel with more slots; client.channels() shows who is behind",

@@ -94,6 +94,10 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::PublishSet
         | Verb::ChannelCreate
         | Verb::ChannelAttach
+        | Verb::SetCreate
+        | Verb::SetOpen
+        | Verb::SetRead
+        | Verb::SetCommit
         | Verb::PutGpu
         | Verb::Ticket
         | Verb::Redeem => true,
@@ -106,6 +110,8 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Unname
         | Verb::ChannelDetach
         | Verb::ChannelStat
+        | Verb::SetStat
+        | Verb::SetDrop
         | Verb::OpenGpu
         | Verb::Status
         | Verb::Peers

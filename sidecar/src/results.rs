@@ -72,7 +72,7 @@ plural! {
 
 single! {
     FillResponse ListResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
-    PeersResponse
+    PeersResponse SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
 }
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {

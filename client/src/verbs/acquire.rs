@@ -244,7 +244,7 @@ impl Likeness {
 }
 
 /// Makes guards of what the sidecar leased.
-pub(super) fn adopt(
+pub(crate) fn adopt(
     connection: &Arc<Connection>,
     results: Result<Vec<encoded::AcquireResult>>,
 ) -> Result<Vec<Result<Tensor>>> {

@@ -118,6 +118,10 @@ reasons! {
     VersionChanged, "VERSION_CHANGED", FailedPrecondition;
     /// The name or reference stands for a tensor that is no set.
     NotASet, "NOT_A_SET", FailedPrecondition;
+    /// What is to be written is not what the set consists of: another key, type or shape.
+    SetMismatch, "SET_MISMATCH", InvalidArgument;
+    /// The set does not let this peer write; its owner names those that may.
+    PermissionDenied, "PERMISSION_DENIED", PermissionDenied;
     /// The channel has ended: its writer finished it, let it go or died.
     ChannelEnded, "CHANNEL_ENDED", FailedPrecondition;
     /// The process that writes the channel does not answer; it may be stopped.

@@ -26,6 +26,7 @@ mod neighbours;
 mod put;
 mod retry;
 mod route;
+mod rows;
 mod search;
 mod serve;
 mod sets;
@@ -54,6 +55,7 @@ pub use self::channels::{Attached, Created};
 use self::fetch::Fetches;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
+pub use self::rows::RowsRead;
 use self::serve::Slots;
 use self::small::SmallFetches;
 pub use self::sources::FanoutSettings;
@@ -93,6 +95,8 @@ pub struct Exchange {
     /// Waits for names.
     waits: waits::Waits,
     channels: channels::Channels,
+    /// Sets whose rows change.
+    mutable_sets: rows::MutableSets,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// Offer of ours, without the addresses: one side of every negotiation.
@@ -137,6 +141,7 @@ impl Exchange {
             peers: OnceLock::new(),
             waits: waits::Waits::new(Weak::clone(own), workers.threads().clone()),
             channels: channels::Channels::default(),
+            mutable_sets: rows::MutableSets::default(),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),

@@ -18,8 +18,8 @@ use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SmallAnswer, SmallBytes, SmallTensor, Sought,
-    Source, TellAttached, TellFound,
+    Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SetDone, SmallAnswer, SmallBytes, SmallTensor,
+    Sought, Source, TellAttached, TellFound,
 };
 use crate::store::{Own, Tensor};
 
@@ -160,6 +160,10 @@ impl Serve for Exchange {
             Some(exchange) => exchange.channel_attach_peer(from, asked, gone, reply),
             None => reply(Err(crate::gate::draining())),
         }
+    }
+
+    fn set_call(&self, from: &PeerKey, call: v1::SetCall, gone: Cancel, reply: SetDone) {
+        self.answer_set_call(from, call, gone, reply);
     }
 
     fn peer_lost(&self, peer: &PeerKey) {

@@ -138,6 +138,18 @@ labels! {
         ChannelDetach = "channel_detach",
         /// Channels, with how far their readers are.
         ChannelStat = "channel_stat",
+        /// Makes a mutable set.
+        SetCreate = "set_create",
+        /// Finds a mutable set.
+        SetOpen = "set_open",
+        /// Reads rows of a mutable set.
+        SetRead = "set_read",
+        /// Writes rows of a mutable set.
+        SetCommit = "set_commit",
+        /// Mutable sets of this peer.
+        SetStat = "set_stat",
+        /// Takes a mutable set away.
+        SetDrop = "set_drop",
         /// GPU memory in.
         PutGpu = "put_gpu",
         /// GPU memory out.

@@ -10,7 +10,7 @@ use tensorlane_memory::{Block, Landing};
 use tensorlane_proto::frame::PEER_VERSION;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{
-    Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Selection, Transport,
+    Descriptor, ExchangeName, Failure, Fingerprint, Incarnation, PeerName, Reason, Selection, Transport,
 };
 
 use super::{
@@ -292,6 +292,11 @@ pub trait Serve: Send + Sync {
     /// Attaches a peer to a channel of ours. `gone` as for an inquiry; `reply` may be called at any time on any thread. The source is
     /// ended once, whether it was pumped or not.
     fn channel(&self, from: &PeerKey, asked: &v1::PeerChannelAttach, gone: Cancel, reply: TellAttached);
+    /// Answers a call about a mutable set; `reply` may be called at any time on any thread, and `gone` is as in
+    /// [`Serve::inquire`].
+    fn set_call(&self, _from: &PeerKey, _call: v1::SetCall, _gone: Cancel, reply: super::SetDone) {
+        reply(Err(Failure::new(Reason::Unsupported, "this peer keeps no mutable sets")));
+    }
     /// The connection is lost: the grace for this peer's leases begins.
     fn peer_lost(&self, peer: &PeerKey);
     /// The same incarnation is back: its leases stay.

@@ -32,6 +32,9 @@ pub type SmallDone = Box<dyn FnOnce(Result<CameSmall, Failure>) + Send>;
 /// Takes the outcome of an inquiry. Runs on a reader thread: must not block.
 pub type InquireDone = Box<dyn FnOnce(Result<v1::Inquired, Failure>) + Send>;
 
+/// Takes the answer to a call about a set. Runs on a reader thread: must not block.
+pub type SetDone = Box<dyn FnOnce(Result<v1::SetAnswer, Failure>) + Send>;
+
 /// Work that is left when a call is over, outside of every lock.
 pub(super) type Finish = Box<dyn FnOnce() + Send>;
 
@@ -159,6 +162,11 @@ pub(super) enum Kind {
         message: v1::PeerChannelAttach,
         done: Option<AttachDone>,
     },
+    /// A call about a mutable set.
+    Set {
+        message: Box<v1::SetCall>,
+        done: Option<SetDone>,
+    },
 }
 
 /// A call of ours.
@@ -220,6 +228,7 @@ impl Call {
             Kind::Channel { message, .. } => {
                 frame::encode(PeerKind::ChannelAttach.into(), 0, self.number, message)
             }
+            Kind::Set { message, .. } => frame::encode(PeerKind::SetCall.into(), 0, self.number, &**message),
         }
     }
 
@@ -239,7 +248,7 @@ impl Call {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
             Kind::Aid(aid) => aid.opened,
             Kind::Map(map) => map.opened,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } => false,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } | Kind::Set { .. } => false,
         }
     }
 
@@ -299,7 +308,7 @@ impl Call {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
             Kind::Inquire { message, .. } => message.copies,
-            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) | Kind::Channel { .. } => false,
+            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) | Kind::Channel { .. } | Kind::Set { .. } => false,
         }
     }
 
@@ -322,7 +331,7 @@ impl Call {
             Kind::Pull(pull) => pull.way,
             Kind::Aid(aid) => aid.way,
             Kind::Map(_) => Way::Shm,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } => Way::Stream,
+            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } | Kind::Set { .. } => Way::Stream,
         }
     }
 
@@ -350,6 +359,7 @@ impl Call {
             Kind::Small(_) => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
             Kind::Channel { .. } => PeerKind::ChannelAttach,
+            Kind::Set { .. } => PeerKind::SetCall,
         }
     }
 
@@ -389,6 +399,10 @@ impl Call {
                 Some(Box::new(move || done(Err(failure))))
             }
             Kind::Channel { done, .. } => {
+                let done = done.take()?;
+                Some(Box::new(move || done(Err(failure))))
+            }
+            Kind::Set { done, .. } => {
                 let done = done.take()?;
                 Some(Box::new(move || done(Err(failure))))
             }

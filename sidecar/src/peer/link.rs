@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_proto::frame::{self, FrameError, PEER_CHANNELS_SINCE, PeerKind};
+use tensorlane_proto::frame::{self, FrameError, PEER_CHANNELS_SINCE, PeerKind, SET_CALLS_SINCE};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Incarnation, PeerName};
@@ -345,6 +345,10 @@ impl Carrier for Link {
 
     fn has_channels(&self) -> bool {
         self.version >= PEER_CHANNELS_SINCE
+    }
+
+    fn takes_sets(&self) -> bool {
+        self.version >= SET_CALLS_SINCE
     }
 
     fn want_no_more(&self, way: Way, call: u64) {

@@ -67,7 +67,7 @@ pub use api::{
     MapOrder, Mapped, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
     Served, Sought, TellFound,
 };
-pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SmallDone};
+pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SetDone, SmallDone};
 pub use channels::{AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, TellAttached};
 pub use counters::Counters;
 pub(crate) use give_way::give_way;

@@ -7,15 +7,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use prost::Message;
 use socket2::SockRef;
-use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX};
+use tensorlane_proto::frame::{ITEMS_MAX, LOST_MAX, PEER_BODY_MAX};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
 use super::api::{
     Keys, Known, LostHolder, MapFailed, MapOrder, Me, PeersConfig, PullFailed, PullOrder, Serve,
 };
-use super::calls::{CameSmall, InquireDone, Kind, MapCall, MapDone, PullCall, SmallCall, SmallDone};
+use super::calls::{CameSmall, InquireDone, Kind, MapCall, MapDone, PullCall, SetDone, SmallCall, SmallDone};
 use super::connect;
 use super::counters::Counters;
 use super::link::{Ended, Link};
@@ -242,6 +243,24 @@ impl Peers {
             return CallHandle { call: None };
         }
         self.call(peer, expected, deadline, Kind::Inquire { message, done: Some(done) })
+    }
+
+    /// Asks a peer for something about a mutable set of its own.
+    pub fn set_call(
+        &self,
+        peer: &PeerName,
+        expected: Option<Incarnation>,
+        message: v1::SetCall,
+        deadline: Instant,
+        done: impl FnOnce(Result<v1::SetAnswer, Failure>) + Send + 'static,
+    ) -> CallHandle {
+        let (done, message): (SetDone, _) = (Box::new(done), Box::new(message));
+        if message.encoded_len() > PEER_BODY_MAX as usize {
+            let what = format!("the request has more than {PEER_BODY_MAX} bytes; ask for fewer rows at once");
+            done(Err(Failure::new(Reason::TooLarge, what)));
+            return CallHandle { call: None };
+        }
+        self.call(peer, expected, deadline, Kind::Set { message, done: Some(done) })
     }
 
     fn call(

@@ -84,6 +84,8 @@ pub(super) trait Carrier {
     fn passes_on(&self) -> bool;
     /// Returns whether channels of the peer can be read.
     fn has_channels(&self) -> bool;
+    /// Returns whether the peer knows mutable sets.
+    fn takes_sets(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
     /// Asks for small tensors on QUIC, and by which stream of it; gives the frame back where they are asked for on the control
@@ -193,7 +195,7 @@ pub(super) struct State<L = Link> {
     past: VecDeque<Incarnation>,
     /// Their pulls, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, OpenPull>,
-    /// Their inquiries on the present connection that are not answered.
+    /// Their inquiries and calls about sets on the present connection that are not answered, with their kinds.
     pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
@@ -365,6 +367,16 @@ impl<L: Carrier> State<L> {
                 self.calls.remove(&number);
                 continue;
             }
+            if matches!(call.kind, Kind::Set { .. }) && !link.takes_sets() {
+                let message = format!(
+                    "{} runs an earlier release, which knows no mutable sets; update its sidecar",
+                    link.peer()
+                );
+                todo.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
+                todo.over.push((call.deadline, number));
+                self.calls.remove(&number);
+                continue;
+            }
             if matches!(call.kind, Kind::Map(_)) && !link.maps() {
                 self.unsendable(number, &mut todo);
                 continue;
@@ -461,7 +473,11 @@ impl<L: Carrier> State<L> {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Aid(_) | Kind::Channel { .. } => return,
+            Kind::Small(_)
+            | Kind::Inquire { .. }
+            | Kind::Aid(_)
+            | Kind::Channel { .. }
+            | Kind::Set { .. } => return,
         };
         self.end_lease((call.number, id), call.expected, false, todo);
     }

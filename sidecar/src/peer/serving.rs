@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tensorlane_proto::frame::{
-    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY,
+    self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY, SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Reason, wire};
+use tensorlane_proto::{Failure, Reason, Reference, wire};
 
 use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
@@ -65,6 +65,9 @@ pub(super) fn question(
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
         PeerKind::ChannelAttach => channels::attach(shared, link, header, decode(header, body)?),
+        PeerKind::SetCall if link.version >= SET_CALLS_SINCE => {
+            set_call(shared, link, header, decode(header, body)?)
+        }
         PeerKind::Cancel => {
             let _: v1::Cancel = decode(header, body)?;
             cancel(shared, link, header.call);
@@ -545,6 +548,41 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
             }
         }),
     );
+    Ok(())
+}
+
+/// A call about a mutable set of ours. Rows that were packed for an answer that nobody takes are given back.
+fn set_call(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::SetCall) -> Result<(), Ended> {
+    let (call, gone) = (header.call, Cancel::default());
+    {
+        let mut state = link.peer.state.lock();
+        if state.inquiries.insert(call, (gone.clone(), PeerKind::SetCall)).is_some() {
+            return Err(FrameError::OutOfPlace(header.kind).into());
+        }
+        if state.inquiries.len() > CALLS_MAX {
+            return Err(Ended::Backlog);
+        }
+    }
+    let (answering, key, served) = (Arc::downgrade(link), link.key(), Arc::clone(shared));
+    let reply = Box::new(move |answer: Result<v1::SetAnswer, Failure>| {
+        let wanted = answering.upgrade().filter(|link| {
+            let mut state = link.peer.state.lock();
+            state.link.as_ref().is_some_and(|present| present.id == link.id)
+                && state.inquiries.remove(&call).is_some()
+        });
+        match (wanted, answer) {
+            (Some(link), Ok(answer)) => {
+                link.submit(frame::encode(PeerKind::SetCall.into(), REPLY, call, &answer));
+            }
+            (Some(link), Err(failure)) => link.submit(failed(PeerKind::SetCall, call, &failure)),
+            (None, Ok(v1::SetAnswer { kind: Some(v1::set_answer::Kind::Packed(packed)) })) => {
+                let tensors = packed.references.iter().filter_map(|text| text.parse::<Reference>().ok());
+                tensors.for_each(|reference| served.serve.done(&key, reference.id()));
+            }
+            (None, _) => {}
+        }
+    });
+    shared.serve.set_call(&link.key(), asked, gone, reply);
     Ok(())
 }
 

@@ -20,7 +20,7 @@ use tensorlane_proto::negotiate::Transport;
 use super::Pending;
 use super::link::{Segments, SessionLink};
 use crate::cancel::Cancel;
-use crate::exchange::{Attached, Caller, Created, Exchange, Room, Taken};
+use crate::exchange::{Attached, Caller, Created, Exchange, Room, RowsRead, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::label::{Moved, Verb};
 use crate::results::{Ended, Results};
@@ -133,12 +133,24 @@ impl Call {
 
     pub(super) fn answer_acquired(self, outcome: Result<Vec<Result<Taken, Failure>>, Failure>) {
         let exchange = Arc::clone(&self.exchange);
-        self.deliver_acquired(outcome, &*exchange);
+        self.deliver_acquired(outcome, 0, &*exchange);
+    }
+
+    /// Rows of a set that were read, and their version.
+    pub(super) fn answer_rows(self, outcome: Result<RowsRead, Failure>) {
+        let exchange = Arc::clone(&self.exchange);
+        match outcome {
+            Ok(RowsRead { taken, version }) => {
+                self.deliver_acquired(Ok(taken.into_iter().map(Ok).collect()), version, &*exchange);
+            }
+            Err(failure) => self.fail(&failure),
+        }
     }
 
     fn deliver_acquired(
         mut self,
         outcome: Result<Vec<Result<Taken, Failure>>, Failure>,
+        version: u64,
         segments: &dyn Segments,
     ) {
         let taken = match outcome {
@@ -148,7 +160,7 @@ impl Call {
         };
         let mapped = taken.iter().flatten().filter(|t| t.moved.is_none()).map(|t| t.block().len()).sum();
         let results = taken.iter().map(acquire_result).collect();
-        let answer = encoded::AcquireResponse { results };
+        let answer = encoded::AcquireResponse { results, version };
         let frame = frame::encode(self.verb.into(), REPLY, self.number, &answer);
         let blocks = taken.iter().flatten().map(Taken::block);
         if let Err(failure) = check_length(&frame).and_then(|()| self.link.announce(blocks, segments)) {
@@ -291,6 +303,12 @@ impl Call {
             SessionKind::ChannelAttach => Verb::ChannelAttach,
             SessionKind::ChannelDetach => Verb::ChannelDetach,
             SessionKind::ChannelStat => Verb::ChannelStat,
+            SessionKind::SetCreate => Verb::SetCreate,
+            SessionKind::SetOpen => Verb::SetOpen,
+            SessionKind::SetRead => Verb::SetRead,
+            SessionKind::SetCommit => Verb::SetCommit,
+            SessionKind::SetStat => Verb::SetStat,
+            SessionKind::SetDrop => Verb::SetDrop,
             SessionKind::PutGpu => Verb::PutGpu,
             SessionKind::OpenGpu => Verb::OpenGpu,
             SessionKind::Hello

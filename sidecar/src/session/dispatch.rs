@@ -7,8 +7,8 @@ use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SETS_SINCE, SessionKind,
-    top_level_items,
+    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, SESSION_ITEMS_MAX, SETS_SINCE,
+    SessionKind, top_level_items,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -125,6 +125,12 @@ fn since(kind: SessionKind) -> u32 {
         | SessionKind::ChannelStat
         | SessionKind::ChannelReady => CHANNELS_SINCE,
         SessionKind::PutGpu | SessionKind::OpenGpu => GPU_SINCE,
+        SessionKind::SetCreate
+        | SessionKind::SetOpen
+        | SessionKind::SetRead
+        | SessionKind::SetCommit
+        | SessionKind::SetStat
+        | SessionKind::SetDrop => MUTABLE_SETS_SINCE,
         _ => 1,
     }
 }
@@ -185,6 +191,18 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
             let request: v1::ChannelAttachRequest = decode(header, body)?;
             exchange.channel_attach(call.caller(), &request, move |outcome| call.answer_attached(outcome));
         }
+        SessionKind::SetOpen => {
+            let request: v1::SetOpenRequest = decode(header, body)?;
+            exchange.set_open(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::SetRead => {
+            let request: v1::SetReadRequest = decode(header, body)?;
+            exchange.set_read(call.caller(), request, move |outcome| call.answer_rows(outcome));
+        }
+        SessionKind::SetCommit => {
+            let request: v1::SetCommitRequest = decode(header, body)?;
+            exchange.set_commit(call.caller(), request, move |outcome| call.answer(outcome));
+        }
         _ => return question(exchange, call, header, body),
     }
     Ok(())
@@ -244,6 +262,18 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
             let request: v1::PublishSetRequest = decode(header, body)?;
             let Some(call) = call.within(request.leaves.len()) else { return Ok(()) };
             let response = exchange.publish_set(request);
+            call.answer(response);
+        }
+        SessionKind::SetCreate => {
+            let response = exchange.set_create(decode(header, body)?);
+            call.answer(response);
+        }
+        SessionKind::SetStat => {
+            let response = exchange.set_stat(&decode(header, body)?);
+            call.answer(Ok(response));
+        }
+        SessionKind::SetDrop => {
+            let response = exchange.set_drop(&decode(header, body)?);
             call.answer(response);
         }
         SessionKind::ChannelStat => {

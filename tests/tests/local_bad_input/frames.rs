@@ -101,6 +101,12 @@ fn frames_that_may_not_come_now_cut_the_session() {
         SessionKind::ChannelDetach,
         SessionKind::ChannelStat,
         SessionKind::ChannelReady,
+        SessionKind::SetCreate,
+        SessionKind::SetOpen,
+        SessionKind::SetRead,
+        SessionKind::SetCommit,
+        SessionKind::SetStat,
+        SessionKind::SetDrop,
         SessionKind::PutGpu,
         SessionKind::OpenGpu,
     ];

@@ -2,5 +2,6 @@
 
 mod channels;
 mod exchange;
+mod mutable_sets;
 mod repeats;
 mod sets;

@@ -3,6 +3,7 @@
 mod both_ways;
 mod channels;
 mod exchange;
+mod mutable_sets;
 mod sets;
 mod steps;
 mod transports;

@@ -62,6 +62,10 @@ impl Carrier for End {
         false
     }
 
+    fn takes_sets(&self) -> bool {
+        false
+    }
+
     fn want_no_more(&self, _way: Way, _call: u64) {}
 
     fn choose_way(&self, call: &mut Call) {

@@ -1,0 +1,290 @@
+//! Mutable sets: a fixed layout whose rows are read and written from anywhere.
+//!
+//! ```text
+//!   create_set ──SetCreate──> sidecar        reference ──> any process of the exchange ── open_mutable_set
+//!   read    ──SetRead──>   a tensor for each leaf, of one version: only these rows travel
+//!   write   puts the rows, ──SetCommit──> all of them in one step, or none
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tensorlane_proto::encoded;
+use tensorlane_proto::frame::{MUTABLE_SETS_SINCE, SessionKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Selection, Shape};
+
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::tensor::Tensor;
+use crate::verbs::{PutOptions, Stored, adopt};
+use crate::wait::Wait;
+use crate::wire;
+
+/// A mutable set as it was when it was asked for.
+pub use tensorlane_proto::generated::SetInfo;
+
+/// The layout of a mutable set that is to be made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SetSpec(v1::SetSpec);
+
+/// A mutable set, opened.
+#[derive(Clone, Debug)]
+pub struct MutableSet {
+    client: Client,
+    info: Arc<SetInfo>,
+}
+
+/// Rows of one version.
+#[derive(Debug)]
+pub struct Rows {
+    /// The version.
+    pub version: u64,
+    /// The rows of each leaf that was asked for, packed, in order.
+    pub leaves: Vec<(String, Tensor)>,
+}
+
+/// Rows that are written, or where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// These rows.
+    Rows(Selection),
+    /// Rows behind those of the extension before, round robin.
+    Extend,
+}
+
+/// A commit that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Version that it made.
+    pub version: u64,
+    /// The first row that it wrote.
+    pub first: u64,
+}
+
+// === impl SetSpec ===
+
+impl SetSpec {
+    /// A set of so many rows that has no leaves yet.
+    pub fn new(name: &str, rows: u64) -> Self {
+        Self(v1::SetSpec { name: name.to_owned(), rows, ..v1::SetSpec::default() })
+    }
+
+    /// A further leaf: its key, its element type and the shape of one row.
+    #[must_use]
+    pub fn leaf(mut self, key: &str, dtype: DType, row_shape: &[u64]) -> Self {
+        let dtype = dtype.code().into();
+        self.0.leaves.push(v1::SetLeaf { key: key.to_owned(), dtype, row_shape: row_shape.to_vec() });
+        self
+    }
+
+    /// Lets workloads of other peers write, too: `rollout-*` stands for all whose names begin so.
+    #[must_use]
+    pub fn writers(mut self, patterns: &[&str]) -> Self {
+        self.0.writers.extend(patterns.iter().map(|pattern| (*pattern).to_owned()));
+        self
+    }
+}
+
+impl Client {
+    /// Makes a mutable set of this peer. All rows are zero; nothing is written.
+    ///
+    /// # Errors
+    /// NAME_TAKEN, NEVER_FITS, INVALID_ARGUMENT, or what ended the call.
+    pub fn create_set(&self, spec: &SetSpec) -> Result<MutableSet> {
+        let (connection, wait) = self.with_mutable_sets(None)?;
+        let request = v1::SetCreateRequest { spec: Some(spec.0.clone()) };
+        let reply: v1::SetCreateResponse =
+            connection.call(SessionKind::SetCreate, &request, &wait, Late::Nothing)?;
+        self.opened(reply.set)
+    }
+
+    /// Opens a mutable set by its reference, its name at this peer, or `peer/name`.
+    ///
+    /// # Errors
+    /// NOT_FOUND, OWNER_LOST, PEER_UNREACHABLE, UNSUPPORTED of an older peer, or what ended the call.
+    pub fn open_mutable_set(&self, set: &str) -> Result<MutableSet> {
+        let (connection, wait) = self.with_mutable_sets(None)?;
+        let request = v1::SetOpenRequest { set: set.to_owned(), deadline_ms: wait.deadline_ms() };
+        let reply: v1::SetOpenResponse =
+            connection.call(SessionKind::SetOpen, &request, &wait, Late::Nothing)?;
+        self.opened(reply.set)
+    }
+
+    /// Mutable sets of this peer whose names begin with `prefix`, by name.
+    ///
+    /// # Errors
+    /// What ended the call.
+    pub fn mutable_sets(&self, prefix: &str) -> Result<Vec<SetInfo>> {
+        let (connection, wait) = self.with_mutable_sets(None)?;
+        let request = v1::SetStatRequest { prefix: prefix.to_owned() };
+        let reply: v1::SetStatResponse =
+            connection.call(SessionKind::SetStat, &request, &wait, Late::Nothing)?;
+        Ok(reply.sets)
+    }
+
+    /// Takes a mutable set of this peer away, with its rows.
+    ///
+    /// # Errors
+    /// NOT_FOUND, NOT_OWNED for one of another peer, or what ended the call.
+    pub fn drop_set(&self, set: &str) -> Result<()> {
+        let (connection, wait) = self.with_mutable_sets(None)?;
+        let request = v1::SetDropRequest { set: set.to_owned() };
+        let v1::SetDropResponse {} = connection.call(SessionKind::SetDrop, &request, &wait, Late::Nothing)?;
+        Ok(())
+    }
+
+    fn opened(&self, info: Option<SetInfo>) -> Result<MutableSet> {
+        let info = info.ok_or_else(|| wire::missing("a set"))?;
+        Ok(MutableSet { client: self.clone(), info: Arc::new(info) })
+    }
+
+    fn with_mutable_sets(&self, deadline: Option<Duration>) -> Result<(Arc<Connection>, Wait)> {
+        let wait = self.wait(deadline);
+        let connection = self.connection(&wait)?;
+        let spoken = connection.sidecar().version;
+        if spoken < MUTABLE_SETS_SINCE {
+            let what = format!(
+                "the sidecar speaks version {spoken} of the session protocol, and mutable sets need \
+                 {MUTABLE_SETS_SINCE}; use a sidecar of this release"
+            );
+            return Err(Failure::new(Reason::Unsupported, what).into());
+        }
+        Ok((connection, wait))
+    }
+}
+
+// === impl MutableSet ===
+
+impl MutableSet {
+    /// The set as it was when it was opened or made.
+    pub fn info(&self) -> &SetInfo {
+        &self.info
+    }
+
+    /// Reference that names the set from anywhere, at most 300 bytes.
+    pub fn reference(&self) -> &str {
+        &self.info.reference
+    }
+
+    /// Leaves, in the order of the layout.
+    pub fn leaves(&self) -> &[v1::SetLeaf] {
+        self.info.spec.as_ref().map_or(&[], |spec| &spec.leaves)
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> u64 {
+        self.info.spec.as_ref().map_or(0, |spec| spec.rows)
+    }
+
+    /// Reads rows of leaves, or of all leaves where no key is given. All of them are of one version.
+    ///
+    /// # Errors
+    /// SELECTION_OUT_OF_RANGE, SET_MISMATCH for a key that is not there, ARENA_FULL, OWNER_LOST, or what ended the call.
+    pub fn read(&self, keys: &[&str], rows: &Selection) -> Result<Rows> {
+        let (connection, wait) = self.client.with_mutable_sets(None)?;
+        let request = v1::SetReadRequest {
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            set: self.info.reference.clone(),
+            rows: selected(rows),
+            deadline_ms: wait.deadline_ms(),
+        };
+        let reply: encoded::AcquireResponse =
+            connection.call(SessionKind::SetRead, &request, &wait, Late::Acquired)?;
+        let version = reply.version;
+        let tensors = adopt(&connection, Ok(reply.results))?;
+        let named: Vec<String> = match keys {
+            [] => self.leaves().iter().map(|leaf| leaf.key.clone()).collect(),
+            keys => keys.iter().map(|key| (*key).to_owned()).collect(),
+        };
+        let tensors = wire::counted(tensors, named.len())?;
+        let leaves = named.into_iter().zip(tensors).map(|(key, tensor)| Ok((key, tensor?)));
+        Ok(Rows { version, leaves: leaves.collect::<Result<_>>()? })
+    }
+
+    /// Writes rows: those of all leaves that are given, in one step, or nothing. The bytes are packed, row-major.
+    ///
+    /// # Errors
+    /// VERSION_CHANGED where the version is not the expected one, SET_MISMATCH with the key, SELECTION_OUT_OF_RANGE,
+    /// PERMISSION_DENIED, TOO_LARGE, ARENA_FULL, OWNER_LOST, or what ended the call. Nothing is written then.
+    pub fn write(
+        &self,
+        place: &Place,
+        count: u64,
+        leaves: &BTreeMap<&str, &[u8]>,
+        expects: Option<u64>,
+    ) -> Result<Committed> {
+        let put = |(key, bytes): (&&str, &&[u8])| {
+            let descriptor = self.descriptor(key, count)?;
+            let stored = self.client.put(&descriptor, bytes, &PutOptions::new())?;
+            Ok(((*key).to_owned(), stored))
+        };
+        let staged = leaves.iter().map(put).collect::<Result<Vec<_>>>()?;
+        self.commit(place, &staged, expects)
+    }
+
+    /// Writes rows that were put before, of each leaf one tensor. They must be kept until this returns.
+    ///
+    /// # Errors
+    /// As [`MutableSet::write`].
+    pub fn commit(
+        &self,
+        place: &Place,
+        staged: &[(String, Stored)],
+        expects: Option<u64>,
+    ) -> Result<Committed> {
+        let (connection, wait) = self.client.with_mutable_sets(None)?;
+        let part = |(key, stored): &(String, Stored)| v1::SetPart {
+            key: key.clone(),
+            reference: stored.reference().to_string(),
+        };
+        let (rows, extend) = match place {
+            Place::Rows(selection) => (selected(selection), false),
+            Place::Extend => (None, true),
+        };
+        let request = v1::SetCommitRequest {
+            parts: staged.iter().map(part).collect(),
+            set: self.info.reference.clone(),
+            rows,
+            extend,
+            expects_version: expects,
+            retry_id: Bytes::copy_from_slice(&self.client.retry_id().0),
+            deadline_ms: wait.deadline_ms(),
+        };
+        let reply: v1::SetCommitResponse =
+            connection.call(SessionKind::SetCommit, &request, &wait, Late::Nothing)?;
+        Ok(Committed { version: reply.version, first: reply.first })
+    }
+
+    /// The set as it is now.
+    ///
+    /// # Errors
+    /// As [`Client::open_mutable_set`].
+    pub fn now(&self) -> Result<SetInfo> {
+        Ok(SetInfo::clone(&self.client.open_mutable_set(&self.info.reference)?.info))
+    }
+
+    /// Descriptor of so many rows of a leaf.
+    ///
+    /// # Errors
+    /// SET_MISMATCH where no leaf has the key.
+    pub fn descriptor(&self, key: &str, count: u64) -> Result<Descriptor> {
+        let leaf = self.leaves().iter().find(|leaf| leaf.key == key).ok_or_else(|| {
+            let what = format!("the set has no leaf {key:?}; write one of its own");
+            Error::from(Failure::new(Reason::SetMismatch, what).with("key", key))
+        })?;
+        let dims: Vec<u64> = std::iter::once(count).chain(leaf.row_shape.iter().copied()).collect();
+        let dtype = u16::try_from(leaf.dtype).ok().and_then(DType::from_code);
+        let dtype = dtype.ok_or_else(|| Error::protocol("a leaf of an unknown type"))?;
+        let layout = Shape::new(&dims).and_then(|shape| Layout::contiguous(dtype, shape));
+        layout.map(Descriptor::host).map_err(|error| Error::invalid(error.to_string()))
+    }
+}
+
+fn selected(rows: &Selection) -> Option<v1::Selection> {
+    (*rows != Selection::All).then(|| rows.into())
+}

@@ -1,0 +1,94 @@
+//! The order of commits: versions, the cursor of extensions, and commits that may be repeated.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::list::RowList;
+use crate::failure::{Failure, Reason};
+use crate::ledger::RetryId;
+
+/// Commits that are remembered for their repeats, the latest ones.
+pub const REPEATS_MAX: usize = 1_024;
+
+/// A commit that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed {
+    /// Version that it made.
+    pub version: u64,
+    /// The first row that it wrote.
+    pub first: u64,
+}
+
+/// State of the commits of one set.
+#[derive(Debug, Default)]
+pub struct Commits {
+    version: u64,
+    cursor: u64,
+    repeats: HashMap<RetryId, Committed>,
+    order: VecDeque<RetryId>,
+}
+
+impl Commits {
+    /// Number of commits.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Row that the next extension begins at.
+    pub const fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// The commit that this one is a repeat of.
+    pub fn repeated(&self, retry: Option<RetryId>) -> Option<Committed> {
+        self.repeats.get(&retry?).copied()
+    }
+
+    /// Checks that the version is the expected one.
+    ///
+    /// # Errors
+    /// VERSION_CHANGED with the latest version.
+    pub fn check(&self, expects: Option<u64>) -> Result<(), Failure> {
+        match expects {
+            Some(expected) if expected != self.version => {
+                let what = format!(
+                    "the set is at version {}, not {expected}; read the rows again and write on top of them",
+                    self.version
+                );
+                Err(Failure::new(Reason::VersionChanged, what).with("latest", self.version))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes rows for an extension, round robin.
+    pub fn take(&mut self, count: u64, of: u64) -> RowList {
+        let first = self.cursor;
+        self.cursor = (first + count) % of;
+        RowList::Round { first, count, of }
+    }
+
+    /// Gives rows back that were taken and not written, if nobody has taken the next ones.
+    pub fn give_back(&mut self, taken: &RowList) {
+        if let RowList::Round { first, count, of } = *taken
+            && self.cursor == (first + count) % of
+        {
+            self.cursor = first;
+        }
+    }
+
+    /// A commit is made now: the next version.
+    pub fn commit(&mut self, first: u64, retry: Option<RetryId>) -> Committed {
+        self.version += 1;
+        let committed = Committed { version: self.version, first };
+        if let Some(retry) = retry {
+            self.repeats.insert(retry, committed);
+            self.order.push_back(retry);
+            if self.order.len() > REPEATS_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.repeats.remove(&oldest);
+            }
+        }
+        committed
+    }
+}

@@ -1,0 +1,160 @@
+//! Rows against a naive model: bands of bytes here, a plain list of rows there.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::failure::Reason;
+use crate::generated as v1;
+use crate::ledger::RetryId;
+use crate::selection::Selection;
+use crate::{DType, Range};
+
+fn leaf(key: &str, dtype: DType, row_shape: &[u64]) -> v1::SetLeaf {
+    v1::SetLeaf { key: key.to_owned(), dtype: dtype.code().into(), row_shape: row_shape.to_vec() }
+}
+
+fn reason(leaves: &[v1::SetLeaf], rows: u64) -> Reason {
+    SetLayout::new(leaves, rows).unwrap_err().reason
+}
+
+fn selections(rows: u64) -> impl Strategy<Value = Selection> {
+    let range = (0..=rows, 0..=rows, 1..5u64)
+        .prop_map(|(a, b, step)| Selection::Ranges(vec![Range::new(a.min(b), a.max(b)).step_by(step)]));
+    let list = prop::collection::vec(0..rows, 0..40).prop_map(Selection::rows);
+    prop_oneof![Just(Selection::All), range, list]
+}
+
+/// Rows that a selection means, counted one by one.
+fn plainly(selection: &Selection, rows: u64) -> Vec<u64> {
+    match selection {
+        Selection::All => (0..rows).collect(),
+        Selection::Rows(list) => list.to_vec(),
+        Selection::Ranges(ranges) => {
+            let Range { start, stop, step } = ranges[0];
+            (start.unwrap_or(0)..stop.unwrap_or(rows)).step_by(usize::try_from(step).unwrap()).collect()
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn rows_that_are_written_in_bands_are_those_of_a_plain_list(
+        wide in 1u64..300_000,
+        rows in 1u64..200,
+        writes in prop::collection::vec((selections(200), any::<u8>()), 1..12),
+    ) {
+        let leaves = [leaf("a", DType::U8, &[wide]), leaf("b", DType::U16, &[])];
+        let layout = SetLayout::new(&leaves, rows).unwrap();
+        // Bytes of which only the first of each row are kept.
+        let mut bands: BTreeMap<(u64, u64), u8> = BTreeMap::new();
+        let mut plain = vec![0u8; usize::try_from(rows).unwrap()];
+        for (selection, value) in writes {
+            let Ok(list) = RowList::new(&selection, &layout) else { continue };
+            let meant = plainly(&selection, rows);
+            prop_assert_eq!(list.len(), meant.len() as u64);
+            for leaf in layout.leaves() {
+                let mut bytes = 0;
+                for (run, (_, count)) in list.runs(&layout, leaf).zip(list.pieces(&layout)) {
+                    prop_assert!(run.offset + run.length <= layout.band_bytes());
+                    bytes += run.length;
+                    for at in 0..count {
+                        bands.insert((run.band, run.offset + at * leaf.row_bytes), value);
+                    }
+                }
+                prop_assert_eq!(bytes, list.len() * leaf.row_bytes);
+            }
+            meant.iter().for_each(|row| plain[usize::try_from(*row).unwrap()] = value);
+            prop_assert!(list.pieces(&layout).all(|(row, _)| list.bands(&layout).contains(&layout.band(row))));
+        }
+        for (row, value) in (0..).zip(plain) {
+            for leaf in layout.leaves() {
+                let run = layout.run(leaf, row, 1);
+                prop_assert_eq!(bands.get(&(run.band, run.offset)).copied().unwrap_or(0), value);
+            }
+        }
+    }
+
+    #[test]
+    fn a_garbled_reference_is_refused(at in 0usize..60, byte in 33u8..127) {
+        let text = reference().to_string();
+        let mut bytes = text.clone().into_bytes();
+        let at = at % bytes.len();
+        prop_assume!(bytes[at] != byte);
+        bytes[at] = byte;
+        prop_assert!(String::from_utf8(bytes).unwrap().parse::<SetReference>().is_err());
+        prop_assert_eq!(text.parse::<SetReference>().unwrap(), reference());
+    }
+}
+
+fn reference() -> SetReference {
+    let (exchange, peer) = ("ml".parse().unwrap(), "trainer-0".parse().unwrap());
+    SetReference { exchange, peer, incarnation: crate::Incarnation(7), id: 12 }
+}
+
+#[test]
+fn layouts_that_cannot_be_are_refused_with_their_reason() {
+    let one = leaf("a", DType::U8, &[3]);
+    assert_eq!(reason(&[], 1), Reason::InvalidArgument);
+    assert_eq!(reason(std::slice::from_ref(&one), 0), Reason::InvalidArgument);
+    assert_eq!(reason(std::slice::from_ref(&one), SET_ROWS_MAX + 1), Reason::InvalidArgument);
+    assert_eq!(reason(&[one.clone(), one.clone()], 1), Reason::InvalidArgument);
+    assert_eq!(reason(&[v1::SetLeaf { dtype: 9_999, ..one.clone() }], 1), Reason::DTypeUnknown);
+    assert_eq!(reason(&[v1::SetLeaf { key: String::new(), ..one.clone() }], 1), Reason::InvalidArgument);
+    assert_eq!(reason(&[v1::SetLeaf { row_shape: vec![1 << 40], ..one.clone() }], 1 << 30), Reason::TooLarge);
+    assert_eq!(reason(&[v1::SetLeaf { row_shape: vec![1; 32], ..one }], 1), Reason::InvalidArgument);
+}
+
+#[test]
+fn rows_outside_are_refused() {
+    let layout = SetLayout::new(&[leaf("a", DType::F32, &[])], 10).unwrap();
+    let outside = [
+        Selection::rows([10]),
+        Selection::rows([1 << 63]),
+        Selection::Ranges(vec![Range::new(5, 11)]),
+        Selection::Ranges(vec![Range::new(6, 5)]),
+        Selection::Ranges(vec![Range::FULL, Range::FULL]),
+    ];
+    for selection in outside {
+        let refused = RowList::new(&selection, &layout).unwrap_err();
+        assert_eq!(refused.reason, Reason::SelectionOutOfRange, "{selection:?}");
+    }
+    let still = RowList::new(&Selection::Ranges(vec![Range::FULL.step_by(0)]), &layout);
+    assert_eq!(still.unwrap_err().reason, Reason::InvalidArgument);
+}
+
+#[test]
+fn more_rows_than_a_selection_has_are_refused() {
+    let layout = SetLayout::new(&[leaf("a", DType::U8, &[])], 1 << 30).unwrap();
+    assert_eq!(RowList::new(&Selection::All, &layout).unwrap_err().reason, Reason::TooLarge);
+}
+
+#[test]
+fn a_commit_is_the_next_version_and_its_repeat_is_the_same_one() {
+    let mut commits = Commits::default();
+    let retry = RetryId([1; 16]);
+    assert_eq!(commits.check(Some(0)), Ok(()));
+    let first = commits.commit(4, Some(retry));
+    assert_eq!(first, Committed { version: 1, first: 4 });
+    assert_eq!(commits.repeated(Some(retry)), Some(first));
+    assert_eq!(commits.check(Some(0)).unwrap_err().detail("latest"), Some("1"));
+    for at in 0..REPEATS_MAX as u64 {
+        commits.commit(0, Some(RetryId((u128::from(at) + 1000).to_le_bytes())));
+    }
+    assert_eq!(commits.repeated(Some(retry)), None, "the oldest are forgotten");
+}
+
+#[test]
+fn extensions_go_round_and_what_was_not_written_is_taken_again() {
+    let layout = SetLayout::new(&[leaf("a", DType::U8, &[])], 10).unwrap();
+    let mut commits = Commits::default();
+    commits.take(8, 10);
+    let round = commits.take(4, 10);
+    assert_eq!(round.pieces(&layout).collect::<Vec<_>>(), [(8, 2), (0, 2)]);
+    commits.give_back(&round);
+    assert_eq!(commits.cursor(), 8);
+    let (one, _other) = (commits.take(1, 10), commits.take(1, 10));
+    commits.give_back(&one);
+    assert_eq!(commits.cursor(), 0, "rows of another extension stay taken");
+}

@@ -1,0 +1,189 @@
+//! The rows of one mutable set, in bands of memory that this sidecar alone writes.
+//!
+//! Bands are spread over shards, each with a lock. A read holds those of its rows while it copies, a commit holds them alone while
+//! it writes; both take them in one order. So a read has all of a commit or nothing of it, in all leaves. What was never written
+//! has no band and reads as zero. Called on workers: copies take as long as they take.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tensorlane_memory::{Block, Landing};
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{RetryId, TensorName};
+use tensorlane_proto::rows::{Commits, Committed, RowList, SetLayout, SetReference};
+
+/// Locks of a set. Two commits whose rows share none go on beside each other.
+const SHARDS: usize = 64;
+
+type Shard = BTreeMap<u64, Landing>;
+
+/// A mutable set.
+pub(super) struct MutableSet {
+    pub(super) reference: SetReference,
+    pub(super) name: TensorName,
+    /// Patterns of peers that may write, beside the owner.
+    pub(super) writers: Vec<String>,
+    pub(super) layout: SetLayout,
+    pub(super) commits: Mutex<Commits>,
+    shards: Vec<RwLock<Shard>>,
+}
+
+/// New rows of a leaf, packed in a sealed block.
+pub(super) struct NewRows<'a> {
+    pub(super) leaf: usize,
+    pub(super) block: &'a Block,
+}
+
+/// Terms of a commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) expects: Option<u64>,
+    pub(super) retry: Option<RetryId>,
+}
+
+// === impl MutableSet ===
+
+impl MutableSet {
+    pub(super) fn new(
+        reference: SetReference,
+        name: TensorName,
+        writers: Vec<String>,
+        layout: SetLayout,
+    ) -> Self {
+        let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
+        Self { reference, name, writers, layout, commits: Mutex::default(), shards }
+    }
+
+    /// The set as it is now, as a message.
+    pub(super) fn info(&self) -> v1::SetInfo {
+        let (version, cursor) = {
+            let commits = self.commits.lock();
+            (commits.version(), commits.cursor())
+        };
+        let held = self.shards.iter().map(|shard| shard.read().len() as u64).sum::<u64>();
+        let spec = v1::SetSpec {
+            leaves: self.layout.leaves().iter().map(tensorlane_proto::rows::Leaf::message).collect(),
+            name: self.name.to_string(),
+            rows: self.layout.rows(),
+            writers: self.writers.clone(),
+        };
+        v1::SetInfo {
+            reference: self.reference.to_string(),
+            spec: Some(spec),
+            version,
+            cursor,
+            bytes: self.layout.bytes(),
+            held_bytes: held * self.layout.band_bytes(),
+        }
+    }
+
+    /// Copies rows of leaves, each into a landing of their length. All of one version, which is returned.
+    pub(super) fn gather(
+        &self,
+        rows: &RowList,
+        leaves: &[usize],
+        to: &mut [Landing],
+    ) -> Result<u64, Failure> {
+        let shards = self.shared(&rows.bands(&self.layout));
+        for (leaf, landing) in leaves.iter().filter_map(|leaf| self.layout.leaves().get(*leaf)).zip(to) {
+            let mut at = 0;
+            for run in rows.runs(&self.layout, leaf) {
+                let into = landing.chunk_mut(at..at + run.length).map_err(|error| internal(&error))?;
+                let shard = shards.get(shard_of(run.band)).and_then(Option::as_ref);
+                match shard.and_then(|shard| shard.get(&run.band)) {
+                    Some(band) => {
+                        let from = band.chunk(run.offset..run.offset + run.length);
+                        into.copy_from_slice(from.map_err(|error| internal(&error))?);
+                    }
+                    None => into.fill(0),
+                }
+                at += run.length;
+            }
+        }
+        Ok(self.commits.lock().version())
+    }
+
+    /// Bands that rows need and that have no memory yet.
+    pub(super) fn missing(&self, rows: &RowList) -> Vec<u64> {
+        let bands = rows.bands(&self.layout);
+        let shards = self.shared(&bands);
+        let is_missing = |band: &u64| {
+            let shard = shards.get(shard_of(*band)).and_then(Option::as_ref);
+            shard.is_some_and(|shard| !shard.contains_key(band))
+        };
+        bands.into_iter().filter(is_missing).collect()
+    }
+
+    /// Writes rows, all or none. `fresh` are zeroed bands for those that were missing.
+    pub(super) fn apply(
+        &self,
+        rows: &RowList,
+        parts: &[NewRows<'_>],
+        terms: Terms,
+        fresh: Vec<(u64, Landing)>,
+    ) -> Result<Committed, Failure> {
+        let mut given = Vec::with_capacity(parts.len());
+        for part in parts {
+            let leaf = self.layout.leaves().get(part.leaf).ok_or_else(|| internal(&"no such leaf"))?;
+            let bytes = part.block.chunk(0..rows.len() * leaf.row_bytes).map_err(|error| internal(&error))?;
+            given.push((leaf, bytes));
+        }
+        let mut shards = self.alone(&rows.bands(&self.layout));
+        let committed = {
+            let mut commits = self.commits.lock();
+            if let Some(before) = commits.repeated(terms.retry) {
+                return Ok(before);
+            }
+            commits.check(terms.expects)?;
+            commits.commit(rows.first(), terms.retry)
+        };
+        for (band, landing) in fresh {
+            if let Some(shard) = shards.get_mut(shard_of(band)).and_then(Option::as_mut) {
+                shard.entry(band).or_insert(landing);
+            }
+        }
+        for (leaf, mut bytes) in given {
+            for run in rows.runs(&self.layout, leaf) {
+                let shard = shards.get_mut(shard_of(run.band)).and_then(Option::as_mut);
+                let band = shard.and_then(|shard| shard.get_mut(&run.band));
+                let band = band.ok_or_else(|| internal(&"a band without memory"))?;
+                let into = band.chunk_mut(run.offset..run.offset + run.length);
+                let into = into.map_err(|error| internal(&error))?;
+                let (from, rest) = bytes.split_at(into.len());
+                into.copy_from_slice(from);
+                bytes = rest;
+            }
+        }
+        Ok(committed)
+    }
+
+    fn shared(&self, bands: &BTreeSet<u64>) -> Vec<Option<RwLockReadGuard<'_, Shard>>> {
+        let wanted = shards_of(bands);
+        (0..).zip(&self.shards).map(|(at, shard)| wanted.contains(&at).then(|| shard.read())).collect()
+    }
+
+    fn alone(&self, bands: &BTreeSet<u64>) -> Vec<Option<RwLockWriteGuard<'_, Shard>>> {
+        let wanted = shards_of(bands);
+        (0..).zip(&self.shards).map(|(at, shard)| wanted.contains(&at).then(|| shard.write())).collect()
+    }
+}
+
+/// Zeroes a block for a band.
+pub(super) fn zeroed(block: &Block) -> Result<Landing, Failure> {
+    let mut landing = block.landing().ok_or_else(|| internal(&"a fresh block cannot be written"))?;
+    landing.chunk_mut(0..block.len()).map_err(|error| internal(&error))?.fill(0);
+    Ok(landing)
+}
+
+fn shard_of(band: u64) -> usize {
+    usize::try_from(band % SHARDS as u64).unwrap_or(0)
+}
+
+fn shards_of(bands: &BTreeSet<u64>) -> BTreeSet<usize> {
+    bands.iter().map(|band| shard_of(*band)).collect()
+}
+
+pub(super) fn internal(error: &dyn std::fmt::Display) -> Failure {
+    Failure::new(Reason::Internal, error.to_string())
+}

@@ -1,0 +1,296 @@
+//! Mutable sets between peers: calls to their owners, and answers to calls of others.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::ITEMS_MAX;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::{Incarnation, PeerName};
+use tensorlane_proto::ledger::Holder;
+use tensorlane_proto::negotiate::Require;
+use tensorlane_proto::reference::Reference;
+use tensorlane_proto::selection::Selection;
+
+use super::{Meant, MutableSet, RowsRead};
+use crate::cancel::Cancel;
+use crate::exchange::acquire::Terms;
+use crate::exchange::fetch::Fetch;
+use crate::exchange::gather::Gather;
+use crate::exchange::{Caller, Done, Exchange, Taken};
+use crate::peer::{PeerKey, SetDone};
+
+/// Time that the owner is told for that its rows are not wanted any more. Behind it the grace of a lost peer has ended the lease.
+const RELEASE: Duration = Duration::from_secs(60);
+
+/// A peer, in one of its lives or in any.
+type Life<'a> = (&'a PeerName, Option<Incarnation>);
+
+// === impl Exchange ===
+
+impl Exchange {
+    pub(super) fn open_there(
+        self: &Arc<Self>,
+        caller: &Caller,
+        life: Life<'_>,
+        request: v1::SetOpenRequest,
+        deadline: Instant,
+        done: Done<v1::SetOpenResponse>,
+    ) {
+        self.ask_owner(caller, life, v1::set_call::Kind::Open(request), deadline, move |answer| {
+            done(match answer {
+                Ok(v1::set_answer::Kind::Opened(set)) => Ok(v1::SetOpenResponse { set: Some(set) }),
+                other => Err(unexpected(other)),
+            });
+        });
+    }
+
+    pub(super) fn commit_there(
+        self: &Arc<Self>,
+        caller: &Caller,
+        life: Life<'_>,
+        request: v1::SetCommitRequest,
+        deadline: Instant,
+        done: Done<v1::SetCommitResponse>,
+    ) {
+        self.ask_owner(caller, life, v1::set_call::Kind::Commit(request), deadline, move |answer| {
+            done(match answer {
+                Ok(v1::set_answer::Kind::Committed(committed)) => Ok(committed),
+                other => Err(unexpected(other)),
+            });
+        });
+    }
+
+    /// Has rows packed by their owner, brings them here and leases them for the caller.
+    pub(super) fn read_there(
+        self: &Arc<Self>,
+        caller: Caller,
+        by: Holder,
+        (peer, life): (PeerName, Option<Incarnation>),
+        request: v1::SetReadRequest,
+        deadline: Instant,
+        done: Done<RowsRead>,
+    ) {
+        let exchange = Arc::clone(self);
+        let asked = v1::set_call::Kind::Read(request);
+        let asker = caller.clone();
+        let owner = peer.clone();
+        self.ask_owner(&asker, (&owner, life), asked, deadline, move |answer| match answer {
+            Ok(v1::set_answer::Kind::Packed(packed)) => {
+                exchange.bring_rows(caller, by, (peer, life), packed, deadline, done);
+            }
+            other => done(Err(unexpected(other))),
+        });
+    }
+
+    fn bring_rows(
+        self: &Arc<Self>,
+        caller: Caller,
+        by: Holder,
+        (peer, life): (PeerName, Option<Incarnation>),
+        packed: v1::SetPacked,
+        deadline: Instant,
+        done: Done<RowsRead>,
+    ) {
+        let v1::SetPacked { references, version } = packed;
+        let parsed: Result<Vec<Reference>, Failure> =
+            references.iter().map(|text| text.parse().map_err(Failure::from)).collect();
+        let references = match parsed {
+            Ok(references) if references.iter().all(|reference| *reference.peer() == peer) => references,
+            Ok(_) => return done(Err(wrong_answer(&peer))),
+            Err(failure) => return done(Err(failure)),
+        };
+        let ids: Vec<u64> = references.iter().map(Reference::id).collect();
+        let terms = Arc::new(Terms { by, require: Require::NONE, deadline, caller });
+        let exchange = Arc::clone(self);
+        let arrived = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
+            exchange.release_there((&peer, life), &ids);
+            done(results.and_then(|results| exchange.all_or_none(by, results, version)));
+        };
+        let gather = Gather::new(references.len(), Box::new(arrived));
+        let fetch = |(index, reference)| (index, Fetch::new(reference, Selection::All, Arc::clone(&terms)));
+        self.fetch_all(references.into_iter().enumerate().map(fetch).collect(), &gather);
+        gather.arm();
+    }
+
+    fn all_or_none(
+        &self,
+        by: Holder,
+        results: Vec<Result<Taken, Failure>>,
+        version: u64,
+    ) -> Result<RowsRead, Failure> {
+        match results.iter().find_map(|result| result.as_ref().err().cloned()) {
+            None => Ok(RowsRead { taken: results.into_iter().flatten().collect(), version }),
+            Some(failure) => {
+                results.iter().flatten().for_each(|taken| self.untake(by, taken));
+                Err(failure)
+            }
+        }
+    }
+
+    /// Rows that were packed for us are here, or not wanted.
+    fn release_there(self: &Arc<Self>, (peer, life): Life<'_>, ids: &[u64]) {
+        let Ok(peers) = self.peers_or_fail() else { return };
+        for ids in ids.chunks(ITEMS_MAX) {
+            let kind = Some(v1::set_call::Kind::Release(v1::SetRelease { ids: ids.to_vec() }));
+            // Told or not, nobody waits for it.
+            peers.set_call(peer, life, v1::SetCall { kind }, Instant::now() + RELEASE, drop);
+        }
+    }
+
+    fn ask_owner(
+        self: &Arc<Self>,
+        caller: &Caller,
+        (peer, life): Life<'_>,
+        kind: v1::set_call::Kind,
+        deadline: Instant,
+        done: impl FnOnce(Result<v1::set_answer::Kind, Failure>) + Send + 'static,
+    ) {
+        let peers = match self.peers_or_fail() {
+            Ok(peers) => peers,
+            Err(failure) => return done(Err(failure)),
+        };
+        let owner = peer.clone();
+        let call = peers.set_call(peer, life, v1::SetCall { kind: Some(kind) }, deadline, move |answer| {
+            done(answer.and_then(|answer| answer.kind.ok_or_else(|| wrong_answer(&owner))));
+        });
+        caller.cancel.on_cancel(Arc::new(move || call.cancel()));
+    }
+
+    /// Answers a call of another peer about a set of ours.
+    pub(in crate::exchange) fn answer_set_call(
+        &self,
+        from: &PeerKey,
+        call: v1::SetCall,
+        gone: Cancel,
+        reply: SetDone,
+    ) {
+        let Some(exchange) = self.own.upgrade() else { return };
+        let kind = self.may_leave(from, false).and_then(|()| {
+            call.kind
+                .ok_or_else(|| Failure::new(Reason::InvalidArgument, "a call about a set asks for nothing"))
+        });
+        match kind {
+            Ok(v1::set_call::Kind::Open(asked)) => {
+                let info = self.own_set(&asked.set).map(|set| set.info());
+                reply(info.map(|info| answer(v1::set_answer::Kind::Opened(info))));
+            }
+            Ok(v1::set_call::Kind::Read(asked)) => exchange.serve_read(from, asked, gone, reply),
+            Ok(v1::set_call::Kind::Commit(asked)) => exchange.serve_commit(from, asked, gone, reply),
+            Ok(v1::set_call::Kind::Release(asked)) => {
+                for id in asked.ids {
+                    crate::peer::Serve::done(self, from, id);
+                }
+                reply(Ok(answer(v1::set_answer::Kind::Released(v1::SetRelease::default()))));
+            }
+            Err(failure) => reply(Err(failure)),
+        }
+    }
+
+    fn serve_read(self: &Arc<Self>, from: &PeerKey, asked: v1::SetReadRequest, gone: Cancel, reply: SetDone) {
+        let set = match self.own_set(&asked.set) {
+            Ok(set) => set,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let (from, deadline) = (from.clone(), self.deadline(asked.deadline_ms));
+        self.on_worker(reply, move |exchange| {
+            let pack = |holder| exchange.pack_rows(&set, holder, asked, deadline, &gone);
+            let (_, RowsRead { taken, version }) = exchange.lease_for(&from, pack)?;
+            let references = taken.iter().map(|taken| taken.tensor.reference.encode()).collect();
+            Ok(answer(v1::set_answer::Kind::Packed(v1::SetPacked { references, version })))
+        });
+    }
+
+    fn serve_commit(
+        self: &Arc<Self>,
+        from: &PeerKey,
+        asked: v1::SetCommitRequest,
+        gone: Cancel,
+        reply: SetDone,
+    ) {
+        let set = self.own_set(&asked.set).and_then(|set| {
+            if asked.parts.len() > ITEMS_MAX {
+                let what =
+                    format!("{} leaves in one commit; at most {ITEMS_MAX}: split it", asked.parts.len());
+                return Err(Failure::new(Reason::TooLarge, what));
+            }
+            may_write(&set, &from.name).map(|()| set)
+        });
+        match set {
+            Ok(set) => {
+                let caller = Caller { holder: None, link: None, cancel: gone };
+                let done = move |outcome: Result<v1::SetCommitResponse, Failure>| {
+                    reply(outcome.map(|done| answer(v1::set_answer::Kind::Committed(done))));
+                };
+                self.commit_here(caller, set, asked, Box::new(done));
+            }
+            Err(failure) => reply(Err(failure)),
+        }
+    }
+
+    /// A set of ours that another peer asks for.
+    fn own_set(&self, text: &str) -> Result<Arc<MutableSet>, Failure> {
+        match self.set_meant(text)? {
+            Meant::Here(set) => Ok(set),
+            Meant::There(peer, ..) => {
+                let what = format!("the set is of {peer}, not of {}; ask there", self.me().peer);
+                Err(Failure::new(Reason::NotOwned, what).with("peer", peer))
+            }
+        }
+    }
+}
+
+/// Checks that workloads of a peer may write.
+fn may_write(set: &MutableSet, peer: &PeerName) -> Result<(), Failure> {
+    if set.writers.iter().any(|pattern| matches(pattern, peer.as_str())) {
+        return Ok(());
+    }
+    let what = format!(
+        "workloads of {peer} may not write the set {} of {}; make it with {peer} among its writers",
+        set.name, set.reference.peer
+    );
+    Err(Failure::new(Reason::PermissionDenied, what).with("peer", peer))
+}
+
+/// Whether a text is as a pattern says, in which `*` stands for any characters.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((head, mut patterns)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut rest) = text.strip_prefix(head) else { return false };
+    while let Some((part, after)) = patterns.split_once('*') {
+        let Some(at) = rest.find(part) else { return false };
+        rest = rest.get(at + part.len()..).unwrap_or_default();
+        patterns = after;
+    }
+    rest.ends_with(patterns)
+}
+
+fn answer(kind: v1::set_answer::Kind) -> v1::SetAnswer {
+    v1::SetAnswer { kind: Some(kind) }
+}
+
+fn unexpected(answer: Result<v1::set_answer::Kind, Failure>) -> Failure {
+    answer.err().unwrap_or_else(|| Failure::new(Reason::Internal, "the owner of the set gave another answer"))
+}
+
+fn wrong_answer(peer: &PeerName) -> Failure {
+    Failure::new(Reason::Internal, format!("{peer} answered what makes no sense")).with("peer", peer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, text) in
+            [("*", "a"), ("rollout-*", "rollout-12"), ("a*c*e", "abcde"), ("a", "a"), ("*-0", "x-0")]
+        {
+            assert!(matches(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in
+            [("", "a"), ("rollout-*", "trainer"), ("a*c", "ab"), ("a", "ab"), ("ab*b", "ab")]
+        {
+            assert!(!matches(pattern, text), "{pattern} {text}");
+        }
+    }
+}
