@@ -94,6 +94,9 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::PublishSet
         | Verb::ChannelCreate
         | Verb::ChannelAttach
+        | Verb::PipeListen
+        | Verb::PipeConnect
+        | Verb::PipeAccept
         | Verb::PutGpu
         | Verb::Ticket
         | Verb::Redeem => true,
@@ -106,6 +109,9 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Unname
         | Verb::ChannelDetach
         | Verb::ChannelStat
+        | Verb::PipeWrite
+        | Verb::PipeRead
+        | Verb::PipeEnd
         | Verb::OpenGpu
         | Verb::Status
         | Verb::Peers

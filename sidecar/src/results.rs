@@ -72,7 +72,7 @@ plural! {
 
 single! {
     FillResponse ListResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
-    PeersResponse
+    PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
 }
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {

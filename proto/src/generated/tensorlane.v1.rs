@@ -2960,6 +2960,155 @@ impl ChannelFrom {
         }
     }
 }
+/// Opens an entry point for pipes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeListenRequest {
+    /// Its name: 1 to 512 bytes, as a tensor's. Listeners and tensors have names apart.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// The listener is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeListenResponse {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub listener: u64,
+}
+/// Takes the next pipe that was connected to a listener of this session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeAcceptRequest {
+    /// Number of the listener.
+    #[prost(uint64, tag = "1")]
+    pub listener: u64,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "2")]
+    pub deadline_ms: u64,
+}
+/// Connects to a listener.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeConnectRequest {
+    /// Its peer; empty for this one.
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// A pipe, for whoever connected or accepted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeOpened {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Peer of the other end.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// Client of the other end, as it calls itself.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+}
+/// One part of a message.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipePart {
+    /// Its bytes, where they travel inside the message.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub inline: ::prost::bytes::Bytes,
+    /// The tensor that has its bytes, else.
+    #[prost(string, tag = "2")]
+    pub reference: ::prost::alloc::string::String,
+    /// Number of its bytes.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Meaning of the bytes; none for a payload.
+    #[prost(message, optional, tag = "4")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// Words of the sender for the one who allocates; at most 4 KiB.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub metadata: ::prost::bytes::Bytes,
+}
+/// A message without the bytes that lie in tensors.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeMessage {
+    /// Words of the sender; at most 64 KiB.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub metadata: ::prost::bytes::Bytes,
+    /// Payloads: plain bytes. At most 1,024.
+    #[prost(message, repeated, tag = "2")]
+    pub payloads: ::prost::alloc::vec::Vec<PipePart>,
+    /// Tensors. At most 1,024.
+    #[prost(message, repeated, tag = "3")]
+    pub tensors: ::prost::alloc::vec::Vec<PipePart>,
+}
+/// Writes a message. The answer comes when the other end has read it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeWriteRequest {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Sequence of the message: above 0, and above those before.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// A PipeMessage, encoded: no sidecar looks into it. At most 512 KiB.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub message: ::prost::bytes::Bytes,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// The other end has read the message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeWriteResponse {}
+/// Asks for the descriptor of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeReadRequest {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// The first message from this sequence on that is not read.
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// A message that can be read, or the end.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeReadResponse {
+    /// Its sequence; 0 for the end: the other end has finished and everything was read.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// As it was written.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub message: ::prost::bytes::Bytes,
+}
+/// What ends, or has been read. No reply to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeEndRequest {
+    /// Number of the pipe; 0 where a listener ends.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Number of the listener; 0 where it is about a pipe.
+    #[prost(uint64, tag = "2")]
+    pub listener: u64,
+    /// Sequence of a message that was read; 0 for none.
+    #[prost(uint64, tag = "3")]
+    pub read: u64,
+    /// Sequence of a message that its writer takes back; 0 for none.
+    #[prost(uint64, tag = "4")]
+    pub withdrawn: u64,
+    /// No message will be written any more.
+    #[prost(bool, tag = "5")]
+    pub finished: bool,
+    /// This end is no more.
+    #[prost(bool, tag = "6")]
+    pub closed: bool,
+}
 /// First frame of a client.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SessionHello {

@@ -23,6 +23,7 @@ mod lookup;
 mod map;
 mod names;
 mod neighbours;
+mod pipes;
 mod put;
 mod retry;
 mod route;
@@ -52,6 +53,7 @@ use tensorlane_proto::negotiate::Offer;
 pub use self::acquire::Borrowed;
 pub use self::channels::{Attached, Created};
 use self::fetch::Fetches;
+pub use self::pipes::PipeTotals;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 use self::serve::Slots;
@@ -93,6 +95,7 @@ pub struct Exchange {
     /// Waits for names.
     waits: waits::Waits,
     channels: channels::Channels,
+    pipes: pipes::Pipes,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// Offer of ours, without the addresses: one side of every negotiation.
@@ -137,6 +140,7 @@ impl Exchange {
             peers: OnceLock::new(),
             waits: waits::Waits::new(Weak::clone(own), workers.threads().clone()),
             channels: channels::Channels::default(),
+            pipes: pipes::Pipes::default(),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
@@ -215,6 +219,7 @@ impl Exchange {
     pub fn session_ended(&self, session: SessionId) {
         // First: rings that its process may still map are pinned while its segments are known.
         self.channels_of_session_ended(session);
+        self.pipes_of_session_ended(session);
         self.store.session_ended(session);
     }
 

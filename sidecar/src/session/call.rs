@@ -291,6 +291,12 @@ impl Call {
             SessionKind::ChannelAttach => Verb::ChannelAttach,
             SessionKind::ChannelDetach => Verb::ChannelDetach,
             SessionKind::ChannelStat => Verb::ChannelStat,
+            SessionKind::PipeListen => Verb::PipeListen,
+            SessionKind::PipeConnect => Verb::PipeConnect,
+            SessionKind::PipeAccept => Verb::PipeAccept,
+            SessionKind::PipeWrite => Verb::PipeWrite,
+            SessionKind::PipeRead => Verb::PipeRead,
+            SessionKind::PipeEnd => Verb::PipeEnd,
             SessionKind::PutGpu => Verb::PutGpu,
             SessionKind::OpenGpu => Verb::OpenGpu,
             SessionKind::Hello

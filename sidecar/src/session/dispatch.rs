@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, SESSION_ITEMS_MAX, SETS_SINCE, SessionKind,
+    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, PIPES_SINCE, SESSION_ITEMS_MAX, SETS_SINCE, SessionKind,
     top_level_items,
 };
 use tensorlane_proto::generated as v1;
@@ -67,6 +67,10 @@ pub(super) fn frame(
             exchange.channel_ready(link.id(), &decode(header, body)?);
             Ok(())
         }
+        SessionKind::PipeEnd => {
+            exchange.pipe_end(link.id(), &decode(header, body)?);
+            Ok(())
+        }
         SessionKind::Cancel => {
             // Outside of the lock: a call that is cancelled may be answered here and now, and leaves the pending ones then.
             let cancel = pending.lock().get(&header.call).cloned();
@@ -124,6 +128,12 @@ fn since(kind: SessionKind) -> u32 {
         | SessionKind::ChannelDetach
         | SessionKind::ChannelStat
         | SessionKind::ChannelReady => CHANNELS_SINCE,
+        SessionKind::PipeListen
+        | SessionKind::PipeConnect
+        | SessionKind::PipeAccept
+        | SessionKind::PipeWrite
+        | SessionKind::PipeRead
+        | SessionKind::PipeEnd => PIPES_SINCE,
         SessionKind::PutGpu | SessionKind::OpenGpu => GPU_SINCE,
         _ => 1,
     }
@@ -185,7 +195,40 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
             let request: v1::ChannelAttachRequest = decode(header, body)?;
             exchange.channel_attach(call.caller(), &request, move |outcome| call.answer_attached(outcome));
         }
+        SessionKind::PipeListen
+        | SessionKind::PipeConnect
+        | SessionKind::PipeAccept
+        | SessionKind::PipeWrite
+        | SessionKind::PipeRead => return pipe(exchange, call, header, body),
         _ => return question(exchange, call, header, body),
+    }
+    Ok(())
+}
+
+/// The verbs of pipes.
+fn pipe(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) -> Result<(), FrameError> {
+    match call.verb {
+        SessionKind::PipeListen => {
+            let response = exchange.pipe_listen(&call.caller(), &decode(header, body)?);
+            call.answer(response);
+        }
+        SessionKind::PipeConnect => {
+            let request: v1::PipeConnectRequest = decode(header, body)?;
+            exchange.pipe_connect(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::PipeAccept => {
+            let request: v1::PipeAcceptRequest = decode(header, body)?;
+            exchange.pipe_accept(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::PipeWrite => {
+            let request: v1::PipeWriteRequest = decode(header, body)?;
+            exchange.pipe_write(&call.caller(), request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::PipeRead => {
+            let request: v1::PipeReadRequest = decode(header, body)?;
+            exchange.pipe_read(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        _ => return Err(FrameError::OutOfPlace(header.kind)),
     }
     Ok(())
 }

@@ -2,5 +2,6 @@
 
 mod channels;
 mod exchange;
+mod pipes;
 mod repeats;
 mod sets;
