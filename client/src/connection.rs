@@ -161,6 +161,24 @@ impl Connection {
         self.lose_on(sent)
     }
 
+    /// Says something that has no reply.
+    pub(crate) fn say(&self, kind: SessionKind, message: &impl Message) -> Result<()> {
+        if self.is_lost() {
+            return Err(Error::lost("the session has ended"));
+        }
+        self.sender.post(&encode(kind.into(), 0, 0, message));
+        let wait = Wait::briefly();
+        let sent = self.sender.send_mail(&self.socket, || self.wait_for_room(&wait));
+        // What was written may end in the middle of a frame: nothing can follow it.
+        self.lose_on(sent)
+    }
+
+    /// Withdraws a call that nobody waits for.
+    pub(crate) fn withdraw(&self, asked: &Asked) {
+        // Its reply may have come: it holds nothing.
+        let _ = self.give_up(asked.number, Late::Nothing, Error::Withdrawn);
+    }
+
     /// GPU memory of this process that tensors of this session lie in.
     #[cfg(feature = "gpu")]
     pub(crate) fn owned(&self) -> &Owned {

@@ -25,6 +25,10 @@ pub(crate) enum Late {
     Created,
     /// A reader of a channel.
     Attached,
+    /// A listener.
+    Listener,
+    /// An end of a pipe.
+    Pipe,
 }
 
 /// Gives back what the late reply `frame` holds. One that cannot be read holds nothing that we could give back.
@@ -78,6 +82,19 @@ pub(crate) fn give_back(connection: &Connection, late: Late, frame: &Frame) {
                 wire::decode(SessionKind::ChannelAttach, &frame.body[..]).unwrap_or_default();
             let end = v1::ChannelDetachRequest { reader: reply.reader, ..Default::default() };
             connection.releases().push_detach(end);
+        }
+        Late::Listener => {
+            let reply: v1::PipeListenResponse =
+                wire::decode(SessionKind::PipeListen, &frame.body[..]).unwrap_or_default();
+            let end = v1::PipeEndRequest { listener: reply.listener, ..Default::default() };
+            // A session that is lost has ended it.
+            let _ = connection.say(SessionKind::PipeEnd, &end);
+        }
+        Late::Pipe => {
+            let reply: v1::PipeOpened =
+                wire::decode(SessionKind::PipeConnect, &frame.body[..]).unwrap_or_default();
+            let end = v1::PipeEndRequest { pipe: reply.pipe, closed: true, ..Default::default() };
+            let _ = connection.say(SessionKind::PipeEnd, &end);
         }
     }
 }

@@ -46,6 +46,7 @@ mod handshake;
 mod late;
 mod moved;
 mod origin;
+pub mod pipe;
 mod reader;
 mod release;
 mod segments;

@@ -20,7 +20,7 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
 /// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
-/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change.
+/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes.
 pub const SESSION_VERSION: u32 = 6;
 /// The first version of the session socket's protocol that has mutable sets.
 pub const MUTABLE_SETS_SINCE: u32 = 6;
@@ -28,6 +28,8 @@ pub const MUTABLE_SETS_SINCE: u32 = 6;
 pub const SET_CALLS_SINCE: u32 = 8;
 /// The first version of the session socket's protocol that has channels.
 pub const CHANNELS_SINCE: u32 = 4;
+/// The first version of the session socket's protocol that has pipes.
+pub const PIPES_SINCE: u32 = 6;
 /// The first version of the session socket's protocol in which a client sends descriptors: those of GPU memory.
 pub const GPU_SINCE: u32 = 5;
 /// The first version of the session socket's protocol that has [`SessionKind::PublishSet`].
@@ -47,6 +49,8 @@ pub const CHANNEL_PIECE_MAX: usize = 256 << 10;
 pub const CHANNEL_WINDOW: u64 = 4 << 20;
 /// Channels of one peer that another one reads at a time. Each costs a thread at both ends, a cursor and a ring.
 pub const PEER_CHANNELS_MAX: usize = 64;
+/// Largest message of a pipe without the bytes of its tensors, encoded, in bytes.
+pub const PIPE_MESSAGE_MAX: usize = 512 << 10;
 /// Most holders that are told in one frame.
 pub const HOLDERS_MAX: usize = 4;
 /// Most holders that a reader names as lost.
@@ -309,6 +313,18 @@ kinds! {
         ChannelReader = 35,
         /// `ChannelReady`, client to sidecar, since version 4.
         ChannelReady = 36,
+        /// `PipeListenRequest` / `PipeListenResponse`, since version 6.
+        PipeListen = 40,
+        /// `PipeConnectRequest` / `PipeOpened`, since version 6.
+        PipeConnect = 41,
+        /// `PipeAcceptRequest` / `PipeOpened`, since version 6.
+        PipeAccept = 42,
+        /// `PipeWriteRequest` / `PipeWriteResponse`, since version 6.
+        PipeWrite = 43,
+        /// `PipeReadRequest` / `PipeReadResponse`, since version 6.
+        PipeRead = 44,
+        /// `PipeEndRequest`, no reply, since version 6.
+        PipeEnd = 39,
         /// `PutGpuRequest` with one descriptor / `PutResponse`, since version 5.
         PutGpu = 46,
         /// `OpenGpuRequest` / `OpenGpuResponse` with one descriptor, since version 5.

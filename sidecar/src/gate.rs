@@ -98,6 +98,9 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::SetOpen
         | Verb::SetRead
         | Verb::SetCommit
+        | Verb::PipeListen
+        | Verb::PipeConnect
+        | Verb::PipeAccept
         | Verb::PutGpu
         | Verb::Ticket
         | Verb::Redeem => true,
@@ -112,6 +115,9 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::ChannelStat
         | Verb::SetStat
         | Verb::SetDrop
+        | Verb::PipeWrite
+        | Verb::PipeRead
+        | Verb::PipeEnd
         | Verb::OpenGpu
         | Verb::Status
         | Verb::Peers

@@ -72,7 +72,8 @@ plural! {
 
 single! {
     FillResponse ListResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
-    PeersResponse SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
+    PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
+    SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
 }
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {

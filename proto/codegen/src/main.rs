@@ -10,8 +10,15 @@ use std::{env, fs, process};
 
 use prost::Message as _;
 
-const FILES: [&str; 6] =
-    ["tensor.proto", "set.proto", "workload.proto", "channel.proto", "session.proto", "peer.proto"];
+const FILES: [&str; 7] = [
+    "tensor.proto",
+    "set.proto",
+    "workload.proto",
+    "channel.proto",
+    "pipe.proto",
+    "session.proto",
+    "peer.proto",
+];
 const MESSAGES: &str = "tensorlane.v1.rs";
 const DESCRIPTORS: &str = "descriptors.bin";
 

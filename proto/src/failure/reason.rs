@@ -128,6 +128,10 @@ reasons! {
     WriterNotAnswering, "WRITER_NOT_ANSWERING", Unavailable;
     /// A reader holds the place that the next message needs.
     BlockedBy, "BLOCKED_BY", DeadlineExceeded;
+    /// The pipe has ended: one of its ends closed it, or its listener.
+    PipeClosed, "PIPE_CLOSED", FailedPrecondition;
+    /// The other end of the pipe is gone without a word: its process, its sidecar, or the way to it.
+    PipeLost, "PIPE_LOST", Unavailable;
     /// The ring of a channel says what cannot be.
     MessageDamaged, "MESSAGE_DAMAGED", DataLoss;
     /// As many messages are held as the reader may hold at a time.

@@ -287,6 +287,173 @@ pub struct PublishSetResponse {
     #[prost(uint64, tag = "1")]
     pub version: u64,
 }
+/// One leaf of a mutable set.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetLeaf {
+    /// Its key, 1 to 255 bytes.
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// Element type, by its stable number.
+    #[prost(uint32, tag = "2")]
+    pub dtype: u32,
+    /// Sizes of the dimensions of one row; empty for a scalar. At most 31.
+    #[prost(uint64, repeated, tag = "3")]
+    pub row_shape: ::prost::alloc::vec::Vec<u64>,
+}
+/// The layout of a mutable set, which never changes.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetSpec {
+    /// Leaves, 1 to 4,096, with keys that differ.
+    #[prost(message, repeated, tag = "1")]
+    pub leaves: ::prost::alloc::vec::Vec<SetLeaf>,
+    /// Its name, which no other mutable set of the peer has.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Number of rows, 1 to 2^40.
+    #[prost(uint64, tag = "3")]
+    pub rows: u64,
+    /// Peers whose workloads may write, beside the owner's own; `*` stands for any characters. At most 64, 253 bytes each.
+    #[prost(string, repeated, tag = "4")]
+    pub writers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A mutable set as it is now.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetInfo {
+    /// Reference, at most 300 bytes: names it from anywhere for as long as it is there.
+    #[prost(string, tag = "1")]
+    pub reference: ::prost::alloc::string::String,
+    /// Its layout.
+    #[prost(message, optional, tag = "2")]
+    pub spec: ::core::option::Option<SetSpec>,
+    /// Number of commits.
+    #[prost(uint64, tag = "3")]
+    pub version: u64,
+    /// Row that the next extension begins at.
+    #[prost(uint64, tag = "4")]
+    pub cursor: u64,
+    /// Bytes that it takes when every row was written.
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// Bytes that it takes now, in the arena of its owner.
+    #[prost(uint64, tag = "6")]
+    pub held_bytes: u64,
+}
+/// Makes a mutable set of this peer. All rows are zero; nothing is written.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetCreateRequest {
+    /// Its layout.
+    #[prost(message, optional, tag = "1")]
+    pub spec: ::core::option::Option<SetSpec>,
+}
+/// The set is there.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetCreateResponse {
+    /// The set.
+    #[prost(message, optional, tag = "1")]
+    pub set: ::core::option::Option<SetInfo>,
+}
+/// Asks for a mutable set.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetOpenRequest {
+    /// Its reference, its name at this peer, or `peer/name`.
+    #[prost(string, tag = "1")]
+    pub set: ::prost::alloc::string::String,
+    /// How long the call may take, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "2")]
+    pub deadline_ms: u64,
+}
+/// The set as it is now.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetOpenResponse {
+    /// The set.
+    #[prost(message, optional, tag = "1")]
+    pub set: ::core::option::Option<SetInfo>,
+}
+/// Reads rows: of each leaf one tensor of its own, leased to the session. All of them are of one version.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetReadRequest {
+    /// Keys of the leaves that are wanted; none means all, in the order of the layout.
+    #[prost(string, repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The set, as in SetOpenRequest.
+    #[prost(string, tag = "2")]
+    pub set: ::prost::alloc::string::String,
+    /// Rows: one range, or a list of rows; absent means all. At most 1,048,576.
+    #[prost(message, optional, tag = "3")]
+    pub rows: ::core::option::Option<Selection>,
+    /// How long the call may take, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// New rows of one leaf.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetPart {
+    /// Key of the leaf.
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    /// Reference of a tensor of this peer with as many rows as are written, of the leaf's type. It must live until the answer.
+    #[prost(string, tag = "2")]
+    pub reference: ::prost::alloc::string::String,
+}
+/// Writes rows: all of them, in all leaves that are given, or none.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetCommitRequest {
+    /// New rows, of one leaf each.
+    #[prost(message, repeated, tag = "1")]
+    pub parts: ::prost::alloc::vec::Vec<SetPart>,
+    /// The set, as in SetOpenRequest.
+    #[prost(string, tag = "2")]
+    pub set: ::prost::alloc::string::String,
+    /// Rows that are written: one range, or a list of rows, of which the last of equal ones counts; absent means all.
+    #[prost(message, optional, tag = "3")]
+    pub rows: ::core::option::Option<Selection>,
+    /// Writes behind the rows of the extension before instead, round robin; `rows` is absent.
+    #[prost(bool, tag = "4")]
+    pub extend: bool,
+    /// Version that the set must have; another one is VERSION_CHANGED, and nothing is written.
+    #[prost(uint64, optional, tag = "5")]
+    pub expects_version: ::core::option::Option<u64>,
+    /// 16 bytes that make a repeat of this call safe; empty for none.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub retry_id: ::prost::bytes::Bytes,
+    /// How long the call may take, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "7")]
+    pub deadline_ms: u64,
+}
+/// The rows are written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetCommitResponse {
+    /// Version that the commit made.
+    #[prost(uint64, tag = "1")]
+    pub version: u64,
+    /// The first row that was written. Those of an extension follow it, and go on at row 0 behind the last one.
+    #[prost(uint64, tag = "2")]
+    pub first: u64,
+}
+/// Takes a mutable set of this peer away, with its rows.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetDropRequest {
+    /// Its reference or name.
+    #[prost(string, tag = "1")]
+    pub set: ::prost::alloc::string::String,
+}
+/// The set is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetDropResponse {}
+/// Asks for the mutable sets of this peer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetStatRequest {
+    /// Those whose names begin so.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+}
+/// Sets, by name.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetStatResponse {
+    /// The sets.
+    #[prost(message, repeated, tag = "1")]
+    pub sets: ::prost::alloc::vec::Vec<SetInfo>,
+}
 /// Which tensor is meant.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Target {
@@ -2973,6 +3140,155 @@ impl ChannelFrom {
         }
     }
 }
+/// Opens an entry point for pipes.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeListenRequest {
+    /// Its name: 1 to 512 bytes, as a tensor's. Listeners and tensors have names apart.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// The listener is there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeListenResponse {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub listener: u64,
+}
+/// Takes the next pipe that was connected to a listener of this session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeAcceptRequest {
+    /// Number of the listener.
+    #[prost(uint64, tag = "1")]
+    pub listener: u64,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "2")]
+    pub deadline_ms: u64,
+}
+/// Connects to a listener.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeConnectRequest {
+    /// Its peer; empty for this one.
+    #[prost(string, tag = "1")]
+    pub peer: ::prost::alloc::string::String,
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+    /// Time for the rest, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// A pipe, for whoever connected or accepted.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeOpened {
+    /// Its number at this sidecar.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Peer of the other end.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// Client of the other end, as it calls itself.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+}
+/// One part of a message.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipePart {
+    /// Its bytes, where they travel inside the message.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub inline: ::prost::bytes::Bytes,
+    /// The tensor that has its bytes, else.
+    #[prost(string, tag = "2")]
+    pub reference: ::prost::alloc::string::String,
+    /// Number of its bytes.
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// Meaning of the bytes; none for a payload.
+    #[prost(message, optional, tag = "4")]
+    pub descriptor: ::core::option::Option<Descriptor>,
+    /// Words of the sender for the one who allocates; at most 4 KiB.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub metadata: ::prost::bytes::Bytes,
+}
+/// A message without the bytes that lie in tensors.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct PipeMessage {
+    /// Words of the sender; at most 64 KiB.
+    #[prost(bytes = "bytes", tag = "1")]
+    pub metadata: ::prost::bytes::Bytes,
+    /// Payloads: plain bytes. At most 1,024.
+    #[prost(message, repeated, tag = "2")]
+    pub payloads: ::prost::alloc::vec::Vec<PipePart>,
+    /// Tensors. At most 1,024.
+    #[prost(message, repeated, tag = "3")]
+    pub tensors: ::prost::alloc::vec::Vec<PipePart>,
+}
+/// Writes a message. The answer comes when the other end has read it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeWriteRequest {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Sequence of the message: above 0, and above those before.
+    #[prost(uint64, tag = "2")]
+    pub sequence: u64,
+    /// A PipeMessage, encoded: no sidecar looks into it. At most 512 KiB.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub message: ::prost::bytes::Bytes,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "4")]
+    pub deadline_ms: u64,
+}
+/// The other end has read the message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeWriteResponse {}
+/// Asks for the descriptor of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeReadRequest {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// The first message from this sequence on that is not read.
+    #[prost(uint64, tag = "2")]
+    pub from: u64,
+    /// Time to wait, in milliseconds; 0 means the sidecar's default.
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// A message that can be read, or the end.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeReadResponse {
+    /// Its sequence; 0 for the end: the other end has finished and everything was read.
+    #[prost(uint64, tag = "1")]
+    pub sequence: u64,
+    /// As it was written.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub message: ::prost::bytes::Bytes,
+}
+/// What ends, or has been read. No reply to a client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PipeEndRequest {
+    /// Number of the pipe; 0 where a listener ends.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Number of the listener; 0 where it is about a pipe.
+    #[prost(uint64, tag = "2")]
+    pub listener: u64,
+    /// Sequence of a message that was read; 0 for none.
+    #[prost(uint64, tag = "3")]
+    pub read: u64,
+    /// Sequence of a message that its writer takes back; 0 for none.
+    #[prost(uint64, tag = "4")]
+    pub withdrawn: u64,
+    /// No message will be written any more.
+    #[prost(bool, tag = "5")]
+    pub finished: bool,
+    /// This end is no more.
+    #[prost(bool, tag = "6")]
+    pub closed: bool,
+}
 /// First frame of a client.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SessionHello {
@@ -3080,6 +3396,16 @@ pub struct GpuFreed {
     /// The client's number of it.
     #[prost(uint64, tag = "1")]
     pub allocation: u64,
+}
+/// Answers SetRead (set.proto): the rows, packed.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetReadResponse {
+    /// A leased tensor for each leaf, in order.
+    #[prost(message, repeated, tag = "1")]
+    pub results: ::prost::alloc::vec::Vec<AcquireResult>,
+    /// Version that was read.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
 }
 /// One transport that a peer can speak.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3488,6 +3814,75 @@ pub struct PeerChannelEnd {
     /// Why.
     #[prost(enumeration = "PeerChannelOutcome", tag = "1")]
     pub outcome: i32,
+}
+/// Since version 8: a call about a mutable set of the asked peer. Sets are said by reference, or by name in `open`.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetCall {
+    /// The call.
+    #[prost(oneof = "set_call::Kind", tags = "1, 2, 3, 4")]
+    pub kind: ::core::option::Option<set_call::Kind>,
+}
+/// Nested message and enum types in `SetCall`.
+pub mod set_call {
+    /// The call.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// Asks for the set.
+        #[prost(message, tag = "1")]
+        Open(super::SetOpenRequest),
+        /// Reads rows.
+        #[prost(message, tag = "2")]
+        Read(super::SetReadRequest),
+        /// Writes rows. The parts are tensors of the asker, which the owner pulls.
+        #[prost(message, tag = "3")]
+        Commit(super::SetCommitRequest),
+        /// Ends leases of rows that were read.
+        #[prost(message, tag = "4")]
+        Release(super::SetRelease),
+    }
+}
+/// Rows that a reader has, or wants no more.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetRelease {
+    /// The tensors, as their owner numbers them. At most 4,096.
+    #[prost(fixed64, repeated, tag = "1")]
+    pub ids: ::prost::alloc::vec::Vec<u64>,
+}
+/// Rows that are packed, leased by the asking peer until SetRelease.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SetPacked {
+    /// A tensor of the owner for each leaf.
+    #[prost(string, repeated, tag = "1")]
+    pub references: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Version that was read.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+}
+/// Answers SetCall.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SetAnswer {
+    /// The answer.
+    #[prost(oneof = "set_answer::Kind", tags = "1, 2, 3, 4")]
+    pub kind: ::core::option::Option<set_answer::Kind>,
+}
+/// Nested message and enum types in `SetAnswer`.
+pub mod set_answer {
+    /// The answer.
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Kind {
+        /// The set.
+        #[prost(message, tag = "1")]
+        Opened(super::SetInfo),
+        /// The rows.
+        #[prost(message, tag = "2")]
+        Packed(super::SetPacked),
+        /// The commit.
+        #[prost(message, tag = "3")]
+        Committed(super::SetCommitResponse),
+        /// The leases have ended.
+        #[prost(message, tag = "4")]
+        Released(super::SetRelease),
+    }
 }
 /// Why a reader does not go on from a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

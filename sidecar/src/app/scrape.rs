@@ -97,6 +97,11 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.channels.live.set(i64::try_from(channels.channels).unwrap_or(i64::MAX));
     metrics.channels.readers.set(i64::try_from(channels.readers).unwrap_or(i64::MAX));
     catch_up(&metrics.channels.messages, channels.written);
+    let pipes = exchange.pipe_totals();
+    metrics.pipes.live.set(i64::try_from(pipes.pipes).unwrap_or(i64::MAX));
+    metrics.pipes.listeners.set(i64::try_from(pipes.listeners).unwrap_or(i64::MAX));
+    metrics.pipes.unread.set(i64::try_from(pipes.unread).unwrap_or(i64::MAX));
+    catch_up(&metrics.pipes.messages, pipes.messages);
     metrics.arena.show_gpu(store.gpu_held().tensors, store.gpu_held().bytes);
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);

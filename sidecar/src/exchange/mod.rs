@@ -23,6 +23,7 @@ mod lookup;
 mod map;
 mod names;
 mod neighbours;
+mod pipes;
 mod put;
 mod retry;
 mod route;
@@ -53,6 +54,7 @@ use tensorlane_proto::negotiate::Offer;
 pub use self::acquire::Borrowed;
 pub use self::channels::{Attached, Created};
 use self::fetch::Fetches;
+pub use self::pipes::PipeTotals;
 pub use self::put::{OpenPut, stored_result};
 pub use self::route::RoutePolicy;
 pub use self::rows::RowsRead;
@@ -97,6 +99,7 @@ pub struct Exchange {
     channels: channels::Channels,
     /// Sets whose rows change.
     mutable_sets: rows::MutableSets,
+    pipes: pipes::Pipes,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// Offer of ours, without the addresses: one side of every negotiation.
@@ -142,6 +145,7 @@ impl Exchange {
             waits: waits::Waits::new(Weak::clone(own), workers.threads().clone()),
             channels: channels::Channels::default(),
             mutable_sets: rows::MutableSets::default(),
+            pipes: pipes::Pipes::default(),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
@@ -220,6 +224,7 @@ impl Exchange {
     pub fn session_ended(&self, session: SessionId) {
         // First: rings that its process may still map are pinned while its segments are known.
         self.channels_of_session_ended(session);
+        self.pipes_of_session_ended(session);
         self.store.session_ended(session);
     }
 

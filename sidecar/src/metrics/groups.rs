@@ -86,6 +86,18 @@ pub struct Channels {
     pub messages: IntCounter,
 }
 
+/// Metrics of pipes.
+pub struct Pipes {
+    /// Pipes.
+    pub live: IntGauge,
+    /// Listeners.
+    pub listeners: IntGauge,
+    /// Messages that are not read.
+    pub unread: IntGauge,
+    /// Messages that were read.
+    pub messages: IntCounter,
+}
+
 /// Workloads.
 pub struct Sessions {
     /// Open sessions.
@@ -378,6 +390,26 @@ impl Ledger {
     pub fn freed(&self, cause: Cause, bytes: u64) {
         self.freed_tensors.at((cause,)).inc();
         self.freed_bytes.at((cause,)).inc_by(bytes);
+    }
+}
+
+impl Pipes {
+    pub(super) fn new(make: &Maker<'_>) -> prometheus::Result<Self> {
+        Ok(Pipes {
+            live: make.gauge(
+                "pipe_live_pipes",
+                "Pipes of which at least one end is open. Not counted: listeners.",
+            )?,
+            listeners: make.gauge("pipe_live_listeners", "Listeners that pipes can be connected to. Not counted: their pipes.")?,
+            unread: make.gauge(
+                "pipe_unread_messages",
+                "Messages that were written to pipes and are not read. Not counted: those whose writers gave up.",
+            )?,
+            messages: make.counter(
+                "pipe_messages_total",
+                "Messages of pipes that were read by the other end. Not counted: those that are not read.",
+            )?,
+        })
     }
 }
 

@@ -150,6 +150,18 @@ labels! {
         SetStat = "set_stat",
         /// Takes a mutable set away.
         SetDrop = "set_drop",
+        /// Opens an entry point for pipes.
+        PipeListen = "pipe_listen",
+        /// Connects a pipe.
+        PipeConnect = "pipe_connect",
+        /// Takes a pipe that was connected.
+        PipeAccept = "pipe_accept",
+        /// Writes a message to a pipe: until it was read.
+        PipeWrite = "pipe_write",
+        /// Asks for the descriptor of a message: until there is one.
+        PipeRead = "pipe_read",
+        /// Ends a pipe or a listener.
+        PipeEnd = "pipe_end",
         /// GPU memory in.
         PutGpu = "put_gpu",
         /// GPU memory out.

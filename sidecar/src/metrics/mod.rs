@@ -17,7 +17,7 @@ pub mod label;
 pub use directory::Directory;
 use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
-pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Sessions, Threads};
+pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Threads};
 use label::FrameFault;
 
 /// Asked before each scrape to bring gauges up to date.
@@ -37,6 +37,8 @@ pub struct Metrics {
     pub sessions: Sessions,
     /// Channels.
     pub channels: Channels,
+    /// Pipes.
+    pub pipes: Pipes,
     /// Other peers.
     pub peers: Peers,
     /// The peer table.
@@ -63,6 +65,7 @@ impl Metrics {
             ledger: Ledger::new(&make)?,
             sessions: Sessions::new(&make)?,
             channels: Channels::new(&make)?,
+            pipes: Pipes::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,
             threads: Threads::new(&make)?,

@@ -10,7 +10,7 @@ use tensorlane_proto::negotiate::{Transport, Why};
 use super::label::*;
 use super::*;
 
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "arena",
     "call",
     "channel",
@@ -19,16 +19,19 @@ const MODULES: [&str; 13] = [
     "gpu",
     "ledger",
     "peer",
+    "pipe",
     "put",
     "route",
     "session",
     "sidecar",
     "transfer",
 ];
-const UNITS: [&str; 29] = [
+const UNITS: [&str; 31] = [
     "calls",
     "channels",
     "readers",
+    "pipes",
+    "listeners",
     "messages",
     "migrations",
     "pulls",
@@ -78,7 +81,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 64);
+    assert_eq!(families.len(), 68);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();

@@ -309,6 +309,12 @@ impl Call {
             SessionKind::SetCommit => Verb::SetCommit,
             SessionKind::SetStat => Verb::SetStat,
             SessionKind::SetDrop => Verb::SetDrop,
+            SessionKind::PipeListen => Verb::PipeListen,
+            SessionKind::PipeConnect => Verb::PipeConnect,
+            SessionKind::PipeAccept => Verb::PipeAccept,
+            SessionKind::PipeWrite => Verb::PipeWrite,
+            SessionKind::PipeRead => Verb::PipeRead,
+            SessionKind::PipeEnd => Verb::PipeEnd,
             SessionKind::PutGpu => Verb::PutGpu,
             SessionKind::OpenGpu => Verb::OpenGpu,
             SessionKind::Hello

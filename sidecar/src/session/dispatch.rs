@@ -7,8 +7,8 @@ use bytes::Bytes;
 use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
-    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, SESSION_ITEMS_MAX, SETS_SINCE,
-    SessionKind, top_level_items,
+    CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, PIPES_SINCE, SESSION_ITEMS_MAX,
+    SETS_SINCE, SessionKind, top_level_items,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -65,6 +65,10 @@ pub(super) fn frame(
         }
         SessionKind::ChannelReady => {
             exchange.channel_ready(link.id(), &decode(header, body)?);
+            Ok(())
+        }
+        SessionKind::PipeEnd => {
+            exchange.pipe_end(link.id(), &decode(header, body)?);
             Ok(())
         }
         SessionKind::Cancel => {
@@ -124,6 +128,12 @@ fn since(kind: SessionKind) -> u32 {
         | SessionKind::ChannelDetach
         | SessionKind::ChannelStat
         | SessionKind::ChannelReady => CHANNELS_SINCE,
+        SessionKind::PipeListen
+        | SessionKind::PipeConnect
+        | SessionKind::PipeAccept
+        | SessionKind::PipeWrite
+        | SessionKind::PipeRead
+        | SessionKind::PipeEnd => PIPES_SINCE,
         SessionKind::PutGpu | SessionKind::OpenGpu => GPU_SINCE,
         SessionKind::SetCreate
         | SessionKind::SetOpen
@@ -203,7 +213,40 @@ fn verb_call(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes)
             let request: v1::SetCommitRequest = decode(header, body)?;
             exchange.set_commit(call.caller(), request, move |outcome| call.answer(outcome));
         }
+        SessionKind::PipeListen
+        | SessionKind::PipeConnect
+        | SessionKind::PipeAccept
+        | SessionKind::PipeWrite
+        | SessionKind::PipeRead => return pipe(exchange, call, header, body),
         _ => return question(exchange, call, header, body),
+    }
+    Ok(())
+}
+
+/// The verbs of pipes.
+fn pipe(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) -> Result<(), FrameError> {
+    match call.verb {
+        SessionKind::PipeListen => {
+            let response = exchange.pipe_listen(&call.caller(), &decode(header, body)?);
+            call.answer(response);
+        }
+        SessionKind::PipeConnect => {
+            let request: v1::PipeConnectRequest = decode(header, body)?;
+            exchange.pipe_connect(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::PipeAccept => {
+            let request: v1::PipeAcceptRequest = decode(header, body)?;
+            exchange.pipe_accept(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::PipeWrite => {
+            let request: v1::PipeWriteRequest = decode(header, body)?;
+            exchange.pipe_write(&call.caller(), request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::PipeRead => {
+            let request: v1::PipeReadRequest = decode(header, body)?;
+            exchange.pipe_read(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        _ => return Err(FrameError::OutOfPlace(header.kind)),
     }
     Ok(())
 }

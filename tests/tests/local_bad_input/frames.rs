@@ -107,6 +107,12 @@ fn frames_that_may_not_come_now_cut_the_session() {
         SessionKind::SetCommit,
         SessionKind::SetStat,
         SessionKind::SetDrop,
+        SessionKind::PipeListen,
+        SessionKind::PipeConnect,
+        SessionKind::PipeAccept,
+        SessionKind::PipeWrite,
+        SessionKind::PipeRead,
+        SessionKind::PipeEnd,
         SessionKind::PutGpu,
         SessionKind::OpenGpu,
     ];

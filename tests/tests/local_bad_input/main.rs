@@ -3,6 +3,7 @@
 mod channels;
 mod descriptors;
 mod frames;
+mod pipes;
 mod reservations;
 mod selections;
 mod targets;

@@ -3,5 +3,6 @@
 mod channels;
 mod exchange;
 mod mutable_sets;
+mod pipes;
 mod repeats;
 mod sets;

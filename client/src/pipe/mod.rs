@@ -1,0 +1,255 @@
+//! Pipes: messages between two processes, read in three steps: descriptor, allocation, read.
+//!
+//! ```text
+//!   listen("inbox") ── accept ──> Pipe              connect("inbox") ──> Pipe
+//!     write(message) ── tensors and large payloads become sealed blocks of the writer's arena; a reservation without a copy
+//!        │                └── PipeWrite: metadata, sizes, descriptors, references ──> the sidecar ──> read_descriptor
+//!        │                                                                              the reader chooses an allocation
+//!        └── done <── PipeEnd { read } <── read(descriptor, allocation): the bytes, as any tensor comes
+//! ```
+//! A write is done when the other end has read the message. It comes back always, with what is known of its delivery. Whoever waits has
+//! a deadline and no thread at the sidecar. Callbacks and async are not there yet: calls wait on the caller's thread.
+
+mod message;
+mod read;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tensorlane_proto::frame::{PIPES_SINCE, SessionKind};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Reason};
+
+pub use self::message::{Message, Payload};
+pub use self::read::{Allocation, Descriptor, Incoming, Place, ReadFailed, Received, Tensor};
+pub use self::write::{Delivered, WriteFailed, Writing};
+use crate::channel::Timeout;
+use crate::client::Client;
+use crate::connection::Connection;
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::origin::Origin;
+use crate::wait::Wait;
+
+/// Most messages of one end that are written and not read. One more is refused with LIMIT_EXCEEDED and comes back.
+pub const UNREAD_MAX: usize = 64;
+
+/// An entry point of this process. Dropped it ends, and so does every pipe that was not accepted.
+pub struct Listener {
+    client: Client,
+    connection: Arc<Connection>,
+    origin: Origin,
+    id: u64,
+    name: String,
+}
+
+/// One end of a pipe. Threads may share it. Dropped it is closed: the other end gets PIPE_CLOSED, or the end after
+/// [`Pipe::finish`].
+pub struct Pipe {
+    client: Client,
+    connection: Arc<Connection>,
+    origin: Origin,
+    id: u64,
+    remote: Remote,
+    /// Sequence of the last message that was written.
+    written: Mutex<u64>,
+    reading: Mutex<read::Reading>,
+    /// Held by whoever asks for a message: two at a time would be given the same.
+    asking: Mutex<()>,
+}
+
+/// The other end of a pipe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its peer.
+    pub peer: String,
+    /// Its client, as that calls itself.
+    pub client: String,
+    /// Way that descriptors take: `local`, through the sidecar of this pod.
+    pub route: String,
+}
+
+/// Options of a connect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// Time to wait for a listener that does not exist yet; not at all by default.
+    pub wait: Option<Duration>,
+}
+
+impl ConnectOptions {
+    /// Does not wait.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Waits for a listener that does not exist yet.
+    #[must_use]
+    pub fn wait(self, wait: Duration) -> Self {
+        Self { wait: Some(wait) }
+    }
+}
+
+impl Client {
+    /// Opens an entry point for pipes of this peer.
+    ///
+    /// # Errors
+    /// NAME_TAKEN while somebody else has the name, LIMIT_EXCEEDED, UNSUPPORTED with an older sidecar.
+    pub fn listen(&self, name: &str) -> Result<Listener> {
+        let wait = self.wait(None);
+        let connection = self.connection(&wait)?;
+        check_version(&connection)?;
+        let request = v1::PipeListenRequest { name: name.to_owned() };
+        let reply: v1::PipeListenResponse =
+            connection.call(SessionKind::PipeListen, &request, &wait, Late::Listener)?;
+        let origin = connection.origin().again();
+        Ok(Listener { client: self.clone(), connection, origin, id: reply.listener, name: name.to_owned() })
+    }
+
+    /// Connects to a listener of this peer, by its name or as `peer/name`. Messages may be written before it is accepted.
+    ///
+    /// # Errors
+    /// NOT_FOUND without such a listener, LIMIT_EXCEEDED, UNSUPPORTED with an older sidecar.
+    pub fn connect_pipe(&self, to: &str, options: &ConnectOptions) -> Result<Pipe> {
+        let wait = self.wait(options.wait);
+        let connection = self.connection(&wait)?;
+        check_version(&connection)?;
+        // A name may have slashes of its own, so only this peer is taken away.
+        let own = connection.sidecar().peer.to_string();
+        let name = to.strip_prefix(&own).and_then(|rest| rest.strip_prefix('/')).unwrap_or(to);
+        let request = v1::PipeConnectRequest {
+            peer: String::new(),
+            name: name.to_owned(),
+            wait_ms: if options.wait.is_some() { wait.deadline_ms() } else { 0 },
+            deadline_ms: wait.deadline_ms(),
+        };
+        let reply: v1::PipeOpened = connection.call(SessionKind::PipeConnect, &request, &wait, Late::Pipe)?;
+        Ok(Pipe::new(self, connection, reply))
+    }
+}
+
+/// An older sidecar knows no pipes.
+fn check_version(connection: &Connection) -> Result<()> {
+    let spoken = connection.sidecar().version;
+    if spoken >= PIPES_SINCE {
+        return Ok(());
+    }
+    let message = format!(
+        "the sidecar speaks version {spoken} of the session protocol, and pipes came with {PIPES_SINCE}: update the sidecar"
+    );
+    Err(Failure::new(Reason::Unsupported, message).into())
+}
+
+/// Patience of a call, and whether it is asked again when the sidecar's longest deadline is over.
+fn patience(client: &Client, timeout: Timeout) -> (Wait, bool) {
+    match timeout {
+        Timeout::Default => (client.wait(None), false),
+        Timeout::Now => (client.wait(Some(Duration::ZERO)), false),
+        Timeout::After(after) => {
+            let until = Instant::now().checked_add(after);
+            (client.wait(Some(after)), until.is_none())
+        }
+        Timeout::Never => (client.wait(Some(Duration::MAX)), true),
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The next pipe that was connected, in the order of connects.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED where nobody connects in time, PIPE_CLOSED for a listener that has ended, a lost session.
+    pub fn accept(&self, timeout: Timeout) -> Result<Pipe> {
+        loop {
+            let (wait, again) = patience(&self.client, timeout);
+            let request = v1::PipeAcceptRequest { listener: self.id, deadline_ms: wait.deadline_ms() };
+            let reply: Result<v1::PipeOpened> =
+                self.connection.call(SessionKind::PipeAccept, &request, &wait, Late::Pipe);
+            match reply {
+                Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => {}
+                reply => {
+                    return reply.map(|reply| Pipe::new(&self.client, Arc::clone(&self.connection), reply));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if !self.origin.is_child() {
+            let end = v1::PipeEndRequest { listener: self.id, ..Default::default() };
+            // A session that is lost has ended it.
+            let _ = self.connection.say(SessionKind::PipeEnd, &end);
+        }
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+// === impl Pipe ===
+
+impl Pipe {
+    fn new(client: &Client, connection: Arc<Connection>, opened: v1::PipeOpened) -> Self {
+        let remote = Remote { peer: opened.peer, client: opened.client, route: "local".to_owned() };
+        let origin = connection.origin().again();
+        Self {
+            client: client.clone(),
+            connection,
+            origin,
+            id: opened.pipe,
+            remote,
+            written: Mutex::default(),
+            reading: Mutex::default(),
+            asking: Mutex::default(),
+        }
+    }
+
+    /// The other end.
+    pub fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Says that this end writes nothing more: the other one reads what is there, then gets [`Incoming::End`]. Reading goes on.
+    ///
+    /// # Errors
+    /// A lost session.
+    pub fn finish(&self) -> Result<()> {
+        self.say(v1::PipeEndRequest { finished: true, ..Default::default() })
+    }
+
+    /// Closes this end, as dropping it does.
+    pub fn close(self) {}
+
+    fn say(&self, end: v1::PipeEndRequest) -> Result<()> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        self.connection.say(SessionKind::PipeEnd, &v1::PipeEndRequest { pipe: self.id, ..end })
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // A session that is lost has closed it.
+        let _ = self.say(v1::PipeEndRequest { closed: true, ..Default::default() });
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipe").field("remote", &self.remote).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,296 @@
+//! Reading: the descriptor first, then an allocation by the reader, then the bytes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use bytes::Bytes;
+use prost::Message as _;
+use tensorlane_proto::frame::SessionKind;
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Descriptor as TensorDescriptor, Failure, Reason, Reference};
+
+use super::{Payload, Pipe, patience};
+use crate::channel::Timeout;
+use crate::error::{Error, Result};
+use crate::late::Late;
+use crate::target::{AcquireOptions, Target};
+use crate::wire;
+
+/// How far this end has read.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// The last message whose descriptor was given.
+    last: u64,
+    /// Descriptors that were dropped unread: they are given again.
+    returned: BTreeSet<u64>,
+}
+
+/// What comes next.
+#[derive(Debug)]
+pub enum Incoming<'a> {
+    /// A message.
+    Message(Descriptor<'a>),
+    /// The other end has finished, and everything was read.
+    End,
+}
+
+/// A message without its bytes. Dropped unread it is the next one again.
+pub struct Descriptor<'a> {
+    pipe: &'a Pipe,
+    sequence: u64,
+    metadata: Bytes,
+    payloads: Vec<v1::PipePart>,
+    tensors: Vec<(TensorDescriptor, v1::PipePart)>,
+    read: bool,
+}
+
+/// Where a tensor of a message goes.
+#[derive(Debug, Default)]
+pub enum Place<'a> {
+    /// It is mapped, read-only and without a copy.
+    #[default]
+    Map,
+    /// It is copied row-major and without gaps into these bytes, which are exactly as many.
+    Bytes(&'a mut [u8]),
+    /// It is not wanted.
+    Skip,
+}
+
+/// Where everything of a message goes. Payloads come by themselves.
+#[derive(Debug, Default)]
+pub struct Allocation<'a> {
+    places: Option<Vec<Place<'a>>>,
+}
+
+/// One tensor of a message that was read.
+#[derive(Debug)]
+pub enum Tensor {
+    /// It is mapped.
+    Mapped(Box<crate::Tensor>),
+    /// It is in the bytes that were given.
+    Copied,
+    /// It was not wanted.
+    Skipped,
+}
+
+/// A message that was read.
+#[derive(Debug)]
+pub struct Received {
+    /// Words of the sender.
+    pub metadata: Bytes,
+    /// Payloads, in order.
+    pub payloads: Vec<Payload>,
+    /// Tensors, in order.
+    pub tensors: Vec<Tensor>,
+}
+
+/// A read that failed. The message is not read: with this descriptor it may be tried again.
+#[derive(Debug)]
+pub struct ReadFailed<'a> {
+    /// The descriptor.
+    pub descriptor: Descriptor<'a>,
+    /// Cause of the failure.
+    pub error: Error,
+}
+
+impl<'a> Allocation<'a> {
+    /// Maps every tensor.
+    pub fn map() -> Self {
+        Self { places: None }
+    }
+
+    /// A place for each tensor, in order.
+    pub fn new(places: Vec<Place<'a>>) -> Self {
+        Self { places: Some(places) }
+    }
+}
+
+impl Pipe {
+    /// The descriptor of the next message, in the order of writes. Further ones may be asked for before it is read.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED where none comes in time, PIPE_CLOSED and PIPE_LOST where the other end is no more and has not finished.
+    pub fn read_descriptor(&self, timeout: Timeout) -> Result<Incoming<'_>> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
+        let _turn = self.asking.lock();
+        loop {
+            let (wait, again) = patience(&self.client, timeout);
+            let from = {
+                let reading = self.reading.lock();
+                reading.returned.first().copied().unwrap_or(reading.last + 1)
+            };
+            let request = v1::PipeReadRequest { pipe: self.id, from, deadline_ms: wait.deadline_ms() };
+            let reply: Result<v1::PipeReadResponse> =
+                self.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
+            let reply = match reply {
+                Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => continue,
+                reply => reply?,
+            };
+            if reply.sequence == 0 {
+                return Ok(Incoming::End);
+            }
+            let mut reading = self.reading.lock();
+            // One that its writer has taken back meanwhile does not come again.
+            reading.returned.retain(|returned| *returned > reply.sequence);
+            reading.last = reading.last.max(reply.sequence);
+            drop(reading);
+            return self.descriptor(reply.sequence, reply.message).map(Incoming::Message);
+        }
+    }
+
+    fn descriptor(&self, sequence: u64, message: Bytes) -> Result<Descriptor<'_>> {
+        // Its writer is another process, which may write what it likes.
+        let unreadable = |what: &dyn fmt::Display| {
+            let message =
+                format!("message {sequence} cannot be read: {what}; its writer uses another release");
+            Error::from(Failure::new(Reason::MessageDamaged, message).with("sequence", sequence))
+        };
+        let message = v1::PipeMessage::decode(message).map_err(|error| unreadable(&error))?;
+        let mut tensors = Vec::with_capacity(message.tensors.len());
+        for part in message.tensors {
+            let described =
+                part.descriptor.as_ref().ok_or_else(|| unreadable(&"a tensor without a descriptor"))?;
+            let descriptor =
+                tensorlane_proto::wire::descriptor(described.clone()).map_err(|error| unreadable(&error))?;
+            tensors.push((descriptor, part));
+        }
+        let (metadata, payloads) = (message.metadata, message.payloads);
+        Ok(Descriptor { pipe: self, sequence, metadata, payloads, tensors, read: false })
+    }
+
+    /// Brings the bytes of a message to where the allocation says, and tells the writer that it was read.
+    ///
+    /// # Errors
+    /// The descriptor comes back. LAYOUT_MISMATCH for an allocation of another number or length, before anything is written to it;
+    /// PIPE_LOST where the writer is gone and its bytes with it; what an acquire says.
+    pub fn read<'a>(
+        &'a self,
+        mut descriptor: Descriptor<'a>,
+        allocation: Allocation<'_>,
+    ) -> std::result::Result<Received, Box<ReadFailed<'a>>> {
+        let outcome = self.fetch(&descriptor, allocation).and_then(|received| {
+            self.say(v1::PipeEndRequest { read: descriptor.sequence, ..Default::default() })?;
+            Ok(received)
+        });
+        match outcome {
+            Ok(received) => {
+                descriptor.read = true;
+                Ok(received)
+            }
+            Err(error) => Err(Box::new(ReadFailed { descriptor, error })),
+        }
+    }
+
+    fn fetch(&self, descriptor: &Descriptor<'_>, allocation: Allocation<'_>) -> Result<Received> {
+        let places = descriptor.places(allocation)?;
+        let outside = |part: &&v1::PipePart| !part.reference.is_empty();
+        let wanted =
+            descriptor.tensors.iter().zip(&places).filter(|(_, place)| !matches!(place, Place::Skip));
+        let wanted = wanted.map(|((_, part), _)| part);
+        let parts: Vec<&v1::PipePart> = descriptor.payloads.iter().filter(outside).chain(wanted).collect();
+        let targets = parts.iter().map(|part| target(part)).collect::<Result<Vec<_>>>()?;
+        let mut got = self.client.acquire_many(&targets, &AcquireOptions::new()).into_iter();
+        let mut next = || got.next().unwrap_or_else(|| Err(wire::missing("a result")));
+        let mut payloads = Vec::with_capacity(descriptor.payloads.len());
+        for part in &descriptor.payloads {
+            payloads.push(match outside(&part) {
+                true => Payload::Mapped(Box::new(next().map_err(|error| descriptor.lost(error))?)),
+                false => Payload::Inline(part.inline.clone()),
+            });
+        }
+        let mut tensors = Vec::with_capacity(places.len());
+        for place in places {
+            tensors.push(match place {
+                Place::Skip => Tensor::Skipped,
+                Place::Map => Tensor::Mapped(Box::new(next().map_err(|error| descriptor.lost(error))?)),
+                Place::Bytes(bytes) => {
+                    next().map_err(|error| descriptor.lost(error))?.copy_to(bytes)?;
+                    Tensor::Copied
+                }
+            });
+        }
+        Ok(Received { metadata: descriptor.metadata.clone(), payloads, tensors })
+    }
+}
+
+fn target(part: &v1::PipePart) -> Result<Target> {
+    let reference: Reference = part.reference.parse().map_err(|error| Error::from(Failure::from(error)))?;
+    Ok(Target::Reference(reference))
+}
+
+impl Descriptor<'_> {
+    /// Sequence of the message: 1 for the first one of a pipe.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Words of the sender.
+    pub fn metadata(&self) -> &[u8] {
+        &self.metadata
+    }
+
+    /// Lengths of the payloads in bytes, in order.
+    pub fn payloads(&self) -> impl ExactSizeIterator<Item = u64> {
+        self.payloads.iter().map(|part| part.bytes)
+    }
+
+    /// Meanings of the tensors, in order, with what the sender says of each.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&TensorDescriptor, &[u8])> {
+        self.tensors.iter().map(|(descriptor, part)| (descriptor, &part.metadata[..]))
+    }
+
+    /// The places, checked.
+    fn places<'p>(&self, allocation: Allocation<'p>) -> Result<Vec<Place<'p>>> {
+        let mismatch = |message: String| Error::from(Failure::new(Reason::LayoutMismatch, message));
+        let Some(places) = allocation.places else {
+            return Ok(self.tensors.iter().map(|_| Place::Map).collect());
+        };
+        if places.len() != self.tensors.len() {
+            let (given, needed) = (places.len(), self.tensors.len());
+            return Err(mismatch(format!(
+                "{given} places are given, and the message has {needed} tensors; nothing was read"
+            )));
+        }
+        for (index, (place, (descriptor, _))) in places.iter().zip(&self.tensors).enumerate() {
+            let needed = descriptor.layout.packed_bytes();
+            if let Place::Bytes(bytes) = place
+                && bytes.len() as u64 != needed
+            {
+                return Err(mismatch(format!(
+                    "the place of tensor {index} has {} bytes, and the tensor {needed}; nothing was read",
+                    bytes.len()
+                )));
+            }
+        }
+        Ok(places)
+    }
+
+    /// The bytes are not there any more: the writer has given up or is gone.
+    fn lost(&self, error: Error) -> Error {
+        let gone = matches!(error.reason(), Some(Reason::NotFound | Reason::OwnerLost));
+        if !gone {
+            return error;
+        }
+        let message = format!(
+            "the bytes of message {} are gone: client {:?} has taken it back, or is gone itself ({error})",
+            self.sequence, self.pipe.remote.client
+        );
+        Failure::new(Reason::PipeLost, message).with("sequence", self.sequence).into()
+    }
+}
+
+impl Drop for Descriptor<'_> {
+    fn drop(&mut self) {
+        if !self.read && !self.pipe.origin.is_child() {
+            self.pipe.reading.lock().returned.insert(self.sequence);
+        }
+    }
+}
+
+impl fmt::Debug for Descriptor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Descriptor").field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,526 @@
+//! The table of pipes: who listens, who is connected to whom, and which messages are not read yet. Pure; `W` is somebody who waits.
+//!
+//! ```text
+//!   listen ──> connect ──> accept            each side of a pipe: write ──> unread ──read──> shown ──taken──> written
+//!                 └── waits for a listener                                     └──── withdraw, or an end ───> not delivered
+//! ```
+//! A write is over when the other side has taken its message. Whoever waits is named in an [`Effect`] once, and waits no more then.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::ledger::{SessionId, TensorName};
+
+/// Listeners of one sidecar at most.
+const LISTENERS_MAX: usize = 4_096;
+/// Pipes of one sidecar at most. Each costs some 400 bytes beside its messages.
+const PIPES_MAX: usize = 16_384;
+/// Pipes of one session at most, of both kinds.
+const SESSION_PIPES_MAX: usize = 1_024;
+/// Pipes of one listener that are not accepted, at most.
+const BACKLOG_MAX: usize = 1_024;
+/// Messages of one side that are not read, at most.
+const UNREAD_MAX: usize = 64;
+
+/// A session with the name that its client gave itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Party {
+    pub(super) session: SessionId,
+    pub(super) client: Arc<str>,
+}
+
+/// An end of a wait.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect<W> {
+    /// A pipe was connected to the listener.
+    Accepted { to: W, pipe: u64, other: Party },
+    /// The listener is there: connect again.
+    Listens { to: W },
+    /// A message can be read.
+    Show { to: W, sequence: u64, message: Bytes },
+    /// No message comes any more: the other side has finished.
+    End { to: W },
+    /// The other side has read the message.
+    Written { to: W },
+    /// It came to nothing.
+    Fail { to: W, why: Failure },
+}
+
+/// The number of a new end, the other end, and what follows.
+pub(super) type Connected<W> = (u64, Party, Vec<Effect<W>>);
+
+/// Way in which a side of a pipe ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was closed.
+    Closed,
+    /// Its session has ended.
+    Lost,
+}
+
+/// A message that is not read.
+struct Unread<W> {
+    message: Bytes,
+    writer: W,
+    shown: bool,
+}
+
+/// One side of a pipe, with what it writes.
+struct Side<W> {
+    party: Party,
+    ended: Option<Ended>,
+    /// Nothing more will be written.
+    finished: bool,
+    last: u64,
+    unread: BTreeMap<u64, Unread<W>>,
+    /// Whoever waits for messages of the other side, with the first sequence that is wanted.
+    readers: VecDeque<(u64, W)>,
+}
+
+struct Pipe<W> {
+    name: TensorName,
+    /// Who connected, and who listened.
+    sides: [Side<W>; 2],
+}
+
+struct Listener<W> {
+    name: TensorName,
+    party: Party,
+    backlog: VecDeque<u64>,
+    accepting: VecDeque<W>,
+}
+
+/// All pipes and listeners of a sidecar.
+pub(super) struct Table<W> {
+    listeners: BTreeMap<u64, Listener<W>>,
+    names: HashMap<TensorName, u64>,
+    waiting: HashMap<TensorName, Vec<W>>,
+    pipes: BTreeMap<u64, Pipe<W>>,
+    last: u64,
+    /// Messages that were read, in the life of the sidecar.
+    written: u64,
+}
+
+/// Numbers at this moment.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct PipeTotals {
+    /// Listeners.
+    pub listeners: usize,
+    /// Pipes of which at least one end is open.
+    pub pipes: usize,
+    /// Messages that are not read.
+    pub unread: usize,
+    /// Messages that were read, in the life of the sidecar.
+    pub messages: u64,
+}
+
+impl<W> Default for Table<W> {
+    fn default() -> Self {
+        let (listeners, pipes) = (BTreeMap::new(), BTreeMap::new());
+        Self { listeners, names: HashMap::new(), waiting: HashMap::new(), pipes, last: 0, written: 0 }
+    }
+}
+
+impl<W> Table<W> {
+    /// Opens a listener; its number, and whoever waited for it.
+    ///
+    /// # Errors
+    /// NAME_TAKEN with the client that has it, LIMIT_EXCEEDED.
+    pub(super) fn listen(
+        &mut self,
+        party: Party,
+        name: TensorName,
+    ) -> Result<(u64, Vec<Effect<W>>), Failure> {
+        if let Some(taken) = self.names.get(&name).and_then(|id| self.listeners.get(id)) {
+            let message = format!(
+                "client {:?} listens on {name} already; end that listener, or choose another name",
+                taken.party.client
+            );
+            return Err(Failure::new(Reason::NameTaken, message).with("name", name));
+        }
+        if self.listeners.len() >= LISTENERS_MAX {
+            return Err(limit(&format!("{LISTENERS_MAX} listeners are here already"), LISTENERS_MAX));
+        }
+        self.last += 1;
+        self.names.insert(name.clone(), self.last);
+        let waited = self.waiting.remove(&name).unwrap_or_default();
+        let listener = Listener { name, party, backlog: VecDeque::new(), accepting: VecDeque::new() };
+        self.listeners.insert(self.last, listener);
+        Ok((self.last, waited.into_iter().map(|to| Effect::Listens { to }).collect()))
+    }
+
+    /// Connects to a listener: the pipe and the other side. None where there is no listener: `wait` is told when there is.
+    ///
+    /// # Errors
+    /// LIMIT_EXCEEDED.
+    pub(super) fn connect(
+        &mut self,
+        party: Party,
+        name: &TensorName,
+        wait: Option<W>,
+    ) -> Result<Option<Connected<W>>, Failure> {
+        let Some(id) = self.names.get(name) else {
+            if let Some(wait) = wait {
+                self.waiting.entry(name.clone()).or_default().push(wait);
+            }
+            return Ok(None);
+        };
+        let Some(listener) = self.listeners.get_mut(id) else { return Ok(None) };
+        if self.pipes.len() >= PIPES_MAX {
+            return Err(limit(&format!("{PIPES_MAX} pipes are here already"), PIPES_MAX));
+        }
+        for session in [party.session, listener.party.session] {
+            let is_its = |side: &Side<W>| side.party.session == session && side.ended.is_none();
+            let there = self.pipes.values().flat_map(|pipe| &pipe.sides).filter(|side| is_its(side)).count();
+            if there >= SESSION_PIPES_MAX {
+                let what = format!("session {} has {SESSION_PIPES_MAX} ends of pipes already", session.0);
+                return Err(limit(&what, SESSION_PIPES_MAX));
+            }
+        }
+        if listener.backlog.len() >= BACKLOG_MAX {
+            let what = format!("{BACKLOG_MAX} pipes to {name} are not accepted yet");
+            return Err(limit(&what, BACKLOG_MAX));
+        }
+        self.last += 1;
+        let (pipe, other) = (self.last, listener.party.clone());
+        let effects = match listener.accepting.pop_front() {
+            Some(to) => vec![Effect::Accepted { to, pipe: end(pipe, 1), other: party.clone() }],
+            None => {
+                listener.backlog.push_back(pipe);
+                Vec::new()
+            }
+        };
+        let sides = [Side::new(party), Side::new(other.clone())];
+        self.pipes.insert(pipe, Pipe { name: name.clone(), sides });
+        Ok(Some((end(pipe, 0), other, effects)))
+    }
+
+    /// Takes the next pipe of a listener; `wait` is told where there is none yet.
+    ///
+    /// # Errors
+    /// NOT_FOUND for a listener that the session does not have.
+    pub(super) fn accept(
+        &mut self,
+        session: SessionId,
+        id: u64,
+        wait: W,
+    ) -> Result<Option<(u64, Party)>, Failure> {
+        let listener = self.listeners.get_mut(&id).filter(|listener| listener.party.session == session);
+        let listener = listener.ok_or_else(|| no_listener(id))?;
+        while let Some(number) = listener.backlog.pop_front() {
+            // One that was closed meanwhile is handed out, too: what its end said is to be heard.
+            if let Some(pipe) = self.pipes.get(&number) {
+                return Ok(Some((end(number, 1), pipe.sides[0].party.clone())));
+            }
+        }
+        listener.accepting.push_back(wait);
+        Ok(None)
+    }
+
+    /// A session writes a message.
+    ///
+    /// # Errors
+    /// NOT_FOUND, PIPE_CLOSED, PIPE_LOST, LIMIT_EXCEEDED with who does not read; INVALID_ARGUMENT for a sequence that is not above
+    /// the last one.
+    pub(super) fn write(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        sequence: u64,
+        message: Bytes,
+        writer: W,
+    ) -> Result<Vec<Effect<W>>, Failure> {
+        let (pipe, at) = self.side(session, number)?;
+        let [own, other] = both(&mut pipe.sides, at);
+        if let Some(ended) = other.ended {
+            return Err(gone(&pipe.name, &other.party, ended));
+        }
+        if own.finished {
+            let message = "nothing can be written after finish; connect again";
+            return Err(Failure::new(Reason::PipeClosed, message));
+        }
+        if sequence <= own.last {
+            let message = format!("message {sequence} comes after message {}; count up from 1", own.last);
+            return Err(Failure::new(Reason::InvalidArgument, message).with("sequence", sequence));
+        }
+        if own.unread.len() >= UNREAD_MAX {
+            let what = format!(
+                "{UNREAD_MAX} messages of the pipe {} are unread; client {:?} does not read them",
+                pipe.name, other.party.client
+            );
+            return Err(limit(&what, UNREAD_MAX).with("client", &other.party.client));
+        }
+        own.last = sequence;
+        let mut unread = Unread { message, writer, shown: false };
+        let mut effects = Vec::new();
+        if let Some(at) = other.readers.iter().position(|(from, _)| *from <= sequence)
+            && let Some((_, to)) = other.readers.remove(at)
+        {
+            unread.shown = true;
+            effects.push(Effect::Show { to, sequence, message: unread.message.clone() });
+        }
+        own.unread.insert(sequence, unread);
+        Ok(effects)
+    }
+
+    /// A session asks for the first message from a sequence on that is not read; `reader` is told.
+    ///
+    /// # Errors
+    /// NOT_FOUND, PIPE_CLOSED, PIPE_LOST, LIMIT_EXCEEDED.
+    pub(super) fn read(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        from: u64,
+        reader: W,
+    ) -> Result<Vec<Effect<W>>, Failure> {
+        let (pipe, at) = self.side(session, number)?;
+        let [own, other] = both(&mut pipe.sides, at);
+        if let Some((sequence, unread)) = other.unread.range_mut(from..).next() {
+            unread.shown = true;
+            return Ok(vec![Effect::Show {
+                to: reader,
+                sequence: *sequence,
+                message: unread.message.clone(),
+            }]);
+        }
+        if other.finished {
+            return Ok(vec![Effect::End { to: reader }]);
+        }
+        if let Some(ended) = other.ended {
+            return Err(gone(&pipe.name, &other.party, ended));
+        }
+        if own.readers.len() >= UNREAD_MAX {
+            let what = format!("{UNREAD_MAX} reads of the pipe {} wait already", pipe.name);
+            return Err(limit(&what, UNREAD_MAX));
+        }
+        own.readers.push_back((from, reader));
+        Ok(Vec::new())
+    }
+
+    /// A session has read a message of the other side. One that was taken back meanwhile is nothing.
+    pub(super) fn taken(&mut self, session: SessionId, number: u64, sequence: u64) -> Vec<Effect<W>> {
+        let Ok((pipe, at)) = self.side(session, number) else { return Vec::new() };
+        let [_, other] = both(&mut pipe.sides, at);
+        // What nobody was shown, nobody has read.
+        if !other.unread.get(&sequence).is_some_and(|unread| unread.shown) {
+            return Vec::new();
+        }
+        let Some(unread) = other.unread.remove(&sequence) else { return Vec::new() };
+        self.written += 1;
+        vec![Effect::Written { to: unread.writer }]
+    }
+
+    /// A session takes a message of its own back: its write fails.
+    pub(super) fn withdraw(&mut self, session: SessionId, number: u64, sequence: u64) -> Vec<Effect<W>> {
+        let Ok((pipe, at)) = self.side(session, number) else { return Vec::new() };
+        let Some(unread) = pipe.sides[at].unread.remove(&sequence) else { return Vec::new() };
+        let why = Failure::new(Reason::Cancelled, format!("message {sequence} was taken back by its writer"));
+        vec![undelivered(unread, &why)]
+    }
+
+    /// A session writes nothing more: the other side gets the end behind what is not read.
+    pub(super) fn finish(&mut self, session: SessionId, number: u64) -> Vec<Effect<W>> {
+        let Ok((pipe, at)) = self.side(session, number) else { return Vec::new() };
+        let [own, other] = both(&mut pipe.sides, at);
+        own.finished = true;
+        // Whoever waits was shown what there is: nothing is left for it.
+        other.readers.drain(..).map(|(_, to)| Effect::End { to }).collect()
+    }
+
+    /// A side of a pipe ends.
+    pub(super) fn close(&mut self, session: SessionId, number: u64, how: Ended) -> Vec<Effect<W>> {
+        let Ok((_, at)) = self.side(session, number) else { return Vec::new() };
+        self.close_side(number / 2, at, how)
+    }
+
+    fn close_side(&mut self, number: u64, at: usize, how: Ended) -> Vec<Effect<W>> {
+        let Some(pipe) = self.pipes.get_mut(&number) else { return Vec::new() };
+        let name = pipe.name.clone();
+        let [own, other] = both(&mut pipe.sides, at);
+        own.ended = Some(how);
+        let mut effects = Vec::new();
+        let here = Failure::new(Reason::PipeClosed, format!("this end of the pipe {name} was closed"));
+        for (_, unread) in std::mem::take(&mut own.unread) {
+            effects.push(undelivered(unread, &here));
+        }
+        effects.extend(own.readers.drain(..).map(|(_, to)| Effect::Fail { to, why: here.clone() }));
+        let there = gone(&name, &own.party, how);
+        for (_, unread) in std::mem::take(&mut other.unread) {
+            effects.push(undelivered(unread, &there));
+        }
+        if !own.finished {
+            effects.extend(other.readers.drain(..).map(|(_, to)| Effect::Fail { to, why: there.clone() }));
+        }
+        if other.ended.is_some() {
+            self.pipes.remove(&number);
+        }
+        effects
+    }
+
+    /// A listener ends, and every pipe that it has not accepted.
+    pub(super) fn end_listener(&mut self, session: SessionId, id: u64, how: Ended) -> Vec<Effect<W>> {
+        if self.listeners.get(&id).is_none_or(|listener| listener.party.session != session) {
+            return Vec::new();
+        }
+        let Some(listener) = self.listeners.remove(&id) else { return Vec::new() };
+        self.names.remove(&listener.name);
+        let over = Failure::new(Reason::PipeClosed, format!("the listener {} has ended", listener.name));
+        let fail = |to| Effect::Fail { to, why: over.clone() };
+        let mut effects: Vec<_> = listener.accepting.into_iter().map(fail).collect();
+        for pipe in listener.backlog {
+            effects.extend(self.close_side(pipe, 1, how));
+        }
+        effects
+    }
+
+    /// A session has ended: so has all that it had.
+    pub(super) fn end_session(&mut self, session: SessionId) -> Vec<Effect<W>> {
+        let is_its = |party: &Party| party.session == session;
+        let listeners: Vec<u64> =
+            self.listeners.iter().filter(|(_, l)| is_its(&l.party)).map(|(id, _)| *id).collect();
+        let mut effects = Vec::new();
+        for id in listeners {
+            effects.extend(self.end_listener(session, id, Ended::Lost));
+        }
+        let open =
+            |pipe: &Pipe<W>, at: usize| is_its(&pipe.sides[at].party) && pipe.sides[at].ended.is_none();
+        let ends: Vec<(u64, usize)> = self
+            .pipes
+            .iter()
+            .flat_map(|(id, pipe)| (0..2).filter(|at| open(pipe, *at)).map(|at| (*id, at)))
+            .collect();
+        for (pipe, at) in ends {
+            effects.extend(self.close_side(pipe, at, Ended::Lost));
+        }
+        effects
+    }
+
+    /// Somebody waits no more. What it waited with, if it did: whether its message was shown, for a writer.
+    pub(super) fn forget(&mut self, waits: &Waits, is_it: impl Fn(&W) -> bool) -> Option<bool> {
+        match waits {
+            Waits::Listener(name) => {
+                let all = self.waiting.get_mut(name)?;
+                let at = all.iter().position(is_it)?;
+                all.swap_remove(at);
+                if all.is_empty() {
+                    self.waiting.remove(name);
+                }
+            }
+            Waits::Pipe(listener) => {
+                let accepting = &mut self.listeners.get_mut(listener)?.accepting;
+                let at = accepting.iter().position(is_it)?;
+                accepting.remove(at);
+            }
+            Waits::Message(pipe) => {
+                let readers = &mut self.end_of(*pipe)?.readers;
+                let at = readers.iter().position(|(_, reader)| is_it(reader))?;
+                readers.remove(at);
+            }
+            Waits::Reader(pipe, sequence) => {
+                let unread = &mut self.end_of(*pipe)?.unread;
+                unread.get(sequence).filter(|unread| is_it(&unread.writer))?;
+                return unread.remove(sequence).map(|unread| unread.shown);
+            }
+        }
+        Some(false)
+    }
+
+    /// Name of a pipe, the client at its other end, and the messages that this one has not read.
+    pub(super) fn describe(&self, number: u64) -> Option<(TensorName, Arc<str>, usize)> {
+        let pipe = self.pipes.get(&(number / 2))?;
+        let [own, other] = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
+        let client = Arc::clone(&pipe.sides[other].party.client);
+        Some((pipe.name.clone(), client, pipe.sides[own].unread.len()))
+    }
+
+    /// Numbers, for telling people.
+    pub(super) fn totals(&self) -> PipeTotals {
+        PipeTotals {
+            listeners: self.listeners.len(),
+            pipes: self.pipes.len(),
+            unread: self.pipes.values().flat_map(|pipe| &pipe.sides).map(|side| side.unread.len()).sum(),
+            messages: self.written,
+        }
+    }
+
+    /// The pipe of an end that a session has open, and which side that is.
+    fn side(&mut self, session: SessionId, number: u64) -> Result<(&mut Pipe<W>, usize), Failure> {
+        let at = usize::from(!number.is_multiple_of(2));
+        let is_its = |side: &Side<W>| side.party.session == session && side.ended.is_none();
+        let pipe = self.pipes.get_mut(&(number / 2)).filter(|pipe| is_its(&pipe.sides[at]));
+        pipe.map(|pipe| (pipe, at)).ok_or_else(|| {
+            let message = format!("this session has no open end of a pipe {number}; connect again");
+            Failure::new(Reason::NotFound, message).with("pipe", number)
+        })
+    }
+
+    fn end_of(&mut self, number: u64) -> Option<&mut Side<W>> {
+        self.pipes.get_mut(&(number / 2)).map(|pipe| &mut pipe.sides[usize::from(!number.is_multiple_of(2))])
+    }
+}
+
+/// Number of an end of a pipe, as its session knows it.
+fn end(pipe: u64, side: u64) -> u64 {
+    pipe * 2 + side
+}
+
+/// What somebody waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// A listener of this name.
+    Listener(TensorName),
+    /// A pipe to a listener.
+    Pipe(u64),
+    /// A message of a pipe.
+    Message(u64),
+    /// Somebody who reads its message.
+    Reader(u64, u64),
+}
+
+impl<W> Side<W> {
+    fn new(party: Party) -> Self {
+        let (unread, readers) = (BTreeMap::new(), VecDeque::new());
+        Self { party, ended: None, finished: false, last: 0, unread, readers }
+    }
+}
+
+/// The side at an index, and the other one.
+fn both<W>([first, second]: &mut [Side<W>; 2], at: usize) -> [&mut Side<W>; 2] {
+    if at == 0 { [first, second] } else { [second, first] }
+}
+
+fn undelivered<W>(unread: Unread<W>, why: &Failure) -> Effect<W> {
+    let delivered = if unread.shown { "unknown" } else { "no" };
+    Effect::Fail { to: unread.writer, why: why.clone().with("delivered", delivered) }
+}
+
+fn gone(name: &TensorName, party: &Party, how: Ended) -> Failure {
+    let client = &party.client;
+    let (reason, message) = match how {
+        Ended::Closed => {
+            let why = format!("client {client:?} has closed the pipe {name}; connect again");
+            (Reason::PipeClosed, why)
+        }
+        Ended::Lost => {
+            let why = format!("client {client:?}, the other end of the pipe {name}, is gone; connect again");
+            (Reason::PipeLost, why)
+        }
+    };
+    Failure::new(reason, message).with("client", client)
+}
+
+pub(super) fn no_listener(id: u64) -> Failure {
+    let message = format!("this session has no listener {id}; listen again");
+    Failure::new(Reason::NotFound, message).with("listener", id)
+}
+
+fn limit(what: &str, most: usize) -> Failure {
+    let message = format!("{what}, at most {most}; end or read some first");
+    Failure::new(Reason::LimitExceeded, message).with("most", most)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use super::*;
+
+const FROM: SessionId = SessionId(1);
+const TO: SessionId = SessionId(2);
+
+type Named = Table<&'static str>;
+
+fn party(session: SessionId) -> Party {
+    Party { session, client: Arc::from(format!("client-{}", session.0)) }
+}
+
+fn name() -> TensorName {
+    TensorName::new("inbox").unwrap()
+}
+
+/// A pipe from `FROM` to `TO`, not accepted.
+fn one() -> (Named, u64) {
+    let mut table = Named::default();
+    table.listen(party(TO), name()).unwrap();
+    let (pipe, other, effects) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
+    assert_eq!((other, effects), (party(TO), Vec::new()));
+    (table, pipe)
+}
+
+fn show(to: &'static str, sequence: u64, message: &'static str) -> Effect<&'static str> {
+    Effect::Show { to, sequence, message: Bytes::from(message) }
+}
+
+/// Who failed, with which reason, and what is said of the delivery.
+fn failed(effects: &[Effect<&'static str>]) -> Vec<(&'static str, Reason, Option<String>)> {
+    let told = |effect: &Effect<&'static str>| match effect {
+        Effect::Fail { to, why } => Some((*to, why.reason, why.detail("delivered").map(str::to_owned))),
+        _ => None,
+    };
+    effects.iter().filter_map(told).collect()
+}
+
+#[test]
+fn a_write_is_over_when_the_other_side_has_taken_its_message() {
+    let (mut table, pipe) = one();
+    assert_eq!(table.write(FROM, pipe, 1, "a".into(), "w1").unwrap(), []);
+    assert_eq!(table.taken(TO, pipe + 1, 1), [], "what was not shown was not read");
+    assert_eq!(table.read(TO, pipe + 1, 1, "r").unwrap(), [show("r", 1, "a")]);
+    assert_eq!(table.taken(FROM, pipe, 1), [], "its writer does not read it");
+    assert_eq!(table.taken(TO, pipe + 1, 1), [Effect::Written { to: "w1" }]);
+    assert_eq!(table.taken(TO, pipe + 1, 1), [], "taken once");
+    assert_eq!((table.totals().messages, table.totals().unread), (1, 0));
+}
+
+#[test]
+fn messages_are_shown_in_the_order_of_writes_and_again_until_they_are_taken() {
+    let (mut table, pipe) = one();
+    assert_eq!(table.read(TO, pipe + 1, 1, "early").unwrap(), []);
+    assert_eq!(table.write(FROM, pipe, 1, "a".into(), "w1").unwrap(), [show("early", 1, "a")]);
+    table.write(FROM, pipe, 2, "b".into(), "w2").unwrap();
+    assert_eq!(table.read(TO, pipe + 1, 2, "r").unwrap(), [show("r", 2, "b")]);
+    assert_eq!(table.read(TO, pipe + 1, 1, "r").unwrap(), [show("r", 1, "a")]);
+    let late = table.write(FROM, pipe, 2, "c".into(), "w3").unwrap_err();
+    assert_eq!(late.reason, Reason::InvalidArgument);
+}
+
+#[test]
+fn both_sides_write_before_either_reads() {
+    let (mut table, pipe) = one();
+    table.write(FROM, pipe, 1, "there".into(), "w").unwrap();
+    table.write(TO, pipe + 1, 1, "back".into(), "v").unwrap();
+    assert_eq!(table.read(FROM, pipe, 1, "r").unwrap(), [show("r", 1, "back")]);
+    assert_eq!(table.read(TO, pipe + 1, 1, "s").unwrap(), [show("s", 1, "there")]);
+    assert_eq!(table.taken(FROM, pipe, 1), [Effect::Written { to: "v" }]);
+}
+
+#[test]
+fn accepts_and_connects_queue_in_either_order() {
+    let mut table = Named::default();
+    assert!(table.connect(party(FROM), &name(), Some("c")).unwrap().is_none());
+    let (listener, waited) = table.listen(party(TO), name()).unwrap();
+    assert_eq!(waited, [Effect::Listens { to: "c" }]);
+    assert_eq!(table.accept(TO, listener, "a1").unwrap(), None);
+    let (first, _, effects) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
+    assert_eq!(effects, [Effect::Accepted { to: "a1", pipe: first + 1, other: party(FROM) }]);
+    let (second, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
+    assert_eq!(table.accept(TO, listener, "a2").unwrap(), Some((second + 1, party(FROM))));
+    assert_eq!(table.accept(FROM, listener, "a3").unwrap_err().reason, Reason::NotFound);
+    assert_eq!(table.listen(party(FROM), name()).unwrap_err().reason, Reason::NameTaken);
+}
+
+#[test]
+fn an_end_of_the_reader_gives_every_message_back_and_says_which_may_have_been_read() {
+    let (mut table, pipe) = one();
+    table.write(FROM, pipe, 1, "a".into(), "w1").unwrap();
+    table.write(FROM, pipe, 2, "b".into(), "w2").unwrap();
+    table.read(TO, pipe + 1, 1, "r").unwrap();
+    let ended = failed(&table.end_session(TO));
+    let unknown = ("w1", Reason::PipeLost, Some("unknown".to_owned()));
+    assert_eq!(ended, [unknown, ("w2", Reason::PipeLost, Some("no".to_owned()))]);
+    let late = table.write(FROM, pipe, 3, "c".into(), "w3").unwrap_err();
+    assert_eq!(late.reason, Reason::PipeLost);
+    table.close(FROM, pipe, Ended::Closed);
+    assert_eq!(table.totals(), PipeTotals::default());
+    assert!(table.names.is_empty() && table.waiting.is_empty());
+}
+
+#[test]
+fn finish_is_an_end_behind_the_last_message_also_after_the_writer_has_closed() {
+    let (mut table, pipe) = one();
+    table.write(FROM, pipe, 1, "a".into(), "w1").unwrap();
+    assert_eq!(table.finish(FROM, pipe), []);
+    let late = table.write(FROM, pipe, 2, "b".into(), "w2").unwrap_err();
+    assert_eq!(late.reason, Reason::PipeClosed);
+    assert_eq!(table.read(TO, pipe + 1, 1, "r").unwrap(), [show("r", 1, "a")]);
+    assert_eq!(table.read(TO, pipe + 1, 2, "r").unwrap(), [Effect::End { to: "r" }]);
+    table.taken(TO, pipe + 1, 1);
+    assert_eq!(table.close(FROM, pipe, Ended::Closed), []);
+    assert_eq!(table.read(TO, pipe + 1, 2, "r").unwrap(), [Effect::End { to: "r" }]);
+}
+
+#[test]
+fn a_close_without_finish_is_an_error_at_the_other_end() {
+    let (mut table, pipe) = one();
+    table.read(TO, pipe + 1, 1, "r").unwrap();
+    let effects = table.close(FROM, pipe, Ended::Closed);
+    assert_eq!(failed(&effects), [("r", Reason::PipeClosed, None)]);
+    assert_eq!(table.read(TO, pipe + 1, 1, "r").unwrap_err().reason, Reason::PipeClosed);
+    assert_eq!(table.read(FROM, pipe, 1, "r").unwrap_err().reason, Reason::NotFound);
+}
+
+#[test]
+fn whoever_gives_up_leaves_nothing() {
+    let (mut table, pipe) = one();
+    table.write(FROM, pipe, 1, "a".into(), "w1").unwrap();
+    assert_eq!(table.forget(&Waits::Reader(pipe, 1), |w| *w == "other"), None);
+    assert_eq!(table.forget(&Waits::Reader(pipe, 1), |w| *w == "w1"), Some(false));
+    table.write(FROM, pipe, 2, "b".into(), "w2").unwrap();
+    table.read(TO, pipe + 1, 1, "r").unwrap();
+    assert_eq!(table.forget(&Waits::Reader(pipe, 2), |w| *w == "w2"), Some(true));
+    assert_eq!(table.taken(TO, pipe + 1, 2), []);
+    table.read(TO, pipe + 1, 1, "r2").unwrap();
+    assert_eq!(table.forget(&Waits::Message(pipe + 1), |w| *w == "r2"), Some(false));
+    assert_eq!(table.write(FROM, pipe, 3, "c".into(), "w3").unwrap(), [], "nobody waits for it");
+    assert_eq!(table.withdraw(TO, pipe, 3), [], "only its writer takes it back");
+    let back = failed(&table.withdraw(FROM, pipe, 3));
+    assert_eq!(back, [("w3", Reason::Cancelled, Some("no".to_owned()))]);
+    let nowhere = TensorName::new("nowhere").unwrap();
+    table.connect(party(FROM), &nowhere, Some("c")).unwrap();
+    assert_eq!(table.forget(&Waits::Listener(nowhere), |w| *w == "c"), Some(false));
+    assert!(table.waiting.is_empty());
+}
+
+#[test]
+fn an_end_of_a_listener_ends_what_it_has_not_accepted() {
+    let (mut table, pipe) = one();
+    table.write(FROM, pipe, 1, "a".into(), "w1").unwrap();
+    let (listener, _) = table.listen(party(TO), TensorName::new("other").unwrap()).unwrap();
+    table.accept(TO, listener, "a1").unwrap();
+    assert_eq!(failed(&table.end_listener(TO, listener, Ended::Closed)), [("a1", Reason::PipeClosed, None)]);
+    let ended = failed(&table.end_listener(TO, 1, Ended::Closed));
+    assert_eq!(ended, [("w1", Reason::PipeClosed, Some("no".to_owned()))]);
+    assert_eq!(table.totals().listeners, 0);
+}
+
+#[test]
+fn unread_messages_have_a_bound_that_names_who_does_not_read() {
+    let (mut table, pipe) = one();
+    for sequence in 1..=UNREAD_MAX as u64 {
+        table.write(FROM, pipe, sequence, "a".into(), "w").unwrap();
+    }
+    let full = table.write(FROM, pipe, 1_000, "a".into(), "w").unwrap_err();
+    assert_eq!((full.reason, full.detail("client")), (Reason::LimitExceeded, Some("client-2")));
+    table.read(TO, pipe + 1, 1, "r").unwrap();
+    table.taken(TO, pipe + 1, 1);
+    assert!(table.write(FROM, pipe, 1_000, "a".into(), "w").is_ok());
+}
+
+#[test]
+fn a_session_may_have_both_ends() {
+    let mut table = Named::default();
+    let (listener, _) = table.listen(party(FROM), name()).unwrap();
+    let (near, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
+    let (far, _) = table.accept(FROM, listener, "a").unwrap().unwrap();
+    table.write(FROM, near, 1, "a".into(), "w").unwrap();
+    assert_eq!(table.read(FROM, far, 1, "r").unwrap(), [show("r", 1, "a")]);
+    assert_eq!(table.taken(FROM, far, 1), [Effect::Written { to: "w" }]);
+    table.end_session(FROM);
+    assert_eq!((table.totals().pipes, table.totals().listeners), (0, 0));
+}
