@@ -297,7 +297,8 @@ fn a_connect_waits_for_its_listener_and_an_accept_for_its_connect() {
     assert_eq!(reason(absent), Reason::NotFound);
     thread::scope(|scope| {
         let options = ConnectOptions::new().wait(Duration::from_secs(60));
-        let waiting = scope.spawn(|| from.connect_pipe("inbox", &options).unwrap());
+        let from = &from;
+        let waiting = scope.spawn(move || from.connect_pipe("inbox", &options).unwrap());
         let listener = to.listen("inbox").unwrap();
         assert_eq!(reason(from.listen("inbox")), Reason::NameTaken);
         let far = listener.accept(LONG).unwrap();
