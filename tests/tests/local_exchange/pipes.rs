@@ -46,6 +46,11 @@ fn sealed(client: &Client) -> u64 {
     client.status().unwrap().arena.unwrap().sealed
 }
 
+/// Waits until the sidecar has heard all that this session has said before.
+fn heard(client: &Client) {
+    client.status().unwrap();
+}
+
 fn text(text: &str) -> Message {
     Message::new().metadata(text)
 }
@@ -216,6 +221,7 @@ fn a_write_that_nobody_reads_names_who_does_not_and_the_message_comes_back() {
     drop(descriptor);
     // What was withdrawn by its writer is not there, either.
     drop(near.begin(text("withdrawn"), LONG).unwrap());
+    heard(&from);
     let writing = near.begin(failed.message, LONG).unwrap();
     assert_eq!(next(&far).metadata(), b"shown");
     drop(writing);
@@ -236,6 +242,7 @@ fn unread_messages_have_a_bound() {
     far.read(next(&far), Allocation::map()).unwrap();
     let one_more = near.begin(text("fits"), LONG).unwrap();
     drop((all, one_more));
+    heard(&from);
     assert_eq!(nothing(&far, SHORT).reason(), Some(Reason::DeadlineExceeded));
 }
 
@@ -297,7 +304,8 @@ fn a_connect_waits_for_its_listener_and_an_accept_for_its_connect() {
     assert_eq!(reason(absent), Reason::NotFound);
     thread::scope(|scope| {
         let options = ConnectOptions::new().wait(Duration::from_secs(60));
-        let waiting = scope.spawn(|| from.connect_pipe("inbox", &options).unwrap());
+        let from = &from;
+        let waiting = scope.spawn(move || from.connect_pipe("inbox", &options).unwrap());
         let listener = to.listen("inbox").unwrap();
         assert_eq!(reason(from.listen("inbox")), Reason::NameTaken);
         let far = listener.accept(LONG).unwrap();
@@ -305,6 +313,7 @@ fn a_connect_waits_for_its_listener_and_an_accept_for_its_connect() {
         assert_eq!(near.remote().peer, to.peer().unwrap().to_string());
         assert_eq!(reason(listener.accept(SHORT)), Reason::DeadlineExceeded);
         drop(listener);
+        heard(&to);
         assert_eq!(reason(from.connect_pipe("inbox", &ConnectOptions::new())), Reason::NotFound);
         // What was accepted lives on.
         let writing = near.begin(text("still"), LONG).unwrap();
