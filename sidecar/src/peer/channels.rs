@@ -285,7 +285,7 @@ pub(super) fn attach(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     header: Header,
-    asked: v1::PeerChannelAttach,
+    asked: &v1::PeerChannelAttach,
 ) -> Result<(), Ended> {
     let (call, gone) = (header.call, Cancel::default());
     if link.version < PEER_CHANNELS_SINCE {
@@ -325,7 +325,7 @@ pub(super) fn attach(
                 && state.inquiries.remove(&call).is_some()
         });
         match (outcome, wanted) {
-            (Ok((message, source)), Some(link)) => serve(&on_thread, &link, call, &message, source),
+            (Ok((message, source)), Some(link)) => serve(&on_thread, &link, call, &message, &source),
             (Ok((_, source)), None) => source.ended(),
             (Err(failure), Some(link)) => {
                 let message = v1::Failure::from(&failure);
@@ -335,7 +335,7 @@ pub(super) fn attach(
             (Err(_), None) => {}
         }
     };
-    shared.serve.channel(&link.key(), &asked, gone, Box::new(reply));
+    shared.serve.channel(&link.key(), asked, gone, Box::new(reply));
     Ok(())
 }
 
@@ -345,17 +345,17 @@ fn serve(
     link: &Arc<Link>,
     call: u64,
     message: &v1::PeerChannelAttached,
-    source: Arc<dyn ChannelSource>,
+    source: &Arc<dyn ChannelSource>,
 ) {
     let line = ChannelLine { shared: Weak::clone(shared), link: Arc::downgrade(link), call };
-    if !link.channels.serve(call, &source) {
+    if !link.channels.serve(call, source) {
         // Whoever owns it ends it by its thread.
         source.ended();
         source.pump(&line);
         return;
     }
     link.submit(frame::encode(PeerKind::ChannelAttach.into(), REPLY, call, message));
-    let (pumped, on_thread) = (Arc::clone(&source), line.clone());
+    let (pumped, on_thread) = (Arc::clone(source), line.clone());
     let started = line.spawn("tl-channel-out", move || {
         pumped.pump(&on_thread);
         if let Some(link) = on_thread.link.upgrade() {

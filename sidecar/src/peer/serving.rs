@@ -64,7 +64,7 @@ pub(super) fn question(
         PeerKind::Seek => seek(shared, link, header, &decode(header, body)?),
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
-        PeerKind::ChannelAttach => channels::attach(shared, link, header, decode(header, body)?),
+        PeerKind::ChannelAttach => channels::attach(shared, link, header, &decode(header, body)?),
         PeerKind::SetCall if link.version >= SET_CALLS_SINCE => {
             set_call(shared, link, header, decode(header, body)?)
         }

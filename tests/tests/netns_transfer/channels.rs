@@ -71,7 +71,9 @@ fn a_channel_brings_every_message_to_its_pod_and_to_another_in_order() {
         assert_eq!(end(&mut reader), End::Finished);
     };
     thread::scope(|scope| {
-        readers.map(|reader| scope.spawn(move || check(reader)));
+        for reader in readers {
+            scope.spawn(move || check(reader));
+        }
         for number in 0..MESSAGES {
             writer.write_bytes(&bytes(number), LONG).unwrap();
         }

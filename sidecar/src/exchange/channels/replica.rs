@@ -129,7 +129,7 @@ impl Exchange {
         };
         let (exchange, peer) = (Arc::clone(self), place.0.clone());
         let call = peers.attach_channel(&peer, message, until, move |outcome| match outcome {
-            Ok(there) => exchange.on_worker(done, move |exchange| open(exchange, place, there, &wanted)),
+            Ok(there) => exchange.on_worker(done, move |exchange| open(exchange, place, &there, &wanted)),
             Err(failure) => done(Err(failure)),
         });
         caller.cancel.on_cancel(Arc::new(move || call.cancel()));
@@ -167,11 +167,11 @@ impl Exchange {
 fn open(
     exchange: &Arc<Exchange>,
     place: Place,
-    there: AttachedThere,
+    there: &AttachedThere,
     wanted: &Wanted,
 ) -> Result<Attached, Failure> {
     // Whoever does not listen to it leaves it with this.
-    let AttachedThere { message, line } = &there;
+    let AttachedThere { message, line } = there;
     if let Some(replica) = exchange.join_replica(&place) {
         return replica.attach(exchange, wanted);
     }

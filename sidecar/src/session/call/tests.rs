@@ -116,7 +116,7 @@ fn an_acquired_tensor_whose_segment_cannot_be_opened_is_not_got() {
         scene.exchange.store().lease_many(by, Some(by), [tensorlane_proto::ledger::TensorId(id)].into_iter());
     assert!(taken[0].is_ok());
     let before = scene.exchange.store().totals().0.leases;
-    call.deliver_acquired(Ok(taken), &NoDescriptors);
+    call.deliver_acquired(Ok(taken), 0, &NoDescriptors);
     assert_eq!(scene.counted(Verb::Acquire, Some(Reason::Internal)), (1, 1));
     assert_eq!(scene.counted(Verb::Acquire, None), (0, 1));
     let got = scene.exchange.metrics().moves.get_bytes.at((Transport::Local, Moved::Done)).get();
