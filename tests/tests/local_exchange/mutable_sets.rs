@@ -160,15 +160,10 @@ fn extensions_of_many_writers_go_round_and_none_is_lost() {
 fn what_does_not_fit_is_refused_and_leaves_everything_as_it_was() {
     let sidecar = Sidecar::start();
     let (client, set) = made(&sidecar);
-    let put = |bytes: &[u8], key: &str, count| {
-        let descriptor = set.descriptor(key, count).unwrap();
-        (key.to_owned(), client.put(&descriptor, bytes, &PutOptions::new()).unwrap())
-    };
-    let reward = put(&[1; 8], "next/reward", 2);
+    let rewards = set.descriptor("next/reward", 2).unwrap();
     let at = |selection| Place::Rows(selection);
     let commit = |place: &Place, key: &str| {
-        let staged =
-            [(key.to_owned(), client.put(reward.1.descriptor(), &[1; 8], &PutOptions::new()).unwrap())];
+        let staged = [(key.to_owned(), client.put(&rewards, &[1; 8], &PutOptions::new()).unwrap())];
         reason(set.commit(place, &staged, None))
     };
     assert_eq!(commit(&at(rows(&[1])), "next/reward"), Reason::SetMismatch);
@@ -182,7 +177,6 @@ fn what_does_not_fit_is_refused_and_leaves_everything_as_it_was() {
     assert_eq!(reason(client.open_mutable_set("ts1:a/b/c")), Reason::ReferenceMalformed);
     let now = set.now().unwrap();
     assert_eq!((now.version, now.held_bytes), (0, 0));
-    drop(reward);
     client.drop_set("replay").unwrap();
     drop((client, set));
     sidecar.assert_all_free();

@@ -329,10 +329,13 @@ impl Exchange {
                 leaf.check(rows.len(), &taken.tensor.descriptor.layout)?;
             }
         }
-        set.commits.lock().check(terms.expects).or_else(|failure| {
+        {
+            let commits = set.commits.lock();
             // A repeat of a commit that was made expects the version before it.
-            set.commits.lock().repeated(terms.retry).map(drop).ok_or(failure)
-        })?;
+            commits
+                .check(terms.expects)
+                .or_else(|failure| commits.repeated(terms.retry).map(drop).ok_or(failure))?;
+        }
         let bytes = set.layout.band_bytes();
         let fresh = |band: u64| {
             let block = match self.store.room_now(Owner::Sidecar, Purpose::Put, bytes) {
