@@ -69,7 +69,7 @@ struct Other(Child);
 impl Other {
     fn start(sidecar: &Sidecar, role: &str) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["pipes::another_process_has_an_end", "--exact", "--ignored", "--nocapture"])
+            .args(["pipes::another_process_has_an_end", "--exact", "--nocapture"])
             .env(SOCKETS, sidecar.sockets())
             .env(ROLE, role)
             .stdout(Stdio::piped())
@@ -98,8 +98,8 @@ impl Drop for Other {
     }
 }
 
+/// The other process of the tests that kill it, which start it with a sidecar to talk to.
 #[test]
-#[ignore = "run by the tests that kill it"]
 fn another_process_has_an_end() {
     let Some(sockets) = std::env::var_os(SOCKETS) else { return };
     let client = Client::connect(sockets).unwrap();
