@@ -132,10 +132,15 @@ impl Pipe {
                 return Ok(Incoming::End);
             }
             let mut reading = self.reading.lock();
+            // Another thread has it: the one that was asked for was taken back by its writer.
+            let again = reply.sequence <= reading.last && !reading.returned.contains(&reply.sequence);
             // One that its writer has taken back meanwhile does not come again.
             reading.returned.retain(|returned| *returned > reply.sequence);
             reading.last = reading.last.max(reply.sequence);
             drop(reading);
+            if again {
+                continue;
+            }
             return self.descriptor(reply.sequence, reply.message).map(Incoming::Message);
         }
     }

@@ -60,6 +60,7 @@ struct Reader {
     open: Vec<Open>,
     anchors: HashMap<usize, Costed>,
     grown: usize,
+    kept: usize,
     root: Value,
 }
 
@@ -124,6 +125,11 @@ impl Reader {
             return Err(format!("its aliases make more than {GROWN_MAX} bytes of it: write less of them"));
         }
         if anchor != 0 {
+            // What is kept for aliases is memory, too, whether one comes or not.
+            self.kept += cost;
+            if self.kept > GROWN_MAX {
+                return Err(format!("its anchors hold more than {GROWN_MAX} bytes: write fewer of them"));
+            }
             self.anchors.insert(anchor, (value.clone(), cost));
         }
         let Some(open) = self.open.last_mut() else {

@@ -326,7 +326,11 @@ pub(super) fn attach(
         });
         match (outcome, wanted) {
             (Ok((message, source)), Some(link)) => serve(&on_thread, &link, call, &message, &source),
-            (Ok((_, source)), None) => source.ended(),
+            (Ok((_, source)), None) => {
+                // Whoever owns it ends it by its thread, which has nobody to send to.
+                source.ended();
+                source.pump(&ChannelLine { shared: Weak::clone(&on_thread), link: Weak::new(), call });
+            }
             (Err(failure), Some(link)) => {
                 let message = v1::Failure::from(&failure);
                 let kind = PeerKind::ChannelAttach.into();
@@ -414,7 +418,8 @@ pub(super) fn frame(
 
 fn ended(link: &Link, call: u64, outcome: v1::PeerChannelOutcome) {
     if outcome == v1::PeerChannelOutcome::Left {
-        let source = link.channels.0.lock().sources.remove(&call);
+        // Its thread takes it out: until then its number is taken, and it counts.
+        let source = link.channels.0.lock().sources.get(&call).cloned();
         if let Some(source) = source {
             source.ended();
         }

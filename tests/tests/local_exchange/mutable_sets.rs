@@ -129,7 +129,7 @@ fn of_writers_that_expect_one_version_one_writes() {
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
     assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 1);
-    let refused = outcomes.into_iter().filter(|outcome| outcome.is_err());
+    let refused = outcomes.into_iter().filter(Result::is_err);
     refused.for_each(|outcome| assert_eq!(reason(outcome), Reason::VersionChanged));
     assert_eq!(set.now().unwrap().version, 1);
 }

@@ -149,7 +149,8 @@ fn a_message_is_read_by_descriptor_allocation_and_read() {
         let (mut own, mut third) = (vec![0; 60], vec![0; 1 << 20]);
         let places = vec![Place::Bytes(&mut own), Place::Map, Place::Bytes(&mut third)];
         let received = far.read(descriptor, Allocation::new(places)).unwrap();
-        let payloads: Vec<_> = received.payloads.iter().map(|payload| payload.to_vec()).collect();
+        let payloads: Vec<_> =
+            received.payloads.iter().map(tensorlane_client::pipe::Payload::to_vec).collect();
         assert_eq!(payloads, [b"small".to_vec(), pattern(4, 200_000), Vec::new()]);
         let Tensor::Mapped(mapped) = &received.tensors[1] else { panic!("the second tensor is mapped") };
         assert_eq!((own, mapped.to_vec(), third), (a, b, c));

@@ -163,6 +163,9 @@ impl Exchange {
     }
 }
 
+/// Latest first message of a replica: half of what can be counted, so that no message overflows.
+const FIRST_MAX: u64 = u64::MAX / 2;
+
 /// Makes the replica of a channel that this sidecar is attached to; another one that was made meanwhile is as good.
 fn open(
     exchange: &Arc<Exchange>,
@@ -188,6 +191,10 @@ fn open(
         failure
     })?;
     let first = message.first;
+    if first > FIRST_MAX {
+        let what = format!("the channel is at message {first}; at most {FIRST_MAX} can be counted from");
+        return Err(Failure::new(Reason::LimitExceeded, what).with("first", first));
+    }
     ring::format_replica(&ring, shape, first).map_err(|error| internal(&error))?;
     let writing = RingWriter::of_block(&ring, shape, first).map_err(|error| internal(&error))?;
     let replica = {
@@ -232,8 +239,11 @@ fn open(
         replicas.numbers.insert(number, place);
         replica
     };
-    let mut attached = replica.attach_first(exchange, wanted)?;
-    attached.missed = message.missed;
+    let attached = replica.attach_first(exchange, wanted);
+    if attached.is_err() && replica.state.lock().over {
+        // It had no other reader, and has ended as unused.
+        return attached;
+    }
     let sink: Arc<dyn ChannelSink> = Arc::clone(&replica) as Arc<dyn ChannelSink>;
     let tending = Arc::clone(&replica);
     let begun = line.listen(&sink).and_then(|()| match line.spawn("tl-channel-in", move || tending.tend()) {
@@ -245,10 +255,12 @@ fn open(
     if let Err(failure) = begun {
         replica.end(exchange, None);
         line.end(v1::PeerChannelOutcome::Left);
-        exchange.end_reader(wanted.link.id(), attached.reader, false);
+        if let Ok(attached) = &attached {
+            exchange.end_reader(wanted.link.id(), attached.reader, false);
+        }
         return Err(failure);
     }
-    Ok(attached)
+    attached.map(|attached| Attached { missed: message.missed, ..attached })
 }
 
 // === impl Replica ===
@@ -310,7 +322,8 @@ impl Replica {
             ring: self.ring.clone(),
             cursor,
             first,
-            missed: 0,
+            // The replica begins later than the channel did.
+            missed: if from == First::Oldest { first } else { 0 },
             route: ROUTE,
             peer: Some(self.place.0.clone()),
         })
@@ -382,7 +395,9 @@ impl Replica {
         let step = inbox.arrivals.take(message)?;
         if message.offset == 0 {
             inbox.layout = match (&message.layout, message.same_layout) {
-                (Some(layout), _) => Incoming::New(layout.clone()),
+                (Some(layout), _) if layout.len() as u64 > ring::LAYOUT_BYTES => return Err(Misuse),
+                // A copy: the frame that it came in is larger.
+                (Some(layout), _) => Incoming::New(bytes::Bytes::copy_from_slice(layout)),
                 (None, true) => Incoming::Same,
                 (None, false) => Incoming::Plain,
             };

@@ -120,6 +120,8 @@ impl Exchange {
             );
             return done(Err(Failure::new(Reason::TooLarge, what).with("bytes", message.len())));
         }
+        // A copy: what is kept is the message, and not the frame that it came in.
+        let message = bytes::Bytes::copy_from_slice(&message);
         let (after, bytes) = (self.pipe_time(deadline_ms), message.len() as u64);
         let waits = Waits::Reader(pipe, sequence);
         Op::begin(self, caller, waits, after, bytes, Box::new(done), |table, link, me| {

@@ -341,6 +341,8 @@ impl<W> Table<W> {
         let name = pipe.name.clone();
         let [own, other] = both(&mut pipe.sides, at);
         own.ended = Some(how);
+        // Messages that are lost with this end are no orderly end, whatever was said before.
+        own.finished &= own.unread.is_empty();
         let mut effects = Vec::new();
         let here = Failure::new(Reason::PipeClosed, format!("this end of the pipe {name} was closed"));
         for (_, unread) in std::mem::take(&mut own.unread) {

@@ -5,6 +5,7 @@
 //! has no band and reads as zero. Called on workers: copies take as long as they take.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tensorlane_memory::{Block, Landing};
@@ -26,6 +27,10 @@ pub(super) struct MutableSet {
     pub(super) writers: Vec<String>,
     pub(super) layout: SetLayout,
     pub(super) commits: Mutex<Commits>,
+    /// Held while an extension chooses its rows and writes them: so rows of one that fails are given back.
+    pub(super) extending: Mutex<()>,
+    /// Bands that have memory.
+    held: AtomicU64,
     shards: Vec<RwLock<Shard>>,
 }
 
@@ -52,7 +57,16 @@ impl MutableSet {
         layout: SetLayout,
     ) -> Self {
         let shards = (0..SHARDS).map(|_| RwLock::default()).collect();
-        Self { reference, name, writers, layout, commits: Mutex::default(), shards }
+        Self {
+            reference,
+            name,
+            writers,
+            layout,
+            commits: Mutex::default(),
+            extending: Mutex::default(),
+            held: AtomicU64::new(0),
+            shards,
+        }
     }
 
     /// The set as it is now, as a message.
@@ -61,7 +75,7 @@ impl MutableSet {
             let commits = self.commits.lock();
             (commits.version(), commits.cursor())
         };
-        let held = self.shards.iter().map(|shard| shard.read().len() as u64).sum::<u64>();
+        let held = self.held.load(Ordering::Relaxed);
         let spec = v1::SetSpec {
             leaves: self.layout.leaves().iter().map(tensorlane_proto::rows::Leaf::message).collect(),
             name: self.name.to_string(),
@@ -140,7 +154,10 @@ impl MutableSet {
         };
         for (band, landing) in fresh {
             if let Some(shard) = shards.get_mut(shard_of(band)).and_then(Option::as_mut) {
-                shard.entry(band).or_insert(landing);
+                shard.entry(band).or_insert_with(|| {
+                    self.held.fetch_add(1, Ordering::Relaxed);
+                    landing
+                });
             }
         }
         for (leaf, mut bytes) in given {

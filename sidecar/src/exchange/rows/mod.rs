@@ -149,8 +149,9 @@ impl Exchange {
 
     /// Mutable sets of this peer, by name.
     pub fn set_stat(&self, request: &v1::SetStatRequest) -> v1::SetStatResponse {
-        let table = self.mutable_sets.0.lock();
-        v1::SetStatResponse { sets: table.beginning(&request.prefix).map(|set| set.info()).collect() }
+        let sets: Vec<Arc<MutableSet>> =
+            self.mutable_sets.0.lock().beginning(&request.prefix).map(Arc::clone).collect();
+        v1::SetStatResponse { sets: sets.iter().map(|set| set.info()).collect() }
     }
 
     /// Takes a set of this peer away. Its memory goes when the last call that reads or writes it has ended.
@@ -216,8 +217,20 @@ impl Exchange {
         let all = 0..set.layout.leaves().len();
         let leaves: Vec<usize> = match request.keys.as_slice() {
             [] => all.collect(),
-            keys => keys.iter().map(|key| set.layout.leaf(key)).collect::<Result<_, _>>()?,
+            keys => chosen(set, keys)?,
         };
+        let packed = |leaf: &usize| {
+            set.layout.leaves().get(*leaf).map_or(Ok(0), |leaf| Ok(leaf.packed(rows.len())?.layout.bytes()))
+        };
+        let bytes: Vec<u64> = leaves.iter().map(packed).collect::<Result<_, Failure>>()?;
+        let bytes = bytes.into_iter().fold(0_u64, u64::saturating_add);
+        let most = self.store.arena().usage().total / 2;
+        if bytes > most {
+            let what = format!(
+                "a read of {bytes} bytes; at most {most}, half of the owner's arena: read fewer rows"
+            );
+            return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
+        }
         let mut blocks = Vec::with_capacity(leaves.len());
         let mut landings = Vec::with_capacity(leaves.len());
         for leaf in leaves.iter().filter_map(|leaf| set.layout.leaves().get(*leaf)) {
@@ -284,6 +297,11 @@ impl Exchange {
         for (part, taken) in request.parts.iter().zip(&borrowed.taken) {
             let leaf = set.layout.leaf(&part.key)?;
             let taken = taken.as_ref().map_err(|failure| failure.clone().with("key", &part.key))?;
+            if taken.tensor.gpu.is_some() {
+                let what =
+                    format!("the new rows of {:?} lie in GPU memory; put them into host memory", part.key);
+                return Err(Failure::new(Reason::Unsupported, what).with("key", &part.key));
+            }
             if parts.iter().any(|given| given.leaf == leaf) {
                 let what = format!("{:?} is given twice; give each leaf once", part.key);
                 return Err(Failure::new(Reason::InvalidArgument, what).with("key", &part.key));
@@ -304,12 +322,19 @@ impl Exchange {
             return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
         }
         let count = count.unwrap_or(0);
-        let rows = match request.extend {
-            true => extended(set, request, count, terms)?,
-            false => RowList::new(&wire::selection(request.rows.clone())?, &set.layout)?,
+        if !request.extend {
+            let rows = RowList::new(&wire::selection(request.rows.clone())?, &set.layout)?;
+            return self.write_list(set, &rows, (&parts, request, borrowed), terms, deadline, cancel);
+        }
+        let Some(_extending) = set.extending.try_lock_until(deadline) else {
+            return Err(Failure::new(
+                Reason::DeadlineExceeded,
+                "another extension of the set is being written",
+            ));
         };
+        let (rows, is_new) = extended(set, request, count, terms)?;
         let written = self.write_list(set, &rows, (&parts, request, borrowed), terms, deadline, cancel);
-        if request.extend && written.as_ref().map_or(true, |done| done.first != rows.first()) {
+        if is_new && written.is_err() {
             set.commits.lock().give_back(&rows);
         }
         written
@@ -354,13 +379,13 @@ impl Exchange {
     }
 }
 
-/// Rows that an extension writes: those of the commit that it repeats, or the next ones.
+/// Rows that an extension writes: those of the commit that it repeats, or the next ones; and whether they are new.
 fn extended(
     set: &MutableSet,
     request: &v1::SetCommitRequest,
     count: u64,
     terms: Terms,
-) -> Result<RowList, Failure> {
+) -> Result<(RowList, bool), Failure> {
     let of = set.layout.rows();
     if request.rows.is_some() {
         let what = "an extension chooses its rows itself; leave the rows out, or do not extend";
@@ -374,7 +399,23 @@ fn extended(
     RowList::new(&proof, &set.layout)?;
     let mut commits = set.commits.lock();
     Ok(match commits.repeated(terms.retry) {
-        Some(before) => RowList::Round { first: before.first, count, of },
-        None => commits.take(count, of),
+        Some(before) => (RowList::Round { first: before.first, count, of }, false),
+        None => (commits.take(count, of), true),
     })
+}
+
+/// Leaves of keys, of which none is given twice.
+fn chosen(set: &MutableSet, keys: &[String]) -> Result<Vec<usize>, Failure> {
+    let mut given = vec![false; set.layout.leaves().len()];
+    let mut leaf_of = |key: &String| {
+        let leaf = set.layout.leaf(key)?;
+        match given.get_mut(leaf).is_some_and(|given| !std::mem::replace(given, true)) {
+            true => Ok(leaf),
+            false => {
+                let what = format!("{key:?} is given twice; give each leaf once");
+                Err(Failure::new(Reason::InvalidArgument, what).with("key", key))
+            }
+        }
+    };
+    keys.iter().map(&mut leaf_of).collect()
 }

@@ -214,7 +214,8 @@ impl Exchange {
                     format!("{} leaves in one commit; at most {ITEMS_MAX}: split it", asked.parts.len());
                 return Err(Failure::new(Reason::TooLarge, what));
             }
-            may_write(&set, &from.name).map(|()| set)
+            may_write(&set, &from.name)?;
+            asked.parts.iter().try_for_each(|part| is_of(part, from)).map(|()| set)
         });
         match set {
             Ok(set) => {
@@ -250,6 +251,17 @@ fn may_write(set: &MutableSet, peer: &PeerName) -> Result<(), Failure> {
         set.name, set.reference.peer
     );
     Err(Failure::new(Reason::PermissionDenied, what).with("peer", peer))
+}
+
+/// Checks that new rows are tensors of the peer that writes them: others it reads by itself, under its own name.
+fn is_of(part: &v1::SetPart, peer: &PeerKey) -> Result<(), Failure> {
+    let reference: Reference = part.reference.parse()?;
+    if *reference.peer() == peer.name {
+        return Ok(());
+    }
+    let what =
+        format!("the new rows of {:?} are a tensor of {}, not of {}", part.key, reference.peer(), peer.name);
+    Err(Failure::new(Reason::PermissionDenied, what).with("key", &part.key))
 }
 
 /// Whether a text is as a pattern says, in which `*` stands for any characters.
