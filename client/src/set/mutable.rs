@@ -8,7 +8,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tensorlane_proto::encoded;
@@ -96,7 +95,7 @@ impl Client {
     /// # Errors
     /// NAME_TAKEN, NEVER_FITS, INVALID_ARGUMENT, or what ended the call.
     pub fn create_set(&self, spec: &SetSpec) -> Result<MutableSet> {
-        let (connection, wait) = self.with_mutable_sets(None)?;
+        let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetCreateRequest { spec: Some(spec.0.clone()) };
         let reply: v1::SetCreateResponse =
             connection.call(SessionKind::SetCreate, &request, &wait, Late::Nothing)?;
@@ -108,7 +107,7 @@ impl Client {
     /// # Errors
     /// NOT_FOUND, OWNER_LOST, PEER_UNREACHABLE, UNSUPPORTED of an older peer, or what ended the call.
     pub fn open_mutable_set(&self, set: &str) -> Result<MutableSet> {
-        let (connection, wait) = self.with_mutable_sets(None)?;
+        let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetOpenRequest { set: set.to_owned(), deadline_ms: wait.deadline_ms() };
         let reply: v1::SetOpenResponse =
             connection.call(SessionKind::SetOpen, &request, &wait, Late::Nothing)?;
@@ -120,7 +119,7 @@ impl Client {
     /// # Errors
     /// What ended the call.
     pub fn mutable_sets(&self, prefix: &str) -> Result<Vec<SetInfo>> {
-        let (connection, wait) = self.with_mutable_sets(None)?;
+        let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetStatRequest { prefix: prefix.to_owned() };
         let reply: v1::SetStatResponse =
             connection.call(SessionKind::SetStat, &request, &wait, Late::Nothing)?;
@@ -132,7 +131,7 @@ impl Client {
     /// # Errors
     /// NOT_FOUND, NOT_OWNED for one of another peer, or what ended the call.
     pub fn drop_set(&self, set: &str) -> Result<()> {
-        let (connection, wait) = self.with_mutable_sets(None)?;
+        let (connection, wait) = self.with_mutable_sets()?;
         let request = v1::SetDropRequest { set: set.to_owned() };
         let v1::SetDropResponse {} = connection.call(SessionKind::SetDrop, &request, &wait, Late::Nothing)?;
         Ok(())
@@ -143,8 +142,8 @@ impl Client {
         Ok(MutableSet { client: self.clone(), info: Arc::new(info) })
     }
 
-    fn with_mutable_sets(&self, deadline: Option<Duration>) -> Result<(Arc<Connection>, Wait)> {
-        let wait = self.wait(deadline);
+    fn with_mutable_sets(&self) -> Result<(Arc<Connection>, Wait)> {
+        let wait = self.wait(None);
         let connection = self.connection(&wait)?;
         let spoken = connection.sidecar().version;
         if spoken < MUTABLE_SETS_SINCE {
@@ -186,7 +185,7 @@ impl MutableSet {
     /// # Errors
     /// SELECTION_OUT_OF_RANGE, SET_MISMATCH for a key that is not there, ARENA_FULL, OWNER_LOST, or what ended the call.
     pub fn read(&self, keys: &[&str], rows: &Selection) -> Result<Rows> {
-        let (connection, wait) = self.client.with_mutable_sets(None)?;
+        let (connection, wait) = self.client.with_mutable_sets()?;
         let request = v1::SetReadRequest {
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
             set: self.info.reference.clone(),
@@ -237,7 +236,7 @@ impl MutableSet {
         staged: &[(String, Stored)],
         expects: Option<u64>,
     ) -> Result<Committed> {
-        let (connection, wait) = self.client.with_mutable_sets(None)?;
+        let (connection, wait) = self.client.with_mutable_sets()?;
         let part = |(key, stored): &(String, Stored)| v1::SetPart {
             key: key.clone(),
             reference: stored.reference().to_string(),

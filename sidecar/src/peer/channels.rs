@@ -25,9 +25,8 @@ use super::calls::Kind;
 use super::link::{Ended, Link};
 use super::peers::{CallHandle, Peers};
 use super::receive::decode;
-use super::remote::CALLS_MAX;
+use super::serving::{enter_inquiry, failed, take_inquiry};
 use super::shared::Shared;
-use crate::cancel::Cancel;
 
 /// Bytes of frames that may wait on the connection when another one is added.
 const BACKLOG: usize = 2 * CHANNEL_PIECE_MAX;
@@ -287,43 +286,27 @@ pub(super) fn attach(
     header: Header,
     asked: &v1::PeerChannelAttach,
 ) -> Result<(), Ended> {
-    let (call, gone) = (header.call, Cancel::default());
+    let call = header.call;
     if link.version < PEER_CHANNELS_SINCE {
         return Err(FrameError::OutOfPlace(header.kind).into());
     }
-    let failed = |failure: &Failure| {
-        let message = v1::Failure::from(failure);
-        frame::encode(PeerKind::ChannelAttach.into(), REPLY | frame::FAILED, call, &message)
-    };
     if !link.channels.ask() {
         let message = format!(
             "{} reads {PEER_CHANNELS_MAX} channels of this peer already; end some first, or send several in one",
             link.peer.name
         );
         let full = Failure::new(Reason::LimitExceeded, message).with("most", PEER_CHANNELS_MAX);
-        link.submit(failed(&full));
+        link.submit(failed(PeerKind::ChannelAttach, call, &full));
         return Ok(());
     }
-    {
-        let mut state = link.peer.state.lock();
-        if state.inquiries.insert(call, (gone.clone(), PeerKind::ChannelAttach)).is_some() {
-            return Err(FrameError::OutOfPlace(header.kind).into());
-        }
-        if state.inquiries.len() > CALLS_MAX {
-            return Err(Ended::Backlog);
-        }
-    }
+    let gone = enter_inquiry(link, header, PeerKind::ChannelAttach)?;
     let (answering, on_thread) = (Arc::downgrade(link), Arc::downgrade(shared));
     let reply = move |outcome: Result<(v1::PeerChannelAttached, Arc<dyn ChannelSource>), Failure>| {
         let link = answering.upgrade();
         if let Some(link) = &link {
             link.channels.answered();
         }
-        let wanted = link.filter(|link| {
-            let mut state = link.peer.state.lock();
-            state.link.as_ref().is_some_and(|present| present.id == link.id)
-                && state.inquiries.remove(&call).is_some()
-        });
+        let wanted = link.filter(|link| take_inquiry(link, call));
         match (outcome, wanted) {
             (Ok((message, source)), Some(link)) => serve(&on_thread, &link, call, &message, &source),
             (Ok((_, source)), None) => {
@@ -331,11 +314,7 @@ pub(super) fn attach(
                 source.ended();
                 source.pump(&ChannelLine { shared: Weak::clone(&on_thread), link: Weak::new(), call });
             }
-            (Err(failure), Some(link)) => {
-                let message = v1::Failure::from(&failure);
-                let kind = PeerKind::ChannelAttach.into();
-                link.submit(frame::encode(kind, REPLY | frame::FAILED, call, &message));
-            }
+            (Err(failure), Some(link)) => link.submit(failed(PeerKind::ChannelAttach, call, &failure)),
             (Err(_), None) => {}
         }
     };

@@ -38,7 +38,7 @@ use crate::cancel::Cancel;
 /// before may not have been ended yet.
 const OPEN_MAX: usize = 2 * CALLS_MAX;
 
-fn failed(kind: PeerKind, call: u64, failure: &Failure) -> Vec<u8> {
+pub(super) fn failed(kind: PeerKind, call: u64, failure: &Failure) -> Vec<u8> {
     frame::encode(kind.into(), REPLY | FAILED, call, &v1::Failure::from(failure))
 }
 
@@ -506,24 +506,36 @@ fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::P
     frame
 }
 
+/// Enters a call that is answered later. Its cancel comes when the peer withdraws it, or its connection ends.
+pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Result<Cancel, Ended> {
+    let gone = Cancel::default();
+    let mut state = link.peer.state.lock();
+    if state.inquiries.insert(header.call, (gone.clone(), kind)).is_some() {
+        return Err(FrameError::OutOfPlace(header.kind).into());
+    }
+    if state.inquiries.len() > CALLS_MAX {
+        return Err(Ended::Backlog);
+    }
+    Ok(gone)
+}
+
+/// Takes out a call that is answered now. Returns whether the peer still waits for it, on this connection.
+pub(super) fn take_inquiry(link: &Link, call: u64) -> bool {
+    let mut state = link.peer.state.lock();
+    state.link.as_ref().is_some_and(|present| present.id == link.id)
+        && state.inquiries.remove(&call).is_some()
+}
+
 fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Inquire) -> Result<(), Ended> {
     if asked.targets.len() > ITEMS_MAX {
         return Err(FrameError::Malformed(header.kind).into());
     }
-    let (call, gone) = (header.call, Cancel::default());
+    let call = header.call;
     if asked.copies && (link.version < LENDS_SINCE || !link.ways.maps()) {
         link.submit(failed(PeerKind::Inquire, call, &not_met()));
         return Ok(());
     }
-    {
-        let mut state = link.peer.state.lock();
-        if state.inquiries.insert(call, (gone.clone(), PeerKind::Inquire)).is_some() {
-            return Err(FrameError::OutOfPlace(header.kind).into());
-        }
-        if state.inquiries.len() > CALLS_MAX {
-            return Err(Ended::Backlog);
-        }
-    }
+    let gone = enter_inquiry(link, header, PeerKind::Inquire)?;
     let answering = Arc::downgrade(link);
     shared.serve.inquire(
         &link.key(),
@@ -531,12 +543,7 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
         gone,
         Box::new(move |answer| {
             let Some(link) = answering.upgrade() else { return };
-            let wanted = {
-                let mut state = link.peer.state.lock();
-                state.link.as_ref().is_some_and(|present| present.id == link.id)
-                    && state.inquiries.remove(&call).is_some()
-            };
-            if !wanted {
+            if !take_inquiry(&link, call) {
                 return;
             }
             let reply = frame::encode(PeerKind::Inquire.into(), REPLY, call, &answer);
@@ -553,23 +560,10 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
 
 /// A call about a mutable set of ours. Rows that were packed for an answer that nobody takes are given back.
 fn set_call(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::SetCall) -> Result<(), Ended> {
-    let (call, gone) = (header.call, Cancel::default());
-    {
-        let mut state = link.peer.state.lock();
-        if state.inquiries.insert(call, (gone.clone(), PeerKind::SetCall)).is_some() {
-            return Err(FrameError::OutOfPlace(header.kind).into());
-        }
-        if state.inquiries.len() > CALLS_MAX {
-            return Err(Ended::Backlog);
-        }
-    }
+    let (call, gone) = (header.call, enter_inquiry(link, header, PeerKind::SetCall)?);
     let (answering, key, served) = (Arc::downgrade(link), link.key(), Arc::clone(shared));
     let reply = Box::new(move |answer: Result<v1::SetAnswer, Failure>| {
-        let wanted = answering.upgrade().filter(|link| {
-            let mut state = link.peer.state.lock();
-            state.link.as_ref().is_some_and(|present| present.id == link.id)
-                && state.inquiries.remove(&call).is_some()
-        });
+        let wanted = answering.upgrade().filter(|link| take_inquiry(link, call));
         match (wanted, answer) {
             (Some(link), Ok(answer)) => {
                 link.submit(frame::encode(PeerKind::SetCall.into(), REPLY, call, &answer));

@@ -181,6 +181,11 @@ fn open(
     let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
     let spec = message.spec.clone().unwrap_or_default();
     let (spec, shape) = shape_of(&spec)?;
+    let first = message.first;
+    if first > FIRST_MAX {
+        let what = format!("the channel is at message {first}; at most {FIRST_MAX} can be counted from");
+        return Err(Failure::new(Reason::LimitExceeded, what).with("first", first));
+    }
     let Wanted { cancel, until, .. } = wanted;
     let wish = Wish { writer: None, purpose: Purpose::Pull, bytes: shape.bytes(), deadline: *until, cancel };
     let ring = exchange.store.room(&wish).map_err(|mut failure| {
@@ -190,11 +195,6 @@ fn open(
         ));
         failure
     })?;
-    let first = message.first;
-    if first > FIRST_MAX {
-        let what = format!("the channel is at message {first}; at most {FIRST_MAX} can be counted from");
-        return Err(Failure::new(Reason::LimitExceeded, what).with("first", first));
-    }
     ring::format_replica(&ring, shape, first).map_err(|error| internal(&error))?;
     let writing = RingWriter::of_block(&ring, shape, first).map_err(|error| internal(&error))?;
     let replica = {
