@@ -254,7 +254,7 @@ impl Reader {
 }
 
 impl Seconds {
-    fn timeout(&self, py: Python<'_>) -> PyResult<Timeout> {
+    pub(crate) fn timeout(&self, py: Python<'_>) -> PyResult<Timeout> {
         Ok(match self.0 {
             None => Timeout::Default,
             Some(0.0) => Timeout::Now,

@@ -8,6 +8,7 @@ use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use tensorlane_client::channel::{ChannelSpec, ReadOptions};
+use tensorlane_client::pipe::ConnectOptions;
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, Item, Moved, PutOptions, Result, SOCKETS_DEFAULT, SOCKETS_ENV,
     Target,
@@ -18,6 +19,7 @@ use crate::channel;
 use crate::errors;
 use crate::interrupt::{self, Cancel};
 use crate::layout;
+use crate::pipe;
 use crate::raw::{Acquired, Block, with_bytes};
 use crate::reference::Reference;
 use crate::set;
@@ -256,6 +258,20 @@ impl Core {
         channel::statuses(py, channels)
     }
 
+    /// Opens an entry point for pipes.
+    fn listen(&self, py: Python<'_>, name: &str) -> PyResult<pipe::PipeListener> {
+        self.call(py, |client| pipe::listen(client, name))
+    }
+
+    /// Connects to an entry point, by its name or as `peer/name`.
+    fn connect_pipe(&self, py: Python<'_>, to: &str, wait: Option<f64>) -> PyResult<pipe::PipeEnd> {
+        let options = match wait {
+            Some(wait) => ConnectOptions::new().wait(seconds(py, wait)?),
+            None => ConnectOptions::new(),
+        };
+        self.call(py, |client| pipe::connect(client, to, &options))
+    }
+
     /// Tells what is known of a tensor, which is not moved.
     fn describe<'py>(&self, py: Python<'py>, target: Wanted) -> PyResult<Bound<'py, PyDict>> {
         let target = target.target(py)?;
@@ -350,7 +366,7 @@ impl Core {
         Ok(client)
     }
 
-    fn client(&self, py: Python<'_>) -> PyResult<Client> {
+    pub(crate) fn client(&self, py: Python<'_>) -> PyResult<Client> {
         let known = self.client.lock().as_ref().map(|known| (known.process, known.client.clone()));
         match known {
             Some((process, client)) if process == std::process::id() => Ok(client),

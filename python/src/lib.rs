@@ -7,6 +7,7 @@
 //!   tensorlane.Client ── Core ── tensorlane_client::Client      one connection a process
 //!   tensorlane.Tensor ── Memory ── Arc<Tensor>                  buffer, DLPack: each view holds the Arc
 //!   tensorlane.Stored ── Stored ── Lease
+//!   tensorlane.Pipe ── PipeEnd ── Arc<tensorlane_client::pipe::Pipe>
 //! ```
 //!
 //! Non-goals: numpy and torch, of which nothing here knows. Unsafe code is in `raw.rs` only.
@@ -16,6 +17,7 @@ mod client;
 mod errors;
 mod interrupt;
 mod layout;
+mod pipe;
 mod raw;
 mod reference;
 mod set;
@@ -32,6 +34,8 @@ mod _tensorlane {
     use crate::client::Core;
     #[pymodule_export]
     use crate::interrupt::Cancel;
+    #[pymodule_export]
+    use crate::pipe::{PipeDescriptor, PipeEnd, PipeListener, PipeWriting};
     #[pymodule_export]
     use crate::raw::{Acquired, Block, Memory, Raw};
     #[pymodule_export]

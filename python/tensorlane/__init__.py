@@ -30,26 +30,32 @@ from .errors import (
 )
 from .local import Sidecar, local
 from .parts import Part
+from .pipes import SKIP, Descriptor, Listener, Pipe, Received, TensorDescriptor, Writing
 from .reservation import Reservation
 from .sets import Published, Set
 from .status import Description, Peer, Status
 from .tensor import Tensor
 
 __all__ = [
+    "SKIP",
     "Cancel",
     "ChannelReader",
     "ChannelWriter",
     "Client",
     "Description",
+    "Descriptor",
     "Error",
     "Exhausted",
     "Invalid",
+    "Listener",
     "Message",
     "NameTaken",
     "NotFound",
     "Part",
     "Peer",
+    "Pipe",
     "Published",
+    "Received",
     "Reference",
     "Refused",
     "Reservation",
@@ -59,10 +65,12 @@ __all__ = [
     "Status",
     "Stored",
     "Tensor",
+    "TensorDescriptor",
     "Timeout",
     "Unavailable",
     "Unsupported",
     "Withdrawn",
+    "Writing",
     "connect",
     "doctor",
     "local",

@@ -10,6 +10,7 @@ from ._tensorlane import Cancel, Core, Reference, Stored
 from .channels import ChannelReader, ChannelWriter
 from .errors import Invalid, Unsupported
 from .parts import Part
+from .pipes import Listener, Pipe
 from .reservation import Reservation
 from .sets import Published, Set
 from .status import Description, Peer, Status
@@ -121,7 +122,9 @@ class Client:
         return self._put_all(named, keeping)
 
     def _put_all(self, named: Iterable[tuple[str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
-        sources = [(name, arrays.source(x)) for name, x in named]
+        return self._put_sources([(name, arrays.source(x)) for name, x in named], keeping)
+
+    def _put_sources(self, sources: list[tuple[str | None, arrays.Source]], keeping: dict[str, Any]) -> list[Stored]:
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
         return _all(self._core.put(items))
 
@@ -300,6 +303,17 @@ class Client:
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind."""
         return self._core.channels(prefix)
+
+    def listen(self, name: str) -> Listener:
+        """Opens an entry point for pipes of this peer: other processes `connect_pipe` to its name."""
+        return Listener(self, name, self._core.listen(name))
+
+    def connect_pipe(self, to: str, *, wait: float | None = None) -> Pipe:
+        """Connects to a listener of this peer; waits `wait` seconds for one that does not exist yet.
+
+        Messages may be written before it is accepted.
+        """
+        return Pipe(self, self._core.connect_pipe(to, wait))
 
     def describe(self, target: Target, *, peer: str | None = None) -> Description:
         """Tells the kind, names and leases of a tensor, which is not moved."""

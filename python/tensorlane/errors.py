@@ -15,6 +15,9 @@ class Error(Exception):
     remedy: str | None
     """Remedy in Python, where there is one."""
 
+    delivered: str | None = None
+    """Of a write to a pipe: "no" where the other end has not seen the message and will not, "unknown" where it may have read it."""
+
     def __init__(self, message: str, reason: str | None = None, details: dict[str, str] | None = None, remedy: str | None = None):
         self.message, self.reason, self.details, self.remedy = message, reason, dict(details or {}), remedy
         super().__init__(message)
@@ -106,6 +109,8 @@ _REMEDIES = {
     "AMBIGUOUS_NAME": "pass peer=NAME",
     "BLOCKED_BY": "let the reader that is named go on, or make the channel with more slots; client.channels() shows who is behind",
     "HOLD_LIMIT": "drop the messages before, or attach with a larger hold",
+    "PIPE_CLOSED": "connect again, or write before the other end closes; finish() lets it read what is there",
+    "PIPE_LOST": "connect again; the process at the other end is gone, or the way to it",
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "pass a longer deadline",
     "SIDECAR_UNREACHABLE": _START,

@@ -125,20 +125,25 @@ class Tensor(Memory):
 
 def copy_into(tensor: Tensor, out: Any) -> Any:
     """Copies a tensor into an array of numpy or torch, of the same shape and type."""
-    torch = dtypes.torch_if_imported()
-    if torch is not None and isinstance(out, torch.Tensor):
-        same = (dtypes.of_torch(out.dtype), tuple(out.shape)) == (tensor.dtype, tensor.shape)
-    elif isinstance(out, np.ndarray):
-        same = (dtypes.of_numpy(out.dtype), out.shape) == (tensor.dtype, tensor.shape)
-    else:
-        raise Unsupported(f"out is of {type(out).__name__}", remedy="pass an array of numpy or a tensor of torch")
-    if not same:
-        given = f"{out.dtype}{list(out.shape)}"
-        raise Unsupported(
-            f"out is {given} and the tensor {tensor.dtype}{list(tensor.shape)}", remedy="pass one of the same type and shape"
-        )
+    check_fits(tensor.dtype, tensor.shape, out)
     if isinstance(out, np.ndarray):
         np.copyto(out, tensor.numpy())
     else:
         out.copy_(tensor.torch())
     return out
+
+
+def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
+    """Raises where a tensor of that type and shape cannot be copied into `out`."""
+    torch = dtypes.torch_if_imported()
+    if torch is not None and isinstance(out, torch.Tensor):
+        same = (dtypes.of_torch(out.dtype), tuple(out.shape)) == (dtype, shape)
+    elif isinstance(out, np.ndarray):
+        same = (dtypes.of_numpy(out.dtype), out.shape) == (dtype, shape)
+        if not out.flags.writeable:
+            raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
+    else:
+        raise Unsupported(f"out is of {type(out).__name__}", remedy="pass an array of numpy or a tensor of torch")
+    if not same:
+        given = f"{out.dtype}{list(out.shape)}"
+        raise Unsupported(f"out is {given} and the tensor {dtype}{list(shape)}", remedy="pass one of the same type and shape")

@@ -16,6 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
     "weights.py": [f"worker {number} has version 5" for number in range(3)],
     "kv_blocks.py": ["decode has 112 tokens of 4 layers"],
+    "parameter_server.py": ["the server has applied 30 gradients", *(f"worker {number} has made 10 steps" for number in range(3))],
     "dataset.py": ["1000 rows in 32 batches, 2 times"],
 }
 

@@ -39,6 +39,8 @@ enum Part {
     Stored(Box<Stored>),
     /// The same, leased by a tensor that was got.
     Got { reference: Reference, _leased: Box<Tensor> },
+    /// They are a tensor that the caller keeps until the write is over.
+    Kept(Reference),
     /// It was being sealed, and that failed: nothing is left.
     Gone,
 }
@@ -124,6 +126,12 @@ impl Message {
     pub fn forwarded(self, reference: Reference, tensor: Tensor) -> Self {
         let descriptor = tensor.descriptor().clone();
         self.part(descriptor, Part::Got { reference, _leased: Box::new(tensor) })
+    }
+
+    /// One more tensor by its reference, of this peer or another one. The caller leases it until the write is over.
+    #[must_use]
+    pub fn kept(self, descriptor: Descriptor, reference: Reference) -> Self {
+        self.part(descriptor, Part::Kept(reference))
     }
 
     /// Words for the reader about the last tensor; at most 4 KiB.
@@ -232,11 +240,11 @@ impl Part {
                     *self = Self::Stored(Box::new(reservation.seal(&PutOptions::new())?));
                 }
             }
-            Self::Stored(_) | Self::Got { .. } | Self::Gone => {}
+            Self::Stored(_) | Self::Got { .. } | Self::Kept(_) | Self::Gone => {}
         }
         match self {
             Self::Stored(stored) => Ok(stored.reference().encode()),
-            Self::Got { reference, .. } => Ok(reference.encode()),
+            Self::Got { reference, .. } | Self::Kept(reference) => Ok(reference.encode()),
             _ => Err(Error::invalid(
                 "a tensor of the message could not be sealed before; make the message anew",
             )),

@@ -32,7 +32,7 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::origin::Origin;
-use crate::wait::Wait;
+use crate::wait::{Cancel, Wait};
 
 /// Most messages of one end that are written and not read. One more is refused with LIMIT_EXCEEDED and comes back.
 pub const UNREAD_MAX: usize = 64;
@@ -49,6 +49,11 @@ pub struct Listener {
 /// One end of a pipe. Threads may share it. Dropped it is closed: the other end gets PIPE_CLOSED, or the end after
 /// [`Pipe::finish`].
 pub struct Pipe {
+    end: Arc<End>,
+}
+
+/// Inside of one end, which descriptors and writes under way share.
+struct End {
     client: Client,
     connection: Arc<Connection>,
     origin: Origin,
@@ -205,7 +210,7 @@ impl Pipe {
     fn new(client: &Client, connection: Arc<Connection>, opened: v1::PipeOpened) -> Self {
         let remote = Remote { peer: opened.peer, client: opened.client, route: "local".to_owned() };
         let origin = connection.origin().again();
-        Self {
+        let end = End {
             client: client.clone(),
             connection,
             origin,
@@ -214,12 +219,22 @@ impl Pipe {
             written: Mutex::default(),
             reading: Mutex::default(),
             asking: Mutex::default(),
+        };
+        Self { end: Arc::new(end) }
+    }
+
+    /// The same end, whose waiting calls `cancel` withdraws.
+    #[must_use]
+    pub fn with_cancel(mut self, cancel: Cancel) -> Self {
+        if let Some(end) = Arc::get_mut(&mut self.end) {
+            end.client = end.client.with_cancel(cancel);
         }
+        self
     }
 
     /// The other end.
     pub fn remote(&self) -> &Remote {
-        &self.remote
+        &self.end.remote
     }
 
     /// Says that this end writes nothing more: the other one reads what is there, then gets [`Incoming::End`]. Reading goes on.
@@ -227,12 +242,14 @@ impl Pipe {
     /// # Errors
     /// A lost session.
     pub fn finish(&self) -> Result<()> {
-        self.say(v1::PipeEndRequest { finished: true, ..Default::default() })
+        self.end.say(v1::PipeEndRequest { finished: true, ..Default::default() })
     }
 
     /// Closes this end, as dropping it does.
     pub fn close(self) {}
+}
 
+impl End {
     fn say(&self, end: v1::PipeEndRequest) -> Result<()> {
         if self.origin.is_child() {
             return Err(Error::Forked);
@@ -244,12 +261,12 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         // A session that is lost has closed it.
-        let _ = self.say(v1::PipeEndRequest { closed: true, ..Default::default() });
+        let _ = self.end.say(v1::PipeEndRequest { closed: true, ..Default::default() });
     }
 }
 
 impl fmt::Debug for Pipe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pipe").field("remote", &self.remote).finish_non_exhaustive()
+        f.debug_struct("Pipe").field("remote", &self.end.remote).finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -9,7 +10,7 @@ use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor as TensorDescriptor, Failure, Reason, Reference};
 
-use super::{Payload, Pipe, patience};
+use super::{End, Payload, Pipe, patience};
 use crate::channel::Timeout;
 use crate::error::{Error, Result};
 use crate::late::Late;
@@ -27,16 +28,16 @@ pub(super) struct Reading {
 
 /// What comes next.
 #[derive(Debug)]
-pub enum Incoming<'a> {
+pub enum Incoming {
     /// A message.
-    Message(Descriptor<'a>),
+    Message(Descriptor),
     /// The other end has finished, and everything was read.
     End,
 }
 
 /// A message without its bytes. Dropped unread it is the next one again.
-pub struct Descriptor<'a> {
-    pipe: &'a Pipe,
+pub struct Descriptor {
+    end: Arc<End>,
     sequence: u64,
     metadata: Bytes,
     payloads: Vec<v1::PipePart>,
@@ -86,9 +87,9 @@ pub struct Received {
 
 /// A read that failed. The message is not read: with this descriptor it may be tried again.
 #[derive(Debug)]
-pub struct ReadFailed<'a> {
+pub struct ReadFailed {
     /// The descriptor.
-    pub descriptor: Descriptor<'a>,
+    pub descriptor: Descriptor,
     /// Cause of the failure.
     pub error: Error,
 }
@@ -110,20 +111,21 @@ impl Pipe {
     ///
     /// # Errors
     /// DEADLINE_EXCEEDED where none comes in time, PIPE_CLOSED and PIPE_LOST where the other end is no more and has not finished.
-    pub fn read_descriptor(&self, timeout: Timeout) -> Result<Incoming<'_>> {
-        if self.origin.is_child() {
+    pub fn read_descriptor(&self, timeout: Timeout) -> Result<Incoming> {
+        let end = &self.end;
+        if end.origin.is_child() {
             return Err(Error::Forked);
         }
-        let _turn = self.asking.lock();
+        let _turn = end.asking.lock();
         loop {
-            let (wait, again) = patience(&self.client, timeout);
+            let (wait, again) = patience(&end.client, timeout);
             let from = {
-                let reading = self.reading.lock();
+                let reading = end.reading.lock();
                 reading.returned.first().copied().unwrap_or(reading.last + 1)
             };
-            let request = v1::PipeReadRequest { pipe: self.id, from, deadline_ms: wait.deadline_ms() };
+            let request = v1::PipeReadRequest { pipe: end.id, from, deadline_ms: wait.deadline_ms() };
             let reply: Result<v1::PipeReadResponse> =
-                self.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
+                end.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
             let reply = match reply {
                 Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => continue,
                 reply => reply?,
@@ -131,7 +133,7 @@ impl Pipe {
             if reply.sequence == 0 {
                 return Ok(Incoming::End);
             }
-            let mut reading = self.reading.lock();
+            let mut reading = end.reading.lock();
             // Another thread has it: the one that was asked for was taken back by its writer.
             let again = reply.sequence <= reading.last && !reading.returned.contains(&reply.sequence);
             // One that its writer has taken back meanwhile does not come again.
@@ -145,7 +147,7 @@ impl Pipe {
         }
     }
 
-    fn descriptor(&self, sequence: u64, message: Bytes) -> Result<Descriptor<'_>> {
+    fn descriptor(&self, sequence: u64, message: Bytes) -> Result<Descriptor> {
         // Its writer is another process, which may write what it likes.
         let unreadable = |what: &dyn fmt::Display| {
             let message =
@@ -162,21 +164,25 @@ impl Pipe {
             tensors.push((descriptor, part));
         }
         let (metadata, payloads) = (message.metadata, message.payloads);
-        Ok(Descriptor { pipe: self, sequence, metadata, payloads, tensors, read: false })
+        let end = Arc::clone(&self.end);
+        Ok(Descriptor { end, sequence, metadata, payloads, tensors, read: false })
     }
 
     /// Brings the bytes of a message to where the allocation says, and tells the writer that it was read.
     ///
     /// # Errors
     /// The descriptor comes back. LAYOUT_MISMATCH for an allocation of another number or length, before anything is written to it;
-    /// PIPE_LOST where the writer is gone and its bytes with it; what an acquire says.
-    pub fn read<'a>(
-        &'a self,
-        mut descriptor: Descriptor<'a>,
+    /// INVALID_ARGUMENT for a descriptor of another pipe; PIPE_LOST where the writer is gone and its bytes with it; what an acquire says.
+    pub fn read(
+        &self,
+        mut descriptor: Descriptor,
         allocation: Allocation<'_>,
-    ) -> std::result::Result<Received, Box<ReadFailed<'a>>> {
-        let outcome = self.fetch(&descriptor, allocation).and_then(|received| {
-            self.say(v1::PipeEndRequest { read: descriptor.sequence, ..Default::default() })?;
+    ) -> std::result::Result<Received, Box<ReadFailed>> {
+        let own = Arc::ptr_eq(&self.end, &descriptor.end).then_some(());
+        let own =
+            own.ok_or_else(|| Error::invalid("the descriptor is of another pipe; read it from its own"));
+        let outcome = own.and_then(|()| descriptor.fetch(allocation)).and_then(|received| {
+            self.end.say(v1::PipeEndRequest { read: descriptor.sequence, ..Default::default() })?;
             Ok(received)
         });
         match outcome {
@@ -187,37 +193,6 @@ impl Pipe {
             Err(error) => Err(Box::new(ReadFailed { descriptor, error })),
         }
     }
-
-    fn fetch(&self, descriptor: &Descriptor<'_>, allocation: Allocation<'_>) -> Result<Received> {
-        let places = descriptor.places(allocation)?;
-        let outside = |part: &&v1::PipePart| !part.reference.is_empty();
-        let wanted =
-            descriptor.tensors.iter().zip(&places).filter(|(_, place)| !matches!(place, Place::Skip));
-        let wanted = wanted.map(|((_, part), _)| part);
-        let parts: Vec<&v1::PipePart> = descriptor.payloads.iter().filter(outside).chain(wanted).collect();
-        let targets = parts.iter().map(|part| target(part)).collect::<Result<Vec<_>>>()?;
-        let mut got = self.client.acquire_many(&targets, &AcquireOptions::new()).into_iter();
-        let mut next = || got.next().unwrap_or_else(|| Err(wire::missing("a result")));
-        let mut payloads = Vec::with_capacity(descriptor.payloads.len());
-        for part in &descriptor.payloads {
-            payloads.push(match outside(&part) {
-                true => Payload::Mapped(Box::new(next().map_err(|error| descriptor.lost(error))?)),
-                false => Payload::Inline(part.inline.clone()),
-            });
-        }
-        let mut tensors = Vec::with_capacity(places.len());
-        for place in places {
-            tensors.push(match place {
-                Place::Skip => Tensor::Skipped,
-                Place::Map => Tensor::Mapped(Box::new(next().map_err(|error| descriptor.lost(error))?)),
-                Place::Bytes(bytes) => {
-                    next().map_err(|error| descriptor.lost(error))?.copy_to(bytes)?;
-                    Tensor::Copied
-                }
-            });
-        }
-        Ok(Received { metadata: descriptor.metadata.clone(), payloads, tensors })
-    }
 }
 
 fn target(part: &v1::PipePart) -> Result<Target> {
@@ -225,7 +200,37 @@ fn target(part: &v1::PipePart) -> Result<Target> {
     Ok(Target::Reference(reference))
 }
 
-impl Descriptor<'_> {
+impl Descriptor {
+    fn fetch(&self, allocation: Allocation<'_>) -> Result<Received> {
+        let places = self.places(allocation)?;
+        let outside = |part: &&v1::PipePart| !part.reference.is_empty();
+        let wanted = self.tensors.iter().zip(&places).filter(|(_, place)| !matches!(place, Place::Skip));
+        let wanted = wanted.map(|((_, part), _)| part);
+        let parts: Vec<&v1::PipePart> = self.payloads.iter().filter(outside).chain(wanted).collect();
+        let targets = parts.iter().map(|part| target(part)).collect::<Result<Vec<_>>>()?;
+        let mut got = self.end.client.acquire_many(&targets, &AcquireOptions::new()).into_iter();
+        let mut next = || got.next().unwrap_or_else(|| Err(wire::missing("a result")));
+        let mut payloads = Vec::with_capacity(self.payloads.len());
+        for part in &self.payloads {
+            payloads.push(match outside(&part) {
+                true => Payload::Mapped(Box::new(next().map_err(|error| self.lost(error))?)),
+                false => Payload::Inline(part.inline.clone()),
+            });
+        }
+        let mut tensors = Vec::with_capacity(places.len());
+        for place in places {
+            tensors.push(match place {
+                Place::Skip => Tensor::Skipped,
+                Place::Map => Tensor::Mapped(Box::new(next().map_err(|error| self.lost(error))?)),
+                Place::Bytes(bytes) => {
+                    next().map_err(|error| self.lost(error))?.copy_to(bytes)?;
+                    Tensor::Copied
+                }
+            });
+        }
+        Ok(Received { metadata: self.metadata.clone(), payloads, tensors })
+    }
+
     /// Sequence of the message: 1 for the first one of a pipe.
     pub fn sequence(&self) -> u64 {
         self.sequence
@@ -280,21 +285,21 @@ impl Descriptor<'_> {
         }
         let message = format!(
             "the bytes of message {} are gone: client {:?} has taken it back, or is gone itself ({error})",
-            self.sequence, self.pipe.remote.client
+            self.sequence, self.end.remote.client
         );
         Failure::new(Reason::PipeLost, message).with("sequence", self.sequence).into()
     }
 }
 
-impl Drop for Descriptor<'_> {
+impl Drop for Descriptor {
     fn drop(&mut self) {
-        if !self.read && !self.pipe.origin.is_child() {
-            self.pipe.reading.lock().returned.insert(self.sequence);
+        if !self.read && !self.end.origin.is_child() {
+            self.end.reading.lock().returned.insert(self.sequence);
         }
     }
 }
 
-impl fmt::Debug for Descriptor<'_> {
+impl fmt::Debug for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Descriptor").field("sequence", &self.sequence).finish_non_exhaustive()
     }

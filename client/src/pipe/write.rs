@@ -1,12 +1,13 @@
 //! Writing: done when the other end has read the message, which comes back in any case.
 
 use std::fmt;
+use std::sync::Arc;
 
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
-use super::{Message, Pipe, patience};
+use super::{End, Message, Pipe, patience};
 use crate::channel::Timeout;
 use crate::connection::Asked;
 use crate::error::{Error, Result};
@@ -34,8 +35,8 @@ pub struct WriteFailed {
 
 /// A write under way. Dropped before it is over it is withdrawn.
 #[must_use = "dropping it withdraws the message"]
-pub struct Writing<'a> {
-    pipe: &'a Pipe,
+pub struct Writing {
+    end: Arc<End>,
     /// Taken by whatever ends it.
     message: Option<Message>,
     asked: Asked,
@@ -70,14 +71,19 @@ impl Pipe {
         &self,
         mut message: Message,
         timeout: Timeout,
-    ) -> std::result::Result<Writing<'_>, Box<WriteFailed>> {
-        let (wait, _) = patience(&self.client, timeout);
-        match self.ask(&mut message, &wait) {
-            Ok(asked) => Ok(Writing { pipe: self, message: Some(message), asked, wait }),
+    ) -> std::result::Result<Writing, Box<WriteFailed>> {
+        let (wait, _) = patience(&self.end.client, timeout);
+        match self.end.ask(&mut message, &wait) {
+            Ok(asked) => {
+                let end = Arc::clone(&self.end);
+                Ok(Writing { end, message: Some(message), asked, wait })
+            }
             Err(error) => Err(Box::new(WriteFailed { message, error, delivered: Delivered::No })),
         }
     }
+}
 
+impl End {
     fn ask(&self, message: &mut Message, wait: &Wait) -> Result<Asked> {
         if self.connection.is_lost() {
             return Err(Error::lost("the sidecar of this pipe is gone, and the pipe with it; connect again"));
@@ -94,7 +100,7 @@ impl Pipe {
     }
 }
 
-impl Writing<'_> {
+impl Writing {
     /// Waits until the other end has read the message.
     ///
     /// # Errors
@@ -102,7 +108,7 @@ impl Writing<'_> {
     pub fn wait(mut self) -> std::result::Result<Message, Box<WriteFailed>> {
         let message = self.message.take().unwrap_or_default();
         let reply: Result<v1::PipeWriteResponse> =
-            self.pipe.connection.answer(&self.asked, &self.wait, Late::Nothing);
+            self.end.connection.answer(&self.asked, &self.wait, Late::Nothing);
         match reply {
             Ok(v1::PipeWriteResponse {}) => Ok(message),
             Err(error) => {
@@ -113,15 +119,15 @@ impl Writing<'_> {
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for Writing {
     fn drop(&mut self) {
-        if self.message.is_some() && !self.pipe.origin.is_child() {
-            self.pipe.connection.withdraw(&self.asked);
+        if self.message.is_some() && !self.end.origin.is_child() {
+            self.end.connection.withdraw(&self.asked);
         }
     }
 }
 
-impl fmt::Debug for Writing<'_> {
+impl fmt::Debug for Writing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Writing").field("message", &self.message).finish_non_exhaustive()
     }

@@ -31,7 +31,7 @@ fn pipe(from: &Client, to: &Client) -> (Pipe, Pipe, Listener) {
     (near, far, listener)
 }
 
-fn next(pipe: &Pipe) -> Descriptor<'_> {
+fn next(pipe: &Pipe) -> Descriptor {
     match pipe.read_descriptor(LONG).unwrap() {
         Incoming::Message(descriptor) => descriptor,
         Incoming::End => panic!("a message is there"),
