@@ -13,7 +13,7 @@
 //! the last copy of the carrier is closed, by whatever end its holders came to, and tells us at the other end of the pair.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::fs::FileType;
@@ -26,6 +26,9 @@ use crate::block::Block;
 use crate::mapping::{MapError, Mapping};
 use crate::{OutOfBounds, passing};
 
+/// Kind of the file system that memory files live in, of linux/magic.h.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
+
 /// Value that is dropped with the last handle of a foreign block: whoever made it gives the owner's lease back then. It
 /// is dropped on any thread, under any lock of the caller, so it must be quick and take none of them.
 pub type Lease = Box<dyn Send + Sync>;
@@ -36,6 +39,18 @@ pub enum ImportError {
     /// Not a segment that can be read safely.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// The file is no memory, or not all of it is there: what is read of the rest would be charged to its reader.
+    #[error("a segment of {bytes} bytes came as {what} of {size} bytes with {present} of them there")]
+    Part {
+        /// Announced value.
+        bytes: u64,
+        /// Kind of the file system.
+        what: &'static str,
+        /// Size of the file.
+        size: u64,
+        /// Bytes that have a page, or are swapped out.
+        present: u64,
+    },
     /// No witness, though it should be one.
     #[error("the segment came with a witness that is no pipe")]
     Witness,
@@ -73,9 +88,11 @@ impl Arena {
     /// Takes a segment in that another sidecar gave, with its witness: maps it for reading and numbers it like our own.
     ///
     /// # Errors
-    /// It lacks the seals, is shorter than `bytes`, or its witness is none.
+    /// It lacks the seals, is no memory of exactly `bytes` with every page there, or its witness is none.
     pub fn import(&self, memory: OwnedFd, witness: OwnedFd, bytes: u64) -> Result<Foreign, ImportError> {
         let mapping = Mapping::reader(memory.as_fd(), bytes)?;
+        // After the seals were looked at: they forbid to change the size, and to take pages away.
+        check_whole(memory.as_fd(), bytes)?;
         let kind = rustix::fs::fstat(&witness).map_err(|error| ImportError::Look(error.into()))?;
         if FileType::from_raw_mode(kind.st_mode) != FileType::Fifo {
             return Err(ImportError::Witness);
@@ -110,6 +127,19 @@ impl Arena {
         watch?.detach();
         Ok(far)
     }
+}
+
+/// Checks that a file is memory of this size, all of which is there.
+fn check_whole(memory: BorrowedFd<'_>, bytes: u64) -> Result<(), ImportError> {
+    let look = |error: rustix::io::Errno| ImportError::Look(error.into());
+    let file = rustix::fs::fstat(memory).map_err(look)?;
+    let is_tmpfs = rustix::fs::fstatfs(memory).map_err(look)?.f_type == TMPFS_MAGIC;
+    let (size, present) = (file.st_size.cast_unsigned(), file.st_blocks.cast_unsigned().saturating_mul(512));
+    if is_tmpfs && size == bytes && present >= bytes {
+        return Ok(());
+    }
+    let what = if is_tmpfs { "memory" } else { "a file of another kind" };
+    Err(ImportError::Part { bytes, what, size, present })
 }
 
 impl Foreign {

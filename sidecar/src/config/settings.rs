@@ -318,7 +318,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "limits.strangers",
         Text("64"),
         "a number from 1 to 4096",
-        "Connections that have not said who they are, on the session socket and from peers each; one address has a quarter of the latter. Each costs a thread and up to 1Mi of arena.base.",
+        "Connections that have not said who they are, on the session socket and from peers each; one address has a quarter of the latter, and listed addresses a quarter more. Each costs a thread and up to 1Mi of arena.base.",
         limits.strangers = |text| count(text, 4_096)
     ),
     setting!(

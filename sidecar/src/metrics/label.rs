@@ -332,6 +332,8 @@ labels! {
         TooMany = "too_many",
         /// Its address has its part of `limits.strangers` already.
         TooManyFromAddress = "too_many_from_address",
+        /// It had said nothing, and another one needed its place.
+        GaveWay = "gave_way",
         /// Connection that wanted to be a lane and did not prove to be one of a connection that is up.
         Lane = "lane",
     }

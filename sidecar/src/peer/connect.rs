@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
@@ -165,10 +166,14 @@ pub(super) fn listen(shared: &Arc<Shared>, listener: &TcpListener) {
 
 fn accept(shared: &Arc<Shared>, socket: TcpStream, from: SocketAddr) {
     let Some(guard) = shared.admit_unknown(&socket, from.ip()) else { return };
-    let on_thread = Arc::clone(shared);
+    let (on_thread, gave_way) = (Arc::clone(shared), guard.gave_way());
     shared.spawn("tl-peer-in", move || {
         let most = on_thread.config.handshake;
         if let Err(refused) = arrived(&on_thread, socket, guard, Instant::now() + most) {
+            if gave_way.load(Ordering::Acquire) {
+                // Counted when it was ended.
+                return;
+            }
             let refused = refused.after(most);
             on_thread.count_refusal(&refused);
             debug!(%from, %refused, "connection refused");
@@ -184,10 +189,11 @@ fn arrived(
     until: Instant,
 ) -> Result<(), Refused> {
     if shared.config.lanes.plain && begins_plain(&socket, until)? {
+        guard.heard();
         return bind::arrived_plain(shared, socket, guard, until);
     }
     let keys = shared.keys();
-    let secured = handshake::server(&keys.server, &socket, until)?;
+    let secured = handshake::server(&keys.server, &socket, until, &|| guard.heard())?;
     greet::arrived(shared, socket, &keys, secured, guard, until)
 }
 

@@ -129,17 +129,18 @@ pub(super) fn client(
     until: Instant,
 ) -> Result<Secured, HandshakeError> {
     let (config, keeper) = Keeper::of(config, |config| &mut config.key_log);
-    drive(UnbufferedClientConnection::new(config, tls::server_name())?, &keeper, socket, until)
+    drive(UnbufferedClientConnection::new(config, tls::server_name())?, &keeper, socket, until, &|| ())
 }
 
-/// The accepting side's handshake.
+/// The accepting side's handshake. `heard` is called once a ClientHello has come, and may be again.
 pub(super) fn server(
     config: &ServerConfig,
     socket: &TcpStream,
     until: Instant,
+    heard: &dyn Fn(),
 ) -> Result<Secured, HandshakeError> {
     let (config, keeper) = Keeper::of(config, |config| &mut config.key_log);
-    drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until)
+    drive(UnbufferedServerConnection::new(config)?, &keeper, socket, until, heard)
 }
 
 /// Wish of one step of the machine.
@@ -154,6 +155,7 @@ fn drive<M: Machine>(
     keeper: &Keeper,
     socket: &TcpStream,
     until: Instant,
+    heard: &dyn Fn(),
 ) -> Result<Secured, HandshakeError> {
     let mut incoming = vec![0; INCOMING];
     let mut have = 0;
@@ -161,6 +163,10 @@ fn drive<M: Machine>(
     let mut plain = Vec::new();
     loop {
         let UnbufferedStatus { mut discard, state, .. } = machine.step(&mut incoming[..have]);
+        if matches!(state, Ok(ConnectionState::EncodeTlsData(_))) {
+            // The accepting side has nothing to say before it has heard something.
+            heard();
+        }
         let next = match state {
             Ok(state) => step(state, socket, until, &mut outgoing, &mut plain, &mut discard)?,
             Err(error) => {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -23,7 +23,7 @@ use super::peers::CallHandle;
 use super::remote::{Patience, Peer, Todo};
 use super::serving;
 use super::steward::Steward;
-use super::strangers::{Origin, Strangers, TooMany};
+use super::strangers::{Strangers, TooMany};
 use super::transport::lanes::Room;
 use super::transport::lanes::quic::Door;
 use super::transport::shm::Node;
@@ -57,7 +57,7 @@ pub(super) struct Shared {
     paused: (Mutex<()>, Condvar),
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Sockets of connections that are not up yet, to be cut when we stop.
-    unready: Mutex<HashMap<u64, TcpStream>>,
+    unready: Mutex<HashMap<u64, (TcpStream, Arc<AtomicBool>)>>,
     /// Connections of which nobody knows yet whose they are.
     unknown: Mutex<Strangers>,
     /// Peers that are about to be connected. Locked before what is known of any peer.
@@ -86,7 +86,8 @@ pub(super) struct Registered {
     number: u64,
     /// Time at which the socket was connected, as far as is known.
     pub(super) begun: Instant,
-    unknown: Option<Origin>,
+    is_stranger: bool,
+    gave_way: Arc<AtomicBool>,
 }
 
 /// A place among the peers that may be connected, from before its connection is up; then the connection has it.
@@ -107,9 +108,21 @@ impl Drop for Seat<'_> {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.shared.unready.lock().remove(&self.number);
-        if let Some(origin) = self.unknown {
-            self.shared.unknown.lock().leave(origin);
+        if self.is_stranger {
+            self.shared.unknown.lock().leave(self.number);
         }
+    }
+}
+
+impl Registered {
+    /// Notes that it has begun a handshake: it gives way to nobody any more.
+    pub(super) fn heard(&self) {
+        self.shared.unknown.lock().heard(self.number);
+    }
+
+    /// Becomes true when it was ended to make room for another one.
+    pub(super) fn gave_way(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.gave_way)
     }
 }
 
@@ -386,7 +399,7 @@ impl Shared {
         if let Some(node) = &self.node {
             node.stop();
         }
-        for socket in self.unready.lock().values() {
+        for (socket, _) in self.unready.lock().values() {
             // An error means that it is closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
@@ -405,24 +418,29 @@ impl Shared {
 
     /// Remembers the socket of a connection that is not up yet.
     pub(super) fn register(self: &Arc<Self>, socket: &TcpStream) -> io::Result<Registered> {
-        let number = self.next_link();
-        self.remember(number, socket)?;
-        Ok(Registered { shared: Arc::clone(self), number, begun: Instant::now(), unknown: None })
+        let registered = self.registered(self.next_link(), false);
+        self.remember(&registered, socket)?;
+        Ok(registered)
     }
 
-    fn remember(&self, number: u64, socket: &TcpStream) -> io::Result<()> {
+    fn registered(self: &Arc<Self>, number: u64, is_stranger: bool) -> Registered {
+        let (shared, gave_way) = (Arc::clone(self), Arc::default());
+        Registered { shared, number, begun: Instant::now(), is_stranger, gave_way }
+    }
+
+    fn remember(&self, registered: &Registered, socket: &TcpStream) -> io::Result<()> {
         let mut unready = self.unready.lock();
         if self.is_stopping() {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
-        unready.insert(number, socket.try_clone()?);
+        unready.insert(registered.number, (socket.try_clone()?, registered.gave_way()));
         Ok(())
     }
 
-    /// Room for one more connection of which nobody knows yet whose it is.
+    /// Room for one more connection of which nobody knows yet whose it is. A silent one may have to give way for it.
     pub(super) fn admit_unknown(self: &Arc<Self>, socket: &TcpStream, from: IpAddr) -> Option<Registered> {
         let guard = self.admit_stranger(from)?;
-        self.remember(guard.number, socket).ok()?;
+        self.remember(&guard, socket).ok()?;
         Some(guard)
     }
 
@@ -431,14 +449,31 @@ impl Shared {
         if self.is_stopping() {
             return None;
         }
-        let admitted = self.unknown.lock().admit(from);
+        let number = self.next_link();
+        let admitted = self.unknown.lock().admit(number, from, || self.is_listed(from));
         let too_many = |too_many: &TooMany| {
             self.counters.auth_refused.add(too_many.label());
             tracing::debug!(%from, reason = too_many.label(), "connection refused");
         };
-        let origin = admitted.inspect_err(too_many).ok()?;
-        let (number, begun) = (self.next_link(), Instant::now());
-        Some(Registered { shared: Arc::clone(self), number, begun, unknown: Some(origin) })
+        if let Some(silent) = admitted.inspect_err(too_many).ok()? {
+            self.counters.auth_refused.add("gave_way");
+            if let Some((socket, gave_way)) = self.unready.lock().get(&silent) {
+                gave_way.store(true, Ordering::Release);
+                // Its thread ends with it. One that is closed already has nothing to shut down.
+                let _ = socket.shutdown(Shutdown::Both);
+            }
+        }
+        Some(self.registered(number, true))
+    }
+
+    /// Returns whether the table of peers lists an address. Peers that are listed by a name of DNS are not found so.
+    fn is_listed(&self, from: IpAddr) -> bool {
+        let is_from = |address: &String| {
+            address
+                .parse::<SocketAddr>()
+                .is_ok_and(|listed| listed.ip().to_canonical() == from.to_canonical())
+        };
+        self.known.all().iter().any(|peer| peer.addresses.iter().any(is_from))
     }
 
     /// A place for the connection of a peer that comes up now.

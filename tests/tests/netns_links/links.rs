@@ -435,14 +435,14 @@ fn ten_thousand_connections_from_one_address_cost_what_sixteen_do_and_keep_no_pe
         // A peer that comes while they go on coming has its place.
         peers.network.cut(other);
         until("the cut is noticed", || peers.seen(host, other).state != "connected");
-        let full = refused("too_many_from_address");
+        let full = refused("gave_way");
         peers.network.mend(other);
         until("it is back while they go on coming", || {
             held.retain_mut(|stream| !has_ended(stream));
             held.extend(peers.network.inside(2, || dial(to, 100)));
             peers.seen(host, other).state == "connected"
         });
-        assert!(refused("too_many_from_address") > full, "they had all places that they may have");
+        assert!(refused("gave_way") > full, "they had all places that they may have");
         assert_eq!(refused("too_many"), 0.0, "and no others");
         until("every one of them is ended", || {
             held.retain_mut(|stream| !has_ended(stream));

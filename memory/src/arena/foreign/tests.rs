@@ -163,6 +163,47 @@ fn what_is_no_sealed_segment_with_a_pipe_is_refused() {
     assert_eq!(reader.foreign(), ForeignUsage::default());
 }
 
+/// A sealed file of memory, of which so many bytes are populated.
+fn memory(flags: rustix::fs::MemfdFlags, bytes: u64, populated: u64) -> OwnedFd {
+    use rustix::fs::{FallocateFlags, MemfdFlags};
+    let fd =
+        rustix::fs::memfd_create("own", flags | MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&fd, bytes).unwrap();
+    if populated > 0 {
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, populated).unwrap();
+    }
+    crate::seals::add(&fd, crate::seals::FOR_READERS).unwrap();
+    fd
+}
+
+#[test]
+fn memory_with_a_hole_or_of_another_size_or_kind_is_refused_before_anybody_is_charged_for_it() {
+    let reader = arena();
+    let flags = rustix::fs::MemfdFlags::empty();
+    let refused = |memory: OwnedFd, bytes| {
+        let imported = reader.import(memory, passing::pipe().unwrap().1, bytes);
+        matches!(imported, Err(ImportError::Part { .. }))
+    };
+    assert!(refused(memory(flags, 64 * KI, 0), 64 * KI));
+    assert!(refused(memory(flags, 64 * KI, 60 * KI), 64 * KI));
+    assert!(refused(memory(flags, 128 * KI, 128 * KI), 64 * KI), "longer than was said");
+    // Where no huge pages are set aside none can be made; a file of them without pages can.
+    let huge = rustix::fs::memfd_create(
+        "huge",
+        rustix::fs::MemfdFlags::HUGETLB | rustix::fs::MemfdFlags::ALLOW_SEALING,
+    );
+    if let Ok(huge) = huge
+        && rustix::fs::ftruncate(&huge, 2 << 20).is_ok()
+        && crate::seals::add(&huge, crate::seals::FOR_READERS).is_ok()
+    {
+        let imported = reader.import(huge, passing::pipe().unwrap().1, 2 << 20);
+        assert!(matches!(imported, Err(ImportError::Part { .. } | ImportError::Map(_))));
+    }
+    assert_eq!(reader.foreign(), ForeignUsage::default());
+    let whole = reader.import(memory(flags, 64 * KI, 64 * KI), passing::pipe().unwrap().1, 64 * KI);
+    assert_eq!(whole.unwrap().bytes(), 64 * KI);
+}
+
 /// What a reader in another pod may try, on the descriptor that came and on one re-opened for writing.
 fn refused(fd: BorrowedFd<'_>) -> bool {
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;

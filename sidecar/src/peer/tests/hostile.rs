@@ -244,31 +244,88 @@ fn hall() -> (Arc<Table>, One, Identity) {
     (table, a, evil)
 }
 
+/// The same, on which a handshake is begun and goes no further. It has been heard, or refused, when this returns.
+fn hello_alone(to: &One, from: [u8; 4], identity: &Identity) -> TcpStream {
+    let name = ServerName::try_from("peer.tensorlane").unwrap();
+    let mut tls = ClientConnection::new(Arc::new(keys::client(identity)), name).unwrap();
+    let mut socket = stranger(to, from);
+    while tls.wants_write() {
+        // Whoever is not let in may be closed already.
+        if tls.write_tls(&mut socket).is_err() {
+            break;
+        }
+    }
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _answered_or_closed = socket.read(&mut [0]);
+    socket
+}
+
 #[test]
-fn only_so_many_strangers_are_let_into_the_hall() {
+fn only_so_many_strangers_that_have_begun_a_handshake_are_let_into_the_hall() {
     let (_table, a, evil) = hall();
-    let strangers: Vec<_> = (0..80).map(|number| stranger(&a, [127, 0, 0, 2 + number % 4])).collect();
-    until("those above the limit were turned away", || {
-        a.peers.counters().auth_refused.count("too_many") == 80 - 64
-    });
+    let from = |number: u8| [127, 0, 0, 2 + number % 8];
+    let strangers: Vec<_> = (0..80).map(|number| hello_alone(&a, from(number), &evil)).collect();
+    let of = |why| a.peers.counters().auth_refused.count(why);
+    assert_eq!(
+        (of("too_many"), a.peers.strangers()),
+        (80 - 64, 64),
+        "those above the limit were turned away"
+    );
     drop(strangers);
     until("the others were given up", || a.peers.strangers() == 0);
     greeted(&a, &evil);
 }
 
 #[test]
+fn silent_connections_from_any_number_of_addresses_keep_nobody_out() {
+    let (_table, a, evil) = hall();
+    let strangers: Vec<_> = (0..200_u8).map(|number| stranger(&a, [127, 0, 0, 2 + number % 8])).collect();
+    until("the oldest made room", || {
+        (a.peers.counters().auth_refused.count("gave_way"), a.peers.strangers()) == (200 - 64, 64)
+    });
+    let mut oldest = &strangers[0];
+    oldest.set_read_timeout(Some(PATIENCE)).unwrap();
+    assert!(matches!(oldest.read(&mut [0]), Ok(0)), "the oldest is closed");
+    // It comes from 127.0.0.1.
+    let mut known = greeted(&a, &evil);
+    known.send(PeerKind::Ping, 0, 1, &v1::Ping {});
+    assert!(known.next_of(PeerKind::Ping).is_some());
+    let of = |why| a.peers.counters().auth_refused.count(why);
+    assert_eq!((of("too_many"), of("too_many_from_address"), of("tls")), (0, 0, 0));
+    drop(strangers);
+    until("their places are free", || a.peers.strangers() == 0);
+}
+
+#[test]
 fn one_address_has_its_part_of_the_hall_and_who_comes_from_another_one_gets_in() {
     let (_table, a, evil) = hall();
-    let strangers: Vec<_> = (0..80).map(|_| stranger(&a, [127, 0, 0, 2])).collect();
-    until("those above its part were turned away", || {
-        a.peers.counters().auth_refused.count("too_many_from_address") == 80 - 16
-    });
+    let strangers: Vec<_> = (0..80).map(|_| hello_alone(&a, [127, 0, 0, 2], &evil)).collect();
+    let refused = a.peers.counters().auth_refused.count("too_many_from_address");
+    assert_eq!((refused, a.peers.strangers()), (80 - 16, 16), "those above its part were turned away");
     // It comes from 127.0.0.1.
     let mut known = greeted(&a, &evil);
     assert_eq!(a.peers.strangers(), 16, "they are still there");
     assert_eq!(a.peers.counters().auth_refused.count("too_many"), 0);
     known.send(PeerKind::Ping, 0, 1, &v1::Ping {});
     assert!(known.next_of(PeerKind::Ping).is_some());
+    drop(strangers);
+    until("their places are free", || a.peers.strangers() == 0);
+}
+
+#[test]
+fn a_peer_that_the_table_lists_gets_in_when_the_hall_is_full_of_begun_handshakes() {
+    let (table, a, evil) = hall();
+    let strangers: Vec<_> =
+        (0..80_u8).map(|number| hello_alone(&a, [127, 0, 0, 2 + number % 5], &evil)).collect();
+    assert_eq!(a.peers.strangers(), 64, "all places are taken");
+    drop(hello_alone(&a, [127, 0, 0, 9], &evil));
+    assert_eq!(
+        a.peers.counters().auth_refused.count("too_many"),
+        80 - 64 + 1,
+        "an address that is not listed"
+    );
+    // It comes from 127.0.0.1, where the table has it.
+    greeted(&a, &evil);
     drop(strangers);
     until("their places are free", || a.peers.strangers() == 0);
 }

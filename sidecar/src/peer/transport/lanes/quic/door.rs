@@ -206,6 +206,8 @@ fn admit(door: &Weak<Door>, shared: &Weak<Shared>, incoming: Incoming) {
     }
     let from = incoming.remote_address();
     let Some(guard) = shared.admit_stranger(from.ip()) else { return incoming.refuse() };
+    // Its first datagram had all of a ClientHello.
+    guard.heard();
     let on_thread = Arc::clone(&shared);
     shared.spawn("tl-quic-in", move || {
         let most = on_thread.config.handshake;
