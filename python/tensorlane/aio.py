@@ -25,6 +25,7 @@ from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, ParamSp
 
 from . import client as blocking
 from ._tensorlane import Cancel, Stored
+from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe
 from .errors import Error
 from .local import local as blocking_local
 from .structures import Structure
@@ -34,6 +35,9 @@ R = TypeVar("R")
 
 GETS_MAX = 256
 """Gets of a client under way at once; others wait in line. Each costs a thread, of some 100 KiB."""
+
+NEXT_MAX = 256
+"""Readers, pipes and listeners of a client that wait at once for what comes next; each costs a thread, too."""
 
 _PUTS_MAX = 32
 _SHORT_MAX = 4
@@ -66,15 +70,21 @@ class AsyncClient:
     def __init__(self, client: blocking.Client):
         """Wraps a client, which this one closes."""
         self._client, self._process, self._closed = client, os.getpid(), False
-        bounds = {"get": GETS_MAX, "put": _PUTS_MAX, "short": _SHORT_MAX}
+        bounds = {"get": GETS_MAX, "put": _PUTS_MAX, "short": _SHORT_MAX, "next": NEXT_MAX}
         self._lanes = {lane: ThreadPoolExecutor(most, f"tensorlane-{lane}") for lane, most in bounds.items()}
         self._pending: set[Cancel] = set()
+        self._ends: weakref.WeakSet[Any] = weakref.WeakSet()
         _clients.add(self)
 
     @property
     def directory(self) -> str:
         """Where the sockets are: what TENSORLANE_SOCKETS is to be for other processes."""
         return self._client.directory
+
+    @property
+    def deadline(self) -> float:
+        """The deadline of calls that name none, in seconds."""
+        return self._client.deadline
 
     @overload
     async def put(self, x: Structure, name: None = None, **options: Unpack[blocking.PutOptions]) -> Any: ...
@@ -99,12 +109,40 @@ class AsyncClient:
     status = _call("short", blocking.Client.status)
     peers = _call("short", blocking.Client.peers)
     flush = _call("short", blocking.Client.flush)
+    channels = _call("short", blocking.Client.channels)
 
-    async def _run(self, lane: str, cancel: Cancel | None, work: Callable[[], R]) -> R:
+    async def channel_writer(
+        self, name: str, *, slots: int = 4, slot_bytes: int = 1 << 20, expect_readers: int = 0, readers_max: int = 0
+    ) -> AsyncChannelWriter:
+        """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
+        options = {"slots": slots, "slot_bytes": slot_bytes, "expect_readers": expect_readers, "readers_max": readers_max}
+        end = await self._run("short", None, functools.partial(self._client.channel_writer, name, **options))
+        return AsyncChannelWriter(self, end)
+
+    async def channel_reader(
+        self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None
+    ) -> AsyncChannelReader:
+        """Attaches to a channel, as `tensorlane.Client.channel_reader` does."""
+        make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, wait=wait)
+        return AsyncChannelReader(self, await self._run("get", None, make))
+
+    async def listen(self, name: str) -> AsyncListener:
+        """Opens an entry point for pipes of this peer."""
+        return AsyncListener(self, await self._run("short", None, functools.partial(self._client.listen, name)))
+
+    async def connect_pipe(self, to: str, *, wait: float | None = None) -> AsyncPipe:
+        """Connects to a listener, as `tensorlane.Client.connect_pipe` does."""
+        return AsyncPipe(self, await self._run("get", None, functools.partial(self._client.connect_pipe, to, wait=wait)))
+
+    def _begin(self, lane: str, work: Callable[[], R]) -> Future[R]:
         if self._closed:
             raise Error("this client was closed", "CLOSED", remedy="connect again")
         if self._process != os.getpid():
             raise Error("this client belongs to the parent of this process", remedy="connect in each process")
+        return self._lanes[lane].submit(work)
+
+    async def _run(self, lane: str, cancel: Cancel | None, work: Callable[[], R]) -> R:
+        call = self._begin(lane, work)
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[R] = loop.create_future()
         if cancel is not None:
@@ -116,7 +154,6 @@ class AsyncClient:
             except RuntimeError:
                 pass  # The loop was closed: nobody waits.
 
-        call = self._lanes[lane].submit(work)
         call.add_done_callback(ended)
         try:
             return await waiter
@@ -132,10 +169,18 @@ class AsyncClient:
         for cancel in cancels:
             cancel.cancel()
 
-    async def close(self) -> None:
-        """Withdraws gets that wait, lets puts end, and ends the use of this client. Arrays stay readable."""
+    def _end_waits(self) -> None:
         self._closed = True
         self._withdraw(list(self._pending))
+        for end in list(self._ends):
+            end.close()
+
+    async def close(self) -> None:
+        """Withdraws gets that wait, closes channels and pipes, lets puts end, and ends the use of this client.
+
+        Arrays stay readable.
+        """
+        await asyncio.to_thread(self._end_waits)
         for lane in self._lanes.values():
             await asyncio.to_thread(lane.shutdown)
         await asyncio.to_thread(self._client.close)
@@ -191,8 +236,7 @@ def _settle(waiter: asyncio.Future[R], call: Future[R]) -> None:
 
 def _at_the_end() -> None:
     for client in list(_clients):
-        client._closed = True
-        client._withdraw(list(client._pending))
+        client._end_waits()
 
 
 # The end of a program joins the threads of every pool, so what waits is withdrawn before. The pools' own hook is registered the

@@ -48,6 +48,7 @@ class Client:
     def __init__(
         self, directory: str | os.PathLike[str] | None = None, *, name: str | None = None, deadline: float = 30.0, patience: float = 0.0
     ):
+        self.deadline = deadline
         name = name or f"python[{os.getpid()}]"
         self._core = Core(None if directory is None else os.fspath(directory), name, deadline, patience)
 
