@@ -128,6 +128,15 @@ fn errors_say_what_was_wrong_once_and_what_to_do() {
     assert_eq!(desk.fails("describe m/w no/such"), nowhere);
     let gone = "error: NOT_FOUND: nothing is named no/such; List (`tensorlane ls`) tells the names\n";
     assert_eq!(desk.fails("rm no/such"), gone);
+    // What stands below a name that is none is told.
+    for verb in ["get m", "describe m", "rm m"] {
+        let below =
+            "error: NOT_FOUND: nothing is named m, but m/b is; get and rm take all that is below m with -r\n";
+        assert_eq!(desk.fails(verb), below);
+    }
+    let partly = desk.fails("rm -r m no/such");
+    assert!(partly.ends_with("; nothing was removed\n"), "{partly}");
+    assert!(desk.works("ls m/").contains("m/w"));
     let put = desk.json("put model.safetensors --name other");
     let reference = put["tensors"][0]["reference"].as_str().unwrap().to_owned();
     desk.works("rm -r m other");
@@ -143,6 +152,17 @@ fn errors_say_what_was_wrong_once_and_what_to_do() {
             let called = desk.call(&format!("{verb} {wrong}"));
             assert!(called.code == 2 && called.errors.contains(part), "{}", called.errors);
         }
+    }
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn control_characters_of_others_do_not_reach_the_terminal() {
+    let desk = Desk::new();
+    for line in ["get bad\u{1b}[31m", "put no\u{1b}]0;file", "rm \u{7}"] {
+        let called = desk.call(line);
+        assert_ne!(called.code, 0);
+        assert!(!called.errors.contains(['\u{1b}', '\u{7}']), "{:?}", called.errors);
     }
     desk.sidecar.assert_all_free();
 }

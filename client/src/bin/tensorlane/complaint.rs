@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tensorlane_client::Error;
 use tensorlane_proto::{Code, Failure, Reason};
 
-use crate::output::{Format, wants_colours};
+use crate::output::{Format, printable, wants_colours};
 
 /// Says on standard error what went wrong.
 pub(crate) fn complain(error: &anyhow::Error, format: Format) {
@@ -25,7 +25,7 @@ pub(crate) fn warn(what: &str, format: Format) {
     let (yellow, plain) = if wants_colours(&io::stderr()) { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
     let told = match format {
         Format::Json => json!({ "warning": what }).to_string(),
-        Format::Text => format!("{yellow}warning:{plain} {what}"),
+        Format::Text => format!("{yellow}warning:{plain} {}", printable(what)),
     };
     // Nobody is left to tell if this fails.
     let _ = writeln!(io::stderr(), "{told}");
@@ -36,7 +36,7 @@ pub(crate) fn warn(what: &str, format: Format) {
 pub(crate) fn note(what: &str, format: Format) {
     let told = match format {
         Format::Json => json!({ "note": what }).to_string(),
-        Format::Text => what.to_owned(),
+        Format::Text => printable(what).into_owned(),
     };
     // Nobody is left to tell if this fails.
     let _ = writeln!(io::stderr(), "{told}");
@@ -76,7 +76,7 @@ pub(crate) fn about<T>(name: &str, result: tensorlane_client::Result<T>) -> anyh
 
 fn text(error: &anyhow::Error, colours: bool) -> String {
     let (red, plain) = if colours { ("\x1b[1;31m", "\x1b[0m") } else { ("", "") };
-    let mut told = format!("{red}error:{plain} {}", sentence(error, ToString::to_string));
+    let mut told = format!("{red}error:{plain} {}", printable(&sentence(error, ToString::to_string)));
     if let Some(advice) = of_client(error).and_then(advice) {
         told.push_str("\nhint: ");
         told.push_str(advice);

@@ -106,7 +106,10 @@ fn wanted(client: &Client, args: &Get, held: &mut Held) -> Result<Vec<Wanted>> {
         args.waiting.lookup(client, &names, args.peer.as_ref())
     })?;
     for (name, found) in names.iter().zip(found) {
-        let found = complaint::about(name, found)?;
+        let found = match args.peer {
+            None => list::about(client, name, found)?,
+            Some(_) => complaint::about(name, found)?,
+        };
         // Not by the reference: the name may be given to another tensor until it is got.
         let target = Target::name_at(found.reference.peer().clone(), *name);
         wanted.push(one(args, name.to_string(), target, &found.descriptor)?);

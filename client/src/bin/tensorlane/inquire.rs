@@ -8,6 +8,7 @@ use tensorlane_client::{Client, Description, Moved, PeerStatus, Status, Target};
 
 use crate::args::Describe;
 use crate::complaint;
+use crate::list;
 use crate::output::{self, Output};
 use crate::progress;
 
@@ -28,7 +29,7 @@ pub(crate) fn describe(client: &Client, output: &Output, args: &Describe) -> Res
         found.push(match target {
             Target::Name { .. } => {
                 let (name, description) = named.next().context("the sidecar gave no result")?;
-                complaint::about(name, description)?
+                list::about(client, name, description)?
             }
             Target::Reference(reference) => {
                 complaint::about(&reference.encode(), args.waiting.rest(client).describe(reference))?
@@ -59,7 +60,7 @@ fn write_description(out: &mut dyn Write, of: &Description) -> io::Result<()> {
         line("crc32c", format!("{crc:08x}"))?;
     }
     for (key, value) in of.descriptor.metadata.iter() {
-        line("metadata", format!("{key} = {value}"))?;
+        line("metadata", output::printable(&format!("{key} = {value}")).into_owned())?;
     }
     Ok(())
 }

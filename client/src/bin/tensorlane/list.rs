@@ -2,7 +2,8 @@
 
 use anyhow::{Result, ensure};
 use serde_json::json;
-use tensorlane_client::{Client, Listed};
+use tensorlane_client::{Client, Error, Listed};
+use tensorlane_proto::Reason;
 
 use crate::args::{Ls, Rm};
 use crate::complaint;
@@ -38,6 +39,23 @@ pub(crate) fn nothing_below(client: &Client, prefix: &str) -> String {
         "no name of {peer} is below {prefix:?}, and -r knows the names of this peer only; `tensorlane ls` shows them; \
          for those of another peer run it there, with --sockets"
     )
+}
+
+/// The result of a call about a name of this peer; where nothing is named so, with a name below it if there is one.
+pub(crate) fn about<T>(client: &Client, name: &str, result: tensorlane_client::Result<T>) -> Result<T> {
+    let result = match result {
+        Err(Error::Refused(mut failure)) if failure.reason == Reason::NotFound => {
+            if let Some(Ok(listed)) = client.list(&format!("{name}/")).next() {
+                let below = listed.name;
+                failure.message = format!(
+                    "nothing is named {name}, but {below} is; get and rm take all that is below {name} with -r"
+                );
+            }
+            Err(Error::Refused(failure))
+        }
+        other => other,
+    };
+    complaint::about(name, result)
 }
 
 pub(crate) fn ls(client: &Client, output: &Output, args: &Ls) -> Result<()> {
@@ -87,7 +105,7 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
         for listed in below(client, name) {
             names.push(listed?.name);
         }
-        ensure!(names.len() > before, nothing_below(client, name));
+        ensure!(names.len() > before, "{}; nothing was removed", nothing_below(client, name));
     }
     let mut removed = Vec::new();
     let mut failed = Ok(());
@@ -96,7 +114,7 @@ pub(crate) fn rm(client: &Client, output: &Output, args: &Rm) -> Result<()> {
             match result {
                 Ok(()) => removed.push(name),
                 // The others are done all the same; the first failure is told.
-                Err(error) if failed.is_ok() => failed = complaint::about(name, Err(error)),
+                Err(error) if failed.is_ok() => failed = about(client, name, Err(error)),
                 Err(_) => {}
             }
         }

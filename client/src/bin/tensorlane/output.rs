@@ -1,5 +1,6 @@
 //! Output: what is printed, and how.
 
+use std::borrow::Cow;
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -11,6 +12,16 @@ use tensorlane_proto::Layout;
 
 use crate::complaint;
 use crate::watch::Flow;
+
+/// Text of files and of others as a terminal may have it: control characters are escaped, but for ends of lines.
+pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+    let is_kept = |c: char| !c.is_control() || c == '\n';
+    if text.chars().all(is_kept) {
+        return text.into();
+    }
+    let shown = |c: char| if is_kept(c) { c.to_string() } else { c.escape_default().to_string() };
+    text.chars().map(shown).collect::<String>().into()
+}
 
 /// How results are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -116,7 +127,7 @@ impl Output {
         writeln!(out, "{bold}{}{plain}", line(headings).trim_end())?;
         for row in rows {
             let cells: Vec<&str> = row.iter().map(String::as_str).collect();
-            writeln!(out, "{}", line(&cells).trim_end())?;
+            writeln!(out, "{}", printable(line(&cells).trim_end()))?;
         }
         Ok(())
     }
