@@ -16,6 +16,7 @@ mod client;
 mod errors;
 mod interrupt;
 mod layout;
+mod mutable;
 mod raw;
 mod reference;
 mod set;
@@ -32,6 +33,8 @@ mod _tensorlane {
     use crate::client::Core;
     #[pymodule_export]
     use crate::interrupt::Cancel;
+    #[pymodule_export]
+    use crate::mutable::Opened;
     #[pymodule_export]
     use crate::raw::{Acquired, Block, Memory, Raw};
     #[pymodule_export]

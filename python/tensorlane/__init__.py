@@ -21,6 +21,7 @@ from .errors import (
     Invalid,
     NameTaken,
     NotFound,
+    OutOfRange,
     Refused,
     SessionLost,
     Timeout,
@@ -29,6 +30,7 @@ from .errors import (
     Withdrawn,
 )
 from .local import Sidecar, local
+from .mutable import Committed, Leaf, LeafView, MutableSet, Rows, SetStatus
 from .parts import Part
 from .reservation import Reservation
 from .sets import Published, Set
@@ -40,21 +42,28 @@ __all__ = [
     "ChannelReader",
     "ChannelWriter",
     "Client",
+    "Committed",
     "Description",
     "Error",
     "Exhausted",
     "Invalid",
+    "Leaf",
+    "LeafView",
     "Message",
+    "MutableSet",
     "NameTaken",
     "NotFound",
+    "OutOfRange",
     "Part",
     "Peer",
     "Published",
     "Reference",
     "Refused",
     "Reservation",
+    "Rows",
     "SessionLost",
     "Set",
+    "SetStatus",
     "Sidecar",
     "Status",
     "Stored",

@@ -17,6 +17,7 @@ SAID = {
     "weights.py": [f"worker {number} has version 5" for number in range(3)],
     "kv_blocks.py": ["decode has 112 tokens of 4 layers"],
     "dataset.py": ["1000 rows in 32 batches, 2 times"],
+    "tensordict_rpc.py": ["check all ones [1, 1, 1, 1, 1]", "check the others 0"],
 }
 
 
@@ -39,6 +40,7 @@ def test_an_example_uses_the_sidecar_that_is_there_and_leaves_no_lease(name, sid
     assert ran(name, TENSORLANE_SOCKETS=sidecar.directory) == SAID[name]
     # What a set has is leased by its names.
     client.unname(*client.names("policy"))
+    assert not client.mutable_sets()
     until("its leases are gone", lambda: client.status().leases <= before.leases)
 
 
