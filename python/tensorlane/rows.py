@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,5 +113,5 @@ def _outside(row: int, size: int) -> OutOfRange:
 
 def _no_rows(index: Any) -> Unsupported:
     return Unsupported(
-        f"{index!r} selects no rows", remedy="give a number, a slice, whole numbers in a list or an array of one dimension, or a mask"
+        f"{reprlib.repr(index)} selects no rows", remedy="give a number, a slice, whole numbers in a list or an array of one dimension, or a mask"
     )

@@ -51,7 +51,7 @@ class MemoryMappedTensor:
         torch = _torch()
         self.shape, self.dtype = torch.Size(shape), dtype
         self.device = torch.device(device or "cpu")
-        self._view, self._options = view, options
+        self._view, self._options, self._process = view, options, os.getpid()
 
     @classmethod
     def empty(
@@ -94,6 +94,8 @@ class MemoryMappedTensor:
     def view(self) -> LeafView:
         """The leaf that it is. Its set is made now where that was not needed before."""
         if self._view is None:
+            if self._process != os.getpid():
+                raise Invalid("this tensor was made before the fork, and is used now", remedy="use it before: each child would make one of its own")
             layout = {_KEY: (self.dtype, self.shape[1:])}
             self._view = _made(layout, int(self.shape[0]), self._options)[_KEY]
         return self._view

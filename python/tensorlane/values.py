@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -147,8 +148,10 @@ def _same(key: str, leaf: Leaf, dtype: str, given: Sequence[int], shape: tuple[i
 
 def _numbers(key: str, dtype: str, value: Any) -> Any:
     """Numbers of Python as an array of a leaf's type, if that can say them."""
-    given = np.asarray(value.item() if isinstance(value, np.generic) else value)
-    allowed = {"b": "b", "i": "biu", "u": "biu", "f": "biuf", "V": "biuf", "c": "biufc"}
+    try:
+        given = np.asarray(value.item() if isinstance(value, np.generic) else value)
+    except ValueError as error:
+        raise Invalid(f"{key}: {error}", "SET_MISMATCH", {"key": key}, remedy="give lists of one length") from None
     try:
         wanted = dtypes.to_numpy(dtype)
     except Unsupported:
@@ -156,12 +159,13 @@ def _numbers(key: str, dtype: str, value: Any) -> Any:
         if torch is None or given.dtype.kind not in "biuf":
             raise
         return torch.as_tensor(value, dtype=dtypes.to_torch(dtype))
+    allowed = {"b": "biu", "i": "biu", "u": "biu", "c": "biufc"}
     with np.errstate(all="ignore"):
-        made = given.astype(wanted) if given.dtype.kind in allowed[wanted.kind] else None
-    if made is None or (wanted.kind in "iu" and not bool((made == given).all())):
-        raise Invalid(
-            f"{key}: {value!r} cannot be said as {dtype}", "SET_MISMATCH", {"key": key}, remedy="give numbers that the leaf has"
-        )
+        made = given.astype(wanted) if given.dtype.kind in allowed.get(wanted.kind, "biuf") else None
+        exact = wanted.kind in "biu"
+        if made is None or not bool((made == given).all() if exact else (np.isfinite(made) == np.isfinite(given)).all()):
+            what = f"{key}: {reprlib.repr(value)} cannot be said as {dtype}"
+            raise Invalid(what, "SET_MISMATCH", {"key": key}, remedy="give numbers that the leaf has")
     return made
 
 

@@ -57,6 +57,7 @@ INDICES = {
     "a range": range(4, 12, 3),
     "integers of numpy": np.array([3, -4], np.int8),
     "unsigned integers": np.array([3, 44], np.uint64),
+    "few bits": np.array([-1, 5], np.int8),
     "integers of torch": torch.tensor([49, 0, -50]),
     "a mask of numpy": MASK,
     "a mask of torch": torch.from_numpy(MASK),
@@ -144,6 +145,9 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(filled):
         (ValueError, "SET_MISMATCH", lambda: replay.write([1, 2], {"obs": torch.zeros(4, 3)})),
         (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"obs": 1.5})),
         (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"obs": 2**31})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"obs": [[1], [2, 3]]})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"next/reward": 1e39})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"next/reward": 1j})),
         (ValueError, None, lambda: replay.write(1, {})),
         (TypeError, None, lambda: replay.write(1, {"obs": object()})),
         (TypeError, None, lambda: replay.write(1, np.zeros(3))),
@@ -202,17 +206,18 @@ def test_a_set_is_listed_opened_by_its_name_and_gone_when_it_is_dropped(client, 
 
 
 def test_rows_that_were_read_stay_what_they_were_and_are_given_back(alone, name):
+    leases = alone.status().leases
     replay = alone.create_set(name, 4, {"x": ("int64", (10_000,))})
     replay[:] = 1
-    until("what was staged is gone", lambda: alone.status().leases == 0)
+    until("what was staged is gone", lambda: alone.status().leases == leases)
     with replay[:2] as read:
         array = read["x"].numpy()
         replay[:] = 2
-        assert (array == 1).all() and read.version == 1 and alone.status().leases == 1
+        assert (array == 1).all() and read.version == 1 and alone.status().leases == leases + 1
     del read
-    assert (array == 1).all() and alone.status().leases == 1
+    assert (array == 1).all() and alone.status().leases == leases + 1
     del array
-    until("the lease is gone", lambda: alone.status().leases == 0)
+    until("the lease is gone", lambda: alone.status().leases == leases)
 
 
 WRITER = """
@@ -320,6 +325,7 @@ def test_a_set_pickles_as_its_reference_and_connects_where_it_is_used(client, na
     assert replay["x"][6, 0] == 6
     bound = pickle.loads(pickled).bind(client)
     assert bound == replay and hash(bound) == hash(replay) and (bound["x"][5:7].numpy()[:, 0] == [5, 6]).all()
+    assert pickle.loads(pickle.dumps(bound["x"])).key == "x"
     with pytest.raises(TypeError, match="stay in their process"):
         pickle.dumps(replay[:1])
 
@@ -404,3 +410,22 @@ def test_workloads_of_other_peers_write_only_where_the_set_says_so(clients, name
             assert far[1].version == replay.version == int(allowed)
         finally:
             there.drop_set(name)
+
+
+def test_numbers_are_made_what_a_leaf_has(client, name):
+    kinds = {"bool": bool, "u8": "uint8", "f16": "float16", "bf16": torch.bfloat16, "c64": "complex64"}
+    replay = client.create_set(name, 4, {key: (dtype, ()) for key, dtype in kinds.items()})
+    replay[:] = 1
+    replay[1:3] = {"bool": [0, True], "u8": np.uint8(255), "f16": -0.5, "bf16": [3, 0.25], "c64": 1j}
+    assert [replay[key][:].torch().tolist() for key in kinds] == [
+        [True, False, True, True],
+        [1, 255, 255, 1],
+        [1, -0.5, -0.5, 1],
+        [1, 3, 0.25, 1],
+        [1, 1j, 1j, 1],
+    ]
+    for key, wrong in (("bool", 2), ("u8", -1), ("u8", 256), ("u8", 0.5), ("f16", 1e6), ("bf16", 1j)):
+        with pytest.raises(tensorlane.Error):
+            replay[0] = {key: wrong}
+    replay[0] = {"f16": float("inf")}
+    assert replay["f16"][0].numpy() == np.inf

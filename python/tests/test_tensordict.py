@@ -118,6 +118,21 @@ def test_a_tensor_is_made_empty_by_its_shape_and_its_rows_are_assigned(default):
         MemoryMappedTensor.empty()
 
 
+def test_a_forked_child_shares_the_tensor_that_was_used_before_and_makes_none_of_its_own(default):
+    used, unused = MemoryMappedTensor.zeros(4, 2), MemoryMappedTensor.zeros(4, 2)
+    used[0] = 1
+    child = os.fork()
+    if child == 0:
+        used[1] = 2
+        try:
+            unused[1] = 2
+        except tensorlane.Invalid:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert used[:, 0].tolist() == [1, 2, 0, 0] and len(default.mutable_sets("tensordict/")) == 1
+
+
 def nested() -> TensorDict:
     return TensorDict(
         {
