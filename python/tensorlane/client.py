@@ -139,7 +139,8 @@ class Client:
             (source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, strided) if not apart
         ]
         together = iter(_all(self._core.put(items)) if items else [])
-        return [self._written(source, [], keeping) if apart else next(together) for source, apart in zip(sources, strided)]
+        both = zip(sources, strided)
+        return [self._written(source, [], keeping) if apart else next(together) for source, apart in both]
 
     def empty(
         self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None

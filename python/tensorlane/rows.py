@@ -112,6 +112,5 @@ def _outside(row: int, size: int) -> OutOfRange:
 
 
 def _no_rows(index: Any) -> Unsupported:
-    return Unsupported(
-        f"{reprlib.repr(index)} selects no rows", remedy="give a number, a slice, whole numbers in a list or an array of one dimension, or a mask"
-    )
+    remedy = "give a number, a slice, whole numbers in a list or an array of one dimension, or a mask"
+    return Unsupported(f"{reprlib.repr(index)} selects no rows", remedy=remedy)

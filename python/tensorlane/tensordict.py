@@ -95,7 +95,8 @@ class MemoryMappedTensor:
         """The leaf that it is. Its set is made now where that was not needed before."""
         if self._view is None:
             if self._process != os.getpid():
-                raise Invalid("this tensor was made before the fork, and is used now", remedy="use it before: each child would make one of its own")
+                remedy = "use it before the fork: each child would make one of its own"
+                raise Invalid("this tensor was made before the fork, and was not used", remedy=remedy)
             layout = {_KEY: (self.dtype, self.shape[1:])}
             self._view = _made(layout, int(self.shape[0]), self._options)[_KEY]
         return self._view
@@ -120,6 +121,10 @@ class MemoryMappedTensor:
     def clone(self) -> Any:
         """All of it as a plain tensor."""
         return self[:].clone()
+
+    def numpy(self) -> Any:
+        """Refuses to be one array. A real TensorDict asks for that, and would keep what it gets as a value."""
+        raise _no_array("tensor")
 
     def requires_grad_(self, requires_grad: bool = True) -> MemoryMappedTensor:
         """Refuses gradients."""
@@ -221,6 +226,10 @@ class MemoryMappedTensorDict:
     def clone(self) -> Any:
         """All of it as a real TensorDict."""
         return self[:].clone()
+
+    def numpy(self) -> Any:
+        """Refuses to be arrays, as its tensors do."""
+        raise _no_array("dict")
 
     def requires_grad_(self, requires_grad: bool = True) -> MemoryMappedTensorDict:
         """Refuses gradients."""
@@ -367,6 +376,11 @@ def _no_gradients(value: Any, requires_grad: bool) -> Any:
     if requires_grad:
         raise Unsupported("memory-mapped tensors take no gradients", remedy="read rows, and call requires_grad_() on what comes back")
     return value
+
+
+def _no_array(what: str) -> Unsupported:
+    remedy = "make a MemoryMappedTensorDict of what is to be shared, or read it: `[rows]` of it, or clone()"
+    return Unsupported(f"a memory-mapped {what} is no array, and no value of a real TensorDict", remedy=remedy)
 
 
 def _torch() -> Any:

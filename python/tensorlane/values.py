@@ -172,7 +172,8 @@ def _numbers(key: str, dtype: str, value: Any) -> Any:
 def _dtype(key: str, given: Any) -> str:
     if isinstance(given, str):
         if given in ("u8", "i8"):
-            raise Invalid(f"{key}: {given!r} has 64 bits for numpy and 8 here", remedy=f"say {'uint8' if given == 'u8' else 'int8'!r}, or the 64")
+            remedy = f"say {'uint8' if given == 'u8' else 'int8'!r}, or the one of 64"
+            raise Invalid(f"{key}: {given!r} has 64 bits for numpy and 8 here", remedy=remedy)
         if given in dtypes.SHORT:
             return given
     try:

@@ -102,7 +102,8 @@ def test_further_indices_are_applied_to_the_rows_that_came(filled):
 def test_what_is_assigned_is_repeated_as_numpy_repeats_it(filled):
     replay, array = filled
     row, column = np.arange(12, dtype=np.int32).reshape(4, 3), np.arange(4, dtype=np.int32)[:, None]
-    for index, value in (([1, 2], row), (slice(3, 6), column), (7, row), (8, 5), ([9, 10], np.stack([row, -row])), (slice(11, 13), [1, 2, 3])):
+    two = np.stack([row, -row])
+    for index, value in (([1, 2], row), (slice(3, 6), column), (7, row), (8, 5), ([9, 10], two), (slice(11, 13), [1, 2, 3])):
         array[index] = value
         replay["obs"][index] = value
     array[20:22] = row.T.reshape(4, 3)
@@ -112,6 +113,16 @@ def test_what_is_assigned_is_repeated_as_numpy_repeats_it(filled):
     assert replay["next/reward"][:4].numpy().tolist() == [0.5, 1, 1, 0]
     replay[4] = 3
     assert replay["next", "reward"][4].numpy() == 3 and (replay["obs"][4].numpy() == 3).all()
+
+
+def test_rows_that_were_read_are_written_elsewhere(client, name):
+    replay = client.create_set(name, 10, {"x": ("int64", ()), "y": (torch.bfloat16, (3,))})
+    replay[:3] = {"x": [1, 2, 3], "y": 0.5}
+    replay[[7, 8, 9]] = replay[[2, 0, 1]]
+    replay["x"][:2] = replay["x"][2]
+    assert replay["x"][:].numpy().tolist() == [3, 3, 3, 0, 0, 0, 0, 3, 1, 2]
+    assert replay.extend(replay[8:]) == tensorlane.Committed(0, 4)
+    assert replay["x"][:2].numpy().tolist() == [1, 2] and replay["y"][:].torch()[:, 0].tolist() == [0.5] * 3 + [0] * 4 + [0.5] * 3
 
 
 def test_large_rows_that_are_no_dense_block_are_written_where_they_belong(client, name):
@@ -183,7 +194,8 @@ def test_a_layout_is_taken_from_arrays_of_rows_and_what_is_none_is_refused(clien
     assert {key: (leaf.dtype, leaf.row_shape) for key, leaf in replay.leaves.items()} == {"obs": ("f32", (3,)), "next/done": ("bool", (1,))}
     replay[:4] = batch.apply(torch.ones_like)
     assert replay.read(slice(3, 5), ["next/done"])["next/done"].numpy().ravel().tolist() == [True, False]
-    for leaves in ({"x": "float32"}, {"x": ("u8", 3)}, {"x": ("no", 3)}, {"x": ("float32", -1)}, {"x": np.zeros(())}, {1: ("bool", ())}, {}, []):
+    wrong = [{"x": "float32"}, {"x": ("u8", 3)}, {"x": ("no", 3)}, {"x": ("float32", -1)}, {"x": np.zeros(())}, {1: ("bool", ())}, {}, []]
+    for leaves in wrong:
         with pytest.raises((tensorlane.Unsupported, tensorlane.Invalid)):
             client.create_set(f"{name} wrong", 10, leaves)
     with pytest.raises(tensorlane.NameTaken):
@@ -229,10 +241,19 @@ for number in range(1, int(sys.argv[3]) + 1):
 """
 
 
-def test_a_reader_beside_a_writer_has_all_of_one_commit(client, name):
+@pytest.fixture(params=["of the pod", "of another node"])
+def written(request, client, two_nodes, clients):
+    """A set, with the client of its sidecar, and the directory of the sidecar of those who write it."""
+    owner, directory = (client, client.directory) if request.param == "of the pod" else (clients[0], two_nodes[1].directory)
+    replay = owner.create_set("written", 64, {"a": ("int32", (2_000,)), "b/c": ("int64", (500,))}, writers=["node-1"])
+    yield replay, owner, directory
+    owner.drop_set(replay)
+
+
+def test_a_reader_beside_a_writer_has_all_of_one_commit(written):
     """S3.19"""
-    replay = client.create_set(name, 64, {"a": ("int32", (2_000,)), "b/c": ("int64", (500,))})
-    writer = python(WRITER, client.directory, name, "300")
+    replay, _, directory = written
+    writer = python(WRITER, directory, replay.reference, "300")
     seen = 0
     while seen < 300:
         with replay[[0, 63, 31]] as read:
@@ -243,23 +264,27 @@ def test_a_reader_beside_a_writer_has_all_of_one_commit(client, name):
     said(writer)
 
 
-def test_a_killed_writer_leaves_the_set_whole_and_usable(client, name):
+def test_a_killed_writer_leaves_the_set_whole_and_usable(written):
     """S3.19"""
-    replay = client.create_set(name, 64, {"a": ("int32", (2_000,)), "b/c": ("int64", (500,))})
-    before = client.status()
+    replay, owner, directory = written
+    theirs = tensorlane.connect(directory)
+    before, leases = theirs.status(), owner.status().leases
     for _ in range(5):
         start = replay.version
-        writer = python(WRITER, client.directory, name, "1000000")
+        writer = python(WRITER, directory, replay.reference, "1000000")
         until("it has written", lambda: replay.version > start + 3)
         writer.kill()
         writer.communicate()
-        until("its session is gone", lambda: client.status().sessions == before.sessions)
+        until("its session is gone", lambda: theirs.status().sessions == before.sessions)
         with replay[:] as read:
             (value,) = {int(number) for tensor in read.values() for number in np.unique(tensor.numpy())}
             assert 0 < value <= read.version
+        del read
+    until("what it staged is freed", lambda: theirs.status().leases == before.leases)
+    until("no commit is under way", lambda: owner.status().leases == leases)
     assert replay.write(slice(None), {"a": 5, "b": {"c": 5}}).version == replay.version
     assert (replay["a"][:].numpy() == 5).all()
-    until("what it staged is freed", lambda: client.status().leases == before.leases)
+    theirs.close()
 
 
 def test_of_writers_that_expect_one_version_one_writes(client, name):

@@ -185,6 +185,14 @@ def test_rows_are_assigned_by_tensordicts_mappings_and_numbers(default):
         data["obs"][1, :2] = 0
 
 
+def test_a_real_tensordict_takes_no_memory_mapped_tensor_in_silence(default):
+    tensor = MemoryMappedTensor.empty(10, 3)
+    for shared in (tensor, MemoryMappedTensorDict({"x": torch.zeros(10)}, [10])):
+        with pytest.raises(tensorlane.Unsupported, match="no value of a real TensorDict") as refused:
+            TensorDict({"memmap": shared}, [10])
+        assert "MemoryMappedTensorDict" in refused.value.remedy
+
+
 def test_a_batch_of_more_dimensions_is_indexed_behind_its_rows(default):
     plain = TensorDict({"x": torch.arange(24).reshape(4, 3, 2)}, [4, 3])
     data = MemoryMappedTensorDict(plain)
