@@ -100,6 +100,8 @@ pub(crate) struct Reader {
     #[pyo3(get)]
     route: String,
     #[pyo3(get)]
+    peer: String,
+    #[pyo3(get)]
     writer: String,
 }
 
@@ -121,6 +123,7 @@ pub(crate) fn reader(client: &Client, name: &str, options: &ReadOptions) -> Resu
         first: attached.first,
         missed: attached.missed,
         route: attached.route,
+        peer: attached.peer,
         writer: attached.writer,
     })
 }

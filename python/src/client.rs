@@ -19,6 +19,7 @@ use crate::channel;
 use crate::errors;
 use crate::interrupt::{self, Cancel};
 use crate::layout;
+use crate::mutable::{self, Opened};
 use crate::pipe;
 use crate::raw::{Acquired, Block, with_bytes};
 use crate::reference::Reference;
@@ -272,6 +273,71 @@ impl Core {
         self.call(py, |client| pipe::connect(client, to, &options))
     }
 
+    /// Makes a mutable set of this peer.
+    fn create_set(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        rows: u64,
+        leaves: Vec<mutable::Leaf>,
+        writers: Vec<String>,
+    ) -> PyResult<Opened> {
+        let spec = mutable::spec(py, name, rows, &leaves, &writers)?;
+        self.call(py, |client| client.create_set(&spec).map(|set| Opened::from(&set)))
+    }
+
+    /// Opens a mutable set by its reference, its name at this peer, or `peer/name`.
+    fn open_set(&self, py: Python<'_>, set: &str) -> PyResult<Opened> {
+        self.call(py, |client| client.open_mutable_set(set).map(|set| Opened::from(&set)))
+    }
+
+    /// Mutable sets of this peer whose names begin so, in order.
+    fn mutable_sets(&self, py: Python<'_>, prefix: &str) -> PyResult<Vec<Opened>> {
+        let sets = self.call(py, |client| client.mutable_sets(prefix))?;
+        Ok(sets.into_iter().map(|info| Opened(info.into())).collect())
+    }
+
+    /// Takes a mutable set of this peer away, with its rows.
+    fn drop_set(&self, py: Python<'_>, set: &str) -> PyResult<()> {
+        self.call(py, |client| client.drop_set(set))
+    }
+
+    /// Reads rows of some leaves of a mutable set, or of all.
+    fn read_rows(
+        &self,
+        py: Python<'_>,
+        set: &Opened,
+        keys: Vec<String>,
+        rows: Part,
+        deadline: Option<f64>,
+        cancel: Option<&Cancel>,
+    ) -> PyResult<mutable::Read> {
+        let client = self.until(py, deadline, cancel)?;
+        let (selection, dropped) = rows.selection();
+        let set = &set.0;
+        let read =
+            py.detach(|| called(|| mutable::read(&client.mutable_set(set), &keys, &selection, &dropped)));
+        read.map_err(|error| errors::raise(py, &error))
+    }
+
+    /// Writes tensors that were put before as rows of a mutable set, or behind the last extension: first row and version.
+    fn commit_rows(
+        &self,
+        py: Python<'_>,
+        set: &Opened,
+        staged: Vec<(String, Reference)>,
+        rows: Option<Part>,
+        expects: Option<u64>,
+        deadline: Option<f64>,
+    ) -> PyResult<(u64, u64)> {
+        let client = self.until(py, deadline, None)?;
+        let rows = rows.map(|rows| rows.selection().0);
+        let staged: Vec<_> = staged.into_iter().map(|(key, Reference(reference))| (key, reference)).collect();
+        let set = &set.0;
+        let done = py.detach(|| called(|| mutable::commit(&client.mutable_set(set), rows, &staged, expects)));
+        done.map_err(|error| errors::raise(py, &error))
+    }
+
     /// Tells what is known of a tensor, which is not moved.
     fn describe<'py>(&self, py: Python<'py>, target: Wanted) -> PyResult<Bound<'py, PyDict>> {
         let target = target.target(py)?;
@@ -376,6 +442,13 @@ impl Core {
             }
             None => Err(errors::refuse(py, "CLOSED", "this client was closed; connect again")),
         }
+    }
+
+    /// The client with the deadline of a call, which `cancel` withdraws.
+    fn until(&self, py: Python<'_>, deadline: Option<f64>, cancel: Option<&Cancel>) -> PyResult<Client> {
+        let deadline = deadline.map(|deadline| seconds(py, deadline)).transpose()?.unwrap_or(self.deadline);
+        let client = self.client(py)?.with_deadline(deadline);
+        Ok(cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone())))
     }
 
     /// Options of a call that waits for names. Without a deadline the wait is on top of the client's.

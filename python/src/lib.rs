@@ -17,6 +17,7 @@ mod client;
 mod errors;
 mod interrupt;
 mod layout;
+mod mutable;
 mod pipe;
 mod raw;
 mod reference;
@@ -34,6 +35,8 @@ mod _tensorlane {
     use crate::client::Core;
     #[pymodule_export]
     use crate::interrupt::Cancel;
+    #[pymodule_export]
+    use crate::mutable::Opened;
     #[pymodule_export]
     use crate::pipe::{PipeDescriptor, PipeEnd, PipeListener, PipeWriting};
     #[pymodule_export]

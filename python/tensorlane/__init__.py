@@ -21,6 +21,7 @@ from .errors import (
     Invalid,
     NameTaken,
     NotFound,
+    OutOfRange,
     Refused,
     SessionLost,
     Timeout,
@@ -29,6 +30,7 @@ from .errors import (
     Withdrawn,
 )
 from .local import Sidecar, local
+from .mutable import Committed, Leaf, LeafView, MutableSet, Rows, SetStatus
 from .parts import Part
 from .pipes import SKIP, Descriptor, Listener, Pipe, Received, TensorDescriptor, Writing
 from .reservation import Reservation
@@ -42,15 +44,20 @@ __all__ = [
     "ChannelReader",
     "ChannelWriter",
     "Client",
+    "Committed",
     "Description",
     "Descriptor",
     "Error",
     "Exhausted",
     "Invalid",
     "Listener",
+    "Leaf",
+    "LeafView",
     "Message",
+    "MutableSet",
     "NameTaken",
     "NotFound",
+    "OutOfRange",
     "Part",
     "Peer",
     "Pipe",
@@ -59,8 +66,10 @@ __all__ = [
     "Reference",
     "Refused",
     "Reservation",
+    "Rows",
     "SessionLost",
     "Set",
+    "SetStatus",
     "Sidecar",
     "Status",
     "Stored",

@@ -21,13 +21,14 @@ import threading
 import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, Mapping, ParamSpec, Sequence, TypeVar, Unpack, overload
 
 from . import client as blocking
 from ._tensorlane import Cancel, Stored
 from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe
 from .errors import Error
 from .local import local as blocking_local
+from .mutable import Committed, Keys, MutableSet, Rows, SetStatus
 from .structures import Structure
 
 P = ParamSpec("P")
@@ -103,6 +104,8 @@ class AsyncClient:
     get_file = _call("get", blocking.Client.get_file, withdrawn=True)
     get_set = _call("get", blocking.Client.get_set, withdrawn=True)
     load_into = _call("get", blocking.Client.load_into, withdrawn=True)
+    mutable_sets = _call("short", blocking.Client.mutable_sets)
+    drop_set = _call("short", blocking.Client.drop_set)
     describe = _call("short", blocking.Client.describe)
     names = _call("short", blocking.Client.names)
     unname = _call("short", blocking.Client.unname)
@@ -133,6 +136,15 @@ class AsyncClient:
     async def connect_pipe(self, to: str, *, wait: float | None = None) -> AsyncPipe:
         """Connects to a listener, as `tensorlane.Client.connect_pipe` does."""
         return AsyncPipe(self, await self._run("get", None, functools.partial(self._client.connect_pipe, to, wait=wait)))
+
+    async def create_set(self, name: str, rows: int, leaves: Mapping[str, Any], *, writers: Sequence[str] = ()) -> AsyncMutableSet:
+        """Makes a mutable set, as `tensorlane.Client.create_set` does."""
+        make = functools.partial(self._client.create_set, name, rows, leaves, writers=writers)
+        return AsyncMutableSet(self, await self._run("short", None, make))
+
+    async def open_set(self, target: MutableSet | str) -> AsyncMutableSet:
+        """Opens a mutable set by its reference, its name at this peer, or `peer/name`."""
+        return AsyncMutableSet(self, await self._run("short", None, functools.partial(self._client.open_set, target)))
 
     def _begin(self, lane: str, work: Callable[[], R]) -> Future[R]:
         if self._closed:
@@ -193,6 +205,35 @@ class AsyncClient:
 
     def __reduce__(self) -> Any:
         raise TypeError("a client stays in its process; connect in each one")
+
+
+class AsyncMutableSet:
+    """A mutable set, whose reads and commits are awaited. `set` is the same one for threads, and pickles as its reference."""
+
+    def __init__(self, client: AsyncClient, whole: MutableSet):
+        self._client, self.set = client, whole
+
+    @property
+    def reference(self) -> str:
+        """Text that names the set from anywhere in the exchange."""
+        return self.set.reference
+
+    async def read(self, rows: Any = slice(None), keys: Keys = None, *, deadline: float | None = None) -> Rows:
+        """Reads rows as `tensorlane.MutableSet.read` does. A task that is cancelled withdraws the read."""
+        cancel = Cancel()
+        return await self._client._run("get", cancel, functools.partial(self.set.read, rows, keys, deadline=deadline, cancel=cancel))
+
+    async def write(self, rows: Any, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+        """Writes rows as `tensorlane.MutableSet.write` does. A commit that has begun comes to its end."""
+        return await self._client._run("put", None, functools.partial(self.set.write, rows, values, expects=expects, deadline=deadline))
+
+    async def extend(self, values: Any, *, deadline: float | None = None) -> Committed:
+        """Writes rows behind the last extension, as `tensorlane.MutableSet.extend` does."""
+        return await self._client._run("put", None, functools.partial(self.set.extend, values, deadline=deadline))
+
+    async def status(self) -> SetStatus:
+        """The set as it is now, as its owner says."""
+        return await self._client._run("short", None, self.set.status)
 
 
 async def connect(

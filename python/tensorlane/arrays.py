@@ -72,7 +72,8 @@ def _of_torch(x: Any, torch: Any) -> Source:
     dtype = dtypes.of_torch(x.dtype)
     # Conjugation and negation may be pending: bytes are what they make of them.
     x = x.detach().resolve_conj().resolve_neg()
-    dense = x.reshape(-1).view(torch.uint8).numpy() if x.is_contiguous() and x.numel() else None
+    # Dimensions of one element may have any stride, which a view of the bytes would trip over.
+    dense = x.as_strided((x.numel(),), (1,)).view(torch.uint8).numpy() if x.is_contiguous() and x.numel() else None
     if not x.numel():
         dense = np.empty(0, np.uint8)
 

@@ -115,8 +115,13 @@ class ChannelReader:
 
     @property
     def route(self) -> str:
-        """The way of the messages: `local` is a map of the writer's own memory."""
+        """The way of the messages: `local` is a map of the writer's own memory, `tcp` brings them from another peer."""
         return self._core.route
+
+    @property
+    def peer(self) -> str:
+        """The peer that has the channel; empty for this one."""
+        return self._core.peer
 
     @property
     def writer(self) -> str:

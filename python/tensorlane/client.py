@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, files, parts, reservation, sets, structures
+from . import arrays, files, mutable, parts, reservation, sets, structures
 from ._tensorlane import Cancel, Core, Reference, Stored
 from .channels import ChannelReader, ChannelWriter
 from .errors import Invalid, Unsupported
+from .mutable import MutableSet, SetStatus
 from .parts import Part
 from .pipes import Listener, Pipe
 from .reservation import Reservation
@@ -98,9 +99,7 @@ class Client:
         keeping = {**keeping, "name": name, "replaces": _reference(replaces)}
         source, words = arrays.source(x), _words(metadata)
         if not source.is_dense and source.nbytes > _INLINE:
-            block = self._core.reserve(source.dtype, source.shape, words, deadline)
-            source.write(memoryview(block))
-            return self._core.seal(block, keeping)
+            return self._written(source, words, keeping)
         (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
         return stored
 
@@ -128,6 +127,24 @@ class Client:
     def _put_sources(self, sources: list[tuple[str | None, arrays.Source]], keeping: dict[str, Any]) -> list[Stored]:
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
         return _all(self._core.put(items))
+
+    def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
+        """Stores an array that is no dense block: row by row, straight into the shared memory."""
+        block = self._core.reserve(source.dtype, source.shape, words, keeping["deadline"])
+        source.write(memoryview(block))
+        return self._core.seal(block, keeping)
+
+    def _stage(self, xs: list[Any], deadline: float | None) -> list[Stored]:
+        """Stores arrays for as long as their leases are held, each in the way that copies it once."""
+        keeping = _keeping(keep=True, ticket=None, uses=1, checksum=False, deadline=deadline)
+        sources = [arrays.source(x) for x in xs]
+        strided = [not source.is_dense and source.nbytes > _INLINE for source in sources]
+        items: list[Item] = [
+            (source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, strided) if not apart
+        ]
+        together = iter(_all(self._core.put(items)) if items else [])
+        both = zip(sources, strided)
+        return [self._written(source, [], keeping) if apart else next(together) for source, apart in both]
 
     def empty(
         self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None
@@ -284,6 +301,29 @@ class Client:
             sets.load(into, got, convert=convert, strict=strict)
             return got.version
 
+    def create_set(self, name: str, rows: int, leaves: Mapping[str, Any], *, writers: Sequence[str] = ()) -> MutableSet:
+        """Makes a set of `rows` rows, all of them zero, which any process of the exchange opens by its reference.
+
+        `leaves` has for each key `(dtype, row shape)`, or an array of rows, such as a batch; keys of mappings inside are joined
+        by `/`. Workloads of this peer may write, and those of peers that `writers` name: `rollout-*`. Nothing is written: a row
+        takes memory when it is first written. It lives until it is dropped, or its sidecar ends.
+        """
+        made = self._core.create_set(name, rows, mutable.layout(leaves), list(writers))
+        return MutableSet(made.reference, self, made)
+
+    def open_set(self, target: MutableSet | str) -> MutableSet:
+        """Opens a mutable set by its reference, its name at this peer, or `peer/name`."""
+        opened = self._core.open_set(_set(target))
+        return MutableSet(opened.reference, self, opened)
+
+    def mutable_sets(self, prefix: str = "") -> list[SetStatus]:
+        """Mutable sets of this peer whose names begin so, in order."""
+        return [mutable.told(opened) for opened in self._core.mutable_sets(prefix)]
+
+    def drop_set(self, target: MutableSet | str) -> None:
+        """Takes a mutable set of this peer away, with its rows. Rows that were read stay."""
+        self._core.drop_set(_set(target))
+
     def channel_writer(
         self, name: str, *, slots: int = 4, slot_bytes: int = 1 << 20, expect_readers: int = 0, readers_max: int = 0
     ) -> ChannelWriter:
@@ -294,7 +334,7 @@ class Client:
         return ChannelWriter(name, self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers))
 
     def channel_reader(self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None) -> ChannelReader:
-        """Attaches to a channel of this pod; waits `wait` seconds for one that does not exist yet.
+        """Attaches to a channel of this pod, or as `peer/name` of another one; waits `wait` seconds for one that is not there yet.
 
         It begins with the next message, or with the oldest that is still there, and holds up to `hold` messages at a time:
         2 let a loop keep one while it takes the next.
@@ -366,6 +406,18 @@ def connect(
     return Client(directory, name=name, deadline=deadline, patience=patience)
 
 
+_defaults: dict[str, Client] = {}
+
+
+def default() -> Client:
+    """The client of values that came to this process without one, such as sets that were pickled.
+
+    `connect()` makes it at its first use: one for each directory that TENSORLANE_SOCKETS named meanwhile.
+    """
+    named = os.environ.get("TENSORLANE_SOCKETS", "")
+    return _defaults.get(named) or _defaults.setdefault(named, connect())
+
+
 def _all(results: list[Any]) -> list[Any]:
     """Results of one call each, or the first exception among them."""
     failed = next((result for result in results if isinstance(result, BaseException)), None)
@@ -379,6 +431,10 @@ def _all(results: list[Any]) -> list[Any]:
 def _keeping(*, keep: bool, ticket: float | None, uses: int, checksum: bool, deadline: float | None) -> dict[str, Any]:
     options = {"ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
     return {"name": None, "replaces": None, **options}
+
+
+def _set(target: MutableSet | str) -> str:
+    return target.reference if isinstance(target, MutableSet) else target
 
 
 def _words(metadata: Mapping[str, str] | None) -> list[tuple[str, str]]:

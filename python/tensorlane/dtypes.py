@@ -50,6 +50,9 @@ _NUMPY_NAMES = {short: name for name, short in _NUMPY.items()}
 _ML_NAMES = {short: name for name, short in _ML_DTYPES.items()}
 _TORCH_NAMES = {short: name for name, short in _TORCH.items()}
 
+SHORT = frozenset((*_NUMPY_NAMES, *_ML_NAMES, *_TORCH_NAMES))
+"""Short names of all types that numpy or torch has."""
+
 
 def of_numpy(dtype: np.dtype) -> str:
     """The short name of a dtype of numpy."""

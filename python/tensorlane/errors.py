@@ -45,6 +45,10 @@ class Invalid(Error, ValueError):
     """The arguments cannot be right, whatever the sidecar says."""
 
 
+class OutOfRange(Invalid, IndexError):
+    """A row or an index that is not there."""
+
+
 class Unsupported(Error, TypeError):
     """A kind of array or element that cannot be stored, or made of what is stored."""
 
@@ -96,13 +100,15 @@ _KINDS = {
     "WITHDRAWN": Withdrawn,
 }
 
+_REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange}
+
 _START = "with `tensorlane.local() as client:` a program starts a sidecar of its own"
 
 _REMEDIES = {
     "NOT_FOUND": "pass wait=SECONDS for a name that does not exist yet; client.names() lists those of this peer",
     "NAME_TAKEN": "pass replaces=REFERENCE to give the name to the new tensor",
     "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
-    "VERSION_CHANGED": "read the latest version and publish on top of it; details say which one it is",
+    "VERSION_CHANGED": "read the latest version and write on top of it; details say which one it is",
     "SET_MISMATCH": "write rows of the type and shape that the message says",
     "PERMISSION_DENIED": "make the set with this peer among its writers",
     "NOT_A_SET": "get it as a tensor: client.get(...)",
@@ -120,4 +126,5 @@ _REMEDIES = {
 def make(kind: str, reason: str | None, message: str, details: dict[str, str]) -> Error:
     """Makes the exception of a failed call."""
     remedy = _REMEDIES.get(reason or kind)
-    return _KINDS.get(kind, Error)(message, reason, details, remedy)
+    made = _REASONS.get(reason or "") or _KINDS.get(kind, Error)
+    return made(message, reason, details, remedy)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._tensorlane import Reference
-from .errors import Invalid, Unsupported
+from .errors import Invalid, OutOfRange, Unsupported
 
 Bounds = tuple[int | None, int | None, int]
 """Start, stop and step of one dimension; None for its beginning or its end."""
@@ -92,8 +92,14 @@ def _at(index: int, size: int | None, dim: int) -> int:
         return index % size
     if size is None and index >= 0:
         return index
-    bounds = "counts from the end" if size is None else f"is outside a size of {size}"
-    raise Invalid(f"index {index} of dimension {dim} {bounds}", remedy="give an index that is there; one of a reference may be negative")
+    if size is not None:
+        raise outside(f"index {index} of dimension {dim} is outside a size of {size}", index)
+    raise Invalid(f"index {index} of dimension {dim} counts from the end", remedy="index a reference, which knows its shape")
+
+
+def outside(message: str, index: int) -> OutOfRange:
+    """The error about an index that is not there."""
+    return OutOfRange(message, "SELECTION_OUT_OF_RANGE", {"index": str(index)}, remedy="give an index that is there")
 
 
 def _rows(index: Any, shape: tuple[int, ...] | None) -> list[int]:

@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 
 import pytest
 
 import tensorlane
+from tensorlane.programs import program
 
 PATIENCE = 20.0
 
@@ -49,8 +51,54 @@ def said(process: subprocess.Popen, given: str | None = None) -> str:
 
 @pytest.fixture(scope="session")
 def sidecar():
-    with tensorlane.Sidecar(arena="512Mi") as running:
+    # More than any test writes: an example makes a set of 1.2 GB, of which a few rows are written.
+    with tensorlane.Sidecar(arena="2Gi") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def two_nodes(tmp_path_factory):
+    """Two sidecars of one exchange, `node-0` and `node-1`, that share no memory: as if each were on a node of its own."""
+    file = tmp_path_factory.mktemp("peers") / "peers.yaml"
+    # An address of the loopback network that no other process of these tests has.
+    high, low = os.getpid() >> 8 & 255, os.getpid() & 255
+    every = [
+        {
+            "TENSORLANE_PEER": f"node-{number}",
+            "TENSORLANE_PEERS_LISTEN": f"127.{high}.{low}.{11 + number}:9431",
+            "TENSORLANE_PEERS_FILE": str(file),
+            "TENSORLANE_TRANSPORTS": "tcp",
+        }
+        for number in range(2)
+    ]
+    with ExitStack() as stack:
+        nodes = [stack.enter_context(tensorlane.Sidecar(arena="2Gi", settings=settings)) for settings in every]
+        lines = [printed(node, settings) for node, settings in zip(nodes, every)]
+        draft = file.with_name("draft")
+        draft.write_text("peers:\n" + "".join(lines))
+        draft.rename(file)
+        for node in nodes:
+            with tensorlane.connect(node.directory) as connected:
+                until("the peers are connected", lambda: any(peer.state == "connected" for peer in connected.peers()))
+        yield nodes
+
+
+def printed(node: tensorlane.Sidecar, settings: dict[str, str]) -> str:
+    """The line of a peers file about a sidecar."""
+    state = os.path.join(os.path.dirname(node.directory), "state")
+    variables = {**settings, "TENSORLANE_SOCKETS_DIRECTORY": node.directory, "TENSORLANE_STATE_DIRECTORY": state}
+    asked = subprocess.run(
+        [program("tensorlane-sidecar"), "--print-peer"], capture_output=True, text=True, env={**os.environ, **variables}
+    )
+    assert asked.returncode == 0, asked.stderr
+    return asked.stdout
+
+
+@pytest.fixture
+def clients(two_nodes):
+    """A client of each of two nodes."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(tensorlane.connect(node.directory)) for node in two_nodes]
 
 
 @pytest.fixture

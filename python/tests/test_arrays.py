@@ -49,6 +49,13 @@ def test_a_tensor_of_torch_comes_back_with_its_bits_shape_and_type(client, dtype
         assert torch.equal(back.reshape(-1).view(torch.uint8), x.reshape(-1).view(torch.uint8))
 
 
+@pytest.mark.parametrize("shape, strides", [((1,), (0,)), ((1,), (5,)), ((1, 1), (0, 7)), ((2, 1), (1, 0))])
+def test_a_dimension_of_one_element_may_have_any_stride(client, shape, strides):
+    x = torch.arange(9).bfloat16().as_strided(shape, strides)
+    with client.put(x) as stored, client.get(stored) as got:
+        assert torch.equal(got.torch(), x)
+
+
 @PROPERTY
 @given(
     x=hnp.arrays("f4", hnp.array_shapes(min_dims=1, max_dims=4, max_side=9)),

@@ -72,7 +72,7 @@ def test_a_wait_that_is_over_is_a_timeout_or_says_that_nothing_came(client):
 
 def test_what_is_too_large_for_the_arena_is_refused_by_its_numbers(client):
     with pytest.raises(tensorlane.Exhausted) as caught:
-        client.put(np.zeros(1 << 30, np.uint8))
+        client.put(np.zeros(client.status().arena_bytes + 1, np.uint8))
     assert caught.value.reason == "NEVER_FITS" and caught.value.details
 
 

@@ -224,3 +224,16 @@ def test_a_forked_child_is_refused_and_harms_nothing(client, name):
         held.release()
         writer.write(b"after")
         assert reader.read().value == b"after"
+
+
+def test_a_channel_of_another_peer_is_read_by_the_name_of_the_peer(clients, name):
+    there, here = clients
+    with there.channel_writer(name, expect_readers=2) as writer:
+        with there.channel_reader(name) as beside, here.channel_reader(f"node-0/{name}") as reader:
+            writer.write({"obs": np.arange(1000)})
+            assert (beside.peer, beside.route) == ("", "local")
+            assert (reader.peer, reader.route) == ("node-0", "tcp")
+            for one in (beside, reader):
+                np.testing.assert_array_equal(one.read().value["obs"].numpy(), np.arange(1000))
+            with pytest.raises(tensorlane.NotFound):
+                here.channel_reader(name)

@@ -18,6 +18,7 @@ SAID = {
     "kv_blocks.py": ["decode has 112 tokens of 4 layers"],
     "parameter_server.py": ["the server has applied 30 gradients", *(f"worker {number} has made 10 steps" for number in range(3))],
     "dataset.py": ["1000 rows in 32 batches, 2 times"],
+    "tensordict_rpc.py": ["check all ones [1, 1, 1, 1, 1]", "check the others 0"],
 }
 
 
@@ -40,6 +41,7 @@ def test_an_example_uses_the_sidecar_that_is_there_and_leaves_no_lease(name, sid
     assert ran(name, TENSORLANE_SOCKETS=sidecar.directory) == SAID[name]
     # What a set has is leased by its names.
     client.unname(*client.names("policy"))
+    assert not client.mutable_sets()
     until("its leases are gone", lambda: client.status().leases <= before.leases)
 
 

@@ -13,14 +13,14 @@ use bytes::Bytes;
 use tensorlane_proto::encoded;
 use tensorlane_proto::frame::{MUTABLE_SETS_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Selection, Shape};
+use tensorlane_proto::{DType, Descriptor, Failure, Layout, Reason, Reference, Selection, Shape};
 
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::tensor::Tensor;
-use crate::verbs::{PutOptions, Stored, adopt};
+use crate::verbs::{PutOptions, adopt};
 use crate::wait::Wait;
 use crate::wire;
 
@@ -114,6 +114,11 @@ impl Client {
         self.opened(reply.set)
     }
 
+    /// The use of a mutable set that was opened before, also by another client of the exchange. The sidecar is not asked.
+    pub fn mutable_set(&self, info: &Arc<SetInfo>) -> MutableSet {
+        MutableSet { client: self.clone(), info: Arc::clone(info) }
+    }
+
     /// Mutable sets of this peer whose names begin with `prefix`, by name.
     ///
     /// # Errors
@@ -161,7 +166,7 @@ impl Client {
 
 impl MutableSet {
     /// The set as it was when it was opened or made.
-    pub fn info(&self) -> &SetInfo {
+    pub fn info(&self) -> &Arc<SetInfo> {
         &self.info
     }
 
@@ -222,24 +227,26 @@ impl MutableSet {
             let stored = self.client.put(&descriptor, bytes, &PutOptions::new())?;
             Ok(((*key).to_owned(), stored))
         };
-        let staged = leaves.iter().map(put).collect::<Result<Vec<_>>>()?;
+        let stored = leaves.iter().map(put).collect::<Result<Vec<_>>>()?;
+        let staged: Vec<_> =
+            stored.iter().map(|(key, stored)| (key.clone(), stored.reference().clone())).collect();
         self.commit(place, &staged, expects)
     }
 
-    /// Writes rows that were put before, of each leaf one tensor. They must be kept until this returns.
+    /// Writes rows that were put before, of each leaf one tensor. Their leases must be kept until this returns.
     ///
     /// # Errors
     /// As [`MutableSet::write`].
     pub fn commit(
         &self,
         place: &Place,
-        staged: &[(String, Stored)],
+        staged: &[(String, Reference)],
         expects: Option<u64>,
     ) -> Result<Committed> {
         let (connection, wait) = self.client.with_mutable_sets()?;
-        let part = |(key, stored): &(String, Stored)| v1::SetPart {
+        let part = |(key, reference): &(String, Reference)| v1::SetPart {
             key: key.clone(),
-            reference: stored.reference().to_string(),
+            reference: reference.to_string(),
         };
         let (rows, extend) = match place {
             Place::Rows(selection) => (selected(selection), false),

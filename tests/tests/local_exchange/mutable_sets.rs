@@ -163,8 +163,8 @@ fn what_does_not_fit_is_refused_and_leaves_everything_as_it_was() {
     let rewards = set.descriptor("next/reward", 2).unwrap();
     let at = |selection| Place::Rows(selection);
     let commit = |place: &Place, key: &str| {
-        let staged = [(key.to_owned(), client.put(&rewards, &[1; 8], &PutOptions::new()).unwrap())];
-        reason(set.commit(place, &staged, None))
+        let stored = client.put(&rewards, &[1; 8], &PutOptions::new()).unwrap();
+        reason(set.commit(place, &[(key.to_owned(), stored.reference().clone())], None))
     };
     assert_eq!(commit(&at(rows(&[1])), "next/reward"), Reason::SetMismatch);
     assert_eq!(commit(&at(rows(&[1, 2])), "obs"), Reason::SetMismatch);

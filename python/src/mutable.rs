@@ -1,0 +1,128 @@
+//! Mutable sets: their layouts, rows that are read, and rows that are written, for `tensorlane.mutable`.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use tensorlane_client::set::mutable::{MutableSet, Place, SetInfo, SetSpec};
+use tensorlane_proto::{DType, Reference, Selection};
+
+use crate::errors;
+use crate::raw::Acquired;
+
+/// A leaf: its key, its dtype and the shape of one row.
+pub(crate) type Leaf = (String, String, Vec<u64>);
+
+/// A mutable set as it was when it was asked for. It belongs to no client, and so to no process.
+#[pyclass(frozen, module = "tensorlane._tensorlane")]
+pub(crate) struct Opened(pub(crate) Arc<SetInfo>);
+
+impl From<&MutableSet> for Opened {
+    fn from(set: &MutableSet) -> Self {
+        Self(Arc::clone(set.info()))
+    }
+}
+
+#[pymethods]
+impl Opened {
+    #[getter]
+    fn reference(&self) -> &str {
+        &self.0.reference
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.0.spec.as_ref().map_or("", |spec| &spec.name)
+    }
+
+    #[getter]
+    fn rows(&self) -> u64 {
+        self.0.spec.as_ref().map_or(0, |spec| spec.rows)
+    }
+
+    #[getter]
+    fn writers(&self) -> Vec<String> {
+        self.0.spec.as_ref().map_or_else(Vec::new, |spec| spec.writers.clone())
+    }
+
+    /// Leaves in the order of the layout: key, dtype and the shape of one row.
+    #[getter]
+    fn leaves(&self) -> Vec<(String, &'static str, Vec<u64>)> {
+        let leaves = self.0.spec.iter().flat_map(|spec| &spec.leaves);
+        let dtype = |code: u32| u16::try_from(code).ok().and_then(DType::from_code);
+        let known = |code| dtype(code).map_or("unknown", DType::name);
+        leaves.map(|leaf| (leaf.key.clone(), known(leaf.dtype), leaf.row_shape.clone())).collect()
+    }
+
+    /// Number of commits when it was asked for.
+    #[getter]
+    fn version(&self) -> u64 {
+        self.0.version
+    }
+
+    /// Row that the next extension begins at.
+    #[getter]
+    fn cursor(&self) -> u64 {
+        self.0.cursor
+    }
+
+    /// Bytes that it takes when every row was written.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.0.bytes
+    }
+
+    /// Bytes that it takes in the arena of its owner.
+    #[getter]
+    fn held_bytes(&self) -> u64 {
+        self.0.held_bytes
+    }
+}
+
+/// A layout that Python made.
+pub(crate) fn spec(
+    py: Python<'_>,
+    name: &str,
+    rows: u64,
+    leaves: &[Leaf],
+    writers: &[String],
+) -> PyResult<SetSpec> {
+    let mut spec = SetSpec::new(name, rows);
+    for (key, dtype, row_shape) in leaves {
+        let dtype = dtype
+            .parse()
+            .map_err(|error| errors::refuse(py, "INVALID_ARGUMENT", &format!("{key}: {error}")))?;
+        spec = spec.leaf(key, dtype, row_shape);
+    }
+    Ok(spec.writers(&writers.iter().map(String::as_str).collect::<Vec<_>>()))
+}
+
+/// Rows of one version: their version, and key and tensor of each leaf.
+pub(crate) type Read = (u64, Vec<(String, Acquired)>);
+
+/// Reads rows; `dropped` are dimensions that go because an index took one element of them.
+pub(crate) fn read(
+    set: &MutableSet,
+    keys: &[String],
+    rows: &Selection,
+    dropped: &[usize],
+) -> tensorlane_client::Result<Read> {
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    let rows = set.read(&keys, rows)?;
+    let named = |(key, tensor): (String, tensorlane_client::Tensor)| {
+        Ok((key, Acquired::new(if dropped.is_empty() { tensor } else { tensor.squeezed(dropped)? })))
+    };
+    let leaves = rows.leaves.into_iter().map(named).collect::<tensorlane_client::Result<_>>()?;
+    Ok((rows.version, leaves))
+}
+
+/// Writes tensors that were put before as rows, or behind those of the extension before: the first row and the version.
+pub(crate) fn commit(
+    set: &MutableSet,
+    rows: Option<Selection>,
+    staged: &[(String, Reference)],
+    expects: Option<u64>,
+) -> tensorlane_client::Result<(u64, u64)> {
+    let place = rows.map_or(Place::Extend, Place::Rows);
+    let committed = set.commit(&place, staged, expects)?;
+    Ok((committed.first, committed.version))
+}

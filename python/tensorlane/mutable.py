@@ -1,0 +1,330 @@
+"""Mutable sets: a fixed layout whose rows are read and written from any process of the exchange.
+
+>>> import tensorlane
+>>> with tensorlane.local() as client:
+...     replay = client.create_set("replay", 50_000, {"obs": ("uint8", (4, 4)), "reward": ("float32", ())})
+...     replay[[1, 34572]] = {"obs": 7, "reward": [0.5, 1.5]}
+...     replay["reward"][[1, 2, 34572]].numpy()
+array([0.5, 0. , 1.5], dtype=float32)
+
+Rows of a set are new arrays when they are read, and are written as a whole: a reader sees all of a commit or nothing of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Sequence
+
+import numpy as np
+
+from . import rows as selecting
+from . import values as preparing
+from ._tensorlane import Cancel, Opened
+from .errors import Unsupported
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .client import Client
+
+Keys = Sequence[str] | None
+"""Keys of leaves; None for all of them."""
+
+
+class Committed(NamedTuple):
+    """A commit that was made: the first row that it wrote, and the version that it made."""
+
+    first: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The layout of a leaf: the short name of its dtype, such as `u8`, and the shape of one row."""
+
+    dtype: str
+    row_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SetStatus:
+    """A mutable set as it was when it was asked for."""
+
+    name: str
+    reference: str
+    rows: int
+    version: int
+    """Number of commits."""
+    cursor: int
+    """Row that the next extension begins at."""
+    nbytes: int
+    """Bytes that it takes when every row was written."""
+    held_bytes: int
+    """Bytes that it takes in the arena of its owner."""
+    writers: tuple[str, ...]
+    """Peers whose workloads may write, beside the owner's own."""
+    leaves: dict[str, Leaf]
+
+
+class Rows(Mapping[str, Tensor]):
+    """Rows of one version: a mapping of keys to tensors, all of them leased and mapped.
+
+    Leases end when the last array of a tensor is gone and the rows are released or gone.
+    """
+
+    def __init__(self, version: int, tensors: dict[str, Tensor]):
+        self.version, self._tensors = version, tensors
+
+    def __getitem__(self, key: str | tuple[str, ...]) -> Tensor:
+        """The rows of a leaf, by its key or by the parts of its key."""
+        return self._tensors[key if isinstance(key, str) else preparing.joined(key)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def numpy(self) -> dict[str, np.ndarray]:
+        """Arrays of numpy by key, to be read only; nothing is copied."""
+        return {key: tensor.numpy() for key, tensor in self.items()}
+
+    def torch(self) -> dict[str, Any]:
+        """Tensors of torch by key, which may be written: nobody else sees it."""
+        return {key: tensor.torch() for key, tensor in self.items()}
+
+    def release(self) -> None:
+        """Gives the leases back, as far as no array needs them."""
+        for tensor in self.values():
+            tensor.release()
+
+    def __enter__(self) -> Rows:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("leased rows stay in their process; pickle the set, or what .numpy() gives, copied")
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.Rows of version {self.version}, keys {list(self)}>"
+
+
+class MutableSet:
+    """A set whose rows change, opened by its reference. Threads and forked children may share it.
+
+    It pickles as its reference. Where it comes out it uses the sidecar that `tensorlane.connect()` finds, when it is first
+    asked for something; `bind` has it use another client.
+    """
+
+    __iter__: None = None
+    """Iteration would ask for the rows one by one."""
+
+    def __init__(self, reference: str, client: Client | None = None, opened: Opened | None = None):
+        """Takes a reference; nothing is asked before the first use."""
+        self._reference, self._client, self._found = reference, client, opened
+        self._layout: dict[str, Leaf] | None = None
+
+    @property
+    def reference(self) -> str:
+        """Text that names the set from anywhere in the exchange, at most 300 bytes."""
+        return self._reference
+
+    @property
+    def name(self) -> str:
+        """Its name at its peer."""
+        return self._opened.name
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._opened.rows
+
+    @property
+    def version(self) -> int:
+        """Number of commits until now, as its owner says."""
+        return self.status().version
+
+    @property
+    def leaves(self) -> dict[str, Leaf]:
+        """Layout of each leaf by its key."""
+        if self._layout is None:
+            self._layout = _leaves(self._opened)
+        return self._layout
+
+    def keys(self) -> list[str]:
+        """Keys of its leaves, in order; those of nested mappings are joined by `/`."""
+        return list(self.leaves)
+
+    def status(self) -> SetStatus:
+        """The set as it is now, as its owner says."""
+        return told(self._bound._core.open_set(self._reference))
+
+    def bind(self, client: Client) -> MutableSet:
+        """The same set, used by this client."""
+        return MutableSet(self._reference, client, self._found)
+
+    def read(
+        self, rows: Any = slice(None), keys: Keys = None, *, deadline: float | None = None, cancel: Cancel | None = None
+    ) -> Rows:
+        """Reads rows of some leaves or of all. All of them are of one version, and only they travel.
+
+        `rows` is a number, a slice, whole numbers in a list or an array, or a mask. Of a number, the arrays have no dimension
+        of rows.
+        """
+        wanted = [] if keys is None else list(keys)
+        if keys is not None and not wanted:
+            raise Unsupported("a read of no leaf", remedy="give keys, or leave them out for all")
+        selected = selecting.of(rows, self.rows)
+        version, read = self._bound._core.read_rows(self._opened, wanted, selected.words, deadline, cancel)
+        return Rows(version, {key: Tensor(acquired) for key, acquired in read})
+
+    def write(self, rows: Any, values: Any, *, expects: int | None = None, deadline: float | None = None) -> Committed:
+        """Writes rows of the leaves that `values` has, in one step or not at all. Other leaves stay as they are.
+
+        `values` is a mapping of arrays or a TensorDict; arrays that are smaller are repeated as in numpy, and numbers are made
+        what the leaf has. With `expects`, nothing is written if the version is another one: VERSION_CHANGED.
+        """
+        selected = selecting.of(rows, self.rows)
+        prepared = preparing.prepared(values, self.leaves, selected.count)
+        return self._commit(prepared, selected.words, expects, deadline)
+
+    def extend(self, values: Any, *, deadline: float | None = None) -> Committed:
+        """Writes rows behind those of the extension before, round robin, whoever wrote it: first row and version."""
+        flat = preparing.flat(values, self.leaves)
+        count = preparing.counted(flat, self.leaves)
+        return self._commit(preparing.prepared(flat, self.leaves, count), None, None, deadline)
+
+    def drop(self) -> None:
+        """Takes the set away, with its rows; in its own pod only."""
+        self._bound.drop_set(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows of all leaves; or by a key, a view of one leaf."""
+        key = preparing.as_key(index)
+        if key is None:
+            return self.read(index)
+        return LeafView(self, key)
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        """Writes rows of all leaves that `values` has, in one step; or by a key, all rows of a leaf."""
+        key = preparing.as_key(index)
+        if key is None:
+            self.write(index, values)
+        else:
+            LeafView(self, key)[:] = values
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __reduce__(self) -> Any:
+        return MutableSet, (self._reference,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MutableSet) and self._reference == other._reference
+
+    def __hash__(self) -> int:
+        return hash(self._reference)
+
+    def __repr__(self) -> str:
+        if self._found is None:
+            return f"<tensorlane.MutableSet {self._reference}>"
+        return f"<tensorlane.MutableSet {self._found.name!r} of {self._found.rows} rows, keys {self.keys()}>"
+
+    @property
+    def _bound(self) -> Client:
+        if self._client is None:
+            from .client import default
+
+            self._client = default()
+        return self._client
+
+    @property
+    def _opened(self) -> Opened:
+        if self._found is None:
+            self._found = self._bound._core.open_set(self._reference)
+        return self._found
+
+    def _commit(self, prepared: dict[str, Any], words: Any, expects: int | None, deadline: float | None) -> Committed:
+        # Leased until the commit has them.
+        staged = self._bound._stage(list(prepared.values()), deadline)
+        try:
+            parts = [(key, stored.reference) for key, stored in zip(prepared, staged)]
+            return Committed(*self._bound._core.commit_rows(self._opened, parts, words, expects, deadline))
+        finally:
+            for stored in staged:
+                stored.release()
+
+
+class LeafView:
+    """One leaf of a mutable set, indexed as an array of numpy is. Each access is a read or a commit of its own."""
+
+    __iter__: None = None
+    """Iteration would ask for the rows one by one."""
+
+    def __init__(self, whole: MutableSet, key: str):
+        self.set, self.key = whole, key
+        if key not in whole.leaves:
+            raise preparing.no_leaf(key, whole.leaves)
+
+    @property
+    def dtype(self) -> str:
+        """The short name of its dtype, such as `u8`."""
+        return self.set.leaves[self.key].dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, and the shape of one."""
+        return (self.set.rows, *self.set.leaves[self.key].row_shape)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows as a `tensorlane.Tensor`. With further indices, whole rows travel and an array of numpy shows the part."""
+        rows, inner = selecting.split(index)
+        read = self.set.read(rows, [self.key])[self.key]
+        return read if inner is None else read.numpy()[selecting.behind(rows, inner)]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Writes whole rows. What is smaller is repeated as in numpy."""
+        rows, inner = selecting.split(index)
+        if inner is not None:
+            raise Unsupported(
+                "parts of rows are not written alone",
+                remedy="read the rows, change a copy, and write them with expects= of their version",
+            )
+        self.set.write(rows, {self.key: value})
+
+    def __len__(self) -> int:
+        return self.set.rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:].__array__(dtype, copy))
+
+    def __repr__(self) -> str:
+        return f"<tensorlane.LeafView {self.key!r} {self.dtype}{list(self.shape)} of {self.set!r}>"
+
+
+def _leaves(opened: Opened) -> dict[str, Leaf]:
+    return {key: Leaf(dtype, tuple(row_shape)) for key, dtype, row_shape in opened.leaves}
+
+
+def told(opened: Opened) -> SetStatus:
+    """The status of a set that was asked for."""
+    return SetStatus(
+        opened.name,
+        opened.reference,
+        opened.rows,
+        opened.version,
+        opened.cursor,
+        opened.nbytes,
+        opened.held_bytes,
+        tuple(opened.writers),
+        _leaves(opened),
+    )
+
+
+def layout(leaves: Mapping[str, Any]) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Key, dtype and row shape of each leaf that a mapping means: `(dtype, row shape)`, or an array of rows."""
+    if not isinstance(leaves, Mapping):
+        raise Unsupported(f"a {type(leaves).__name__} is no mapping", remedy="pass a dict of (dtype, row shape), or of arrays of rows")
+    return [(key, *preparing.row_of(key, leaf)) for key, leaf in preparing.walked(leaves)]
+

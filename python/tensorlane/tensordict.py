@@ -1,0 +1,411 @@
+"""Tensordict over the exchange: memory-mapped tensors and dicts of them, whose rows any process reads and writes.
+
+>>> import torch
+>>> from tensordict import TensorDict
+>>> from tensorlane.tensordict import MemoryMappedTensor, MemoryMappedTensorDict
+>>> data = MemoryMappedTensorDict({"images": MemoryMappedTensor.empty(1000, 8, 8, 3, dtype=torch.uint8)}, [1000])
+>>> data[[4, 998]] = TensorDict({"images": torch.ones(2, 8, 8, 3, dtype=torch.uint8)}, [2])
+>>> data[[3, 4]]["images"].sum((1, 2, 3))
+tensor([  0, 192])
+
+The rows lie in a mutable set instead of a file (docs/sets.md), so that other nodes need no storage in common with this one: what is
+pickled is the reference of the set, and only rows travel. Rows that are read are plain tensors. The set is made when it is
+first used, by the client that is given, else by the one that `tensorlane.connect()` gives; every peer of the exchange may write it,
+or those that `writers` say. Without a name of its own it is dropped when the process that made it ends in order.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import uuid
+from typing import Any, Iterator, Mapping, Sequence
+
+from . import dtypes
+from . import rows as selecting
+from . import values as preparing
+from .client import Client, connect, default
+from .errors import Error, Invalid, Unsupported
+from .mutable import LeafView, MutableSet
+
+_KEY = "tensor"
+"""Key of the only leaf of a tensor that is in no dict."""
+
+_FILL = 64 << 20
+"""Bytes of rows that are copied by one commit while a set is filled."""
+
+_EVERYBODY = ("*",)
+
+_unnamed: dict[str, tuple[int, str]] = {}
+"""References of sets without a name of their own, with the process that made each and the directory of its sidecar."""
+
+
+class MemoryMappedTensor:
+    """A tensor whose first dimension is rows of a mutable set. Indexing gives a plain tensor; assigning writes whole rows."""
+
+    __iter__: None = None
+    requires_grad = False
+
+    def __init__(self, shape: Sequence[int], dtype: Any, view: LeafView | None, device: Any, options: dict[str, Any]):
+        """Takes a place in a set, or what is needed to make one; `empty` and `from_tensor` are for programs."""
+        torch = _torch()
+        self.shape, self.dtype = torch.Size(shape), dtype
+        self.device = torch.device(device or "cpu")
+        self._view, self._options, self._process = view, options, os.getpid()
+
+    @classmethod
+    def empty(
+        cls,
+        *size: Any,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        device: Any = None,
+        name: str | None = None,
+        client: Client | None = None,
+        writers: Sequence[str] = _EVERYBODY,
+    ) -> MemoryMappedTensor:
+        """A tensor of zeros, of which nothing is written or sent. What is read of it lands on `device`."""
+        torch = _torch()
+        given = shape if shape is not None else size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+        sizes = [int(one) for one in given]
+        _at_least_one(sizes, "the tensor")
+        options = {"name": name, "client": client, "writers": writers}
+        return cls(sizes, dtype or torch.get_default_dtype(), None, device, options)
+
+    zeros = empty
+
+    @classmethod
+    def from_tensor(
+        cls,
+        tensor: Any,
+        *,
+        device: Any = None,
+        name: str | None = None,
+        client: Client | None = None,
+        writers: Sequence[str] = _EVERYBODY,
+    ) -> MemoryMappedTensor:
+        """A copy of a tensor."""
+        _at_least_one(tensor.shape, "the tensor")
+        options = {"name": name, "client": client, "writers": writers}
+        whole = _filled({_KEY: tensor}, int(tensor.shape[0]), options)
+        return _of(whole[_KEY], device)
+
+    @property
+    def view(self) -> LeafView:
+        """The leaf that it is. Its set is made now where that was not needed before."""
+        if self._view is None:
+            if self._process != os.getpid():
+                remedy = "use it before the fork: each child would make one of its own"
+                raise Invalid("this tensor was made before the fork, and was not used", remedy=remedy)
+            layout = {_KEY: (self.dtype, self.shape[1:])}
+            self._view = _made(layout, int(self.shape[0]), self._options)[_KEY]
+        return self._view
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.shape.numel()
+
+    def is_memmap(self) -> bool:
+        """True: nothing of it is in this process."""
+        return True
+
+    def to(self, device: Any) -> MemoryMappedTensor:
+        """The same tensor, whose rows land on a device."""
+        return _of(self.view, device)
+
+    def clone(self) -> Any:
+        """All of it as a plain tensor."""
+        return self[:].clone()
+
+    def numpy(self) -> Any:
+        """Refuses to be one array. A real TensorDict asks for that, and would keep what it gets as a value."""
+        raise _no_array("tensor")
+
+    def requires_grad_(self, requires_grad: bool = True) -> MemoryMappedTensor:
+        """Refuses gradients."""
+        return _no_gradients(self, requires_grad)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Rows as a plain tensor: whole rows travel, and further indices are applied here."""
+        rows, inner = selecting.split(index)
+        read = self.view[rows].torch()
+        read = read if inner is None else read[selecting.behind(rows, inner)]
+        return _on(read, self.device)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Writes whole rows, repeated as in torch where the value is smaller."""
+        self.view[index] = _home(value)
+
+    def __len__(self) -> int:
+        return int(self.shape[0])
+
+    def __reduce__(self) -> Any:
+        return _unpickled, (self.view.set.reference, self.view.key, _device_word(self.device))
+
+    def __repr__(self) -> str:
+        return f"MemoryMappedTensor(shape={tuple(self.shape)}, dtype={self.dtype}, device={self.device})"
+
+
+class MemoryMappedTensorDict:
+    """A dict of memory-mapped tensors with a batch size, all of them leaves of one mutable set.
+
+    An index gives a real `tensordict.TensorDict` of rows of one version; an assigned one is written in one step, in all leaves.
+    Plain tensors in `source` are copied.
+    """
+
+    __iter__: None = None
+    requires_grad = False
+
+    def __init__(
+        self,
+        source: Mapping[str, Any],
+        batch_size: Sequence[int] | int | None = None,
+        device: Any = None,
+        *,
+        name: str | None = None,
+        client: Client | None = None,
+        writers: Sequence[str] = _EVERYBODY,
+    ):
+        torch = _torch()
+        given = getattr(source, "batch_size", None) if batch_size is None else batch_size
+        self.batch_size = torch.Size([given] if isinstance(given, int) else given or ())
+        _at_least_one(self.batch_size, "the batch")
+        leaves = dict(preparing.walked(source))
+        for key, leaf in leaves.items():
+            if not isinstance(leaf, (torch.Tensor, MemoryMappedTensor)):
+                raise Unsupported(f"{key} is a {type(leaf).__name__}", remedy="give tensors of torch, or MemoryMappedTensor.empty(…)")
+            if leaf.shape[: len(self.batch_size)] != self.batch_size:
+                raise Invalid(f"{key} has shape {list(leaf.shape)} and the batch {list(self.batch_size)}", remedy="begin it so")
+        options = {"name": name, "client": client, "writers": writers}
+        self.set = _filled(leaves, int(self.batch_size[0]), options)
+        for key, leaf in leaves.items():
+            if isinstance(leaf, MemoryMappedTensor) and leaf._view is None:
+                leaf._view = self.set[key]
+        self.device = None if device is None else torch.device(device)
+        self._path: tuple[str, ...] = ()
+
+    @property
+    def reference(self) -> str:
+        """Text that names the set from anywhere in the exchange."""
+        return self.set.reference
+
+    @property
+    def shape(self) -> Any:
+        """The batch size."""
+        return self.batch_size
+
+    def is_memmap(self) -> bool:
+        """True: nothing of it is in this process."""
+        return True
+
+    def keys(self) -> list[str]:
+        """Keys of tensors and of dicts below, in order."""
+        return list(dict.fromkeys(key.split("/")[0] for key in self._below()))
+
+    def values(self) -> list[Any]:
+        """Tensors and dicts below."""
+        return [self[key] for key in self.keys()]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """Keys with tensors and dicts below."""
+        return [(key, self[key]) for key in self.keys()]
+
+    def get(self, key: str | tuple[str, ...], default: Any = None) -> Any:
+        """What stands under a key, or `default`."""
+        return self[key] if key in self else default
+
+    def to(self, device: Any) -> MemoryMappedTensorDict:
+        """The same dict, whose rows land on a device."""
+        return _dict_over(self.set, self._path, self.batch_size, device)
+
+    def clone(self) -> Any:
+        """All of it as a real TensorDict."""
+        return self[:].clone()
+
+    def numpy(self) -> Any:
+        """Refuses to be arrays, as its tensors do."""
+        raise _no_array("dict")
+
+    def requires_grad_(self, requires_grad: bool = True) -> MemoryMappedTensorDict:
+        """Refuses gradients."""
+        return _no_gradients(self, requires_grad)
+
+    def drop(self) -> None:
+        """Takes the set away, with its rows; in its own pod only."""
+        _unnamed.pop(self.set.reference, None)
+        self.set.drop()
+
+    def __contains__(self, key: object) -> bool:
+        word = preparing.as_key(key)
+        return word is not None and any(below == word or below.startswith(f"{word}/") for below in self._below())
+
+    def __getitem__(self, index: Any) -> Any:
+        """A tensor or a dict below by its key; or rows of one version, as a real TensorDict."""
+        key = preparing.as_key(index)
+        if key is not None:
+            return self._entry(key)
+        rows, inner = selecting.split(index)
+        selected = selecting.of(rows, len(self))
+        whole = self._whole_keys()
+        read = self.set.read(rows, list(whole.values()))
+        tree: dict[Any, Any] = {tuple(below.split("/")): _on(read[key].torch(), self.device) for below, key in whole.items()}
+        batch = self.batch_size[1:] if selected.one else (selected.count, *self.batch_size[1:])
+        made = _library().TensorDict(tree, batch_size=batch, device=self.device)
+        return made if inner is None else made[selecting.behind(rows, inner)]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """Writes rows of the leaves that a TensorDict, a mapping or a number says, in one step; or by a key, all of a tensor."""
+        key = preparing.as_key(index)
+        if key is not None:
+            self._entry(key)[:] = value
+            return
+        whole = self._whole_keys()
+        given = dict(preparing.walked(value)) if isinstance(value, Mapping) else dict.fromkeys(whole, value)
+        for below in given:
+            if below not in whole:
+                raise preparing.no_leaf(below, whole)
+        self.set.write(index, {whole[below]: _home(one) for below, one in given.items()})
+
+    def __len__(self) -> int:
+        return int(self.batch_size[0])
+
+    def __reduce__(self) -> Any:
+        return _unpickled_dict, (self.set.reference, self._path, tuple(self.batch_size), _device_word(self.device))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{key}: {value!r}" for key, value in self.items())
+        return f"MemoryMappedTensorDict({{{fields}}}, batch_size={list(self.batch_size)}, device={self.device})"
+
+    def _below(self) -> list[str]:
+        return list(self._whole_keys())
+
+    def _whole_keys(self) -> dict[str, str]:
+        """Keys of the leaves from here on, with their keys in the set."""
+        head = "".join(f"{part}/" for part in self._path)
+        return {key[len(head) :]: key for key in self.set.keys() if key.startswith(head)}
+
+    def _entry(self, key: str) -> Any:
+        whole = self._whole_keys()
+        if key in whole:
+            return _of(self.set[whole[key]], self.device)
+        if key not in self:
+            raise preparing.no_leaf(key, whole)
+        return _dict_over(self.set, (*self._path, *key.split("/")), self.batch_size, self.device)
+
+
+def load(target: str | MutableSet, *, device: Any = None, client: Client | None = None) -> MemoryMappedTensorDict:
+    """A dict over a mutable set: by its reference, its name at this peer, or `peer/name`. Its batch size is the number of rows."""
+    whole = (client or default()).open_set(target)
+    return _dict_over(whole, (), (whole.rows,), device)
+
+
+def _dict_over(whole: MutableSet, path: tuple[str, ...], batch: Sequence[int], device: Any) -> MemoryMappedTensorDict:
+    torch = _torch()
+    made = MemoryMappedTensorDict.__new__(MemoryMappedTensorDict)
+    made.set, made._path = whole, path
+    made.batch_size, made.device = torch.Size(batch), None if device is None else torch.device(device)
+    return made
+
+
+def _of(view: LeafView, device: Any) -> MemoryMappedTensor:
+    return MemoryMappedTensor(view.shape, dtypes.to_torch(view.dtype), view, device, {})
+
+
+def _unpickled(reference: str, key: str, device: str | None) -> MemoryMappedTensor:
+    return _of(MutableSet(reference)[key], device)
+
+
+def _unpickled_dict(reference: str, path: tuple[str, ...], batch: tuple[int, ...], device: str | None) -> MemoryMappedTensorDict:
+    return _dict_over(MutableSet(reference), path, batch, device)
+
+
+def _made(layout: dict[str, Any], rows: int, options: dict[str, Any]) -> MutableSet:
+    client, name = options["client"] or default(), options["name"]
+    whole = client.create_set(name or f"tensordict/{uuid.uuid4().hex}", rows, layout, writers=options["writers"])
+    if name is None:
+        _unnamed[whole.reference] = (os.getpid(), client.directory)
+    return whole
+
+
+def _filled(leaves: Mapping[str, Any], rows: int, options: dict[str, Any]) -> MutableSet:
+    """A set with the layout of tensors, and their values where they have any."""
+    given = {key: leaf for key, leaf in leaves.items() if not isinstance(leaf, MemoryMappedTensor) or leaf._view is not None}
+    for key, leaf in given.items():
+        if leaf.requires_grad:
+            raise Unsupported(f"{key} requires gradients, which a set does not keep", remedy="pass tensor.detach()")
+    whole = _made({key: (leaf.dtype, tuple(leaf.shape[1:])) for key, leaf in leaves.items()}, rows, options)
+    try:
+        for key, leaf in given.items():
+            step = max(1, _FILL * rows // max(1, leaf.numel() * leaf.dtype.itemsize))
+            for start in range(0, rows, step):
+                whole.write(slice(start, start + step), {key: _home(leaf[start : start + step])})
+    except BaseException:
+        _unnamed.pop(whole.reference, None)
+        whole.drop()
+        raise
+    return whole
+
+
+def _home(value: Any) -> Any:
+    """A value in the memory of the host."""
+    torch = _torch()
+    if isinstance(value, MemoryMappedTensor):
+        return value[:].cpu()
+    return value.cpu() if isinstance(value, torch.Tensor) and value.device.type != "cpu" else value
+
+
+def _on(tensor: Any, device: Any) -> Any:
+    return tensor if device is None or device.type == "cpu" else tensor.to(device)
+
+
+def _device_word(device: Any) -> str | None:
+    return None if device is None or device.type == "cpu" else str(device)
+
+
+def _at_least_one(sizes: Sequence[int], what: str) -> None:
+    if not len(sizes):
+        raise Invalid(f"{what} has no dimension", remedy="give it at least one, which is that of the rows")
+
+
+def _no_gradients(value: Any, requires_grad: bool) -> Any:
+    if requires_grad:
+        raise Unsupported("memory-mapped tensors take no gradients", remedy="read rows, and call requires_grad_() on what comes back")
+    return value
+
+
+def _no_array(what: str) -> Unsupported:
+    remedy = "make a MemoryMappedTensorDict of what is to be shared, or read it: `[rows]` of it, or clone()"
+    return Unsupported(f"a memory-mapped {what} is no array, and no value of a real TensorDict", remedy=remedy)
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise Unsupported("torch is not installed", remedy="pip install torch tensordict; `client.create_set` needs neither") from None
+    return torch
+
+
+def _library() -> Any:
+    try:
+        import tensordict
+    except ImportError:
+        raise Unsupported("tensordict is not installed", remedy="pip install tensordict; a MutableSet alone needs it not") from None
+    return tensordict
+
+
+@atexit.register
+def _drop_unnamed() -> None:
+    ours = {reference: directory for reference, (process, directory) in _unnamed.items() if process == os.getpid()}
+    for reference, directory in ours.items():
+        try:
+            # The client that made it may be closed.
+            with connect(directory) as client:
+                client.drop_set(reference)
+        except Error:
+            pass  # The sidecar has ended, or the set was dropped elsewhere.

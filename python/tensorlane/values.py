@@ -1,0 +1,182 @@
+"""Values of a mutable set: layouts and rows that are given, made what the leaves of the set are."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from . import dtypes
+from .errors import Invalid, Unsupported
+from .reservation import dtype_of
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .mutable import Leaf
+
+_NUMBERS = (bool, int, float, complex, np.generic)
+
+
+def joined(path: Sequence[str]) -> str:
+    """The key of a leaf that stands under a path of keys."""
+    return "/".join(path)
+
+
+def as_key(index: Any) -> str | None:
+    """The key that an index is: a text, or texts in a tuple; None for an index of rows."""
+    if isinstance(index, str):
+        return index
+    if isinstance(index, tuple) and index and all(isinstance(part, str) for part in index):
+        return joined(index)
+    return None
+
+
+def walked(tree: Mapping[str, Any], path: tuple[str, ...] = (), inside: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Keys of the leaves of a nested mapping, with what stands there."""
+    if id(tree) in inside:
+        raise Invalid(f"{joined(path)} is a mapping that holds itself", remedy="pass a tree")
+    for key, value in tree.items():
+        if not isinstance(key, str):
+            raise Unsupported(f"the key {key!r} of {joined(path) or 'the set'} is no text", remedy="use str keys")
+        here = (*path, key)
+        if isinstance(value, Mapping):
+            yield from walked(value, here, (*inside, id(tree)))
+        elif type(value).__name__ in ("NonTensorData", "NonTensorStack"):
+            raise Unsupported(f"{joined(here)} is a plain value", remedy="leave it out: mutable sets have arrays alone")
+        else:
+            yield joined(here), value
+
+
+def row_of(key: str, leaf: Any) -> tuple[str, tuple[int, ...]]:
+    """Dtype and row shape that are meant by `(dtype, row shape)`, or by an array of rows."""
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        if len(leaf.shape) == 0:
+            raise Invalid(f"{key} is an array without dimensions", remedy="give an array of rows, or (dtype, row shape)")
+        dtype = leaf.dtype if isinstance(leaf, Tensor) else _dtype(key, leaf.dtype)
+        return dtype, tuple(int(size) for size in leaf.shape[1:])
+    if not (isinstance(leaf, tuple) and len(leaf) == 2):
+        raise Unsupported(f"{key} is given by a {type(leaf).__name__}", remedy='give (dtype, row shape), such as ("uint8", (480, 640, 3))')
+    dtype, shape = leaf
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not all(isinstance(size, (int, np.integer)) and size >= 0 for size in sizes):
+        raise Invalid(f"{key} has the row shape {shape!r}", remedy="give whole numbers from 0 on")
+    return _dtype(key, dtype), tuple(int(size) for size in sizes)
+
+
+def flat(values: Any, leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+    """Values by the keys of leaves. A number is for every leaf, and an array for the only one."""
+    if not isinstance(values, Mapping):
+        if isinstance(values, _NUMBERS):
+            return {key: values for key in leaves}
+        if len(leaves) != 1:
+            raise Unsupported(f"a {type(values).__name__} for a set of {len(leaves)} leaves", remedy=f"pass a mapping of {list(leaves)}")
+        return {key: values for key in leaves}
+    found: dict[str, Any] = {}
+    for key, value in walked(values):
+        if key in found:
+            raise Invalid(f"{key} is given twice", remedy="give each leaf once")
+        if key not in leaves:
+            raise no_leaf(key, leaves)
+        found[key] = value
+    if not found:
+        raise Invalid("no leaf is written", remedy=f"pass a mapping of some of {list(leaves)}")
+    return found
+
+
+def no_leaf(key: str, leaves: Mapping[str, Any]) -> Invalid:
+    """The error about a key that a set does not have."""
+    return Invalid(f"the set has no leaf {key!r}", "SET_MISMATCH", remedy=f"its keys are {list(leaves)}")
+
+
+def counted(values: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> int:
+    """Number of rows that values are: the size of the dimension beyond a row; one where none has it."""
+    for key, value in values.items():
+        shape: tuple[int, ...] = np.shape(value) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
+        if len(shape) == len(leaves[key].row_shape) + 1:
+            return int(shape[0])
+    return 1
+
+
+def prepared(values: Any, leaves: Mapping[str, Leaf], count: int) -> dict[str, Any]:
+    """Arrays of `count` rows of some leaves, each repeated where it is smaller."""
+    return {key: _rows(key, leaves[key], value, count) for key, value in flat(values, leaves).items()}
+
+
+def _rows(key: str, leaf: Leaf, value: Any, count: int) -> Any:
+    shape = (count, *leaf.row_shape)
+    torch = dtypes.torch_if_imported()
+    if isinstance(value, (list, tuple, *_NUMBERS)):
+        value = _numbers(key, leaf.dtype, value)
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            raise Unsupported(f"{key} requires gradients, which a set does not keep", remedy="write tensor.detach()")
+        _same(key, leaf, dtypes.of_torch(value.dtype), value.shape, shape)
+        return value.expand(shape)
+    if isinstance(value, Tensor):
+        _same(key, leaf, value.dtype, value.shape, shape)
+        return value if value.shape == shape else np.broadcast_to(value.numpy(), shape)
+    array = _array(key, value)
+    _same(key, leaf, dtypes.of_numpy(array.dtype), array.shape, shape)
+    return np.broadcast_to(array, shape)
+
+
+def _array(key: str, value: Any) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    speaks = ("__array__", "__array_interface__", "__dlpack__")
+    if not any(hasattr(value, word) for word in speaks) and not isinstance(value, (memoryview, bytes, bytearray)):
+        raise Unsupported(f"{key}: a {type(value).__name__} is no array", remedy="pass an array of numpy or torch, or numbers")
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return np.asarray(memoryview(value) if isinstance(value, (bytes, bytearray)) else value)
+
+
+def _same(key: str, leaf: Leaf, dtype: str, given: Sequence[int], shape: tuple[int, ...]) -> None:
+    """Checks the type of an array, and that it can be repeated to a shape."""
+    fits = len(given) <= len(shape) and all(
+        size in (1, due) for size, due in zip(reversed(tuple(given)), reversed(shape), strict=False)
+    )
+    if dtype != leaf.dtype or not fits:
+        raise Invalid(
+            f"{key} is given as {dtype}{list(given)}, and these rows are {leaf.dtype}{list(shape)}",
+            "SET_MISMATCH",
+            {"key": key},
+            remedy="convert the array first: types are never converted in silence",
+        )
+
+
+def _numbers(key: str, dtype: str, value: Any) -> Any:
+    """Numbers of Python as an array of a leaf's type, if that can say them."""
+    try:
+        given = np.asarray(value.item() if isinstance(value, np.generic) else value)
+    except ValueError as error:
+        raise Invalid(f"{key}: {error}", "SET_MISMATCH", {"key": key}, remedy="give lists of one length") from None
+    try:
+        wanted = dtypes.to_numpy(dtype)
+    except Unsupported:
+        torch = dtypes.torch_if_imported()
+        if torch is None or given.dtype.kind not in "biuf":
+            raise
+        return torch.as_tensor(value, dtype=dtypes.to_torch(dtype))
+    allowed = {"b": "biu", "i": "biu", "u": "biu", "c": "biufc"}
+    with np.errstate(all="ignore"):
+        made = given.astype(wanted) if given.dtype.kind in allowed.get(wanted.kind, "biuf") else None
+        exact = wanted.kind in "biu"
+        if made is None or not bool((made == given).all() if exact else (np.isfinite(made) == np.isfinite(given)).all()):
+            what = f"{key}: {reprlib.repr(value)} cannot be said as {dtype}"
+            raise Invalid(what, "SET_MISMATCH", {"key": key}, remedy="give numbers that the leaf has")
+    return made
+
+
+def _dtype(key: str, given: Any) -> str:
+    if isinstance(given, str):
+        if given in ("u8", "i8"):
+            remedy = f"say {'uint8' if given == 'u8' else 'int8'!r}, or the one of 64"
+            raise Invalid(f"{key}: {given!r} has 64 bits for numpy and 8 here", remedy=remedy)
+        if given in dtypes.SHORT:
+            return given
+    try:
+        return dtype_of(given)
+    except TypeError as error:
+        raise Unsupported(f"{key}: {given!r} is no dtype: {error}", remedy='give one of numpy or torch, such as "uint8"') from None

@@ -1,0 +1,456 @@
+"""Mutable sets from Python: rows as numpy means them, one version for every reader, and writers of other processes and nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+
+import tensorlane
+import tensorlane.aio
+
+from conftest import python, said, until
+
+ROWS = 50
+
+
+@pytest.fixture
+def name(request, client):
+    """A name of this test's own, whose set goes with it."""
+    yield request.node.name
+    for left in client.mutable_sets(request.node.name):
+        client.drop_set(left.reference)
+
+
+@pytest.fixture
+def filled(client, name):
+    """A set whose row n of `obs` has the number n in its first column, and the array that it is."""
+    array = np.zeros((ROWS, 4, 3), np.int32)
+    array[:, 0, 0] = np.arange(ROWS)
+    replay = client.create_set(name, ROWS, {"obs": array, "next": {"reward": ("float32", ())}})
+    replay["obs"] = array
+    return replay, array
+
+
+MASK = np.arange(ROWS) % 7 == 3
+
+INDICES = {
+    "all": slice(None),
+    "ellipsis": ...,
+    "a slice": slice(3, 9),
+    "a slice with a step": slice(1, None, 7),
+    "a slice backwards": slice(20, 3, -4),
+    "a slice from the end": slice(-5, None),
+    "a slice of nothing": slice(9, 3),
+    "a number": 7,
+    "a number from the end": -1,
+    "a number of numpy": np.int16(-3),
+    "a number of torch": torch.tensor(5),
+    "a list": [1, 40, 17, 17, -2],
+    "an empty list": [],
+    "a range": range(4, 12, 3),
+    "integers of numpy": np.array([3, -4], np.int8),
+    "unsigned integers": np.array([3, 44], np.uint64),
+    "few bits": np.array([-1, 5], np.int8),
+    "integers of torch": torch.tensor([49, 0, -50]),
+    "a mask of numpy": MASK,
+    "a mask of torch": torch.from_numpy(MASK),
+    "a list of truths": MASK.tolist(),
+}
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_rows_are_read_as_numpy_means_them(filled, index):
+    """S3.8"""
+    replay, array = filled
+    wanted = array[index.numpy() if isinstance(index, torch.Tensor) else index]
+    read = replay[index]
+    assert list(read) == ["obs", "next/reward"] and read.version == 1
+    np.testing.assert_array_equal(read["obs"].numpy(), wanted)
+    assert read.numpy()["next/reward"].shape == wanted.shape[:-2]
+    np.testing.assert_array_equal(replay["obs"][index], wanted)
+    np.testing.assert_array_equal(read.torch()["obs"].numpy(), wanted)
+    assert read["next", "reward"].dtype == "f32"
+
+
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_rows_are_written_as_numpy_means_them(filled, index):
+    """S3.4"""
+    replay, array = filled
+    array[index.numpy() if isinstance(index, torch.Tensor) else index] = -7
+    replay[index] = {"obs": -7}
+    np.testing.assert_array_equal(replay["obs"][:], array)
+    assert replay.version == 2
+
+
+def test_further_indices_are_applied_to_the_rows_that_came(filled):
+    replay, array = filled
+    for index in (([4, 5], slice(1), slice(1)), (3, 0), (slice(2, 5), ..., 0), ([1, 2], None, 0), (..., 0), (-1, 0, 0)):
+        np.testing.assert_array_equal(replay["obs"][index], array[index])
+    with pytest.raises(tensorlane.Unsupported, match="further lists"):
+        replay["obs"][[1, 2], [0, 1]]
+    with pytest.raises(tensorlane.Unsupported, match="parts of rows"):
+        replay["obs"][1, :2] = 0
+
+
+def test_what_is_assigned_is_repeated_as_numpy_repeats_it(filled):
+    replay, array = filled
+    row, column = np.arange(12, dtype=np.int32).reshape(4, 3), np.arange(4, dtype=np.int32)[:, None]
+    two = np.stack([row, -row])
+    for index, value in (([1, 2], row), (slice(3, 6), column), (7, row), (8, 5), ([9, 10], two), (slice(11, 13), [1, 2, 3])):
+        array[index] = value
+        replay["obs"][index] = value
+    array[20:22] = row.T.reshape(4, 3)
+    replay["obs"][20:22] = torch.from_numpy(row.T.copy()).reshape(4, 3)
+    np.testing.assert_array_equal(replay["obs"][:], array)
+    replay[:3] = {"next/reward": [0.5, 1, True]}
+    assert replay["next/reward"][:4].numpy().tolist() == [0.5, 1, 1, 0]
+    replay[4] = 3
+    assert replay["next", "reward"][4].numpy() == 3 and (replay["obs"][4].numpy() == 3).all()
+
+
+def test_rows_that_were_read_are_written_elsewhere(client, name):
+    replay = client.create_set(name, 10, {"x": ("int64", ()), "y": (torch.bfloat16, (3,))})
+    replay[:3] = {"x": [1, 2, 3], "y": 0.5}
+    replay[[7, 8, 9]] = replay[[2, 0, 1]]
+    replay["x"][:2] = replay["x"][2]
+    assert replay["x"][:].numpy().tolist() == [3, 3, 3, 0, 0, 0, 0, 3, 1, 2]
+    assert replay.extend(replay[8:]) == tensorlane.Committed(0, 4)
+    assert replay["x"][:2].numpy().tolist() == [1, 2] and replay["y"][:].torch()[:, 0].tolist() == [0.5] * 3 + [0] * 4 + [0.5] * 3
+
+
+def test_large_rows_that_are_no_dense_block_are_written_where_they_belong(client, name):
+    replay = client.create_set(name, 8, {"x": ("float32", (300, 200)), "y": (torch.bfloat16, 40_000)})
+    x, y = np.random.default_rng(0).random((200, 300), np.float32).T, torch.randn(2, 80_000).bfloat16()[:, ::2]
+    replay[[6, 1]] = {"x": x, "y": y}
+    np.testing.assert_array_equal(replay["x"][:], np.stack([x * (row in (1, 6)) for row in range(8)]))
+    assert torch.equal(replay["y"][[6, 1]].torch(), y)
+
+
+def test_what_does_not_fit_is_refused_and_changes_nothing(filled):
+    replay, array = filled
+    held = replay.status()
+    for kind, reason, wrong in (
+        (IndexError, "SELECTION_OUT_OF_RANGE", lambda: replay[ROWS]),
+        (IndexError, "SELECTION_OUT_OF_RANGE", lambda: replay[[1, -ROWS - 1]]),
+        (IndexError, "SELECTION_OUT_OF_RANGE", lambda: replay[np.array([2**63], np.uint64)]),
+        (IndexError, "SELECTION_OUT_OF_RANGE", lambda: replay[[True, False]]),
+        (IndexError, "SELECTION_OUT_OF_RANGE", lambda: replay.write(ROWS, 1)),
+        (TypeError, None, lambda: replay[1.5]),
+        (TypeError, None, lambda: replay[True]),
+        (TypeError, None, lambda: replay[None]),
+        (TypeError, None, lambda: replay[[[1, 2]]]),
+        (TypeError, None, lambda: replay[1, 2]),
+        (TypeError, None, lambda: replay[["obs"]]),
+        (ValueError, "SET_MISMATCH", lambda: replay["none"]),
+        (ValueError, "SET_MISMATCH", lambda: replay.read(1, ["none"])),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"none": 1})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write([1, 2], {"obs": np.zeros((3, 4, 3), np.int32)})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write([1, 2], {"obs": np.zeros((4, 3))})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write([1, 2], {"obs": torch.zeros(4, 3)})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"obs": 1.5})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"obs": 2**31})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"obs": [[1], [2, 3]]})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"next/reward": 1e39})),
+        (ValueError, "SET_MISMATCH", lambda: replay.write(1, {"next/reward": 1j})),
+        (ValueError, None, lambda: replay.write(1, {})),
+        (TypeError, None, lambda: replay.write(1, {"obs": object()})),
+        (TypeError, None, lambda: replay.write(1, np.zeros(3))),
+        (TypeError, None, lambda: replay.write(1, {"next": {"reward": torch.zeros((), requires_grad=True)}})),
+        (TypeError, None, lambda: iter(replay)),
+    ):
+        with pytest.raises(kind) as refused:
+            wrong()
+        assert getattr(refused.value, "reason", None) == reason, refused.value
+    assert replay.status() == held
+    np.testing.assert_array_equal(replay["obs"][:], array)
+
+
+def test_a_data_set_of_several_types_is_made_without_writing_it(client, name):
+    """S3.7"""
+    leaves = {"images": ("float32", (8, 8, 3)), "masks": (bool, (8, 8, 3)), "labels": (torch.uint8, 1)}
+    data = client.create_set(name, 50_000, leaves)
+    assert len(data) == data.rows == 50_000 and data.status().held_bytes == 0 and data.name == name
+    assert data.leaves["masks"] == tensorlane.Leaf("bool", (8, 8, 3)) and data["labels"].shape == (50_000, 1)
+    idx = [1, 5020, 34572, 11200]
+    data[idx] = {"images": 0.5, "masks": True, "labels": [[1], [2], [3], [4]]}
+    batch = data[idx]
+    assert batch["labels"].numpy().ravel().tolist() == [1, 2, 3, 4] and batch["masks"].numpy().all()
+    assert batch["images"].numpy().sum() == 0.5 * 4 * 8 * 8 * 3 and not data["images"][5019:5021].numpy()[0].any()
+    with pytest.raises(tensorlane.Error) as refused:
+        client.create_set(f"{name} as the seed", 50_000, {"images": ("float32", (480, 480, 3))})
+    assert refused.value.reason == "NEVER_FITS"
+
+
+def test_a_layout_is_taken_from_arrays_of_rows_and_what_is_none_is_refused(client, name):
+    batch = TensorDict({"obs": torch.zeros(4, 3), "next": {"done": torch.zeros(4, 1, dtype=torch.bool)}}, [4])
+    replay = client.create_set(name, 10, batch)
+    assert {key: (leaf.dtype, leaf.row_shape) for key, leaf in replay.leaves.items()} == {"obs": ("f32", (3,)), "next/done": ("bool", (1,))}
+    replay[:4] = batch.apply(torch.ones_like)
+    assert replay.read(slice(3, 5), ["next/done"])["next/done"].numpy().ravel().tolist() == [True, False]
+    wrong = [{"x": "float32"}, {"x": ("u8", 3)}, {"x": ("no", 3)}, {"x": ("float32", -1)}, {"x": np.zeros(())}, {1: ("bool", ())}, {}, []]
+    for leaves in wrong:
+        with pytest.raises((tensorlane.Unsupported, tensorlane.Invalid)):
+            client.create_set(f"{name} wrong", 10, leaves)
+    with pytest.raises(tensorlane.NameTaken):
+        client.create_set(name, 10, batch)
+
+
+def test_a_set_is_listed_opened_by_its_name_and_gone_when_it_is_dropped(client, name):
+    replay = client.create_set(name, 10, {"x": ("int64", ())}, writers=["rollout-*"])
+    assert [one.name for one in client.mutable_sets(name)] == [name]
+    replay[3] = 7
+    found = client.open_set(name)
+    assert found == replay and found.status().writers == ("rollout-*",) and client.open_set(replay.reference)["x"][3].numpy() == 7
+    kept = replay[:]
+    client.drop_set(name)
+    assert not client.mutable_sets(name) and kept["x"][3] == 7
+    with pytest.raises(tensorlane.NotFound):
+        replay.read(3)
+    with pytest.raises(tensorlane.NotFound):
+        client.open_set(name)
+
+
+def test_rows_that_were_read_stay_what_they_were_and_are_given_back(alone, name):
+    leases = alone.status().leases
+    replay = alone.create_set(name, 4, {"x": ("int64", (10_000,))})
+    replay[:] = 1
+    until("what was staged is gone", lambda: alone.status().leases == leases)
+    with replay[:2] as read:
+        array = read["x"].numpy()
+        replay[:] = 2
+        assert (array == 1).all() and read.version == 1 and alone.status().leases == leases + 1
+    del read
+    assert (array == 1).all() and alone.status().leases == leases + 1
+    del array
+    until("the lease is gone", lambda: alone.status().leases == leases)
+
+
+WRITER = """
+import sys, tensorlane
+replay = tensorlane.connect(sys.argv[1]).open_set(sys.argv[2])
+print("writes", flush=True)
+for number in range(1, int(sys.argv[3]) + 1):
+    replay[:] = {"a": number, "b": {"c": number}}
+"""
+
+
+@pytest.fixture(params=["of the pod", "of another node"])
+def written(request, client, two_nodes, clients):
+    """A set, with the client of its sidecar, and the directory of the sidecar of those who write it."""
+    owner, directory = (client, client.directory) if request.param == "of the pod" else (clients[0], two_nodes[1].directory)
+    replay = owner.create_set("written", 64, {"a": ("int32", (2_000,)), "b/c": ("int64", (500,))}, writers=["node-1"])
+    yield replay, owner, directory
+    owner.drop_set(replay)
+
+
+def test_a_reader_beside_a_writer_has_all_of_one_commit(written):
+    """S3.19"""
+    replay, _, directory = written
+    writer = python(WRITER, directory, replay.reference, "300")
+    seen = 0
+    while seen < 300:
+        with replay[[0, 63, 31]] as read:
+            values = {int(tensor.numpy().flat[at]) for tensor in read.values() for at in (0, -1)}
+            assert values == {read.version} and read.version >= seen
+            assert all((tensor.numpy() == read.version).all() for tensor in read.values())
+            seen = read.version
+    said(writer)
+
+
+def test_a_killed_writer_leaves_the_set_whole_and_usable(written):
+    """S3.19"""
+    replay, owner, directory = written
+    theirs = tensorlane.connect(directory)
+    before, leases = theirs.status(), owner.status().leases
+    for _ in range(5):
+        start = replay.version
+        writer = python(WRITER, directory, replay.reference, "1000000")
+        until("it has written", lambda: replay.version > start + 3)
+        writer.kill()
+        writer.communicate()
+        until("its session is gone", lambda: theirs.status().sessions == before.sessions)
+        with replay[:] as read:
+            (value,) = {int(number) for tensor in read.values() for number in np.unique(tensor.numpy())}
+            assert 0 < value <= read.version
+        del read
+    until("what it staged is freed", lambda: theirs.status().leases == before.leases)
+    until("no commit is under way", lambda: owner.status().leases == leases)
+    assert replay.write(slice(None), {"a": 5, "b": {"c": 5}}).version == replay.version
+    assert (replay["a"][:].numpy() == 5).all()
+    theirs.close()
+
+
+def test_of_writers_that_expect_one_version_one_writes(client, name):
+    counter = client.create_set(name, 1, {"count": ("int64", ())})
+
+    def count():
+        done = 0
+        while done < 20:
+            read = counter[0]
+            try:
+                counter.write(0, {"count": int(read["count"].numpy()) + 1}, expects=read.version)
+                done += 1
+            except tensorlane.Error as error:
+                assert error.reason == "VERSION_CHANGED"
+
+    counting = [threading.Thread(target=count) for _ in range(4)]
+    for thread in counting:
+        thread.start()
+    for thread in counting:
+        thread.join()
+    assert counter["count"][0].numpy() == counter.version == 80
+
+
+EXTENDER = """
+import sys, numpy, tensorlane
+replay = tensorlane.connect(sys.argv[1]).open_set(sys.argv[2])
+for number in range(25):
+    print(replay.extend({"x": numpy.full(3, int(sys.argv[3]) * 100 + number)}).first)
+"""
+
+
+def test_extensions_of_several_processes_go_round_and_none_is_lost(client, name):
+    replay = client.create_set(name, 300, {"x": ("int64", ()), "y": ("bool", ())})
+    writers = [python(EXTENDER, client.directory, name, str(number)) for number in range(4)]
+    first = [int(line) for writer in writers for line in said(writer).split()]
+    assert sorted(first) == list(range(0, 300, 3)) and replay.version == 100
+    values = replay["x"][:].numpy().reshape(100, 3)
+    assert sorted(values[:, 0].tolist()) == sorted(100 * number + count for number in range(4) for count in range(25))
+    assert (values == values[:, :1]).all()
+    assert replay.extend({"x": [1, 2, 3, 4]}) == tensorlane.Committed(0, 101)
+    assert replay.extend({"x": np.int64(9), "y": True}) == tensorlane.Committed(4, 102)
+    assert replay["x"][3:6].numpy().tolist() == [4, 9, values.flat[5]] and replay.status().cursor == 5
+
+
+USER = """
+import pickle, sys
+replay = pickle.loads(bytes.fromhex(sys.stdin.read()))
+print(repr(replay).count("rows"), int(replay["x"][5, 0]), end=" ")
+replay[6] = {"x": 6}
+sys.stdout.write(pickle.dumps(replay).hex())
+"""
+
+
+def test_a_set_pickles_as_its_reference_and_connects_where_it_is_used(client, name):
+    """S3.9, S3.12, S3.15"""
+    replay = client.create_set(name, 1000, {"x": ("int64", (1000,))})
+    replay[5] = 5
+    pickled = pickle.dumps(replay)
+    assert len(pickled) <= 400 and len(replay.reference) <= 300
+    user = python(USER, TENSORLANE_SOCKETS=client.directory)
+    unopened, value, back = said(user, pickled.hex()).split()
+    assert (unopened, value) == ("0", "5") and bytes.fromhex(back) == pickled
+    assert replay["x"][6, 0] == 6
+    bound = pickle.loads(pickled).bind(client)
+    assert bound == replay and hash(bound) == hash(replay) and (bound["x"][5:7].numpy()[:, 0] == [5, 6]).all()
+    assert pickle.loads(pickle.dumps(bound["x"])).key == "x"
+    with pytest.raises(TypeError, match="stay in their process"):
+        pickle.dumps(replay[:1])
+
+
+def test_a_set_without_a_client_says_that_there_is_no_sidecar(client, name, tmp_path, monkeypatch):
+    alone = pickle.loads(pickle.dumps(client.create_set(name, 1, {"x": ("bool", ())})))
+    monkeypatch.setenv("TENSORLANE_SOCKETS", str(tmp_path))
+    assert name not in repr(alone) and alone.reference
+    with pytest.raises(tensorlane.Unavailable):
+        alone.read()
+    assert alone.bind(client).rows == 1
+
+
+def test_a_forked_child_uses_the_set_of_its_parent(client, name):
+    replay = client.create_set(name, 4, {"x": ("int64", ())})
+    child = os.fork()
+    if child == 0:
+        replay[1] = 11
+        os._exit(0 if replay["x"][1].numpy() == 11 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert replay["x"][:].numpy().tolist() == [0, 11, 0, 0] and replay.version == 1
+
+
+def test_reads_and_commits_are_awaited(client, name):
+    async def main():
+        async with await tensorlane.aio.connect(client.directory) as awaited:
+            replay = await awaited.create_set(name, 10, {"x": ("int64", ())})
+            commits = await asyncio.gather(*(replay.extend({"x": [number]}) for number in range(10)))
+            assert sorted(commit.first for commit in commits) == list(range(10))
+            await replay.write([2, 3], {"x": 7}, expects=10)
+            found = await awaited.open_set(replay.reference)
+            assert (await found.read([2, 3], ["x"]))["x"].numpy().tolist() == [7, 7]
+            assert (await found.status()).version == 11 and found.set == replay.set
+            assert [one.name for one in await awaited.mutable_sets(name)] == [name]
+            await awaited.drop_set(replay.reference)
+
+    asyncio.run(main())
+
+
+def test_a_set_of_another_peer_is_used_by_its_reference_and_only_rows_travel(clients, name):
+    """S3.1, S3.9, S3.18"""
+    there, here = clients
+    replay = there.create_set(name, 1000, {"x": ("uint8", (100_000,))}, writers=["node-*"])
+    try:
+        replay[5] = 5
+
+        def moved() -> int:
+            return sum(peer.bytes_in + peer.bytes_out for peer in here.peers())
+
+        before = moved()
+        far = here.open_set(replay.reference)
+        assert here.open_set(f"node-0/{name}") == far
+        read = far[[4, 5]]
+        assert read["x"].numpy()[:, 0].tolist() == [0, 5] and read["x"].route.startswith("tcp")
+        assert far.write([6, 7], {"x": 6}, expects=1) == tensorlane.Committed(6, 2)
+        assert far.extend({"x": np.full((1, 100_000), 9, np.uint8)}) == tensorlane.Committed(0, 3)
+        assert replay["x"][[0, 6, 7, 8], 0].tolist() == [9, 6, 6, 0]
+        until("what travelled is counted", lambda: moved() >= before + 500_000)
+        assert moved() < before + 600_000, "five rows of 100 kB travelled, of a set of 100 MB"
+        with pytest.raises(tensorlane.Error) as elsewhere:
+            far.drop()
+        assert elsewhere.value.reason == "NOT_OWNED"
+    finally:
+        there.drop_set(name)
+    with pytest.raises(tensorlane.NotFound):
+        far.read(1)
+
+
+def test_workloads_of_other_peers_write_only_where_the_set_says_so(clients, name):
+    there, here = clients
+    for pattern, allowed in (((), False), (["node-0"], False), (["rollout-*", "node-1"], True), (["*"], True)):
+        replay = there.create_set(name, 10, {"x": ("int64", ())}, writers=pattern)
+        try:
+            far = here.open_set(replay.reference)
+            if allowed:
+                far[1] = 1
+            else:
+                for write in (lambda: far.write(1, 1), lambda: far.extend(1)):
+                    with pytest.raises(tensorlane.Refused) as refused:
+                        write()
+                    assert refused.value.reason == "PERMISSION_DENIED" and isinstance(refused.value, PermissionError)
+            assert far[1].version == replay.version == int(allowed)
+        finally:
+            there.drop_set(name)
+
+
+def test_numbers_are_made_what_a_leaf_has(client, name):
+    kinds = {"bool": bool, "u8": "uint8", "f16": "float16", "bf16": torch.bfloat16, "c64": "complex64"}
+    replay = client.create_set(name, 4, {key: (dtype, ()) for key, dtype in kinds.items()})
+    replay[:] = 1
+    replay[1:3] = {"bool": [0, True], "u8": np.uint8(255), "f16": -0.5, "bf16": [3, 0.25], "c64": 1j}
+    assert [replay[key][:].torch().tolist() for key in kinds] == [
+        [True, False, True, True],
+        [1, 255, 255, 1],
+        [1, -0.5, -0.5, 1],
+        [1, 3, 0.25, 1],
+        [1, 1j, 1j, 1],
+    ]
+    for key, wrong in (("bool", 2), ("u8", -1), ("u8", 256), ("u8", 0.5), ("f16", 1e6), ("bf16", 1j)):
+        with pytest.raises(tensorlane.Error):
+            replay[0] = {key: wrong}
+    replay[0] = {"f16": float("inf")}
+    assert replay["f16"][0].numpy() == np.inf
