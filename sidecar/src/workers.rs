@@ -88,20 +88,27 @@ impl Workers {
         state.jobs.push_back(Box::new(job));
         if state.idle >= state.jobs.len() {
             self.0.work.notify_one();
-        } else if state.alive < self.0.threads_max {
-            self.start_thread(&mut state)?;
+        } else if state.alive < self.0.threads_max
+            && let Err(busy) = self.start_thread(&mut state)
+        {
+            // Dropped without the lock: a job that is thrown away may have something to say, and another job to begin.
+            let refused = state.jobs.pop_back();
+            drop(state);
+            drop(refused);
+            return Err(busy);
         }
         Ok(())
     }
 
     /// Ends all threads after the jobs that they have; jobs that still wait for a thread are dropped.
     pub fn stop(&self) {
-        let threads = {
+        let (threads, refused) = {
             let mut state = self.0.state.lock();
             state.stopping = true;
-            state.jobs.clear();
-            std::mem::take(&mut state.threads)
+            (std::mem::take(&mut state.threads), std::mem::take(&mut state.jobs))
         };
+        // Without the lock, as above.
+        drop(refused);
         self.0.work.notify_all();
         for thread in threads {
             // A panic has been counted; there is nothing else to learn from it here.
@@ -109,6 +116,7 @@ impl Workers {
         }
     }
 
+    /// Starts a thread; where none can be started and there is none, the last job has nobody.
     fn start_thread(&self, state: &mut State) -> Result<(), Busy> {
         let shared = Arc::clone(&self.0);
         let threads = &self.0.threads;
@@ -122,10 +130,7 @@ impl Workers {
             }
             // Without a new thread the job waits for one that there is; with none at all it never runs.
             Err(_) if state.alive > 0 => Ok(()),
-            Err(_) => {
-                state.jobs.pop_back();
-                Err(Busy::Full)
-            }
+            Err(_) => Err(Busy::Full),
         }
     }
 }

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::error::Error;
 
-pub use export::{Export, export};
+pub use export::{Draft, Export, export};
 pub use import::{Directory, LeafFile};
 
 const META: &str = "meta.json";

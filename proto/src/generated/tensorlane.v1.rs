@@ -3848,7 +3848,7 @@ pub struct SetRelease {
     #[prost(fixed64, repeated, tag = "1")]
     pub ids: ::prost::alloc::vec::Vec<u64>,
 }
-/// Rows that are packed, leased by the asking peer until SetRelease.
+/// Rows that are packed, leased by the asking peer until SetRelease, or the end of the connection that this goes on.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetPacked {
     /// A tensor of the owner for each leaf.

@@ -24,6 +24,9 @@ const KEY_BYTES_MAX: usize = 255;
 /// Multiple at which the rows of a leaf begin in their band, in bytes.
 const ALIGN: u64 = 64;
 
+/// Bytes of heap that a leaf takes beside its key and its shape: itself, and its entry in the map of keys.
+const LEAF_HEAP: u64 = 256;
+
 /// One leaf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
@@ -119,6 +122,12 @@ impl SetLayout {
     /// Bytes of all rows, packed.
     pub const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of heap that the layout takes, at most.
+    pub fn heap_bytes(&self) -> u64 {
+        let of = |leaf: &Leaf| 2 * leaf.key.len() as u64 + 8 * leaf.row_shape.len() as u64 + LEAF_HEAP;
+        self.leaves.iter().map(of).sum()
     }
 
     /// The band of a row.

@@ -9,6 +9,8 @@
 //! All of it is pure: no byte of a row is seen here.
 
 mod commits;
+#[cfg(test)]
+mod histories;
 mod layout;
 mod list;
 mod reference;

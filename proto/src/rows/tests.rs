@@ -107,6 +107,14 @@ fn layouts_that_cannot_be_are_refused_with_their_reason() {
 }
 
 #[test]
+fn a_layout_says_the_heap_that_it_takes() {
+    let short = SetLayout::new(&[leaf("a", DType::U8, &[])], 1).unwrap().heap_bytes();
+    let long = SetLayout::new(&[leaf(&"a".repeat(255), DType::U8, &[1; 31])], 1).unwrap().heap_bytes();
+    assert!(short >= size_of::<Leaf>() as u64 + size_of::<(String, usize)>() as u64, "{short}");
+    assert_eq!(long - short, 2 * 254 + 31 * 8);
+}
+
+#[test]
 fn rows_outside_are_refused() {
     let layout = SetLayout::new(&[leaf("a", DType::F32, &[])], 10).unwrap();
     let outside = [

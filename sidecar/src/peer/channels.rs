@@ -156,6 +156,12 @@ impl Attachments {
 // === impl ChannelLine ===
 
 impl ChannelLine {
+    /// A line that leads nowhere any more.
+    #[cfg(test)]
+    pub(crate) fn to_nobody() -> Self {
+        Self { shared: Weak::new(), link: Weak::new(), call: 1 }
+    }
+
     /// From now on the sink is told what comes.
     ///
     /// # Errors

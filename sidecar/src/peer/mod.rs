@@ -52,6 +52,7 @@ mod record;
 mod remote;
 mod resolve;
 mod serving;
+mod sets;
 mod shared;
 mod shunned;
 mod slowest;

@@ -22,6 +22,7 @@ use super::parse::{Body, Flow, Sink};
 use super::paths::Travelled;
 use super::remote::Todo;
 use super::serving;
+use super::sets;
 use super::shared::{Shared, count_in};
 use super::transport::Way;
 
@@ -146,7 +147,7 @@ impl<'a> Receiver<'a> {
             PeerKind::PullMany => self.pulled_many(header, body.into()),
             PeerKind::Inquire => self.inquired(header, &body),
             PeerKind::ChannelAttach => channels::attached(self.shared, self.link, header, &body),
-            PeerKind::SetCall => self.set_answered(header, &body),
+            PeerKind::SetCall => sets::answered(self.shared, self.link, header, &body),
             _ => Err(out_of_place(kind)),
         }
     }
@@ -278,18 +279,6 @@ impl<'a> Receiver<'a> {
         let (call, mut todo) = state.over(header.call, false);
         drop(state);
         if let Some(Kind::Inquire { done: Some(done), .. }) = call.map(|call| call.kind) {
-            todo.finish.push(Box::new(move || done(Ok(message))));
-        }
-        self.shared.perform(todo);
-        Ok(())
-    }
-
-    fn set_answered(&self, header: Header, body: &[u8]) -> Result<(), Ended> {
-        let message: v1::SetAnswer = decode(header, body)?;
-        let mut state = self.link.peer.state.lock();
-        let (call, mut todo) = state.over(header.call, false);
-        drop(state);
-        if let Some(Kind::Set { done: Some(done), .. }) = call.map(|call| call.kind) {
             todo.finish.push(Box::new(move || done(Ok(message))));
         }
         self.shared.perform(todo);

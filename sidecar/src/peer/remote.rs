@@ -31,6 +31,7 @@ use super::calls::{Call, Finish, Kind};
 use super::channels;
 use super::dial::Dial;
 use super::link::Link;
+use super::sets::Packed;
 use super::shunned::Shunned;
 use super::transport::Way;
 use super::transport::measure::Goodput;
@@ -197,6 +198,8 @@ pub(super) struct State<L = Link> {
     pub(super) open: HashMap<u64, OpenPull>,
     /// Their inquiries and calls about sets on the present connection that are not answered, with their kinds.
     pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
+    /// Rows that were packed for them and not released.
+    pub(super) packed: Packed,
     /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
     /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
@@ -226,6 +229,7 @@ impl<L> Default for State<L> {
             past: VecDeque::new(),
             open: HashMap::new(),
             inquiries: HashMap::new(),
+            packed: Packed::default(),
             owed: Vec::new(),
             done_early: VecDeque::new(),
             cooling: None,

@@ -12,7 +12,7 @@ use tensorlane_proto::frame::{
     self, FAILED, FrameError, Header, ITEMS_MAX, LOST_MAX, PEER_BODY_MAX, PeerKind, REPLY, SET_CALLS_SINCE,
 };
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Reason, Reference, wire};
+use tensorlane_proto::{Failure, Reason, wire};
 
 use super::ahead::Ahead;
 use super::aid::{self, HOLDERS_SINCE};
@@ -27,6 +27,7 @@ use super::lost;
 use super::pipe::{Bulk, SendError};
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
+use super::sets;
 use super::shared::{Shared, count_out};
 use super::small::SmallAnswer;
 use super::source::Source;
@@ -66,7 +67,7 @@ pub(super) fn question(
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
         PeerKind::ChannelAttach => channels::attach(shared, link, header, &decode(header, body)?),
         PeerKind::SetCall if link.version >= SET_CALLS_SINCE => {
-            set_call(shared, link, header, decode(header, body)?)
+            sets::call(shared, link, header, decode(header, body)?)
         }
         PeerKind::Cancel => {
             let _: v1::Cancel = decode(header, body)?;
@@ -555,28 +556,6 @@ fn inquire(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::In
             }
         }),
     );
-    Ok(())
-}
-
-/// A call about a mutable set of ours. Rows that were packed for an answer that nobody takes are given back.
-fn set_call(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::SetCall) -> Result<(), Ended> {
-    let (call, gone) = (header.call, enter_inquiry(link, header, PeerKind::SetCall)?);
-    let (answering, key, served) = (Arc::downgrade(link), link.key(), Arc::clone(shared));
-    let reply = Box::new(move |answer: Result<v1::SetAnswer, Failure>| {
-        let wanted = answering.upgrade().filter(|link| take_inquiry(link, call));
-        match (wanted, answer) {
-            (Some(link), Ok(answer)) => {
-                link.submit(frame::encode(PeerKind::SetCall.into(), REPLY, call, &answer));
-            }
-            (Some(link), Err(failure)) => link.submit(failed(PeerKind::SetCall, call, &failure)),
-            (None, Ok(v1::SetAnswer { kind: Some(v1::set_answer::Kind::Packed(packed)) })) => {
-                let tensors = packed.references.iter().filter_map(|text| text.parse::<Reference>().ok());
-                tensors.for_each(|reference| served.serve.done(&key, reference.id()));
-            }
-            (None, _) => {}
-        }
-    });
-    shared.serve.set_call(&link.key(), asked, gone, reply);
     Ok(())
 }
 

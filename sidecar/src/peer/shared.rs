@@ -562,15 +562,17 @@ impl Shared {
     pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str) {
         let peer = &link.peer;
         let handover = peer.handover.lock();
-        let (present, needed, todo) = {
+        let (present, needed, todo, packed) = {
             let mut state = peer.state.lock();
             let (present, todo) = state.link_ended(link, why, Instant::now());
-            (present, state.needs_link(), todo)
+            (present, state.needs_link(), todo, state.packed.lost(link.id))
         };
         if present {
             self.serve.peer_lost(&link.key());
         }
         drop(handover);
+        // Whether their answer has come is not known: who still wants the rows asks again.
+        packed.into_iter().for_each(|id| self.serve.done(&link.key(), id));
         self.perform(todo);
         if present {
             peer.changed.notify_all();

@@ -87,6 +87,8 @@ pub struct Store {
     keeper_wanted: Condvar,
     puts: Line,
     pulls: Line,
+    /// Turn of those that wait for several blocks.
+    several: Mutex<()>,
     gpu: Arc<gpu::Books>,
     /// Raised when nobody waits for room any more.
     closed: Cancel,
@@ -129,6 +131,7 @@ impl Store {
             keeper_wanted: Condvar::new(),
             puts: Line::default(),
             pulls: Line::default(),
+            several: Mutex::default(),
             gpu: Arc::default(),
             closed: Cancel::default(),
         })

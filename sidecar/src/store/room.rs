@@ -90,6 +90,27 @@ impl Store {
         self.grow(wish, grant)
     }
 
+    /// Several blocks, all or none. Of those that have to wait for some of them one caller holds others meanwhile, and the rest
+    /// hold nothing: so two never wait for each other. Blocks: for workers.
+    ///
+    /// # Errors
+    /// As of one block; those that were had are given back.
+    pub fn rooms(&self, sizes: &[u64], wish: &Wish<'_>) -> Result<Vec<Block>, Failure> {
+        let (total, most) =
+            (sizes.iter().fold(0, |sum: u64, one| sum.saturating_add(*one)), self.arena.usage().total);
+        if total > most {
+            return Err(never_fits(total, most));
+        }
+        let now = |bytes: &u64| self.room_now(wish.owner(), wish.purpose, *bytes);
+        if let Some(blocks) = sizes.iter().map(now).collect() {
+            return Ok(blocks);
+        }
+        let Some(_turn) = self.several.try_lock_until(wish.deadline) else {
+            return Err(self.too_late(&Wish { bytes: total, ..*wish }, false));
+        };
+        sizes.iter().map(|bytes| self.room(&Wish { bytes: *bytes, ..*wish })).collect()
+    }
+
     fn next(&self, wish: &Wish<'_>, front: bool) -> Result<Next, Failure> {
         loop {
             if self.closed.is_cancelled() {

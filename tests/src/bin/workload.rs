@@ -20,6 +20,7 @@
 //! acquire-loop PREFIX      looping, then one line every hundred rounds; never ends by itself
 //! churn SEED ROUNDS        churned N          puts, names, gets and drops at random, each tensor checked; N gets of others'
 //! put-loop BYTES SEED      looping, then one line every hundred rounds; never ends by itself
+//! commit-loop SET SEED     looping, then one line every ten commits of a mutable set; never ends by itself
 //! ```
 //!
 //! A call that fails is answered with `error KIND`, where the kind is a reason of the sidecar or one of the client's own.
@@ -29,11 +30,13 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tensorlane_client::set::mutable::Place;
 use tensorlane_client::{
     AcquireOptions, Client, Error, PutOptions, Reservation, Result, Stored, Target, Tensor,
 };
 use tensorlane_memory::fork::spawn_child;
-use tensorlane_proto::{Reason, Reference};
+use tensorlane_proto::generated::SetLeaf;
+use tensorlane_proto::{Reason, Reference, Selection};
 use tensorlane_tests::tensors::{Numbers, is_intact, pages, pattern, put_pattern, seeded};
 
 /// Time that a put of `fill` waits before the arena counts as full.
@@ -122,6 +125,7 @@ impl Workload {
             ["acquire-loop", prefix] => self.acquire_loop(prefix),
             ["churn", seed, rounds] => self.churn(number(seed), number(rounds)),
             ["put-loop", bytes, seed] => self.put_loop(number(bytes), number(seed)),
+            ["commit-loop", set, seed] => self.commit_loop(set, number(seed)),
             other => panic!("this cannot be asked of a workload: {other:?}"),
         }
     }
@@ -302,6 +306,25 @@ impl Workload {
             let tensor = self.client.acquire(stored.reference(), &AcquireOptions::new())?;
             assert!(is_intact(&tensor), "a damaged tensor in round {round}");
             if round.is_multiple_of(100) {
+                say(&format!("round {round}"));
+            }
+        }
+        Ok("never".to_owned())
+    }
+
+    /// Writes all rows of a set of bytes, each time with one value in every byte of every leaf.
+    fn commit_loop(&mut self, set: &str, seed: u64) -> Result<String> {
+        let set = self.client.open_mutable_set(set)?;
+        let rows = set.rows();
+        say("looping");
+        for round in 1u64.. {
+            let value = ((seed + round) % 255 + 1) as u8;
+            let bytes =
+                |leaf: &SetLeaf| vec![value; (rows * leaf.row_shape.iter().product::<u64>()) as usize];
+            let leaves: Vec<_> = set.leaves().iter().map(|leaf| (leaf.key.as_str(), bytes(leaf))).collect();
+            let leaves = leaves.iter().map(|(key, bytes)| (*key, &bytes[..])).collect();
+            set.write(&Place::Rows(Selection::All), rows, &leaves, None)?;
+            if round.is_multiple_of(10) {
                 say(&format!("round {round}"));
             }
         }

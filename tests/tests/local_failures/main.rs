@@ -2,6 +2,7 @@
 
 mod death;
 mod restart;
+mod sets;
 
 use tensorlane_client::AcquireOptions;
 

@@ -61,7 +61,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 /// The command, going on.
-fn start(desk: &Desk, line: &str) -> Child {
+pub(super) fn start(desk: &Desk, line: &str) -> Child {
     let mut command = Command::new(bin_dir().join("tensorlane"));
     command.args(line.split(' ')).current_dir(desk.path("")).env_clear();
     command.env("TENSORLANE_SOCKETS", desk.sidecar.sockets()).stdin(Stdio::null());

@@ -1,11 +1,16 @@
 //! `tensorlane set` from outside: directories in and out, versions, and what goes wrong.
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
+use tensorlane_tests::process::signal;
+use tensorlane_tests::until;
 
 use super::command::Desk;
+use super::files::start;
 
 const ROOT: &str = r#"{"obs": {"device": "cpu", "shape": [4, 25000], "dtype": "torch.float32", "is_nested": false}, "a b": {"device": "cpu", "shape": [4], "dtype": "torch.uint8", "is_nested": false}, "next": {"type": "TensorDict"}, "label": {"type": "NonTensorData"}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict"}"#;
 const NEXT: &str = r#"{"none": {"device": "cpu", "shape": [4, 0], "dtype": "torch.int64", "is_nested": false}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict"}"#;
@@ -120,4 +125,72 @@ fn a_tensor_is_no_set() {
     let refused = desk.fails("set get m/w");
     assert!(refused.contains("NOT_A_SET: m/w is a tensor (f32[2, 3]) and no set"), "{refused}");
     assert!(desk.fails("set put saved --name m/w").contains("NAME_TAKEN"));
+}
+
+#[test]
+fn a_mutable_set_is_made_shown_and_dropped() {
+    let desk = Desk::new();
+    let made = desk.works(
+        "set create replay --rows 100 --leaf obs:u8:48,48,3 --leaf next/reward:f32 --writers rollout-*",
+    );
+    let mut lines = made.lines();
+    let line = "replay  100 rows of 2 leaves, 675.4 KiB, at version 0";
+    assert_eq!(lines.next(), Some(line), "{made}");
+    assert!(lines.next().unwrap().starts_with("ts1:"));
+    assert_eq!(desk.works("set ls"), format!("{line}\n"));
+    let shown = desk.works("set stat rep");
+    for part in [
+        line,
+        "  held     0 B",
+        "  next     row 0",
+        "of other peers rollout-*",
+        "  obs  u8[48, 48, 3]",
+        "  next/reward  f32[]",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let json = &desk.json("set stat")["sets"][0];
+    let leaf = json!({ "key": "obs", "dtype": "u8", "row_shape": [48, 48, 3] });
+    assert_eq!((&json["leaves"][0], &json["version"], &json["rows"]), (&leaf, &json!(0), &json!(100)));
+    assert_eq!(&desk.json("set ls")["mutable"][0], json);
+    let refused = desk.fails("set create replay --rows 1 --leaf a:u8");
+    assert!(refused.contains("NAME_TAKEN: a mutable set replay is here already"), "{refused}");
+    assert_eq!(desk.json("set drop replay")["dropped"], "replay");
+    assert_eq!(desk.json("set stat")["sets"], json!([]));
+    assert!(desk.fails("set drop replay").contains("NOT_FOUND"));
+    let misuse = desk.call("set create replay --rows 1 --leaf a:u7");
+    assert!(misuse.code == 2 && misuse.errors.contains("u7"), "{}", misuse.errors);
+    desk.sidecar.assert_all_free();
+}
+
+#[test]
+fn a_get_of_a_set_that_is_ended_by_a_signal_leaves_no_directory() {
+    let desk = desk();
+    let (obs, bytes) = (desk.path("saved/obs.memmap"), 64_u64 << 20);
+    fs::File::create(&obs).unwrap().set_len(bytes).unwrap();
+    fs::write(desk.path("saved/meta.json"), ROOT.replace("25000", &(bytes / 16).to_string())).unwrap();
+    desk.works("set put saved --name policy");
+    let in_making = || {
+        let entries = fs::read_dir(desk.path(".")).unwrap().map(|entry| entry.unwrap().path());
+        entries.filter(|path| path.to_string_lossy().contains(".tl-")).collect::<Vec<_>>()
+    };
+    for which in [Signal::INT, Signal::TERM] {
+        // A get may be done before it is noticed; where disks are busy each takes its time.
+        let is_ended = (0..100).any(|_| {
+            let mut get = start(&desk, "set get policy --to got");
+            until("a directory is in the making, or the get is over", || {
+                !in_making().is_empty() || get.try_wait().unwrap().is_some()
+            });
+            if get.try_wait().unwrap().is_none() {
+                signal(get.id(), which);
+            }
+            let ended = get.wait().unwrap().signal();
+            assert!(in_making().is_empty(), "{which:?}: {:?}", in_making());
+            let is_whole = fs::remove_dir_all(desk.path("got")).is_ok();
+            !is_whole && ended == Some(which.as_raw())
+        });
+        assert!(is_ended, "no get was ended by {which:?} while it wrote");
+    }
+    desk.works("set get policy --to got");
+    assert_eq!(fs::metadata(desk.path("got/obs.memmap")).unwrap().len(), bytes);
 }

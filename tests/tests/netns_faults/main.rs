@@ -3,3 +3,4 @@
 mod faults;
 mod hurt;
 mod owner_gone;
+mod sets;

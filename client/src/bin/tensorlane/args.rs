@@ -85,7 +85,7 @@ pub(crate) enum Command {
     Describe(Describe),
     /// Take names away; a tensor that nothing else keeps is freed.
     Rm(Rm),
-    /// Put and get sets: directories of tensors as tensordict saves them, published by versions.
+    /// Put and get sets: directories of tensors as tensordict saves them, published by versions. Make sets whose rows change.
     #[command(subcommand)]
     Set(Set),
     /// Write and read channels: messages from one process to many, through shared memory.
@@ -203,8 +203,43 @@ pub(crate) enum Set {
     Put(SetPut),
     /// Get a set, into a directory that tensordict opens if one is given.
     Get(SetGet),
-    /// List the versions of this peer's sets.
+    /// List the versions of this peer's sets, and its mutable sets.
     Ls(SetLs),
+    /// Make a mutable set of this peer: rows that programs write and read. All of them are zero; nothing is written.
+    Create(SetCreate),
+    /// Show mutable sets of this peer: version, memory, leaves, and who may write.
+    Stat(SetStat),
+    /// Take a mutable set of this peer away, with its rows.
+    Drop(SetDrop),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetCreate {
+    /// The set's name.
+    pub(crate) name: String,
+    /// The number of rows.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..), value_name = "N")]
+    pub(crate) rows: u64,
+    /// A leaf, with the type and shape of one row: obs:u8:480,480,3 or, of one element, next/reward:f32.
+    #[arg(long = "leaf", required = true, value_parser = parse::leaf, value_name = "KEY:DTYPE[:SHAPE]")]
+    pub(crate) leaves: Vec<parse::Leaf>,
+    /// Lets workloads of another peer write, too; rollout-* stands for all whose names begin so.
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) writers: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetStat {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct SetDrop {
+    /// The set's name at this peer, or its reference.
+    #[arg(value_name = "NAME|REFERENCE")]
+    pub(crate) set: String,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -442,6 +477,11 @@ mod tests {
             "tensorlane set put d",
             "tensorlane set put d --name n --keep 0",
             "tensorlane set get n --replace",
+            "tensorlane set create n --rows 1",
+            "tensorlane set create n --rows 0 --leaf a:u8",
+            "tensorlane set create n --rows 1 --leaf a:u7",
+            "tensorlane set create n --rows 1 --leaf a:u8:3,x",
+            "tensorlane set drop",
             "tensorlane routes --interval 1s",
             "tensorlane routes --watch --interval 99ms",
         ] {

@@ -16,6 +16,7 @@ mod inject;
 mod inquire;
 mod kept;
 mod list;
+mod mutable;
 mod output;
 mod parse;
 mod progress;

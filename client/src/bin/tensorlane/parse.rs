@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tensorlane_client::Target;
 use tensorlane_proto::negotiate::Require;
-use tensorlane_proto::{Range, Reference, Selection};
+use tensorlane_proto::{DType, Range, Reference, Selection};
 
 /// Beginning of a reference; nothing that begins so is taken for a name.
 pub(crate) const REFERENCE_BEGINS: &str = "tl1:";
@@ -71,6 +71,37 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     };
     let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
     number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+}
+
+/// A leaf of a mutable set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    pub(crate) key: String,
+    pub(crate) dtype: DType,
+    /// Sizes of the dimensions of one row.
+    pub(crate) row_shape: Vec<u64>,
+}
+
+/// `obs:u8:480,480,3`, or `reward:f32` where a row is one element. A key may have colons itself.
+pub(crate) fn leaf(text: &str) -> Result<Leaf, String> {
+    let wrong =
+        || format!("{text:?} is not a leaf; write KEY:DTYPE:SHAPE such as obs:u8:480,480,3, or reward:f32");
+    let (head, last) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let (key, dtype, row_shape) = match last.parse::<DType>() {
+        Ok(dtype) => (head, dtype, Vec::new()),
+        Err(_) => {
+            let (key, dtype) = head.rsplit_once(':').ok_or_else(wrong)?;
+            let dtype = dtype.parse::<DType>().map_err(|error| format!("{text:?}: {error}"))?;
+            let sizes = last.split(',').filter(|_| !last.is_empty());
+            let row_shape =
+                sizes.map(|size| size.trim().parse().map_err(|_| wrong())).collect::<Result<_, _>>()?;
+            (key, dtype, row_shape)
+        }
+    };
+    if key.is_empty() {
+        return Err(wrong());
+    }
+    Ok(Leaf { key: key.to_owned(), dtype, row_shape })
 }
 
 /// The shortest time between two looks: each is a call of the sidecar.
@@ -163,6 +194,22 @@ fn range(text: &str) -> Result<Range, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_leaf_has_a_key_a_type_and_the_shape_of_a_row() {
+        let leaf_of = |key: &str, dtype, row_shape: &[u64]| Leaf {
+            key: key.into(),
+            dtype,
+            row_shape: row_shape.into(),
+        };
+        assert_eq!(leaf("obs:u8:480,480,3"), Ok(leaf_of("obs", DType::U8, &[480, 480, 3])));
+        assert_eq!(leaf("next/reward:f32"), Ok(leaf_of("next/reward", DType::F32, &[])));
+        assert_eq!(leaf("next/reward:f32:"), leaf("next/reward:f32"));
+        assert_eq!(leaf("a:b:u8:2"), Ok(leaf_of("a:b", DType::U8, &[2])));
+        for text in ["", "a", "a:3", ":u8", "a:u8:x", "a:u8:-1", "a:u7:3", "a:u8:1,,2"] {
+            assert!(leaf(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_with_their_units_and_nonsense_is_refused() {

@@ -1,25 +1,31 @@
 //! `tensorlane set`: directories of tensordict in and out of the exchange, as versions of a name.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tensorlane_client::set::directory::{Directory, export};
+use tensorlane_client::set::directory::{Directory, DirectoryError, Draft, Export};
 use tensorlane_client::set::{OpenedSet, PublishOptions};
 use tensorlane_client::{Client, Target, Tensor};
 use tensorlane_proto::Layout;
 use tensorlane_proto::set::{SET_METADATA, Tree};
 
 use crate::args::{Set, SetGet, SetLs, SetPut};
+use crate::mutable;
 use crate::output::{self, Output};
 use crate::progress::{self, Progress};
+use crate::signals::Cleaner;
 
 pub(crate) fn run(client: &Client, output: &Output, args: &Set) -> Result<()> {
     match args {
         Set::Put(put) => self::put(client, output, put),
         Set::Get(get) => self::get(client, output, get),
         Set::Ls(ls) => self::ls(client, output, ls),
+        Set::Create(create) => mutable::create(client, output, create),
+        Set::Stat(stat) => mutable::stat(client, output, stat),
+        Set::Drop(drop) => mutable::drop(client, output, drop),
     }
 }
 
@@ -64,7 +70,7 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     let mut progress = Progress::new(total);
     let exported = match &args.to {
         None => None,
-        Some(to) => Some(export(&set.tree, to, args.replace, |bytes, key| progress.advance(bytes, key))?),
+        Some(to) => Some(export(&set.tree, to, args.replace, &mut progress)?),
     };
     let took = progress.finish();
     let as_bytes = exported.map(|export| export.as_bytes).unwrap_or_default();
@@ -95,6 +101,22 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     Ok(())
 }
 
+/// Writes a set into a directory. A signal that ends the command leaves nothing of it.
+fn export(tree: &Tree<Tensor>, to: &Path, replace: bool, progress: &mut Progress) -> Result<Export> {
+    let cleaner = Cleaner::start().context("cannot wait for signals")?;
+    let draft = cleaner.make_directory(|| Draft::create(to, replace), Draft::path)?;
+    let written = draft.write(tree, |bytes, key| progress.advance(bytes, key));
+    // Once a signal has come this waits for the end of the process, and says nothing of files that went meanwhile.
+    let mut finished = None;
+    cleaner.settle(|| {
+        let written = written?;
+        draft.finish()?;
+        finished = Some(written);
+        Ok::<_, DirectoryError>(())
+    })?;
+    Ok(finished.unwrap_or_default())
+}
+
 /// A version of a set, as it is listed.
 struct Version {
     number: u64,
@@ -123,6 +145,7 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
         });
     }
     sets.values_mut().for_each(|versions| versions.sort_by_key(|version| version.number));
+    let rows = mutable::listed(client, &args.prefix)?;
     let version = |version: &Version| {
         json!({
             "version": version.number,
@@ -136,7 +159,10 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
             let set = |(name, versions): (&String, &Vec<Version>)| {
                 json!({ "name": name, "versions": versions.iter().map(version).collect::<Vec<_>>() })
             };
-            json!({ "sets": sets.iter().map(set).collect::<Vec<Value>>() })
+            json!({
+                "sets": sets.iter().map(set).collect::<Vec<Value>>(),
+                "mutable": rows.iter().map(mutable::json).collect::<Vec<Value>>(),
+            })
         },
         |out| {
             for (name, versions) in &sets {
@@ -144,7 +170,7 @@ fn ls(client: &Client, output: &Output, args: &SetLs) -> Result<()> {
                     writeln!(out, "{name}@{number}  {}, {}", output::tensors(*tensors), output::bytes(*bytes))?;
                 }
             }
-            Ok(())
+            rows.iter().try_for_each(|set| writeln!(out, "{}", mutable::line(set)))
         },
     )?;
     Ok(())

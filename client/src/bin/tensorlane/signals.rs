@@ -1,8 +1,8 @@
-//! Signals that end the command remove the file in the making first. Nothing helps against SIGKILL; see
+//! Signals that end the command remove the file or directory in the making first. Nothing helps against SIGKILL; see
 //! [`Sink`](crate::sink::Sink) for what does.
 
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -20,7 +20,7 @@ const ENDING: [i32; 9] = [SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SI
 /// Signals that come after that are lost, so it must live until the command is done.
 #[derive(Debug)]
 pub(crate) struct Cleaner {
-    /// The name of a file in the making, while it has one.
+    /// The name of a file or directory in the making, while it has one.
     part: Arc<Mutex<Option<Box<Path>>>>,
     handle: Handle,
     thread: Option<JoinHandle<()>>,
@@ -54,8 +54,20 @@ impl Cleaner {
         Ok(made)
     }
 
-    /// Gives the file its last name, which no signal removes.
-    pub(crate) fn settle(&self, rename: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    /// Makes a directory, which tells its name; a signal removes it from now on, with what is in it.
+    pub(crate) fn make_directory<T, E>(
+        &self,
+        make: impl FnOnce() -> Result<T, E>,
+        path: impl FnOnce(&T) -> &Path,
+    ) -> Result<T, E> {
+        let mut held = self.part.lock();
+        let made = make()?;
+        *held = Some(path(&made).into());
+        Ok(made)
+    }
+
+    /// Gives the file or directory its last name, which no signal removes.
+    pub(crate) fn settle<E>(&self, rename: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut held = self.part.lock();
         rename()?;
         *held = None;
@@ -74,9 +86,17 @@ impl Drop for Cleaner {
     }
 }
 
+/// Times that a directory is removed anew, where files are still being made in it.
+const REMOVALS_MAX: u32 = 1_000;
+
 fn remove(part: Option<&Path>) {
-    if let Some(part) = part {
-        // It may stay behind if even that fails; its name says what it is.
+    let Some(part) = part else { return };
+    // It may stay behind if even that fails; its name says what it is.
+    if fs::symlink_metadata(part).is_ok_and(|about| about.is_dir()) {
+        let is_left =
+            || fs::remove_dir_all(part).is_err_and(|error| error.kind() == ErrorKind::DirectoryNotEmpty);
+        (0..REMOVALS_MAX).any(|_| !is_left());
+    } else {
         let _ = fs::remove_file(part);
     }
 }

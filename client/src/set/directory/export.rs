@@ -34,14 +34,56 @@ pub fn export(
     wrote: impl FnMut(u64, &str),
 ) -> Result<Export, DirectoryError> {
     tree.check()?;
-    check_target(to, replace)?;
-    let part = Part::create(to)?;
-    let mut writing = Writing { wrote, export: Export::default(), own: OwnMeta::default() };
-    writing.level(tree, &part.0, &mut Vec::new())?;
-    writing.own(&part.0)?;
-    sync(&part.0)?;
-    part.finish(to, replace)?;
-    Ok(writing.export)
+    let draft = Draft::create(to, replace)?;
+    let written = draft.write(tree, wrote)?;
+    draft.finish()?;
+    Ok(written)
+}
+
+/// A set in the making: a directory beside the one that it will be. Dropped before it is finished, it is removed. Who may be ended
+/// by a signal meanwhile removes it by its path.
+#[derive(Debug)]
+pub struct Draft {
+    part: Part,
+    to: PathBuf,
+    replace: bool,
+}
+
+impl Draft {
+    /// Makes the directory. With `replace`, a set may be where it will be.
+    ///
+    /// # Errors
+    /// [`DirectoryError`]; nothing is left then.
+    pub fn create(to: &Path, replace: bool) -> Result<Self, DirectoryError> {
+        check_target(to, replace)?;
+        Ok(Self { part: Part::create(to)?, to: to.to_owned(), replace })
+    }
+
+    /// Where it is made: `.NAME.tl-PROCESS-NUMBER`.
+    pub fn path(&self) -> &Path {
+        &self.part.0
+    }
+
+    /// Writes a set into it, synced. `wrote` is told of bytes as they are written.
+    ///
+    /// # Errors
+    /// [`DirectoryError`].
+    pub fn write(&self, tree: &Tree<Tensor>, wrote: impl FnMut(u64, &str)) -> Result<Export, DirectoryError> {
+        tree.check()?;
+        let mut writing = Writing { wrote, export: Export::default(), own: OwnMeta::default() };
+        writing.level(tree, self.path(), &mut Vec::new())?;
+        writing.own(self.path())?;
+        sync(self.path())?;
+        Ok(writing.export)
+    }
+
+    /// Gives it its name, in one step.
+    ///
+    /// # Errors
+    /// [`DirectoryError`]; what was there stands as it was.
+    pub fn finish(self) -> Result<(), DirectoryError> {
+        self.part.finish(&self.to, self.replace)
+    }
 }
 
 fn check_target(to: &Path, replace: bool) -> Result<(), DirectoryError> {
@@ -58,6 +100,7 @@ fn check_target(to: &Path, replace: bool) -> Result<(), DirectoryError> {
 }
 
 /// A directory in the making, beside where it will be. Dropped, it is removed.
+#[derive(Debug)]
 struct Part(PathBuf);
 
 impl Part {

@@ -83,6 +83,12 @@ struct State {
     over: bool,
 }
 
+/// A reader that is being attached to a replica, which does not end meanwhile. Dropped, it is attached or never will be.
+struct Joining {
+    exchange: Arc<Exchange>,
+    replica: Arc<Replica>,
+}
+
 /// A reader of this pod that wants to read.
 pub(super) struct Wanted {
     pub(super) link: Arc<SessionLink>,
@@ -117,8 +123,8 @@ impl Exchange {
         };
         let until = now + wait + rest;
         let wanted = Wanted { link, cancel, from: request.from(), hold: request.hold, until };
-        if let Some(replica) = self.join_replica(&place) {
-            return self.on_worker(done, move |exchange| replica.attach(exchange, &wanted));
+        if let Some(joining) = self.join_replica(&place) {
+            return self.on_worker(done, move |_| joining.attach(&wanted));
         }
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let message = v1::PeerChannelAttach {
@@ -136,7 +142,7 @@ impl Exchange {
     }
 
     /// The replica of a channel, which does not end before a reader was attached to it, or not.
-    fn join_replica(&self, place: &Place) -> Option<Arc<Replica>> {
+    fn join_replica(self: &Arc<Self>, place: &Place) -> Option<Joining> {
         let replicas = self.channels.replicas.lock();
         let replica = replicas.open.get(place)?;
         let mut state = replica.state.lock();
@@ -144,7 +150,7 @@ impl Exchange {
             return None;
         }
         state.joining += 1;
-        Some(Arc::clone(replica))
+        Some(Joining { exchange: Arc::clone(self), replica: Arc::clone(replica) })
     }
 
     /// A reader of a replica has gone.
@@ -175,8 +181,8 @@ fn open(
 ) -> Result<Attached, Failure> {
     // Whoever does not listen to it leaves it with this.
     let AttachedThere { message, line } = there;
-    if let Some(replica) = exchange.join_replica(&place) {
-        return replica.attach(exchange, wanted);
+    if let Some(joining) = exchange.join_replica(&place) {
+        return joining.attach(wanted);
     }
     let internal = |error: &dyn std::fmt::Display| Failure::new(Reason::Internal, error.to_string());
     let spec = message.spec.clone().unwrap_or_default();
@@ -202,8 +208,8 @@ fn open(
         if replicas.open.contains_key(&place) {
             drop(replicas);
             // It may have ended by now: then the caller asks again.
-            let replica = exchange.join_replica(&place).ok_or_else(table::ended)?;
-            return replica.attach(exchange, wanted);
+            let joining = exchange.join_replica(&place).ok_or_else(table::ended)?;
+            return joining.attach(wanted);
         }
         replicas.last += 1;
         let number = replicas.last;
@@ -239,7 +245,8 @@ fn open(
         replicas.numbers.insert(number, place);
         replica
     };
-    let attached = replica.attach_first(exchange, wanted);
+    let joining = Joining { exchange: Arc::clone(exchange), replica: Arc::clone(&replica) };
+    let attached = joining.attach_first(wanted);
     if attached.is_err() && replica.state.lock().over {
         // It had no other reader, and has ended as unused.
         return attached;
@@ -263,31 +270,35 @@ fn open(
     attached.map(|attached| Attached { missed: message.missed, ..attached })
 }
 
-// === impl Replica ===
+// === impl Joining ===
 
-impl Replica {
+impl Joining {
     /// Attaches the first reader, from the first message on.
-    fn attach_first(&self, exchange: &Arc<Exchange>, wanted: &Wanted) -> Result<Attached, Failure> {
-        self.attached(exchange, wanted, First::Next)
+    fn attach_first(self, wanted: &Wanted) -> Result<Attached, Failure> {
+        self.replica.add_reader(&self.exchange, wanted, First::Next)
     }
 
     /// Attaches a reader.
-    fn attach(&self, exchange: &Arc<Exchange>, wanted: &Wanted) -> Result<Attached, Failure> {
+    fn attach(self, wanted: &Wanted) -> Result<Attached, Failure> {
         let from = match wanted.from {
             v1::ChannelFrom::Next => First::Next,
             v1::ChannelFrom::Oldest => First::Oldest,
         };
-        self.attached(exchange, wanted, from)
+        self.replica.add_reader(&self.exchange, wanted, from)
     }
+}
 
-    fn attached(&self, exchange: &Arc<Exchange>, wanted: &Wanted, from: First) -> Result<Attached, Failure> {
-        let attached = self.add_reader(exchange, wanted, from);
-        self.state.lock().joining -= 1;
-        self.end_if_unused(exchange);
-        self.changed.notify_one();
-        attached
+impl Drop for Joining {
+    fn drop(&mut self) {
+        self.replica.state.lock().joining -= 1;
+        self.replica.end_if_unused(&self.exchange);
+        self.replica.changed.notify_one();
     }
+}
 
+// === impl Replica ===
+
+impl Replica {
     fn add_reader(
         &self,
         exchange: &Arc<Exchange>,
@@ -430,5 +441,73 @@ impl ChannelSink for Replica {
         if let Some(exchange) = self.exchange.upgrade() {
             self.end(&exchange, outcome);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::alone::{MINUTE, alone};
+
+    /// A replica that nobody reads, and that one reader is about to.
+    fn joined(exchange: &Arc<Exchange>) -> Joining {
+        let spec =
+            v1::ChannelSpec { name: "c".into(), slots: 4, slot_bytes: 64, ..v1::ChannelSpec::default() };
+        let (spec, shape) = shape_of(&spec).unwrap();
+        let cancel = Cancel::default();
+        let until = Instant::now() + MINUTE;
+        let wish = Wish {
+            writer: None,
+            purpose: Purpose::Pull,
+            bytes: shape.bytes(),
+            deadline: until,
+            cancel: &cancel,
+        };
+        let ring = exchange.store.room(&wish).unwrap();
+        ring::format_replica(&ring, shape, 0).unwrap();
+        let writing = RingWriter::of_block(&ring, shape, 0).unwrap();
+        let place: Place = ("there".parse().unwrap(), TensorName::new("c").unwrap());
+        let party = Party { session: WRITER, client: Arc::from("writer") };
+        let mut table = exchange.channels.table.lock();
+        let channel = table.create_replica(party, 1, spec.clone(), ring.clone(), place.0.clone()).unwrap();
+        drop(table);
+        let replica = Arc::new(Replica {
+            exchange: Arc::downgrade(exchange),
+            place: place.clone(),
+            number: 1,
+            channel,
+            writer: Arc::from("writer"),
+            ring,
+            line: ChannelLine::to_nobody(),
+            readers: writing.readers(),
+            inbox: Mutex::new(Inbox {
+                ring: writing,
+                arrivals: Arrivals::new(spec.slots, spec.slot_bytes, 0),
+                layout: Incoming::Plain,
+            }),
+            spec,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let mut replicas = exchange.channels.replicas.lock();
+        replicas.open.insert(place.clone(), replica);
+        replicas.numbers.insert(1, place.clone());
+        drop(replicas);
+        exchange.join_replica(&place).unwrap()
+    }
+
+    #[test]
+    fn a_replica_ends_where_no_worker_takes_the_reader_that_it_waits_for() {
+        let (exchange, workers, _) = alone();
+        let joining = joined(&exchange);
+        workers.stop();
+        let (tell, told) = std::sync::mpsc::channel();
+        let done = Box::new(move |outcome: Result<(), Failure>| tell.send(outcome).unwrap());
+        exchange.on_worker(done, move |_| {
+            drop(joining);
+            Ok(())
+        });
+        told.recv_timeout(MINUTE).unwrap().unwrap_err();
+        assert!(exchange.channels.replicas.lock().open.is_empty());
     }
 }

@@ -7,27 +7,31 @@
 //! A set belongs to the sidecar where it was made and lives until it is dropped or that sidecar ends. Its rows are written by that
 //! sidecar alone: a writer that dies before its commit is applied has changed nothing.
 
+mod commit;
 mod memory;
 mod remote;
+mod share;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use tensorlane_memory::{Landing, Owner, Purpose};
+use tensorlane_memory::Purpose;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::Holder;
 use tensorlane_proto::rows::{RowList, SetLayout, SetReference};
-use tensorlane_proto::selection::Selection;
 use tensorlane_proto::wire;
 
-use self::memory::{MutableSet, NewRows, Terms, internal, zeroed};
+use self::memory::{MutableSet, internal};
+use self::remote::Reading;
+use self::share::{Job, Shares};
 use self::table::Table;
-use super::acquire::Borrowed;
 use super::names::tensor_name;
 use super::{Caller, Exchange, Taken, session_required};
 use crate::cancel::Cancel;
@@ -37,10 +41,15 @@ use crate::store::Wish;
 const WRITERS_MAX: usize = 64;
 /// Longest pattern, in bytes: as long as the name of a peer may be.
 const PATTERN_BYTES_MAX: usize = 253;
+/// Bytes of heap that a pattern takes beside its text.
+const PATTERN_HEAP: u64 = 48;
 
-/// The mutable sets of this sidecar.
+/// The mutable sets of this sidecar, and who is at them.
 #[derive(Default)]
-pub(super) struct MutableSets(Mutex<Table<MutableSet>>);
+pub(super) struct MutableSets {
+    table: Mutex<Table<MutableSet>>,
+    shares: Mutex<Shares<Job>>,
+}
 
 /// Rows that were read: a leased tensor for each leaf, all of one version.
 pub struct RowsRead {
@@ -84,9 +93,11 @@ impl Exchange {
             incarnation: me.incarnation,
             id,
         };
-        let mut table = self.mutable_sets.0.lock();
+        let heap = layout.heap_bytes()
+            + writers.iter().map(|pattern| pattern.len() as u64 + PATTERN_HEAP).sum::<u64>();
+        let mut table = self.mutable_sets.table.lock();
         let made = |id| MutableSet::new(reference(id), name.clone(), writers, layout);
-        let set = table.create(&name, made)?;
+        let set = table.create(&name, heap, made)?;
         Ok(v1::SetCreateResponse { set: Some(set.info()) })
     }
 
@@ -123,7 +134,7 @@ impl Exchange {
             }),
             Ok(Meant::There(peer, life, set)) => {
                 let request = v1::SetReadRequest { set, ..request };
-                self.read_there(caller, by, (peer, life), request, deadline, Box::new(done));
+                self.read_there(Reading::new(caller, by, (peer, life), request, deadline), Box::new(done));
             }
             Err(failure) => done(Err(failure)),
         }
@@ -150,7 +161,7 @@ impl Exchange {
     /// Mutable sets of this peer, by name.
     pub fn set_stat(&self, request: &v1::SetStatRequest) -> v1::SetStatResponse {
         let sets: Vec<Arc<MutableSet>> =
-            self.mutable_sets.0.lock().beginning(&request.prefix).map(Arc::clone).collect();
+            self.mutable_sets.table.lock().beginning(&request.prefix).map(Arc::clone).collect();
         v1::SetStatResponse { sets: sets.iter().map(|set| set.info()).collect() }
     }
 
@@ -158,7 +169,7 @@ impl Exchange {
     pub fn set_drop(&self, request: &v1::SetDropRequest) -> Result<v1::SetDropResponse, Failure> {
         match self.set_meant(&request.set)? {
             Meant::Here(set) => {
-                self.mutable_sets.0.lock().remove(set.reference.id);
+                self.mutable_sets.table.lock().remove(set.reference.id);
                 Ok(v1::SetDropResponse {})
             }
             Meant::There(peer, ..) => {
@@ -189,10 +200,10 @@ impl Exchange {
                 let what = format!("the life of {} that kept {text} is over, and the set with it", me.peer);
                 return Err(Failure::new(Reason::OwnerLost, what).with("peer", &me.peer));
             }
-            let table = self.mutable_sets.0.lock();
+            let table = self.mutable_sets.table.lock();
             return table.set(reference.id).cloned().map(Meant::Here).ok_or_else(missing);
         }
-        if let Some(set) = self.mutable_sets.0.lock().named(text) {
+        if let Some(set) = self.mutable_sets.table.lock().named(text) {
             return Ok(Meant::Here(Arc::clone(set)));
         }
         let (peer, name) = text.split_once('/').ok_or_else(missing)?;
@@ -200,7 +211,7 @@ impl Exchange {
         if peer != me.peer {
             return Ok(Meant::There(peer, None, name.to_owned()));
         }
-        let table = self.mutable_sets.0.lock();
+        let table = self.mutable_sets.table.lock();
         table.named(name).cloned().map(Meant::Here).ok_or_else(missing)
     }
 
@@ -213,6 +224,9 @@ impl Exchange {
         deadline: Instant,
         cancel: &Cancel,
     ) -> Result<RowsRead, Failure> {
+        if cancel.is_cancelled() {
+            return Err(Failure::new(Reason::Cancelled, "the reader is gone, or withdrew the call"));
+        }
         let rows = RowList::new(&wire::selection(request.rows)?, &set.layout)?;
         let all = 0..set.layout.leaves().len();
         let leaves: Vec<usize> = match request.keys.as_slice() {
@@ -223,22 +237,21 @@ impl Exchange {
             set.layout.leaves().get(*leaf).map_or(Ok(0), |leaf| Ok(leaf.packed(rows.len())?.layout.bytes()))
         };
         let bytes: Vec<u64> = leaves.iter().map(packed).collect::<Result<_, Failure>>()?;
-        let bytes = bytes.into_iter().fold(0_u64, u64::saturating_add);
+        let total = bytes.iter().fold(0_u64, |sum, one| sum.saturating_add(*one));
         let most = self.store.arena().usage().total / 2;
-        if bytes > most {
+        if total > most {
             let what = format!(
-                "a read of {bytes} bytes; at most {most}, half of the owner's arena: read fewer rows"
+                "a read of {total} bytes; at most {most}, half of the owner's arena: read fewer rows"
             );
-            return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
+            return Err(Failure::new(Reason::TooLarge, what).with("bytes", total));
         }
+        let wish = Wish { writer: None, purpose: Purpose::Put, bytes: total, deadline, cancel };
+        let room = self.store.rooms(&bytes, &wish)?;
         let mut blocks = Vec::with_capacity(leaves.len());
         let mut landings = Vec::with_capacity(leaves.len());
-        for leaf in leaves.iter().filter_map(|leaf| set.layout.leaves().get(*leaf)) {
-            let descriptor = leaf.packed(rows.len())?;
-            let (purpose, bytes) = (Purpose::Put, descriptor.layout.bytes());
-            let block = self.store.room(&Wish { writer: None, purpose, bytes, deadline, cancel })?;
+        for (leaf, block) in leaves.iter().filter_map(|leaf| set.layout.leaves().get(*leaf)).zip(room) {
             landings.push(block.landing().ok_or_else(|| internal(&"a fresh block cannot be written"))?);
-            blocks.push((descriptor, block));
+            blocks.push((leaf.packed(rows.len())?, block));
         }
         let version = set.gather(&rows, &leaves, &mut landings)?;
         drop(landings);
@@ -254,154 +267,6 @@ impl Exchange {
         }
         Ok(RowsRead { taken, version })
     }
-
-    /// Leases the new rows, which may come from another peer, and writes them.
-    fn commit_here(
-        self: &Arc<Self>,
-        caller: Caller,
-        set: Arc<MutableSet>,
-        mut request: v1::SetCommitRequest,
-        done: Box<dyn FnOnce(Result<v1::SetCommitResponse, Failure>) + Send>,
-    ) {
-        let (deadline, cancel) = (self.deadline(request.deadline_ms), caller.cancel.clone());
-        let item = |part: &mut v1::SetPart| v1::GetItem {
-            target: Some(v1::Target {
-                kind: Some(v1::target::Kind::Reference(std::mem::take(&mut part.reference))),
-                ..v1::Target::default()
-            }),
-            ..v1::GetItem::default()
-        };
-        let items = request.parts.iter_mut().map(item).collect();
-        let borrow = v1::GetRequest { items, deadline_ms: request.deadline_ms, ..v1::GetRequest::default() };
-        let exchange = Arc::clone(self);
-        self.borrow(caller, borrow, move |borrowed| match borrowed {
-            Ok(borrowed) => exchange.on_worker(done, move |exchange| {
-                exchange.write_rows(&set, &request, &borrowed, deadline, &cancel)
-            }),
-            Err(failure) => done(Err(failure)),
-        });
-    }
-
-    /// Writes rows that are here. Blocks: for workers.
-    fn write_rows(
-        &self,
-        set: &MutableSet,
-        request: &v1::SetCommitRequest,
-        borrowed: &Borrowed,
-        deadline: Instant,
-        cancel: &Cancel,
-    ) -> Result<v1::SetCommitResponse, Failure> {
-        let terms = Terms { expects: request.expects_version, retry: wire::retry(&request.retry_id)? };
-        let mut parts: Vec<NewRows<'_>> = Vec::with_capacity(request.parts.len());
-        let (mut bytes, mut count) = (0, None);
-        for (part, taken) in request.parts.iter().zip(&borrowed.taken) {
-            let leaf = set.layout.leaf(&part.key)?;
-            let taken = taken.as_ref().map_err(|failure| failure.clone().with("key", &part.key))?;
-            if taken.tensor.gpu.is_some() {
-                let what =
-                    format!("the new rows of {:?} lie in GPU memory; put them into host memory", part.key);
-                return Err(Failure::new(Reason::Unsupported, what).with("key", &part.key));
-            }
-            if parts.iter().any(|given| given.leaf == leaf) {
-                let what = format!("{:?} is given twice; give each leaf once", part.key);
-                return Err(Failure::new(Reason::InvalidArgument, what).with("key", &part.key));
-            }
-            count = count.or_else(|| taken.tensor.descriptor.layout.shape().first().copied());
-            bytes += taken.tensor.descriptor.layout.bytes();
-            parts.push(NewRows { leaf, block: taken.block() });
-        }
-        if parts.is_empty() {
-            return Err(Failure::new(
-                Reason::InvalidArgument,
-                "a commit writes at least one leaf; give new rows",
-            ));
-        }
-        let most = self.store.arena().usage().total / 2;
-        if bytes > most {
-            let what = format!("a commit of {bytes} bytes; at most {most}, half of the arena: split it");
-            return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
-        }
-        let count = count.unwrap_or(0);
-        if !request.extend {
-            let rows = RowList::new(&wire::selection(request.rows.clone())?, &set.layout)?;
-            return self.write_list(set, &rows, (&parts, request, borrowed), terms, deadline, cancel);
-        }
-        let Some(_extending) = set.extending.try_lock_until(deadline) else {
-            return Err(Failure::new(
-                Reason::DeadlineExceeded,
-                "another extension of the set is being written",
-            ));
-        };
-        let (rows, is_new) = extended(set, request, count, terms)?;
-        let written = self.write_list(set, &rows, (&parts, request, borrowed), terms, deadline, cancel);
-        if is_new && written.is_err() {
-            set.commits.lock().give_back(&rows);
-        }
-        written
-    }
-
-    fn write_list(
-        &self,
-        set: &MutableSet,
-        rows: &RowList,
-        (parts, request, borrowed): (&[NewRows<'_>], &v1::SetCommitRequest, &Borrowed),
-        terms: Terms,
-        deadline: Instant,
-        cancel: &Cancel,
-    ) -> Result<v1::SetCommitResponse, Failure> {
-        for (part, taken) in request.parts.iter().zip(borrowed.taken.iter().flatten()) {
-            if let Some(leaf) = set.layout.leaves().get(set.layout.leaf(&part.key)?) {
-                leaf.check(rows.len(), &taken.tensor.descriptor.layout)?;
-            }
-        }
-        {
-            let commits = set.commits.lock();
-            // A repeat of a commit that was made expects the version before it.
-            commits
-                .check(terms.expects)
-                .or_else(|failure| commits.repeated(terms.retry).map(drop).ok_or(failure))?;
-        }
-        let bytes = set.layout.band_bytes();
-        let fresh = |band: u64| {
-            let block = match self.store.room_now(Owner::Sidecar, Purpose::Put, bytes) {
-                Some(block) => block,
-                None => {
-                    let purpose = Purpose::Put;
-                    self.store.room(&Wish { writer: None, purpose, bytes, deadline, cancel })?
-                }
-            };
-            Ok((band, zeroed(&block)?))
-        };
-        let fresh: Vec<(u64, Landing)> =
-            set.missing(rows).into_iter().map(fresh).collect::<Result<_, Failure>>()?;
-        let committed = set.apply(rows, parts, terms, fresh)?;
-        Ok(v1::SetCommitResponse { version: committed.version, first: committed.first })
-    }
-}
-
-/// Rows that an extension writes: those of the commit that it repeats, or the next ones; and whether they are new.
-fn extended(
-    set: &MutableSet,
-    request: &v1::SetCommitRequest,
-    count: u64,
-    terms: Terms,
-) -> Result<(RowList, bool), Failure> {
-    let of = set.layout.rows();
-    if request.rows.is_some() {
-        let what = "an extension chooses its rows itself; leave the rows out, or do not extend";
-        return Err(Failure::new(Reason::InvalidArgument, what));
-    }
-    if count > of {
-        let what = format!("{count} rows do not fit into a set of {of}; extend by fewer");
-        return Err(Failure::new(Reason::TooLarge, what).with("rows", count));
-    }
-    let proof = Selection::Ranges(vec![tensorlane_proto::Range::new(0, count)]);
-    RowList::new(&proof, &set.layout)?;
-    let mut commits = set.commits.lock();
-    Ok(match commits.repeated(terms.retry) {
-        Some(before) => (RowList::Round { first: before.first, count, of }, false),
-        None => (commits.take(count, of), true),
-    })
 }
 
 /// Leaves of keys, of which none is given twice.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use prost::Message as _;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::ITEMS_MAX;
 use tensorlane_proto::generated as v1;
@@ -12,6 +13,7 @@ use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::reference::Reference;
 use tensorlane_proto::selection::Selection;
 
+use super::share::Place;
 use super::{Meant, MutableSet, RowsRead};
 use crate::cancel::Cancel;
 use crate::exchange::acquire::Terms;
@@ -23,8 +25,41 @@ use crate::peer::{PeerKey, SetDone};
 /// Time that the owner is told for that its rows are not wanted any more. Behind it the grace of a lost peer has ended the lease.
 const RELEASE: Duration = Duration::from_secs(60);
 
+/// Number of times that an owner is asked for rows whose answer, or whose tensors, were lost with a connection.
+const TRIES: u32 = 4;
+
+/// A read of rows of another peer's set.
+pub(super) struct Reading {
+    caller: Caller,
+    by: Holder,
+    peer: PeerName,
+    life: Option<Incarnation>,
+    request: v1::SetReadRequest,
+    deadline: Instant,
+    /// Number of times that it may be asked for, this one included.
+    tries: u32,
+}
+
 /// A peer, in one of its lives or in any.
 type Life<'a> = (&'a PeerName, Option<Incarnation>);
+
+// === impl Reading ===
+
+impl Reading {
+    pub(super) fn new(
+        caller: Caller,
+        by: Holder,
+        (peer, life): (PeerName, Option<Incarnation>),
+        request: v1::SetReadRequest,
+        deadline: Instant,
+    ) -> Self {
+        Self { caller, by, peer, life, request, deadline, tries: TRIES }
+    }
+
+    fn may_ask_again(&self) -> bool {
+        self.tries > 1 && !self.caller.cancel.is_cancelled() && Instant::now() < self.deadline
+    }
+}
 
 // === impl Exchange ===
 
@@ -53,6 +88,7 @@ impl Exchange {
         deadline: Instant,
         done: Done<v1::SetCommitResponse>,
     ) {
+        let request = repeatable(request);
         self.ask_owner(caller, life, v1::set_call::Kind::Commit(request), deadline, move |answer| {
             done(match answer {
                 Ok(v1::set_answer::Kind::Committed(committed)) => Ok(committed),
@@ -62,50 +98,41 @@ impl Exchange {
     }
 
     /// Has rows packed by their owner, brings them here and leases them for the caller.
-    pub(super) fn read_there(
-        self: &Arc<Self>,
-        caller: Caller,
-        by: Holder,
-        (peer, life): (PeerName, Option<Incarnation>),
-        request: v1::SetReadRequest,
-        deadline: Instant,
-        done: Done<RowsRead>,
-    ) {
+    pub(super) fn read_there(self: &Arc<Self>, reading: Reading, done: Done<RowsRead>) {
         let exchange = Arc::clone(self);
-        let asked = v1::set_call::Kind::Read(request);
-        let asker = caller.clone();
-        let owner = peer.clone();
+        let asked = v1::set_call::Kind::Read(reading.request.clone());
+        let (asker, owner, life, deadline) =
+            (reading.caller.clone(), reading.peer.clone(), reading.life, reading.deadline);
         self.ask_owner(&asker, (&owner, life), asked, deadline, move |answer| match answer {
-            Ok(v1::set_answer::Kind::Packed(packed)) => {
-                exchange.bring_rows(caller, by, (peer, life), packed, deadline, done);
-            }
+            Ok(v1::set_answer::Kind::Packed(packed)) => exchange.bring_rows(reading, packed, done),
             other => done(Err(unexpected(other))),
         });
     }
 
-    fn bring_rows(
-        self: &Arc<Self>,
-        caller: Caller,
-        by: Holder,
-        (peer, life): (PeerName, Option<Incarnation>),
-        packed: v1::SetPacked,
-        deadline: Instant,
-        done: Done<RowsRead>,
-    ) {
+    fn bring_rows(self: &Arc<Self>, reading: Reading, packed: v1::SetPacked, done: Done<RowsRead>) {
+        let Reading { by, deadline, .. } = reading;
         let v1::SetPacked { references, version } = packed;
         let parsed: Result<Vec<Reference>, Failure> =
             references.iter().map(|text| text.parse().map_err(Failure::from)).collect();
         let references = match parsed {
-            Ok(references) if references.iter().all(|reference| *reference.peer() == peer) => references,
-            Ok(_) => return done(Err(wrong_answer(&peer))),
+            Ok(references) if references.iter().all(|reference| *reference.peer() == reading.peer) => {
+                references
+            }
+            Ok(_) => return done(Err(wrong_answer(&reading.peer))),
             Err(failure) => return done(Err(failure)),
         };
         let ids: Vec<u64> = references.iter().map(Reference::id).collect();
-        let terms = Arc::new(Terms { by, require: Require::NONE, deadline, caller });
+        let terms = Arc::new(Terms { by, require: Require::NONE, deadline, caller: reading.caller.clone() });
         let exchange = Arc::clone(self);
         let arrived = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
-            exchange.release_there((&peer, life), &ids);
-            done(results.and_then(|results| exchange.all_or_none(by, results, version)));
+            exchange.release_there((&reading.peer, reading.life), &ids);
+            match results.and_then(|results| exchange.all_or_none(by, results, version)) {
+                // A connection that was lost took them with it.
+                Err(failure) if failure.reason == Reason::NotFound && reading.may_ask_again() => {
+                    exchange.read_there(Reading { tries: reading.tries - 1, ..reading }, done);
+                }
+                outcome => done(outcome),
+            }
         };
         let gather = Gather::new(references.len(), Box::new(arrived));
         let fetch = |(index, reference)| (index, Fetch::new(reference, Selection::All, Arc::clone(&terms)));
@@ -166,10 +193,7 @@ impl Exchange {
         reply: SetDone,
     ) {
         let Some(exchange) = self.own.upgrade() else { return };
-        let kind = self.may_leave(from, false).and_then(|()| {
-            call.kind
-                .ok_or_else(|| Failure::new(Reason::InvalidArgument, "a call about a set asks for nothing"))
-        });
+        let kind = self.may_leave(from, false).and_then(|()| call.kind.ok_or_else(nothing_asked));
         match kind {
             Ok(v1::set_call::Kind::Open(asked)) => {
                 let info = self.own_set(&asked.set).map(|set| set.info());
@@ -177,12 +201,8 @@ impl Exchange {
             }
             Ok(v1::set_call::Kind::Read(asked)) => exchange.serve_read(from, asked, gone, reply),
             Ok(v1::set_call::Kind::Commit(asked)) => exchange.serve_commit(from, asked, gone, reply),
-            Ok(v1::set_call::Kind::Release(asked)) => {
-                for id in asked.ids {
-                    crate::peer::Serve::done(self, from, id);
-                }
-                reply(Ok(answer(v1::set_answer::Kind::Released(v1::SetRelease::default()))));
-            }
+            // Those who noted what was packed have answered it.
+            Ok(v1::set_call::Kind::Release(_)) => reply(Err(nothing_asked())),
             Err(failure) => reply(Err(failure)),
         }
     }
@@ -193,12 +213,18 @@ impl Exchange {
             Err(failure) => return reply(Err(failure)),
         };
         let (from, deadline) = (from.clone(), self.deadline(asked.deadline_ms));
-        self.on_worker(reply, move |exchange| {
-            let pack = |holder| exchange.pack_rows(&set, holder, asked, deadline, &gone);
-            let (_, RowsRead { taken, version }) = exchange.lease_for(&from, pack)?;
-            let references = taken.iter().map(|taken| taken.tensor.reference.encode()).collect();
-            Ok(answer(v1::set_answer::Kind::Packed(v1::SetPacked { references, version })))
-        });
+        let (peer, bytes) = (from.name.clone(), asked.encoded_len() as u64);
+        let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
+            Ok(place) => exchange.on_worker(reply, move |exchange| {
+                let _place = place;
+                let pack = |holder| exchange.pack_rows(&set, holder, asked, deadline, &gone);
+                let (_, RowsRead { taken, version }) = exchange.lease_for(&from, pack)?;
+                let references = taken.iter().map(|taken| taken.tensor.reference.encode()).collect();
+                Ok(answer(v1::set_answer::Kind::Packed(v1::SetPacked { references, version })))
+            }),
+            Err(failure) => reply(Err(failure)),
+        };
+        self.in_share(&peer, bytes, Box::new(call));
     }
 
     fn serve_commit(
@@ -217,16 +243,23 @@ impl Exchange {
             may_write(&set, &from.name)?;
             asked.parts.iter().try_for_each(|part| is_of(part, from)).map(|()| set)
         });
-        match set {
-            Ok(set) => {
+        let set = match set {
+            Ok(set) => set,
+            Err(failure) => return reply(Err(failure)),
+        };
+        let bytes = asked.encoded_len() as u64;
+        let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
+            Ok(place) => {
                 let caller = Caller { holder: None, link: None, cancel: gone };
                 let done = move |outcome: Result<v1::SetCommitResponse, Failure>| {
+                    drop(place);
                     reply(outcome.map(|done| answer(v1::set_answer::Kind::Committed(done))));
                 };
-                self.commit_here(caller, set, asked, Box::new(done));
+                exchange.commit_here(caller, set, asked, Box::new(done));
             }
             Err(failure) => reply(Err(failure)),
-        }
+        };
+        self.in_share(&from.name, bytes, Box::new(call));
     }
 
     /// A set of ours that another peer asks for.
@@ -276,6 +309,18 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.ends_with(patterns)
 }
 
+/// A commit that a lost connection may bring twice, and that is made once: with a number of its own where the caller gave none.
+fn repeatable(mut request: v1::SetCommitRequest) -> v1::SetCommitRequest {
+    if request.retry_id.is_empty() {
+        request.retry_id = bytes::Bytes::copy_from_slice(&rand::random::<[u8; 16]>());
+    }
+    request
+}
+
+fn nothing_asked() -> Failure {
+    Failure::new(Reason::InvalidArgument, "a call about a set asks for nothing")
+}
+
 fn answer(kind: v1::set_answer::Kind) -> v1::SetAnswer {
     v1::SetAnswer { kind: Some(kind) }
 }
@@ -304,5 +349,13 @@ mod tests {
         {
             assert!(!matches(pattern, text), "{pattern} {text}");
         }
+    }
+
+    #[test]
+    fn a_commit_that_goes_to_another_peer_has_a_retry_id() {
+        let [one, other] = [(); 2].map(|()| repeatable(v1::SetCommitRequest::default()).retry_id);
+        assert!(one.len() == 16 && other.len() == 16 && one != other);
+        let own = v1::SetCommitRequest { retry_id: vec![7; 16].into(), ..v1::SetCommitRequest::default() };
+        assert_eq!(repeatable(own.clone()), own, "the caller's stays");
     }
 }

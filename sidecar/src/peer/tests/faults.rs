@@ -17,7 +17,7 @@ use crate::peer::{CallHandle, Known, PeerState, PullFailed};
 
 /// A world in which `a` reaches `b` through a proxy only: `b` is made to know another address for `a` that nobody
 /// listens on.
-fn through_a_proxy(progress: Duration) -> (Arc<Table>, One, One, Proxy) {
+pub(super) fn through_a_proxy(progress: Duration) -> (Arc<Table>, One, One, Proxy) {
     let table = Arc::new(Table::default());
     let b = Start { progress, ..Start::new("b") }.start(&table);
     let proxy = Proxy::new(b.peers.bound_address());

@@ -17,6 +17,7 @@ mod quic_calls;
 mod resolving;
 mod resumed;
 mod rotation;
+mod sets;
 mod shm;
 mod transfer;
 mod transports;

@@ -22,7 +22,7 @@ use crate::identity::Identity;
 use crate::peer::{
     Aided, Asked, AskedAid, AskedLoan, CameSmall, Counters, Found, Growth, Holders, Known, KnownPeer,
     LanesConfig, LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers,
-    PeersConfig, PullFailed, PullOrder, Pulled, Resolver, Serve, Served, SmallAnswer, SmallBytes,
+    PeersConfig, PullFailed, PullOrder, Pulled, Resolver, Serve, Served, SetDone, SmallAnswer, SmallBytes,
     SmallTensor, Sought, Source, TellAttached, TellFound,
 };
 use crate::sums::Sums;
@@ -172,6 +172,8 @@ pub(crate) struct Twin {
     pub(crate) left: Mutex<Vec<(PeerName, bool)>>,
     /// Owners of the tensors that were lent.
     pub(crate) lent: Mutex<Vec<PeerName>>,
+    /// Answers to calls about sets, which the test gives.
+    pub(crate) sets: Mutex<Vec<(v1::SetCall, SetDone)>>,
 }
 
 /// Pass that readers of every tensor show.
@@ -201,6 +203,7 @@ impl Twin {
             blamed: Mutex::default(),
             left: Mutex::default(),
             lent: Mutex::default(),
+            sets: Mutex::default(),
         })
     }
 
@@ -326,6 +329,9 @@ impl Serve for Twin {
     }
     fn channel(&self, _: &PeerKey, _: &v1::PeerChannelAttach, _: Cancel, reply: TellAttached) {
         reply(Err(Failure::new(Reason::NotFound, "no channels here")));
+    }
+    fn set_call(&self, _: &PeerKey, call: v1::SetCall, _: Cancel, reply: SetDone) {
+        self.sets.lock().push((call, reply));
     }
     fn done(&self, _: &PeerKey, id: u64) {
         *self.leases.lock().entry(id).or_default() -= 1;

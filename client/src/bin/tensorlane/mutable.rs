@@ -1,0 +1,101 @@
+//! `tensorlane set create`, `stat` and `drop`: mutable sets, whose rows programs write and read.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use tensorlane_client::Client;
+use tensorlane_client::set::mutable::{SetInfo, SetSpec};
+use tensorlane_proto::{DType, Reason};
+
+use crate::args::{SetCreate, SetDrop, SetStat};
+use crate::output::{self, Output};
+
+pub(crate) fn create(client: &Client, output: &Output, args: &SetCreate) -> Result<()> {
+    let mut spec = SetSpec::new(&args.name, args.rows);
+    for leaf in &args.leaves {
+        spec = spec.leaf(&leaf.key, leaf.dtype, &leaf.row_shape);
+    }
+    let writers: Vec<&str> = args.writers.iter().map(String::as_str).collect();
+    let set = client.create_set(&spec.writers(&writers))?;
+    output.print(
+        || json(set.info()),
+        |out| {
+            writeln!(out, "{}", line(set.info()))?;
+            writeln!(out, "{}", set.reference())
+        },
+    )?;
+    Ok(())
+}
+
+pub(crate) fn stat(client: &Client, output: &Output, args: &SetStat) -> Result<()> {
+    let sets = client.mutable_sets(&args.prefix)?;
+    output.print(
+        || json!({ "sets": sets.iter().map(json).collect::<Vec<Value>>() }),
+        |out| {
+            for set in &sets {
+                writeln!(out, "{}", line(set))?;
+                writeln!(out, "  {}", set.reference)?;
+                writeln!(out, "  held     {}", output::bytes(set.held_bytes))?;
+                writeln!(out, "  next     row {}", set.cursor)?;
+                let writers = set.spec.iter().flat_map(|spec| &spec.writers).cloned().collect::<Vec<_>>();
+                let others = if writers.is_empty() { "none".to_owned() } else { writers.join(", ") };
+                writeln!(out, "  writers  this pod; of other peers {others}")?;
+                for (key, row) in leaves(set) {
+                    writeln!(out, "  {key}  {row}")?;
+                }
+            }
+            Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+pub(crate) fn drop(client: &Client, output: &Output, args: &SetDrop) -> Result<()> {
+    client.drop_set(&args.set)?;
+    output.print(|| json!({ "dropped": args.set }), |out| writeln!(out, "{} dropped", args.set))?;
+    Ok(())
+}
+
+/// Mutable sets of this peer; none of an earlier sidecar, which has none.
+pub(crate) fn listed(client: &Client, prefix: &str) -> tensorlane_client::Result<Vec<SetInfo>> {
+    match client.mutable_sets(prefix) {
+        Err(error) if error.reason() == Some(Reason::Unsupported) => Ok(Vec::new()),
+        sets => sets,
+    }
+}
+
+/// `replay  50000 rows of 2 leaves, 10.7 GiB, at version 7`.
+pub(crate) fn line(set: &SetInfo) -> String {
+    let (name, rows, leaves) =
+        set.spec.as_ref().map_or(("", 0, 0), |spec| (spec.name.as_str(), spec.rows, spec.leaves.len()));
+    let plural = |count: u64| if count == 1 { "" } else { "s" };
+    let of = if leaves == 1 { "1 leaf".to_owned() } else { format!("{leaves} leaves") };
+    let size = output::bytes(set.bytes);
+    format!("{name}  {rows} row{} of {of}, {size}, at version {}", plural(rows), set.version)
+}
+
+pub(crate) fn json(set: &SetInfo) -> Value {
+    let spec = set.spec.clone().unwrap_or_default();
+    let leaf = |leaf: &tensorlane_proto::generated::SetLeaf| json!({ "key": leaf.key, "dtype": dtype(leaf.dtype), "row_shape": leaf.row_shape });
+    json!({
+        "name": spec.name,
+        "reference": set.reference,
+        "rows": spec.rows,
+        "leaves": spec.leaves.iter().map(leaf).collect::<Vec<_>>(),
+        "writers": spec.writers,
+        "version": set.version,
+        "cursor": set.cursor,
+        "bytes": set.bytes,
+        "held_bytes": set.held_bytes,
+    })
+}
+
+/// Each leaf with the type and shape of a row: `u8[480, 480, 3]`.
+fn leaves(set: &SetInfo) -> impl Iterator<Item = (&str, String)> {
+    let leaves = set.spec.iter().flat_map(|spec| &spec.leaves);
+    leaves.map(|leaf| (leaf.key.as_str(), format!("{}{:?}", dtype(leaf.dtype), leaf.row_shape)))
+}
+
+fn dtype(code: u32) -> String {
+    let known = u16::try_from(code).ok().and_then(DType::from_code);
+    known.map_or_else(|| format!("dtype {code}"), |dtype| dtype.name().to_owned())
+}
