@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
@@ -40,23 +41,78 @@ pub struct Writing<'a> {
     message: Option<Message>,
     asked: Asked,
     wait: Wait,
+    /// There was no room for it.
+    refused: bool,
+}
+
+/// Writes of one end that are under way.
+#[derive(Default)]
+pub(super) struct Window {
+    state: Mutex<UnderWay>,
+    ended: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct UnderWay {
+    writes: usize,
+    ended: u64,
+}
+
+impl Window {
+    fn begin(&self) {
+        self.state.lock().writes += 1;
+    }
+
+    /// One is over. One that was refused has made no room.
+    fn end(&self, refused: bool) {
+        {
+            let mut state = self.state.lock();
+            state.writes -= 1;
+            state.ended += u64::from(!refused);
+        }
+        self.ended.notify_all();
+    }
+
+    fn ended(&self) -> u64 {
+        self.state.lock().ended
+    }
+
+    /// Waits until a write has ended beside those before. False where none is under way, or it is too late.
+    fn wait(&self, before: u64, wait: &Wait) -> bool {
+        let mut state = self.state.lock();
+        while state.ended == before {
+            if state.writes == 0 || wait.left().is_zero() || wait.check().is_err() {
+                return false;
+            }
+            self.ended.wait_for(&mut state, wait.slice().min(wait.left()));
+        }
+        true
+    }
 }
 
 impl Pipe {
-    /// Writes a message and waits until the other end has read it. Messages are read in the order in which they were written.
+    /// Writes a message and waits until the other end has read it. Messages are read in the order in which they were written. With
+    /// [`UNREAD_MAX`](super::UNREAD_MAX) of them unread it waits for one to be read first.
     ///
     /// # Errors
     /// The message comes back. DEADLINE_EXCEEDED names who has not read it in time; PIPE_CLOSED, PIPE_LOST where the other end is no
-    /// more; LIMIT_EXCEEDED with [`UNREAD_MAX`](super::UNREAD_MAX) messages unread; TOO_LARGE; what a put says.
+    /// more; LIMIT_EXCEEDED where so many stay unread; TOO_LARGE; what a put says.
     pub fn write(
         &self,
         mut message: Message,
         timeout: Timeout,
     ) -> std::result::Result<Message, Box<WriteFailed>> {
-        let again = timeout == Timeout::Never;
+        let (mut wait, again) = (patience(&self.client, timeout).0, timeout == Timeout::Never);
         loop {
-            match self.begin(message, timeout)?.wait() {
-                Err(failed) if again && failed.may_wait_on() => message = failed.message,
+            let before = self.window.ended();
+            match self.begin_within(message, wait.part())?.wait() {
+                Err(failed) if failed.is_refused() && self.window.wait(before, &wait) => {
+                    wait.looked_until_now();
+                    message = failed.message;
+                }
+                Err(failed) if again && failed.may_wait_on() => {
+                    (wait, message) = (patience(&self.client, timeout).0, failed.message);
+                }
                 outcome => return outcome,
             }
         }
@@ -65,15 +121,25 @@ impl Pipe {
     /// Begins to write a message, so that others can be written behind it. The deadline is that of the whole write.
     ///
     /// # Errors
-    /// As [`Self::write`], as far as they are known at once.
+    /// As [`Self::write`], as far as they are known at once. With [`UNREAD_MAX`](super::UNREAD_MAX) messages unread the write is refused.
     pub fn begin(
         &self,
-        mut message: Message,
+        message: Message,
         timeout: Timeout,
     ) -> std::result::Result<Writing<'_>, Box<WriteFailed>> {
-        let (wait, _) = patience(&self.client, timeout);
+        self.begin_within(message, patience(&self.client, timeout).0)
+    }
+
+    fn begin_within(
+        &self,
+        mut message: Message,
+        wait: Wait,
+    ) -> std::result::Result<Writing<'_>, Box<WriteFailed>> {
         match self.ask(&mut message, &wait) {
-            Ok(asked) => Ok(Writing { pipe: self, message: Some(message), asked, wait }),
+            Ok(asked) => {
+                self.window.begin();
+                Ok(Writing { pipe: self, message: Some(message), asked, wait, refused: false })
+            }
             Err(error) => Err(Box::new(WriteFailed { message, error, delivered: Delivered::No })),
         }
     }
@@ -106,8 +172,9 @@ impl Writing<'_> {
         match reply {
             Ok(v1::PipeWriteResponse {}) => Ok(message),
             Err(error) => {
-                let delivered = delivered(&error);
-                Err(Box::new(WriteFailed { message, error, delivered }))
+                let failed = Box::new(WriteFailed { message, delivered: delivered(&error), error });
+                self.refused = failed.is_refused();
+                Err(failed)
             }
         }
     }
@@ -118,6 +185,7 @@ impl Drop for Writing<'_> {
         if self.message.is_some() && !self.pipe.origin.is_child() {
             self.pipe.connection.withdraw(&self.asked);
         }
+        self.pipe.window.end(self.refused);
     }
 }
 
@@ -137,6 +205,11 @@ fn delivered(error: &Error) -> Delivered {
 }
 
 impl WriteFailed {
+    /// Returns whether there was no room for it among what is unread.
+    fn is_refused(&self) -> bool {
+        self.delivered == Delivered::No && self.error.reason() == Some(Reason::LimitExceeded)
+    }
+
     /// Returns whether it was only the sidecar's longest deadline that was over, and nobody saw the message.
     fn may_wait_on(&self) -> bool {
         self.delivered == Delivered::No && self.error.reason() == Some(Reason::DeadlineExceeded)
