@@ -108,6 +108,15 @@ impl Hostile {
         self.send_bytes(&frame::encode(kind.into(), flags, call, message));
     }
 
+    /// Waits for a question; its call and what it says.
+    ///
+    /// # Panics
+    /// Where none comes.
+    pub fn asked<M: Message + Default>(&mut self, kind: PeerKind) -> (u64, M) {
+        let (header, body) = self.next_of(kind).expect("a question");
+        (header.call, M::decode(&body[..]).expect("a question of that kind"))
+    }
+
     /// Waits for the answer to a call.
     ///
     /// # Errors

@@ -144,6 +144,11 @@ impl PipeCalls {
         Ok(())
     }
 
+    /// Returns whether a call of ours writes; none where there is no such call.
+    fn writes(&self, call: u64) -> Option<bool> {
+        self.inner.lock().asked.get(&call).map(|asked| asked.writes)
+    }
+
     /// Takes out a call of ours.
     fn leave(&self, call: u64) -> Option<Asked> {
         let mut inner = self.inner.lock();
@@ -333,9 +338,9 @@ pub(super) fn connected(
     Ok(())
 }
 
-/// An answer to a call of ours.
+/// An answer to a call of ours. One that is none leaves its call to the end of the connection, which tells whoever waits.
 pub(super) fn answered(link: &Link, header: Header, body: &[u8]) -> Result<(), Ended> {
-    let asked = link.pipes.leave(header.call).ok_or(FrameError::OutOfPlace(header.kind))?;
+    let asked_to_write = link.pipes.writes(header.call).ok_or(FrameError::OutOfPlace(header.kind))?;
     let outcome = match header.is_failed() {
         true => Err(wire::failure(decode(header, body)?)),
         false => {
@@ -345,13 +350,13 @@ pub(super) fn answered(link: &Link, header: Header, body: &[u8]) -> Result<(), E
                 Some(v1::peer_pipe_answer::Kind::Message(_)) => false,
                 None => return Err(FrameError::Malformed(header.kind).into()),
             };
-            if writes != asked.writes {
+            if writes != asked_to_write {
                 return Err(FrameError::Malformed(header.kind).into());
             }
             Ok(answer)
         }
     };
-    if let Some(done) = asked.done {
+    if let Some(done) = link.pipes.leave(header.call).and_then(|asked| asked.done) {
         done(outcome);
     }
     Ok(())

@@ -1,15 +1,18 @@
 //! A peer of the exchange that speaks of pipes and channels as it must not: what it never opened is not its own, what is malformed ends
 //! its connection, and the pipes of others go on. Needs root.
 
-use tensorlane_client::channel::Timeout;
-use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message, Pipe};
+use std::thread;
+use std::time::Duration;
+
+use tensorlane_client::channel::{ChannelSpec, End, Read, ReadOptions, Timeout};
+use tensorlane_client::pipe::{Allocation, ConnectOptions, Delivered, Incoming, Message, Pipe};
 use tensorlane_proto::frame::{FAILED, LAST, PEER_PIPES_SINCE, PIPE_MESSAGE_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::generated::peer_pipe_call::Kind;
 use tensorlane_proto::{Failure, Reason};
 use tensorlane_tests::hostile::Hostile;
 use tensorlane_tests::netns::Peers;
-use tensorlane_tests::until;
+use tensorlane_tests::{reason, until};
 
 use super::TURNS;
 
@@ -219,5 +222,149 @@ fn frames_of_pipes_and_channels_that_may_not_be_end_the_connection_and_nothing_e
         assert_goes_on(&near, &far);
     }
     drop((near, far, listener, client));
+    peers.assert_free(0);
+}
+
+/// A pipe of a client of host 0 to a listener that the hostile peer says it has.
+fn opened(peers: &Peers, hostile: &mut Hostile) -> Pipe {
+    let client = peers.client(0);
+    let connecting = thread::spawn(move || client.connect_pipe("b/theirs", &ConnectOptions::new()).unwrap());
+    let (call, asked) = hostile.asked::<v1::PeerPipeConnect>(PeerKind::PipeConnect);
+    assert_eq!(asked.name, "theirs");
+    let connected = v1::PeerPipeConnected { pipe: 77, client: "liar".to_owned() };
+    hostile.send(PeerKind::PipeConnect, REPLY, call, &connected);
+    connecting.join().unwrap()
+}
+
+#[test]
+fn answers_about_a_pipe_that_may_not_be_lose_it_and_leave_nothing() {
+    let _turn = TURNS.beside_others();
+    let peers = alone();
+    let answer = |kind| v1::PeerPipeAnswer { kind };
+    let message = v1::peer_pipe_answer::Kind::Message(v1::PipeReadResponse::default());
+    let written = v1::peer_pipe_answer::Kind::Written(v1::PipeWriteResponse {});
+    let twice = answer(Some(written.clone()));
+    for (what, times, wrong) in [
+        ("nothing", 1, answer(None)),
+        ("a message for a write", 1, answer(Some(message))),
+        ("an answer twice", 2, twice.clone()),
+    ] {
+        let mut hostile = Hostile::speaking(PEER_PIPES_SINCE, &peers, 1, "b");
+        let pipe = opened(&peers, &mut hostile);
+        assert_eq!((&*pipe.remote().peer, &*pipe.remote().client), ("b", "liar"));
+        let outcome = thread::scope(|scope| {
+            let writing = scope.spawn(|| pipe.write(Message::new().metadata("x"), Timeout::Default));
+            let (call, asked) = hostile.asked::<v1::PeerPipeCall>(PeerKind::PipeCall);
+            let Some(Kind::Write(asked)) = asked.kind else { panic!("a write, not {asked:?}") };
+            assert_eq!((asked.pipe, asked.sequence), (77, 1));
+            for _ in 0..times {
+                hostile.send(PeerKind::PipeCall, REPLY, call, &wrong);
+            }
+            writing.join().unwrap()
+        });
+        assert!(hostile.is_closed(), "{what}");
+        if times == 1 {
+            let failed = outcome.unwrap_err();
+            assert_eq!(
+                (failed.delivered, failed.error.reason()),
+                (Delivered::Unknown, Some(Reason::PipeLost)),
+                "{what}"
+            );
+        }
+        let failed = pipe.write(Message::new(), Timeout::Default).unwrap_err();
+        assert_eq!((failed.delivered, failed.error.reason()), (Delivered::No, Some(Reason::PipeLost)));
+    }
+    // A right answer to a read says of a message what it likes: its reader refuses it.
+    let mut hostile = Hostile::speaking(PEER_PIPES_SINCE, &peers, 1, "b");
+    let pipe = opened(&peers, &mut hostile);
+    let garbled = v1::PipeReadResponse { sequence: 1, message: vec![0xff; 9].into() };
+    thread::scope(|scope| {
+        let reading = scope.spawn(|| pipe.read_descriptor(Timeout::Default).map(drop));
+        let (call, _) = hostile.asked::<v1::PeerPipeCall>(PeerKind::PipeCall);
+        let kind = Some(v1::peer_pipe_answer::Kind::Message(garbled));
+        hostile.send(PeerKind::PipeCall, REPLY, call, &v1::PeerPipeAnswer { kind });
+        assert_eq!(reason(reading.join().unwrap()), Reason::MessageDamaged);
+    });
+    drop((pipe, hostile));
+    peers.assert_free(0);
+}
+
+#[test]
+fn messages_of_a_channel_that_may_not_be_end_the_connection_and_its_readers() {
+    let _turn = TURNS.beside_others();
+    let peers = alone();
+    let first =
+        v1::PeerChannelMessage { sequence: 5, bytes: 8, data: vec![1; 8].into(), ..Default::default() };
+    let of = |change: fn(&mut v1::PeerChannelMessage)| {
+        let mut message = first.clone();
+        change(&mut message);
+        message
+    };
+    let wrongs = [
+        ("one that is not the next", of(|message| message.sequence = 6)),
+        ("one that was before", of(|message| message.sequence = 4)),
+        ("one that begins in its middle", of(|message| message.offset = 1)),
+        ("one with more than it says", of(|message| message.bytes = 7)),
+        ("one without bytes", of(|message| message.data = Vec::new().into())),
+        ("one larger than a place", of(|message| message.bytes = 1 << 20)),
+    ];
+    for (at, (what, wrong)) in wrongs.into_iter().enumerate() {
+        let mut hostile = Hostile::speaking(PEER_PIPES_SINCE, &peers, 1, "b");
+        let (client, name) = (peers.client(0), format!("b/c{at}"));
+        let attaching = thread::spawn(move || client.channel_reader(&name, &ReadOptions::new()).unwrap());
+        let (call, _) = hostile.asked::<v1::PeerChannelAttach>(PeerKind::ChannelAttach);
+        let (name, writer) = (format!("c{at}"), "liar".to_owned());
+        let spec = v1::ChannelSpec { name, slots: 4, slot_bytes: 64 << 10, ..Default::default() };
+        let attached = v1::PeerChannelAttached { spec: Some(spec), first: 5, missed: 0, writer };
+        hostile.send(PeerKind::ChannelAttach, REPLY, call, &attached);
+        let mut reader = attaching.join().unwrap();
+        let (credited, _) = hostile.asked::<v1::PeerChannelCredit>(PeerKind::ChannelCredit);
+        assert_eq!(credited, call);
+        hostile.send(PeerKind::ChannelMessage, 0, call, &wrong);
+        assert!(hostile.is_closed(), "{what}");
+        let end = match reader.read(Timeout::After(Duration::from_secs(60))).unwrap() {
+            Read::End(end) => end,
+            Read::Message(message) => panic!("{what} is message {}", message.sequence()),
+        };
+        assert_eq!(end, End::PeerLost, "{what}");
+    }
+    peers.assert_free(0);
+}
+
+#[test]
+fn a_credit_for_what_was_not_sent_ends_the_connection_and_frees_the_writer() {
+    let _turn = TURNS.beside_others();
+    let peers = alone();
+    let client = peers.client(0);
+    let mut writer = client.channel_writer(&ChannelSpec::new("c").slots(4).slot_bytes(64 << 10)).unwrap();
+    for credit in [
+        v1::PeerChannelCredit { next: 0, landed: 1 },
+        v1::PeerChannelCredit { next: u64::MAX, landed: 0 },
+        v1::PeerChannelCredit { next: 1, landed: 0 },
+    ] {
+        let mut hostile = Hostile::speaking(PEER_PIPES_SINCE, &peers, 1, "b");
+        let attach = v1::PeerChannelAttach { name: "c".to_owned(), deadline_ms: 9_000, ..Default::default() };
+        let attached = thread::scope(|scope| {
+            hostile.send(PeerKind::ChannelAttach, 0, 3, &attach);
+            // The writer's word of a new reader is heard by its calls.
+            let writing = scope.spawn(|| {
+                until("the reader is there", || {
+                    writer.write_bytes(b"x", Timeout::Now).unwrap();
+                    writer.readers() == 1
+                });
+            });
+            let attached = hostile.answer::<v1::PeerChannelAttached>(PeerKind::ChannelAttach, 3);
+            writing.join().unwrap();
+            attached.unwrap()
+        });
+        let credit = v1::PeerChannelCredit { next: credit.next.saturating_add(attached.first + 9), ..credit };
+        hostile.send(PeerKind::ChannelCredit, 0, 3, &credit);
+        assert!(hostile.is_closed(), "{credit:?}");
+        for _ in 0..20 {
+            writer.write_bytes(b"alone", Timeout::After(Duration::from_secs(60))).unwrap();
+        }
+        until("the writer knows", || writer.readers() == 0);
+    }
+    drop((writer, client));
     peers.assert_free(0);
 }

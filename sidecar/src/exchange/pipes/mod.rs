@@ -121,19 +121,12 @@ impl Exchange {
         request: v1::PipeWriteRequest,
         done: impl FnOnce(Result<v1::PipeWriteResponse, Failure>) + Send + 'static,
     ) {
-        // Whatever is refused here was seen by nobody.
-        let done = move |outcome: Result<v1::PipeWriteResponse, Failure>| {
-            done(outcome.map_err(|failure| match failure.detail("delivered") {
-                Some(_) => failure,
-                None => failure.with("delivered", "no"),
-            }));
-        };
         let ready = checked(request).and_then(|request| Ok((request, Asker::of(caller)?)));
         match ready {
-            Err(failure) => done(Err(failure)),
+            Err(failure) => done(Err(unseen(failure))),
             Ok((request, _)) if is_far(request.pipe) => {
                 let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
-                    done(outcome.map(|_| v1::PipeWriteResponse {}));
+                    done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(unseen));
                 };
                 self.pass_on_pipe_call(caller, Asked::Write(request), Box::new(told));
             }
@@ -153,11 +146,7 @@ impl Exchange {
         let message = bytes::Bytes::copy_from_slice(&message);
         let (after, waits) = (self.pipe_time(deadline_ms), Waits::Reader(pipe, sequence));
         let done = move |outcome: Result<Outcome, Failure>| {
-            let said = |failure: Failure| match failure.detail("delivered") {
-                Some(_) => failure,
-                None => failure.with("delivered", "no"),
-            };
-            done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(said));
+            done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(unseen));
         };
         Op::begin(self, asker, waits, after, Box::new(done), |table, asker, me| {
             table.write(asker.session(), pipe, sequence, message, me).map(|effects| (None, effects))
@@ -287,6 +276,14 @@ impl Exchange {
             return Ok((None, name));
         }
         self.place_of(name)
+    }
+}
+
+/// Says of a write that was refused that nobody has seen its message, unless more is known.
+fn unseen(failure: Failure) -> Failure {
+    match failure.detail("delivered") {
+        Some(_) => failure,
+        None => failure.with("delivered", "no"),
     }
 }
 

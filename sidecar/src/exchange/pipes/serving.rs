@@ -9,7 +9,7 @@ use tensorlane_proto::generated as v1;
 use super::asker::{Asker, peer_session};
 use super::op::{self, Outcome};
 use super::table::{Ended, Waits};
-use super::{checked, connect};
+use super::{checked, connect, unseen};
 use crate::cancel::Cancel;
 use crate::exchange::Exchange;
 use crate::exchange::names::tensor_name;
@@ -70,7 +70,7 @@ impl Exchange {
             v1::peer_pipe_call::Kind::Write(request) => {
                 let request = match checked(request) {
                     Ok(request) => request,
-                    Err(failure) => return reply(Err(failure.with("delivered", "no"))),
+                    Err(failure) => return reply(Err(unseen(failure))),
                 };
                 exchange.write_here(asker, request, move |outcome| {
                     reply(outcome.map(|written| answer(v1::peer_pipe_answer::Kind::Written(written))));
