@@ -39,8 +39,8 @@ pub const EXCHANGE_SINCE: u32 = 2;
 /// Newest version of the peer protocol. Since 2 the bytes of a pull may come on lanes, since 3 of other holders than the owner,
 /// since 4 peers of a node lend each other their copies, since 5 lanes are bound by what both ends export of the connection,
 /// since 6 maps are asked for at the node's socket, since 7 small tensors are asked for on QUIC, too, since 8 channels are read and there are
-/// calls about mutable sets.
-pub const PEER_VERSION: u32 = 8;
+/// calls about mutable sets, since 9 there are pipes.
+pub const PEER_VERSION: u32 = 9;
 /// The first version of the peer protocol that has [`PeerKind::ChannelAttach`].
 pub const PEER_CHANNELS_SINCE: u32 = 8;
 /// Most bytes of a message of a channel in one frame between peers. A frame that comes in between waits for two of these at most.
@@ -49,6 +49,14 @@ pub const CHANNEL_PIECE_MAX: usize = 256 << 10;
 pub const CHANNEL_WINDOW: u64 = 4 << 20;
 /// Channels of one peer that another one reads at a time. Each costs a thread at both ends, a cursor and a ring.
 pub const PEER_CHANNELS_MAX: usize = 64;
+/// The first version of the peer protocol that has [`PeerKind::PipeConnect`].
+pub const PEER_PIPES_SINCE: u32 = 9;
+/// Most connects to listeners of a peer that another one waits for. Each costs a kilobyte.
+pub const PEER_PIPE_CONNECTS_MAX: usize = 256;
+/// Most calls about pipes on one connection that are not answered, of either side. Each costs a kilobyte.
+pub const PEER_PIPE_CALLS_MAX: usize = 2_048;
+/// Most bytes of messages that one session, or the clients of one other peer together, have written to pipes and nobody has read.
+pub const PIPE_UNREAD_BYTES_MAX: u64 = 8 << 20;
 /// Largest message of a pipe without the bytes of its tensors, encoded, in bytes.
 pub const PIPE_MESSAGE_MAX: usize = 512 << 10;
 /// Most holders that are told in one frame.
@@ -387,6 +395,10 @@ kinds! {
         ChannelCredit = 17,
         /// `PeerChannelEnd`, likewise.
         ChannelEnd = 18,
+        /// `PeerPipeConnect` / `PeerPipeConnected`, since version 9.
+        PipeConnect = 19,
+        /// `PeerPipeCall` / `PeerPipeAnswer`, since version 9; no reply where the call is 0.
+        PipeCall = 20,
         /// `SetCall` / `SetAnswer`, since version 8.
         SetCall = 21,
     }

@@ -9,7 +9,7 @@ use prost::Message;
 use rustls::{ClientConnection, StreamOwned};
 use tensorlane_proto::frame::{self, HEADER_BYTES, Header, LAST, PEER_BODY_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{DType, Descriptor, Incarnation, Layout, Reference, Shape};
+use tensorlane_proto::{DType, Descriptor, Failure, Incarnation, Layout, Reference, Shape, wire};
 use tensorlane_sidecar::identity::{Identity, tls};
 
 use crate::netns::Peers;
@@ -39,14 +39,22 @@ impl Hostile {
     /// # Panics
     /// Where it is not let in.
     pub fn of(peers: &Peers, host: usize, name: &str) -> Self {
+        Self::speaking(1, peers, host, name)
+    }
+
+    /// The same in a version of the protocol.
+    ///
+    /// # Panics
+    /// Where it is not let in.
+    pub fn speaking(version: u32, peers: &Peers, host: usize, name: &str) -> Self {
         let (identity, to) = (peers.identity(host), peers.network.peer_address(0));
         let mut hostile = peers.network.inside(host, || Self::dial(identity, to));
         let hello = v1::PeerHello {
-            version: 1,
+            version,
             exchange: "default".to_owned(),
             peer: name.to_owned(),
             incarnation: LIFE.to_string(),
-            offer: Some(offer(peers.network.peer_address(host))),
+            offer: Some(offer(version, peers.network.peer_address(host))),
             ..v1::PeerHello::default()
         };
         hostile.send(PeerKind::Hello, 0, 0, &hello);
@@ -95,8 +103,38 @@ impl Hostile {
         }
     }
 
-    fn send(&mut self, kind: PeerKind, flags: u16, call: u64, message: &impl Message) {
+    /// Sends a frame, whatever it says.
+    pub fn send(&mut self, kind: PeerKind, flags: u16, call: u64, message: &impl Message) {
         self.send_bytes(&frame::encode(kind.into(), flags, call, message));
+    }
+
+    /// Waits for a question; its call and what it says.
+    ///
+    /// # Panics
+    /// Where none comes.
+    pub fn asked<M: Message + Default>(&mut self, kind: PeerKind) -> (u64, M) {
+        let (header, body) = self.next_of(kind).expect("a question");
+        (header.call, M::decode(&body[..]).expect("a question of that kind"))
+    }
+
+    /// Waits for the answer to a call.
+    ///
+    /// # Errors
+    /// What the sidecar says.
+    ///
+    /// # Panics
+    /// Where none comes.
+    pub fn answer<M: Message + Default>(&mut self, kind: PeerKind, call: u64) -> Result<M, Failure> {
+        loop {
+            let (header, body) = self.next_of(kind).expect("an answer");
+            if !header.is_reply() || header.call != call {
+                continue;
+            }
+            return match header.is_failed() {
+                true => Err(wire::failure(v1::Failure::decode(&body[..]).expect("a failure"))),
+                false => Ok(M::decode(&body[..]).expect("an answer of that kind")),
+            };
+        }
     }
 
     fn send_bytes(&mut self, bytes: &[u8]) {
@@ -133,10 +171,10 @@ impl Hostile {
 }
 
 /// Offer that an honest peer there would make: else nothing would be asked of it.
-fn offer(address: SocketAddr) -> v1::Offer {
+fn offer(version: u32, address: SocketAddr) -> v1::Offer {
     let (transport, addresses) = (v1::Transport::Tcp.into(), vec![address.to_string()]);
     let tcp = v1::TransportOffer { transport, addresses, ..v1::TransportOffer::default() };
-    v1::Offer { versions: vec![1], transports: vec![tcp], require: None }
+    v1::Offer { versions: (1..=version).rev().collect(), transports: vec![tcp], require: None }
 }
 
 fn is_end(error: &io::Error) -> bool {

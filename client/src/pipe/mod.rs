@@ -34,7 +34,8 @@ use crate::late::Late;
 use crate::origin::Origin;
 use crate::wait::{Cancel, Wait};
 
-/// Most messages of one end that are written and not read. One more is refused with LIMIT_EXCEEDED and comes back.
+/// Most messages of one end that are written and not read. One more waits, where it is written by [`Pipe::write`], or is refused with
+/// LIMIT_EXCEEDED and comes back.
 pub const UNREAD_MAX: usize = 64;
 
 /// An entry point of this process. Dropped it ends, and so does every pipe that was not accepted.
@@ -61,6 +62,8 @@ struct End {
     remote: Remote,
     /// Sequence of the last message that was written.
     written: Mutex<u64>,
+    /// Writes that are under way, for those that wait for one to end.
+    window: write::Window,
     reading: Mutex<read::Reading>,
     /// Held by whoever asks for a message: two at a time would be given the same.
     asking: Mutex<()>,
@@ -73,7 +76,7 @@ pub struct Remote {
     pub peer: String,
     /// Its client, as that calls itself.
     pub client: String,
-    /// Way that descriptors take: `local`, through the sidecar of this pod.
+    /// Way that descriptors take: `local`, through the sidecar of this pod, or `tcp`, over the connection to its peer.
     pub route: String,
 }
 
@@ -113,10 +116,11 @@ impl Client {
         Ok(Listener { client: self.clone(), connection, origin, id: reply.listener, name: name.to_owned() })
     }
 
-    /// Connects to a listener of this peer, by its name or as `peer/name`. Messages may be written before it is accepted.
+    /// Connects to a listener of this peer by its name, or to one of any peer as `peer/name`. Messages may be written before it is
+    /// accepted.
     ///
     /// # Errors
-    /// NOT_FOUND without such a listener, LIMIT_EXCEEDED, UNSUPPORTED with an older sidecar.
+    /// NOT_FOUND without such a listener, LIMIT_EXCEEDED, UNSUPPORTED with an older sidecar here or there, PEER_UNREACHABLE.
     pub fn connect_pipe(&self, to: &str, options: &ConnectOptions) -> Result<Pipe> {
         let wait = self.wait(options.wait);
         let connection = self.connection(&wait)?;
@@ -208,7 +212,9 @@ impl fmt::Debug for Listener {
 
 impl Pipe {
     fn new(client: &Client, connection: Arc<Connection>, opened: v1::PipeOpened) -> Self {
-        let remote = Remote { peer: opened.peer, client: opened.client, route: "local".to_owned() };
+        // A sidecar of an earlier release has no pipes but those of its pod.
+        let route = if opened.route.is_empty() { "local".to_owned() } else { opened.route };
+        let remote = Remote { peer: opened.peer, client: opened.client, route };
         let origin = connection.origin().again();
         let end = End {
             client: client.clone(),
@@ -217,6 +223,7 @@ impl Pipe {
             id: opened.pipe,
             remote,
             written: Mutex::default(),
+            window: write::Window::default(),
             reading: Mutex::default(),
             asking: Mutex::default(),
         };

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex};
 use tensorlane_proto::frame::SessionKind;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
@@ -41,23 +43,86 @@ pub struct Writing {
     message: Option<Message>,
     asked: Asked,
     wait: Wait,
+    /// There was no room for it.
+    refused: bool,
+}
+
+/// Time after which a write that waits for room asks for it again, though no other write was seen to end.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Writes of one end that are under way.
+#[derive(Default)]
+pub(super) struct Window {
+    state: Mutex<UnderWay>,
+    ended: Condvar,
+}
+
+#[derive(Clone, Copy, Default)]
+struct UnderWay {
+    writes: usize,
+    ended: u64,
+}
+
+impl Window {
+    fn begin(&self) {
+        self.state.lock().writes += 1;
+    }
+
+    /// One is over. One that was refused has made no room.
+    fn end(&self, refused: bool) {
+        {
+            let mut state = self.state.lock();
+            state.writes -= 1;
+            state.ended += u64::from(!refused);
+        }
+        self.ended.notify_all();
+    }
+
+    fn ended(&self) -> u64 {
+        self.state.lock().ended
+    }
+
+    /// Waits until a write has ended beside those before, or might have: of one that nobody waits for only the sidecar knows that it
+    /// was read. False where none is under way, or it is too late.
+    fn wait(&self, before: u64, wait: &Wait) -> bool {
+        let ask_again = Instant::now() + ASK_AGAIN;
+        let mut state = self.state.lock();
+        while state.ended == before && Instant::now() < ask_again {
+            if state.writes == 0 || wait.left().is_zero() || wait.check().is_err() {
+                return false;
+            }
+            self.ended.wait_for(&mut state, wait.slice().min(wait.left()));
+        }
+        true
+    }
 }
 
 impl Pipe {
-    /// Writes a message and waits until the other end has read it. Messages are read in the order in which they were written.
+    /// Writes a message and waits until the other end has read it. Messages are read in the order in which they were written. With
+    /// [`UNREAD_MAX`](super::UNREAD_MAX) of them unread it waits for one to be read first.
     ///
     /// # Errors
     /// The message comes back. DEADLINE_EXCEEDED names who has not read it in time; PIPE_CLOSED, PIPE_LOST where the other end is no
-    /// more; LIMIT_EXCEEDED with [`UNREAD_MAX`](super::UNREAD_MAX) messages unread; TOO_LARGE; what a put says.
+    /// more; LIMIT_EXCEEDED where so many stay unread; TOO_LARGE; what a put says.
     pub fn write(
         &self,
         mut message: Message,
         timeout: Timeout,
     ) -> std::result::Result<Message, Box<WriteFailed>> {
-        let again = timeout == Timeout::Never;
+        if self.end.origin.is_child() {
+            return Err(Box::new(WriteFailed { message, error: Error::Forked, delivered: Delivered::No }));
+        }
+        let (mut wait, again) = (patience(&self.end.client, timeout).0, timeout == Timeout::Never);
         loop {
-            match self.begin(message, timeout)?.wait() {
-                Err(failed) if again && failed.may_wait_on() => message = failed.message,
+            let before = self.end.window.ended();
+            match self.begin_within(message, wait.part())?.wait() {
+                Err(failed) if failed.is_refused() && self.end.window.wait(before, &wait) => {
+                    wait.looked_until_now();
+                    message = failed.message;
+                }
+                Err(failed) if again && failed.may_wait_on() => {
+                    (wait, message) = (patience(&self.end.client, timeout).0, failed.message);
+                }
                 outcome => return outcome,
             }
         }
@@ -66,17 +131,25 @@ impl Pipe {
     /// Begins to write a message, so that others can be written behind it. The deadline is that of the whole write.
     ///
     /// # Errors
-    /// As [`Self::write`], as far as they are known at once.
+    /// As [`Self::write`], as far as they are known at once. With [`UNREAD_MAX`](super::UNREAD_MAX) messages unread the write is refused.
     pub fn begin(
         &self,
-        mut message: Message,
+        message: Message,
         timeout: Timeout,
     ) -> std::result::Result<Writing, Box<WriteFailed>> {
-        let (wait, _) = patience(&self.end.client, timeout);
+        self.begin_within(message, patience(&self.end.client, timeout).0)
+    }
+
+    fn begin_within(
+        &self,
+        mut message: Message,
+        wait: Wait,
+    ) -> std::result::Result<Writing, Box<WriteFailed>> {
         match self.end.ask(&mut message, &wait) {
             Ok(asked) => {
+                self.end.window.begin();
                 let end = Arc::clone(&self.end);
-                Ok(Writing { end, message: Some(message), asked, wait })
+                Ok(Writing { end, message: Some(message), asked, wait, refused: false })
             }
             Err(error) => Err(Box::new(WriteFailed { message, error, delivered: Delivered::No })),
         }
@@ -85,6 +158,9 @@ impl Pipe {
 
 impl End {
     fn ask(&self, message: &mut Message, wait: &Wait) -> Result<Asked> {
+        if self.origin.is_child() {
+            return Err(Error::Forked);
+        }
         if self.connection.is_lost() {
             return Err(Error::lost("the sidecar of this pipe is gone, and the pipe with it; connect again"));
         }
@@ -112,8 +188,9 @@ impl Writing {
         match reply {
             Ok(v1::PipeWriteResponse {}) => Ok(message),
             Err(error) => {
-                let delivered = delivered(&error);
-                Err(Box::new(WriteFailed { message, error, delivered }))
+                let failed = Box::new(WriteFailed { message, delivered: delivered(&error), error });
+                self.refused = failed.is_refused();
+                Err(failed)
             }
         }
     }
@@ -121,9 +198,14 @@ impl Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        if self.message.is_some() && !self.end.origin.is_child() {
+        if self.end.origin.is_child() {
+            // Its parent ends it; another thread of that may have held the lock when the child was made.
+            return;
+        }
+        if self.message.is_some() {
             self.end.connection.withdraw(&self.asked);
         }
+        self.end.window.end(self.refused);
     }
 }
 
@@ -143,6 +225,11 @@ fn delivered(error: &Error) -> Delivered {
 }
 
 impl WriteFailed {
+    /// Returns whether there was no room for it among what is unread.
+    fn is_refused(&self) -> bool {
+        self.delivered == Delivered::No && self.error.reason() == Some(Reason::LimitExceeded)
+    }
+
     /// Returns whether it was only the sidecar's longest deadline that was over, and nobody saw the message.
     fn may_wait_on(&self) -> bool {
         self.delivered == Delivered::No && self.error.reason() == Some(Reason::DeadlineExceeded)

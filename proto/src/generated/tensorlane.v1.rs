@@ -3167,10 +3167,10 @@ pub struct PipeAcceptRequest {
 /// Connects to a listener.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PipeConnectRequest {
-    /// Its peer; empty for this one.
+    /// Its peer; empty for this one, or for the peer that the name begins with.
     #[prost(string, tag = "1")]
     pub peer: ::prost::alloc::string::String,
-    /// Its name.
+    /// Its name, or peer/name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
     /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
@@ -3192,6 +3192,9 @@ pub struct PipeOpened {
     /// Client of the other end, as it calls itself.
     #[prost(string, tag = "3")]
     pub client: ::prost::alloc::string::String,
+    /// Way of the descriptors: local or tcp. Empty: local.
+    #[prost(string, tag = "4")]
+    pub route: ::prost::alloc::string::String,
 }
 /// One part of a message.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3279,9 +3282,6 @@ pub struct PipeEndRequest {
     /// Sequence of a message that was read; 0 for none.
     #[prost(uint64, tag = "3")]
     pub read: u64,
-    /// Sequence of a message that its writer takes back; 0 for none.
-    #[prost(uint64, tag = "4")]
-    pub withdrawn: u64,
     /// No message will be written any more.
     #[prost(bool, tag = "5")]
     pub finished: bool,
@@ -3882,6 +3882,91 @@ pub mod set_answer {
         /// The leases have ended.
         #[prost(message, tag = "4")]
         Released(super::SetRelease),
+    }
+}
+/// Since version 9: connects to a listener of the asked peer. Pipes that are opened on a connection end with it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPipeConnect {
+    /// Name of the listener.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Client that connects, as it calls itself. At most 256 bytes.
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+    /// Time to wait for a listener that does not exist yet, in milliseconds; 0: not at all.
+    #[prost(uint64, tag = "3")]
+    pub wait_ms: u64,
+}
+/// The pipe is open. It lives at the asked peer.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPipeConnected {
+    /// Number of the pipe there, of which calls on this connection speak.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Client that listens, as it calls itself.
+    #[prost(string, tag = "2")]
+    pub client: ::prost::alloc::string::String,
+}
+/// Since version 9: something about a pipe that was opened on this connection.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPipeCall {
+    /// The call.
+    #[prost(oneof = "peer_pipe_call::Kind", tags = "1, 2, 3")]
+    pub kind: ::core::option::Option<peer_pipe_call::Kind>,
+}
+/// Nested message and enum types in `PeerPipeCall`.
+pub mod peer_pipe_call {
+    /// The call.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        /// Writes a message. The answer comes when the other end has read it.
+        #[prost(message, tag = "1")]
+        Write(super::PipeWriteRequest),
+        /// Asks for the descriptor of a message.
+        #[prost(message, tag = "2")]
+        Read(super::PipeReadRequest),
+        /// Tells of an end. The call is 0, and there is no reply.
+        #[prost(message, tag = "3")]
+        End(super::PeerPipeEnd),
+    }
+}
+/// What ends, or has been read, at the peer that connected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPipeEnd {
+    /// Number of the pipe.
+    #[prost(uint64, tag = "1")]
+    pub pipe: u64,
+    /// Sequence of a message that was read; 0 for none.
+    #[prost(uint64, tag = "2")]
+    pub read: u64,
+    /// No message will be written any more.
+    #[prost(bool, tag = "3")]
+    pub finished: bool,
+    /// This end was closed.
+    #[prost(bool, tag = "4")]
+    pub closed: bool,
+    /// This end is gone without a word.
+    #[prost(bool, tag = "5")]
+    pub lost: bool,
+}
+/// Answers PeerPipeCall.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PeerPipeAnswer {
+    /// The answer.
+    #[prost(oneof = "peer_pipe_answer::Kind", tags = "1, 2")]
+    pub kind: ::core::option::Option<peer_pipe_answer::Kind>,
+}
+/// Nested message and enum types in `PeerPipeAnswer`.
+pub mod peer_pipe_answer {
+    /// The answer.
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Kind {
+        /// The message was read.
+        #[prost(message, tag = "1")]
+        Written(super::PipeWriteResponse),
+        /// A message that can be read, or the end.
+        #[prost(message, tag = "2")]
+        Message(super::PipeReadResponse),
     }
 }
 /// Why a reader does not go on from a holder.

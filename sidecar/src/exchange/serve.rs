@@ -18,8 +18,8 @@ use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, PeerKey, Serve, Served, SetDone, SmallAnswer, SmallBytes, SmallTensor,
-    Sought, Source, TellAttached, TellFound,
+    Aided, Asked, AskedAid, AskedLoan, PeerKey, PipeAsker, PipeDone, Serve, Served, SetDone, SmallAnswer,
+    SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound,
 };
 use crate::store::{Own, Tensor};
 
@@ -164,6 +164,22 @@ impl Serve for Exchange {
 
     fn set_call(&self, from: &PeerKey, call: v1::SetCall, gone: Cancel, reply: SetDone) {
         self.answer_set_call(from, call, gone, reply);
+    }
+
+    fn pipe_connect(&self, from: &PipeAsker, asked: v1::PeerPipeConnect, gone: Cancel, reply: TellConnected) {
+        self.answer_pipe_connect(from, asked, gone, reply);
+    }
+
+    fn pipe_call(&self, from: &PipeAsker, call: v1::peer_pipe_call::Kind, gone: Cancel, reply: PipeDone) {
+        self.answer_pipe_call(from, call, gone, reply);
+    }
+
+    fn pipe_end(&self, from: &PipeAsker, end: &v1::PeerPipeEnd) {
+        self.hear_pipe_end(from, end);
+    }
+
+    fn pipes_over(&self, from: &PipeAsker) {
+        self.pipes_of_peer_over(from);
     }
 
     fn peer_lost(&self, peer: &PeerKey) {

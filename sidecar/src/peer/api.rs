@@ -297,6 +297,31 @@ pub trait Serve: Send + Sync {
     fn set_call(&self, _from: &PeerKey, _call: v1::SetCall, _gone: Cancel, reply: super::SetDone) {
         reply(Err(Failure::new(Reason::Unsupported, "this peer keeps no mutable sets")));
     }
+    /// Connects a peer to a listener of ours. `gone` and `reply` are as in [`Serve::inquire`].
+    fn pipe_connect(
+        &self,
+        _from: &super::PipeAsker,
+        _asked: v1::PeerPipeConnect,
+        _gone: Cancel,
+        reply: super::TellConnected,
+    ) {
+        reply(Err(Failure::new(Reason::NotFound, "nobody listens at this peer")));
+    }
+    /// Answers a call about a pipe that the peer has opened on this connection. `gone` and `reply` are as in [`Serve::inquire`]; the call
+    /// is never an end.
+    fn pipe_call(
+        &self,
+        _from: &super::PipeAsker,
+        _call: v1::peer_pipe_call::Kind,
+        _gone: Cancel,
+        reply: super::PipeDone,
+    ) {
+        reply(Err(Failure::new(Reason::NotFound, "no pipes are here")));
+    }
+    /// Hears what a peer says of ends, and of what it has read.
+    fn pipe_end(&self, _from: &super::PipeAsker, _end: &v1::PeerPipeEnd) {}
+    /// The connection has ended, and every pipe that was opened on it.
+    fn pipes_over(&self, _from: &super::PipeAsker) {}
     /// The connection is lost: the grace for this peer's leases begins.
     fn peer_lost(&self, peer: &PeerKey);
     /// The same incarnation is back: its leases stay.

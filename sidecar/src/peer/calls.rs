@@ -17,6 +17,7 @@ use super::channels::AttachDone;
 use super::growth::{Growth, Pass};
 use super::lost;
 use super::paths::{FallBack, Paths, Travelled};
+use super::pipe_calls::ConnectDone;
 use super::receipt::Receipt;
 use super::remote::Peer;
 use super::shared::Shared;
@@ -162,6 +163,11 @@ pub(super) enum Kind {
         message: v1::PeerChannelAttach,
         done: Option<AttachDone>,
     },
+    /// A connect to a listener of pipes.
+    PipeConnect {
+        message: v1::PeerPipeConnect,
+        done: Option<ConnectDone>,
+    },
     /// A call about a mutable set.
     Set {
         message: Box<v1::SetCall>,
@@ -228,6 +234,9 @@ impl Call {
             Kind::Channel { message, .. } => {
                 frame::encode(PeerKind::ChannelAttach.into(), 0, self.number, message)
             }
+            Kind::PipeConnect { message, .. } => {
+                frame::encode(PeerKind::PipeConnect.into(), 0, self.number, message)
+            }
             Kind::Set { message, .. } => frame::encode(PeerKind::SetCall.into(), 0, self.number, &**message),
         }
     }
@@ -248,7 +257,11 @@ impl Call {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
             Kind::Aid(aid) => aid.opened,
             Kind::Map(map) => map.opened,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } | Kind::Set { .. } => false,
+            Kind::Small(_)
+            | Kind::Inquire { .. }
+            | Kind::Channel { .. }
+            | Kind::PipeConnect { .. }
+            | Kind::Set { .. } => false,
         }
     }
 
@@ -308,7 +321,12 @@ impl Call {
         match &self.kind {
             Kind::Map(map) => map.owner.is_some(),
             Kind::Inquire { message, .. } => message.copies,
-            Kind::Pull(_) | Kind::Aid(_) | Kind::Small(_) | Kind::Channel { .. } | Kind::Set { .. } => false,
+            Kind::Pull(_)
+            | Kind::Aid(_)
+            | Kind::Small(_)
+            | Kind::Channel { .. }
+            | Kind::PipeConnect { .. }
+            | Kind::Set { .. } => false,
         }
     }
 
@@ -331,7 +349,11 @@ impl Call {
             Kind::Pull(pull) => pull.way,
             Kind::Aid(aid) => aid.way,
             Kind::Map(_) => Way::Shm,
-            Kind::Small(_) | Kind::Inquire { .. } | Kind::Channel { .. } | Kind::Set { .. } => Way::Stream,
+            Kind::Small(_)
+            | Kind::Inquire { .. }
+            | Kind::Channel { .. }
+            | Kind::PipeConnect { .. }
+            | Kind::Set { .. } => Way::Stream,
         }
     }
 
@@ -359,6 +381,7 @@ impl Call {
             Kind::Small(_) => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
             Kind::Channel { .. } => PeerKind::ChannelAttach,
+            Kind::PipeConnect { .. } => PeerKind::PipeConnect,
             Kind::Set { .. } => PeerKind::SetCall,
         }
     }
@@ -399,6 +422,10 @@ impl Call {
                 Some(Box::new(move || done(Err(failure))))
             }
             Kind::Channel { done, .. } => {
+                let done = done.take()?;
+                Some(Box::new(move || done(Err(failure))))
+            }
+            Kind::PipeConnect { done, .. } => {
                 let done = done.take()?;
                 Some(Box::new(move || done(Err(failure))))
             }

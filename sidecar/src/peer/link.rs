@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tensorlane_proto::frame::{self, FrameError, PEER_CHANNELS_SINCE, PeerKind, SET_CALLS_SINCE};
+use tensorlane_proto::frame::{
+    self, FrameError, PEER_CHANNELS_SINCE, PEER_PIPES_SINCE, PeerKind, SET_CALLS_SINCE,
+};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Incarnation, PeerName};
@@ -23,6 +25,7 @@ use super::incoming::{Drained, Incoming};
 use super::outbox::Outbox;
 use super::parse::FrameParser;
 use super::pipe::SendError;
+use super::pipe_calls::{self, PipeCalls};
 use super::receive::Receiver;
 use super::record::RecordError;
 use super::remote::{Carrier, Peer};
@@ -146,6 +149,8 @@ pub(super) struct Link {
     pub(super) ways: Ways,
     /// Channels that either end reads of the other.
     pub(super) channels: Attachments,
+    /// Calls about pipes that were opened on it.
+    pub(super) pipes: PipeCalls,
     socket: TcpStream,
     /// Milliseconds from `since` to the last byte that came, on lanes too.
     heard: AtomicU64,
@@ -206,6 +211,7 @@ impl Link {
             outbox,
             ways,
             channels: Attachments::default(),
+            pipes: PipeCalls::default(),
             socket,
             heard: AtomicU64::new(0),
             sent_when_heard: AtomicU64::new(0),
@@ -351,6 +357,10 @@ impl Carrier for Link {
         self.version >= SET_CALLS_SINCE
     }
 
+    fn has_pipes(&self) -> bool {
+        self.version >= PEER_PIPES_SINCE
+    }
+
     fn want_no_more(&self, way: Way, call: u64) {
         if let Some(lanes) = self.ways.lanes_of(way) {
             lanes.want_no_more(call);
@@ -391,6 +401,7 @@ pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, pa
     link.ways.end();
     link.outbox.end(false);
     link.channels.end();
+    pipe_calls::end(shared, link);
     if let Ok(writer) = writer {
         // It ends with the outbox. A panic there has been counted.
         let _ = writer.join();

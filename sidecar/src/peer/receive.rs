@@ -20,6 +20,7 @@ use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::parse::{Body, Flow, Sink};
 use super::paths::Travelled;
+use super::pipe_calls;
 use super::remote::Todo;
 use super::serving;
 use super::sets;
@@ -121,6 +122,9 @@ impl<'a> Receiver<'a> {
         if kind == PeerKind::Seek {
             return self.sought(header, &body);
         }
+        if kind == PeerKind::PipeCall && self.on_quic.is_none() {
+            return pipe_calls::answered(self.link, header, &body);
+        }
         let mut state = self.link.peer.state.lock();
         let Some(call) = state.answered(header.call, kind, self.link.id) else {
             return Err(out_of_place(kind));
@@ -148,6 +152,7 @@ impl<'a> Receiver<'a> {
             PeerKind::Inquire => self.inquired(header, &body),
             PeerKind::ChannelAttach => channels::attached(self.shared, self.link, header, &body),
             PeerKind::SetCall => sets::answered(self.shared, self.link, header, &body),
+            PeerKind::PipeConnect => pipe_calls::connected(self.shared, self.link, header, &body),
             _ => Err(out_of_place(kind)),
         }
     }
@@ -313,6 +318,7 @@ impl Sink for Receiver<'_> {
             PeerKind::ChannelMessage | PeerKind::ChannelCredit | PeerKind::ChannelEnd => {
                 channels::frame(self.link, kind, header, body)?;
             }
+            PeerKind::PipeCall => pipe_calls::call(self.shared, self.link, header, body)?,
             PeerKind::Hello | PeerKind::Chunk | PeerKind::LaneHello | PeerKind::Ask => {
                 return Err(out_of_place(kind));
             }

@@ -31,6 +31,7 @@ use super::calls::{Call, Finish, Kind};
 use super::channels;
 use super::dial::Dial;
 use super::link::Link;
+use super::pipe_calls;
 use super::sets::Packed;
 use super::shunned::Shunned;
 use super::transport::Way;
@@ -87,6 +88,8 @@ pub(super) trait Carrier {
     fn has_channels(&self) -> bool;
     /// Returns whether the peer knows mutable sets.
     fn takes_sets(&self) -> bool;
+    /// Returns whether the peer has pipes.
+    fn has_pipes(&self) -> bool;
     /// Lanes of a way bring no more of what a holder was asked for.
     fn want_no_more(&self, way: Way, call: u64);
     /// Asks for small tensors on QUIC, and by which stream of it; gives the frame back where they are asked for on the control
@@ -353,29 +356,19 @@ impl<L: Carrier> State<L> {
                 self.calls.remove(&number);
                 continue;
             }
-            if matches!(call.kind, Kind::Channel { .. }) && !link.has_channels() {
-                todo.finish.extend(call.fail(channels::unsupported(link.peer())));
+            if let Some(failure) = unsupported(&call.kind, &*link) {
+                todo.finish.extend(call.fail(failure));
                 todo.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
             }
-            if !matches!(call.kind, Kind::Inquire { .. } | Kind::Channel { .. }) {
+            if !matches!(call.kind, Kind::Inquire { .. } | Kind::Channel { .. } | Kind::PipeConnect { .. }) {
                 call.expected = Some(link.incarnation());
             }
             let before = call.way();
             link.choose_way(call);
             if matches!(call.kind, Kind::Aid(_)) && (call.way() == Way::Stream || !link.passes_on()) {
                 let message = format!("{} passes no tensors on", link.peer());
-                todo.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
-                todo.over.push((call.deadline, number));
-                self.calls.remove(&number);
-                continue;
-            }
-            if matches!(call.kind, Kind::Set { .. }) && !link.takes_sets() {
-                let message = format!(
-                    "{} runs an earlier release, which knows no mutable sets; update its sidecar",
-                    link.peer()
-                );
                 todo.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
                 todo.over.push((call.deadline, number));
                 self.calls.remove(&number);
@@ -481,6 +474,7 @@ impl<L: Carrier> State<L> {
             | Kind::Inquire { .. }
             | Kind::Aid(_)
             | Kind::Channel { .. }
+            | Kind::PipeConnect { .. }
             | Kind::Set { .. } => return,
         };
         self.end_lease((call.number, id), call.expected, false, todo);
@@ -698,6 +692,22 @@ impl<L: Carrier> State<L> {
             todo = todo.and(self.withdraw(number, failure.clone()));
         }
         todo
+    }
+}
+
+/// Why a peer of an earlier release cannot be asked that.
+fn unsupported<L: Carrier>(kind: &Kind, link: &L) -> Option<Failure> {
+    match kind {
+        Kind::Channel { .. } if !link.has_channels() => Some(channels::unsupported(link.peer())),
+        Kind::PipeConnect { .. } if !link.has_pipes() => Some(pipe_calls::unsupported(link.peer())),
+        Kind::Set { .. } if !link.takes_sets() => {
+            let message = format!(
+                "{} runs an earlier release, which knows no mutable sets; update its sidecar",
+                link.peer()
+            );
+            Some(Failure::new(Reason::Unsupported, message))
+        }
+        _ => None,
     }
 }
 

@@ -25,6 +25,7 @@ use super::lending::LENDS_SINCE;
 use super::link::{Ended, Link};
 use super::lost;
 use super::pipe::{Bulk, SendError};
+use super::pipe_calls;
 use super::receive::decode;
 use super::remote::{CALLS_MAX, OpenPull};
 use super::sets;
@@ -66,6 +67,7 @@ pub(super) fn question(
         PeerKind::PullMany => many(shared, link, header, decode(header, body)?),
         PeerKind::Inquire => inquire(shared, link, header, decode(header, body)?),
         PeerKind::ChannelAttach => channels::attach(shared, link, header, &decode(header, body)?),
+        PeerKind::PipeConnect => pipe_calls::connect(shared, link, header, decode(header, body)?),
         PeerKind::SetCall if link.version >= SET_CALLS_SINCE => {
             sets::call(shared, link, header, decode(header, body)?)
         }
@@ -454,6 +456,9 @@ fn cancel(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
     if let Some((gone, kind)) = inquiry {
         gone.cancel();
         link.submit(failed(kind, call, &cancelled));
+        return;
+    }
+    if link.pipes.withdraw(call) {
         return;
     }
     let way = link.peer.state.lock().open.get(&call).map_or(Way::Stream, |open| open.way);

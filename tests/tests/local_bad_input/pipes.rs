@@ -22,10 +22,9 @@ fn a_session_reads_writes_and_ends_no_pipe_of_others() {
     let far = listener.accept(Timeout::Default).unwrap();
     let writing = near.begin(Message::new().metadata("safe"), Timeout::Default).unwrap();
     let mut stranger = RawSession::begin_in(&sidecar, PIPES_SINCE);
-    for number in 0..10 {
+    for number in (0..10).chain((1 << 63) - 2..(1 << 63) + 3).chain([u64::MAX]) {
         for (pipe, listener) in [(number, 0), (0, number)] {
-            let (read, withdrawn, finished, closed) = (1, 1, true, true);
-            let end = v1::PipeEndRequest { pipe, listener, read, withdrawn, finished, closed };
+            let end = v1::PipeEndRequest { pipe, listener, read: 1, finished: true, closed: true };
             stranger.send(SessionKind::PipeEnd, &end);
         }
         let read = v1::PipeReadRequest { pipe: number, from: 0, deadline_ms: 50 };
@@ -58,7 +57,7 @@ fn sequences_and_messages_that_are_none_are_refused_and_leave_nothing() {
         ("", "", Reason::InvalidArgument),
         ("/slash", "", Reason::InvalidArgument),
         ("absent", "", Reason::NotFound),
-        ("mine", "another-peer", Reason::Unsupported),
+        ("mine", "another-peer", Reason::PeerUnreachable),
     ] {
         let (name, peer) = (name.to_owned(), peer.to_owned());
         let connect = v1::PipeConnectRequest { name, peer, wait_ms: 0, deadline_ms: 0 };

@@ -238,13 +238,74 @@ fn unread_messages_have_a_bound() {
     let (from, to) = (sidecar.client(), sidecar.client());
     let (near, far, _listener) = pipe(&from, &to);
     let all: Vec<_> = (0..UNREAD_MAX).map(|_| near.begin(text("unread"), LONG).unwrap()).collect();
-    let failed = near.write(text("too many"), LONG).unwrap_err();
+    let failed = near.begin(text("too many"), LONG).unwrap().wait().unwrap_err();
+    assert_eq!((failed.delivered, failed.error.reason()), (Delivered::No, Some(Reason::LimitExceeded)));
+    let failed = near.write(text("nobody makes room"), SHORT).unwrap_err();
     assert_eq!((failed.delivered, failed.error.reason()), (Delivered::No, Some(Reason::LimitExceeded)));
     far.read(next(&far), Allocation::map()).unwrap();
     let one_more = near.begin(text("fits"), LONG).unwrap();
     drop((all, one_more));
     heard(&from);
     assert_eq!(nothing(&far, SHORT).reason(), Some(Reason::DeadlineExceeded));
+}
+
+#[test]
+fn a_write_beyond_the_bound_waits_until_others_are_read() {
+    const WRITERS: usize = 2 * UNREAD_MAX;
+    let sidecar = Sidecar::start();
+    let (from, to) = (sidecar.client(), sidecar.client());
+    let (near, far, _listener) = pipe(&from, &to);
+    thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| near.write(text("one of many"), LONG).unwrap());
+        }
+        until("all room is taken", || {
+            let descriptors: Vec<_> = (0..UNREAD_MAX).map_while(|_| waits(&far)).collect();
+            descriptors.len() == UNREAD_MAX
+        });
+        for _ in 0..WRITERS {
+            far.read(next(&far), Allocation::map()).unwrap();
+        }
+    });
+    assert_eq!(nothing(&far, SHORT).reason(), Some(Reason::DeadlineExceeded));
+}
+
+/// The next descriptor, if there is one now.
+fn waits(pipe: &Pipe) -> Option<Descriptor<'_>> {
+    match pipe.read_descriptor(SHORT) {
+        Ok(Incoming::Message(descriptor)) => Some(descriptor),
+        _ => None,
+    }
+}
+
+#[test]
+fn bytes_that_are_unread_have_a_bound_of_their_own() {
+    let sidecar = Sidecar::start();
+    let (from, to) = (sidecar.client(), sidecar.client());
+    let (near, far, _listener) = pipe(&from, &to);
+    let large = || {
+        let small = |message: Message, _| message.tensor(dense(DType::U8, &[1]), [0]).about(vec![7; 4 << 10]);
+        (0..100).fold(Message::new(), small)
+    };
+    let mut writings = Vec::new();
+    let failed = loop {
+        writings.push(near.begin(large(), LONG).unwrap());
+        assert!(writings.len() < 25, "they have some 400 KiB each");
+        if writings.len() > 15 {
+            // Those that fit wait, the one that does not comes back.
+            let last = near.begin(large(), SHORT).unwrap().wait().unwrap_err();
+            if last.error.reason() == Some(Reason::LimitExceeded) {
+                break last;
+            }
+        }
+    };
+    assert_eq!(failed.delivered, Delivered::No);
+    assert!(failed.error.to_string().contains("bytes"), "{}", failed.error);
+    drop(writings);
+    heard(&from);
+    let writing = near.begin(failed.message, LONG).unwrap();
+    far.read(next(&far), Allocation::map()).unwrap();
+    drop(writing.wait().unwrap());
 }
 
 #[test]

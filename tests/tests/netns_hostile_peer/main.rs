@@ -5,6 +5,7 @@
 mod chunks;
 mod flood;
 mod lies;
+mod pipes;
 
 use tensorlane_tests::turns::Turns;
 

@@ -4,6 +4,7 @@ mod both_ways;
 mod channels;
 mod exchange;
 mod mutable_sets;
+mod pipes;
 mod sets;
 mod steps;
 mod transports;

@@ -219,9 +219,17 @@ impl Exchange {
         if self.channels.table.lock().find(&name).is_some() {
             return Ok((None, name));
         }
-        let Some((peer, rest)) = request.name.split_once('/') else { return Ok((None, name)) };
+        self.place_of(name)
+    }
+
+    /// The peer that a name of a channel or listener begins with, none for this one, and the rest; all of it where no peer is called so.
+    pub(in crate::exchange) fn place_of(
+        &self,
+        name: TensorName,
+    ) -> Result<(Option<PeerName>, TensorName), Failure> {
+        let Some((peer, rest)) = name.as_str().split_once('/') else { return Ok((None, name)) };
         let Ok(peer) = peer.parse::<PeerName>() else { return Ok((None, name)) };
-        if peer == *me {
+        if peer == self.me().peer {
             return Ok((None, tensor_name(rest)?));
         }
         match self.peers.get().is_some_and(|peers| peers.lists(&peer)) {

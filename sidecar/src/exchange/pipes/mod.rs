@@ -2,11 +2,19 @@
 //!
 //! - [`table`]: who listens, who is connected, what is not read. Pure.
 //! - [`op`]: one caller that waits, as an entry in `waits`: no thread waits for a message.
+//! - [`asker`]: that caller, a session of this pod or a connection of another peer.
+//! - [`serving`]: calls of other peers about pipes to listeners here.
+//! - [`far`]: pipes of our clients to listeners of other peers, whose calls are passed on.
+//!
+//! A pipe lives at the sidecar of its listener, also where the other end is at another peer: one table decides every outcome.
 //!
 //! The bytes of a message never come here. They are tensors that the writer leases until its write is over; the reader gets them
 //! as it gets any tensor. So an end that dies takes its leases with it, and there is nothing else to give back.
 
+mod asker;
+mod far;
 mod op;
+mod serving;
 mod table;
 
 use std::sync::Arc;
@@ -16,19 +24,26 @@ use parking_lot::Mutex;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
+use self::asker::Asker;
+use self::far::{Asked, Fars, is_far};
 use self::op::{Op, Outcome, Placed, Who};
 pub use self::table::PipeTotals;
-use self::table::{Effect, Ended, Party, Table, Waits};
+use self::table::{Effect, Ended, Table, Waits};
 use super::names::tensor_name;
 use super::{Caller, Exchange, session_required};
-use crate::session::SessionLink;
+use crate::cancel::Cancel;
+
+/// The way of descriptors inside a pod.
+const LOCAL: &str = "local";
 
 /// The pipes of this sidecar.
 #[derive(Default)]
 pub(super) struct Pipes {
     table: Mutex<Table<Who>>,
+    fars: Mutex<Fars>,
 }
 
 // === impl Exchange ===
@@ -43,13 +58,13 @@ impl Exchange {
         caller: &Caller,
         request: &v1::PipeListenRequest,
     ) -> Result<v1::PipeListenResponse, Failure> {
-        let link = pipe_caller(caller)?;
+        let asker = Asker::of(caller)?;
         let name = tensor_name(&request.name)?;
-        let (listener, effects) = self.pipes.table.lock().listen(party(&link), name)?;
+        let (listener, effects) = self.pipes.table.lock().listen(asker.party(), name)?;
         self.carry_out_pipes(effects);
-        if link.is_cut() {
+        if asker.is_over() {
             // Its end may have come before the listener was there.
-            self.pipes_of_session_ended(link.id());
+            self.pipes_of_session_ended(asker.session());
         }
         Ok(v1::PipeListenResponse { listener })
     }
@@ -63,10 +78,14 @@ impl Exchange {
     ) {
         let listener = request.listener;
         let after = self.pipe_time(request.deadline_ms);
-        let me = self.me().peer.to_string();
-        let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(me)));
-        Op::begin(self, caller, Waits::Pipe(listener), after, 0, Box::new(done), |table, link, me| {
-            let accepted = table.accept(link.id(), listener, me)?;
+        let asker = match Asker::of(caller) {
+            Ok(asker) => (asker, caller.cancel.clone()),
+            Err(failure) => return done(Err(failure)),
+        };
+        let me = self.me().peer.clone();
+        let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(&me)));
+        Op::begin(self, asker, Waits::Pipe(listener), after, Box::new(done), |table, asker, me| {
+            let accepted = table.accept(asker.session(), listener, me)?;
             Ok((accepted.map(|(pipe, other)| Outcome::Opened(pipe, other)), Vec::new()))
         });
     }
@@ -78,23 +97,21 @@ impl Exchange {
         request: &v1::PipeConnectRequest,
         done: impl FnOnce(Result<v1::PipeOpened, Failure>) + Send + 'static,
     ) {
-        let name = self.pipe_peer(&request.peer).and_then(|()| tensor_name(&request.name));
-        let name = match name {
-            Ok(name) => name,
+        let place = self.pipe_place(request).and_then(|place| Ok((place, Asker::of(caller)?)));
+        let (name, asker) = match place {
+            Ok(((None, name), asker)) => (name, (asker, caller.cancel.clone())),
+            Ok(((Some(peer), name), _)) => {
+                return self.pipe_connect_there(caller, (peer, name), request, done);
+            }
             Err(failure) => return done(Err(failure)),
         };
         let after = if request.wait_ms == 0 { Duration::ZERO } else { self.pipe_time(request.wait_ms) };
-        let me = self.me().peer.to_string();
-        let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(me)));
-        Op::begin(
-            self,
-            caller,
-            Waits::Listener(name.clone()),
-            after,
-            0,
-            Box::new(done),
-            |table, link, me| connect(table, link, &name, me, !after.is_zero()),
-        );
+        let me = self.me().peer.clone();
+        let done = move |outcome: Result<Outcome, Failure>| done(outcome.and_then(|it| it.opened(&me)));
+        let waits = Waits::Listener(name.clone());
+        Op::begin(self, asker, waits, after, Box::new(done), |table, asker, me| {
+            connect(table, asker, &name, me, !after.is_zero())
+        });
     }
 
     /// Writes a message; the answer comes when the other end has read it.
@@ -104,28 +121,35 @@ impl Exchange {
         request: v1::PipeWriteRequest,
         done: impl FnOnce(Result<v1::PipeWriteResponse, Failure>) + Send + 'static,
     ) {
-        let v1::PipeWriteRequest { pipe, sequence, message, deadline_ms } = request;
-        // Whatever is refused here was seen by nobody.
-        let done = move |outcome: Result<Outcome, Failure>| {
-            let said = |failure: Failure| match failure.detail("delivered") {
-                Some(_) => failure,
-                None => failure.with("delivered", "no"),
-            };
-            done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(said));
-        };
-        if message.len() > PIPE_MESSAGE_MAX {
-            let what = format!(
-                "the message has {} bytes beside its tensors, and {PIPE_MESSAGE_MAX} are the most; put more of it into tensors",
-                message.len()
-            );
-            return done(Err(Failure::new(Reason::TooLarge, what).with("bytes", message.len())));
+        let ready = checked(request).and_then(|request| Ok((request, Asker::of(caller)?)));
+        match ready {
+            Err(failure) => done(Err(unseen(failure))),
+            Ok((request, _)) if is_far(request.pipe) => {
+                let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
+                    done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(unseen));
+                };
+                self.pass_on_pipe_call(caller, Asked::Write(request), Box::new(told));
+            }
+            Ok((request, asker)) => self.write_here((asker, caller.cancel.clone()), request, done),
         }
+    }
+
+    /// Writes a message to a pipe that lives here.
+    fn write_here(
+        self: &Arc<Self>,
+        asker: (Asker, Cancel),
+        request: v1::PipeWriteRequest,
+        done: impl FnOnce(Result<v1::PipeWriteResponse, Failure>) + Send + 'static,
+    ) {
+        let v1::PipeWriteRequest { pipe, sequence, message, deadline_ms } = request;
         // A copy: what is kept is the message, and not the frame that it came in.
         let message = bytes::Bytes::copy_from_slice(&message);
-        let (after, bytes) = (self.pipe_time(deadline_ms), message.len() as u64);
-        let waits = Waits::Reader(pipe, sequence);
-        Op::begin(self, caller, waits, after, bytes, Box::new(done), |table, link, me| {
-            table.write(link.id(), pipe, sequence, message, me).map(|effects| (None, effects))
+        let (after, waits) = (self.pipe_time(deadline_ms), Waits::Reader(pipe, sequence));
+        let done = move |outcome: Result<Outcome, Failure>| {
+            done(outcome.map(|_| v1::PipeWriteResponse {}).map_err(unseen));
+        };
+        Op::begin(self, asker, waits, after, Box::new(done), |table, asker, me| {
+            table.write(asker.session(), pipe, sequence, message, me).map(|effects| (None, effects))
         });
     }
 
@@ -136,7 +160,29 @@ impl Exchange {
         request: &v1::PipeReadRequest,
         done: impl FnOnce(Result<v1::PipeReadResponse, Failure>) + Send + 'static,
     ) {
-        let v1::PipeReadRequest { pipe, from, deadline_ms } = *request;
+        match Asker::of(caller) {
+            Err(failure) => done(Err(failure)),
+            Ok(_) if is_far(request.pipe) => {
+                let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
+                    done(outcome.and_then(|answer| match answer {
+                        v1::peer_pipe_answer::Kind::Message(message) => Ok(message),
+                        v1::peer_pipe_answer::Kind::Written(_) => Err(op::unexpected()),
+                    }));
+                };
+                self.pass_on_pipe_call(caller, Asked::Read(*request), Box::new(told));
+            }
+            Ok(asker) => self.read_here((asker, caller.cancel.clone()), *request, done),
+        }
+    }
+
+    /// Asks for the descriptor of a message of a pipe that lives here.
+    fn read_here(
+        self: &Arc<Self>,
+        asker: (Asker, Cancel),
+        request: v1::PipeReadRequest,
+        done: impl FnOnce(Result<v1::PipeReadResponse, Failure>) + Send + 'static,
+    ) {
+        let v1::PipeReadRequest { pipe, from, deadline_ms } = request;
         let after = self.pipe_time(deadline_ms);
         let done = move |outcome: Result<Outcome, Failure>| {
             done(outcome.map(|outcome| match outcome {
@@ -144,14 +190,17 @@ impl Exchange {
                 _ => v1::PipeReadResponse::default(),
             }));
         };
-        Op::begin(self, caller, Waits::Message(pipe), after, 0, Box::new(done), |table, link, me| {
-            table.read(link.id(), pipe, from, me).map(|effects| (None, effects))
+        Op::begin(self, asker, Waits::Message(pipe), after, Box::new(done), |table, asker, me| {
+            table.read(asker.session(), pipe, from, me).map(|effects| (None, effects))
         });
     }
 
     /// Hears what a session says of ends, and of what it has read. What is not its own is nothing.
     pub fn pipe_end(&self, session: SessionId, end: &v1::PipeEndRequest) {
-        let v1::PipeEndRequest { pipe, listener, read, withdrawn, finished, closed } = *end;
+        let v1::PipeEndRequest { pipe, listener, read, finished, closed } = *end;
+        if is_far(pipe) {
+            self.pipe_end_there(session, end);
+        }
         let effects = {
             let mut table = self.pipes.table.lock();
             let mut effects = Vec::new();
@@ -160,9 +209,6 @@ impl Exchange {
             }
             if read > 0 {
                 effects.extend(table.taken(session, pipe, read));
-            }
-            if withdrawn > 0 {
-                effects.extend(table.withdraw(session, pipe, withdrawn));
             }
             if finished {
                 effects.extend(table.finish(session, pipe));
@@ -177,11 +223,22 @@ impl Exchange {
 
     /// Numbers of pipes, for telling people.
     pub fn pipe_totals(&self) -> PipeTotals {
-        self.pipes.table.lock().totals()
+        let mut totals = self.pipes.table.lock().totals();
+        let fars = self.pipes.fars.lock();
+        totals.pipes += fars.len();
+        totals.unread += fars.unread;
+        totals.messages += fars.messages;
+        totals
     }
 
     /// A session ended: its pipes and listeners end, and the other ends are told.
     pub(super) fn pipes_of_session_ended(&self, session: SessionId) {
+        self.fars_of_session_ended(session);
+        self.pipes_end(session);
+    }
+
+    /// A session of this pod, or a connection of another peer, has ended, and all that it had in the table.
+    fn pipes_end(&self, session: SessionId) {
         let effects = self.pipes.table.lock().end_session(session);
         self.carry_out_pipes(effects);
     }
@@ -206,37 +263,47 @@ impl Exchange {
         self.deadline(ms).saturating_duration_since(std::time::Instant::now())
     }
 
-    fn pipe_peer(&self, peer: &str) -> Result<(), Failure> {
-        if peer.is_empty() || peer == self.me().peer.as_str() {
-            return Ok(());
+    /// The peer of the listener that is meant, none for this one, and its name there.
+    fn pipe_place(
+        &self,
+        request: &v1::PipeConnectRequest,
+    ) -> Result<(Option<PeerName>, TensorName), Failure> {
+        let (me, name) = (&self.me().peer, tensor_name(&request.name)?);
+        if let Some(peer) = self.named_peer(&request.peer)? {
+            return Ok(((peer != *me).then_some(peer), name));
         }
-        let message = format!(
-            "pipes between peers are not there yet, and {peer} is another one; connect in the pod of the listener, or put tensors \
-             and pass references"
-        );
-        Err(Failure::new(Reason::Unsupported, message).with("peer", peer))
+        if self.pipes.table.lock().is_listened(&name) {
+            return Ok((None, name));
+        }
+        self.place_of(name)
     }
 }
 
+/// Says of a write that was refused that nobody has seen its message, unless more is known.
+fn unseen(failure: Failure) -> Failure {
+    match failure.detail("delivered") {
+        Some(_) => failure,
+        None => failure.with("delivered", "no"),
+    }
+}
+
+/// Checks the length of a message.
+fn checked(request: v1::PipeWriteRequest) -> Result<v1::PipeWriteRequest, Failure> {
+    let bytes = request.message.len();
+    if bytes <= PIPE_MESSAGE_MAX {
+        return Ok(request);
+    }
+    let what = format!(
+        "the message has {bytes} bytes beside its tensors, and {PIPE_MESSAGE_MAX} are the most; put more of it into tensors"
+    );
+    Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes))
+}
+
 /// Connects, or leaves whoever connects waiting.
-fn connect(
-    table: &mut Table<Who>,
-    link: &Arc<SessionLink>,
-    name: &TensorName,
-    me: Who,
-    waits: bool,
-) -> Placed {
-    match table.connect(party(link), name, waits.then_some(me))? {
+fn connect(table: &mut Table<Who>, asker: &Asker, name: &TensorName, me: Who, waits: bool) -> Placed {
+    match table.connect(asker.party(), name, waits.then_some(me))? {
         Some((pipe, other, effects)) => Ok((Some(Outcome::Opened(pipe, other)), effects)),
         None if waits => Ok((None, Vec::new())),
         None => Err(op::absent(name)),
     }
-}
-
-fn party(link: &Arc<SessionLink>) -> Party {
-    Party { session: link.id(), client: Arc::clone(link.client()) }
-}
-
-fn pipe_caller(caller: &Caller) -> Result<Arc<SessionLink>, Failure> {
-    caller.link.clone().ok_or_else(|| session_required("A pipe"))
 }

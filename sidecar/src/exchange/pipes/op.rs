@@ -10,14 +10,16 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::ledger::{Holder, TensorName};
+use tensorlane_proto::identity::PeerName;
+use tensorlane_proto::ledger::TensorName;
 
 use super::super::lookup::There;
-use super::super::waits::{Key, Owner, WaitId, Waiter, cost};
-use super::super::{Caller, Done, Exchange};
+use super::super::waits::{Key, WaitId, Waiter, cost};
+use super::super::{Done, Exchange};
+use super::asker::Asker;
 use super::table::{Effect, Ended, Party, Table, Waits};
-use super::{connect, pipe_caller};
-use crate::session::SessionLink;
+use super::{LOCAL, connect, far};
+use crate::cancel::Cancel;
 
 /// What a caller waited for.
 pub(super) enum Outcome {
@@ -37,7 +39,7 @@ pub(super) type Placed = Result<(Option<Outcome>, Vec<Effect<Who>>), Failure>;
 /// A caller that waits.
 pub(super) struct Op {
     exchange: Arc<Exchange>,
-    link: Arc<SessionLink>,
+    asker: Asker,
     waits: Waits,
     after: Duration,
     state: Mutex<State>,
@@ -57,11 +59,12 @@ pub(super) struct Who(Arc<Op>);
 // === impl Outcome ===
 
 impl Outcome {
-    pub(super) fn opened(self, peer: String) -> Result<v1::PipeOpened, Failure> {
-        match self {
-            Self::Opened(pipe, other) => Ok(v1::PipeOpened { pipe, peer, client: other.client.to_string() }),
-            _ => Err(Failure::new(Reason::Internal, "a pipe was waited for, and something else came")),
-        }
+    /// The pipe, for a session of the peer `me`.
+    pub(super) fn opened(self, me: &PeerName) -> Result<v1::PipeOpened, Failure> {
+        let Self::Opened(pipe, other) = self else { return Err(unexpected()) };
+        let route = if other.peer.is_some() { far::ROUTE } else { LOCAL };
+        let peer = other.peer.as_ref().unwrap_or(me).to_string();
+        Ok(v1::PipeOpened { pipe, peer, client: other.client.to_string(), route: route.to_owned() })
     }
 }
 
@@ -76,7 +79,7 @@ impl Who {
     pub(super) fn connect_again(self) {
         let Waits::Listener(name) = self.0.waits.clone() else { return };
         let op = Arc::clone(&self.0);
-        op.place(|table, link, me| connect(table, link, &name, me, true));
+        op.place(|table, asker, me| connect(table, asker, &name, me, true));
     }
 }
 
@@ -86,40 +89,35 @@ impl Op {
     /// Begins to wait. `place` puts it into the table, or answers at once; `done` is called once.
     pub(super) fn begin(
         exchange: &Arc<Exchange>,
-        caller: &Caller,
+        (asker, cancel): (Asker, Cancel),
         waits: Waits,
         after: Duration,
-        bytes: u64,
         done: Done<Outcome>,
-        place: impl FnOnce(&mut Table<Who>, &Arc<SessionLink>, Who) -> Placed,
+        place: impl FnOnce(&mut Table<Who>, &Asker, Who) -> Placed,
     ) {
-        let link = match pipe_caller(caller) {
-            Ok(link) => link,
-            Err(failure) => return done(Err(failure)),
-        };
         let state = Mutex::new(State { done: Some(done), entry: None, placed: false });
-        let op = Arc::new(Self { exchange: Arc::clone(exchange), link, waits, after, state });
+        let op = Arc::new(Self { exchange: Arc::clone(exchange), asker, waits, after, state });
         // First: however short its time is, what is there is given.
         op.place(place);
-        if let Err(failure) = op.enter(bytes) {
+        if let Err(failure) = op.enter() {
             op.give_up(|_| failure);
         }
         let leaving = Arc::downgrade(&op);
-        caller.cancel.on_cancel(Arc::new(move || {
+        cancel.on_cancel(Arc::new(move || {
             if let Some(op) = leaving.upgrade() {
                 op.leave();
             }
         }));
     }
 
-    fn place(self: &Arc<Self>, place: impl FnOnce(&mut Table<Who>, &Arc<SessionLink>, Who) -> Placed) {
+    fn place(self: &Arc<Self>, place: impl FnOnce(&mut Table<Who>, &Asker, Who) -> Placed) {
         let placed = {
             let mut table = self.exchange.pipes.table.lock();
             // Its time may be over.
             if self.state.lock().done.is_none() {
                 return;
             }
-            let placed = place(&mut table, &self.link, Who(Arc::clone(self)));
+            let placed = place(&mut table, &self.asker, Who(Arc::clone(self)));
             self.state.lock().placed = matches!(placed, Ok((None, _)));
             placed
         };
@@ -132,16 +130,15 @@ impl Op {
             }
             Err(failure) => self.finish(Err(failure)),
         }
-        if self.link.is_cut() {
+        if self.asker.is_over() {
             // Its end may have come before this was in the table.
-            self.exchange.pipes_of_session_ended(self.link.id());
+            self.exchange.pipes_end(self.asker.session());
         }
     }
 
     /// From now on it is told at its deadline, unless it has its answer.
-    fn enter(self: &Arc<Self>, bytes: u64) -> Result<(), Failure> {
-        let (until, owner) =
-            (Instant::now() + self.after, Owner::Client(Some(Holder::Session(self.link.id()))));
+    fn enter(self: &Arc<Self>) -> Result<(), Failure> {
+        let (until, owner) = (Instant::now() + self.after, self.asker.owner());
         let names = match &self.waits {
             Waits::Listener(name) => Some(name),
             _ => None,
@@ -152,7 +149,7 @@ impl Op {
             return Ok(());
         }
         let waiter = Arc::clone(self) as Arc<dyn Waiter>;
-        let entry = waits.enter(owner, cost(names.into_iter()) + bytes, until, waiter)?;
+        let entry = waits.enter(owner, cost(names.into_iter()), until, waiter)?;
         state.entry = Some(entry);
         waits.wait(entry, Vec::new(), until)
     }
@@ -169,7 +166,7 @@ impl Op {
         match (done, outcome) {
             (Some(done), outcome) => done(outcome),
             (None, Ok(Outcome::Opened(pipe, _))) => {
-                let session = self.link.id();
+                let session = self.asker.session();
                 let effects = self.exchange.pipes.table.lock().close(session, pipe, Ended::Lost);
                 self.exchange.carry_out_pipes(effects);
             }
@@ -209,15 +206,14 @@ impl Op {
             Waits::Listener(name) => return absent(name).with("waited_ms", waited),
             Waits::Pipe(_) => format!("nobody connected to the listener within {waited} ms"),
             Waits::Message(pipe) => match table.describe(*pipe) {
-                Some((name, client, _)) => {
-                    format!("client {client:?} wrote no message to the pipe {name} within {waited} ms")
+                Some((name, other, _)) => {
+                    format!("{other} wrote no message to the pipe {name} within {waited} ms")
                 }
                 None => format!("no message came within {waited} ms"),
             },
             Waits::Reader(pipe, sequence) => match table.describe(*pipe) {
-                Some((name, client, unread)) => format!(
-                    "client {client:?} has not read message {sequence} of the pipe {name} within {waited} ms; {unread} messages are \
-                     unread there"
+                Some((name, other, unread)) => format!(
+                    "{other} has not read message {sequence} of the pipe {name} within {waited} ms; {unread} messages are unread there"
                 ),
                 None => format!("message {sequence} was not read within {waited} ms"),
             },
@@ -242,6 +238,11 @@ impl Waiter for Op {
     fn leave(&self) {
         self.give_up(|_| Failure::new(Reason::Cancelled, "the caller or the sidecar is ending"));
     }
+}
+
+/// Something else came than was asked for.
+pub(super) fn unexpected() -> Failure {
+    Failure::new(Reason::Internal, "an answer about a pipe is of another kind than what was asked")
 }
 
 /// There is no such listener.

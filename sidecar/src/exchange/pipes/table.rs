@@ -6,29 +6,37 @@
 //! ```
 //! A write is over when the other side has taken its message. Whoever waits is named in an [`Effect`] once, and waits no more then.
 
+mod budget;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
+
+use self::budget::Budget;
 
 /// Listeners of one sidecar at most.
 const LISTENERS_MAX: usize = 4_096;
 /// Pipes of one sidecar at most. Each costs some 400 bytes beside its messages.
-const PIPES_MAX: usize = 16_384;
-/// Pipes of one session at most, of both kinds.
-const SESSION_PIPES_MAX: usize = 1_024;
+pub(super) const PIPES_MAX: usize = 16_384;
+/// Pipes of one session at most, of both kinds. The clients of one other peer together are one.
+pub(super) const SESSION_PIPES_MAX: usize = 1_024;
 /// Pipes of one listener that are not accepted, at most.
 const BACKLOG_MAX: usize = 1_024;
 /// Messages of one side that are not read, at most.
 const UNREAD_MAX: usize = 64;
 
-/// A session with the name that its client gave itself.
+/// A session with the name that its client gave itself. A connection of another peer is one, for all of its clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Party {
     pub(super) session: SessionId,
     pub(super) client: Arc<str>,
+    /// The peer, if it is another one.
+    pub(super) peer: Option<PeerName>,
 }
 
 /// An end of a wait.
@@ -101,6 +109,8 @@ pub(super) struct Table<W> {
     last: u64,
     /// Messages that were read, in the life of the sidecar.
     written: u64,
+    /// Bytes of messages that are not read.
+    budget: Budget,
 }
 
 /// Numbers at this moment.
@@ -119,7 +129,8 @@ pub struct PipeTotals {
 impl<W> Default for Table<W> {
     fn default() -> Self {
         let (listeners, pipes) = (BTreeMap::new(), BTreeMap::new());
-        Self { listeners, names: HashMap::new(), waiting: HashMap::new(), pipes, last: 0, written: 0 }
+        let (names, waiting, budget) = (HashMap::new(), HashMap::new(), Budget::default());
+        Self { listeners, names, waiting, pipes, last: 0, written: 0, budget }
     }
 }
 
@@ -135,8 +146,8 @@ impl<W> Table<W> {
     ) -> Result<(u64, Vec<Effect<W>>), Failure> {
         if let Some(taken) = self.names.get(&name).and_then(|id| self.listeners.get(id)) {
             let message = format!(
-                "client {:?} listens on {name} already; end that listener, or choose another name",
-                taken.party.client
+                "{} listens on {name} already; end that listener, or choose another name",
+                taken.party
             );
             return Err(Failure::new(Reason::NameTaken, message).with("name", name));
         }
@@ -197,6 +208,11 @@ impl<W> Table<W> {
         Ok(Some((end(pipe, 0), other, effects)))
     }
 
+    /// Returns whether there is a listener of that name.
+    pub(super) fn is_listened(&self, name: &TensorName) -> bool {
+        self.names.contains_key(name)
+    }
+
     /// Takes the next pipe of a listener; `wait` is told where there is none yet.
     ///
     /// # Errors
@@ -211,9 +227,14 @@ impl<W> Table<W> {
         let listener = listener.ok_or_else(|| no_listener(id))?;
         while let Some(number) = listener.backlog.pop_front() {
             // One that was closed meanwhile is handed out, too: what its end said is to be heard.
-            if let Some(pipe) = self.pipes.get(&number) {
-                return Ok(Some((end(number, 1), pipe.sides[0].party.clone())));
+            let Some(pipe) = self.pipes.get(&number) else { continue };
+            let Side { party, ended, .. } = &pipe.sides[0];
+            // One whose connection is lost has said nothing, and may have come again on the next connection.
+            if party.peer.is_some() && *ended == Some(Ended::Lost) {
+                self.pipes.remove(&number);
+                continue;
             }
+            return Ok(Some((end(number, 1), party.clone())));
         }
         listener.accepting.push_back(wait);
         Ok(None)
@@ -232,7 +253,7 @@ impl<W> Table<W> {
         message: Bytes,
         writer: W,
     ) -> Result<Vec<Effect<W>>, Failure> {
-        let (pipe, at) = self.side(session, number)?;
+        let (pipe, at) = side(&mut self.pipes, session, number)?;
         let [own, other] = both(&mut pipe.sides, at);
         if let Some(ended) = other.ended {
             return Err(gone(&pipe.name, &other.party, ended));
@@ -247,11 +268,12 @@ impl<W> Table<W> {
         }
         if own.unread.len() >= UNREAD_MAX {
             let what = format!(
-                "{UNREAD_MAX} messages of the pipe {} are unread; client {:?} does not read them",
-                pipe.name, other.party.client
+                "{UNREAD_MAX} messages of the pipe {} are unread; {} does not read them",
+                pipe.name, other.party
             );
             return Err(limit(&what, UNREAD_MAX).with("client", &other.party.client));
         }
+        self.budget.book(&own.party, message.len() as u64)?;
         own.last = sequence;
         let mut unread = Unread { message, writer, shown: false };
         let mut effects = Vec::new();
@@ -304,21 +326,15 @@ impl<W> Table<W> {
     pub(super) fn taken(&mut self, session: SessionId, number: u64, sequence: u64) -> Vec<Effect<W>> {
         let Ok((pipe, at)) = self.side(session, number) else { return Vec::new() };
         let [_, other] = both(&mut pipe.sides, at);
+        let writer = other.party.session;
         // What nobody was shown, nobody has read.
         if !other.unread.get(&sequence).is_some_and(|unread| unread.shown) {
             return Vec::new();
         }
         let Some(unread) = other.unread.remove(&sequence) else { return Vec::new() };
         self.written += 1;
+        self.budget.unbook(&[(writer, unread.message.len() as u64)]);
         vec![Effect::Written { to: unread.writer }]
-    }
-
-    /// A session takes a message of its own back: its write fails.
-    pub(super) fn withdraw(&mut self, session: SessionId, number: u64, sequence: u64) -> Vec<Effect<W>> {
-        let Ok((pipe, at)) = self.side(session, number) else { return Vec::new() };
-        let Some(unread) = pipe.sides[at].unread.remove(&sequence) else { return Vec::new() };
-        let why = Failure::new(Reason::Cancelled, format!("message {sequence} was taken back by its writer"));
-        vec![undelivered(unread, &why)]
     }
 
     /// A session writes nothing more: the other side gets the end behind what is not read.
@@ -344,6 +360,7 @@ impl<W> Table<W> {
         // Messages that are lost with this end are no orderly end, whatever was said before.
         own.finished &= own.unread.is_empty();
         let mut effects = Vec::new();
+        let freed: Vec<_> = [&*own, &*other].map(|side| (side.party.session, side.bytes())).into();
         let here = Failure::new(Reason::PipeClosed, format!("this end of the pipe {name} was closed"));
         for (_, unread) in std::mem::take(&mut own.unread) {
             effects.push(undelivered(unread, &here));
@@ -359,6 +376,7 @@ impl<W> Table<W> {
         if other.ended.is_some() {
             self.pipes.remove(&number);
         }
+        self.budget.unbook(&freed);
         effects
     }
 
@@ -422,20 +440,21 @@ impl<W> Table<W> {
                 readers.remove(at);
             }
             Waits::Reader(pipe, sequence) => {
-                let unread = &mut self.end_of(*pipe)?.unread;
-                unread.get(sequence).filter(|unread| is_it(&unread.writer))?;
-                return unread.remove(sequence).map(|unread| unread.shown);
+                let own = self.end_of(*pipe)?;
+                own.unread.get(sequence).filter(|unread| is_it(&unread.writer))?;
+                let (session, unread) = (own.party.session, own.unread.remove(sequence)?);
+                self.budget.unbook(&[(session, unread.message.len() as u64)]);
+                return Some(unread.shown);
             }
         }
         Some(false)
     }
 
-    /// Name of a pipe, the client at its other end, and the messages that this one has not read.
-    pub(super) fn describe(&self, number: u64) -> Option<(TensorName, Arc<str>, usize)> {
+    /// Name of a pipe, whoever has its other end, and the messages that are not read there.
+    pub(super) fn describe(&self, number: u64) -> Option<(TensorName, Party, usize)> {
         let pipe = self.pipes.get(&(number / 2))?;
         let [own, other] = if number.is_multiple_of(2) { [0, 1] } else { [1, 0] };
-        let client = Arc::clone(&pipe.sides[other].party.client);
-        Some((pipe.name.clone(), client, pipe.sides[own].unread.len()))
+        Some((pipe.name.clone(), pipe.sides[other].party.clone(), pipe.sides[own].unread.len()))
     }
 
     /// Numbers, for telling people.
@@ -450,18 +469,23 @@ impl<W> Table<W> {
 
     /// The pipe of an end that a session has open, and which side that is.
     fn side(&mut self, session: SessionId, number: u64) -> Result<(&mut Pipe<W>, usize), Failure> {
-        let at = usize::from(!number.is_multiple_of(2));
-        let is_its = |side: &Side<W>| side.party.session == session && side.ended.is_none();
-        let pipe = self.pipes.get_mut(&(number / 2)).filter(|pipe| is_its(&pipe.sides[at]));
-        pipe.map(|pipe| (pipe, at)).ok_or_else(|| {
-            let message = format!("this session has no open end of a pipe {number}; connect again");
-            Failure::new(Reason::NotFound, message).with("pipe", number)
-        })
+        side(&mut self.pipes, session, number)
     }
 
     fn end_of(&mut self, number: u64) -> Option<&mut Side<W>> {
         self.pipes.get_mut(&(number / 2)).map(|pipe| &mut pipe.sides[usize::from(!number.is_multiple_of(2))])
     }
+}
+
+fn side<W>(
+    pipes: &mut BTreeMap<u64, Pipe<W>>,
+    session: SessionId,
+    number: u64,
+) -> Result<(&mut Pipe<W>, usize), Failure> {
+    let at = usize::from(!number.is_multiple_of(2));
+    let is_its = |side: &Side<W>| side.party.session == session && side.ended.is_none();
+    let pipe = pipes.get_mut(&(number / 2)).filter(|pipe| is_its(&pipe.sides[at]));
+    pipe.map(|pipe| (pipe, at)).ok_or_else(|| no_pipe(number))
 }
 
 /// Number of an end of a pipe, as its session knows it.
@@ -487,6 +511,18 @@ impl<W> Side<W> {
         let (unread, readers) = (BTreeMap::new(), VecDeque::new());
         Self { party, ended: None, finished: false, last: 0, unread, readers }
     }
+
+    /// Bytes of its messages that are not read.
+    fn bytes(&self) -> u64 {
+        self.unread.values().map(|unread| unread.message.len() as u64).sum()
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client {:?}", self.client)?;
+        self.peer.as_ref().map_or(Ok(()), |peer| write!(f, " of peer {peer}"))
+    }
 }
 
 /// The side at an index, and the other one.
@@ -500,18 +536,28 @@ fn undelivered<W>(unread: Unread<W>, why: &Failure) -> Effect<W> {
 }
 
 fn gone(name: &TensorName, party: &Party, how: Ended) -> Failure {
-    let client = &party.client;
     let (reason, message) = match how {
         Ended::Closed => {
-            let why = format!("client {client:?} has closed the pipe {name}; connect again");
+            let why = format!("{party} has closed the pipe {name}; connect again");
             (Reason::PipeClosed, why)
         }
         Ended::Lost => {
-            let why = format!("client {client:?}, the other end of the pipe {name}, is gone; connect again");
+            let why = match party.peer {
+                None => format!("{party}, the other end of the pipe {name}, is gone; connect again"),
+                Some(_) => format!(
+                    "{party}, the other end of the pipe {name}, is gone, or the connection to it is lost; connect again"
+                ),
+            };
             (Reason::PipeLost, why)
         }
     };
-    Failure::new(reason, message).with("client", client)
+    Failure::new(reason, message).with("client", &party.client)
+}
+
+/// The session has no such pipe.
+pub(super) fn no_pipe(number: u64) -> Failure {
+    let message = format!("this session has no open end of a pipe {number}; connect again");
+    Failure::new(Reason::NotFound, message).with("pipe", number)
 }
 
 pub(super) fn no_listener(id: u64) -> Failure {
@@ -519,7 +565,7 @@ pub(super) fn no_listener(id: u64) -> Failure {
     Failure::new(Reason::NotFound, message).with("listener", id)
 }
 
-fn limit(what: &str, most: usize) -> Failure {
+pub(super) fn limit(what: &str, most: usize) -> Failure {
     let message = format!("{what}, at most {most}; end or read some first");
     Failure::new(Reason::LimitExceeded, message).with("most", most)
 }

@@ -66,6 +66,10 @@ impl Carrier for End {
         false
     }
 
+    fn has_pipes(&self) -> bool {
+        false
+    }
+
     fn want_no_more(&self, _way: Way, _call: u64) {}
 
     fn choose_way(&self, call: &mut Call) {

@@ -6,7 +6,7 @@ const TO: SessionId = SessionId(2);
 type Named = Table<&'static str>;
 
 fn party(session: SessionId) -> Party {
-    Party { session, client: Arc::from(format!("client-{}", session.0)) }
+    Party { session, client: Arc::from(format!("client-{}", session.0)), peer: None }
 }
 
 fn name() -> TensorName {
@@ -137,9 +137,7 @@ fn whoever_gives_up_leaves_nothing() {
     table.read(TO, pipe + 1, 1, "r2").unwrap();
     assert_eq!(table.forget(&Waits::Message(pipe + 1), |w| *w == "r2"), Some(false));
     assert_eq!(table.write(FROM, pipe, 3, "c".into(), "w3").unwrap(), [], "nobody waits for it");
-    assert_eq!(table.withdraw(TO, pipe, 3), [], "only its writer takes it back");
-    let back = failed(&table.withdraw(FROM, pipe, 3));
-    assert_eq!(back, [("w3", Reason::Cancelled, Some("no".to_owned()))]);
+    assert_eq!(table.forget(&Waits::Reader(pipe, 3), |w| *w == "w3"), Some(false));
     let nowhere = TensorName::new("nowhere").unwrap();
     table.connect(party(FROM), &nowhere, Some("c")).unwrap();
     assert_eq!(table.forget(&Waits::Listener(nowhere), |w| *w == "c"), Some(false));
@@ -182,4 +180,74 @@ fn a_session_may_have_both_ends() {
     assert_eq!(table.taken(FROM, far, 1), [Effect::Written { to: "w" }]);
     table.end_session(FROM);
     assert_eq!((table.totals().pipes, table.totals().listeners), (0, 0));
+}
+
+/// A connection of another peer.
+fn peer(session: SessionId) -> Party {
+    Party { peer: Some("there".parse().unwrap()), ..party(session) }
+}
+
+#[test]
+fn bytes_that_are_unread_have_a_bound_for_a_writer_and_one_for_all_and_end_with_their_messages() {
+    let mut table = Named::default();
+    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let large = Bytes::from(vec![0; 1 << 20]);
+    let mut pipes = Vec::new();
+    for writer in 10..15 {
+        let writer = SessionId(writer);
+        let (pipe, ..) = table.connect(party(writer), &name(), None).unwrap().unwrap();
+        for sequence in 1..=8 {
+            let written = table.write(writer, pipe, sequence, large.clone(), "w");
+            // The fifth one finds all room taken by the others.
+            assert_eq!(written.is_err(), pipes.len() == 4, "{writer:?} {sequence}");
+        }
+        let full = table.write(writer, pipe, 9, large.clone(), "w").unwrap_err();
+        assert_eq!((full.reason, full.detail("most").is_some()), (Reason::LimitExceeded, true));
+        assert!(table.write(writer, pipe, 9, Bytes::new(), "w").is_ok(), "one without bytes takes none");
+        pipes.push((writer, pipe));
+    }
+    let (writer, pipe) = pipes[0];
+    table.read(TO, pipe + 1, 1, "r").unwrap();
+    table.taken(TO, pipe + 1, 1);
+    assert_eq!(table.forget(&Waits::Reader(pipe, 2), |_| true), Some(false));
+    assert_eq!(table.budget.bytes(), 30 << 20);
+    assert!(table.write(writer, pipe, 10, large.clone(), "w").is_ok());
+    table.end_session(pipes[1].0);
+    table.end_listener(TO, listener, Ended::Closed);
+    assert_eq!(table.budget.bytes(), 0);
+}
+
+#[test]
+fn a_connection_of_a_peer_has_its_pipes_and_no_others() {
+    let mut table = Named::default();
+    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let (near, other) = (SessionId(1 << 63), SessionId(1 << 63 | 1));
+    let (pipe, ..) = table.connect(peer(near), &name(), None).unwrap().unwrap();
+    assert_eq!(table.accept(TO, listener, "a").unwrap(), Some((pipe + 1, peer(near))));
+    for stranger in [other, FROM] {
+        assert_eq!(table.write(stranger, pipe, 1, "a".into(), "w").unwrap_err().reason, Reason::NotFound);
+        assert_eq!(table.read(stranger, pipe, 1, "r").unwrap_err().reason, Reason::NotFound);
+        assert_eq!(table.taken(stranger, pipe, 1), []);
+        assert_eq!(table.finish(stranger, pipe), []);
+        assert_eq!(table.close(stranger, pipe, Ended::Closed), []);
+    }
+    table.write(near, pipe, 1, "a".into(), "w").unwrap();
+    table.read(TO, pipe + 1, 2, "r").unwrap();
+    let ended = failed(&table.end_session(near));
+    assert_eq!(ended, [("w", Reason::PipeClosed, Some("no".to_owned())), ("r", Reason::PipeLost, None)]);
+    let lost = table.write(TO, pipe + 1, 1, "b".into(), "w").unwrap_err();
+    assert!(lost.message.contains("of peer there"), "{lost}");
+}
+
+#[test]
+fn a_connect_that_comes_again_after_a_lost_connection_is_accepted_once() {
+    let mut table = Named::default();
+    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    let (first, again) = (SessionId(1 << 63), SessionId(1 << 63 | 1));
+    table.connect(peer(first), &name(), None).unwrap().unwrap();
+    table.end_session(first);
+    let (pipe, ..) = table.connect(peer(again), &name(), None).unwrap().unwrap();
+    assert_eq!(table.accept(TO, listener, "a").unwrap(), Some((pipe + 1, peer(again))));
+    assert_eq!(table.accept(TO, listener, "a").unwrap(), None);
+    assert_eq!(table.totals().pipes, 1);
 }

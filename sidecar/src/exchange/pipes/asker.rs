@@ -1,0 +1,68 @@
+//! Whoever asks for something about a pipe: a session of this pod, or a connection of another peer for all clients there.
+
+use std::sync::Arc;
+
+use tensorlane_proto::failure::Failure;
+use tensorlane_proto::ledger::{Holder, SessionId};
+
+use super::super::session_required;
+use super::super::waits::Owner;
+use super::table::Party;
+use crate::exchange::Caller;
+use crate::peer::PipeAsker;
+use crate::session::SessionLink;
+
+/// Connections of peers have numbers from here on where sessions have theirs.
+const FIRST: u64 = 1 << 63;
+
+/// See the module.
+pub(super) enum Asker {
+    Session(Arc<SessionLink>),
+    /// The client that connects; empty where it is about a pipe that there is.
+    Peer(PipeAsker, Arc<str>),
+}
+
+impl Asker {
+    /// The session of a caller.
+    ///
+    /// # Errors
+    /// A caller without one has no pipes.
+    pub(super) fn of(caller: &Caller) -> Result<Self, Failure> {
+        caller.link.clone().map(Self::Session).ok_or_else(|| session_required("A pipe"))
+    }
+
+    pub(super) fn session(&self) -> SessionId {
+        match self {
+            Self::Session(link) => link.id(),
+            Self::Peer(asker, _) => peer_session(asker),
+        }
+    }
+
+    pub(super) fn party(&self) -> Party {
+        let (client, peer) = match self {
+            Self::Session(link) => (Arc::clone(link.client()), None),
+            Self::Peer(asker, client) => (Arc::clone(client), Some(asker.key.name.clone())),
+        };
+        Party { session: self.session(), client, peer }
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        match self {
+            Self::Session(link) => Owner::Client(Some(Holder::Session(link.id()))),
+            Self::Peer(asker, _) => Owner::Peer(asker.key.name.clone()),
+        }
+    }
+
+    /// Returns whether it has ended, and all that it has with it.
+    pub(super) fn is_over(&self) -> bool {
+        match self {
+            Self::Session(link) => link.is_cut(),
+            Self::Peer(asker, _) => asker.is_over(),
+        }
+    }
+}
+
+/// Number of a connection of a peer among sessions.
+pub(super) fn peer_session(asker: &PipeAsker) -> SessionId {
+    SessionId(FIRST + asker.link)
+}
