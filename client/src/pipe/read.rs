@@ -117,17 +117,20 @@ impl Pipe {
             return Err(Error::Forked);
         }
         let _turn = end.asking.lock();
+        let (mut wait, again) = patience(&end.client, timeout);
         loop {
-            let (wait, again) = patience(&end.client, timeout);
             let from = {
                 let reading = end.reading.lock();
-                reading.returned.first().copied().unwrap_or(reading.last + 1)
+                reading.returned.first().copied().unwrap_or(reading.last.saturating_add(1))
             };
             let request = v1::PipeReadRequest { pipe: end.id, from, deadline_ms: wait.deadline_ms() };
             let reply: Result<v1::PipeReadResponse> =
                 end.connection.call(SessionKind::PipeRead, &request, &wait, Late::Nothing);
             let reply = match reply {
-                Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => continue,
+                Err(error) if again && error.reason() == Some(Reason::DeadlineExceeded) => {
+                    wait = patience(&end.client, timeout).0;
+                    continue;
+                }
                 reply => reply?,
             };
             if reply.sequence == 0 {

@@ -119,6 +119,8 @@ pub(super) fn start(
             peers_max: config.peers.max,
             strangers_max: config.limits.strangers,
             unread: unread.clone(),
+            // The rest is for everybody else.
+            packed_max: exchange.store().arena().usage().total / 4 * 3,
             lanes: lanes(config),
             node: config.node.directory.clone().map(|directory| {
                 let arena = Arc::clone(exchange.store().arena());

@@ -44,6 +44,8 @@ pub struct PeersConfig {
     pub backoff: (Duration, Duration),
     /// The newest version of the protocol that is spoken; an older one than this release's, to try how that goes.
     pub version: u32,
+    /// Bytes of packed rows of mutable sets that one other peer may have and not have released.
+    pub packed_max: u64,
     /// The lanes of each pair of peers.
     pub lanes: LanesConfig,
     /// Memory shared with other pods of the node; none without.
@@ -69,6 +71,7 @@ impl PeersConfig {
             unread: Unread::new(128 << 20),
             backoff: (Duration::from_millis(100), Duration::from_secs(5)),
             version: PEER_VERSION,
+            packed_max: u64::MAX,
             lanes: LanesConfig::default(),
             node: None,
             resolver: Resolver::new(threads.clone()),

@@ -171,6 +171,11 @@ impl PipeCalls {
         Ok(Some(gone))
     }
 
+    /// Takes out a call of theirs that is answered now; none where there is no such call any more.
+    fn served(&self, call: u64) -> Option<Cancel> {
+        self.inner.lock().served.remove(&call)
+    }
+
     /// Withdraws a call of theirs, which is answered all the same. Returns whether there is one.
     pub(super) fn withdraw(&self, call: u64) -> bool {
         let gone = self.inner.lock().served.get(&call).cloned();
@@ -437,12 +442,12 @@ pub(super) fn call(
     let answering = Arc::downgrade(link);
     let reply = move |outcome: Result<v1::PeerPipeAnswer, Failure>| {
         let Some(link) = answering.upgrade() else { return };
-        if link.pipes.inner.lock().served.remove(&call).is_none() {
-            return;
-        }
         match outcome {
             Ok(answer) => answer_call(&link, call, answer),
-            Err(failure) => link.submit(failed(PeerKind::PipeCall, call, &failure)),
+            Err(failure) if link.pipes.served(call).is_some() => {
+                link.submit(failed(PeerKind::PipeCall, call, &failure));
+            }
+            Err(_) => {}
         }
     };
     shared.serve.pipe_call(&asker(link), kind, gone, Box::new(reply));
@@ -453,6 +458,9 @@ pub(super) fn call(
 fn answer_call(link: &Arc<Link>, call: u64, answer: v1::PeerPipeAnswer) {
     let bytes = answer.encoded_len();
     if bytes <= SMALL || !link.outbox.is_late() {
+        if link.pipes.served(call).is_none() {
+            return;
+        }
         link.submit(frame::encode(PeerKind::PipeCall.into(), REPLY, call, &answer));
         return;
     }
@@ -471,10 +479,20 @@ fn answer_call(link: &Arc<Link>, call: u64, answer: v1::PeerPipeAnswer) {
         let mut frame = Gathered::default();
         if let Some(link) = answering.upgrade() {
             link.pipes.inner.lock().late -= bytes;
-            *frame.own() = frame::encode(PeerKind::PipeCall.into(), REPLY, call, &answer);
+            // Whoever asked may have given up while it waited: nobody would read the message.
+            *frame.own() = match link.pipes.served(call) {
+                Some(gone) if gone.is_cancelled() => failed(PeerKind::PipeCall, call, &withdrawn()),
+                Some(_) => frame::encode(PeerKind::PipeCall.into(), REPLY, call, &answer),
+                None => Vec::new(),
+            };
         }
         frame
     }));
+}
+
+/// Answer to whoever has given up.
+fn withdrawn() -> Failure {
+    Failure::new(Reason::Cancelled, "the call was withdrawn")
 }
 
 #[cfg(test)]

@@ -516,6 +516,11 @@ fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::P
 pub(super) fn enter_inquiry(link: &Link, header: Header, kind: PeerKind) -> Result<Cancel, Ended> {
     let gone = Cancel::default();
     let mut state = link.peer.state.lock();
+    if state.link.as_ref().is_none_or(|present| present.id != link.id) {
+        // It was read late, from a connection that another one has replaced: its caller asks again there, by the same number.
+        gone.cancel();
+        return Ok(gone);
+    }
     if state.inquiries.insert(header.call, (gone.clone(), kind)).is_some() {
         return Err(FrameError::OutOfPlace(header.kind).into());
     }

@@ -30,30 +30,46 @@ const PACKED_MAX: usize = 65_536;
 /// Time in which an owner can be told that rows are not wanted. Nobody waits for it, and the end of the connection says it as well.
 const RELEASE: Duration = Duration::from_secs(60);
 
-/// Tensors of packed rows that a peer has not released, each with the connection that its answer went on.
+/// Tensors of packed rows that a peer has not released.
 #[derive(Default)]
-pub(super) struct Packed(HashMap<u64, u64>);
+pub(super) struct Packed {
+    /// Each with the connection that its answer went on, and its bytes.
+    tensors: HashMap<u64, (u64, u64)>,
+    bytes: u64,
+}
 
 // === impl Packed ===
 
 impl Packed {
-    /// Notes tensors of an answer that goes on a connection. Returns whether there is room for them.
-    fn note(&mut self, ids: &[u64], link: u64) -> bool {
-        let fits = self.0.len() + ids.len() <= PACKED_MAX;
+    /// Notes tensors of an answer that goes on a connection, each with its bytes. Returns whether there is room for them, of
+    /// `most` bytes.
+    fn note(&mut self, tensors: &[(u64, u64)], link: u64, most: u64) -> bool {
+        let bytes = tensors.iter().fold(self.bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let fits = self.tensors.len() + tensors.len() <= PACKED_MAX && bytes <= most;
         if fits {
-            self.0.extend(ids.iter().map(|id| (*id, link)));
+            self.tensors.extend(tensors.iter().map(|(id, bytes)| (*id, (link, *bytes))));
+            self.bytes = bytes;
         }
         fits
     }
 
     /// Takes out what the reader releases: those of its tensors that are still here.
     fn release(&mut self, ids: &[u64]) -> Vec<u64> {
-        ids.iter().copied().filter(|id| self.0.remove(id).is_some()).collect()
+        let mut released = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Some((_, bytes)) = self.tensors.remove(id) {
+                self.bytes -= bytes;
+                released.push(*id);
+            }
+        }
+        released
     }
 
     /// Takes out what went on a connection that has ended.
     pub(super) fn lost(&mut self, link: u64) -> Vec<u64> {
-        self.0.extract_if(|_, on| *on == link).map(|(id, _)| id).collect()
+        let lost: Vec<_> = self.tensors.extract_if(|_, (on, _)| *on == link).collect();
+        self.bytes -= lost.iter().map(|(_, (_, bytes))| bytes).sum::<u64>();
+        lost.into_iter().map(|(id, _)| id).collect()
     }
 }
 
@@ -85,20 +101,21 @@ pub(super) fn call(
     let gone = enter_inquiry(link, header, PeerKind::SetCall)?;
     let (answering, key, served) = (Arc::downgrade(link), link.key(), Arc::clone(shared));
     let reply = Box::new(move |answer: Result<v1::SetAnswer, Failure>| {
-        let ids = answer.as_ref().map(packed_ids).unwrap_or_default();
-        let link = answering.upgrade();
-        let told =
-            link.as_ref().map_or(Told::Unwanted, |link| take(&mut link.peer.state.lock(), link, call, &ids));
+        let tensors = answer.as_ref().map(packed).unwrap_or_default();
+        let (link, most) = (answering.upgrade(), served.config.packed_max);
+        let take = |link: &Arc<Link>| take(&mut link.peer.state.lock(), link, call, &tensors, most);
+        let told = link.as_ref().map_or(Told::Unwanted, take);
         if !matches!(told, Told::Wanted) {
-            ids.into_iter().for_each(|id| served.serve.done(&key, id));
+            tensors.into_iter().for_each(|(id, _)| served.serve.done(&key, id));
         }
         let Some(link) = link else { return };
         match (told, answer) {
             (Told::Unwanted, _) => {}
             (Told::Full, _) => {
-                let what =
-                    format!("a peer has {PACKED_MAX} tensors of rows at most that it has not released");
-                let failure = Failure::new(Reason::LimitExceeded, what).with("limit", PACKED_MAX);
+                let what = format!(
+                    "a peer has {PACKED_MAX} tensors of rows at most that it has not released, and {most} bytes; read less at a time"
+                );
+                let failure = Failure::new(Reason::LimitExceeded, what).with("limit", most);
                 link.submit(failed(PeerKind::SetCall, call, &failure));
             }
             (Told::Wanted, Ok(answer)) => {
@@ -113,12 +130,12 @@ pub(super) fn call(
 
 /// Takes out a call that is answered now, and notes what was packed for it: in one step, so that the end of the connection comes
 /// before both or after both.
-fn take(state: &mut State, link: &Link, call: u64, ids: &[u64]) -> Told {
+fn take(state: &mut State, link: &Link, call: u64, tensors: &[(u64, u64)], most: u64) -> Told {
     let is_present = state.link.as_ref().is_some_and(|present| present.id == link.id);
     if !is_present || state.inquiries.remove(&call).is_none() {
         return Told::Unwanted;
     }
-    if state.packed.note(ids, link.id) { Told::Wanted } else { Told::Full }
+    if state.packed.note(tensors, link.id, most) { Told::Wanted } else { Told::Full }
 }
 
 /// Takes the answer to a call of ours. Rows of one that nobody waits for any more are given back.
@@ -135,7 +152,7 @@ pub(super) fn answered(
             todo.finish.push(Box::new(move || done(Ok(message))));
             Vec::new()
         }
-        _ => packed_ids(&message),
+        _ => packed(&message).into_iter().map(|(id, _)| id).collect(),
     };
     shared.perform(todo);
     if !ids.is_empty() {
@@ -147,10 +164,15 @@ pub(super) fn answered(
     Ok(())
 }
 
-/// Numbers of the tensors of packed rows that an answer has.
-fn packed_ids(answer: &v1::SetAnswer) -> Vec<u64> {
+/// Numbers and bytes of the tensors of packed rows that an answer has.
+fn packed(answer: &v1::SetAnswer) -> Vec<(u64, u64)> {
     let Some(v1::set_answer::Kind::Packed(packed)) = &answer.kind else { return Vec::new() };
-    packed.references.iter().filter_map(|text| text.parse::<Reference>().ok()).map(|one| one.id()).collect()
+    packed
+        .references
+        .iter()
+        .filter_map(|text| text.parse::<Reference>().ok())
+        .map(|one| (one.id(), one.bytes()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -160,15 +182,18 @@ mod tests {
     #[test]
     fn packed_rows_are_released_once_or_go_with_their_connection_and_have_a_bound() {
         let mut packed = Packed::default();
-        assert!(packed.note(&[1, 2, 3], 10) && packed.note(&[4], 11));
+        let of = |ids: &[u64]| ids.iter().map(|id| (*id, 10)).collect::<Vec<_>>();
+        assert!(packed.note(&of(&[1, 2, 3]), 10, 40) && packed.note(&of(&[4]), 11, 40));
+        assert!(!packed.note(&of(&[5]), 11, 40), "of 40 bytes all are taken");
         assert_eq!(packed.release(&[2, 9]), [2], "what it does not have is nothing");
         assert_eq!(packed.release(&[2]), [0_u64; 0]);
         let mut lost = packed.lost(10);
         lost.sort_unstable();
         assert_eq!((lost, packed.lost(10)), (vec![1, 3], vec![]));
-        let many: Vec<u64> = (100..100 + PACKED_MAX as u64).collect();
-        assert!(!packed.note(&many, 11), "with the one that there is they are too many");
+        let many = of(&(100..100 + PACKED_MAX as u64).collect::<Vec<_>>());
+        assert!(!packed.note(&many, 11, u64::MAX), "with the one that there is they are too many");
         assert_eq!(packed.lost(11), [4], "and none of them is noted");
-        assert!(packed.note(&many, 12));
+        assert_eq!(packed.bytes, 0);
+        assert!(packed.note(&many, 12, u64::MAX));
     }
 }

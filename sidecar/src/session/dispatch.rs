@@ -313,7 +313,7 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
         }
         SessionKind::SetStat => {
             let response = exchange.set_stat(&decode(header, body)?);
-            call.answer(Ok(response));
+            call.answer(response);
         }
         SessionKind::SetDrop => {
             let response = exchange.set_drop(&decode(header, body)?);

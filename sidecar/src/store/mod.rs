@@ -47,6 +47,7 @@ use self::names::Awaited;
 pub use self::names::NameWait;
 pub use self::repeat::Stored;
 pub use self::room::Wish;
+pub(crate) use self::room::{NoTurn, turn};
 pub use self::sessions::OWN;
 pub use self::tensor::{Moved, Part, Room, Taken, Tensor, whole};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};

@@ -14,8 +14,9 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tensorlane_memory::{AdoptError, Block, Grant, NoRoom, Owner, Purpose};
 use tensorlane_proto::failure::{Failure, Reason};
 
@@ -26,6 +27,9 @@ use crate::cancel::Cancel;
 use crate::gate;
 use crate::no_descriptor::no_descriptor;
 use crate::session::SessionLink;
+
+/// Time after which whoever waits for a turn looks whether its caller is there still.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Bytes that somebody wants, and for how long.
 pub struct Wish<'a> {
@@ -39,6 +43,15 @@ pub struct Wish<'a> {
     pub deadline: Instant,
     /// Raised when nobody wants them any more.
     pub cancel: &'a Cancel,
+}
+
+/// Reason for which a turn was not waited for any longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoTurn {
+    /// The deadline passed.
+    TooLate,
+    /// The caller wants no answer any more.
+    Cancelled,
 }
 
 /// Next thing to do about a wish.
@@ -105,8 +118,10 @@ impl Store {
         if let Some(blocks) = sizes.iter().map(now).collect() {
             return Ok(blocks);
         }
-        let Some(_turn) = self.several.try_lock_until(wish.deadline) else {
-            return Err(self.too_late(&Wish { bytes: total, ..*wish }, false));
+        let _turn = match turn(&self.several, wish.deadline, wish.cancel) {
+            Ok(turn) => turn,
+            Err(NoTurn::Cancelled) => return Err(cancelled()),
+            Err(NoTurn::TooLate) => return Err(self.too_late(&Wish { bytes: total, ..*wish }, false)),
         };
         sizes.iter().map(|bytes| self.room(&Wish { bytes: *bytes, ..*wish })).collect()
     }
@@ -198,6 +213,28 @@ impl Store {
     fn too_late(&self, wish: &Wish<'_>, front: bool) -> Failure {
         let room = self.arena.room(wish.owner(), wish.purpose);
         arena_full(wish.bytes, &room, front, &self.largest_holders()).with("waiting", self.waiting())
+    }
+}
+
+/// A lock that is held for long: waits for it until the deadline or a cancel.
+///
+/// # Errors
+/// It is too late, or the caller has given up.
+pub(crate) fn turn<'a>(
+    lock: &'a Mutex<()>,
+    deadline: Instant,
+    cancel: &Cancel,
+) -> Result<MutexGuard<'a, ()>, NoTurn> {
+    loop {
+        if cancel.is_cancelled() {
+            return Err(NoTurn::Cancelled);
+        }
+        if let Some(turn) = lock.try_lock_until(deadline.min(Instant::now() + LOOK)) {
+            return Ok(turn);
+        }
+        if Instant::now() >= deadline {
+            return Err(NoTurn::TooLate);
+        }
     }
 }
 

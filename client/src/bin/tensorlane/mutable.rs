@@ -58,7 +58,10 @@ pub(crate) fn drop(client: &Client, output: &Output, args: &SetDrop) -> Result<(
 /// Mutable sets of this peer; none of an earlier sidecar, which has none.
 pub(crate) fn listed(client: &Client, prefix: &str) -> tensorlane_client::Result<Vec<SetInfo>> {
     match client.mutable_sets(prefix) {
-        Err(error) if error.reason() == Some(Reason::Unsupported) => Ok(Vec::new()),
+        // An older sidecar has none; too many for one answer are for `set stat PREFIX`.
+        Err(error) if matches!(error.reason(), Some(Reason::Unsupported | Reason::TooLarge)) => {
+            Ok(Vec::new())
+        }
         sets => sets,
     }
 }

@@ -9,12 +9,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::ledger::{SessionId, TensorName};
 
 use super::asker::Asker;
 use super::op::unexpected;
+use super::serving::CLIENT_MAX;
 use super::table::{PIPES_MAX, SESSION_PIPES_MAX, limit, no_pipe};
 use crate::exchange::lookup::There;
 use crate::exchange::waits::{Key, WaitId, Waiter, cost};
@@ -67,6 +69,12 @@ pub(super) enum Asked {
     Read(v1::PipeReadRequest),
 }
 
+/// Returns whether a peer may answer a read from that sequence on so: with the end, or a message of the bounds that hold here.
+pub(super) fn may_answer(message: &v1::PipeReadResponse, from: u64) -> bool {
+    let is_next = message.sequence >= from && message.sequence < u64::MAX;
+    message.message.len() <= PIPE_MESSAGE_MAX && (message.sequence == 0 || is_next)
+}
+
 /// Returns whether that is the number of a pipe to another peer.
 pub(super) fn is_far(pipe: u64) -> bool {
     pipe >= FIRST
@@ -117,7 +125,7 @@ impl Exchange {
             Err(failure) => return done(Err(failure)),
         };
         let wait = if request.wait_ms == 0 { Duration::ZERO } else { self.pipe_time(request.wait_ms) };
-        let until = Instant::now() + wait + self.pipe_time(request.deadline_ms);
+        let until = Instant::now() + wait.max(self.pipe_time(request.deadline_ms));
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let message =
             v1::PeerPipeConnect { name: name.to_string(), client: link.client().to_string(), wait_ms };
@@ -131,6 +139,10 @@ impl Exchange {
     fn opened_there(&self, link: &SessionLink, there: PipeThere) -> Result<v1::PipeOpened, Failure> {
         let PipeThere { message, line } = there;
         let (session, peer) = (link.id(), line.peer().to_string());
+        if message.client.len() > CLIENT_MAX {
+            line.end(v1::PeerPipeEnd { closed: true, ..Default::default() });
+            return Err(unexpected());
+        }
         let entered = {
             let mut fars = self.pipes.fars.lock();
             fars.check(session).map(|()| {

@@ -163,10 +163,13 @@ impl Exchange {
         match Asker::of(caller) {
             Err(failure) => done(Err(failure)),
             Ok(_) if is_far(request.pipe) => {
+                let from = request.from;
                 let told = move |outcome: Result<v1::peer_pipe_answer::Kind, Failure>| {
                     done(outcome.and_then(|answer| match answer {
-                        v1::peer_pipe_answer::Kind::Message(message) => Ok(message),
-                        v1::peer_pipe_answer::Kind::Written(_) => Err(op::unexpected()),
+                        v1::peer_pipe_answer::Kind::Message(message) if far::may_answer(&message, from) => {
+                            Ok(message)
+                        }
+                        _ => Err(op::unexpected()),
                     }));
                 };
                 self.pass_on_pipe_call(caller, Asked::Read(*request), Box::new(told));

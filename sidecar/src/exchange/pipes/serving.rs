@@ -16,7 +16,7 @@ use crate::exchange::names::tensor_name;
 use crate::peer::{PipeAsker, PipeDone, TellConnected};
 
 /// Longest name of a client, in bytes.
-const CLIENT_MAX: usize = 256;
+pub(super) const CLIENT_MAX: usize = 256;
 
 impl Exchange {
     /// Connects another peer to a listener of ours.

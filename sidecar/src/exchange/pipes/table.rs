@@ -183,7 +183,8 @@ impl<W> Table<W> {
             return Err(limit(&format!("{PIPES_MAX} pipes are here already"), PIPES_MAX));
         }
         for session in [party.session, listener.party.session] {
-            let is_its = |side: &Side<W>| side.party.session == session && side.ended.is_none();
+            // Ended ones too, while the other end has its own: whoever connects and closes again and again fills no listener.
+            let is_its = |side: &Side<W>| side.party.session == session;
             let there = self.pipes.values().flat_map(|pipe| &pipe.sides).filter(|side| is_its(side)).count();
             if there >= SESSION_PIPES_MAX {
                 let what = format!("session {} has {SESSION_PIPES_MAX} ends of pipes already", session.0);
@@ -228,13 +229,7 @@ impl<W> Table<W> {
         while let Some(number) = listener.backlog.pop_front() {
             // One that was closed meanwhile is handed out, too: what its end said is to be heard.
             let Some(pipe) = self.pipes.get(&number) else { continue };
-            let Side { party, ended, .. } = &pipe.sides[0];
-            // One whose connection is lost has said nothing, and may have come again on the next connection.
-            if party.peer.is_some() && *ended == Some(Ended::Lost) {
-                self.pipes.remove(&number);
-                continue;
-            }
-            return Ok(Some((end(number, 1), party.clone())));
+            return Ok(Some((end(number, 1), pipe.sides[0].party.clone())));
         }
         listener.accepting.push_back(wait);
         Ok(None)
@@ -262,7 +257,7 @@ impl<W> Table<W> {
             let message = "nothing can be written after finish; connect again";
             return Err(Failure::new(Reason::PipeClosed, message));
         }
-        if sequence <= own.last {
+        if sequence <= own.last || sequence == u64::MAX {
             let message = format!("message {sequence} comes after message {}; count up from 1", own.last);
             return Err(Failure::new(Reason::InvalidArgument, message).with("sequence", sequence));
         }
@@ -373,11 +368,23 @@ impl<W> Table<W> {
         if !own.finished {
             effects.extend(other.readers.drain(..).map(|(_, to)| Effect::Fail { to, why: there.clone() }));
         }
-        if other.ended.is_some() {
+        // An end of this pod that died before it was accepted is heard of; one that came from a peer may have come again.
+        let says_nothing = !own.finished && (how == Ended::Closed || own.party.peer.is_some());
+        let is_over = other.ended.is_some();
+        if is_over || (at == 0 && says_nothing && self.leave_backlog(&name, number)) {
             self.pipes.remove(&number);
         }
         self.budget.unbook(&freed);
         effects
+    }
+
+    /// Takes a pipe out of those that are not accepted yet. Returns whether it was one of them.
+    fn leave_backlog(&mut self, name: &TensorName, number: u64) -> bool {
+        let listener = self.names.get(name).and_then(|id| self.listeners.get_mut(id));
+        let Some(backlog) = listener.map(|listener| &mut listener.backlog) else { return false };
+        let before = backlog.len();
+        backlog.retain(|pipe| *pipe != number);
+        backlog.len() < before
     }
 
     /// A listener ends, and every pipe that it has not accepted.

@@ -16,7 +16,7 @@ use super::memory::{MutableSet, NewRows, Terms, internal, zeroed};
 use crate::cancel::Cancel;
 use crate::exchange::acquire::Borrowed;
 use crate::exchange::{Caller, Done, Exchange};
-use crate::store::Wish;
+use crate::store::{NoTurn, Wish, turn};
 
 /// A commit that may be made, as far as can be said before its new rows are here.
 #[derive(Debug)]
@@ -90,11 +90,15 @@ impl Exchange {
         if let Some(rows) = &plan.rows {
             return self.write_list(set, rows, &parts, plan.terms, deadline, cancel);
         }
-        let Some(_extending) = set.extending.try_lock_until(deadline) else {
-            return Err(Failure::new(
-                Reason::DeadlineExceeded,
-                "another extension of the set is being written",
-            ));
+        let _extending = match turn(&set.extending, deadline, cancel) {
+            Ok(turn) => turn,
+            Err(NoTurn::Cancelled) => {
+                return Err(Failure::new(Reason::Cancelled, "the writer is gone, or withdrew the call"));
+            }
+            Err(NoTurn::TooLate) => {
+                let what = "another extension of the set is being written";
+                return Err(Failure::new(Reason::DeadlineExceeded, what));
+            }
         };
         let (rows, is_new) = extended(set, count.unwrap_or(0), plan.terms)?;
         let written = self.write_list(set, &rows, &parts, plan.terms, deadline, cancel);

@@ -102,7 +102,7 @@ impl MutableSet {
         let shards = self.shared(&rows.bands(&self.layout));
         for (leaf, landing) in leaves.iter().filter_map(|leaf| self.layout.leaves().get(*leaf)).zip(to) {
             let mut at = 0;
-            for run in rows.runs(&self.layout, leaf) {
+            for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
                 let into = landing.chunk_mut(at..at + run.length).map_err(|error| internal(&error))?;
                 let shard = shards.get(shard_of(run.band)).and_then(Option::as_ref);
                 match shard.and_then(|shard| shard.get(&run.band)) {
@@ -120,6 +120,10 @@ impl MutableSet {
 
     /// Bands that rows need and that have no memory yet.
     pub(super) fn missing(&self, rows: &RowList) -> Vec<u64> {
+        if self.layout.band_bytes() == 0 {
+            // Rows without bytes need none, however many there are.
+            return Vec::new();
+        }
         let bands = rows.bands(&self.layout);
         let shards = self.shared(&bands);
         let is_missing = |band: &u64| {
@@ -161,7 +165,7 @@ impl MutableSet {
             }
         }
         for (leaf, mut bytes) in given {
-            for run in rows.runs(&self.layout, leaf) {
+            for run in rows.runs(&self.layout, leaf).filter(|run| run.length > 0) {
                 let shard = shards.get_mut(shard_of(run.band)).and_then(Option::as_mut);
                 let band = shard.and_then(|shard| shard.get_mut(&run.band));
                 let band = band.ok_or_else(|| internal(&"a band without memory"))?;

@@ -20,8 +20,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use prost::Message as _;
 use tensorlane_memory::Purpose;
 use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::frame::SESSION_BODY_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::Holder;
@@ -159,10 +161,23 @@ impl Exchange {
     }
 
     /// Mutable sets of this peer, by name.
-    pub fn set_stat(&self, request: &v1::SetStatRequest) -> v1::SetStatResponse {
+    ///
+    /// # Errors
+    /// TOO_LARGE where they do not fit one answer.
+    pub fn set_stat(&self, request: &v1::SetStatRequest) -> Result<v1::SetStatResponse, Failure> {
         let sets: Vec<Arc<MutableSet>> =
             self.mutable_sets.table.lock().beginning(&request.prefix).map(Arc::clone).collect();
-        v1::SetStatResponse { sets: sets.iter().map(|set| set.info()).collect() }
+        let response = v1::SetStatResponse { sets: sets.iter().map(|set| set.info()).collect() };
+        let bytes = response.encoded_len();
+        if bytes > SESSION_BODY_MAX as usize {
+            let what = format!(
+                "{} sets begin with {:?}, and their layouts have {bytes} bytes, at most {SESSION_BODY_MAX}; ask for a longer prefix",
+                sets.len(),
+                request.prefix
+            );
+            return Err(Failure::new(Reason::TooLarge, what).with("bytes", bytes));
+        }
+        Ok(response)
     }
 
     /// Takes a set of this peer away. Its memory goes when the last call that reads or writes it has ended.

@@ -11,6 +11,7 @@ use tensorlane_proto::identity::{Incarnation, PeerName};
 use tensorlane_proto::ledger::Holder;
 use tensorlane_proto::negotiate::Require;
 use tensorlane_proto::reference::Reference;
+use tensorlane_proto::rows::SETS_LEAVES_MAX;
 use tensorlane_proto::selection::Selection;
 
 use super::share::Place;
@@ -208,12 +209,19 @@ impl Exchange {
     }
 
     fn serve_read(self: &Arc<Self>, from: &PeerKey, asked: v1::SetReadRequest, gone: Cancel, reply: SetDone) {
-        let set = match self.own_set(&asked.set) {
+        let set = self.own_set(&asked.set).and_then(|set| match asked.keys.len() {
+            0..=SETS_LEAVES_MAX => Ok(set),
+            keys => {
+                let what = format!("{keys} keys in one read; a set has {SETS_LEAVES_MAX} leaves at most");
+                Err(Failure::new(Reason::TooLarge, what))
+            }
+        });
+        let set = match set {
             Ok(set) => set,
             Err(failure) => return reply(Err(failure)),
         };
         let (from, deadline) = (from.clone(), self.deadline(asked.deadline_ms));
-        let (peer, bytes) = (from.name.clone(), asked.encoded_len() as u64);
+        let (peer, bytes) = (from.name.clone(), held(asked.encoded_len()));
         let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
             Ok(place) => exchange.on_worker(reply, move |exchange| {
                 let _place = place;
@@ -247,7 +255,7 @@ impl Exchange {
             Ok(set) => set,
             Err(failure) => return reply(Err(failure)),
         };
-        let bytes = asked.encoded_len() as u64;
+        let bytes = held(asked.encoded_len());
         let call = move |exchange: &Arc<Self>, place: Result<Place, Failure>| match place {
             Ok(place) => {
                 let caller = Caller { holder: None, link: None, cancel: gone };
@@ -331,6 +339,11 @@ fn unexpected(answer: Result<v1::set_answer::Kind, Failure>) -> Failure {
 
 fn wrong_answer(peer: &PeerName) -> Failure {
     Failure::new(Reason::Internal, format!("{peer} answered what makes no sense")).with("peer", peer)
+}
+
+/// Heap that a request takes that has so many bytes on the wire, at most: a row of one byte there has eight here.
+fn held(wire: usize) -> u64 {
+    (wire as u64).saturating_mul(8)
 }
 
 #[cfg(test)]

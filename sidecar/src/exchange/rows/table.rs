@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::TensorName;
 
-/// Mutable sets of one peer at most. Each costs some 5 KiB beside its rows and its layout.
+/// Mutable sets of one peer at most. Each costs some 5 KiB beside its rows and its layout, and up to
+/// 100 KiB for the commits that may be repeated.
 pub(super) const SETS_MAX: usize = 4_096;
 /// Bytes of heap that the layouts and writers of all mutable sets of one peer take at most.
 pub(super) const LAYOUTS_BYTES_MAX: u64 = 64 << 20;

@@ -314,7 +314,7 @@ fn one_address_has_its_part_of_the_hall_and_who_comes_from_another_one_gets_in()
 
 #[test]
 fn a_peer_that_the_table_lists_gets_in_when_the_hall_is_full_of_begun_handshakes() {
-    let (table, a, evil) = hall();
+    let (_table, a, evil) = hall();
     let strangers: Vec<_> =
         (0..80_u8).map(|number| hello_alone(&a, [127, 0, 0, 2 + number % 5], &evil)).collect();
     assert_eq!(a.peers.strangers(), 64, "all places are taken");
