@@ -350,7 +350,7 @@ class Client:
         return Listener(self, name, self._core.listen(name))
 
     def connect_pipe(self, to: str, *, wait: float | None = None) -> Pipe:
-        """Connects to a listener of this peer; waits `wait` seconds for one that does not exist yet.
+        """Connects to a listener of this peer, or of another one as `peer/name`; waits `wait` seconds for one that is not there yet.
 
         Messages may be written before it is accepted.
         """

@@ -281,7 +281,7 @@ class LeafView:
         """Rows as a `tensorlane.Tensor`. With further indices, whole rows travel and an array of numpy shows the part."""
         rows, inner = selecting.split(index)
         read = self.set.read(rows, [self.key])[self.key]
-        return read if inner is None else read.numpy()[selecting.behind(rows, inner)]
+        return read if inner is None else selecting.part(read.numpy(), rows, inner)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes whole rows. What is smaller is repeated as in numpy."""

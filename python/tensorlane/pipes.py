@@ -162,7 +162,7 @@ class Pipe:
 
     @property
     def route(self) -> str:
-        """The way of descriptors: `local` is through the sidecar of this pod."""
+        """The way of descriptors: `local` is through the sidecar of this pod, `tcp` over the connection to its peer."""
         return self._core.route
 
     def write(

@@ -15,6 +15,9 @@ from .parts import Bounds
 Words = tuple[list[Bounds], list[int] | None, list[int]]
 """A range, or rows, and the dimension that goes because the index is one number."""
 
+_WHOLE = frozenset(f"torch.{name}" for name in ("int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"))
+"""Dtypes of torch whose elements are row numbers; torch.uint8 is a mask for torch."""
+
 
 @dataclass(frozen=True)
 class Selected:
@@ -55,8 +58,16 @@ def split(index: Any) -> tuple[Any, tuple[Any, ...] | None]:
 
 
 def behind(rows: Any, inner: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The index of what was read that stands for the dimensions behind the rows."""
+    """The index of what was read that stands for the dimensions behind the rows, as torch means it."""
     return inner if _is_number(rows) else (slice(None), *inner)
+
+
+def part(read: np.ndarray, rows: Any, inner: tuple[Any, ...]) -> np.ndarray:
+    """The part of what was read that further indices mean, as numpy means it.
+
+    A number beside a list is a list of one for numpy, and so decides which dimensions come first.
+    """
+    return read[np.newaxis][(0, *inner)] if _is_number(rows) else read[(slice(None), *inner)]
 
 
 def _is_number(index: Any) -> bool:
@@ -64,7 +75,7 @@ def _is_number(index: Any) -> bool:
         return False
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(index, torch.Tensor):
-        return index.ndim == 0 and index.dtype != torch.bool
+        return index.ndim == 0 and str(index.dtype) in _WHOLE
     if isinstance(index, np.ndarray):
         return index.ndim == 0 and index.dtype.kind in "iu"
     return isinstance(index, (int, np.integer))
@@ -81,7 +92,7 @@ def _range(index: slice, size: int) -> Selected:
 def _list(index: Any, size: int) -> Selected:
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(index, torch.Tensor):
-        index = index.detach().cpu().numpy()
+        index = _of_torch(index)
     if isinstance(index, (tuple, str, bytes)) or index is None:
         raise _no_rows(index)
     rows = np.asarray(index)
@@ -99,6 +110,18 @@ def _list(index: Any, size: int) -> Selected:
     if rows.dtype.kind == "i":
         rows = np.where(rows < 0, rows.astype(np.int64) + size, rows)
     return Selected(([], rows.tolist(), []), len(rows))
+
+
+def _of_torch(index: Any) -> np.ndarray:
+    """A tensor of torch with row numbers or a mask, as an array."""
+    dtype = str(index.dtype)
+    if dtype == "torch.uint8":
+        raise Unsupported("a tensor of torch.uint8 is a mask for torch and row numbers here", remedy="convert to bool or int64")
+    if dtype in _WHOLE or dtype == "torch.bool":
+        return index.detach().cpu().numpy()
+    if index.numel():
+        raise _no_rows(index)
+    return np.empty(tuple(index.shape))
 
 
 def _at(index: int, size: int) -> int:

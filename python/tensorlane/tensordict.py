@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import uuid
+from multiprocessing import util
 from typing import Any, Iterator, Mapping, Sequence
 
 from . import dtypes
@@ -32,12 +34,21 @@ _KEY = "tensor"
 """Key of the only leaf of a tensor that is in no dict."""
 
 _FILL = 64 << 20
-"""Bytes of rows that are copied by one commit while a set is filled."""
+"""Bytes of rows that are copied by one commit while a set is filled, where the arena has room for them."""
+
+_FILL_ROWS = 1 << 20
+"""Rows that one commit may write."""
 
 _EVERYBODY = ("*",)
 
 _unnamed: dict[str, tuple[int, str]] = {}
 """References of sets without a name of their own, with the process that made each and the directory of its sidecar."""
+
+_making = threading.Lock()
+"""Held while a tensor makes its set, so that threads make one set and no more."""
+
+_ending: set[int] = set()
+"""Processes that drop their sets also where multiprocessing ends them."""
 
 
 class MemoryMappedTensor:
@@ -94,12 +105,22 @@ class MemoryMappedTensor:
     def view(self) -> LeafView:
         """The leaf that it is. Its set is made now where that was not needed before."""
         if self._view is None:
-            if self._process != os.getpid():
-                remedy = "use it before the fork: each child would make one of its own"
-                raise Invalid("this tensor was made before the fork, and was not used", remedy=remedy)
-            layout = {_KEY: (self.dtype, self.shape[1:])}
-            self._view = _made(layout, int(self.shape[0]), self._options)[_KEY]
+            with _making:
+                if self._view is None:
+                    self._view = self._first()
         return self._view
+
+    def _first(self) -> LeafView:
+        """Makes the set."""
+        if self._process != os.getpid():
+            remedy = "use it before the fork: each child would make one of its own"
+            raise Invalid("this tensor was made before the fork, and was not used", remedy=remedy)
+        return _made({_KEY: (self.dtype, self.shape[1:])}, int(self.shape[0]), self._options)[_KEY]
+
+    def _is_configured(self) -> bool:
+        """True where it was made with options of a set, which a dict has for all its tensors."""
+        name, client, writers = (self._options[word] for word in ("name", "client", "writers"))
+        return name is not None or client is not None or tuple(writers) != _EVERYBODY
 
     @property
     def ndim(self) -> int:
@@ -175,12 +196,14 @@ class MemoryMappedTensorDict:
         given = getattr(source, "batch_size", None) if batch_size is None else batch_size
         self.batch_size = torch.Size([given] if isinstance(given, int) else given or ())
         _at_least_one(self.batch_size, "the batch")
-        leaves = dict(preparing.walked(source))
+        leaves = preparing.once(source)
         for key, leaf in leaves.items():
             if not isinstance(leaf, (torch.Tensor, MemoryMappedTensor)):
                 raise Unsupported(f"{key} is a {type(leaf).__name__}", remedy="give tensors of torch, or MemoryMappedTensor.empty(…)")
             if leaf.shape[: len(self.batch_size)] != self.batch_size:
                 raise Invalid(f"{key} has shape {list(leaf.shape)} and the batch {list(self.batch_size)}", remedy="begin it so")
+            if isinstance(leaf, MemoryMappedTensor) and leaf._view is None and leaf._is_configured():
+                raise Invalid(f"{key} has a name, a client or writers of its own", remedy="give them to the dict, whose set it is in")
         options = {"name": name, "client": client, "writers": writers}
         self.set = _filled(leaves, int(self.batch_size[0]), options)
         for key, leaf in leaves.items():
@@ -265,7 +288,7 @@ class MemoryMappedTensorDict:
             self._entry(key)[:] = value
             return
         whole = self._whole_keys()
-        given = dict(preparing.walked(value)) if isinstance(value, Mapping) else dict.fromkeys(whole, value)
+        given = preparing.once(value) if isinstance(value, Mapping) else dict.fromkeys(whole, value)
         for below in given:
             if below not in whole:
                 raise preparing.no_leaf(below, whole)
@@ -329,6 +352,10 @@ def _made(layout: dict[str, Any], rows: int, options: dict[str, Any]) -> Mutable
     whole = client.create_set(name or f"tensordict/{uuid.uuid4().hex}", rows, layout, writers=options["writers"])
     if name is None:
         _unnamed[whole.reference] = (os.getpid(), client.directory)
+        if os.getpid() not in _ending:
+            # Forked children of multiprocessing end without atexit, and forget what was registered before the fork.
+            _ending.add(os.getpid())
+            util.Finalize(None, _drop_unnamed, exitpriority=10)
     return whole
 
 
@@ -340,8 +367,10 @@ def _filled(leaves: Mapping[str, Any], rows: int, options: dict[str, Any]) -> Mu
             raise Unsupported(f"{key} requires gradients, which a set does not keep", remedy="pass tensor.detach()")
     whole = _made({key: (leaf.dtype, tuple(leaf.shape[1:])) for key, leaf in leaves.items()}, rows, options)
     try:
+        # Rows lie in the arena twice while they are written: as they are staged, and in the set.
+        room = min(_FILL, whole._bound.status().arena_bytes // 4) if given else _FILL
         for key, leaf in given.items():
-            step = max(1, _FILL * rows // max(1, leaf.numel() * leaf.dtype.itemsize))
+            step = max(1, min(_FILL_ROWS, room * rows // max(1, leaf.numel() * leaf.dtype.itemsize)))
             for start in range(0, rows, step):
                 whole.write(slice(start, start + step), {key: _home(leaf[start : start + step])})
     except BaseException:
@@ -401,11 +430,24 @@ def _library() -> Any:
 
 @atexit.register
 def _drop_unnamed() -> None:
-    ours = {reference: directory for reference, (process, directory) in _unnamed.items() if process == os.getpid()}
-    for reference, directory in ours.items():
+    ours = [reference for reference, (process, _) in list(_unnamed.items()) if process == os.getpid()]
+    for reference in ours:
+        # Atexit and multiprocessing both come here, and a set is dropped once.
+        _, directory = _unnamed.pop(reference, (0, None))
+        if directory is None:
+            continue
         try:
             # The client that made it may be closed.
             with connect(directory) as client:
                 client.drop_set(reference)
         except Error:
             pass  # The sidecar has ended, or the set was dropped elsewhere.
+
+
+def _unlock() -> None:
+    """Gives a forked child a lock of its own: a thread that held the other one is not there."""
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_unlock)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = (bool, int, float, complex, np.generic)
 
+_SPEAKS = ("__array__", "__array_interface__", "__dlpack__")
+"""Methods of what numpy takes as an array."""
+
 
 def joined(path: Sequence[str]) -> str:
     """The key of a leaf that stands under a path of keys."""
@@ -48,6 +51,16 @@ def walked(tree: Mapping[str, Any], path: tuple[str, ...] = (), inside: tuple[in
             yield joined(here), value
 
 
+def once(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Leaves of a nested mapping by their keys, each of which is given once."""
+    found: dict[str, Any] = {}
+    for key, value in walked(tree):
+        if key in found:
+            raise Invalid(f"{key} is given twice", remedy="give each leaf once")
+        found[key] = value
+    return found
+
+
 def row_of(key: str, leaf: Any) -> tuple[str, tuple[int, ...]]:
     """Dtype and row shape that are meant by `(dtype, row shape)`, or by an array of rows."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
@@ -72,13 +85,10 @@ def flat(values: Any, leaves: Mapping[str, Leaf]) -> dict[str, Any]:
         if len(leaves) != 1:
             raise Unsupported(f"a {type(values).__name__} for a set of {len(leaves)} leaves", remedy=f"pass a mapping of {list(leaves)}")
         return {key: values for key in leaves}
-    found: dict[str, Any] = {}
-    for key, value in walked(values):
-        if key in found:
-            raise Invalid(f"{key} is given twice", remedy="give each leaf once")
+    found = once(values)
+    for key in found:
         if key not in leaves:
             raise no_leaf(key, leaves)
-        found[key] = value
     if not found:
         raise Invalid("no leaf is written", remedy=f"pass a mapping of some of {list(leaves)}")
     return found
@@ -92,10 +102,17 @@ def no_leaf(key: str, leaves: Mapping[str, Any]) -> Invalid:
 def counted(values: Mapping[str, Any], leaves: Mapping[str, Leaf]) -> int:
     """Number of rows that values are: the size of the dimension beyond a row; one where none has it."""
     for key, value in values.items():
-        shape: tuple[int, ...] = np.shape(value) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
+        shape = _shape(value) if isinstance(value, (list, tuple)) else getattr(value, "shape", ())
         if len(shape) == len(leaves[key].row_shape) + 1:
             return int(shape[0])
     return 1
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    """The shape of a list, as its first elements say."""
+    if isinstance(value, (list, tuple)):
+        return (len(value), *(_shape(value[0]) if value else ()))
+    return tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
 
 
 def prepared(values: Any, leaves: Mapping[str, Leaf], count: int) -> dict[str, Any]:
@@ -106,7 +123,9 @@ def prepared(values: Any, leaves: Mapping[str, Leaf], count: int) -> dict[str, A
 def _rows(key: str, leaf: Leaf, value: Any, count: int) -> Any:
     shape = (count, *leaf.row_shape)
     torch = dtypes.torch_if_imported()
-    if isinstance(value, (list, tuple, *_NUMBERS)):
+    if isinstance(value, (list, tuple)) and _has_arrays(value):
+        value = _stacked(key, leaf.dtype, value)
+    elif isinstance(value, (list, tuple, *_NUMBERS)):
         value = _numbers(key, leaf.dtype, value)
     if torch is not None and isinstance(value, torch.Tensor):
         if value.requires_grad:
@@ -121,11 +140,38 @@ def _rows(key: str, leaf: Leaf, value: Any, count: int) -> Any:
     return np.broadcast_to(array, shape)
 
 
+def _has_arrays(value: Any) -> bool:
+    """True where a list has arrays, whose types are never converted, at any depth."""
+    if isinstance(value, (list, tuple)):
+        return any(_has_arrays(one) for one in value)
+    return not isinstance(value, _NUMBERS) and any(hasattr(value, word) for word in ("dtype", *_SPEAKS))
+
+
+def _stacked(key: str, dtype: str, value: Any) -> Any:
+    """A list of arrays as one array, which is of torch where one of them is. Numbers beside them are made of the leaf's type."""
+    if not _has_arrays(value):
+        return _numbers(key, dtype, value)
+    torch = dtypes.torch_if_imported()
+    if not isinstance(value, (list, tuple)):
+        of_torch = torch is not None and isinstance(value, torch.Tensor)
+        array = value if of_torch else value.numpy() if isinstance(value, Tensor) else _array(key, value)
+        given = dtypes.of_torch(array.dtype) if of_torch else dtypes.of_numpy(array.dtype)
+        if given != dtype:
+            raise _mismatch(key, f"{key} has an array of {given} in its list, and the leaf is {dtype}")
+        return array
+    parts = [_stacked(key, dtype, one) for one in value]
+    try:
+        if torch is not None and any(isinstance(one, torch.Tensor) for one in parts):
+            return torch.stack([one if isinstance(one, torch.Tensor) else torch.tensor(one) for one in parts])
+        return np.stack(parts)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise Invalid(f"{key}: {error}", "SET_MISMATCH", {"key": key}, remedy="stack the arrays first, of one shape and one kind") from None
+
+
 def _array(key: str, value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    speaks = ("__array__", "__array_interface__", "__dlpack__")
-    if not any(hasattr(value, word) for word in speaks) and not isinstance(value, (memoryview, bytes, bytearray)):
+    if not any(hasattr(value, word) for word in _SPEAKS) and not isinstance(value, (memoryview, bytes, bytearray)):
         raise Unsupported(f"{key}: a {type(value).__name__} is no array", remedy="pass an array of numpy or torch, or numbers")
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
@@ -138,12 +184,12 @@ def _same(key: str, leaf: Leaf, dtype: str, given: Sequence[int], shape: tuple[i
         size in (1, due) for size, due in zip(reversed(tuple(given)), reversed(shape), strict=False)
     )
     if dtype != leaf.dtype or not fits:
-        raise Invalid(
-            f"{key} is given as {dtype}{list(given)}, and these rows are {leaf.dtype}{list(shape)}",
-            "SET_MISMATCH",
-            {"key": key},
-            remedy="convert the array first: types are never converted in silence",
-        )
+        raise _mismatch(key, f"{key} is given as {dtype}{list(given)}, and these rows are {leaf.dtype}{list(shape)}")
+
+
+def _mismatch(key: str, message: str) -> Invalid:
+    """The error about an array that is not of the type or shape of its leaf."""
+    return Invalid(message, "SET_MISMATCH", {"key": key}, remedy="convert the array first: types are never converted in silence")
 
 
 def _numbers(key: str, dtype: str, value: Any) -> Any:
@@ -158,15 +204,33 @@ def _numbers(key: str, dtype: str, value: Any) -> Any:
         torch = dtypes.torch_if_imported()
         if torch is None or given.dtype.kind not in "biuf":
             raise
-        return torch.as_tensor(value, dtype=dtypes.to_torch(dtype))
+        made = torch.as_tensor(given, dtype=dtypes.to_torch(dtype))
+        if not _says(made.to(torch.complex128 if made.is_complex() else torch.float64).numpy(), given):
+            raise _unsaid(key, dtype, value) from None
+        return made
     allowed = {"b": "biu", "i": "biu", "u": "biu", "c": "biufc"}
     with np.errstate(all="ignore"):
-        made = given.astype(wanted) if given.dtype.kind in allowed.get(wanted.kind, "biuf") else None
-        exact = wanted.kind in "biu"
-        if made is None or not bool((made == given).all() if exact else (np.isfinite(made) == np.isfinite(given)).all()):
-            what = f"{key}: {reprlib.repr(value)} cannot be said as {dtype}"
-            raise Invalid(what, "SET_MISMATCH", {"key": key}, remedy="give numbers that the leaf has")
+        if given.dtype.kind not in allowed.get(wanted.kind, "biuf"):
+            raise _unsaid(key, dtype, value)
+        made = given.astype(wanted)
+        wide = made if wanted.kind in "biu" else made.astype(np.complex128 if wanted.kind == "c" else np.float64)
+        if not _says(wide, given):
+            raise _unsaid(key, dtype, value)
     return made
+
+
+def _says(made: np.ndarray, given: np.ndarray) -> bool:
+    """True where numbers are what was given: whole ones exactly, others as near as the type allows, but not infinite."""
+    if given.dtype.kind in "biu":
+        # Objects are compared exactly; a type in common may round both.
+        return bool(np.all(made.astype(object) == given.astype(object)))
+    return bool(np.all(np.isfinite(made) == np.isfinite(given)))
+
+
+def _unsaid(key: str, dtype: str, value: Any) -> Invalid:
+    """The error about numbers that a type does not have."""
+    what = f"{key}: {reprlib.repr(value)} cannot be said as {dtype}"
+    return Invalid(what, "SET_MISMATCH", {"key": key}, remedy="give numbers that the leaf has")
 
 
 def _dtype(key: str, given: Any) -> str:

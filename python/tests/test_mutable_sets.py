@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import sys
 import threading
 
 import numpy as np
@@ -97,6 +98,77 @@ def test_further_indices_are_applied_to_the_rows_that_came(filled):
         replay["obs"][[1, 2], [0, 1]]
     with pytest.raises(tensorlane.Unsupported, match="parts of rows"):
         replay["obs"][1, :2] = 0
+
+
+def test_lists_behind_the_rows_give_the_dimensions_that_numpy_gives(filled):
+    replay, array = filled
+    for index in (
+        (3, slice(None), [0, 1]),
+        (-1, slice(1, 3), np.array([2, 0])),
+        (np.int64(7), ..., [0, 1]),
+        (torch.tensor(7), slice(None), [0, 1]),
+        (3, [0, 1]),
+        (3, [0, 1], slice(1)),
+        (3, None, [0, 1]),
+        (3, [0, 1], [2, 2]),
+        (3, np.array([True, False, True, True])),
+        (slice(2, 6), slice(None), [0, 1]),
+        (slice(2, 6), [0, 1], [1, 2]),
+        (3, 1, [0, 1]),
+    ):
+        part = replay["obs"][index]
+        wanted = array[tuple(int(one) if isinstance(one, torch.Tensor) else one for one in index)]
+        assert part.shape == wanted.shape, index
+        np.testing.assert_array_equal(part, wanted)
+
+
+def test_tensors_of_torch_that_are_no_whole_numbers_select_no_rows(filled):
+    replay, array = filled
+    for wrong in (2.7, [2.7], 1j, [[1, 2]]):
+        for dtype in (torch.float32, torch.bfloat16) if isinstance(wrong, float) else (None,):
+            with pytest.raises(tensorlane.Unsupported, match="selects no rows"):
+                replay[torch.tensor(wrong, dtype=dtype)] = {"obs": 9}
+            with pytest.raises(tensorlane.Unsupported, match="selects no rows"):
+                replay["obs"][torch.tensor(wrong, dtype=dtype)]
+    for unclear in ([1, 0, 1], 2, MASK.tolist()):
+        with pytest.raises(tensorlane.Unsupported, match="a mask for torch") as refused:
+            replay[torch.tensor(unclear, dtype=torch.uint8)] = {"obs": 9}
+        assert refused.value.remedy == "convert to bool or int64"
+    assert replay.version == 1
+    for dtype in (torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64):
+        np.testing.assert_array_equal(replay["obs"][torch.tensor(2).to(dtype)], array[2])
+        np.testing.assert_array_equal(replay["obs"][torch.tensor([2, 1]).to(dtype)], array[[2, 1]])
+    assert len(replay["obs"][torch.tensor([], dtype=torch.bfloat16)]) == 0
+
+
+def test_lists_of_arrays_are_of_the_type_of_the_leaf_as_one_array_is(client, name):
+    replay = client.create_set(name, 6, {"x": ("float32", (2,)), "y": (torch.bfloat16, (2,))})
+    ones = np.ones(2, np.float32)
+    replay[:2] = {"x": [ones, ones * 2], "y": [torch.ones(2).bfloat16(), torch.zeros(2).bfloat16()]}
+    replay[2:4] = {"x": [torch.ones(2), 2 * ones], "y": [replay["y"][0], replay["y"][1]]}
+    replay["x"][4:] = [[np.array(0.5, np.float32), 2], (3, 4)]
+    assert replay["x"][:].numpy().tolist() == [[1, 1], [2, 2], [1, 1], [2, 2], [0.5, 2], [3, 4]]
+    assert replay["y"][:4].torch().tolist() == [[1, 1], [0, 0], [1, 1], [0, 0]]
+    held = replay.status()
+    for wrong in (
+        [ones, ones.astype(np.float64)],
+        [ones.astype(np.int32), ones.astype(np.int32)],
+        [torch.ones(2), torch.ones(2, dtype=torch.float64)],
+        [torch.tensor([1, 2]), torch.tensor([3, 4])],
+        [[np.array(0.5), 2], [3, 4]],
+        [[1, 2], (np.float64([3, 4]))],
+        [replay["y"][0], replay["y"][1]],
+        [ones, np.ones(3, np.float32)],
+        [torch.ones(2), np.ones(3, np.float32)],
+    ):
+        with pytest.raises(tensorlane.Invalid) as refused:
+            replay.write(slice(2), {"x": wrong})
+        assert refused.value.reason == "SET_MISMATCH", wrong
+    with pytest.raises(tensorlane.Unsupported, match="gradients"):
+        replay.write(slice(2), {"x": [torch.ones(2, requires_grad=True)] * 2})
+    assert replay.status() == held
+    assert replay.extend({"y": [torch.ones(2).bfloat16()] * 3}) == tensorlane.Committed(0, held.version + 1)
+    assert replay["y"][:3].torch().tolist() == [[1, 1]] * 3
 
 
 def test_what_is_assigned_is_repeated_as_numpy_repeats_it(filled):
@@ -454,3 +526,29 @@ def test_numbers_are_made_what_a_leaf_has(client, name):
             replay[0] = {key: wrong}
     replay[0] = {"f16": float("inf")}
     assert replay["f16"][0].numpy() == np.inf
+
+
+@pytest.mark.parametrize("of_torch", [False, True], ids=["with ml_dtypes", "without ml_dtypes"])
+def test_numbers_that_a_leaf_does_not_have_are_refused(client, name, monkeypatch, of_torch):
+    if of_torch:
+        monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    kinds = {"bf16": torch.bfloat16, "c32": torch.complex32, "f32": "float32", "f64": "float64", "c64": "complex64", "u64": "uint64"}
+    replay = client.create_set(name, 2, {key: (dtype, ()) for key, dtype in kinds.items()})
+    wrong = {
+        "bf16": (257, [1, 257], 2**63 - 1, 1e39),
+        "c32": (2049, 100_000, 1e6),
+        "f32": (2**24 + 1, [1, 2**24 + 1], -(2**24) - 1),
+        "f64": (2**53 + 1, 2**63 - 1, [2**64 - 1]),
+        "c64": (2**24 + 1, np.int64(2**24 + 1)),
+        "u64": (-1, [2**63, -1]),
+    }
+    for key, numbers in wrong.items():
+        for number in numbers:
+            with pytest.raises(tensorlane.Invalid) as refused:
+                replay.write(slice(None), {key: number})
+            assert refused.value.reason == "SET_MISMATCH", (key, number)
+    assert replay.version == 0
+    right = {"bf16": [256, -384], "c32": [2048, 0.1], "f32": [2**24, 16777217.0], "f64": [2**53, 2**63], "c64": [2**30, 1j]}
+    replay[:] = {**right, "u64": [2**64 - 1] * 2, "bf16": [256, float("inf")]}
+    assert replay["f32"][:].numpy().tolist() == [2**24, 2**24] and replay["u64"][0].numpy() == 2**64 - 1
+    assert replay["bf16"][:].torch().tolist() == [256, float("inf")] and replay["c32"][0].torch() == 2048

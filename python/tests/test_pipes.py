@@ -311,3 +311,30 @@ def test_a_forked_child_uses_no_end_of_its_parent(ends):
     writing = begun(near, metadata="from the parent")
     assert far.read().metadata == b"from the parent"
     writing.wait()
+
+
+def test_a_pipe_to_another_node_carries_messages_both_ways(clients, name):
+    there, here = clients
+    array = np.arange(300_000, dtype=np.float32)
+    with there.listen(name) as listener:
+        with pytest.raises(tensorlane.NotFound):
+            here.connect_pipe(name)
+        near = here.connect_pipe(f"node-0/{name}", wait=20)
+        far = listener.accept(timeout=20)
+        assert (near.peer, near.route, far.peer, far.route) == ("node-0", "tcp", "node-1", "tcp")
+        writing = begun(near, [array, array[:5], array[5:9]], metadata="there", payloads=[bytes(100_000)])
+        row = np.zeros(5, np.float32)
+        received = far.read_descriptor(timeout=20).read([None, row, tensorlane.SKIP])
+        np.testing.assert_array_equal(received.tensors[0].numpy(), array)
+        assert received.tensors[0].route.startswith("tcp") and received.tensors[2] is None
+        assert row.tolist() == [0, 1, 2, 3, 4] and len(received.payloads[0]) == 100_000
+        writing.wait()
+        back = begun(far, [array * 2], metadata="back")
+        np.testing.assert_array_equal(near.read(timeout=20).tensors[0].numpy(), array * 2)
+        back.wait()
+        unread = begun(near, metadata="unread")
+        far.close()
+        with pytest.raises(tensorlane.Error) as closed:
+            unread.wait()
+        assert (closed.value.reason, closed.value.delivered) == ("PIPE_CLOSED", "no")
+        near.close()

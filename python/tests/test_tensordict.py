@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import cloudpickle
@@ -15,6 +18,7 @@ import torch
 from tensordict import TensorDict
 
 import tensorlane
+import tensorlane.tensordict
 from tensorlane.tensordict import MemoryMappedTensor, MemoryMappedTensorDict, load
 
 from conftest import python, said
@@ -133,6 +137,72 @@ def test_a_forked_child_shares_the_tensor_that_was_used_before_and_makes_none_of
     assert used[:, 0].tolist() == [1, 2, 0, 0] and len(default.mutable_sets("tensordict/")) == 1
 
 
+def test_threads_that_use_a_tensor_first_make_one_set(default):
+    threads = 8
+    for count in range(1, 6):
+        tensor, together, views = MemoryMappedTensor.zeros(4, 2), threading.Barrier(threads), []
+
+        def use(tensor=tensor, together=together, views=views):
+            together.wait(20)
+            views.append(tensor.view)
+
+        using = [threading.Thread(target=use) for _ in range(threads)]
+        for thread in using:
+            thread.start()
+        for thread in using:
+            thread.join()
+        assert len(views) == threads and len({view.set.reference for view in views}) == 1
+        assert len(default.mutable_sets("tensordict/")) == count
+
+
+def test_a_child_that_was_forked_while_a_set_was_made_makes_its_own(default):
+    with tensorlane.tensordict._making:
+        child = os.fork()
+        if child == 0:
+            # A child that waits for a lock is ended, not interrupted.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            try:
+                MemoryMappedTensor.zeros(4, 2)[0] = 1
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(default.mutable_sets("tensordict/")) == 1
+
+
+def made_in_a_child(answers) -> None:
+    data = MemoryMappedTensorDict({"x": torch.ones(4, 2)}, [4])
+    answers.send(data.set.name)
+    answers.recv()
+
+
+def test_a_child_of_multiprocessing_drops_its_unnamed_sets_when_it_ends(default):
+    ours = MemoryMappedTensor.zeros(4, 2)
+    ours[0] = 1
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=made_in_a_child, args=(there,))
+    child.start()
+    assert here.poll(20)
+    theirs = here.recv()
+    assert {one.name for one in default.mutable_sets("tensordict/")} == {theirs, ours.view.set.name}
+    here.send(None)
+    child.join(20)
+    assert child.exitcode == 0
+    assert [one.name for one in default.mutable_sets("tensordict/")] == [ours.view.set.name], "that of the parent stays"
+
+
+def test_tensors_of_many_rows_or_of_more_bytes_than_the_arena_has_twice_are_copied(default):
+    many = torch.zeros(2_000_000)
+    many[[0, 1 << 20, -1]] = torch.tensor([1.0, 2, 3])
+    tensor = MemoryMappedTensor.from_tensor(many)
+    assert tensor[[0, 1, (1 << 20) - 1, 1 << 20, 1_999_999]].tolist() == [1, 0, 0, 2, 3]
+    with tensorlane.local(arena="64Mi") as small:
+        large = torch.arange(40 << 20, dtype=torch.int32).to(torch.uint8).reshape(40, 1 << 20)
+        tensor = MemoryMappedTensor.from_tensor(large, client=small)
+        assert all(torch.equal(tensor[row], large[row]) for row in range(40))
+
+
 def nested() -> TensorDict:
     return TensorDict(
         {
@@ -183,6 +253,28 @@ def test_rows_are_assigned_by_tensordicts_mappings_and_numbers(default):
         assert refused.value.reason == "SET_MISMATCH"
     with pytest.raises(tensorlane.Unsupported):
         data["obs"][1, :2] = 0
+
+
+def test_options_of_a_tensor_that_a_dict_would_lose_are_refused(default):
+    for options in ({"writers": ["rollout-*"]}, {"writers": ()}, {"name": "apart"}, {"client": default}):
+        with pytest.raises(tensorlane.Invalid, match="of its own") as refused:
+            MemoryMappedTensorDict({"a": {"x": MemoryMappedTensor.empty(4, 2, **options)}}, [4])
+        assert refused.value.remedy.startswith("give them to the dict")
+    assert not default.mutable_sets()
+    used = MemoryMappedTensor.empty(4, 2, writers=["rollout-*"], client=default)
+    used[1] = 5
+    data = MemoryMappedTensorDict({"used": used, "unused": MemoryMappedTensor.empty(4, writers=["*"])}, [4], writers=["node-1"])
+    assert data["used"][:, 0].tolist() == [0, 5, 0, 0] and data.set.status().writers == ("node-1",)
+
+
+def test_a_leaf_that_is_given_twice_is_refused(default):
+    twice = {"a/b": torch.zeros(4), "a": {"b": torch.ones(4)}}
+    with pytest.raises(tensorlane.Invalid, match="a/b is given twice"):
+        MemoryMappedTensorDict(twice, [4])
+    data = MemoryMappedTensorDict({"a": {"b": torch.ones(4)}}, [4])
+    with pytest.raises(tensorlane.Invalid, match="a/b is given twice"):
+        data[:] = twice
+    assert data["a", "b"][:].tolist() == [1] * 4
 
 
 def test_a_real_tensordict_takes_no_memory_mapped_tensor_in_silence(default):

@@ -271,7 +271,7 @@ fn a_write_beyond_the_bound_waits_until_others_are_read() {
 }
 
 /// The next descriptor, if there is one now.
-fn waits(pipe: &Pipe) -> Option<Descriptor<'_>> {
+fn waits(pipe: &Pipe) -> Option<Descriptor> {
     match pipe.read_descriptor(SHORT) {
         Ok(Incoming::Message(descriptor)) => Some(descriptor),
         _ => None,

@@ -40,7 +40,7 @@ fn ends(from: &Client, to: &Client) -> Ends {
     Ends { near, far, listener }
 }
 
-fn next(pipe: &Pipe) -> Descriptor<'_> {
+fn next(pipe: &Pipe) -> Descriptor {
     match pipe.read_descriptor(LONG).unwrap() {
         Incoming::Message(descriptor) => descriptor,
         Incoming::End => panic!("a message is there"),
@@ -425,13 +425,13 @@ fn beside(peers: &Peers, client: &Client, role: &str, theirs: usize) -> (Other, 
 }
 
 /// Messages that are under way both ways when the link or a sidecar is lost: one that was shown, one that was not.
-struct UnderWay<'a> {
-    there: [tensorlane_client::pipe::Writing<'a>; 2],
-    back: [tensorlane_client::pipe::Writing<'a>; 2],
-    shown: [Descriptor<'a>; 2],
+struct UnderWay {
+    there: [tensorlane_client::pipe::Writing; 2],
+    back: [tensorlane_client::pipe::Writing; 2],
+    shown: [Descriptor; 2],
 }
 
-fn under_way(ends: &Ends) -> UnderWay<'_> {
+fn under_way(ends: &Ends) -> UnderWay {
     let begin = |pipe| ["shown", "unseen"].map(|what| Pipe::begin(pipe, text(what), LONG).unwrap());
     let (there, back) = (begin(&ends.near), begin(&ends.far));
     let shown = [next(&ends.far), next(&ends.near)];

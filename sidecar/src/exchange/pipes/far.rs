@@ -314,3 +314,18 @@ impl Waiter for Passed {
         self.give_up(Failure::new(Reason::Cancelled, "the caller or the sidecar is ending"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_to_a_read_is_the_end_or_a_later_message_of_a_bounded_length() {
+        let answer = |sequence, bytes| v1::PipeReadResponse { sequence, message: vec![0; bytes].into() };
+        assert!(may_answer(&answer(0, 0), 7) && may_answer(&answer(7, PIPE_MESSAGE_MAX), 7));
+        assert!(may_answer(&answer(8, 1), 7));
+        for wrong in [answer(6, 1), answer(u64::MAX, 1), answer(7, PIPE_MESSAGE_MAX + 1)] {
+            assert!(!may_answer(&wrong, 7));
+        }
+    }
+}

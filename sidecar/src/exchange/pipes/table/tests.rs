@@ -251,3 +251,34 @@ fn a_connect_that_comes_again_after_a_lost_connection_is_accepted_once() {
     assert_eq!(table.accept(TO, listener, "a").unwrap(), None);
     assert_eq!(table.totals().pipes, 1);
 }
+
+#[test]
+fn whoever_connects_and_closes_again_and_again_fills_no_listener() {
+    let mut table = Named::default();
+    let (listener, _) = table.listen(party(TO), name()).unwrap();
+    for _ in 0..SESSION_PIPES_MAX + 1 {
+        let (pipe, ..) = table.connect(party(FROM), &name(), None).unwrap().unwrap();
+        table.close(FROM, pipe, Ended::Closed);
+    }
+    assert_eq!(table.totals().pipes, 0);
+    assert_eq!(table.accept(TO, listener, "a").unwrap(), None);
+    // What an end said before it closed is heard: these are kept, and bounded.
+    let (listener, _) = table.listen(party(TO), TensorName::new("other").unwrap()).unwrap();
+    let other = TensorName::new("other").unwrap();
+    for _ in 0..SESSION_PIPES_MAX {
+        let (pipe, ..) = table.connect(party(FROM), &other, None).unwrap().unwrap();
+        table.finish(FROM, pipe);
+        table.close(FROM, pipe, Ended::Closed);
+    }
+    let full = table.connect(party(FROM), &other, None).unwrap_err();
+    assert_eq!(full.reason, Reason::LimitExceeded);
+    let (pipe, _) = table.accept(TO, listener, "b").unwrap().unwrap();
+    assert_eq!(table.read(TO, pipe, 1, "r").unwrap(), [Effect::End { to: "r" }]);
+}
+
+#[test]
+fn the_last_sequence_of_all_is_none() {
+    let (mut table, pipe) = one();
+    let refused = table.write(FROM, pipe, u64::MAX, "a".into(), "w").unwrap_err();
+    assert_eq!(refused.reason, Reason::InvalidArgument);
+}
