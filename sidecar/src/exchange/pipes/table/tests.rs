@@ -3,6 +3,9 @@ use super::*;
 const FROM: SessionId = SessionId(1);
 const TO: SessionId = SessionId(2);
 
+/// The listener of [`one`].
+const LISTENER: u64 = 1;
+
 type Named = Table<&'static str>;
 
 fn party(session: SessionId) -> Party {
@@ -117,6 +120,7 @@ fn finish_is_an_end_behind_the_last_message_also_after_the_writer_has_closed() {
 #[test]
 fn a_close_without_finish_is_an_error_at_the_other_end() {
     let (mut table, pipe) = one();
+    table.accept(TO, LISTENER, "a").unwrap();
     table.read(TO, pipe + 1, 1, "r").unwrap();
     let effects = table.close(FROM, pipe, Ended::Closed);
     assert_eq!(failed(&effects), [("r", Reason::PipeClosed, None)]);
