@@ -70,7 +70,8 @@ fn sequences_and_messages_that_are_none_are_refused_and_leave_nothing() {
     for (sequence, bytes, reason) in [
         (0, 0, Reason::InvalidArgument),
         (1, PIPE_MESSAGE_MAX + 1, Reason::TooLarge),
-        (u64::MAX, 10, Reason::DeadlineExceeded),
+        (u64::MAX, 10, Reason::InvalidArgument),
+        (u64::MAX - 1, 10, Reason::DeadlineExceeded),
         (5, 10, Reason::InvalidArgument),
     ] {
         let request = write(opened.pipe, sequence, vec![0xff; bytes]);
