@@ -96,7 +96,8 @@ fn a_peer_reads_writes_and_ends_no_pipe_that_it_has_not_opened_and_what_it_may_n
     for (sequence, bytes, reason) in [
         (0, 0, Reason::InvalidArgument),
         (1, PIPE_MESSAGE_MAX + 1, Reason::TooLarge),
-        (u64::MAX, 10, Reason::DeadlineExceeded),
+        (u64::MAX, 10, Reason::InvalidArgument),
+        (u64::MAX - 1, 10, Reason::DeadlineExceeded),
         (5, 10, Reason::InvalidArgument),
     ] {
         let refused = refusal(&mut hostile, 5, &write(pipe, sequence, bytes));
