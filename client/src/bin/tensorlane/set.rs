@@ -68,9 +68,11 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
     let leaves = described(&set.tree, |tensor: &Tensor| tensor.descriptor().layout.clone());
     let total = leaves.iter().map(|(_, layout)| layout.bytes()).sum();
     let mut progress = Progress::new(total);
-    let exported = match &args.to {
-        None => None,
-        Some(to) => Some(export(&set.tree, to, args.replace, &mut progress)?),
+    // Until the result is printed: signals that come after its end are lost.
+    let cleaner = args.to.is_some().then(Cleaner::start).transpose().context("cannot wait for signals")?;
+    let exported = match (&args.to, &cleaner) {
+        (Some(to), Some(cleaner)) => Some(export(cleaner, &set.tree, to, args.replace, &mut progress)?),
+        _ => None,
     };
     let took = progress.finish();
     let as_bytes = exported.map(|export| export.as_bytes).unwrap_or_default();
@@ -102,8 +104,13 @@ fn get(client: &Client, output: &Output, args: &SetGet) -> Result<()> {
 }
 
 /// Writes a set into a directory. A signal that ends the command leaves nothing of it.
-fn export(tree: &Tree<Tensor>, to: &Path, replace: bool, progress: &mut Progress) -> Result<Export> {
-    let cleaner = Cleaner::start().context("cannot wait for signals")?;
+fn export(
+    cleaner: &Cleaner,
+    tree: &Tree<Tensor>,
+    to: &Path,
+    replace: bool,
+    progress: &mut Progress,
+) -> Result<Export> {
     let draft = cleaner.make_directory(|| Draft::create(to, replace), Draft::path)?;
     let written = draft.write(tree, |bytes, key| progress.advance(bytes, key));
     // Once a signal has come this waits for the end of the process, and says nothing of files that went meanwhile.
