@@ -122,9 +122,7 @@ class Client:
         return self._put_all(named, keeping)
 
     def _put_all(self, named: Iterable[tuple[str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
-        return self._put_sources([(name, arrays.source(x)) for name, x in named], keeping)
-
-    def _put_sources(self, sources: list[tuple[str | None, arrays.Source]], keeping: dict[str, Any]) -> list[Stored]:
+        sources = [(name, arrays.source(x)) for name, x in named]
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
         return _all(self._core.put(items))
 
@@ -134,10 +132,9 @@ class Client:
         source.write(memoryview(block))
         return self._core.seal(block, keeping)
 
-    def _stage(self, xs: list[Any], deadline: float | None) -> list[Stored]:
+    def _stage(self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None) -> list[Stored]:
         """Stores arrays for as long as their leases are held, each in the way that copies it once."""
-        keeping = _keeping(keep=True, ticket=None, uses=1, checksum=False, deadline=deadline)
-        sources = [arrays.source(x) for x in xs]
+        keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
         strided = [not source.is_dense and source.nbytes > _INLINE for source in sources]
         items: list[Item] = [
             (source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, strided) if not apart
@@ -257,10 +254,8 @@ class Client:
         if not isinstance(tree, Mapping):
             raise Unsupported(f"a {type(tree).__name__} is no mapping", remedy="publish a dict of arrays, or put one array")
         flat = sets.flatten(tree)
-        keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source in sets.sources(flat)]
         # Leased until the version has them.
-        stored = _all(self._core.put(items))
+        stored = self._stage(sets.sources(flat), checksum=checksum, deadline=deadline)
         nodes = [(path, stored[node[0]].reference if isinstance(node, tuple) else node) for path, node in flat.nodes]
         published = Published(*self._core.publish(name, nodes, keep, expects, deadline))
         for one in stored:

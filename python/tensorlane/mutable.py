@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from . import arrays
 from . import rows as selecting
 from . import values as preparing
 from ._tensorlane import Cancel, Opened
@@ -247,7 +248,7 @@ class MutableSet:
 
     def _commit(self, prepared: dict[str, Any], words: Any, expects: int | None, deadline: float | None) -> Committed:
         # Leased until the commit has them.
-        staged = self._bound._stage(list(prepared.values()), deadline)
+        staged = self._bound._stage([arrays.source(x) for x in prepared.values()], deadline=deadline)
         try:
             parts = [(key, stored.reference) for key, stored in zip(prepared, staged)]
             return Committed(*self._bound._core.commit_rows(self._opened, parts, words, expects, deadline))

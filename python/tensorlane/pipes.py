@@ -14,8 +14,6 @@ from .tensor import Tensor, check_fits, copy_into
 if TYPE_CHECKING:
     from .client import Client
 
-_KEEPING = {"name": None, "replaces": None, "ticket": None, "uses": 1, "lease": True, "checksum": False, "deadline": None}
-
 Bytes = bytes | bytearray | memoryview | str
 """Bytes; a text is written as UTF-8."""
 
@@ -288,7 +286,7 @@ class _Sent:
         sources = [None if isinstance(one, ready) else arrays.source(one) for one in tensors]
         self.put: list[Stored] = []
         try:
-            self.put += client._put_sources([(None, source) for source in sources if source is not None], _KEEPING)
+            self.put += client._stage([source for source in sources if source is not None])
             stored = iter(list(self.put))
             self._items: list[tuple[Reference, tuple[str, tuple[int, ...]] | None, bytes]] = []
             for one, source, word in zip(tensors, sources, words):
