@@ -210,15 +210,7 @@ impl Exchange {
             if listener > 0 {
                 effects.extend(table.end_listener(session, listener, Ended::Closed));
             }
-            if read > 0 {
-                effects.extend(table.taken(session, pipe, read));
-            }
-            if finished {
-                effects.extend(table.finish(session, pipe));
-            }
-            if closed {
-                effects.extend(table.close(session, pipe, Ended::Closed));
-            }
+            effects.extend(table.hear(session, pipe, read, finished, closed.then_some(Ended::Closed)));
             effects
         };
         self.carry_out_pipes(effects);

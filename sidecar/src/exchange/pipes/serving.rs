@@ -91,22 +91,12 @@ impl Exchange {
     /// Hears what another peer says of ends, and of what it has read. What is not its own is nothing.
     pub(in crate::exchange) fn hear_pipe_end(&self, from: &PipeAsker, end: &v1::PeerPipeEnd) {
         let v1::PeerPipeEnd { pipe, read, finished, closed, lost } = *end;
-        let session = peer_session(from);
-        let effects = {
-            let mut table = self.pipes.table.lock();
-            let mut effects = Vec::new();
-            if read > 0 {
-                effects.extend(table.taken(session, pipe, read));
-            }
-            if finished {
-                effects.extend(table.finish(session, pipe));
-            }
-            if closed || lost {
-                let how = if lost { Ended::Lost } else { Ended::Closed };
-                effects.extend(table.close(session, pipe, how));
-            }
-            effects
+        let ended = match (closed, lost) {
+            (_, true) => Some(Ended::Lost),
+            (true, false) => Some(Ended::Closed),
+            (false, false) => None,
         };
+        let effects = self.pipes.table.lock().hear(peer_session(from), pipe, read, finished, ended);
         self.carry_out_pipes(effects);
     }
 

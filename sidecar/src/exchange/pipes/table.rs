@@ -341,6 +341,28 @@ impl<W> Table<W> {
         other.readers.drain(..).map(|(_, to)| Effect::End { to }).collect()
     }
 
+    /// Hears what a session says of a pipe at once: a message that it has read (0: none), that it finishes, that its side ends.
+    pub(super) fn hear(
+        &mut self,
+        session: SessionId,
+        number: u64,
+        read: u64,
+        finished: bool,
+        ended: Option<Ended>,
+    ) -> Vec<Effect<W>> {
+        let mut effects = Vec::new();
+        if read > 0 {
+            effects.extend(self.taken(session, number, read));
+        }
+        if finished {
+            effects.extend(self.finish(session, number));
+        }
+        if let Some(how) = ended {
+            effects.extend(self.close(session, number, how));
+        }
+        effects
+    }
+
     /// A side of a pipe ends.
     pub(super) fn close(&mut self, session: SessionId, number: u64, how: Ended) -> Vec<Effect<W>> {
         let Ok((_, at)) = self.side(session, number) else { return Vec::new() };
