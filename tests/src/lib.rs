@@ -17,6 +17,7 @@ pub mod kubernetes;
 pub mod netns;
 pub mod oci;
 pub mod outage;
+pub mod pipes;
 pub mod pod;
 pub mod process;
 pub mod proxy;

@@ -39,7 +39,7 @@ enum Part {
     Stored(Box<Stored>),
     /// The same, leased by a tensor that was got.
     Got { reference: Reference, _leased: Box<Tensor> },
-    /// They are a tensor that the caller keeps until the write is over.
+    /// A tensor that the caller keeps until the write is over.
     Kept(Reference),
     /// It was being sealed, and that failed: nothing is left.
     Gone,
@@ -128,7 +128,7 @@ impl Message {
         self.part(descriptor, Part::Got { reference, _leased: Box::new(tensor) })
     }
 
-    /// One more tensor by its reference, of this peer or another one. The caller leases it until the write is over.
+    /// Adds a tensor by its reference, of this peer or another one. The caller leases it until the write is over.
     #[must_use]
     pub fn kept(self, descriptor: Descriptor, reference: Reference) -> Self {
         self.part(descriptor, Part::Kept(reference))

@@ -230,7 +230,7 @@ impl Pipe {
         Self { end: Arc::new(end) }
     }
 
-    /// The same end, whose waiting calls `cancel` withdraws.
+    /// Lets `cancel` withdraw calls of this end that wait.
     #[must_use]
     pub fn with_cancel(mut self, cancel: Cancel) -> Self {
         if let Some(end) = Arc::get_mut(&mut self.end) {

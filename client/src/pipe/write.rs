@@ -43,7 +43,7 @@ pub struct Writing {
     message: Option<Message>,
     asked: Asked,
     wait: Wait,
-    /// There was no room for it.
+    /// Set where there was no room for the message.
     refused: bool,
 }
 
@@ -68,7 +68,7 @@ impl Window {
         self.state.lock().writes += 1;
     }
 
-    /// One is over. One that was refused has made no room.
+    /// Ends a write. One that was refused has made no room.
     fn end(&self, refused: bool) {
         {
             let mut state = self.state.lock();

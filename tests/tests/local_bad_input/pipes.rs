@@ -4,9 +4,10 @@ use prost::Message as _;
 use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{Allocation, ConnectOptions, Incoming, Message};
 use tensorlane_proto::Reason;
-use tensorlane_proto::frame::{PIPE_MESSAGE_MAX, PIPES_SINCE, SessionKind};
+use tensorlane_proto::frame::{PIPES_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_tests::Sidecar;
+use tensorlane_tests::pipes::WRONG_WRITES;
 use tensorlane_tests::raw::RawSession;
 
 fn write(pipe: u64, sequence: u64, message: Vec<u8>) -> v1::PipeWriteRequest {
@@ -67,13 +68,7 @@ fn sequences_and_messages_that_are_none_are_refused_and_leave_nothing() {
     let connect = v1::PipeConnectRequest { name: "mine".to_owned(), ..Default::default() };
     let opened: v1::PipeOpened = session.call(SessionKind::PipeConnect, &connect).unwrap();
     let far = listener.accept(Timeout::Default).unwrap();
-    for (sequence, bytes, reason) in [
-        (0, 0, Reason::InvalidArgument),
-        (1, PIPE_MESSAGE_MAX + 1, Reason::TooLarge),
-        (u64::MAX, 10, Reason::InvalidArgument),
-        (u64::MAX - 1, 10, Reason::DeadlineExceeded),
-        (5, 10, Reason::InvalidArgument),
-    ] {
+    for (sequence, bytes, reason) in WRONG_WRITES {
         let request = write(opened.pipe, sequence, vec![0xff; bytes]);
         let refused = session.call_raw(SessionKind::PipeWrite, &request.encode_to_vec()).unwrap_err();
         assert_eq!((refused.reason, refused.detail("delivered")), (reason, Some("no")), "{sequence}");

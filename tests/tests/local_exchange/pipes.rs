@@ -1,7 +1,5 @@
 //! Pipes inside a pod: descriptor, allocation, read; order, ends, and the death of either end.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -10,18 +8,14 @@ use tensorlane_client::pipe::{
     Allocation, ConnectOptions, Delivered, Descriptor, Incoming, Listener, Message, Pipe, Place, Tensor,
     UNREAD_MAX,
 };
-use tensorlane_client::{AcquireOptions, Client, Error, PutOptions};
+use tensorlane_client::{AcquireOptions, Client, PutOptions};
 use tensorlane_proto::{DType, Reason};
+use tensorlane_tests::pipes::{LONG, Other, go_on, is_end, next, nothing, role, text};
 use tensorlane_tests::tensors::{dense, pattern};
 use tensorlane_tests::{Sidecar, reason, until};
 
-/// Time in which what must happen has long happened.
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 /// A wait that ends in a test.
 const SHORT: Timeout = Timeout::After(Duration::from_millis(50));
-/// Names the sockets for an end in a process of its own, and what it does.
-const SOCKETS: &str = "TENSORLANE_TEST_PIPE_SOCKETS";
-const ROLE: &str = "TENSORLANE_TEST_PIPE_ROLE";
 
 /// A pipe from one client to another.
 fn pipe(from: &Client, to: &Client) -> (Pipe, Pipe, Listener) {
@@ -29,17 +23,6 @@ fn pipe(from: &Client, to: &Client) -> (Pipe, Pipe, Listener) {
     let near = from.connect_pipe("inbox", &ConnectOptions::new()).unwrap();
     let far = listener.accept(LONG).unwrap();
     (near, far, listener)
-}
-
-fn next(pipe: &Pipe) -> Descriptor {
-    match pipe.read_descriptor(LONG).unwrap() {
-        Incoming::Message(descriptor) => descriptor,
-        Incoming::End => panic!("a message is there"),
-    }
-}
-
-fn is_end(pipe: &Pipe) -> bool {
-    matches!(pipe.read_descriptor(LONG).unwrap(), Incoming::End)
 }
 
 fn sealed(client: &Client) -> u64 {
@@ -51,73 +34,13 @@ fn heard(client: &Client) {
     client.status().unwrap();
 }
 
-fn text(text: &str) -> Message {
-    Message::new().metadata(text)
-}
-
-/// The error of a read that brings nothing.
-fn nothing(pipe: &Pipe, timeout: Timeout) -> Error {
-    match pipe.read_descriptor(timeout) {
-        Ok(incoming) => panic!("nothing is there, not {incoming:?}"),
-        Err(error) => error,
-    }
-}
-
-/// An end of a pipe in a process of its own, which ends with the test.
-struct Other(Child);
-
-impl Other {
-    fn start(sidecar: &Sidecar, role: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["pipes::another_process_has_an_end", "--exact", "--nocapture"])
-            .env(SOCKETS, sidecar.sockets())
-            .env(ROLE, role)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    /// Waits until it prints that line.
-    fn says(&mut self, line: &str) {
-        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|said| said.ends_with(line)), "it ends without {line}");
-    }
-
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// The other process of the tests that kill it, which start it with a sidecar to talk to.
 #[test]
 fn another_process_has_an_end() {
-    let Some(sockets) = std::env::var_os(SOCKETS) else { return };
+    let Some((sockets, role)) = role() else { return };
     let client = Client::connect(sockets).unwrap();
     let pipe = client.connect_pipe("inbox", &ConnectOptions::new()).unwrap();
-    if std::env::var(ROLE).unwrap() == "writer" {
-        let (descriptor, bytes) = (dense(DType::U8, &[1 << 20]), pattern(1, 1 << 20));
-        let first = pipe.begin(text("first").tensor(descriptor, bytes), LONG).unwrap();
-        let second = pipe.begin(text("second"), LONG).unwrap();
-        println!("written");
-        // Killed here.
-        drop((first.wait(), second.wait()));
-        return;
-    }
-    let descriptor = next(&pipe);
-    println!("shown");
-    // Killed here, with a descriptor in hand.
-    let _ = nothing(&pipe, LONG);
-    drop(descriptor);
+    go_on(&pipe, role == "writer");
 }
 
 #[test]

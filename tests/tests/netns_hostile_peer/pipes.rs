@@ -12,6 +12,7 @@ use tensorlane_proto::generated::peer_pipe_call::Kind;
 use tensorlane_proto::{Failure, Reason};
 use tensorlane_tests::hostile::Hostile;
 use tensorlane_tests::netns::Peers;
+use tensorlane_tests::pipes::WRONG_WRITES;
 use tensorlane_tests::{reason, until};
 
 use super::TURNS;
@@ -93,13 +94,7 @@ fn a_peer_reads_writes_and_ends_no_pipe_that_it_has_not_opened_and_what_it_may_n
     let theirs = listener.accept(Timeout::Default).unwrap();
     let remote = theirs.remote();
     assert_eq!((&*remote.peer, &*remote.client, &*remote.route), ("b", "theirs", "tcp"));
-    for (sequence, bytes, reason) in [
-        (0, 0, Reason::InvalidArgument),
-        (1, PIPE_MESSAGE_MAX + 1, Reason::TooLarge),
-        (u64::MAX, 10, Reason::InvalidArgument),
-        (u64::MAX - 1, 10, Reason::DeadlineExceeded),
-        (5, 10, Reason::InvalidArgument),
-    ] {
+    for (sequence, bytes, reason) in WRONG_WRITES {
         let refused = refusal(&mut hostile, 5, &write(pipe, sequence, bytes));
         assert_eq!((refused.reason, refused.detail("delivered")), (reason, Some("no")), "{sequence}");
     }

@@ -1,30 +1,24 @@
 //! Pipes between peers: what holds in a pod holds between hosts, and the loss of a process, a sidecar or the link is told at both ends.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use tensorlane_client::Client;
 use tensorlane_client::channel::Timeout;
 use tensorlane_client::pipe::{
-    Allocation, ConnectOptions, Delivered, Descriptor, Incoming, Listener, Message, Payload, Pipe, Place,
-    Tensor, UNREAD_MAX, WriteFailed,
+    Allocation, ConnectOptions, Delivered, Descriptor, Listener, Message, Payload, Pipe, Place, Tensor,
+    UNREAD_MAX, WriteFailed,
 };
-use tensorlane_client::{Client, Error};
 use tensorlane_proto::frame::PEER_PIPES_SINCE;
 use tensorlane_proto::{DType, Reason};
 use tensorlane_tests::hostile::Hostile;
 use tensorlane_tests::netns::Peers;
+use tensorlane_tests::pipes::{LONG, Other, go_on, is_end, next, nothing, role, text};
 use tensorlane_tests::tensors::{dense, pattern};
-use tensorlane_tests::{Sidecar, reason, until};
+use tensorlane_tests::{reason, until};
 
-/// Time in which what must happen has long happened.
-const LONG: Timeout = Timeout::After(Duration::from_secs(60));
 /// A wait that ends in a test.
 const SHORT: Timeout = Timeout::After(Duration::from_millis(300));
-/// Names the sockets for an end in a process of its own, and what it does.
-const SOCKETS: &str = "TENSORLANE_TEST_FAR_PIPE_SOCKETS";
-const ROLE: &str = "TENSORLANE_TEST_FAR_PIPE_ROLE";
 
 /// Ends of a pipe from host 0 to a listener at host 1.
 struct Ends {
@@ -40,73 +34,14 @@ fn ends(from: &Client, to: &Client) -> Ends {
     Ends { near, far, listener }
 }
 
-fn next(pipe: &Pipe) -> Descriptor {
-    match pipe.read_descriptor(LONG).unwrap() {
-        Incoming::Message(descriptor) => descriptor,
-        Incoming::End => panic!("a message is there"),
-    }
-}
-
-fn is_end(pipe: &Pipe) -> bool {
-    matches!(pipe.read_descriptor(LONG).unwrap(), Incoming::End)
-}
-
-fn nothing(pipe: &Pipe, timeout: Timeout) -> Error {
-    match pipe.read_descriptor(timeout) {
-        Ok(incoming) => panic!("nothing is there, not {incoming:?}"),
-        Err(error) => error,
-    }
-}
-
-fn text(text: &str) -> Message {
-    Message::new().metadata(text)
-}
-
 fn fate(failed: &WriteFailed) -> (Delivered, Option<Reason>) {
     (failed.delivered, failed.error.reason())
-}
-
-/// An end of a pipe in a process of its own, which ends with the test.
-struct Other(Child);
-
-impl Other {
-    /// Starts it with a sidecar to talk to. It connects or listens, and reads or writes.
-    fn start(sidecar: &Sidecar, role: &str) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
-            .args(["pipes::another_process_has_an_end", "--exact", "--nocapture"])
-            .env(SOCKETS, sidecar.sockets())
-            .env(ROLE, role)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        Self(child)
-    }
-
-    /// Waits until it prints that line.
-    fn says(&mut self, line: &str) {
-        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
-        assert!(lines.map_while(Result::ok).any(|said| said.ends_with(line)), "it ends without {line}");
-    }
-
-    fn kill(mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The other process of the tests that kill it, which start it with a sidecar to talk to.
 #[test]
 fn another_process_has_an_end() {
-    let Some(sockets) = std::env::var_os(SOCKETS) else { return };
-    let role = std::env::var(ROLE).unwrap();
+    let Some((sockets, role)) = role() else { return };
     let client = Client::connect(sockets).unwrap();
     let (pipe, _listener) = if role.starts_with("connect") {
         (client.connect_pipe("b/in/box", &ConnectOptions::new()).unwrap(), None)
@@ -114,20 +49,7 @@ fn another_process_has_an_end() {
         let listener = client.listen("in/box").unwrap();
         (listener.accept(LONG).unwrap(), Some(listener))
     };
-    if role.ends_with("writes") {
-        let (descriptor, bytes) = (dense(DType::U8, &[1 << 20]), pattern(1, 1 << 20));
-        let first = pipe.begin(text("first").tensor(descriptor, bytes), LONG).unwrap();
-        let second = pipe.begin(text("second"), LONG).unwrap();
-        println!("written");
-        // Killed here.
-        drop((first.wait(), second.wait()));
-        return;
-    }
-    let descriptor = next(&pipe);
-    println!("shown");
-    // Killed here, with a descriptor in hand.
-    let _ = nothing(&pipe, LONG);
-    drop(descriptor);
+    go_on(&pipe, role.ends_with("writes"));
 }
 
 #[test]

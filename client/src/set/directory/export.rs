@@ -59,7 +59,7 @@ impl Draft {
         Ok(Self { part: Part::create(to)?, to: to.to_owned(), replace })
     }
 
-    /// Where it is made: `.NAME.tl-PROCESS-NUMBER`.
+    /// Directory in the making: `.NAME.tl-PROCESS-NUMBER`.
     pub fn path(&self) -> &Path {
         &self.part.0
     }

@@ -42,7 +42,7 @@ pub(super) struct Fars {
     pub(super) messages: u64,
 }
 
-/// One of them.
+/// Pipe of a client to another peer.
 struct Far {
     session: SessionId,
     line: PipeLine,

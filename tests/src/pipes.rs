@@ -1,0 +1,116 @@
+//! Ends of pipes for the suites: what both are asked, in a pod and between peers, and an end in a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tensorlane_client::Error;
+use tensorlane_client::channel::Timeout;
+use tensorlane_client::pipe::{Descriptor, Incoming, Message, Pipe};
+use tensorlane_proto::frame::PIPE_MESSAGE_MAX;
+use tensorlane_proto::{DType, Reason};
+
+use crate::Sidecar;
+use crate::tensors::{dense, pattern};
+
+/// Time in which what must happen has long happened.
+pub const LONG: Timeout = Timeout::After(Duration::from_secs(60));
+/// Sequences and bytes of messages that are written one after the other to a new pipe, each with the reason of its refusal. None of
+/// them is delivered.
+pub const WRONG_WRITES: [(u64, usize, Reason); 5] = [
+    (0, 0, Reason::InvalidArgument),
+    (1, PIPE_MESSAGE_MAX + 1, Reason::TooLarge),
+    (u64::MAX, 10, Reason::InvalidArgument),
+    (u64::MAX - 1, 10, Reason::DeadlineExceeded),
+    (5, 10, Reason::InvalidArgument),
+];
+/// Names the sockets for an end in a process of its own, and what it does.
+const SOCKETS: &str = "TENSORLANE_TEST_PIPE_SOCKETS";
+const ROLE: &str = "TENSORLANE_TEST_PIPE_ROLE";
+
+/// A message of metadata alone.
+pub fn text(text: &str) -> Message {
+    Message::new().metadata(text)
+}
+
+/// The next message, which is there.
+pub fn next(pipe: &Pipe) -> Descriptor {
+    match pipe.read_descriptor(LONG).unwrap() {
+        Incoming::Message(descriptor) => descriptor,
+        Incoming::End => panic!("a message is there"),
+    }
+}
+
+/// Returns whether the other end has finished, and everything was read.
+pub fn is_end(pipe: &Pipe) -> bool {
+    matches!(pipe.read_descriptor(LONG).unwrap(), Incoming::End)
+}
+
+/// The error of a read that brings nothing.
+pub fn nothing(pipe: &Pipe, timeout: Timeout) -> Error {
+    match pipe.read_descriptor(timeout) {
+        Ok(incoming) => panic!("nothing is there, not {incoming:?}"),
+        Err(error) => error,
+    }
+}
+
+/// An end of a pipe in a process of its own, which ends with the test.
+pub struct Other(Child);
+
+impl Other {
+    /// Starts it with a sidecar to talk to: the test `pipes::another_process_has_an_end` of this program, which asks for its [`role`].
+    pub fn start(sidecar: &Sidecar, role: &str) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["pipes::another_process_has_an_end", "--exact", "--nocapture"])
+            .env(SOCKETS, sidecar.sockets())
+            .env(ROLE, role)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    /// Waits until it prints that line.
+    pub fn says(&mut self, line: &str) {
+        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
+        assert!(lines.map_while(Result::ok).any(|said| said.ends_with(line)), "it ends without {line}");
+    }
+
+    /// Kills it.
+    pub fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The sockets and the role of this process, where it is the other one of a test.
+pub fn role() -> Option<(String, String)> {
+    let var = |name| std::env::var(name).ok();
+    var(SOCKETS).zip(var(ROLE))
+}
+
+/// Writes two messages, or takes the descriptor of one, says so, and goes on until it is killed.
+pub fn go_on(pipe: &Pipe, writes: bool) {
+    if writes {
+        let (descriptor, bytes) = (dense(DType::U8, &[1 << 20]), pattern(1, 1 << 20));
+        let first = pipe.begin(text("first").tensor(descriptor, bytes), LONG).unwrap();
+        let second = pipe.begin(text("second"), LONG).unwrap();
+        println!("written");
+        // Killed here.
+        drop((first.wait(), second.wait()));
+        return;
+    }
+    let descriptor = next(pipe);
+    println!("shown");
+    // Killed here, with a descriptor in hand.
+    let _ = nothing(pipe, LONG);
+    drop(descriptor);
+}
