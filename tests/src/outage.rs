@@ -23,9 +23,18 @@ impl Outage {
     /// # Panics
     /// Where there is no such service.
     pub fn of(services: &[&str]) -> Self {
-        let outage = Self { dead: services.iter().map(|name| (*name).to_owned()).collect() };
-        succeeds(&[&["stop"], services].concat());
+        let mut outage = Self { dead: Vec::new() };
+        outage.take(services);
         outage
+    }
+
+    /// Kills more services.
+    ///
+    /// # Panics
+    /// Where there is no such service.
+    pub fn take(&mut self, services: &[&str]) {
+        self.dead.extend(services.iter().map(|name| (*name).to_owned()));
+        succeeds(&[&["stop"], services].concat());
     }
 
     /// Starts one of them again, and waits until it does its work.

@@ -339,6 +339,8 @@ fn a_killed_reader_is_waited_for_no_longer() {
     let mut line = String::new();
     BufReader::new(reader.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "0  5 B\n");
+    // A line is printed before its message is given back.
+    until("the reader waits for the next one", || client.channels("raw").unwrap()[0].readers[0].waits);
     stop(reader.0.id());
     for _ in 0..4 {
         writer.write_bytes(b"more", LONG).unwrap();

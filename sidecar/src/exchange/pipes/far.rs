@@ -125,7 +125,7 @@ impl Exchange {
             Err(failure) => return done(Err(failure)),
         };
         let wait = if request.wait_ms == 0 { Duration::ZERO } else { self.pipe_time(request.wait_ms) };
-        let until = Instant::now() + wait.max(self.pipe_time(request.deadline_ms));
+        let until = Instant::now() + (wait + SLACK).max(self.pipe_time(request.deadline_ms));
         let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let message =
             v1::PeerPipeConnect { name: name.to_string(), client: link.client().to_string(), wait_ms };
