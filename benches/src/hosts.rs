@@ -111,7 +111,7 @@ impl Host {
         self.name
     }
 
-    /// Its network namespace; none on loopback.
+    /// Name of the host's network namespace; none on loopback.
     pub fn namespace(&self) -> Option<&str> {
         self.namespace.as_ref().map(|namespace| namespace.name.as_str())
     }

@@ -45,7 +45,7 @@ impl Process {
         &self.what
     }
 
-    /// Its id.
+    /// Id of the process.
     pub fn id(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }

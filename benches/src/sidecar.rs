@@ -26,7 +26,7 @@ const MEET_MAX: Duration = Duration::from_secs(20);
 /// Options with which a sidecar is started.
 #[derive(Debug)]
 pub struct SidecarOptions<'a> {
-    /// Its name as a peer.
+    /// Name of the sidecar as a peer.
     pub name: &'a str,
     /// The host that it runs on and listens at; none for a sidecar without peers.
     pub host: Option<&'a Host>,

@@ -27,7 +27,7 @@ pub struct Worker {
 /// Place in which a worker runs.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct At<'a> {
-    /// Its host; here if none.
+    /// Host that the worker runs on; here if none.
     pub host: Option<&'a Host>,
     /// The one core that it may use; any if none.
     pub core: Option<usize>,

@@ -46,7 +46,7 @@ pub struct Wishes {
 /// A single annotation.
 #[derive(Debug)]
 pub struct Key {
-    /// Its name behind the prefix.
+    /// Name of the annotation, behind the prefix.
     pub name: &'static str,
     /// Accepted values, in words.
     pub accepts: &'static str,

@@ -7,7 +7,7 @@ use crate::annotations::{ARENA_MAX, ARENA_MIN, BASE_MAX, BASE_MIN, cpu, memory};
 use crate::plan::Defaults;
 use crate::quantity::Amount;
 
-/// What sidecars get where neither pod nor exchange says anything.
+/// Arguments for what sidecars get if neither pod nor exchange says anything.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SidecarArgs {
     /// When the sidecar's image is pulled: Always, IfNotPresent or Never.
@@ -22,7 +22,7 @@ pub struct SidecarArgs {
     /// Processor time to request.
     #[arg(long, default_value = "100m", value_name = "CPU", value_parser = cpu)]
     sidecar_cpu: Amount,
-    /// How much sidecars log.
+    /// Level of the sidecars' log: error, warn, info, debug or trace.
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     sidecar_log_level: LogLevel,
     /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).

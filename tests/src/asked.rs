@@ -8,7 +8,7 @@ use crate::cluster::{PATIENCE, cluster, within};
 #[derive(Debug, Clone)]
 pub struct Answer {
     code: Option<i32>,
-    /// Its standard output, and after it its standard error.
+    /// Standard output of the command, and after it the standard error.
     pub text: String,
     words: String,
 }

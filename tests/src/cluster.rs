@@ -172,7 +172,7 @@ impl Namespace {
         namespace
     }
 
-    /// Its name.
+    /// Name of the namespace.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -56,7 +56,7 @@ impl Dialogue {
         self.input = None;
     }
 
-    /// Its next answer, which must begin with `word`; the rest of it.
+    /// Returns the next answer, which must begin with `word`, without that word.
     ///
     /// # Panics
     /// Where it says something else, or nothing.
@@ -76,7 +76,7 @@ impl Dialogue {
         rest.trim_start().to_owned()
     }
 
-    /// Its next answer.
+    /// Returns the next answer.
     ///
     /// # Panics
     /// Where there is none.
@@ -85,7 +85,7 @@ impl Dialogue {
         self.answer_within(self.patience)
     }
 
-    /// Its next answer, for what takes its time.
+    /// Returns the next answer, for what takes its time.
     ///
     /// # Panics
     /// Where there is none.
@@ -94,7 +94,7 @@ impl Dialogue {
         self.answers.recv_timeout(patience).unwrap_or_else(|e| panic!("the workload does not answer: {e}"))
     }
 
-    /// Its next answer; none where none comes in time.
+    /// Returns the next answer; none if none comes in time.
     pub fn try_answer(&mut self, patience: Duration) -> Option<String> {
         self.answers.recv_timeout(patience).ok()
     }

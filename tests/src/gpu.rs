@@ -108,7 +108,7 @@ impl GpuWorkload {
         workload
     }
 
-    /// Its process id.
+    /// Process id of the workload.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

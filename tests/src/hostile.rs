@@ -18,7 +18,7 @@ use crate::wait::PATIENCE;
 /// The life that it says it is in.
 const LIFE: Incarnation = Incarnation(9);
 
-/// Its connection to a sidecar.
+/// Connection of a hostile peer to a sidecar.
 pub struct Hostile {
     tls: StreamOwned<ClientConnection, TcpStream>,
 }

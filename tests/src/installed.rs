@@ -73,7 +73,7 @@ impl Exchange {
         exchange
     }
 
-    /// Its peers, as `kubectl get txp` has them.
+    /// Peers of the exchange, as `kubectl get txp` has them.
     pub fn peers(&self) -> Vec<Value> {
         items(&self.reads(&["get", "txp", "--output", "json"]))
     }
@@ -160,7 +160,7 @@ impl Condition {
         self.0["status"] == status
     }
 
-    /// Its reason, empty where there is none.
+    /// Reason of the condition, empty if there is none.
     pub fn reason(&self) -> &str {
         self.0["reason"].as_str().unwrap_or_default()
     }

@@ -16,9 +16,9 @@ pub use container::Container;
 pub struct Told {
     /// Set if it succeeded.
     pub done: bool,
-    /// Its standard output.
+    /// Standard output of the command.
     pub out: String,
-    /// Its standard error: warnings and refusals.
+    /// Standard error of the command: warnings and refusals.
     pub err: String,
 }
 

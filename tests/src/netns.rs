@@ -403,11 +403,11 @@ impl Peers {
 /// A peer as a peers file lists it.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// Its name.
+    /// Name of the peer.
     pub name: String,
     /// Address at which it listens.
     pub address: SocketAddr,
-    /// Its keys.
+    /// Fingerprints of its keys.
     pub fingerprints: Vec<String>,
 }
 

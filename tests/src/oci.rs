@@ -11,7 +11,7 @@ use tempfile::TempDir;
 pub struct Archive {
     layout: TempDir,
     layers: Vec<PathBuf>,
-    /// Its configuration.
+    /// Configuration of the image.
     pub config: Value,
     /// Members that its layers bring, in order.
     pub members: Vec<Member>,

@@ -158,7 +158,7 @@ impl<'a> Pod<'a> {
         }
     }
 
-    /// Its name, which is that of its peer.
+    /// Name of the pod, which is that of its peer.
     pub fn name(&self) -> &str {
         &self.name
     }

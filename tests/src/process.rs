@@ -59,7 +59,7 @@ impl Orphan {
         Self { pid, handle }
     }
 
-    /// Its id.
+    /// Id of the process.
     pub fn pid(&self) -> u32 {
         self.pid
     }

@@ -59,7 +59,7 @@ impl SidecarOptions {
         self
     }
 
-    /// With what a setting is by default.
+    /// Leaves a setting at its default.
     #[must_use]
     pub fn default_of(mut self, path: &str) -> Self {
         self.settings.retain(|(p, _)| p != path);
@@ -201,7 +201,7 @@ impl Sidecar {
         self.folder.path().join("sockets")
     }
 
-    /// Its private folder.
+    /// Private folder of the sidecar.
     pub fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
@@ -269,7 +269,7 @@ impl Sidecar {
         http::metric(&text, name, labels)
     }
 
-    /// Its process id.
+    /// Process id of the sidecar.
     ///
     /// # Panics
     /// Where it does not run.

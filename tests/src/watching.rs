@@ -60,7 +60,7 @@ impl Watch {
         BufReader::new(self.out.take().expect("nobody reads it yet"))
     }
 
-    /// Its lines, as they come.
+    /// Returns the lines of its output, as they come.
     ///
     /// # Panics
     /// Where somebody reads it already.

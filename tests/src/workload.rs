@@ -80,7 +80,7 @@ impl Workload {
         self.child.wait().expect("it can be waited for");
     }
 
-    /// Its process id.
+    /// Process id of the workload.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -21,8 +21,8 @@ fn images(option: &str, names: &[&str]) -> Vec<String> {
     said.lines().filter(|line| line.starts_with("tensorlane.dev/")).map(str::to_owned).collect()
 }
 
-/// Our images, and the most that the archive of each may have, in megabytes. The arena is no part of them, and nodes pull
-/// them when pods wait: what makes one much larger has to be wanted.
+/// Images of ours, and the most that the archive of each may have, in megabytes. The arena is no part of them, and nodes
+/// pull them when pods wait: what makes one much larger has to be wanted.
 const MOST: [(&str, f64); 3] = [("sidecar", 20.0), ("workload", 10.0), ("operator", 30.0)];
 
 #[test]

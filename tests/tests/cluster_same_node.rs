@@ -197,7 +197,7 @@ fn reads_by_shm(pod: &mut Pod<'_>, reference: &str) -> bool {
     pod.answer() == "read shm"
 }
 
-/// Which pages a pod maps a tensor from, as a program in it finds out.
+/// Pages that a pod maps the tensor `moved/x` from, as a program in it finds out.
 fn pages_of_moved(exchange: &Exchange, pod: &str) -> String {
     let program = exchange.bring(pod, "main", "workload");
     let said = exchange.shell(pod, "main", &format!("echo pages moved/x | {program} /run/tensorlane"));

@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Wheel(&'static str),
 }
 
-/// Which parts run, and how.
+/// Options of `cargo xtask test`: the parts that run, and how they run.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct TestOptions {
     /// Set for the part that one runs before each commit.

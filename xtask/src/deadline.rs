@@ -15,7 +15,7 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(60);
 /// End of a child.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// Its exit status.
+    /// Exit status of the child.
     pub(crate) status: ExitStatus,
     /// Set if it was killed, with everything it had started, because it ran past its limit.
     pub(crate) timed_out: bool,
@@ -26,7 +26,7 @@ pub(crate) struct Ended {
 pub(crate) enum Sign {
     /// None: the job shows its own output, so nothing is added.
     Silent,
-    /// Its output goes elsewhere; the line begins with this name.
+    /// Line each minute, as the output of the job goes elsewhere; the line begins with this name.
     EachMinute(String),
 }
 

@@ -23,7 +23,7 @@ const ROOM: u64 = 14_000_000_000;
 
 /// A Python of this checkout, with exactly the packages of a file.
 struct Environment {
-    /// Its directory.
+    /// Directory of the environment.
     directory: PathBuf,
     requirements: PathBuf,
     /// Said before packages are fetched.

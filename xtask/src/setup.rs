@@ -15,7 +15,7 @@ pub(crate) struct Tool {
     name: &'static str,
     /// A command that ends well where the tool is there.
     probe: &'static [&'static str],
-    /// Its package on Debian and Ubuntu.
+    /// Package that brings the program on Debian and Ubuntu.
     package: &'static str,
     /// Functions that do not work without it; none if nothing works.
     without: Option<&'static str>,

@@ -25,7 +25,7 @@ const CONNECTIONS: [usize; 3] = [1, 2, 4];
 /// Bytes that one call hands to the kernel.
 const CALL: usize = 1 << 20;
 
-/// How bytes are sent.
+/// Way in which bytes are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum How {
     /// `write` from a map of the memfd.

@@ -23,7 +23,7 @@ use crate::worker::{self, At, Worker};
 /// Bytes of a question: what a pull of one tensor takes, and some more. The first eight say how many are wanted back.
 const QUESTION: usize = 200;
 
-/// What carries them.
+/// Transport that carries the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Over {
     /// A connection in TLS.

@@ -16,94 +16,94 @@ use crate::worker::{At, Worker};
 /// The word that makes our program such an end.
 pub const WORD: &str = "end";
 
-/// One end of a limit.
+/// End of a limit, in a process of its own.
 #[derive(Debug, Clone, Subcommand)]
 pub enum End {
     /// Answers 64 bytes with 64 bytes on a Unix socket.
     UnixEcho {
-        /// Where to listen.
+        /// Path of the socket to listen on.
         socket: PathBuf,
     },
     /// Answers 64 bytes with 4 KiB over TCP.
     TcpAnswer {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
     },
     /// Makes such round trips; a number of them is asked for, their median in microseconds is answered.
     TcpAsk {
-        /// Whom to ask.
+        /// Address to ask.
         address: SocketAddr,
     },
     /// Answers calls of 200 bytes with as many as they ask for.
     CallsAnswer {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
-        /// What carries them.
+        /// Transport that carries the calls.
         over: Over,
     },
     /// Makes such calls; a number of them and the bytes of an answer are asked for, their microseconds are answered.
     CallsAsk {
-        /// Whom to ask.
+        /// Address to ask.
         address: SocketAddr,
-        /// What carries them.
+        /// Transport that carries the calls.
         over: Over,
     },
     /// Sends bytes over TLS, whenever a byte comes.
     TlsSend {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
-        /// How many.
+        /// Number of bytes to send.
         bytes: u64,
     },
     /// Sends bytes over some connections, whenever a byte comes on one.
     BulkSend {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
-        /// How many, all together.
+        /// Number of bytes, over all connections together.
         bytes: u64,
-        /// How they are sent.
+        /// Way in which the bytes are sent.
         how: How,
-        /// Over how many connections.
+        /// Number of connections.
         connections: usize,
     },
     /// Fetches such bytes; anything is asked, the seconds are answered.
     BulkFetch {
-        /// From whom.
+        /// Address to fetch from.
         address: SocketAddr,
-        /// How many, all together.
+        /// Number of bytes, over all connections together.
         bytes: u64,
-        /// How they are sent.
+        /// Way in which the bytes are sent.
         how: How,
-        /// Over how many connections.
+        /// Number of connections.
         connections: usize,
     },
     /// Sends bytes over streams of one QUIC connection, whenever a byte comes on one.
     QuicSend {
-        /// Where to listen.
+        /// Address to listen on.
         address: SocketAddr,
-        /// How many, all together.
+        /// Number of bytes, over all streams together.
         bytes: u64,
-        /// How quinn is set.
+        /// Settings of quinn.
         set: Set,
-        /// Over how many streams.
+        /// Number of streams.
         streams: usize,
     },
     /// Fetches such bytes; anything is asked, the seconds are answered.
     QuicFetch {
-        /// From whom.
+        /// Address to fetch from.
         address: SocketAddr,
-        /// How many, all together.
+        /// Number of bytes, over all streams together.
         bytes: u64,
-        /// How quinn is set.
+        /// Settings of quinn.
         set: Set,
-        /// Over how many streams.
+        /// Number of streams.
         streams: usize,
     },
     /// Fetches bytes over TLS; anything is asked, the seconds are answered.
     TlsFetch {
-        /// From whom.
+        /// Address to fetch from.
         address: SocketAddr,
-        /// How many.
+        /// Number of bytes to fetch.
         bytes: u64,
     },
 }

@@ -19,7 +19,7 @@ pub(super) struct Fetch<W> {
     _send: Worker,
     /// Way of the bytes.
     pub(super) way: W,
-    /// Over how many connections or streams.
+    /// Number of connections or streams.
     pub(super) count: usize,
 }
 

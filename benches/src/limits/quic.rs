@@ -28,7 +28,7 @@ const STREAMS: [usize; 2] = [1, 2];
 /// Lifetime of a connection without a word: longer than the sidecars' turn takes.
 const IDLE: Duration = Duration::from_secs(600);
 
-/// How quinn is set.
+/// Settings of quinn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Set {
     /// As it comes.

@@ -13,16 +13,16 @@ use crate::sidecar_args::SidecarArgs;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tensorlane-operator", version)]
 pub struct Args {
-    /// This replica's name: its pod's.
+    /// Name of this replica: that of its pod.
     #[arg(long, env = "POD_NAME")]
     pod_name: String,
     /// The namespace that the operator runs in. Its pods get no sidecars.
     #[arg(long, env = "POD_NAMESPACE")]
     pub namespace: String,
-    /// Where the webhook is served.
+    /// Address to serve the webhook on.
     #[arg(long, default_value = "0.0.0.0:9443", value_name = "ADDRESS")]
     pub webhook_listen: SocketAddr,
-    /// Where /metrics, /livez and /readyz are served.
+    /// Address to serve /metrics, /livez and /readyz on.
     #[arg(long, default_value = "0.0.0.0:9420", value_name = "ADDRESS")]
     pub admin_listen: SocketAddr,
     /// The Service in front of the webhook.
@@ -48,7 +48,7 @@ pub struct Args {
     sidecar_image: String,
     #[command(flatten)]
     sidecar: SidecarArgs,
-    /// How much is logged: error, warn, info, debug or trace.
+    /// Level of the log: error, warn, info, debug or trace.
     #[arg(long, default_value = "info", value_name = "LEVEL")]
     pub log_level: LogLevel,
 }

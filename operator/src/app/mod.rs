@@ -40,7 +40,7 @@ pub enum AppError {
     /// An address is taken or not ours.
     #[error("{address} cannot be listened on: {source}")]
     Listen {
-        /// Which one.
+        /// Address that cannot be listened on.
         address: std::net::SocketAddr,
         /// Cause.
         source: std::io::Error,

@@ -32,7 +32,7 @@ pub enum CertError {
     /// Content of a file is no certificate or key.
     #[error("{file} has no {what} in PEM")]
     NotPem {
-        /// Which one.
+        /// Path of the file.
         file: String,
         /// Thing that was looked for.
         what: &'static str,
@@ -40,7 +40,7 @@ pub enum CertError {
     /// A file cannot be read.
     #[error("{file} cannot be read: {source}")]
     Unreadable {
-        /// Which one.
+        /// Path of the file.
         file: String,
         /// Cause.
         source: std::io::Error,
@@ -52,7 +52,7 @@ pub enum CertError {
 pub struct Authority {
     /// Time at which it was made, in seconds since 1970.
     pub made: u64,
-    /// Its certificate, in PEM.
+    /// Certificate of the authority, in PEM.
     pub certificate: String,
     key: String,
 }

@@ -13,9 +13,9 @@ use crate::plan::{Decision, Facts, Skip, Status, plan};
 pub struct Subject {
     /// `Pod`, `Deployment` and so on.
     pub kind: &'static str,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the object.
     pub namespace: String,
     /// Itself.
     pub object: Seen,

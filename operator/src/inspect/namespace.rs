@@ -12,13 +12,13 @@ use crate::names::INJECT;
 /// Everything of a namespace that is looked at.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// Its name.
+    /// Name of the namespace.
     pub name: String,
     /// Itself.
     pub object: Seen,
-    /// Its exchanges.
+    /// Exchanges of the namespace.
     pub exchanges: Seen,
-    /// Its peers.
+    /// Peers of the namespace.
     pub peers: Seen,
     /// Binding that gives its pods the role with which they find their peers.
     pub binding: Seen,

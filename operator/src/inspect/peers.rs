@@ -12,9 +12,9 @@ use crate::findings::Finding;
 pub struct PeerRow {
     /// The namespace of its exchange.
     pub namespace: String,
-    /// Its name, which is that of its pod.
+    /// Name of the peer, which is that of its pod.
     pub name: String,
-    /// Its exchange.
+    /// Name of its exchange.
     pub exchange: String,
     /// The node of its pod.
     pub node: String,
@@ -26,7 +26,7 @@ pub struct PeerRow {
     pub transports: Vec<String>,
     /// Addresses at which it is reached.
     pub addresses: Vec<String>,
-    /// Its keys: two while they are changed.
+    /// Fingerprints of its public key: two while the key is rotated.
     pub fingerprints: Vec<String>,
     /// Incarnation: this life of its sidecar.
     pub incarnation: String,

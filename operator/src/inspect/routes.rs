@@ -1,4 +1,5 @@
-//! Which way bytes would go between the peers of an exchange, by what they have published and what the exchange allows.
+//! Routes that bytes would take between the peers of an exchange, by what they have published and what the exchange
+//! allows.
 //!
 //! The choice is that of the sidecars, `negotiate` of the protocol. What only a pair of sidecars finds out by trying (that
 //! they share a node, how fast a link is, what failed lately) is not known here.
@@ -45,9 +46,9 @@ struct End {
 /// A pod, as far as its routes are concerned.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSaid {
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Its name, which is that of its peer.
+    /// Name of the pod, which is that of its peer.
     pub name: String,
     /// Annotations, by which it speaks of itself.
     pub annotations: BTreeMap<String, String>,
@@ -78,9 +79,9 @@ pub fn requires(pods: Vec<PodSaid>) -> Requires {
 /// The routes of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Matrix {
-    /// Its namespace.
+    /// Namespace of the exchange.
     pub namespace: String,
-    /// Its name.
+    /// Name of the exchange.
     pub exchange: String,
     /// Every pair of its peers.
     pub pairs: Vec<PairRoute>,

@@ -45,7 +45,7 @@ pub struct Injected {
 /// Note on what happened to one pod or template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Which one: `Deployment ml/trainer`.
+    /// Object that the note is about, such as `Deployment ml/trainer`.
     pub object: String,
     /// A sentence.
     pub text: String,
@@ -83,7 +83,7 @@ pub enum OfflineError {
     /// An exchange that cannot be read.
     #[error("TensorExchange {name:?} cannot be read: {source}: correct its spec")]
     Exchange {
-        /// Its name.
+        /// Name of the exchange.
         name: String,
         /// Error of the parser: what is wrong.
         source: serde_json::Error,

@@ -3,7 +3,7 @@
 /// A document with the line that separates it from the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece<'a> {
-    /// Its line of `---`; empty where there is none.
+    /// Line of `---` before the document; empty if there is none.
     pub(super) separator: &'a str,
     /// Everything behind that, up to the next one.
     pub(super) body: &'a str,

@@ -31,9 +31,9 @@ pub struct Facts {
 /// The namespace of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct Namespace {
-    /// Its name.
+    /// Name of the namespace.
     pub name: String,
-    /// Its labels.
+    /// Labels of the namespace.
     pub labels: BTreeMap<String, String>,
     /// The installation serves no pods there: `kube-system` and the operator's own.
     pub excluded: bool,

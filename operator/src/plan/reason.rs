@@ -75,7 +75,7 @@ pub enum Deny {
     /// The exchange says what a sidecar would refuse.
     #[error("{field}: {value:?} of TensorExchange {exchange:?} is {wrong}: correct it")]
     InvalidExchange {
-        /// Which one.
+        /// Name of the exchange.
         exchange: String,
         /// Place of the field in it.
         field: &'static str,
@@ -101,7 +101,7 @@ pub enum Deny {
     /// A name of ours is taken.
     #[error("the pod has a {what} {name:?}, which is the sidecar's name: give it another one")]
     NameTaken {
-        /// Of what.
+        /// Kind of the owner of that name: `container` or `volume`.
         what: &'static str,
         /// The name.
         name: String,
@@ -150,9 +150,9 @@ pub enum Deny {
         "sameNode: hostPath of exchange {exchange:?} needs a namespace whose Pod Security is privileged; {namespace:?} enforces {level}: use sameNode: claim"
     )]
     HostPathForbidden {
-        /// Which exchange.
+        /// Name of the exchange.
         exchange: String,
-        /// Which namespace.
+        /// Name of the namespace.
         namespace: String,
         /// Level that it enforces.
         level: String,
@@ -186,9 +186,9 @@ pub struct Unsupported {
 pub struct OverLimit {
     /// The sidecar, or the pod with it.
     pub what: &'static str,
-    /// Which object.
+    /// Name of the LimitRange.
     pub range: String,
-    /// Of what.
+    /// Resource that has a limit: `cpu` or `memory`.
     pub resource: String,
     /// Amount that is needed.
     pub needed: String,
@@ -206,9 +206,9 @@ pub struct OverLimit {
     "with its sidecar the pod needs {needed} of {resource} ({own} of its own and {sidecar} for the sidecar), and ResourceQuota {quota:?} has {left} left of {hard}: raise the quota, free some of it, or make tensorlane.dev/arena-size smaller"
 )]
 pub struct OverQuota {
-    /// Which object.
+    /// Name of the ResourceQuota.
     pub quota: String,
-    /// Of what.
+    /// Resource that has a quota, such as `limits.memory`.
     pub resource: String,
     /// Amount that the pod needs with its sidecar.
     pub needed: String,

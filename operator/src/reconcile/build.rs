@@ -49,7 +49,7 @@ pub enum Action {
     ReportExchange {
         /// The exchange's name.
         name: String,
-        /// Its UID.
+        /// UID of the exchange.
         uid: Option<String>,
         /// Condition that it is told; `Accepted`.
         condition: Condition,

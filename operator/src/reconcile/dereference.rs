@@ -8,13 +8,13 @@ use crate::names::{EXCHANGE, INJECTED, SIDECAR};
 /// A single namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Scene {
-    /// Its name.
+    /// Name of the namespace.
     pub namespace: String,
-    /// Its exchanges.
+    /// Exchanges of the namespace.
     pub exchanges: Vec<TensorExchange>,
-    /// Its injected pods.
+    /// Pods of the namespace that have a sidecar by injection.
     pub pods: Vec<PodFacts>,
-    /// Its peers.
+    /// Peers of the namespace.
     pub peers: Vec<TensorPeer>,
     /// The policy that guards the status of peers is there, and bound.
     pub guarded: bool,
@@ -23,15 +23,15 @@ pub struct Scene {
 /// Facts that are needed of an injected pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodFacts {
-    /// Its name, which is that of its peer.
+    /// Name of the pod, which is that of its peer.
     pub name: String,
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
     /// The exchange that it belongs to.
     pub exchange: String,
     /// The node, once it is known.
     pub node: Option<String>,
-    /// Its containers have ended for good.
+    /// Set if its containers have ended for good.
     pub ended: bool,
     /// Set if it is being deleted.
     pub ending: bool,

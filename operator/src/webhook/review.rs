@@ -16,7 +16,7 @@ pub struct Question {
     request: AdmissionRequest<DynamicObject>,
     /// The pod as JSON.
     pub pod: Value,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
     /// Nothing may be left behind: no Event.
     pub dry_run: bool,

@@ -21,7 +21,7 @@ impl Watch {
         Watch(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Its lines, as they come.
+    /// Returns the lines of its output, as they come.
     fn lines(&mut self) -> Receiver<String> {
         let out = self.0.stdout.take().unwrap();
         let (tell, lines) = channel();

@@ -40,29 +40,29 @@ pub enum What {
     },
     /// A process runs.
     Born {
-        /// Which.
+        /// Process that runs now.
         who: Who,
-        /// Its incarnation, or its process id.
+        /// Incarnation of a sidecar, or process id of a workload.
         life: String,
     },
     /// Killed from now on.
     Killing {
-        /// Which.
+        /// Process that is killed.
         who: Who,
     },
     /// Ended.
     Gone {
-        /// Which.
+        /// Process that has ended.
         who: Who,
     },
     /// A fault begins.
     Hurt {
-        /// Which.
+        /// Fault that begins.
         fault: Fault,
     },
     /// A fault has ended.
     Mended {
-        /// Which.
+        /// Fault that has ended.
         fault: Fault,
     },
     /// Everyone sees everyone else again.
@@ -78,7 +78,7 @@ pub enum What {
         call: u64,
         /// Actor that makes the call.
         actor: Actor,
-        /// Which.
+        /// Order that the call carries out.
         verb: Verb,
         /// The tensor that it is about, where it has been put.
         reference: Option<String>,
@@ -96,7 +96,7 @@ pub enum What {
         reference: String,
         /// Time at which it was asked, in microseconds; the answer came at the time of the event.
         asked: u64,
-        /// Its leases; none where it is gone.
+        /// Number of leases of the tensor; none if it is gone.
         leases: Option<u64>,
     },
     /// A sidecar told its books.

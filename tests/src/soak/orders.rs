@@ -25,15 +25,15 @@ pub enum Who {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// Its cable is out.
+    /// Cut of the host's cable.
     Cut(usize),
     /// Loss of what the first sends to the second.
     Lose(usize, usize),
-    /// Its sidecar is stopped, and goes on later.
+    /// Stop of the host's sidecar, which goes on later.
     Stop(usize),
-    /// Its sidecar is killed, and another one is started later.
+    /// Kill of the host's sidecar; another one is started later.
     Kill(usize),
-    /// Its directory of peers cannot be read.
+    /// Damage to the host's directory of peers, which cannot be read.
     Directory(usize),
 }
 
@@ -54,7 +54,7 @@ impl Fault {
 pub enum Verb {
     /// Puts a tensor and holds its lease. A second one with the same number is the same put again, by its retry id.
     Put {
-        /// Its number.
+        /// Number of the tensor to put.
         tensor: u64,
         /// Seed from which its bytes follow.
         seed: u64,
@@ -67,7 +67,7 @@ pub enum Verb {
     },
     /// Reserves a tensor and writes it, without sealing it.
     Reserve {
-        /// Its number.
+        /// Number of the tensor to reserve.
         tensor: u64,
         /// Seed from which its bytes follow.
         seed: u64,
@@ -76,22 +76,22 @@ pub enum Verb {
     },
     /// Seals what it reserved.
     Seal {
-        /// Its number.
+        /// Number of the tensor to seal.
         tensor: u64,
     },
     /// Gives up what it reserved.
     Abort {
-        /// Its number.
+        /// Number of the tensor to give up.
         tensor: u64,
     },
     /// Gives the lease of a tensor back that it put.
     Release {
-        /// Its number.
+        /// Number of the tensor to release.
         tensor: u64,
     },
     /// Looks at a tensor once.
     Get {
-        /// Its number.
+        /// Number of the tensor to look at.
         tensor: u64,
         /// Only these bytes: from, to.
         part: Option<(u64, u64)>,
@@ -102,7 +102,7 @@ pub enum Verb {
     },
     /// Looks at a tensor and goes on holding it.
     Hold {
-        /// Its number.
+        /// Number of the tensor to hold.
         tensor: u64,
         /// Slot in which it is held.
         slot: u64,
@@ -129,7 +129,7 @@ pub enum Verb {
 pub enum Outcome {
     /// A tensor was put or sealed.
     Stored {
-        /// Its reference.
+        /// Reference of the tensor.
         reference: String,
     },
     /// A tensor was reserved.
@@ -141,7 +141,7 @@ pub enum Outcome {
     Got {
         /// Number of bytes.
         bytes: u64,
-        /// Their CRC-32C.
+        /// CRC-32C of these bytes.
         crc: u32,
         /// Transport by which it came.
         transport: String,
@@ -154,7 +154,7 @@ pub enum Outcome {
     Seen {
         /// Number of bytes.
         bytes: u64,
-        /// Their CRC-32C.
+        /// CRC-32C of these bytes.
         crc: u32,
         /// Set if the lease still lives.
         live: bool,
@@ -170,7 +170,7 @@ pub enum Outcome {
     },
     /// The workload was killed meanwhile.
     Died,
-    /// There was nothing to ask for: the tensor was never put, the slot is empty.
+    /// Nothing to ask for: the tensor was never put, or the slot is empty.
     Unasked,
 }
 

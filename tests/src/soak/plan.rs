@@ -28,7 +28,7 @@ const KNOWN: usize = 48;
 /// A single step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its number, from 1.
+    /// Number of the step, from 1.
     pub number: u64,
     /// Act of the step.
     pub act: Act,

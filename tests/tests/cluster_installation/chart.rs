@@ -322,7 +322,7 @@ impl OwnExchange {
         Self(namespace)
     }
 
-    /// Which objects they are, what the user has asked for, and which life of the sidecar has published itself.
+    /// State of these objects: their UIDs, what the user has asked for, and the incarnation that the sidecar has published.
     fn state(&self) -> Vec<Value> {
         let [exchange, binding, peer, pod] =
             ["tex/training", "rolebinding/tensorlane-peer", "txp/member", "pod/member"]

@@ -90,7 +90,7 @@ fn what_the_page_says_installs_upgrades_and_rolls_back_where_nothing_was_before(
     }
 }
 
-/// Their names, of the kinds that hold pods up or let them do something.
+/// Names of what is left of Tensorlane, of the kinds that hold pods up or let them do something.
 fn left() -> Vec<String> {
     let kinds = "crd,clusterrole,clusterrolebinding,mutatingwebhookconfiguration,\
                  validatingadmissionpolicy,validatingadmissionpolicybinding,namespace";

@@ -142,7 +142,7 @@ fn lie(truth: &Reference) -> Reference {
     Reference::new(exchange, peer, truth.incarnation(), truth.id(), &layout)
 }
 
-/// Their descriptors alone are larger than any frame.
+/// Descriptors alone, without the bytes of their tensors, are larger than any frame.
 #[test]
 fn many_small_tensors_with_much_metadata_come_in_one_call() {
     let peers = Peers::pair();

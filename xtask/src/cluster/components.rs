@@ -16,7 +16,7 @@ use crate::style::Style;
 /// A Go module and what comes out of it.
 #[derive(Debug, Clone, Copy)]
 struct Module {
-    /// Its directory below `tests/cluster`.
+    /// Directory of the module, below `tests/cluster`.
     directory: &'static str,
     /// Package that is built: an import path, or `tool` for everything that its go.mod lists under this word.
     package: &'static str,

@@ -13,13 +13,13 @@ use crate::place::Place;
 /// A Go module and the definitions in it.
 #[derive(Debug, Clone, Copy)]
 struct Source {
-    /// Its path and version.
+    /// Path and version of the module.
     module: &'static str,
     /// Sum that go.sum would state.
     sum: &'static str,
     /// The folder of the definitions.
     folder: &'static str,
-    /// Their files there.
+    /// Files of the definitions, in that folder.
     files: &'static [&'static str],
 }
 

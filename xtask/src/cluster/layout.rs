@@ -32,7 +32,7 @@ impl Node {
         format!("node{}", self.0)
     }
 
-    /// Its address.
+    /// IPv4 address of the node.
     pub(crate) fn address(self) -> String {
         format!("198.18.0.{}", 10 + self.0)
     }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 pub(crate) struct Process {
     /// Name in the cluster.
     pub(crate) name: String,
-    /// Its id on the machine.
+    /// Id of the process on the machine.
     pub(crate) id: u32,
     /// Start, in ticks of the kernel since the machine started.
     pub(crate) start: u64,

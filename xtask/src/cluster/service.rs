@@ -64,7 +64,7 @@ pub(crate) fn named(name: &str) -> Result<Service, Failure> {
 }
 
 impl Service {
-    /// Its process, if it runs.
+    /// Process of the service, if it runs.
     pub(crate) fn process<'a>(&self, record: &'a Record) -> Option<&'a Process> {
         record.process(&self.name).filter(|process| process.is_alive())
     }

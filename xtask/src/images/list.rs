@@ -1,4 +1,4 @@
-//! Which images there are and what is in each. A new image is a row here and a Containerfile.
+//! List of the images and of what is in each. A new image is a row here and a Containerfile.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ pub(crate) struct Image {
     pub(crate) directory: &'static str,
     /// Packages of Debian, with what these need.
     pub(crate) packages: &'static [&'static str],
-    /// Our programs.
+    /// Programs of ours in the image.
     pub(crate) programs: &'static [Program],
     /// Programs of the test cluster.
     pub(crate) components: &'static [&'static str],
@@ -24,7 +24,7 @@ pub(crate) struct Image {
 pub(crate) struct Program {
     /// The program, named in its package's manifest.
     pub(crate) name: &'static str,
-    /// Its package.
+    /// Package of Cargo that builds the program.
     pub(crate) package: &'static str,
     /// Directory of the package. The image is not made while it is not there.
     pub(crate) directory: &'static str,

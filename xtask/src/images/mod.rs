@@ -23,7 +23,7 @@ use stamp::{Stamp, version};
 /// Prefix of the names of all images. No registry is there; nodes get the images from archives.
 const PREFIX: &str = "tensorlane.dev";
 
-/// Which images are made, and how.
+/// Options of `cargo xtask images`: the images that are made, and how.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
     /// Made again although the inputs are the same.

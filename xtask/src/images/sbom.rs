@@ -10,7 +10,7 @@ pub(crate) struct Package {
     version: String,
     /// The licence that it declares, if it is known.
     licence: Option<String>,
-    /// Its package URL.
+    /// Package URL, such as `pkg:cargo/serde@1.0.2`.
     url: String,
 }
 

@@ -65,7 +65,7 @@ struct Options {
     /// Writes the rows to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// How often everything is measured; the run in the middle counts.
+    /// Number of runs, in each of which everything is measured; the run in the middle counts.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
 }

@@ -21,7 +21,7 @@ pub(crate) enum Bound {
 /// A single row of the table.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Row {
-    /// Its name, in tables and files, for good.
+    /// Name of the row, in tables and files, for good.
     pub(crate) name: &'static str,
     /// Of value and limit.
     pub(crate) unit: &'static str,
@@ -248,7 +248,7 @@ impl Measured {
         Self { note: Some(format!("not measured: {why}")), ..Self::new(row, Vec::new()) }
     }
 
-    /// Our values.
+    /// Values of ours; none if nothing was measured.
     pub(crate) fn value(&self) -> Option<Spread> {
         Spread::of(&self.pairs.iter().map(|pair| pair.value).collect::<Vec<_>>())
     }

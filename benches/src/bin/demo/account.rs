@@ -26,7 +26,7 @@ pub(crate) struct Line {
     pub(crate) path: String,
     /// Time that it took.
     pub(crate) took: Duration,
-    /// Our rate by the limit of this machine on that path, where there is one to compare with.
+    /// Rate of ours by the limit of this machine on that path; none if there is no limit to compare with.
     pub(crate) of_limit: Option<f64>,
 }
 

@@ -24,7 +24,7 @@ struct Arguments {
     /// The model, a file of safetensors.
     #[arg(long, value_name = "FILE", required = true)]
     weights: Option<PathBuf>,
-    /// Where `tensorlane-sidecar` lies; beside this program by default.
+    /// Directory of `tensorlane-sidecar` [default: $TENSORLANE_BIN_DIR, or that of this program].
     #[arg(long, value_name = "DIR")]
     bin_dir: Option<PathBuf>,
     /// Fewer repetitions.

@@ -37,14 +37,14 @@ pub(crate) struct Args {
     /// The namespace of the operator.
     #[arg(long, global = true, default_value = "tensorlane-system", value_name = "NAME")]
     pub(crate) operator_namespace: String,
-    /// How results are printed.
+    /// Format of results.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub(crate) output: Format,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// How results are printed.
+/// Format of results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people.
@@ -55,9 +55,9 @@ pub(crate) enum Format {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// What is wrong with the installation and with this namespace, and what to do.
+    /// Faults of the installation and of this namespace, and what to do.
     Check,
-    /// Why a pod, or what makes pods, has a sidecar or not.
+    /// Reasons why a pod, or what makes pods, has a sidecar or not.
     Explain {
         /// pod/NAME, deployment/NAME, statefulset/NAME, daemonset/NAME, replicaset/NAME, job/NAME or cronjob/NAME.
         #[arg(value_name = "KIND/NAME", value_parser = Object::parse)]
@@ -69,7 +69,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "NAME")]
         exchange: Option<String>,
     },
-    /// Which way bytes would go between the peers of an exchange, and why not a better one.
+    /// Routes that bytes would take between the peers of an exchange, and why not a better one.
     Routes {
         /// The exchange [default: default; with --all-namespaces every one].
         #[arg(long, value_name = "NAME")]
@@ -78,7 +78,7 @@ pub(crate) enum Command {
         /// -o json each in a line of its own. Ends with Ctrl-C, or with whoever reads.
         #[arg(short, long)]
         watch: bool,
-        /// How often to look, such as 500ms, 5s or 1m; 100ms at least. Each look reads peers, exchanges and pods.
+        /// Time between two looks, such as 500ms, 5s or 1m; 100ms at least. Each look reads peers, exchanges and pods.
         #[arg(long, default_value = "2s", value_parser = interval, value_name = "DURATION", requires = "watch")]
         interval: Duration,
     },

@@ -43,7 +43,7 @@ fn name_words(schema: &mut Value) {
     children.into_iter().for_each(name_words);
 }
 
-/// What may be said of an installation of Tensorlane.
+/// Settings of an installation of Tensorlane.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(super) struct Values {
@@ -55,9 +55,9 @@ pub(super) struct Values {
     /// sidecar are refused while it restarts.
     #[schemars(range(min = 1, max = 10))]
     replicas: u8,
-    /// How much the operator logs.
+    /// Level of the operator's log: `error`, `warn`, `info`, `debug` or `trace`.
     log_level: LogLevel,
-    /// What the operator needs. The memory grows with the number of peers.
+    /// Resources of the operator. The memory grows with the number of peers.
     resources: Resources,
     /// The PriorityClass of the operator, such as `system-cluster-critical`; empty for the cluster's default.
     priority_class_name: String,
@@ -67,7 +67,7 @@ pub(super) struct Values {
     tolerations: Vec<BTreeMap<String, Value>>,
     /// Annotations of the operator's pods.
     pod_annotations: BTreeMap<String, String>,
-    /// What sidecars get where neither their pod nor their exchange says anything.
+    /// Settings of sidecars, used if neither their pod nor their exchange says anything.
     sidecar: Sidecar,
     /// The certificate of the webhook. The operator makes its own unless this is enabled.
     cert_manager: CertManager,
@@ -77,7 +77,7 @@ pub(super) struct Values {
     pod_disruption_budget: Enabled,
     /// Directories on the nodes in which sidecars find each other, for exchanges that share memory (`sameNode`).
     same_node: SameNode,
-    /// Who may reach the operator and the sidecars. The cluster's network must enforce it.
+    /// Policies on who may reach the operator and the sidecars. The cluster's network must enforce them.
     network_policy: NetworkPolicy,
     /// Has the Prometheus operator scrape operator and sidecars; its definitions must be there.
     pod_monitor: PodMonitor,
@@ -87,7 +87,7 @@ pub(super) struct Values {
     dashboard: Dashboard,
     /// The pods of `helm test`.
     test: Test,
-    /// What helm gives to every chart; nothing here reads it.
+    /// Global values, which helm gives to every chart; nothing here reads them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     global: BTreeMap<String, Value>,
 }
@@ -95,12 +95,12 @@ pub(super) struct Values {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Image {
-    /// Where it is.
+    /// Repository of the image, with its registry.
     #[schemars(length(min = 1))]
     repository: String,
-    /// Its tag; empty for the version of the chart's app.
+    /// Tag of the image; empty for the version of the chart's app.
     tag: String,
-    /// Its digest, such as `sha256:0123…`, which beats the tag.
+    /// Digest of the image, such as `sha256:0123…`, which beats the tag.
     #[schemars(regex(pattern = "^(sha256:[0-9a-f]{64})?$"))]
     digest: String,
     /// `Always`, `IfNotPresent` or `Never`; empty for Kubernetes' own choice.
@@ -111,7 +111,7 @@ struct Image {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Named {
-    /// Its name.
+    /// Name of the Secret.
     #[schemars(length(min = 1))]
     name: String,
 }
@@ -119,9 +119,9 @@ struct Named {
 #[derive(Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Resources {
-    /// What is requested.
+    /// Amounts that a node must have free for the operator.
     requests: BTreeMap<String, Value>,
-    /// What is the most.
+    /// Amounts that the operator may use at most.
     limits: BTreeMap<String, Value>,
 }
 
@@ -139,7 +139,7 @@ struct Sidecar {
     /// Processor time to request, such as `250m` or `2`; more than nothing.
     #[schemars(regex(pattern = CPU))]
     cpu: String,
-    /// How much sidecars log.
+    /// Level of the sidecars' log: `error`, `warn`, `info`, `debug` or `trace`.
     log_level: LogLevel,
     /// The user and group that sidecars run as; 0 leaves it to the platform (OpenShift).
     #[schemars(range(min = 0, max = 4_294_967_295_u32))]
@@ -160,8 +160,8 @@ const CPU: &str = "^([1-9][0-9]{0,5}m|[1-9][0-9]{0,2}(\\.[0-9]{1,3})?|1000|0\\.[
 struct CertManager {
     /// cert-manager makes the certificate and writes the bundle.
     enabled: bool,
-    /// Who issues it, such as `{kind: ClusterIssuer, name: internal}`; empty for an Issuer of the chart's own that
-    /// signs itself.
+    /// Issuer of the certificate, such as `{kind: ClusterIssuer, name: internal}`; empty for an Issuer of the chart's
+    /// own that signs itself.
     issuer_ref: BTreeMap<String, String>,
 }
 
@@ -175,7 +175,7 @@ struct Crds {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct Enabled {
-    /// It needs two replicas, or no node can be drained.
+    /// Make the budget. It needs two replicas, or no node can be drained.
     enabled: bool,
 }
 
@@ -195,7 +195,7 @@ struct NodeExchange {
     /// The namespace of the exchange.
     #[schemars(length(min = 1, max = 63))]
     namespace: String,
-    /// Its name.
+    /// Name of the exchange.
     #[schemars(length(min = 1, max = 63))]
     name: String,
     /// Make the volume and the claim of `sameNode: claim` too.
@@ -219,10 +219,10 @@ struct Exchange {
     /// The namespace of the exchange.
     #[schemars(length(min = 1, max = 63))]
     namespace: String,
-    /// Its name.
+    /// Name of the exchange.
     #[schemars(length(min = 1, max = 63))]
     name: String,
-    /// Whether all other ports of these pods stay open, as without a policy: true unless given. Say false where other
+    /// Set if all other ports of these pods stay open, as without a policy: true unless given. Say false if other
     /// policies say who may reach them, because policies add up.
     #[serde(default)]
     other_ports: Option<bool>,
@@ -235,7 +235,7 @@ struct PodMonitor {
     enabled: bool,
     /// Labels by which your Prometheus selects them.
     labels: BTreeMap<String, String>,
-    /// How often is scraped.
+    /// Interval between two scrapes, such as `30s` or `1m`.
     #[schemars(regex(pattern = "^[1-9][0-9]*(ms|s|m|h)$"))]
     interval: String,
 }

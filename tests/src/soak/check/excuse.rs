@@ -1,4 +1,4 @@
-//! Which errors have a cause that the history shows.
+//! Excuses of errors: causes that the history shows.
 
 use super::timeline::{Call, Timeline, owner};
 use crate::soak::orders::{Outcome, Verb};

@@ -35,7 +35,7 @@ pub const LINES: [&str; 8] = [
 /// A line that was not kept to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Its number, from 1.
+    /// Number of the line in [`LINES`], from 1.
     pub line: usize,
     /// Description of what was wrong.
     pub what: String,

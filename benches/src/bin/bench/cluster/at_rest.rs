@@ -21,7 +21,7 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// Most that is taken over the window, by the one of its kind that takes most.
 pub(super) struct Most {
     pub(super) operator: Taken,
-    /// Its memory is that beside the arena.
+    /// Resources of a sidecar; the memory is that beside the arena.
     pub(super) sidecar: Taken,
 }
 
