@@ -50,7 +50,7 @@ pub enum MetadataError {
     KeyTooLong {
         /// The beginning of the key.
         key: String,
-        /// Its bytes.
+        /// Length of the key, in bytes.
         bytes: usize,
     },
     /// A value over [`MAX_METADATA_VALUE_BYTES`].

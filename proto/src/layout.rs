@@ -57,7 +57,7 @@ pub enum LayoutError {
     NegativeStride {
         /// The dimension.
         dim: usize,
-        /// Its stride, in elements.
+        /// Stride of the dimension, in elements.
         stride: i64,
     },
     /// The strides reach beyond any tensor.
@@ -65,7 +65,7 @@ pub enum LayoutError {
     StrideTooLarge {
         /// The dimension.
         dim: usize,
-        /// Its stride, in elements.
+        /// Stride of the dimension, in elements.
         stride: i64,
     },
     /// Elements smaller than a byte, strided other than in whole bytes.

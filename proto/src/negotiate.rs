@@ -1,4 +1,4 @@
-//! Which way bytes go between two peers, and why not a better one.
+//! Choice of the way that bytes go between two peers, and the reasons against a better one.
 //!
 //! Two offers, what is to be moved, a policy and what was measured go in; a [`Route`] or a [`NoRoute`] comes out, and
 //! either explains itself. The function is pure, and symmetric in the two offers: both ends of a pair come to the
@@ -120,7 +120,7 @@ impl fmt::Display for Why {
 /// A transport that was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
-    /// Which one.
+    /// Transport that was not taken.
     pub transport: Transport,
     /// Reason of the refusal.
     pub why: Why,
@@ -154,7 +154,7 @@ impl fmt::Display for Route {
     }
 }
 
-/// There is no way, and this is why not.
+/// Absence of any route, with the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRoute {
     /// Every transport that came into question.

@@ -46,7 +46,7 @@ pub enum ReferenceError {
     /// Longer than [`MAX_REFERENCE_BYTES`].
     #[error("{bytes} bytes are no reference; at most {MAX_REFERENCE_BYTES} are allowed")]
     TooLong {
-        /// Its length.
+        /// Length of the text, in bytes.
         bytes: usize,
     },
     /// Not `tl` and a version in front.
@@ -74,7 +74,7 @@ pub enum ReferenceError {
     /// A part that is not in its form, under a checksum that matches: made by something that is not Tensorlane.
     #[error("the {part} of the reference is not well-formed: {text:?}")]
     Part {
-        /// Which part.
+        /// Part that is not in its form.
         part: Part,
         /// Text that stands there.
         text: String,
@@ -94,9 +94,9 @@ pub enum Part {
     Id,
     /// The type of its elements.
     DType,
-    /// Its shape.
+    /// The shape of the tensor.
     Shape,
-    /// Its byte length.
+    /// The byte length of the tensor.
     Bytes,
 }
 
@@ -167,7 +167,7 @@ impl Reference {
         self.incarnation
     }
 
-    /// Its number in that life.
+    /// Returns the number of the tensor in that life.
     pub const fn id(&self) -> u64 {
         self.id
     }
@@ -177,12 +177,12 @@ impl Reference {
         self.dtype
     }
 
-    /// Its shape, or what is known of it.
+    /// Returns the shape of the tensor, or what is known of it.
     pub const fn shape(&self) -> &RefShape {
         &self.shape
     }
 
-    /// Its stored byte length, at most [`MAX_TENSOR_BYTES`].
+    /// Returns the stored byte length of the tensor, at most [`MAX_TENSOR_BYTES`].
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }

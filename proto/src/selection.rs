@@ -1,4 +1,4 @@
-//! Which part of a tensor is meant, and which bytes that is.
+//! Selection of a part of a tensor, and the bytes that it stands for.
 //!
 //! A [`Selection`] is what a caller asks for. Resolved against a [`Layout`] it becomes a proven piece of geometry:
 //! ranges and steps are a *view* (an offset and strides, nothing moves), a list of rows is a *gather*. Both can be
@@ -72,7 +72,7 @@ pub enum Selection {
     Rows(Arc<[u64]>),
 }
 
-/// Which kind of selection: all that the choice of a route needs to know.
+/// Kind of a selection: all that the choice of a route needs to know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SelectionKind {
     /// All of the tensor.
@@ -112,7 +112,7 @@ pub enum SelectionError {
     ZeroStep {
         /// The dimension.
         dim: usize,
-        /// Its range.
+        /// Range of that dimension.
         range: Range,
     },
     /// A range that is backwards or reaches beyond its dimension. Nothing is clamped.
@@ -120,9 +120,9 @@ pub enum SelectionError {
     RangeOutside {
         /// The dimension.
         dim: usize,
-        /// Its range.
+        /// Range of that dimension.
         range: Range,
-        /// Its size.
+        /// Size of the dimension.
         size: u64,
     },
     /// A row that does not exist.
@@ -165,7 +165,7 @@ impl Selection {
         Selection::Rows(rows.into())
     }
 
-    /// Which kind this is.
+    /// Returns the kind of the selection.
     pub const fn kind(&self) -> SelectionKind {
         match self {
             Selection::All => SelectionKind::All,

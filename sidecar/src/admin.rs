@@ -20,10 +20,10 @@ use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
 
-/// How long open requests may go on when the server stops; a scrape takes milliseconds.
+/// Time that open requests may still take when the server stops; a scrape takes milliseconds.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// What is asked.
+/// Probe, named by the question that it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// Does the process work at all? A `no` has the container restarted.
@@ -34,7 +34,7 @@ pub enum Probe {
     Ready,
 }
 
-/// What stands in the way of each probe. Clones are the same health.
+/// Obstacles in the way of each probe. Clones are the same health.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Obstacles>>);
 

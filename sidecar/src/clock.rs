@@ -31,12 +31,12 @@ impl Clock {
         Millis(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
     }
 
-    /// How long from now until `moment`; nothing when it has passed.
+    /// Returns the time from now until `moment`; nothing when it has passed.
     pub fn until(&self, moment: Millis) -> Duration {
         Duration::from_millis(moment.0.saturating_sub(self.now().0))
     }
 
-    /// How long the sidecar has been running.
+    /// Returns the time for which the sidecar has been running.
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()
     }

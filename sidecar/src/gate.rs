@@ -15,14 +15,14 @@ use tensorlane_proto::failure::{Failure, Reason};
 use crate::cancel::Cancel;
 use crate::metrics::label::Verb;
 
-/// Where calls enter; see the module.
+/// Entrance of all calls; see the module.
 #[derive(Default)]
 pub struct Gate {
     ending: Cancel,
     under_way: Arc<AtomicUsize>,
 }
 
-/// One call under way; it has finished when this is dropped.
+/// Call under way; it has finished when this is dropped.
 #[must_use = "dropping it says that the call has finished"]
 pub struct UnderWay(Arc<AtomicUsize>);
 
@@ -36,7 +36,7 @@ impl Gate {
         UnderWay(Arc::clone(&self.under_way))
     }
 
-    /// Whether a call of this verb may begin now.
+    /// Checks whether a call of this verb may begin now.
     ///
     /// # Errors
     /// DRAINING, for a verb that begins something, once the gate is closed.
@@ -53,7 +53,7 @@ impl Gate {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether it is closed.
+    /// Returns whether the gate is closed.
     pub fn is_closed(&self) -> bool {
         self.ending.is_cancelled()
     }
@@ -63,7 +63,7 @@ impl Gate {
         &self.ending
     }
 
-    /// How many calls are under way.
+    /// Returns the number of calls that are under way.
     pub fn under_way(&self) -> usize {
         self.under_way.load(Ordering::SeqCst)
     }
@@ -77,12 +77,12 @@ impl Drop for UnderWay {
     }
 }
 
-/// What a sidecar says that takes nothing new.
+/// Makes the failure that a sidecar answers with when it takes nothing new.
 pub(crate) fn draining() -> Failure {
     Failure::new(Reason::Draining, "the sidecar is ending and takes nothing new; retry at the next one")
 }
 
-/// Whether a verb asks for memory, bytes, leases or names; the others end something, or only look.
+/// Returns whether a verb asks for memory, bytes, leases or names; the others end something, or only look.
 fn begins_something(verb: Verb) -> bool {
     match verb {
         Verb::Put

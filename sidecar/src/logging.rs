@@ -24,7 +24,7 @@ pub enum LoggingError {
     Twice(#[from] TryInitError),
 }
 
-/// What others would log of what we log ourselves, once and not at each attempt: `log.level` can bring it back.
+/// Filter that drops what others log at each attempt and we log once; `log.level` can bring it back.
 const QUIET: &str = "kube_client=off";
 
 /// Starts logging of the whole process to standard error.

@@ -1,4 +1,4 @@
-//! What is said where a client cannot have a descriptor of a segment.
+//! Failure of a client that cannot have a descriptor of a segment.
 
 use std::io;
 

@@ -1,14 +1,14 @@
-//! How the items of a reply ended: what the metrics want to know of it, whatever carried it.
+//! Outcome of each item of a reply, for the metrics, whatever carried the reply.
 
 use tensorlane_proto::failure::Reason;
 use tensorlane_proto::generated as v1;
 
-/// How one item ended.
+/// Outcome of one item.
 pub(crate) type Ended = Result<(), Reason>;
 
 /// A reply, item by item.
 pub(crate) trait Results {
-    /// How each item ended; one for a reply that has no items.
+    /// Returns the outcome of each item; one for a reply that has no items.
     fn ended(&self) -> Vec<Ended>;
 }
 

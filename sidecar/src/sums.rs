@@ -43,7 +43,7 @@ impl Sums {
         }
     }
 
-    /// Whether a granule ends there.
+    /// Returns whether a granule ends at this byte.
     fn ends(&self, at: u64) -> bool {
         at == self.bytes || (at < self.bytes && at.is_multiple_of(GRANULE))
     }
@@ -56,7 +56,7 @@ pub struct Summing<'a> {
     before: u32,
     /// Of what has passed of that one.
     granule: u32,
-    /// Where that one, or what is summed of it, begins.
+    /// Offset at which that granule, or what is summed of it, begins.
     begun: u64,
     at: u64,
 }

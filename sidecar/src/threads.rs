@@ -26,7 +26,7 @@ struct Inner {
     health: Health,
     panics: [AtomicU64; PanicScope::ALL.len()],
     running: Mutex<BTreeMap<String, usize>>,
-    /// Where the next one to come by panics.
+    /// Points at which the next one to come by panics.
     #[cfg(test)]
     fail_points: Mutex<Vec<&'static str>>,
 }

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 #[derive(Clone)]
 pub struct Unread(Arc<Mutex<Shared>>);
 
-/// One connection's part of the budget; dropping it gives it back.
+/// Part of the budget that one connection has; dropping it gives it back.
 pub struct Account {
     budget: Unread,
     number: u64,
@@ -29,7 +29,7 @@ struct Shared {
     close: HashMap<u64, Close>,
 }
 
-/// Who has how many bytes waiting.
+/// Bytes that wait for each connection, with their sum and its limit.
 #[derive(Debug)]
 struct Books {
     limit: i64,

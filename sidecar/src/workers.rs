@@ -71,7 +71,7 @@ impl Workers {
         Self(Arc::new(Shared { threads, state: Mutex::default(), work: Condvar::new(), threads_max }))
     }
 
-    /// How its threads are started.
+    /// Returns the threads of the sidecar, among which those of the pool are started.
     pub fn threads(&self) -> &Threads {
         &self.0.threads
     }

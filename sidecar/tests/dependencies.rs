@@ -1,4 +1,4 @@
-//! What the sidecar is made of: nothing of GPUs.
+//! Packages that the sidecar is built of: nothing of GPUs.
 
 use std::process::Command;
 

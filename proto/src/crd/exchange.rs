@@ -40,12 +40,12 @@ pub struct ExchangeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4), extend("x-kubernetes-list-type" = "set"))]
     pub transports: Option<Vec<TransportKind>>,
-    /// Which of `tcp` and `quic` brings large tensors where both may be used: `measured` unless given, which is the one that
-    /// brings more. One that cannot be used between two peers is replaced by the other. `tcp` turns QUIC off at its sidecars
-    /// altogether: no UDP port is opened.
+    /// Choice between `tcp` and `quic` for large tensors if both may be used: `measured` unless given, which takes the one
+    /// that brings more. One that cannot be used between two peers is replaced by the other. `tcp` turns QUIC off at its
+    /// sidecars altogether: no UDP port is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefer: Option<Prefer>,
-    /// What every route must be; a transfer for which there is no such route fails, with the reasons.
+    /// Requirements for every route; a transfer fails, with the reasons, if there is no such route.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 3), extend("x-kubernetes-list-type" = "set"))]
     pub require: Option<Vec<Requirement>>,
@@ -55,10 +55,10 @@ pub struct ExchangeSpec {
     /// When what nobody keeps goes away.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gc: Option<Gc>,
-    /// What others on the network may see.
+    /// Protection of bytes against others on the network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub security: Option<Security>,
-    /// Whether pods of one node share memory: `off` unless given.
+    /// Way in which pods of one node share memory: `off` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_node: Option<SameNode>,
     /// Readers of a large tensor that one peer serves at a time while others that have it, or are getting it, can: 1 unless
@@ -69,7 +69,7 @@ pub struct ExchangeSpec {
     /// Tensors on GPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<Gpu>,
-    /// Which pods get a sidecar without asking for one.
+    /// Pods that get a sidecar without asking for one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inject: Option<Inject>,
     /// The sidecars themselves.
@@ -94,7 +94,7 @@ pub struct Arena {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Gc {
-    /// How long the leases of a lost peer stay, so that it may come back: `10s` unless given.
+    /// Time that the leases of a lost peer stay, so that it may come back: `10s` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16))]
     #[x_kube(validation = Rule::new("self.matches('^[1-9][0-9]{0,8}(ms|s|m|h)$') && duration(self) <= duration('24h')")
@@ -108,11 +108,11 @@ pub struct Gc {
     pub ticket_ttl: Option<String>,
 }
 
-/// What others on the network may see.
+/// Protection of bytes against others on the network.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Security {
-    /// Whether bytes between nodes are encrypted: `required` unless given.
+    /// Encryption of bytes between nodes: `required` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,
 }
@@ -121,12 +121,12 @@ pub struct Security {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Gpu {
-    /// How they are shared: `auto` unless given.
+    /// Way in which tensors on GPUs are shared: `auto` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<GpuMode>,
 }
 
-/// Which pods get a sidecar without asking for one.
+/// Pods that get a sidecar without asking for one.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Inject {
@@ -142,15 +142,15 @@ pub struct Inject {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SidecarSettings {
-    /// What each needs beside its arena.
+    /// Resources that each sidecar needs beside its arena.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<SidecarResources>,
-    /// How much each logs: `info` unless given.
+    /// Level of each sidecar's log: `info` unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log_level: Option<LogLevel>,
 }
 
-/// What each sidecar needs beside its arena.
+/// Resources that each sidecar needs beside its arena.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct SidecarResources {
@@ -168,14 +168,14 @@ pub struct SidecarResources {
     pub memory: Option<String>,
 }
 
-/// What the operator sees of an exchange.
+/// Status of an exchange, as the operator sees it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct ExchangeStatus {
     /// Injected pods that belong to the exchange.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<i32>,
-    /// Those of them that other peers can reach.
+    /// Injected pods of the exchange that other peers can reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ready_peers: Option<i32>,
     /// The generation of the object that this status speaks of.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::words::TransportKind;
 
-/// One sidecar of an exchange. It has the name of its pod, belongs to it and goes with it. The operator writes the spec;
+/// Sidecar of an exchange. It has the name of its pod, belongs to it and goes with it. The operator writes the spec;
 /// the sidecar writes the status, and nobody else can.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
@@ -46,17 +46,17 @@ pub struct PeerSpec {
     pub node: Option<String>,
 }
 
-/// What the sidecar says of itself.
+/// Status that the sidecar reports of itself.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PeerStatus {
-    /// This life of the sidecar: 32 hexadecimal digits.
+    /// Incarnation, which names this life of the sidecar: 32 hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(validation = Rule::new("self.matches('^[0-9a-f]{32}$')")
         .message("status.incarnation must be 32 lower-case hexadecimal digits"))]
     pub incarnation: Option<String>,
-    /// Where other peers reach it, `HOST:PORT`, to be tried in this order; none if it only calls others.
+    /// Addresses at which other peers reach it, `HOST:PORT`, to be tried in this order; none if it only calls others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 3, max = 300)), extend("x-kubernetes-list-type" = "atomic"))]
     pub addresses: Vec<String>,
@@ -66,7 +66,7 @@ pub struct PeerStatus {
     #[x_kube(validation = Rule::new("self.all(f, f.matches('^sha256:[0-9a-f]{64}$'))")
         .message("each of status.fingerprints must be 'sha256:' and 64 lower-case hexadecimal digits"))]
     pub fingerprints: Vec<String>,
-    /// What it can speak.
+    /// Offer of what it can speak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<PeerOffer>,
     /// The generation of the object that this status speaks of.
@@ -82,7 +82,7 @@ pub struct PeerStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// What a peer can speak, each part of it tried on its side.
+/// Offer of what a peer can speak, each part of it tried on its side.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = Rule::new("self.versionMin <= self.versionMax")
@@ -108,17 +108,17 @@ pub struct PeerOffer {
     pub gpus: Vec<String>,
 }
 
-/// One transport of an offer.
+/// Transport of an offer.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct OfferedTransport {
-    /// Which one.
+    /// Kind of the transport.
     pub transport: TransportKind,
-    /// Where it is reached, `HOST:PORT`; empty if this peer only calls.
+    /// Addresses at which it is reached, `HOST:PORT`; empty if this peer only calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), inner(length(min = 3, max = 300)), extend("x-kubernetes-list-type" = "atomic"))]
     pub addresses: Vec<String>,
-    /// Whether it takes bytes from and to the memory of GPUs by itself.
+    /// True if it takes bytes from and to the memory of GPUs by itself.
     #[serde(default)]
     pub gpu_memory: bool,
     /// Words of the transport's own.

@@ -1,4 +1,4 @@
-//! What the schemas promise to people.
+//! Promises that the schemas make to people.
 
 use kube::CustomResourceExt;
 use serde_json::{Value, json};

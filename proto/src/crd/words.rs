@@ -11,9 +11,9 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{word:?} is not one of {accepted}")]
 pub struct UnknownWord {
-    /// What was said, at most 80 characters of it.
+    /// Word that was said, at most 80 characters of it.
     pub word: String,
-    /// What may be said.
+    /// Words that may be said.
     pub accepted: String,
 }
 
@@ -58,7 +58,7 @@ macro_rules! words {
 }
 
 words! {
-    /// How bytes may get from one peer to another; the same sidecar is always allowed.
+    /// Way in which bytes may get from one peer to another; the same sidecar is always allowed.
     TransportKind {
         /// Shared memory of the same node.
         Shm = "shm",
@@ -72,19 +72,19 @@ words! {
 }
 
 words! {
-    /// What every route of an exchange has to be.
+    /// Requirement for every route of an exchange.
     Requirement {
         /// No byte is copied.
         ZeroCopy = "zero_copy",
         /// Nothing leaves the node.
         SameNode = "same_node",
-        /// Whatever leaves the node is encrypted.
+        /// All bytes that leave the node are encrypted.
         Encrypted = "encrypted",
     }
 }
 
 words! {
-    /// Whether bytes between nodes are encrypted. Peers know each other by their keys either way.
+    /// Encryption of bytes between nodes. Peers know each other by their keys either way.
     Encryption {
         /// Always.
         Required = "required",
@@ -94,7 +94,7 @@ words! {
 }
 
 words! {
-    /// Which of `tcp` and `quic` brings large tensors where both may be used.
+    /// Choice between `tcp` and `quic` for large tensors if both may be used.
     Prefer {
         /// The one that brings more, found out by trying the other now and then.
         Measured = "measured",
@@ -106,9 +106,9 @@ words! {
 }
 
 words! {
-    /// Whether pods of one node share memory, and how their sidecars find each other.
+    /// Way in which pods of one node share memory, and in which their sidecars find each other.
     SameNode {
-        /// They do not.
+        /// No memory is shared.
         Off = "off",
         /// In a volume of the claim `tensorlane-EXCHANGE`, which an administrator makes.
         Claim = "claim",
@@ -118,7 +118,7 @@ words! {
 }
 
 words! {
-    /// How tensors on GPUs are shared.
+    /// Way in which tensors on GPUs are shared.
     GpuMode {
         /// As `broker` where a container of the pod has a GPU, else as `none`.
         Auto = "auto",
@@ -132,7 +132,7 @@ words! {
 }
 
 words! {
-    /// How much a sidecar logs.
+    /// Level of a sidecar's log.
     LogLevel {
         /// Someone must act.
         Error = "error",

@@ -38,9 +38,9 @@ codes! {
     InvalidArgument = 3, "INVALID_ARGUMENT";
     /// The time was over first.
     DeadlineExceeded = 4, "DEADLINE_EXCEEDED";
-    /// What was named does not exist.
+    /// The thing that was named does not exist.
     NotFound = 5, "NOT_FOUND";
-    /// What was to be made exists.
+    /// The thing that was to be made exists.
     AlreadyExists = 6, "ALREADY_EXISTS";
     /// The caller may not.
     PermissionDenied = 7, "PERMISSION_DENIED";
@@ -118,7 +118,7 @@ reasons! {
     VersionChanged, "VERSION_CHANGED", FailedPrecondition;
     /// The name or reference stands for a tensor that is no set.
     NotASet, "NOT_A_SET", FailedPrecondition;
-    /// What is to be written is not what the set consists of: another key, type or shape.
+    /// The key, type or shape of what is read or written is not that of the set.
     SetMismatch, "SET_MISMATCH", InvalidArgument;
     /// The set does not let this peer write; its owner names those that may.
     PermissionDenied, "PERMISSION_DENIED", PermissionDenied;
@@ -154,9 +154,9 @@ reasons! {
     NotSealed, "NOT_SEALED", FailedPrecondition;
     /// The tensor is sealed and can no longer be written, sealed or aborted.
     AlreadySealed, "ALREADY_SEALED", FailedPrecondition;
-    /// It belongs to another session.
+    /// The reservation is being written in another way: through the map of its session, or by another Fill.
     NotYours, "NOT_YOURS", PermissionDenied;
-    /// It belongs to another peer; ask that one.
+    /// The tensor, set or name belongs to another peer; ask that one.
     NotOwned, "NOT_OWNED", FailedPrecondition;
     /// Nothing would keep the tensor: no session, no ticket, no name.
     WouldVanish, "WOULD_VANISH", FailedPrecondition;
@@ -194,7 +194,7 @@ reasons! {
     Draining, "DRAINING", Unavailable;
     /// The request is wrong in a way that has no reason of its own.
     InvalidArgument, "INVALID_ARGUMENT", InvalidArgument;
-    /// This peer, transport or release cannot do it.
+    /// The call asks for what this peer, transport or release cannot do.
     Unsupported, "UNSUPPORTED", Unimplemented;
     /// A mistake of ours.
     Internal, "INTERNAL", Internal;

@@ -62,9 +62,9 @@ pub enum Event {
         /// The tensors, each with a name and what it may replace.
         items: Vec<(TensorId, NameSpec)>,
     },
-    /// One more lease for each name that begins so: for all of them, or for none.
+    /// The holder gets one more lease for each name that begins so: for all of them, or for none.
     LeaseNames {
-        /// Who holds them.
+        /// Holder of the leases.
         by: Holder,
         /// The beginning of the names.
         prefix: String,
@@ -171,7 +171,7 @@ pub struct Publication {
 /// A ticket to issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketSpec {
-    /// Its random id.
+    /// Random id of the ticket.
     pub id: TicketId,
     /// Time for which it is good, from now; zero is refused.
     pub ttl: Millis,
@@ -211,12 +211,12 @@ pub enum Answer {
     Aborted,
     /// The holder has one more lease.
     Leased {
-        /// Its leases of this tensor now.
+        /// Leases of this tensor that the holder has now.
         held: u64,
     },
     /// The holder has fewer leases.
     Released {
-        /// Its leases of this tensor now.
+        /// Leases of this tensor that the holder has now.
         held: u64,
     },
     /// The name is given.
@@ -238,7 +238,7 @@ pub enum Answer {
     },
     /// The set is the latest version of its name.
     Published {
-        /// Its number.
+        /// Number of the version.
         version: u64,
     },
     /// The ticket is good.
@@ -255,14 +255,14 @@ pub enum Answer {
     },
     /// The copy is in the ledger, and leased.
     CopiedIn {
-        /// Its id here.
+        /// Id of the copy here.
         id: TensorId,
     },
     /// Idle copies were freed.
     Evicted {
         /// Number of tensors.
         tensors: u64,
-        /// Their bytes: fewer than wanted if nothing else was idle.
+        /// Bytes of those tensors: fewer than wanted if nothing else was idle.
         bytes: u64,
     },
     /// Noted.
@@ -277,7 +277,7 @@ pub enum Effect {
     Freed {
         /// The tensor.
         id: TensorId,
-        /// Its bytes.
+        /// Bytes of the tensor.
         bytes: u64,
         /// Cause that ended it.
         cause: Cause,

@@ -46,7 +46,7 @@ impl Holders {
         self.admit_many(by, 1, limits)
     }
 
-    /// Whether this holder may have so many more claims.
+    /// Checks whether this holder may have so many more claims.
     pub(super) fn admit_many(&self, by: Holder, more: u64, limits: &Limits) -> Result<(), Refusal> {
         let limit = limits.leases_per_holder;
         let claims = match self.known.get(&by) {
@@ -119,7 +119,7 @@ impl Holders {
         Ok(left)
     }
 
-    /// Its end: all it had, by id, so that equal histories have equal effects.
+    /// Ends a holder. Returns all that it had, by id, so that equal histories have equal effects.
     pub(super) fn gone(&mut self, holder: Holder) -> Vec<(TensorId, Held)> {
         let Some(standing) = self.known.remove(&holder) else { return Vec::new() };
         if let Some(until) = standing.away {

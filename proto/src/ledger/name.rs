@@ -17,7 +17,7 @@ pub enum NameError {
     /// Too long.
     #[error("a name of {bytes} bytes is too long: at most {} are allowed", TensorName::BYTES_MAX)]
     TooLong {
-        /// Its length.
+        /// Length of the name, in bytes.
         bytes: usize,
     },
     /// Would break listings and logs.
@@ -25,7 +25,7 @@ pub enum NameError {
     Control {
         /// The character.
         found: char,
-        /// Its byte offset.
+        /// Byte offset of the character.
         at: usize,
     },
     /// `peer/name` must split in one way only.

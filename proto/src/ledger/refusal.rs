@@ -138,7 +138,7 @@ pub enum Refusal {
     TooManyBelow {
         /// The beginning of the names.
         prefix: String,
-        /// What is allowed.
+        /// Most names that are leased in one step.
         most: usize,
     },
     /// A ticket without any time.

@@ -10,7 +10,7 @@ use super::{Holder, RetryId, TensorId, TicketId};
 /// A request that is remembered, and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recalled {
-    /// Which request it was.
+    /// Kind of the request.
     pub kind: RetryKind,
     /// [`Retry::asked`](super::Retry::asked) of it.
     pub asked: u64,

@@ -25,7 +25,7 @@ pub struct Entry<'a> {
     pub id: TensorId,
     /// Reserved or sealed.
     pub state: State,
-    /// Its bytes.
+    /// Bytes of the tensor.
     pub bytes: u64,
     /// Holder that writes it, if it is reserved and somebody does.
     pub reserved_by: Option<Holder>,
@@ -41,7 +41,7 @@ pub struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// Its names, in order.
+    /// Returns the names of the tensor, in order.
     pub fn names(&self) -> impl Iterator<Item = &'a TensorName> + use<'a> {
         self.names.into_iter().flatten()
     }

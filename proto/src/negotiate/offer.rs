@@ -127,7 +127,7 @@ pub struct NodeToken(pub String);
 /// A transport of an offer. It is there because the peer has tried that it works on its side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportOffer {
-    /// Which one.
+    /// Transport that is offered.
     pub transport: Transport,
     /// Addresses at which it is reached: `host:port` for `tcp` and `quic`. Empty if this peer cannot be called, only
     /// calls.

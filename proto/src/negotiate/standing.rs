@@ -68,7 +68,7 @@ impl Passed {
 /// A transport between two peers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Candidate {
-    /// Which one.
+    /// Transport that came into question.
     pub transport: Transport,
     /// Outcome for it.
     pub standing: Standing,

@@ -33,7 +33,7 @@ enum Step {
         expects: Option<u64>,
         /// A number of the retry ids: small, so that some come again.
         retry: Option<u8>,
-        /// Whether its bytes come, or the writer ends before.
+        /// Set if its bytes come; otherwise the writer ends before.
         comes: bool,
     },
     Read(Selection),
@@ -119,7 +119,7 @@ impl Owner {
     }
 }
 
-/// What is due: every version that there was, and what repeats are answered with.
+/// State that is due: every version that there was, and what repeats are answered with.
 struct Model {
     versions: Vec<Plain>,
     cursor: usize,

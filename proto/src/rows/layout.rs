@@ -27,10 +27,10 @@ const ALIGN: u64 = 64;
 /// Bytes of heap that a leaf takes beside its key and its shape: itself, and its entry in the map of keys.
 const LEAF_HEAP: u64 = 256;
 
-/// One leaf.
+/// Leaf of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
-    /// Its key.
+    /// Key of the leaf.
     pub key: String,
     /// Type of an element.
     pub dtype: DType,

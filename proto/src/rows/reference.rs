@@ -16,11 +16,11 @@ const SCHEME: &str = "ts1:";
 pub struct SetReference {
     /// The exchange.
     pub exchange: ExchangeName,
-    /// Its owner.
+    /// Owner of the set.
     pub peer: PeerName,
     /// The life of the owner: a set in memory ends with it.
     pub incarnation: Incarnation,
-    /// Its number there.
+    /// Number of the set at its owner.
     pub id: u64,
 }
 

@@ -47,7 +47,7 @@ impl Resolved {
 pub struct View {
     /// Offset at which it starts, in bytes from the tensor's first byte; 0 if it is empty.
     pub offset_bytes: u64,
-    /// Its layout from there: strided where elements are left out. `layout.bytes()` is how far it reaches.
+    /// Layout from that offset on: strided if elements are left out. `layout.bytes()` is how far it reaches.
     pub layout: Layout,
     /// The bytes of the selected elements alone.
     pub bytes: u64,

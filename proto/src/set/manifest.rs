@@ -24,7 +24,7 @@ pub const SET_METADATA: &str = "tensorlane.set";
 
 const FORM: u32 = 1;
 
-/// What a set of one version consists of.
+/// Content of one version of a set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// The number of the version, from 1.
@@ -47,7 +47,7 @@ pub enum ManifestError {
     Reference {
         /// The keys from the root.
         path: String,
-        /// What is wrong with it.
+        /// Reason for which the reference is none.
         error: ReferenceError,
     },
     /// A tree that no set has.
@@ -56,7 +56,7 @@ pub enum ManifestError {
     /// More than a reader takes.
     #[error("a manifest of {bytes} bytes; at most {MANIFEST_BYTES_MAX}: use fewer leaves or smaller values")]
     TooLarge {
-        /// Its bytes.
+        /// Size of the manifest, in bytes.
         bytes: usize,
     },
 }

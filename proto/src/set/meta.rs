@@ -22,7 +22,7 @@ const RESERVED: [&str; 8] =
 const TENSORDICT: &str = "<class 'tensordict._td.TensorDict'>";
 const NON_TENSOR: &str = "<class 'tensordict.tensorclass.NonTensorData'>";
 
-/// What one `meta.json` says.
+/// Content of one `meta.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Level {
     /// A tree: its keys are files and directories beside the `meta.json`.
@@ -38,7 +38,7 @@ pub enum Level {
     Value(Value),
 }
 
-/// What stands under a key of a level.
+/// Entry under a key of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LevelEntry {
     /// A tensor: the file `<key>.memmap`.
@@ -50,7 +50,7 @@ pub enum LevelEntry {
     },
 }
 
-/// What is said of one file of a tensor.
+/// Description of one file of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorMeta {
     /// Sizes of the dimensions.
@@ -80,9 +80,9 @@ pub enum LevelError {
     Field {
         /// The key.
         key: String,
-        /// What stands there.
+        /// Value that stands there.
         found: String,
-        /// What should.
+        /// Value that should stand there.
         wanted: &'static str,
     },
     /// A nested tensor has no one shape.

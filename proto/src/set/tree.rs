@@ -23,7 +23,7 @@ pub struct Tree<L> {
     pub entries: Vec<(String, Node<L>)>,
 }
 
-/// What stands under a key.
+/// Node of a tree, which stands under a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node<L> {
     /// A tensor.

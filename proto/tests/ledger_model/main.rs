@@ -21,7 +21,7 @@ const STEPS: usize = 500;
 
 type Checked = Result<(), TestCaseError>;
 
-/// How often each reason, cause and kind of answer was seen.
+/// Number of times that each reason, cause and kind of answer was seen.
 type Seen = BTreeMap<String, u64>;
 
 fn config() -> ProptestConfig {

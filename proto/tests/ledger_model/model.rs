@@ -10,7 +10,7 @@ pub(crate) struct Model {
     limits: Limits,
     now: Millis,
     pub(crate) tensors: Vec<Tensor>,
-    /// One row a lease.
+    /// Leases, one row each.
     pub(crate) leases: Vec<(Holder, TensorId)>,
     pub(crate) names: Vec<(TensorName, TensorId)>,
     /// Manifests that were published.
@@ -138,7 +138,7 @@ impl Model {
         self.now = self.now.max(now);
     }
 
-    /// Whatever nothing keeps any more ends; copies become idle, or stop being idle.
+    /// Ends whatever nothing keeps any more. Copies become idle, or stop being idle.
     fn sweep(&mut self, cause: Cause) {
         // What a manifest kept ends with it, and may have stood before it.
         loop {

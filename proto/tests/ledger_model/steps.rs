@@ -96,7 +96,7 @@ pub(crate) struct Maker<'a> {
     pub(crate) model: &'a Model,
     /// Every id that ever was.
     pub(crate) ever: &'a [TensorId],
-    /// What was asked with a retry id, and may be asked again.
+    /// Events that were asked with a retry id, and may be asked again.
     pub(crate) asked: &'a [Event],
 }
 

@@ -11,7 +11,7 @@ use crate::logging::LoggingError;
 /// Reason for which the sidecar could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// There are no logs.
+    /// Logs that could not be started.
     #[error(transparent)]
     Logging(#[from] LoggingError),
     /// A metric is there twice.

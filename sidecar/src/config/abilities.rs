@@ -21,7 +21,7 @@ pub struct Unable(pub Vec<Lack>);
 pub struct Lack {
     /// The setting.
     pub setting: &'static str,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
     /// Text of what is missing and what to do.
     pub wrong: &'static str,

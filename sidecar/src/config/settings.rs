@@ -21,7 +21,7 @@ use super::{
 /// A setting.
 #[derive(Debug)]
 pub(super) struct Setting {
-    /// Its place in the YAML: section and name, camelCase.
+    /// Place of the setting in the YAML: section and name, camelCase.
     pub(super) path: &'static str,
     /// Value that holds if nobody says anything.
     pub(super) default: Fallback,

@@ -188,7 +188,7 @@ pub(super) fn encryption(text: &str) -> Parsed<Encryption> {
     }
 }
 
-/// Which of two transports brings large tensors.
+/// Reads which of two transports brings large tensors.
 pub(super) fn prefer(text: &str) -> Parsed<Option<Transport>> {
     Ok(match parsed(text)? {
         Prefer::Measured => None,

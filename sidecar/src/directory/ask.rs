@@ -45,7 +45,7 @@ mod tests {
     use super::super::{MemoryDirectory, PublishedOffer};
     use super::*;
 
-    /// Its table is read only when somebody asks, on another thread and a while later.
+    /// Directory whose table is read only when somebody asks, on another thread and a while later.
     struct Late(MemoryDirectory);
 
     impl Directory for Late {

@@ -45,9 +45,9 @@ pub trait Directory: Send + Sync {
 /// Offer that a sidecar says of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedOffer {
-    /// Its entry.
+    /// Entry of the sidecar in the peer table.
     pub entry: PeerEntry,
-    /// Its life, and what it can speak.
+    /// Offer of what the sidecar can speak, with its life.
     pub offer: Offer,
 }
 

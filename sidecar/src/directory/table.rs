@@ -9,11 +9,11 @@ use super::{ADDRESSES_MAX, FINGERPRINTS_MAX, Fingerprint, PEERS_MAX, PeerName};
 /// A peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerEntry {
-    /// Its name; of one peer only.
+    /// Name of the peer, and of no other one.
     pub name: PeerName,
     /// Addresses on which it listens, `host:port`; none for a peer that only connects to others.
     pub addresses: Vec<String>,
-    /// Its keys: one, or two while a key is rotated.
+    /// Fingerprints of its keys: one, or two while a key is rotated.
     pub fingerprints: Vec<Fingerprint>,
     /// The node it is on, where known. A hint: being on one node is proven by doing.
     pub node: Option<String>,
@@ -58,7 +58,7 @@ pub enum TableError {
     /// Name given twice.
     #[error("{peer} is listed twice")]
     NameTwice {
-        /// Which.
+        /// Name that is listed twice.
         peer: PeerName,
     },
     /// Key of two peers: who it is could not be said.

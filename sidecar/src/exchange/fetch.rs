@@ -83,7 +83,7 @@ pub(super) struct Fetching {
     pub(super) stage: Stage,
     /// Sidecars of this node that wait for it.
     pub(super) borrowers: Vec<Borrower>,
-    /// Which turn of its first caller's fetch is under way.
+    /// Turn of its first caller's fetch that is under way, counted from 0.
     pub(super) turn: u32,
     /// The call that brings it.
     pull: Option<CallHandle>,

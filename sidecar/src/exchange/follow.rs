@@ -24,7 +24,7 @@ use super::{Exchange, Taken};
 
 /// A tensor that is wanted by a name which is not here.
 pub(super) struct Named {
-    /// Its place among the items of the call.
+    /// Place of the item among those of the call.
     pub(super) index: usize,
     pub(super) peer: Option<PeerName>,
     pub(super) name: TensorName,

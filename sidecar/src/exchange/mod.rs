@@ -83,7 +83,7 @@ pub struct ExchangeSettings {
     pub fingerprint: Fingerprint,
     /// Policy of routes: what they may be, and must be.
     pub routes: RoutePolicy,
-    /// Which tensors readers get from each other.
+    /// Settings by which readers get tensors from each other.
     pub fanout: FanoutSettings,
 }
 

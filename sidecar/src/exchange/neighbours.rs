@@ -50,7 +50,7 @@ pub(super) enum Word {
     Coming,
     /// Asking others itself, and going on before us.
     Asking,
-    /// There is none.
+    /// None: the peer has no copy.
     No,
 }
 

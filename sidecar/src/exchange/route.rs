@@ -32,7 +32,7 @@ pub struct RoutePolicy {
     pub require: Require,
     /// Encryption of lanes between peers.
     pub encryption: Encryption,
-    /// Which of `tcp` and `quic` brings large tensors; absent: the one that was measured to be faster.
+    /// Transport that brings large tensors, `tcp` or `quic`; absent: the one that was measured to be faster.
     pub prefer: Option<Transport>,
     /// Set if there is a directory in which the sidecars of a node find each other.
     pub node: bool,

@@ -89,7 +89,7 @@ impl<T> Search<T> {
         missing.map(|((at, name), _)| Key { at: at.clone(), name: name.clone() }).collect()
     }
 
-    /// Which names are to be asked of which peers.
+    /// Returns the peers to be asked, each with the indices of its names.
     pub(super) fn questions(&self, me: &PeerName, connected: &[PeerName]) -> HashMap<PeerName, Vec<usize>> {
         let mut asked: HashMap<PeerName, Vec<usize>> = HashMap::new();
         for (index, (peer, _)) in self.wanted.iter().enumerate().filter(|(i, _)| self.found[*i].is_none()) {

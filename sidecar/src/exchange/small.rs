@@ -144,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// There is no room for a small tensor that is here already: it waits on a worker.
+    /// Has a small tensor that is here already, and for which there is no room, wait on a worker.
     fn small_waits(self: &Arc<Self>, first: Waiting, small: PulledSmall, how: How) {
         let (reference, terms) = (first.fetch.reference.clone(), Arc::clone(&first.fetch.terms));
         let after = Arc::clone(self);

@@ -25,7 +25,7 @@ const KNOWN_MAX: usize = 4_096;
 /// Most checksums of our tensors that were made for readers and are kept. Each costs 16 bytes, or a read of a tensor.
 const PROOFS_MAX: usize = 4_096;
 
-/// Which tensors are passed on, and how.
+/// Settings by which tensors are passed on from reader to reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FanoutSettings {
     /// Readers of a tensor that one peer serves at a time while others can; 0: the owner serves all.

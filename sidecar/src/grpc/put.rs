@@ -36,7 +36,7 @@ struct Item {
 }
 
 enum Fate {
-    /// Its bytes are coming.
+    /// Item whose bytes are coming.
     Open(Box<OpenPut>),
     /// A repeat of an earlier put, which has its result; its bytes are passed over.
     Repeated(v1::Stored),

@@ -55,7 +55,7 @@ pub enum KeyFileError {
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its mode.
+        /// Mode of the file.
         mode: u32,
     },
     /// The key is there and no certificate can be made of it.

@@ -58,7 +58,7 @@ pub struct Arena {
     pub cold_populates: IntCounter,
     /// Requests that wait.
     pub waiters: Gauges<(Wait,)>,
-    /// What those take that look names up or wait for them.
+    /// Bytes taken by requests that look names up or wait for them.
     pub waiting_bytes: IntGauge,
     gpu_tensors: IntGauge,
     gpu_bytes: IntGauge,
@@ -72,7 +72,7 @@ pub struct Ledger {
     tickets: IntGauge,
     /// Tensors and reservations that ended, by what ended them.
     pub freed_tensors: Counters<(Cause,)>,
-    /// Their bytes.
+    /// Bytes of those tensors and reservations.
     pub freed_bytes: Counters<(Cause,)>,
 }
 

@@ -13,7 +13,7 @@ pub trait Label: Copy + 'static {
     /// The word in the metric.
     fn as_str(self) -> &'static str;
 
-    /// Its place among [`Label::ALL`].
+    /// Returns the place of the value among [`Label::ALL`].
     fn index(self) -> usize;
 }
 
@@ -256,7 +256,7 @@ labels! {
         Progress = "progress",
         /// Peer that took bytes at less than 32 KiB a second.
         Slow = "slow",
-        /// Its key is no longer in the peer table.
+        /// Peer whose key is no longer in the peer table.
         Revoked = "revoked",
     }
 
@@ -278,7 +278,7 @@ labels! {
         UnknownKind = "unknown_kind",
         /// Flags that this version does not have.
         UnknownFlags = "unknown_flags",
-        /// Its body cannot be read.
+        /// Frame whose body cannot be read.
         Malformed = "malformed",
         /// A known frame in a state where it may not come.
         OutOfPlace = "out_of_place",
@@ -310,13 +310,13 @@ labels! {
     AuthRefusal {
         /// Peer that presented no certificate.
         NoCertificate = "no_certificate",
-        /// Its certificate cannot be read, or its key is of a kind not taken here.
+        /// Peer whose certificate cannot be read, or has a key of a kind not taken here.
         MalformedCertificate = "malformed_certificate",
         /// Peer that did not prove that it has the key.
         BadSignature = "bad_signature",
         /// TLS failed for another reason: version, cipher, alert, end of stream.
         Tls = "tls",
-        /// Its key is in nobody's entry of the peer table.
+        /// Peer whose key is in nobody's entry of the peer table.
         UnknownKey = "unknown_key",
         /// Peer that says another name than its key stands for.
         OtherPeer = "other_peer",
@@ -324,15 +324,15 @@ labels! {
         OtherExchange = "other_exchange",
         /// Peer that speaks no version of the protocol that is known here.
         Version = "version",
-        /// Its first frame was no Hello, or a malformed one.
+        /// Peer whose first frame was no Hello, or a malformed one.
         Frame = "frame",
         /// Peer that took too long.
         Timeout = "timeout",
-        /// There are `peers.max` or `limits.strangers` already.
+        /// Connection beyond `peers.max` or `limits.strangers`.
         TooMany = "too_many",
-        /// Its address has its part of `limits.strangers` already.
+        /// Connection from an address that has its part of `limits.strangers` already.
         TooManyFromAddress = "too_many_from_address",
-        /// It had said nothing, and another one needed its place.
+        /// Connection that had said nothing when another one needed its place.
         GaveWay = "gave_way",
         /// Connection that wanted to be a lane and did not prove to be one of a connection that is up.
         Lane = "lane",
@@ -342,7 +342,7 @@ labels! {
     LaneEnd {
         /// Lane that had nothing to do.
         Idle = "idle",
-        /// Its connection ended.
+        /// Lane whose connection ended.
         Ended = "ended",
         /// The owner has no such pull on this connection, which is about to end.
         Refused = "refused",
@@ -370,7 +370,7 @@ labels! {
         LanesBroke = "lanes_broke",
         /// No lane came lately, so it did not wait for one.
         LanesCooldown = "lanes_cooldown",
-        /// There are `limits.lanes` already, and none of them is of the two.
+        /// Lanes of other peers alone: there are `limits.lanes` already, and none of them is of the two.
         LanesFull = "lanes_full",
         /// The other peer takes no lanes.
         LanesNotOffered = "lanes_not_offered",
@@ -408,7 +408,7 @@ labels! {
         Shm = "shm",
     }
 
-    /// Which of two dialed.
+    /// End of a connection that dialed the other one.
     Dialed {
         /// Sidecar that counts.
         Us = "us",
@@ -474,15 +474,15 @@ labels! {
     LeftOut {
         /// Peer that has not said yet who it is.
         NotPublished = "not_published",
-        /// Its pod has ended.
+        /// Peer whose pod has ended.
         Ended = "ended",
-        /// Its name is no name of a peer.
+        /// Peer with a name that no peer can have.
         Name = "name",
         /// An address that is none, or too many.
         Address = "address",
         /// A fingerprint that is none, or too many.
         Fingerprint = "fingerprint",
-        /// There are as many peers as a table takes.
+        /// Peer beyond as many as a table takes.
         TooMany = "too_many",
     }
 

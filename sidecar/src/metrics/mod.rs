@@ -85,7 +85,7 @@ impl Metrics {
         self.sessions.rejected_frames.at((fault.into(),)).inc();
     }
 
-    /// There were `limits.sessions` already.
+    /// Counts a session that was refused because there were `limits.sessions` already.
     pub fn session_refused(&self) {
         self.sessions.refused.inc();
     }

@@ -44,7 +44,7 @@ pub(super) struct Asker {
     pub(super) owner: Arc<Peer>,
     /// The number of the pull there.
     pub(super) call: u64,
-    /// Which of the holders of that pull this is.
+    /// Number of this holder among those of that pull.
     pub(super) turn: u32,
     pub(super) holder: PeerKey,
     state: Mutex<Bringing>,

@@ -83,11 +83,11 @@ impl PeersConfig {
 /// Identity of this sidecar.
 #[derive(Debug, Clone)]
 pub struct Me {
-    /// Its exchange.
+    /// Exchange that this sidecar belongs to.
     pub exchange: ExchangeName,
-    /// Its name.
+    /// Name of this sidecar as a peer.
     pub peer: PeerName,
-    /// Its incarnation.
+    /// Incarnation of this sidecar.
     pub incarnation: Incarnation,
     /// Offer of what it can speak.
     pub offer: v1::Offer,
@@ -109,7 +109,7 @@ pub struct Keys {
 /// A peer as the directory knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownPeer {
-    /// Its name.
+    /// Name of the peer.
     pub name: PeerName,
     /// Addresses on which it listens, host:port, best first.
     pub addresses: Vec<String>,
@@ -135,7 +135,7 @@ pub trait Known: Send + Sync {
 /// A peer in one of its lives.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerKey {
-    /// Its name.
+    /// Name of the peer.
     pub name: PeerName,
     /// Incarnation that is meant.
     pub incarnation: Incarnation,
@@ -145,7 +145,7 @@ pub struct PeerKey {
 pub struct Served {
     /// Meaning of the packed bytes.
     pub descriptor: Descriptor,
-    /// Their CRC-32C, where known.
+    /// CRC-32C of the packed bytes, if known.
     pub crc32c: Option<u32>,
     /// The bytes.
     pub source: Source,
@@ -167,7 +167,7 @@ pub struct Holders {
 /// A holder that did not do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostHolder {
-    /// Which one.
+    /// Holder, in one of its lives.
     pub peer: PeerKey,
     /// Reason; none if a reader of an earlier release does not say.
     pub why: Option<HolderLost>,
@@ -196,7 +196,7 @@ pub struct Found {
 /// Takes the answer. May be called at any time on any thread.
 pub type TellFound = Box<dyn FnOnce(Result<Found, Failure>) + Send>;
 
-/// Our copy of another peer's tensor, or a part of it, for a reader that its owner has let in.
+/// Copy of another peer's tensor, or of a part of it, for a reader that its owner has let in.
 pub struct Aided {
     /// Tensor that is served.
     pub served: Served,
@@ -209,7 +209,7 @@ pub struct Aided {
 pub struct AskedAid {
     /// Owner of the tensor.
     pub owner: PeerKey,
-    /// Its id there.
+    /// Id of the tensor at its owner.
     pub id: u64,
     /// Number of bytes that the reader expects.
     pub bytes: u64,
@@ -224,7 +224,7 @@ pub struct AskedAid {
 pub struct AskedLoan {
     /// Owner of the tensor.
     pub owner: PeerKey,
-    /// Its id there.
+    /// Id of the tensor at its owner.
     pub id: u64,
     /// Number of bytes that the reader expects our copy to have.
     pub bytes: u64,
@@ -235,7 +235,7 @@ pub struct AskedLoan {
 pub struct Asked {
     /// The tensor's id here.
     pub id: u64,
-    /// Which part.
+    /// Part of the tensor that the peer wants.
     pub selection: Selection,
     /// Number of packed bytes that the peer expects.
     pub bytes: u64,
@@ -339,7 +339,7 @@ pub trait Serve: Send + Sync {
 pub struct PullOrder {
     /// The tensor's id at its owner.
     pub id: u64,
-    /// Which part.
+    /// Part of the tensor to be pulled.
     pub selection: Selection,
     /// Number of packed bytes.
     pub bytes: u64,
@@ -390,7 +390,7 @@ pub struct PullFailed {
 /// A tensor of a peer of this node to be mapped, or its copy of another peer's.
 #[derive(Debug, Clone)]
 pub struct MapOrder {
-    /// Its id at its owner.
+    /// Id of the tensor at its owner.
     pub id: u64,
     /// The owner, where that is not the peer that is asked.
     pub owner: Option<PeerKey>,
@@ -403,11 +403,11 @@ pub struct MapOrder {
 /// A tensor that is mapped.
 #[derive(Debug)]
 pub struct Mapped {
-    /// Its bytes, in the memory of the peer that was asked. Gives the lease there back when its last handle is dropped.
+    /// Bytes, in the memory of the peer that was asked. Gives the lease there back when its last handle is dropped.
     pub block: Block,
     /// Meaning of the bytes as they lie, as the owner says.
     pub descriptor: Descriptor,
-    /// Their CRC-32C where the owner has one.
+    /// CRC-32C of the bytes, if the owner has one.
     pub crc32c: Option<u32>,
     /// From the order to the map.
     pub seconds: f64,
@@ -453,11 +453,11 @@ impl PeerState {
 /// A peer, as seen from here.
 #[derive(Debug, Clone)]
 pub struct PeerView {
-    /// Its name.
+    /// Name of the peer.
     pub name: PeerName,
     /// State of the peer.
     pub state: PeerState,
-    /// Its last known incarnation.
+    /// Incarnation of the peer that was known last.
     pub incarnation: Option<Incarnation>,
     /// Addresses on which it listens.
     pub addresses: Vec<String>,

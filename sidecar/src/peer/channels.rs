@@ -60,7 +60,7 @@ pub trait ChannelSink: Send + Sync {
     fn ended(&self, outcome: Option<v1::PeerChannelOutcome>);
 }
 
-/// One end of an attachment.
+/// End of an attachment.
 #[derive(Clone)]
 pub struct ChannelLine {
     shared: Weak<Shared>,
@@ -70,7 +70,7 @@ pub struct ChannelLine {
 
 /// A channel of a peer that we are attached to: no message comes before the first credit. Dropped before anybody listens, it is left.
 pub struct AttachedThere {
-    /// What the owner says.
+    /// Message with which the owner answered.
     pub message: v1::PeerChannelAttached,
     /// Line to it.
     pub line: ChannelLine,
@@ -95,7 +95,7 @@ pub(super) struct Attachments(Mutex<Inner>);
 #[derive(Default)]
 struct Inner {
     over: bool,
-    /// Theirs that are asked for and not answered.
+    /// Number of attaches of theirs that are not answered.
     asked: usize,
     sources: HashMap<u64, Arc<dyn ChannelSource>>,
     sinks: HashMap<u64, Sink>,

@@ -66,7 +66,7 @@ impl Claim {
         &self.names
     }
 
-    /// Which of them it is, by what it calls itself.
+    /// Settles the name of the peer, by what it calls itself.
     ///
     /// # Errors
     /// None of them, or not the one that was dialed.

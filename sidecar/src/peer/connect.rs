@@ -47,16 +47,16 @@ pub(super) enum Refused {
     /// Peer of another exchange, as it says.
     #[error("it belongs to the exchange {0:?}")]
     WrongExchange(String),
-    /// Its name is not the one of its key.
+    /// Peer that calls itself by another name than its key's.
     #[error("it calls itself {0:?}, which is not the name of its key")]
     WrongName(String),
     /// Peer that speaks no version that we do.
     #[error("it speaks version {0} of the protocol, which is not known here")]
     Version(u32),
-    /// Its first frame was no Hello.
+    /// Peer whose first frame was no Hello.
     #[error("its first frame: {0}")]
     Frame(#[from] FrameError),
-    /// Its first records could not be opened. A TLS alert here is its refusal of our certificate.
+    /// Peer whose first records could not be opened. A TLS alert here is its refusal of our certificate.
     #[error("{0}")]
     Record(#[from] RecordError),
     /// Refused by the peer.
@@ -65,7 +65,7 @@ pub(super) enum Refused {
     /// The socket.
     #[error("{0}")]
     Socket(#[from] io::Error),
-    /// Its address is a name, and no address was found for that.
+    /// Address that is a name, for which no address was found.
     #[error("{0}")]
     Unresolved(#[source] io::Error),
     /// The time for all of it was over.
@@ -76,13 +76,13 @@ pub(super) enum Refused {
         /// Time that it had.
         after: Duration,
     },
-    /// There is a connection already, and it stays.
+    /// Connection beside another one, which stays.
     #[error("a connection that was made at the same time stays")]
     Double,
     /// Connection that leads to a life of the peer that is over.
     #[error("a later life of the peer was connected meanwhile")]
     Late,
-    /// There are `peers.max` others.
+    /// Connection beyond `peers.max`.
     #[error("as many peers are connected as may be")]
     TooMany,
     /// QUIC.

@@ -17,7 +17,7 @@ pub(super) struct Gathered {
 // === impl Gathered ===
 
 impl Gathered {
-    /// Its bytes, all together.
+    /// Returns the number of its bytes, all together.
     pub(super) fn len(&self) -> usize {
         self.own.len() + self.lying
     }

@@ -63,7 +63,7 @@ pub(super) enum Ended {
     /// A newer connection of the same peer took its place.
     #[error("a newer connection took its place")]
     Replaced,
-    /// We are stopping.
+    /// Stop of this sidecar.
     #[error("this sidecar is stopping")]
     Stopped,
     /// The directory does not list the peer's key any more.

@@ -58,7 +58,7 @@ impl From<io::Error> for SendError {
 pub(super) struct Bulk {
     /// The call of the pull.
     pub(super) call: u64,
-    /// Its bytes.
+    /// Bytes of the pull.
     pub(super) source: Source,
     /// Packed bytes that were sent, or that the reader had before.
     pub(super) at: u64,

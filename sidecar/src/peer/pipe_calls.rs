@@ -54,7 +54,7 @@ pub struct PipeAsker {
 
 /// A pipe that was opened at a peer.
 pub struct PipeThere {
-    /// What the peer says.
+    /// Message with which the peer answered.
     pub message: v1::PeerPipeConnected,
     /// Line to it.
     pub line: PipeLine,
@@ -95,7 +95,7 @@ struct Inner {
     asked: HashMap<u64, Asked>,
     /// Bytes of the messages in them.
     bytes: u64,
-    /// Theirs that are not answered.
+    /// Calls of theirs that are not answered.
     served: HashMap<u64, Cancel>,
     /// Connects of theirs that are not answered.
     connecting: usize,

@@ -116,7 +116,7 @@ pub(super) struct Todo<L = Link> {
     pub(super) aids: Vec<Wish>,
     /// Calls whose deadline is another one now.
     pub(super) expected: Vec<(Instant, u64, Arc<Peer>)>,
-    /// There is something to be tended.
+    /// Set if there is something to be tended.
     pub(super) wake: bool,
 }
 
@@ -197,13 +197,13 @@ pub(super) struct State<L = Link> {
     in_doubt: Vec<u64>,
     /// Incarnations that are over, the latest last.
     past: VecDeque<Incarnation>,
-    /// Their pulls, by their call. Outlives connections, not incarnations.
+    /// Pulls of theirs, by their call. Outlives connections, not incarnations.
     pub(super) open: HashMap<u64, OpenPull>,
-    /// Their inquiries and calls about sets on the present connection that are not answered, with their kinds.
+    /// Inquiries of theirs and calls about sets on the present connection that are not answered, with their kinds.
     pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
     /// Rows that were packed for them and not released.
     pub(super) packed: Packed,
-    /// Our pulls that nobody wants any more, whose lease at the owner is to be ended: call and id.
+    /// Pulls of ours that nobody wants any more, whose lease at the owner is to be ended: call and id.
     owed: Vec<(u64, u64)>,
     /// Pulls of theirs that were over before they were known here, by connection and call, the latest last: asked for at the node's
     /// socket, and given up on the control connection.
@@ -304,7 +304,7 @@ impl<L: Carrier> State<L> {
         self.lost.map(|lost| now.saturating_duration_since(lost))
     }
 
-    /// Their pulls that go on, or will when the connection is back: as long as their leases wait for it.
+    /// Counts their pulls that go on, or will when the connection is back: as long as their leases wait for it.
     pub(super) fn open_pulls(&self, grace: Duration, now: Instant) -> usize {
         let may_come_back = self.away(now).is_none_or(|away| away < grace);
         if may_come_back { self.open.len() } else { 0 }

@@ -75,11 +75,11 @@ impl Packed {
 
 /// Outcome of an answer at its owner.
 enum Told {
-    /// It is to be sent.
+    /// Answer that is to be sent.
     Wanted,
-    /// Nobody waits for it on this connection.
+    /// Answer for which nobody waits on this connection.
     Unwanted,
-    /// Its reader keeps too many rows.
+    /// Answer whose reader keeps too many rows.
     Full,
 }
 

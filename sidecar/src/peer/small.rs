@@ -33,7 +33,7 @@ mod field {
 pub struct SmallTensor<'a> {
     /// Meaning of its bytes, a `v1::Descriptor`.
     pub descriptor: &'a [u8],
-    /// Its bytes, packed.
+    /// Bytes of the tensor, packed.
     pub bytes: SmallBytes<'a>,
     /// CRC-32C of them, where the tensor has one.
     pub crc32c: Option<u32>,

@@ -44,7 +44,7 @@ struct Sealed {
 /// Bytes that lie together in a segment, for the kernel to take them from its file. They are as they are for as long as the
 /// source is kept.
 pub(super) struct Lying<'a> {
-    /// Their segment.
+    /// Segment of the bytes.
     pub(super) segment: Arc<SegmentHandle>,
     /// Offset at which they begin in it.
     pub(super) offset: u64,
@@ -61,7 +61,7 @@ pub(super) enum SourceError {
     /// A run lies outside of it.
     #[error(transparent)]
     Block(#[from] BlockError),
-    /// There are fewer bytes than the descriptor says.
+    /// Runs that have fewer bytes than the descriptor says.
     #[error("the runs of a selection have fewer bytes than its descriptor says")]
     Short,
     /// Bytes that were on their way here, and do not come.

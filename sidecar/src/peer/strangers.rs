@@ -138,13 +138,13 @@ mod tests {
             Self(Strangers::new(most), 0)
         }
 
-        /// One more that nobody lists: its number with the one that gave way.
+        /// Lets one more come that nobody lists. Returns its number with the one that gave way.
         fn come(&mut self, from: &str) -> Result<(u64, Option<u64>), TooMany> {
             self.1 += 1;
             self.0.admit(self.1, address(from), || false).map(|gave_way| (self.1, gave_way))
         }
 
-        /// One more that has begun a handshake.
+        /// Lets one more come that begins a handshake. Returns its number.
         fn speak(&mut self, from: &str) -> Result<u64, TooMany> {
             let (number, _) = self.come(from)?;
             self.0.heard(number);

@@ -226,7 +226,7 @@ impl Call {
         }
     }
 
-    /// What a client can take that does not know of GPU memory: it would look for a segment.
+    /// Refuses tensors in GPU memory to a client that does not know of it: it would look for a segment.
     fn without_gpu(&self, taken: Vec<Result<Taken, Failure>>) -> Vec<Result<Taken, Failure>> {
         let host = |taken: Taken| {
             if taken.tensor.gpu.is_none() {

@@ -19,7 +19,7 @@ use super::{Pending, SessionSettings};
 use crate::exchange::Exchange;
 use crate::metrics::label::Verb;
 
-/// One frame of a client, whole.
+/// Frame of a client, whole.
 pub(super) struct Frame {
     pub(super) header: Header,
     pub(super) body: Bytes,

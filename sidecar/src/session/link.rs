@@ -40,7 +40,7 @@ pub(super) const STALL: Duration = Duration::from_secs(5);
 pub(super) const BACKLOG_BYTES_MAX: usize = 64 << 20;
 const DESCRIPTORS_MAX: usize = 2;
 
-/// One session's way back to its client.
+/// Way back from a session to its client.
 pub struct SessionLink {
     id: SessionId,
     /// The name that the client gave itself.
@@ -59,7 +59,7 @@ pub struct SessionLink {
     cut: AtomicBool,
 }
 
-/// What a link needs of what is around it.
+/// Surroundings of a link, as far as it needs them.
 pub struct Around<'a> {
     /// The name that the client gave itself.
     pub client: Arc<str>,
@@ -69,17 +69,17 @@ pub struct Around<'a> {
     pub workers: Workers,
     /// The budget that its backlog is a part of.
     pub unread: &'a Unread,
-    /// Where a client is counted that had to be cut.
+    /// Metrics in which a client is counted that had to be cut.
     pub metrics: Arc<Metrics>,
-    /// How long the client may take to map a segment that it will write.
+    /// Time that the client may take to map a segment that it will write.
     pub map_deadline: Duration,
 }
 
-/// What is on its way out.
+/// Frames on their way out, with the segments that were announced.
 #[derive(Default)]
 struct Out {
     announced: HashSet<u32>,
-    /// Those that were announced again, with other pages.
+    /// Segments that were announced again, with other pages.
     exchanged: HashSet<u32>,
     /// Frames about readers so far.
     readers: u64,
@@ -345,7 +345,7 @@ impl SessionLink {
         self.cut();
     }
 
-    /// Whether [`Self::cut`] was called.
+    /// Returns whether [`Self::cut`] was called.
     pub fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
     }

@@ -54,7 +54,7 @@ const STACK_BYTES: usize = 512 << 10;
 /// Longest name of a client, in bytes; a longer one is cut.
 const CLIENT_NAME_MAX: usize = 256;
 
-/// What the session socket needs to know.
+/// Settings of the session socket.
 #[derive(Debug, Clone)]
 pub struct SessionSettings {
     /// Path of the socket; replaced atomically where a dead sidecar left one.
@@ -68,9 +68,9 @@ pub struct SessionSettings {
     pub strangers_max: usize,
     /// The budget of answers that wait to be read.
     pub unread: Unread,
-    /// How long a client may take to map a segment that it will write.
+    /// Time that a client may take to map a segment that it will write.
     pub map_deadline: Duration,
-    /// Whether tensors in GPU memory are taken.
+    /// Set if tensors in GPU memory are taken.
     pub takes_gpu: bool,
 }
 
@@ -98,7 +98,7 @@ struct Open {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is left to do when nothing more is read from a session: dropped it is done, by a panic too.
+/// Work that is left when nothing more is read from a session: dropped it is done, by a panic too.
 struct Ending<'a> {
     link: &'a Arc<SessionLink>,
     pending: &'a Pending,
@@ -114,11 +114,11 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Whether a session has said Hello.
+/// Standing of a session: if it has said Hello, or was shown out before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Stranger,
-    /// It was a stranger for too long, and ends.
+    /// Stranger for too long, which ends.
     ShownOut,
     Known,
 }
@@ -153,7 +153,7 @@ impl SessionServer {
         Ok(Self { shared, accepting: Mutex::new(Some(thread)), stop })
     }
 
-    /// How many sessions are open.
+    /// Returns the number of open sessions.
     pub fn open(&self) -> usize {
         self.shared.open.lock().len()
     }
@@ -276,7 +276,7 @@ impl Shared {
         }
     }
 
-    /// One that has said Hello becomes a session.
+    /// Makes a stranger that has said Hello a session.
     ///
     /// # Errors
     /// There are as many as may be, so many; or it was shown out before that was read.

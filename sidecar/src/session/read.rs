@@ -44,11 +44,11 @@ pub(super) struct FrameReader {
     end: usize,
     limit: u32,
     until: Option<Instant>,
-    /// Whether the client may send descriptors; the kernel closes those of others.
+    /// Set if the client may send descriptors; the kernel closes those of others.
     takes_descriptors: bool,
     /// Bytes read since the beginning.
     received: u64,
-    /// Where the frame that was read last began, in bytes since the beginning.
+    /// Offset at which the frame that was read last began, in bytes since the beginning.
     began: u64,
     /// Descriptors, each with the end of what was read with it: its frame begins before that.
     descriptors: VecDeque<(OwnedFd, u64)>,
@@ -180,7 +180,7 @@ impl FrameReader {
         Ok(Ok(came.bytes))
     }
 
-    /// What a stranger has left of its time.
+    /// Returns the time that is left to a stranger; none if it has no limit.
     fn left(&self) -> Result<Option<Duration>, ReadError> {
         let left = self.until.map(|until| until.saturating_duration_since(Instant::now()));
         match left {

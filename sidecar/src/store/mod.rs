@@ -55,25 +55,25 @@ use crate::cancel::Cancel;
 use crate::clock::Clock;
 use crate::session::SessionLink;
 
-/// Who this sidecar is, in this life.
+/// Identity of this sidecar, in this life.
 #[derive(Debug, Clone)]
 pub struct Me {
     /// The exchange that it belongs to.
     pub exchange: ExchangeName,
-    /// Its name as a peer.
+    /// Name of this sidecar as a peer.
     pub peer: PeerName,
-    /// This life of it.
+    /// Incarnation of this sidecar: this life of it.
     pub incarnation: Incarnation,
 }
 
-/// What the store may do.
+/// Settings of the store: its bounds and times.
 #[derive(Debug, Clone, Copy)]
 pub struct StoreSettings {
     /// Bounds of the ledger.
     pub limits: Limits,
-    /// How long a ticket lives that nobody gave a time.
+    /// Time that a ticket lives if nobody gave it one.
     pub ticket_ttl: Duration,
-    /// How long leases of a peer whose connection is lost wait for it.
+    /// Time that leases of a peer wait for it when its connection is lost.
     pub lease_grace: Duration,
 }
 
@@ -138,7 +138,7 @@ impl Store {
         })
     }
 
-    /// Who this sidecar is.
+    /// Returns the identity of this sidecar.
     pub fn me(&self) -> &Me {
         &self.me
     }
@@ -148,17 +148,17 @@ impl Store {
         &self.arena
     }
 
-    /// How long a ticket lives that nobody gave a time.
+    /// Returns the time that a ticket lives if nobody gave it one.
     pub fn ticket_ttl(&self) -> Duration {
         self.settings.ticket_ttl
     }
 
-    /// How long this incarnation has lived.
+    /// Returns the time for which this incarnation has lived.
     pub fn uptime(&self) -> Duration {
         self.clock.elapsed()
     }
 
-    /// How many callers wait for room.
+    /// Returns the number of callers that wait for room.
     pub fn waiting(&self) -> usize {
         self.puts.len() + self.pulls.len()
     }
@@ -237,7 +237,7 @@ impl State {
         answer
     }
 
-    /// Whether the keeper sleeps past the next deadline of the ledger.
+    /// Returns whether the keeper sleeps past the next deadline of the ledger.
     fn wants_keeper(&self) -> bool {
         self.keeper.sleeps_past(self.ledger.next_deadline())
     }

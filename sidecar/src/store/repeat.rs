@@ -17,7 +17,7 @@ use super::{Freed, Room, State, Store, Tensor};
 pub struct Stored {
     /// Names the tensor.
     pub reference: Reference,
-    /// Its number here.
+    /// Id of the tensor at this sidecar.
     pub id: TensorId,
     /// The ticket that was made.
     pub ticket: Option<TicketId>,

@@ -18,7 +18,7 @@ use crate::sums::Sums;
 /// A reservation or a sealed tensor. Whoever has one can read its bytes: the block is not reused while one lives.
 #[derive(Debug)]
 pub struct Tensor {
-    /// Its number here.
+    /// Id of the tensor at this sidecar.
     pub id: TensorId,
     /// Names it from anywhere: at its owner, for a copy.
     pub reference: Reference,

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// What tensordict 0.15.3 wrote for a TensorDict with two tensors, a tree and a value.
+/// Output of tensordict 0.15.3 for a TensorDict with two tensors, a tree and a value.
 const WRITTEN: &str = r#"{"obs": {"device": "cpu", "shape": [4, 6], "dtype": "torch.float32", "is_nested": false}, "a b/\u00f6": {"device": "cpu", "shape": [4, 2], "dtype": "torch.bfloat16", "is_nested": false}, "next": {"type": "TensorDict"}, "label": {"type": "NonTensorData"}, "shape": [4], "device": "cpu", "_type": "<class 'tensordict._td.TensorDict'>", "_format_version": 1, "_class": "tensordict:TensorDict", "_names": ["time"]}"#;
 const VALUE: &str = r#"{"_type": "<class 'tensordict.tensorclass.NonTensorData'>", "data": [1, 2, {"x": null}], "_metadata": null, "_is_non_tensor": true}"#;
 

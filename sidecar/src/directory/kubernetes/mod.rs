@@ -44,7 +44,7 @@ use crate::metrics::Metrics;
 use crate::metrics::label::PanicScope;
 use crate::threads::Threads;
 
-/// Which objects, and whose.
+/// Settings of the directory: the objects that it reads, and whose they are.
 #[derive(Clone, Debug)]
 pub struct KubernetesSettings {
     /// The namespace of the objects.

@@ -1,4 +1,4 @@
-//! One reader on its way to a channel: waits for the channel, gets a cursor, waits for the writer's word.
+//! Reader on its way to a channel: waits for the channel, gets a cursor, waits for the writer's word.
 //!
 //! ```text
 //!   begin ── channel is there? ──no──> entry in `waits` until `wait_ms` ── created ──┐
@@ -40,7 +40,7 @@ pub(super) struct Attach {
     state: Mutex<State>,
 }
 
-/// Whoever is attached.
+/// Reader that is attached: a session of this pod, or another peer.
 enum Who {
     Session(Arc<SessionLink>),
     /// Another peer, for which this sidecar reads.
@@ -301,7 +301,7 @@ impl Attach {
         }
     }
 
-    /// Whoever has its answer waits for the channel no more.
+    /// Removes the waiters that have their answer from those that wait for the channel.
     fn forget_waiting(&self) {
         self.exchange.channels.table.lock().retain_waiting(&self.name, |waiter| {
             waiter.upgrade().is_some_and(|waiter| waiter.state.lock().done.is_some())

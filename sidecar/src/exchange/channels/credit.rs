@@ -127,7 +127,7 @@ impl Arrivals {
         v1::PeerChannelCredit { next: self.given_back, landed: self.landed }
     }
 
-    /// What was promised last.
+    /// Returns the sequence number below which places were promised last.
     pub(super) fn given_back(&self) -> u64 {
         self.given_back
     }

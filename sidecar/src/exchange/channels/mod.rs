@@ -69,14 +69,14 @@ pub struct Created {
 
 /// A reader that is attached.
 pub struct Attached {
-    /// Its number.
+    /// Number of the reader.
     pub reader: u64,
     channel: u64,
     spec: Spec,
     writer: Arc<str>,
     /// The ring, which it reads.
     pub ring: Block,
-    /// Its cursor.
+    /// Cursor of the reader.
     pub cursor: Block,
     first: u64,
     missed: u64,

@@ -45,7 +45,7 @@ pub(super) struct Relay {
     credited: Condvar,
 }
 
-/// What a message says of its layout.
+/// Layout of a message: `has` if there is one, `new` if it is another one than before.
 struct Said {
     has: bool,
     new: bool,
@@ -76,7 +76,7 @@ impl Relay {
         }))
     }
 
-    /// What the peer is told.
+    /// Returns the message that tells the peer of the attachment.
     pub(super) fn message(attached: &Attached) -> v1::PeerChannelAttached {
         v1::PeerChannelAttached {
             spec: Some(spec_message(&attached.spec)),

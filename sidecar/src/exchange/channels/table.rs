@@ -69,7 +69,7 @@ pub(super) enum Standing {
     Asked,
     /// The writer does.
     Attached,
-    /// It has ended, and the writer was told.
+    /// Reader that has ended, of which the writer was told.
     Gone,
 }
 
@@ -128,7 +128,7 @@ impl<B, W> Default for Table<B, W> {
 }
 
 impl<B: Clone, W> Table<B, W> {
-    /// Whether a channel could be made.
+    /// Checks whether a channel could be made.
     ///
     /// # Errors
     /// NAME_TAKEN with the client that writes it, LIMIT_EXCEEDED with the limit.

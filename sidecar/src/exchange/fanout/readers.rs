@@ -22,7 +22,7 @@ pub(super) enum From {
 pub(super) struct Reader {
     pub(super) peer: PeerKey,
     pub(super) from: From,
-    /// Its connection is lost.
+    /// Set if its connection is lost.
     pub(super) away: bool,
     /// Set if it lives, and gave somebody nothing.
     pub(super) suspect: bool,

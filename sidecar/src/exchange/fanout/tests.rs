@@ -416,10 +416,10 @@ proptest! {
 struct Naive {
     /// Set if it pulls the tensor.
     reads: bool,
-    /// Its connection with the owner is up.
+    /// Set if its connection with the owner is up.
     online: bool,
     from: Option<PeerKey>,
-    /// Which pull of that one it takes them from.
+    /// Number of that one's pull from which it takes them.
     of: u32,
     /// Set if it has asked that one, and was answered.
     answered: bool,
@@ -512,7 +512,7 @@ impl World {
         }
     }
 
-    /// Its holder gives it what it is getting, or has, by then.
+    /// Has its holder give it what it is getting, or has, by then.
     fn is_heard(&mut self, who: usize) {
         let Some(holder) = self.holder_of(who) else { return };
         let Naive { reads, copy, pulls, .. } = self.readers[holder];

@@ -1,4 +1,4 @@
-//! Whoever asks for something about a pipe: a session of this pod, or a connection of another peer for all clients there.
+//! Asker of something about a pipe: a session of this pod, or a connection of another peer for all clients there.
 
 use std::sync::Arc;
 

@@ -259,7 +259,7 @@ impl Passed {
         self.finish(outcome.and_then(|answer| answer.kind.ok_or_else(unexpected)));
     }
 
-    /// What was sent may have been read, unless the peer says that it was not.
+    /// Adds to a failure that the message may have been read, unless the peer says that it was not.
     fn unknown(&self, failure: Failure) -> Failure {
         match self.writes && failure.detail("delivered").is_none() {
             true => failure.with("delivered", "unknown"),

@@ -1,4 +1,4 @@
-//! One caller of a pipe that waits: for a listener, a pipe, a message or its reader.
+//! Caller of a pipe that waits: for a listener, a pipe, a message or its reader.
 //!
 //! The table says once what becomes of it; a deadline or a cancel takes it out of the table first. So it has one outcome, whatever
 //! comes at the same time.
@@ -21,7 +21,7 @@ use super::table::{Effect, Ended, Party, Table, Waits};
 use super::{LOCAL, connect, far};
 use crate::cancel::Cancel;
 
-/// What a caller waited for.
+/// Result that a caller waited for.
 pub(super) enum Outcome {
     /// A pipe, by the number of this end, and the other end.
     Opened(u64, Party),
@@ -245,7 +245,7 @@ pub(super) fn unexpected() -> Failure {
     Failure::new(Reason::Internal, "an answer about a pipe is of another kind than what was asked")
 }
 
-/// There is no such listener.
+/// Makes the failure of a connect to a name on which nobody listens here.
 pub(super) fn absent(name: &TensorName) -> Failure {
     let message = format!("nobody listens on {name} here; connect with a wait, or listen first");
     Failure::new(Reason::NotFound, message).with("name", name)

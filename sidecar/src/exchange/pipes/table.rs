@@ -52,7 +52,7 @@ pub(super) enum Effect<W> {
     End { to: W },
     /// The other side has read the message.
     Written { to: W },
-    /// It came to nothing.
+    /// The wait came to nothing.
     Fail { to: W, why: Failure },
 }
 
@@ -62,9 +62,9 @@ pub(super) type Connected<W> = (u64, Party, Vec<Effect<W>>);
 /// Way in which a side of a pipe ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It was closed.
+    /// Side that was closed.
     Closed,
-    /// Its session has ended.
+    /// Side whose session has ended.
     Lost,
 }
 
@@ -75,7 +75,7 @@ struct Unread<W> {
     shown: bool,
 }
 
-/// One side of a pipe, with what it writes.
+/// Side of a pipe, with what it writes.
 struct Side<W> {
     party: Party,
     ended: Option<Ended>,
@@ -83,13 +83,13 @@ struct Side<W> {
     finished: bool,
     last: u64,
     unread: BTreeMap<u64, Unread<W>>,
-    /// Whoever waits for messages of the other side, with the first sequence that is wanted.
+    /// Readers that wait for messages of the other side, each with the first sequence that is wanted.
     readers: VecDeque<(u64, W)>,
 }
 
 struct Pipe<W> {
     name: TensorName,
-    /// Who connected, and who listened.
+    /// Side that connected, and side that listened.
     sides: [Side<W>; 2],
 }
 
@@ -522,7 +522,7 @@ fn end(pipe: u64, side: u64) -> u64 {
     pipe * 2 + side
 }
 
-/// What somebody waits for.
+/// Thing that a caller waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Waits {
     /// A listener of this name.

@@ -305,7 +305,7 @@ fn is_of(part: &v1::SetPart, peer: &PeerKey) -> Result<(), Failure> {
     Err(Failure::new(Reason::PermissionDenied, what).with("key", &part.key))
 }
 
-/// Whether a text is as a pattern says, in which `*` stands for any characters.
+/// Returns whether a text matches a pattern, in which `*` stands for any characters.
 fn matches(pattern: &str, text: &str) -> bool {
     let Some((head, mut patterns)) = pattern.split_once('*') else { return pattern == text };
     let Some(mut rest) = text.strip_prefix(head) else { return false };

@@ -1,4 +1,4 @@
-//! What calls about sets may take of a sidecar: workers, room, and nothing for what cannot be.
+//! Resources that calls about sets take: workers, room, and nothing for what cannot be.
 
 use std::sync::mpsc;
 use std::time::Duration;

@@ -53,7 +53,7 @@ pub(in crate::exchange) struct Limits {
     pub(in crate::exchange) peers: Bounds,
 }
 
-/// Which bounds hold.
+/// Kind of an entry, which says the bounds that hold for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     Asking,

@@ -1,5 +1,5 @@
-//! Which life of a peer lives, and which are over: a process that starts again is another one. An incarnation says nothing of its
-//! order; that follows from when connections were begun.
+//! Lives of a peer: the one that lives, and those that are over. A process that starts again is another one.
+//! An incarnation says nothing of its order; that follows from when connections were begun.
 
 use std::time::Instant;
 

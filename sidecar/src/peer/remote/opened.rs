@@ -1,5 +1,5 @@
-//! Their pulls from us: which are open, and when one is not any more. What is closed here ends its lease; who does that is the
-//! caller's business.
+//! Pulls of theirs from us: those that are open, and when one is not any more. What is closed here ends its lease; who does that
+//! is the caller's business.
 
 use tensorlane_proto::Incarnation;
 

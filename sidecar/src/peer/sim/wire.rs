@@ -133,7 +133,7 @@ pub(super) struct Side {
     pub(super) life: Incarnation,
     /// Set once it was adopted here.
     pub(super) up: bool,
-    /// Its end was noticed here.
+    /// Set once its end was noticed here.
     pub(super) over: bool,
     /// Time at which the last bytes that were sent to this side arrive.
     pub(super) last: u64,

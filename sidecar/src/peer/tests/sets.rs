@@ -27,7 +27,7 @@ impl One {
         self.call_set(v1::set_call::Kind::Read(v1::SetReadRequest::default()))
     }
 
-    /// Its next call about a set that came to it.
+    /// Waits for the next call about a set that came to it, and takes it.
     fn asked(&self) -> SetDone {
         until("the call has come", || !self.twin.sets.lock().is_empty());
         self.twin.sets.lock().remove(0).1

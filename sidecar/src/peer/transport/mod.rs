@@ -106,7 +106,7 @@ pub(super) enum Suits {
 
 /// A way, on one control connection. Nothing here waits for a socket or a thread.
 pub(super) trait Transport: Send + Sync {
-    /// Which one.
+    /// Returns the name of this way.
     fn way(&self) -> Way;
     /// Reader: whether a pull of so many bytes should come this way now.
     fn suits(&self, bytes: u64) -> Suits;

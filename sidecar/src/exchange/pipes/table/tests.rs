@@ -29,7 +29,7 @@ fn show(to: &'static str, sequence: u64, message: &'static str) -> Effect<&'stat
     Effect::Show { to, sequence, message: Bytes::from(message) }
 }
 
-/// Who failed, with which reason, and what is said of the delivery.
+/// Lists who failed, with the reason and what is said of the delivery.
 fn failed(effects: &[Effect<&'static str>]) -> Vec<(&'static str, Reason, Option<String>)> {
     let told = |effect: &Effect<&'static str>| match effect {
         Effect::Fail { to, why } => Some((*to, why.reason, why.detail("delivered").map(str::to_owned))),

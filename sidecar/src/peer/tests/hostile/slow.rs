@@ -112,7 +112,7 @@ fn a_reader_that_trickles_on_a_plain_lane_is_cut_and_another_one_is_served() {
     assert!(world.a.peers.is_connected(&name("evil")), "its connection stays");
 }
 
-/// Its connection goes with it: the chunks are on it. It is not cut for its silence, as it says something all the time.
+/// Reader whose connection goes, too: the chunks are on it. It is not cut for its silence, as it says something all the time.
 #[test]
 fn a_reader_that_trickles_on_the_control_connection_is_cut_and_another_one_is_served() {
     let (table, a, evil) = victim();

@@ -106,7 +106,7 @@ impl Get {
         }
     }
 
-    /// Its outcome, which every get has.
+    /// Waits for the outcome, which every get has.
     pub(super) fn outcome(mut self) -> Result<Got, NotGot> {
         until("a get has its outcome", || self.is_over());
         self.over.take().expect("it is over")

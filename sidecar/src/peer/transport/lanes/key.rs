@@ -45,10 +45,10 @@ impl Role {
     }
 }
 
-/// Which lane.
+/// Name of a lane: its number and its direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::peer) struct LaneName {
-    /// Its number among those of its direction.
+    /// Number of the lane among those of its direction.
     pub(in crate::peer) number: u8,
     /// True if the end that dials serves on it; else it reads.
     pub(in crate::peer) serves: bool,

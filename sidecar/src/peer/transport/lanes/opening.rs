@@ -1,4 +1,4 @@
-//! Which lanes are opened, and when they are given up on. Plain data: the time is an argument.
+//! Lanes to be opened, and when they are given up on. Plain data: the time is an argument.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Which bytes of a pull nobody has asked for yet, and which have landed. Plain data: it knows no lane and no clock.
+//! Bytes of a pull that nobody has asked for yet, and those that landed. Plain data: it knows no lane and no clock.
 //!
 //! The packed bytes are cut into granules. A piece is some of them that lie together; it is taken by one lane, and then
 //! landed or given back. What has landed stays so, whatever becomes of the lane it came on.
@@ -123,7 +123,7 @@ impl Pieces {
         gap.map_or(self.bytes, |granule| granule * GRANULE)
     }
 
-    /// Which bytes are here behind the first gap: in order, none touching another.
+    /// Returns the ranges of bytes that are here behind the first gap: in order, none touching another.
     pub(in crate::peer) fn ahead(&self) -> Vec<Range<u64>> {
         let mut all: Vec<Range<u64>> = Vec::new();
         let first = self.prefix().div_ceil(GRANULE);

@@ -16,7 +16,7 @@ use crate::peer::aid::Asker;
 /// A pull that comes over the lanes of a connection.
 #[derive(Clone)]
 pub(in crate::peer) struct Wanted {
-    /// Its number on this connection.
+    /// Number of the pull on this connection.
     pub(in crate::peer) call: u64,
     pub(in crate::peer) transfer: Arc<Transfer>,
     /// Asker whose pull it is, if the other end is not the owner.
@@ -49,7 +49,7 @@ pub(super) enum Next {
     Ask(Piece),
     /// Nothing now: wait for what was asked for.
     Nothing,
-    /// There was no work for a long time.
+    /// End for want of work: there was none for a long time.
     Idle,
     /// The connection has ended.
     Ended,
@@ -66,7 +66,7 @@ struct State {
 /// Pulls and lanes of one connection.
 pub(super) struct Pool {
     state: Mutex<State>,
-    /// There may be work for a lane that had none.
+    /// Signal that there may be work for a lane that had none.
     wake: Condvar,
     idle: Duration,
 }

@@ -29,7 +29,7 @@ pub(super) struct Reader<'a> {
     pub(super) lanes: &'a Lanes,
     /// Unlike any other lane of the connection.
     pub(super) id: u64,
-    /// Its number, which it may share with lanes before and after it.
+    /// Number of the lane, which it may share with lanes before and after it.
     pub(super) number: u8,
 }
 

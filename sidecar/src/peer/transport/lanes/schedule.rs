@@ -1,4 +1,5 @@
-//! Which lane takes the next piece, and how long it is. Plain data: rates and bytes, no clock, no lane.
+//! Choice of the lane that takes the next piece, and of the piece's length.
+//! Plain data: rates and bytes, no clock, no lane.
 
 use std::time::Duration;
 

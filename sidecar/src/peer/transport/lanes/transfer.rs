@@ -42,7 +42,7 @@ pub(in crate::peer) struct Reclaimed {
 /// The lane that bytes came on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OnLane {
-    /// Its number among those of its connection.
+    /// Number of the lane among those of its connection.
     pub(super) number: u8,
     /// True if it is without encryption.
     pub(super) is_plain: bool,
@@ -103,7 +103,7 @@ pub(super) struct Reserved {
 }
 
 impl Reserved {
-    /// Which bytes.
+    /// Returns the range of bytes that the piece is.
     pub(super) fn range(&self) -> Range<u64> {
         self.range.clone()
     }

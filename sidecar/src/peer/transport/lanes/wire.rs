@@ -50,7 +50,7 @@ pub(in crate::peer) enum LaneEnd {
     /// Ended for want of work.
     #[error("it had nothing to do")]
     Idle,
-    /// Its connection ended.
+    /// Ended with its connection.
     #[error("its connection ended")]
     Ended,
     /// The owner has no bytes of a pull that is not over: its end of the connection knows more than ours.
@@ -209,7 +209,7 @@ impl Answer {
         most.min(self.progress)
     }
 
-    /// Which bytes were asked for.
+    /// Returns the range of bytes that were asked for.
     pub(super) fn range(&self) -> Range<u64> {
         self.range.clone()
     }

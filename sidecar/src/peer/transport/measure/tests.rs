@@ -250,7 +250,7 @@ impl Gets {
     }
 }
 
-/// Which part of a thousand pulls `quic` has, after those until the choice has settled, on so many such links.
+/// Returns the part of a thousand pulls that `quic` has on so many such links, after those until the choice has settled.
 fn part_of_quic(links: u64, tcp: &Gets, quic: &Gets) -> f64 {
     let of_link = |seed: u64| {
         let mut state = seed;

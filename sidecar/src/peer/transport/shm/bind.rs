@@ -41,7 +41,7 @@ const NAME: LaneName = LaneName { number: 0, serves: false };
 /// Reason for which it was not proven that two peers share a node.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unproven {
-    /// Its socket.
+    /// Socket of the peer that could not be connected.
     #[error(transparent)]
     NotThere(#[from] NotThere),
     /// Caller that does not know what the other end of the connection knows.

@@ -43,7 +43,7 @@ pub(super) enum NotThere {
     Socket(#[from] io::Error),
 }
 
-/// Our socket in the directory. The file goes with it.
+/// Socket of ours in the directory. The file goes with it.
 #[derive(Debug)]
 pub(super) struct Bound {
     path: PathBuf,

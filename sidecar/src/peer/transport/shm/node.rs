@@ -206,7 +206,7 @@ impl Node {
         }
     }
 
-    /// We stop: no more callers, and whoever has not said who it is is cut.
+    /// Stops: takes no more callers, and cuts whoever has not said who it is.
     pub(in crate::peer) fn stop(&self) {
         self.close();
         for stream in self.strangers.lock().values() {

@@ -64,7 +64,8 @@ impl PlainWire {
         })
     }
 
-    /// There is no MSG_NOSIGNAL here: what is sent to an end that is gone is an error because Rust ignores SIGPIPE.
+    /// Sends bytes from the segment's file. There is no MSG_NOSIGNAL here: what is sent to an end that is gone is an error
+    /// because Rust ignores SIGPIPE.
     fn send_file(&mut self, lying: &Lying<'_>, taking: Taking) -> Result<Filed, SendError> {
         let mut begun = false;
         let pushed = self.push(lying.bytes.len(), taking, |socket, done| {

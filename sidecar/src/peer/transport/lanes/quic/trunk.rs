@@ -71,7 +71,7 @@ struct State {
 }
 
 impl State {
-    /// There is no connection any more.
+    /// Takes the connection away, with what was counted on it.
     fn take(&mut self) -> Option<Connection> {
         self.flow.begin();
         (self.asks, self.unanswered, self.answers) = (None, 0, None);
