@@ -1,4 +1,4 @@
-//! Who waits for which reply, and who of them reads the socket.
+//! Callers that wait for replies, and the one of them that reads the socket.
 //!
 //! There is no reading thread: waking one costs as much as the whole call. Of the threads that wait, one *leads*: it
 //! reads frames, its own reply and those of the others, which it hands to them. With its own reply in hand it passes the
@@ -34,7 +34,7 @@ pub(crate) struct Calls {
 struct State {
     led: bool,
     lost: Option<Error>,
-    /// Whether a caller was told of the loss.
+    /// Set once a caller was told of the loss.
     told: bool,
     slots: BTreeMap<u64, Slot>,
 }
@@ -46,23 +46,23 @@ enum Slot {
     GivenUp(Late),
 }
 
-/// What a waiting thread does next.
+/// Next step of a waiting thread.
 #[derive(Debug)]
 pub(crate) enum Turn {
-    /// Its reply is here; the call is over.
+    /// End of the call: its reply is here.
     Done(Frame),
-    /// Nobody reads: it must, and call [`Calls::step_down`] afterwards.
+    /// Nobody reads: the thread must, and call [`Calls::step_down`] afterwards.
     Lead,
     /// Another thread reads and will unpark it.
     Follow,
 }
 
-/// What became of a frame that was handed in.
+/// Fate of a frame that was handed in.
 #[derive(Debug)]
 pub(crate) enum Delivered {
-    /// Its caller has it.
+    /// Reply that its caller has.
     Taken,
-    /// Its caller gave up; what the reply holds must be given back.
+    /// Reply whose caller gave up; what it holds must be given back.
     Late(Late, Frame),
     /// No such call was ever made.
     Unknown,
@@ -101,7 +101,7 @@ impl Calls {
         Ok(())
     }
 
-    /// What the caller of `number` does now.
+    /// Decides what the caller of `number` does now.
     pub(crate) fn turn(&self, number: u64) -> Result<Turn> {
         let mut state = self.state.lock();
         if let Some(Slot::Ready(_)) = state.slots.get(&number)
@@ -202,12 +202,12 @@ impl Calls {
         if std::mem::replace(&mut state.told, true) { None } else { state.lost.clone() }
     }
 
-    /// Whether the connection is lost.
+    /// Returns whether the connection is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Whether replies are due that nobody waits for, and nobody reads.
+    /// Returns whether replies are due that nobody waits for, and nobody reads.
     pub(crate) fn needs_a_reader(&self) -> bool {
         let state = self.state.lock();
         !state.led

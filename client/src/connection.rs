@@ -1,4 +1,4 @@
-//! One session: a socket, the calls under way on it, and what must be given back.
+//! Connection of one session: a socket, the calls under way on it, and what must be given back.
 //!
 //! A call writes its request on the caller's own thread and reads the reply there too (see calls.rs). Everything that
 //! goes wrong with the socket ends here in [`Connection::lose`]: every call fails at once, the next one belongs to a
@@ -31,10 +31,10 @@ use crate::sender::Sender;
 use crate::wait::Wait;
 use crate::{handshake, service, wire};
 
-/// How long a read or a stuck write waits before deadlines are looked at again.
+/// Time that a read or a stuck write waits before deadlines are looked at again.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// Who the sidecar of a session is.
+/// Identity of the sidecar, and the terms of the session with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sidecar {
     pub(crate) exchange: tensorlane_proto::ExchangeName,
@@ -48,7 +48,7 @@ pub(crate) struct Sidecar {
     pub(crate) inline_bytes_max: u64,
 }
 
-/// One session.
+/// Connection of one session.
 #[derive(Debug)]
 pub(crate) struct Connection {
     origin: Origin,
@@ -108,12 +108,12 @@ impl Connection {
         &self.origin
     }
 
-    /// Who is at the other end.
+    /// Sidecar at the other end.
     pub(crate) fn sidecar(&self) -> &Sidecar {
         &self.sidecar
     }
 
-    /// Whether no call can succeed on it any more.
+    /// Returns whether no call can succeed on the connection any more.
     pub(crate) fn is_lost(&self) -> bool {
         self.calls.is_lost()
     }

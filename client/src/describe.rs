@@ -11,7 +11,7 @@ pub struct Description {
     pub descriptor: Descriptor,
     /// Set if it is sealed; a reservation is shown to its writer alone.
     pub sealed: bool,
-    /// Its names at its owner, in order; at most the first 16 of them.
+    /// Names at the tensor's owner, in order; at most the first 16.
     pub names: Vec<String>,
     /// Leases on it, of sessions and peers together.
     pub leases: u64,

@@ -1,4 +1,4 @@
-//! Which process a connection or a guard belongs to, and whether that process has forked since.
+//! Process that a connection or a guard belongs to, and whether that process has forked since.
 //!
 //! A forked child inherits the socket and every guard, but none of the threads, and the locks as they happened to be.
 //! It must touch neither socket nor lock: both belong to its parent.

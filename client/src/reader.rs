@@ -30,9 +30,9 @@ const DESCRIPTORS_MAX: usize = 32;
 /// Frame, whole.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    /// Its header.
+    /// Header: length, kind, flags and number of the call.
     pub(crate) header: Header,
-    /// Its body.
+    /// Bytes behind the header.
     pub(crate) body: Bytes,
     /// The descriptor that came with it, if it is a reply that has one.
     pub(crate) descriptor: Option<OwnedFd>,

@@ -22,11 +22,11 @@ use crate::connection::{Connection, timespec};
 use crate::error::{Error, Result};
 use crate::wire;
 
-/// How long an ended lease waits for a request that would take it along.
+/// Time that an ended lease waits for a request that would take it along.
 const FLUSH_AFTER: Duration = Duration::from_micros(1000);
 /// So many windows without a new one, and the thread sleeps until it is woken.
 const QUIET_WINDOWS: u32 = 5;
-/// How often it looks whether a late reply, or a segment that is announced again, has come.
+/// Interval at which the thread looks for a late reply, or for a segment that is announced again.
 const TICK: Duration = Duration::from_millis(10);
 /// Longest frame on the event pipe; all kinds that there are have a few bytes.
 const EVENT_BODY_MAX: u32 = 1 << 10;
@@ -54,7 +54,7 @@ pub(crate) fn start(connection: &Arc<Connection>, events: OwnedFd) -> Result<()>
         .map_err(|error| Error::resources("the service thread cannot be started", error))
 }
 
-/// Whether ended leases are watched.
+/// State of the watch over ended leases.
 #[derive(Clone, Copy, Debug)]
 enum Flush {
     /// The next one wakes the thread.
@@ -70,7 +70,7 @@ struct Service {
     /// Bytes of the event pipe that are no whole frame yet.
     bytes: Vec<u8>,
     flush: Flush,
-    /// Whether something must be looked at every tick.
+    /// Set while frames are due that nobody reads: the thread looks for them every tick.
     ticking: bool,
 }
 

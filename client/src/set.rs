@@ -39,7 +39,7 @@ pub struct PublishOptions {
 /// A set that was published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Published {
-    /// Its version.
+    /// Version that was published.
     pub version: u64,
     /// The manifest: names this version from anywhere, also after the name went on.
     pub reference: Reference,

@@ -1,4 +1,4 @@
-//! Which tensor is meant, and which part of it.
+//! Targets of calls: the tensor that is meant, and the part of it.
 
 use std::time::Duration;
 
@@ -107,7 +107,7 @@ impl From<&Self> for Target {
 /// Options: what is wanted of a tensor, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcquireOptions {
-    /// Which part; all of it by default.
+    /// Part that is wanted; all of the tensor by default.
     pub selection: Selection,
     /// Requirements of the route; if it cannot be had, nothing is moved and the call fails with the reasons.
     pub require: Require,

@@ -43,8 +43,8 @@ impl Lease {
         self.id
     }
 
-    /// Whether the session that holds the lease still stands. If not, the tensor may be freed already; what is mapped
-    /// stays readable.
+    /// Returns whether the session that holds the lease still stands. If not, the tensor may be freed already; what is
+    /// mapped stays readable.
     pub fn is_live(&self) -> bool {
         !self.connection.is_lost()
     }
@@ -75,7 +75,7 @@ pub struct Tensor {
     view: Option<View>,
     lease: Lease,
     segment: Option<Arc<Segment>>,
-    /// Where in GPU memory the bytes lie; the guard of that is around this one.
+    /// Location of the bytes in GPU memory; the guard of that memory is around this tensor.
     #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "refused before without that feature"))]
     on_gpu: Option<Location>,
     descriptor: Descriptor,
@@ -85,12 +85,12 @@ pub struct Tensor {
     crc32c: Option<u32>,
 }
 
-/// What a tensor consists of besides its lease.
+/// Parts of a tensor besides its lease.
 pub(crate) struct Parts {
     pub(crate) place: Option<(Arc<Segment>, View)>,
     pub(crate) on_gpu: Option<Location>,
     pub(crate) descriptor: Descriptor,
-    /// How the bytes came; none for a local map.
+    /// Way that the bytes came; none for a local map.
     pub(crate) moved: Option<Arc<Moved>>,
     pub(crate) copied: bool,
     pub(crate) crc32c: Option<u32>,
@@ -103,13 +103,13 @@ impl Tensor {
         Self { view, lease, segment, on_gpu, descriptor, moved, copied, crc32c }
     }
 
-    /// Where in GPU memory the bytes lie, if they do.
+    /// Location of the bytes in GPU memory, if they lie there.
     #[cfg(feature = "gpu")]
     pub(crate) fn on_gpu(&self) -> Option<&Location> {
         self.on_gpu.as_ref()
     }
 
-    /// What the bytes mean. Where ranges or steps were selected it has strides, relative to the view.
+    /// Meaning of the bytes. If ranges or steps were selected, it has strides, relative to the view.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
     }
@@ -150,7 +150,7 @@ impl Tensor {
         self.view.as_ref().map_or(0, View::len)
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -205,13 +205,13 @@ impl Tensor {
         Ok(())
     }
 
-    /// How the bytes came to this peer.
+    /// Way that the bytes came to this peer.
     pub fn moved(&self) -> &Moved {
         static LOCAL: Moved = Moved::local();
         self.moved.as_deref().unwrap_or(&LOCAL)
     }
 
-    /// Whether this peer copied bytes to answer, as it does for a list of rows.
+    /// Returns whether this peer copied bytes to answer, as it does for a list of rows.
     pub fn copied(&self) -> bool {
         self.copied
     }

@@ -201,7 +201,7 @@ impl Twin {
         self.ended(segment).iter().all(|ended| *ended)
     }
 
-    /// Which of a segment's witnesses are at their ends, in the order in which they were given away.
+    /// Tells for each witness of a segment whether it is at its end, in the order in which they were given away.
     pub(crate) fn ended(&self, segment: u32) -> Vec<bool> {
         let state = self.state.lock();
         let of_segment = state.witnesses.iter().filter(|(number, _)| *number == segment);

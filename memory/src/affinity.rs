@@ -1,4 +1,4 @@
-//! Which cores a thread may run on: for benchmarks, where both ends of a round trip sit on different cores.
+//! Cores that a thread may run on: for benchmarks with both ends of a round trip on different cores.
 
 use std::io;
 

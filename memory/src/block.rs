@@ -18,7 +18,7 @@ const WRITABLE: u8 = 0;
 const LANDING: u8 = 1;
 const SEALED: u8 = 2;
 
-/// What cannot be done with a block in its state.
+/// Reason why something cannot be done with a block in its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BlockError {
     /// Reading through chunks begins with the seal.
@@ -27,7 +27,7 @@ pub enum BlockError {
     /// Sealed before.
     #[error("the block is sealed already")]
     Sealed,
-    /// Its landing must be dropped first.
+    /// Landing of the block, which must be dropped first.
     #[error("the block is being written")]
     Landing,
     /// Out of its bounds.
@@ -83,7 +83,7 @@ impl Block {
         self.0.home.as_ref().map_or(0, |home| home.place.segment.id())
     }
 
-    /// Its segment; `None` for a block of no bytes.
+    /// Segment that it lies in; `None` for a block of no bytes.
     #[must_use]
     pub fn segment(&self) -> Option<Arc<SegmentHandle>> {
         self.0.home.as_ref().map(|home| Arc::clone(&home.place.segment))

@@ -233,7 +233,7 @@ impl Job {
     }
 }
 
-/// How much to take of what is left: whole pages, and pieces that fit the inner caches where the outer one matters.
+/// Size of the next piece to take: whole pages, and few enough for the inner caches if the outer one matters.
 fn piece(len: usize, left: usize, threads: usize) -> usize {
     let most = if len >= STREAM_FROM { PIECE_MOST } else { PIECE_LEAST };
     (left / (threads * 2)).clamp(PIECE_LEAST, most) / 4096 * 4096

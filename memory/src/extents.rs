@@ -1,4 +1,4 @@
-//! Which bytes of one segment are free: an exact best-fit list with coalescing, and nothing else.
+//! Free bytes of one segment: an exact best-fit list with coalescing, and nothing else.
 //!
 //! Pure bookkeeping over offsets: no memory, no clock. Everything is a multiple of [`UNIT`].
 

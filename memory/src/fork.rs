@@ -1,4 +1,4 @@
-//! Whether this process was forked since.
+//! Forks of this process: their number, and tokens of the process that made something.
 //!
 //! A forked child has the parent's maps, descriptors and guards, but not its threads and not its standing with the
 //! sidecar. So a guard remembers who made it, and a thread pool is not used where its threads do not exist.

@@ -60,7 +60,7 @@ pub struct InheritedWitness {
 /// A segment of a dead incarnation that somebody still maps.
 #[derive(Debug)]
 pub struct Inherited {
-    /// Its size; counted once, however many sessions map it.
+    /// Size of the segment in bytes; counted once, however many sessions map it.
     pub bytes: u64,
     /// Witnesses, one for each that maps it.
     pub witnesses: Vec<InheritedWitness>,

@@ -1,4 +1,4 @@
-//! How much memory this process may have: the smallest limit of its cgroup and of the cgroups above it.
+//! Limit of this process's memory: the smallest one of its cgroup and of the cgroups above it.
 //!
 //! Beyond it the kernel kills; it never answers an allocation with an error. So an arena above the limit is refused
 //! before the first page is touched.
@@ -54,7 +54,7 @@ impl Version {
 /// A mounted hierarchy that can limit memory.
 struct Mount<'a> {
     version: Version,
-    /// Which group of the hierarchy is mounted: not the topmost one in a container without a namespace of its own.
+    /// Group of the hierarchy that is mounted: not the topmost one in a container without a namespace of its own.
     group: &'a str,
     point: &'a str,
 }

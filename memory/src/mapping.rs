@@ -20,7 +20,7 @@ pub enum MapError {
     /// Seals that the file must carry and does not.
     #[error("the descriptor's file lacks the seals {missing:?}; it is not a segment of a Tensorlane sidecar")]
     SealsMissing {
-        /// Which ones.
+        /// Seals that the file does not carry.
         missing: SealFlags,
     },
     /// The file is shorter than the sender says.

@@ -122,8 +122,8 @@ pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<u64> {
     if done == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What `by` is open on is behind the number of `of` from now on, and what was there before is closed. In one step: whoever uses
-/// the number meets the one or the other, never a closed one.
+/// Puts what `by` is open on behind the number of `of`, and closes what was there before. In one step: whoever uses the number
+/// meets the one or the other, never a closed one.
 pub(crate) fn replace(of: &OwnedFd, by: BorrowedFd<'_>) {
     // SAFETY: both numbers are open for the length of the call, and `of` is its owner's, so that nobody else has a say in what
     // is behind it. Two open numbers that differ, and a flag that exists, are all that the kernel asks: it cannot refuse.
@@ -202,7 +202,7 @@ mod tests {
         assert_eq!(std::fs::File::from(read).read(&mut [0; 4]).unwrap(), 0);
     }
 
-    /// What a client that does not use `send` can do.
+    /// Sends one byte with descriptors, as a client that does not use `send` can.
     fn raw_send(socket: &UnixStream, fds: &[i32]) {
         let mut byte = [7u8];
         let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };

@@ -55,7 +55,7 @@ pub enum SegmentError {
         /// Requested value.
         bytes: u64,
     },
-    /// One of the steps of making it failed.
+    /// Failure of one of the steps of making it.
     #[error("cannot {step} for a segment of {bytes} bytes")]
     Step {
         /// Step that failed.
@@ -66,7 +66,7 @@ pub enum SegmentError {
         #[source]
         source: io::Error,
     },
-    /// It could not be mapped by us.
+    /// Failure to map it in this process.
     #[error("cannot map a new segment of {bytes} bytes")]
     Map {
         /// Size of the segment.
@@ -78,13 +78,13 @@ pub enum SegmentError {
     /// The kernel took the seals and does not show them; the segment was destroyed.
     #[error("the segment does not carry the seals {missing:?}; it was destroyed")]
     SealsMissing {
-        /// Which ones are not there.
+        /// Seals that are not there.
         missing: SealFlags,
     },
     /// Somebody needed the bytes elsewhere before the segment was finished.
     #[error("populating was cancelled after {populated} of {bytes} bytes")]
     Cancelled {
-        /// How far it came.
+        /// Bytes that were populated by then.
         populated: u64,
         /// Size of the segment.
         bytes: u64,
@@ -151,7 +151,7 @@ impl Unsealed {
         self.mapping.bytes()
     }
 
-    /// Our own map, which writes.
+    /// Map of this process, which writes.
     pub(crate) fn mapping(&self) -> &Mapping {
         &self.mapping
     }
@@ -201,7 +201,7 @@ impl Sealed {
         self.reader_fd.as_fd()
     }
 
-    /// Our own map, which writes.
+    /// Map of this process, which writes.
     #[must_use]
     pub fn mapping(&self) -> &Mapping {
         &self.mapping

@@ -72,7 +72,7 @@ impl Ranges {
         last.map(|(start, end)| (*start, *end)).filter(|(_, end)| *end > range.start)
     }
 
-    /// Whether it can be anybody's.
+    /// Checks that no byte of a range is being written or complete.
     fn is_free(&self, range: &Range<u64>) -> Result<(), PartError> {
         if let Some((start, end)) = Self::overlap(&self.out, range) {
             return Err(PartError::Taken { start, end });
@@ -174,7 +174,7 @@ impl Spread {
 }
 
 impl Part {
-    /// Which bytes of the block.
+    /// Range of the block's bytes.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
         self.range.clone()

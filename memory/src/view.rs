@@ -20,7 +20,7 @@ pub struct View {
     len: usize,
 }
 
-/// What a view lies in, and keeps.
+/// Memory that a view lies in, and keeps.
 #[derive(Debug, Clone)]
 enum Memory {
     Mapping(Arc<Mapping>),

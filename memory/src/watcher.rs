@@ -1,4 +1,4 @@
-//! One thread that waits for ends: of pipes, whose last writer is gone, and of processes.
+//! Thread that waits for ends: of pipes, whose last writer is gone, and of processes.
 //!
 //! Only ends wake it. What a client writes into its witness does not: a hang-up is watched edge-triggered and
 //! without interest in bytes, so that nobody can make the thread spin.

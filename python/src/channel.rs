@@ -17,7 +17,7 @@ use crate::errors;
 use crate::layout;
 use crate::raw::{Acquired, with_bytes};
 
-/// One part of a message: its bytes, dtype, shape and metadata.
+/// Part of a message: its bytes, dtype, shape and metadata.
 #[derive(FromPyObject)]
 pub(crate) struct Dense(PyBuffer<u8>, String, Vec<u64>, Vec<(String, String)>);
 

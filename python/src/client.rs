@@ -57,7 +57,7 @@ struct Part(Vec<(Option<u64>, Option<u64>, u64)>, Option<Vec<u64>>, Vec<usize>);
 #[derive(FromPyObject)]
 struct Dense(PyBuffer<u8>, String, Vec<u64>, Vec<(String, String)>, Keep);
 
-/// How a tensor is stored.
+/// Options for storing a tensor.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Keep {

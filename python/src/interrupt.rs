@@ -62,7 +62,7 @@ impl Cancel {
         self.0.cancel();
     }
 
-    /// Whether it was used.
+    /// Returns whether it was used.
     #[getter]
     fn cancelled(&self) -> bool {
         self.0.is_cancelled()

@@ -28,7 +28,7 @@ pub(crate) fn dimensions(layout: &Layout) -> (Vec<i64>, Vec<i64>) {
     (shape, layout.effective_strides().to_vec())
 }
 
-/// How the buffer protocol writes a dtype; none for those that it does not know.
+/// Format of a dtype in the buffer protocol; none for those that it does not know.
 pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
     Some(match dtype {
         DType::Bool => c"?",
@@ -49,7 +49,7 @@ pub(crate) fn format(dtype: DType) -> Option<&'static CStr> {
     })
 }
 
-/// How the bits of an element are written as an unsigned number; none where it has no whole bytes, or 16 of them.
+/// Format of an element's bits as an unsigned number, or its own for 16 bytes; none if it has no whole bytes.
 pub(crate) fn storage(dtype: DType) -> Option<&'static CStr> {
     match dtype.size()? {
         1 => Some(c"B"),

@@ -31,7 +31,7 @@ struct Sent(Reference, Option<(String, Vec<u64>)>, Vec<u8>);
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct PipeListener(Held<Listener>);
 
-/// One end of a pipe.
+/// End of a pipe.
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct PipeEnd {
     end: Held<Pipe>,

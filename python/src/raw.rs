@@ -61,7 +61,7 @@ impl Memory {
         self.tensor.lock().take();
     }
 
-    /// Whether it was given up.
+    /// Returns whether the tensor was given up.
     #[getter]
     fn released(&self) -> bool {
         self.tensor.lock().is_none()

@@ -70,13 +70,13 @@ impl Reference {
         self.0.dtype().name()
     }
 
-    /// Its bytes.
+    /// Number of bytes of the tensor.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.bytes()
     }
 
-    /// Its shape; None where it has so many dimensions that the text does not say them.
+    /// Shape of the tensor; None if it has so many dimensions that the text does not say them.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         match self.0.shape() {

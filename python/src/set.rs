@@ -9,7 +9,7 @@ use crate::errors;
 use crate::raw::Acquired;
 use crate::reference::Reference;
 
-/// What stands under a path of keys: a tensor, the batch shape of a tree, or the JSON of a value.
+/// Entry under a path of keys: a tensor, the batch shape of a tree, or the JSON of a value.
 #[derive(FromPyObject)]
 pub(crate) enum Entry {
     Tensor(Reference),

@@ -37,7 +37,7 @@ impl Stored {
         self.ticket.as_deref()
     }
 
-    /// Whether this holds a lease of a session that stands.
+    /// Returns whether this holds a lease of a session that stands.
     #[getter]
     fn held(&self) -> bool {
         self.lease.lock().as_ref().is_some_and(Lease::is_live)

@@ -13,14 +13,14 @@ pub(crate) const ALIGN: u64 = 64;
 /// Most parts of a message.
 pub(crate) const PARTS_MAX: usize = 1_024;
 
-/// Where parts lie in a slot.
+/// Places of the parts in a slot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
     parts: Vec<PlacedPart>,
     bytes: u64,
 }
 
-/// One part with its place.
+/// Part of a message, with its place in the slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlacedPart {
     pub(crate) descriptor: Descriptor,

@@ -22,7 +22,7 @@ use crate::segments::Segment;
 use crate::tensor::{self, Lease, Tensor};
 use crate::wire;
 
-/// How a reader is attached.
+/// Options of a reader when it attaches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
     oldest: bool,
@@ -30,7 +30,7 @@ pub struct ReadOptions {
     wait: Duration,
 }
 
-/// What came of an attach.
+/// Result of an attach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
     /// Sequence of the first message that the reader gets; none from there on is missed.
@@ -49,12 +49,12 @@ pub struct Attachment {
     pub slot_bytes: u64,
 }
 
-/// What a read brings.
+/// Result of a read.
 #[derive(Debug)]
 pub enum Read {
     /// The next message.
     Message(Message),
-    /// There is none any more: all that were written have been read.
+    /// End of the channel: all messages that were written have been read.
     End(End),
 }
 
@@ -107,7 +107,7 @@ struct Session {
     connection: Arc<Connection>,
     origin: Origin,
     reader: u64,
-    /// Those of the ring and of the cursor.
+    /// Segments of the ring and of the cursor.
     segments: [Arc<Segment>; 2],
 }
 
@@ -223,7 +223,7 @@ impl ChannelReader {
         &self.name
     }
 
-    /// What came of the attach.
+    /// Result of the attach.
     pub fn attached(&self) -> &Attachment {
         &self.attachment
     }
@@ -250,7 +250,7 @@ impl ChannelReader {
         }
     }
 
-    /// What closes it from another thread.
+    /// Returns a handle that closes the reader from another thread.
     pub fn closer(&self) -> ReaderCloser {
         ReaderCloser { ring: self.ring.closer(), origin: self.session.origin, reader: self.session.reader }
     }
@@ -328,7 +328,7 @@ impl fmt::Debug for ReaderCloser {
 // === impl Message ===
 
 impl Message {
-    /// Its sequence: 0 for the first message of the channel.
+    /// Sequence number: 0 for the first message of the channel.
     pub fn sequence(&self) -> u64 {
         self.ring.sequence()
     }
@@ -343,7 +343,7 @@ impl Message {
         self.parts.as_slice().len()
     }
 
-    /// What a part is.
+    /// Descriptor of a part; none for a part that the message does not have.
     pub fn descriptor(&self, index: usize) -> Option<&Descriptor> {
         self.parts.as_slice().get(index).map(|part| &part.descriptor)
     }

@@ -146,7 +146,7 @@ impl Channels {
         self.told.fetch_max(frames, Ordering::AcqRel);
     }
 
-    /// Whether there is such a frame.
+    /// Returns whether a frame was announced that nobody has read yet.
     pub(crate) fn needs_a_reader(&self) -> bool {
         self.told.load(Ordering::Acquire) > self.seen.load(Ordering::Acquire)
     }

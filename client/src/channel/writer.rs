@@ -33,7 +33,7 @@ pub struct ChannelSpec {
     expect_readers: u32,
 }
 
-/// One part of a message: a tensor with its bytes.
+/// Part of a message: a tensor with its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     descriptor: &'a Descriptor,
@@ -43,7 +43,7 @@ pub struct Part<'a> {
 /// A message that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its sequence: 0 for the first message of a channel.
+    /// Sequence number: 0 for the first message of a channel.
     pub sequence: u64,
     /// Readers that it is for. 0: nobody was attached, and nobody will see it but by `From::Oldest`.
     pub readers: u32,
@@ -220,7 +220,7 @@ impl ChannelWriter {
         self.attached.ring.len()
     }
 
-    /// What tells their number while the writer is in use.
+    /// Returns a handle that tells the number of readers while the writer is in use.
     pub fn attached(&self) -> AttachedReaders {
         AttachedReaders(Arc::clone(&self.attached))
     }
@@ -294,7 +294,7 @@ impl ChannelWriter {
         }
     }
 
-    /// What waits for the next slot, once the readers that are expected are there.
+    /// Returns a claimant for the next slot, once the readers that are expected are there.
     fn claimant(&mut self, timeout: Timeout) -> Result<Claimant> {
         if self.origin.is_child() {
             return Err(Error::Forked);
@@ -371,7 +371,7 @@ impl fmt::Debug for ChannelWriter {
 
 // === impl Claimant ===
 
-/// What waits for a slot, and says what it waited for.
+/// Caller that waits for a slot, and says what it waited for.
 struct Claimant {
     origin: Origin,
     deadline: Deadline,

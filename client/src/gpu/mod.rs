@@ -131,7 +131,7 @@ impl Gpu {
 // === impl DeviceReservation ===
 
 impl DeviceReservation<'_> {
-    /// Its address on the device, in this process: where the tensor is to be written.
+    /// Address on the device, in this process, at which the tensor is to be written.
     pub fn pointer(&self) -> u64 {
         self.segment.pointer()
     }

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::wait::Wait;
 
-/// Which tensor, of which life of which sidecar.
+/// Incarnation of a sidecar, and number of a tensor there.
 type Key = (Incarnation, u64);
 
 /// Segments that are mapped now. A tensor's number is never given again within a life of its sidecar.

@@ -48,7 +48,7 @@ impl DeviceTensor {
         self.segment.device()
     }
 
-    /// Its address on the device, in this process. Reading there is allowed; writing is an error of the GPU.
+    /// Address on the device, in this process. Reading there is allowed; writing is an error of the GPU.
     pub fn pointer(&self) -> u64 {
         self.segment.pointer() + self.offset
     }

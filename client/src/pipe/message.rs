@@ -31,25 +31,25 @@ pub struct Message {
 
 /// Bytes of a part, and what keeps them.
 enum Part {
-    /// They are the caller's yet.
+    /// Bytes as the caller gave them, in plain memory.
     Heap(Vec<u8>),
-    /// They are written in the arena, and not sealed.
+    /// Bytes that are written in the arena, and not sealed.
     Reserved(Box<Reservation>),
-    /// They are a tensor that this process leases.
+    /// A tensor that this process leases.
     Stored(Box<Stored>),
     /// The same, leased by a tensor that was got.
     Got { reference: Reference, _leased: Box<Tensor> },
     /// A tensor that the caller keeps until the write is over.
     Kept(Reference),
-    /// It was being sealed, and that failed: nothing is left.
+    /// Nothing: the part was being sealed, and that failed.
     Gone,
 }
 
 /// A payload that was read.
 pub enum Payload {
-    /// It came inside the message.
+    /// Bytes that came inside the message.
     Inline(Bytes),
-    /// It is mapped.
+    /// Bytes of a tensor, mapped.
     Mapped(Box<Tensor>),
 }
 
@@ -95,33 +95,33 @@ impl Message {
         self
     }
 
-    /// One more payload: plain bytes.
+    /// Adds a payload of plain bytes.
     #[must_use]
     pub fn payload(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.payloads.push(Part::Heap(bytes.into()));
         self
     }
 
-    /// One more tensor, whose bytes are copied into the arena once when the message is written.
+    /// Adds a tensor, whose bytes are copied into the arena once when the message is written.
     #[must_use]
     pub fn tensor(self, descriptor: Descriptor, bytes: impl Into<Vec<u8>>) -> Self {
         self.part(descriptor, Part::Heap(bytes.into()))
     }
 
-    /// One more tensor that was written in place: it is sealed, and not copied.
+    /// Adds a tensor that was written in place: it is sealed, and not copied.
     #[must_use]
     pub fn reservation(self, reservation: Reservation) -> Self {
         let descriptor = reservation.descriptor().clone();
         self.part(descriptor, Part::Reserved(Box::new(reservation)))
     }
 
-    /// One more tensor that is stored already: it is not copied.
+    /// Adds a tensor that is stored already: it is not copied.
     #[must_use]
     pub fn stored(self, descriptor: Descriptor, stored: Stored) -> Self {
         self.part(descriptor, Part::Stored(Box::new(stored)))
     }
 
-    /// One more tensor that this process has got by that reference, of this peer or another one: it is forwarded, not copied.
+    /// Adds a tensor that this process has got by that reference, of this peer or another one: it is forwarded, not copied.
     #[must_use]
     pub fn forwarded(self, reference: Reference, tensor: Tensor) -> Self {
         let descriptor = tensor.descriptor().clone();

@@ -47,7 +47,7 @@ pub struct Listener {
     name: String,
 }
 
-/// One end of a pipe. Threads may share it. Dropped it is closed: the other end gets PIPE_CLOSED, or the end after
+/// End of a pipe. Threads may share it. Dropped it is closed: the other end gets PIPE_CLOSED, or the end after
 /// [`Pipe::finish`].
 pub struct Pipe {
     end: Arc<End>,
@@ -72,9 +72,9 @@ struct End {
 /// The other end of a pipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
-    /// Its peer.
+    /// Name of the peer that it is at.
     pub peer: String,
-    /// Its client, as that calls itself.
+    /// Name of its client, as that calls itself.
     pub client: String,
     /// Way that descriptors take: `local`, through the sidecar of this pod, or `tcp`, over the connection to its peer.
     pub route: String,
@@ -167,7 +167,7 @@ fn patience(client: &Client, timeout: Timeout) -> (Wait, bool) {
 // === impl Listener ===
 
 impl Listener {
-    /// Its name.
+    /// Name under which connects find the listener.
     pub fn name(&self) -> &str {
         &self.name
     }

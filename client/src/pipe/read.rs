@@ -17,7 +17,7 @@ use crate::late::Late;
 use crate::target::{AcquireOptions, Target};
 use crate::wire;
 
-/// How far this end has read.
+/// Progress of this end in the messages that it reads.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
     /// The last message whose descriptor was given.
@@ -26,7 +26,7 @@ pub(super) struct Reading {
     returned: BTreeSet<u64>,
 }
 
-/// What comes next.
+/// Next message, or the end of the pipe.
 #[derive(Debug)]
 pub enum Incoming {
     /// A message.
@@ -45,32 +45,32 @@ pub struct Descriptor {
     read: bool,
 }
 
-/// Where a tensor of a message goes.
+/// Place for a tensor of a message.
 #[derive(Debug, Default)]
 pub enum Place<'a> {
-    /// It is mapped, read-only and without a copy.
+    /// A map, read-only and without a copy.
     #[default]
     Map,
-    /// It is copied row-major and without gaps into these bytes, which are exactly as many.
+    /// Bytes for a copy, row-major and without gaps; exactly as many as the tensor has.
     Bytes(&'a mut [u8]),
-    /// It is not wanted.
+    /// No place: the tensor is not wanted.
     Skip,
 }
 
-/// Where everything of a message goes. Payloads come by themselves.
+/// Places for the tensors of a message. Payloads come by themselves.
 #[derive(Debug, Default)]
 pub struct Allocation<'a> {
     places: Option<Vec<Place<'a>>>,
 }
 
-/// One tensor of a message that was read.
+/// Tensor of a message that was read.
 #[derive(Debug)]
 pub enum Tensor {
-    /// It is mapped.
+    /// Map of the tensor.
     Mapped(Box<crate::Tensor>),
-    /// It is in the bytes that were given.
+    /// Copy of the tensor, in the bytes that were given.
     Copied,
-    /// It was not wanted.
+    /// No tensor: it was not wanted.
     Skipped,
 }
 

@@ -215,7 +215,7 @@ impl fmt::Debug for Writing {
     }
 }
 
-/// What is known from the sidecar's word; without it nothing is.
+/// Tells from the sidecar's word whether the message was delivered; without that word it is unknown.
 fn delivered(error: &Error) -> Delivered {
     let said = |failure: &Failure| failure.detail("delivered") == Some("no");
     match error {

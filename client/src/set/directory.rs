@@ -54,7 +54,7 @@ pub enum DirectoryError {
     TooShort {
         /// The file.
         path: PathBuf,
-        /// Its bytes.
+        /// Length of the file in bytes.
         bytes: u64,
         /// Bytes of its tensor.
         wanted: u64,
@@ -105,7 +105,7 @@ pub enum DirectoryError {
     /// A tensor could not be put or got.
     #[error("{path}: {source}")]
     Tensor {
-        /// Its keys.
+        /// Path of the tensor's keys in the set.
         path: String,
         /// Error of the call.
         source: Error,

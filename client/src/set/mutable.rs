@@ -50,7 +50,7 @@ pub struct Rows {
 /// Rows that are written, or where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// These rows.
+    /// Rows that are selected.
     Rows(Selection),
     /// Rows behind those of the extension before, round robin.
     Extend,

@@ -16,7 +16,7 @@ use crate::refusal::Refusal;
 use crate::segment::{DeviceSegment, ImportedSegment};
 use crate::uuid::GpuUuid;
 
-/// What a machine with a driver has.
+/// Driver and GPUs of a machine, as a probe found them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Version of CUDA that the driver speaks: 1000 for each major version and 10 for each minor one.
@@ -25,18 +25,18 @@ pub struct Probe {
     pub devices: Vec<Probed>,
 }
 
-/// One GPU, and whether memory was shared on it.
+/// GPU of a machine, and whether memory was shared on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
     /// Index in this process.
     pub index: u32,
     /// The name that means the same everywhere.
     pub uuid: GpuUuid,
-    /// What it is called.
+    /// Name that the driver gives it.
     pub name: String,
-    /// Its memory, in bytes.
+    /// Size of its memory in bytes.
     pub bytes: u64,
-    /// Whether an allocation could be exported as a descriptor and imported again, or why not.
+    /// Success if an allocation could be exported as a descriptor and imported again, or the reason why not.
     pub shares: Result<()>,
 }
 
@@ -146,7 +146,7 @@ impl Device {
         }
     }
 
-    /// Its index in this process.
+    /// Index in this process.
     pub fn index(&self) -> u32 {
         self.0.index
     }

@@ -43,7 +43,7 @@ impl Driver {
         if is_same_process(self.started_in) { Ok(()) } else { Err(Refusal::Forked) }
     }
 
-    /// What a step of the driver ended with.
+    /// Turns the number that a step of the driver ended with into a result.
     pub(crate) fn done(&self, step: &'static str, number: c_uint) -> Result<()> {
         match number {
             SUCCESS => Ok(()),

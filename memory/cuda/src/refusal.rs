@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::uuid::GpuUuid;
 
-/// What the driver answered, with its own name for it.
+/// Answer of the driver, with its own name for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Code {
     /// The number.
@@ -43,26 +43,26 @@ pub enum Refusal {
     /// The library does not find its kernel driver, or one that fits it.
     #[error("the driver does not start: {code}")]
     NoDriver {
-        /// What it answered.
+        /// Answer of the library.
         code: Code,
     },
-    /// There is no GPU.
+    /// No GPU at all.
     #[error("the driver sees no GPU; is one given to this container?")]
     NoDevice,
-    /// There is no GPU of that number.
+    /// No GPU of that number.
     #[error("there is no GPU {index}; the driver sees {count}")]
     NoSuchIndex {
         /// The number.
         index: u32,
-        /// How many there are.
+        /// Number of GPUs that the driver sees.
         count: u32,
     },
-    /// This process does not reach the GPU.
+    /// GPU that this process does not reach.
     #[error("this process does not reach the GPU {uuid}; it sees {seen:?}")]
     NoSuchDevice {
         /// The GPU.
         uuid: GpuUuid,
-        /// Those that it reaches.
+        /// GPUs that this process reaches.
         seen: Vec<GpuUuid>,
     },
     /// The GPU or its driver cannot share memory by descriptor.
@@ -70,10 +70,10 @@ pub enum Refusal {
     NotShareable {
         /// The GPU.
         uuid: GpuUuid,
-        /// What it cannot.
+        /// Operation that it cannot do.
         what: &'static str,
     },
-    /// What was made before a fork is the parent's.
+    /// Use of what was made before a fork, which is the parent's.
     #[error(
         "GPU memory of a forked process is its parent's; open the device in the child, if the parent had not used it"
     )]
@@ -87,7 +87,7 @@ pub enum Refusal {
     /// The GPU's memory is used up.
     #[error("{bytes} bytes of memory of the GPU {uuid} are not free")]
     OutOfMemory {
-        /// What was asked for, rounded up.
+        /// Bytes that were asked for, rounded up.
         bytes: u64,
         /// The GPU.
         uuid: GpuUuid,
@@ -97,7 +97,7 @@ pub enum Refusal {
     NotImportable {
         /// The GPU that was named with it.
         uuid: GpuUuid,
-        /// What the driver answered.
+        /// Answer of the driver.
         code: Code,
     },
     /// The memory is on another GPU than was said.
@@ -115,7 +115,7 @@ pub enum Refusal {
     WrongSize {
         /// The length that was named with it.
         said: u64,
-        /// What the driver answered.
+        /// Answer of the driver.
         code: Code,
     },
     /// An address that is none of this GPU's memory, or memory that ends before what was asked for.
@@ -131,9 +131,9 @@ pub enum Refusal {
     /// A part that reaches out of the memory.
     #[error("{bytes} bytes at {offset} reach out of memory of {within}")]
     OutOfBounds {
-        /// Where it begins.
+        /// Offset at which the part begins.
         offset: u64,
-        /// Its length.
+        /// Length of the part.
         bytes: u64,
         /// The length of the memory.
         within: u64,
@@ -143,7 +143,7 @@ pub enum Refusal {
     Driver {
         /// The step.
         step: &'static str,
-        /// What it answered.
+        /// Answer of the driver.
         code: Code,
     },
 }

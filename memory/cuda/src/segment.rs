@@ -85,7 +85,7 @@ impl DeviceSegment {
         self.range.bytes as u64
     }
 
-    /// Its address on the device, in this process.
+    /// Address on the device, in this process.
     pub fn pointer(&self) -> u64 {
         self.range.start
     }
@@ -191,7 +191,7 @@ impl ImportedSegment {
         self.range.bytes as u64
     }
 
-    /// Its address on the device, in this process.
+    /// Address on the device, in this process.
     pub fn pointer(&self) -> u64 {
         self.range.start
     }

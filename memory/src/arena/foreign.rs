@@ -143,7 +143,7 @@ fn check_whole(memory: BorrowedFd<'_>, bytes: u64) -> Result<(), ImportError> {
 }
 
 impl Foreign {
-    /// Its number here.
+    /// Number of the segment in this arena.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.segment.id()
@@ -173,7 +173,7 @@ impl Foreign {
         Ok(Block::sealed(Arc::clone(&self.shared), place, bytes))
     }
 
-    /// Its owner is gone, or was lost: nothing new is taken from it, and its bytes count as orphaned.
+    /// Notes that its owner is gone, or was lost: nothing new is taken from it, and its bytes count as orphaned.
     pub fn orphan(&self) {
         self.shared.state.lock().foreign_orphaned(self.id());
     }
@@ -196,7 +196,7 @@ impl Shared {
         }
     }
 
-    /// Our map and descriptor of a foreign segment are gone.
+    /// Notes that our map and descriptor of a foreign segment are gone.
     pub(super) fn foreign_memory_gone(&self, segment: u32) {
         self.state.lock().foreign_gone(segment);
     }

@@ -1,4 +1,4 @@
-//! How a segment comes into the arena: booked, populated, sealed, adopted. Each step is a value; dropping it at any
+//! Steps of a segment into the arena: booked, populated, sealed, adopted. Each step is a value; dropping it at any
 //! step gives back what it took.
 
 use std::io;
@@ -17,21 +17,21 @@ pub enum AdoptError {
     /// Failure to seal it; it was destroyed.
     #[error(transparent)]
     Segment(#[from] SegmentError),
-    /// Its pages could not be put in the place of those that it is a copy of; it was destroyed.
+    /// Failure to put its pages in the place of those that it is a copy of; it was destroyed.
     #[error(transparent)]
     Exchange(#[from] MapError),
-    /// Its session ended, or the arena stopped, in the meantime; it was destroyed.
+    /// End of its session, or of the arena, in the meantime; it was destroyed.
     #[error("the owner of segment {segment} is gone")]
     OwnerGone {
-        /// Which segment.
+        /// Number of the segment.
         segment: u32,
     },
-    /// What it was made for does not fit in; it stays, for its owner.
+    /// Too few bytes for what it was made for; it stays, for its owner.
     #[error("segment {segment} has {size} bytes, too few for the {bytes} that it was made for")]
     TooSmall {
-        /// Which segment.
+        /// Number of the segment.
         segment: u32,
-        /// Its size in bytes.
+        /// Size of the segment in bytes.
         size: u64,
         /// Bytes that did not fit.
         bytes: u64,
@@ -235,7 +235,7 @@ impl Drop for Grant {
 }
 
 impl Fresh {
-    /// Its number.
+    /// Number of the segment.
     #[must_use]
     pub fn segment_id(&self) -> u32 {
         self.segment
@@ -269,7 +269,7 @@ impl Fresh {
         self.unsealed.take().expect("what is sealed is sealed once").seal()
     }
 
-    /// Its memory, mapped by us for writing.
+    /// Memory of the segment, mapped by us for writing.
     pub(super) fn mapping(&self) -> Option<&Mapping> {
         self.unsealed.as_ref().map(Unsealed::mapping)
     }

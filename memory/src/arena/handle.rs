@@ -64,7 +64,7 @@ impl Lent {
 }
 
 impl SegmentHandle {
-    /// Its number, never used again by this arena; from 1.
+    /// Number of the segment, never used again by this arena; from 1.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.id
@@ -123,7 +123,7 @@ impl SegmentHandle {
         Ok(before)
     }
 
-    /// It is this arena's from now on. Said under the lock of the books.
+    /// Notes that the segment is this arena's from now on. Called under the lock of the books.
     pub(super) fn is_taken_in(&self) {
         if let Some(lent) = self.lent() {
             lent.taken_in.store(true, Ordering::Release);

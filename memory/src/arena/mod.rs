@@ -209,7 +209,7 @@ impl Drop for Arena {
 }
 
 impl Shared {
-    /// Our own map and descriptor of a segment are gone.
+    /// Notes that our own map and descriptor of a segment are gone.
     fn memory_gone(&self, segment: u32) {
         let settled = self.state.lock().memory_gone(segment);
         self.follow(settled);

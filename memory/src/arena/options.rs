@@ -1,4 +1,4 @@
-//! How an arena is made, what is asked of it, and what it answers when it cannot.
+//! Options of an arena, owners and purposes of its bytes, and reasons of its refusals.
 
 use std::io;
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub enum NoRoom {
     /// Nothing fits now; something may once bytes come back.
     #[error("the arena is full: {0}")]
     Full(Shortage),
-    /// It cannot fit however long one waits.
+    /// More bytes than can fit, however long one waits.
     #[error("{asked} bytes can never fit: at most {most} bytes of the arena are for this purpose")]
     Never {
         /// Bytes asked for.
@@ -77,7 +77,7 @@ pub enum ArenaError {
     /// The directory of the witnesses cannot be used.
     #[error("cannot use the witness directory {path}")]
     WitnessDir {
-        /// Which one.
+        /// Path of the directory.
         path: PathBuf,
         /// Cause.
         #[source]

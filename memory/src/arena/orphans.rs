@@ -23,7 +23,7 @@ use crate::passing::has_no_reader;
 /// A segment of a dead owner that has become this arena's.
 #[derive(Debug)]
 pub struct TakenIn {
-    /// It.
+    /// Segment that was taken in, under the number that it had.
     pub segment: Arc<SegmentHandle>,
     /// The sessions that map the pages of its dead owner, still.
     pub sessions: Vec<u64>,

@@ -59,11 +59,11 @@ pub enum Deadline {
 pub enum RingState {
     /// Messages may come.
     Open = 1,
-    /// Its writer said that no more come.
+    /// No more messages come: the writer said so.
     Finished = 2,
-    /// Its writer is gone.
+    /// No more messages come: the writer is gone.
     Lost = 3,
-    /// It is a replica, and the way to its writer is gone.
+    /// No more messages come: the ring is a replica, and the way to its writer is gone.
     Cut = 4,
 }
 
@@ -71,11 +71,11 @@ pub enum RingState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum CursorState {
-    /// Its reader reads.
+    /// The reader reads.
     Attached = 1,
-    /// Its reader has closed it.
+    /// The reader has closed it.
     Detached = 2,
-    /// Its reader is gone.
+    /// The reader is gone.
     Lost = 3,
 }
 
@@ -94,7 +94,7 @@ pub enum RingError {
     /// Mapped for reading, where it is to be written.
     #[error("the memory is mapped for reading only")]
     ReadOnly,
-    /// Its header is not what its shape says.
+    /// Header that does not fit the shape.
     #[error("the header of the ring is not that of {slots} slots of {slot_bytes} bytes")]
     Header {
         /// Expected slots.
@@ -117,7 +117,7 @@ pub enum RingError {
 pub struct RingNow {
     /// Messages that were published.
     pub head: u64,
-    /// Its state; none for nonsense.
+    /// State of the ring; none for nonsense.
     pub state: Option<RingState>,
 }
 

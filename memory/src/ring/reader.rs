@@ -1,4 +1,4 @@
-//! One reader of a ring: takes messages in order, holds some, and gives their places back in any order.
+//! Reader of a ring: takes messages in order, holds some, and gives their places back in any order.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use super::{CURSOR_BYTES, CursorState, Deadline, Place, RingError, RingShape, Ri
 use crate::block::Block;
 use crate::view::View;
 
-/// What a read brings.
+/// Result of a read.
 #[derive(Debug)]
 pub enum Read {
     /// A message.
@@ -94,7 +94,7 @@ struct Held {
     taken: u64,
     /// Number of messages that are held.
     count: u32,
-    /// Which of those from `next` on were given back, by sequence modulo slots.
+    /// Flags of the sequence numbers from `next` on that were given back, by sequence number modulo slots.
     given: Vec<bool>,
 }
 
@@ -193,7 +193,7 @@ impl RingReader {
         }
     }
 
-    /// What closes it from another thread.
+    /// Returns a handle that closes the reader from another thread.
     #[must_use]
     pub fn closer(&self) -> RingCloser {
         RingCloser(Arc::downgrade(&self.inner))
@@ -304,19 +304,19 @@ impl Drop for Inner {
 // === impl Message ===
 
 impl Message {
-    /// Its sequence: 0 for the first message of the ring.
+    /// Sequence number: 0 for the first message of the ring.
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Its bytes.
+    /// Bytes of the message.
     #[must_use]
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// Its layout; messages one after the other with the same one share it. Empty for none.
+    /// Layout of the message; messages one after the other with the same one share it. Empty for none.
     #[must_use]
     pub fn layout(&self) -> &Arc<[u8]> {
         &self.layout

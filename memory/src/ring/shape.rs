@@ -1,4 +1,4 @@
-//! Where everything lies in a ring and in a cursor. Pure.
+//! Offsets of everything in a ring and in a cursor. Pure.
 //!
 //! ```text
 //! ring    0  magic u64, version u32, slots u32, slot bytes u64      cursor   0  next u64

@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// One direction. The lock is that of the kernel's queue of sleepers.
+    /// Model of one direction. The lock is that of the kernel's queue of sleepers.
     struct Model {
         fenced: bool,
         head: AtomicU32,
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// One side publishes so often, the other waits for the last one. Loom fails when it sleeps for ever.
+    /// Publishes `last` messages on one side and waits for the last one on the other. Loom fails when it sleeps for ever.
     fn publish_and_wait(last: u32, fenced: bool, switches: Option<usize>) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = switches;

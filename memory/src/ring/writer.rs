@@ -60,7 +60,7 @@ pub enum ClaimError {
 /// A message that was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Published {
-    /// Its sequence, from 0.
+    /// Sequence number, from 0.
     pub sequence: u64,
     /// Readers that were attached then.
     pub readers: u32,
@@ -170,7 +170,7 @@ impl RingWriter {
         self.ring.write_view(at, bytes.len() as u64)?.copy_from(0, bytes)
     }
 
-    /// Its readers.
+    /// Readers of the ring, for another thread to attach and detach.
     #[must_use]
     pub fn readers(&self) -> Arc<RingReaders> {
         Arc::clone(&self.readers)

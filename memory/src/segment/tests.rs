@@ -1,5 +1,5 @@
-//! What the kernel must refuse once a segment is sealed, tried with bare system calls in forked children, as whoever
-//! runs the tests (root, where it is root) and as an ordinary user.
+//! Operations that the kernel must refuse once a segment is sealed. Bare system calls try them in forked children, as
+//! whoever runs the tests (root, if that is root) and as an ordinary user.
 
 use std::os::fd::RawFd;
 use std::ptr::null_mut;
@@ -66,7 +66,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("add seals", |fd| unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_FUTURE_WRITE) } != 0),
 ];
 
-/// What the seals of [`seals::BEFORE_WRITER`] refuse already.
+/// Operations that the seals of [`seals::BEFORE_WRITER`] refuse already.
 const SIZES: [&str; 2] = ["truncate to less", "truncate to more"];
 
 fn map(fd: RawFd, protection: i32) -> Option<*mut libc::c_void> {

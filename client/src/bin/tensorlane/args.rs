@@ -18,7 +18,7 @@ use crate::parse;
 #[derive(Debug, Parser)]
 #[command(name = "tensorlane", version, disable_help_subcommand = true)]
 pub(crate) struct Args {
-    /// How results are printed.
+    /// Format of results.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     pub(crate) output: Format,
     #[command(flatten)]
@@ -27,15 +27,15 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-/// How the sidecar is reached.
+/// Way to the sidecar, and time for its answers.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Connection {
     /// The directory of the sidecar's session socket [default: /run/tensorlane].
     #[arg(long, global = true, env = SOCKETS_ENV, value_name = "DIR", hide_env_values = true)]
     sockets: Option<PathBuf>,
-    /// How long a call waits for the sidecar, such as 500ms, 30s, 10m [default: 30s]; it gives up 500ms later at the latest. Where
-    /// it is given, it is that of all calls of a get or describe together, and --wait is cut to it; a put has it for each call.
-    /// Files are read and written beyond it.
+    /// Time that a call waits for the sidecar, such as 500ms, 30s, 10m [default: 30s]; it gives up 500ms later at the latest. If
+    /// given, it holds for all calls of a get or describe together, and --wait is cut to it. A put has it for each call. Files are
+    /// read and written beyond it.
     #[arg(long, global = true, value_parser = parse::duration, value_name = "DURATION")]
     deadline: Option<Duration>,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Routes {
     /// json each in a line of its own. Ends with Ctrl-C, or with whoever reads.
     #[arg(short, long)]
     pub(crate) watch: bool,
-    /// How often to look, such as 500ms; 100ms at least.
+    /// Time between two looks, such as 500ms; 100ms at least.
     #[arg(long, default_value = "1s", value_parser = parse::interval, value_name = "DURATION", requires = "watch")]
     pub(crate) interval: Duration,
 }
@@ -143,10 +143,10 @@ pub(crate) struct Put {
     /// Give names that are taken to the new tensors.
     #[arg(long, requires = "name")]
     pub(crate) replace: bool,
-    /// How long a ticket keeps each tensor [default: 60s where there is no name].
+    /// Time that a ticket keeps each tensor [default: 60s if there is no name].
     #[arg(long, visible_alias = "ticket-ttl", value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) keep: Option<Duration>,
-    /// How often each ticket can be redeemed.
+    /// Number of times that each ticket can be redeemed.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub(crate) uses: u32,
     /// Store a CRC-32C with each tensor; it is verified on every transfer.
@@ -184,7 +184,7 @@ pub(crate) struct Get {
     part: Option<Selection>,
     #[command(flatten)]
     pub(crate) waiting: Waiting,
-    /// What the route must satisfy, else the call fails: zero_copy, same_node, encrypted.
+    /// Requirements of the route, else the call fails: zero_copy, same_node, encrypted.
     #[arg(long, value_delimiter = ',', value_name = "WHAT")]
     pub(crate) require: Vec<parse::Requirement>,
 }
@@ -249,7 +249,7 @@ pub(crate) struct SetPut {
     /// The set's name. Version 7 is also named NAME@7.
     #[arg(long, value_name = "NAME")]
     pub(crate) name: String,
-    /// How many versions stay, this one included.
+    /// Number of versions that stay, this one included.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
     pub(crate) keep: u32,
     /// Publish only if this is the latest version; 0 means that there is none.
@@ -318,10 +318,10 @@ pub(crate) struct ChannelTail {
     /// Begin with the oldest message that is still there, rather than with the next one.
     #[arg(long)]
     pub(crate) oldest: bool,
-    /// How long to wait for a channel that does not exist yet.
+    /// Time to wait for a channel that does not exist yet.
     #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) wait: Duration,
-    /// How long to wait for each message [default: for ever].
+    /// Time to wait for each message [default: for ever].
     #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
     /// Print the bytes of the messages and nothing else.
@@ -335,16 +335,16 @@ pub(crate) struct ChannelWrite {
     pub(crate) name: String,
     /// Files, each of which is one message; without them each line of standard input is one.
     pub(crate) files: Vec<PathBuf>,
-    /// How many messages the channel holds.
+    /// Number of messages that the channel holds.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=65_536), value_name = "N")]
     pub(crate) slots: u32,
     /// The largest message, such as 64KiB or 1GiB.
     #[arg(long, default_value = "1MiB", value_parser = parse::bytes, value_name = "BYTES")]
     pub(crate) slot_bytes: u64,
-    /// How many readers the first message waits for.
+    /// Number of readers that the first message waits for.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) expect_readers: u32,
-    /// How long to wait for a place for each message [default: for ever].
+    /// Time to wait for a place for each message [default: for ever].
     #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
 }
@@ -368,10 +368,10 @@ pub(crate) struct Describe {
     pub(crate) waiting: Waiting,
 }
 
-/// How names are found, and until when all of it must be done.
+/// Time to wait for names, and the instant until which all of it must be done.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Waiting {
-    /// How long to wait for names that do not exist yet; no longer than a --deadline.
+    /// Time to wait for names that do not exist yet; no longer than a --deadline.
     #[arg(long, default_value = "0s", value_parser = parse::duration, value_name = "DURATION")]
     wait: Duration,
     /// When the deadline passes, where one is given.

@@ -137,7 +137,7 @@ fn code(error: &Error) -> Option<Code> {
     })
 }
 
-/// Which option of this command helps.
+/// Names the option of this command that helps, if there is one.
 fn advice(error: &Error) -> Option<&'static str> {
     match error.reason()? {
         Reason::NameTaken => Some("put with --replace to give the name to the new tensor"),

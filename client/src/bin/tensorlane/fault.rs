@@ -24,7 +24,7 @@ pub(crate) fn find(json: &[u8], held: u64, otherwise: &str) -> String {
         .unwrap_or_else(|| otherwise.to_owned())
 }
 
-/// What to do about a header that cannot be mended by hand.
+/// Advice for a header that cannot be mended by hand.
 const ANEW: &str = "it is of another format, or was damaged: write it anew";
 
 /// A header that is no JSON. Zero bytes behind the JSON are a habit of some writers.
@@ -106,7 +106,7 @@ fn offsets(infos: &[Named<'_>], held: u64) -> Option<String> {
     })
 }
 
-/// How the bytes of a tensor and its shape disagree.
+/// Says how the bytes of a tensor and its shape disagree; none if they agree.
 fn size(info: &TensorInfo) -> Option<String> {
     let (begin, end) = info.data_offsets;
     let (dtype, shape) = (info.dtype, &info.shape);

@@ -31,11 +31,11 @@ pub(crate) const METADATA: &str = "__metadata__";
 pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) layout: Layout,
-    /// Where its bytes begin, from the start of the file.
+    /// Offset of its bytes from the start of the file.
     pub(crate) offset: u64,
 }
 
-/// What the header says.
+/// Contents of a file's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// In the order of their bytes.
@@ -115,7 +115,7 @@ impl Header {
     }
 }
 
-/// Where a tensor stands in a file: those with the largest elements first, then by name.
+/// Sort key of a tensor in a file: those with the largest elements come first, then by name.
 pub(crate) fn order<'a>(name: &'a str, layout: &Layout) -> (Reverse<Option<Dtype>>, &'a str) {
     (Reverse(dtype(layout.dtype())), name)
 }
@@ -134,7 +134,7 @@ fn layout(of: &TensorInfo) -> Result<Layout> {
     Ok(Layout::new(dtype, Shape::new(&shape)?, None, Some((end - begin) as u64))?)
 }
 
-/// What a header says of a tensor whose bytes begin at `at`, from the end of the header.
+/// Describes a tensor for the header; its bytes begin at `at`, from the end of the header.
 fn info(layout: &Layout, at: usize) -> Result<TensorInfo> {
     let Some(dtype) = dtype(layout.dtype()) else {
         bail!("a safetensors file cannot hold elements of type {}", layout.dtype());

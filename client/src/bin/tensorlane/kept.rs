@@ -72,7 +72,7 @@ pub(crate) fn of_file(mut entries: BTreeMap<String, String>) -> (Metadata, Vec<L
     (Metadata::new(kept).unwrap_or_default(), left)
 }
 
-/// What all tensors say alike is the metadata of a file, as it was if they came from one.
+/// Gathers the metadata of a file: what all tensors say alike, which is as it was if they came from one.
 pub(crate) fn of_tensors(tensors: &[&Metadata]) -> (BTreeMap<String, String>, Vec<LeftOut>) {
     let keys: BTreeSet<&str> = tensors.iter().flat_map(|one| one.iter().map(|(key, _)| key)).collect();
     let mut kept = BTreeMap::new();

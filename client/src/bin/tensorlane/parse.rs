@@ -13,7 +13,7 @@ pub(crate) const REFERENCE_BEGINS: &str = "tl1:";
 /// Character between a ticket's reference and its secret.
 pub(crate) const TICKET_MARK: char = '#';
 
-/// What a route may have to satisfy.
+/// Requirement that a route may have to satisfy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Requirement {

@@ -25,7 +25,7 @@ const LINKS_MAX: usize = 40;
 /// A tensor that is to be got.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    /// Its name in the file.
+    /// Name in the file.
     pub(crate) name: String,
     pub(crate) target: Target,
     /// Of the selected part, packed.
@@ -33,7 +33,7 @@ pub(crate) struct Wanted {
     pub(crate) metadata: Metadata,
 }
 
-/// What is to be written, and what it lacks.
+/// Header that is to be written, and the metadata that it lacks.
 #[derive(Debug)]
 pub(crate) struct Plan {
     header: Vec<u8>,
@@ -68,7 +68,7 @@ pub(crate) struct Sink {
 /// A file that does not have its name yet.
 #[derive(Debug)]
 struct Making {
-    /// Where it will be.
+    /// Path that the file will have.
     path: PathBuf,
     part: PathBuf,
     has_name: bool,
@@ -120,7 +120,7 @@ impl Sink {
         }
     }
 
-    /// Whether results that are printed would get into the file, too.
+    /// Returns whether results that are printed would get into the file, too.
     pub(crate) fn is_stdout(&self) -> bool {
         self.is_stdout
     }
@@ -178,7 +178,7 @@ fn handle(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
-/// Where a path leads, also if nothing is there yet.
+/// Follows links to the path that they lead to, also if nothing is there yet.
 fn followed(path: &Path) -> io::Result<PathBuf> {
     let mut at = path.to_owned();
     for _ in 0..LINKS_MAX {

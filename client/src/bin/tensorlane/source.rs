@@ -20,8 +20,8 @@ pub(crate) struct Source<'a> {
     stamp: Stamp,
 }
 
-/// What tells two states of a file apart. Writing through a map leaves it alone until the pages are written, on tmpfs
-/// for ever.
+/// Stamp that tells two states of a file apart. Writing through a map leaves it alone until the pages are written, on
+/// tmpfs for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -68,12 +68,12 @@ impl<'a> Source<'a> {
         Ok(Self { file, path, stamp: Stamp::from(&now) })
     }
 
-    /// Where it was found.
+    /// Path at which the file was found.
     pub(crate) fn path(&self) -> &Path {
         self.path
     }
 
-    /// Its length when it was opened, in bytes.
+    /// Length of the file when it was opened, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.stamp.bytes
     }
@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Whether a file changed so lately that the next change may carry the same time.
+/// Returns whether a file changed so lately that the next change may carry the same time.
 fn is_fresh(of: &fs::Metadata) -> bool {
     let changed = u64::try_from(of.ctime()).unwrap_or(0);
     let changed = SystemTime::UNIX_EPOCH + Duration::new(changed, of.ctime_nsec().try_into().unwrap_or(0));
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// What a check says after a file of 8 bytes has been treated so.
+    /// Returns what a check says after a file of 8 bytes has been treated so.
     fn checked(treat: impl FnOnce(&Path)) -> String {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("f");

@@ -204,7 +204,8 @@ fn memory_with_a_hole_or_of_another_size_or_kind_is_refused_before_anybody_is_ch
     assert_eq!(whole.unwrap().bytes(), 64 * KI);
 }
 
-/// What a reader in another pod may try, on the descriptor that came and on one re-opened for writing.
+/// Returns whether all is refused that a reader in another pod may try. `fd` is the descriptor that
+/// came, or one re-opened for writing.
 fn refused(fd: BorrowedFd<'_>) -> bool {
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::io::pwrite(fd, &[1], 0).is_err()

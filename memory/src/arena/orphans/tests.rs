@@ -88,7 +88,7 @@ fn the_tensors_of_a_dead_owner_are_ours_under_the_same_number_and_at_the_same_ad
     all_is_free(&reader);
 }
 
-/// What a client does when the segment is announced anew.
+/// Does what a client does when the segment is announced anew.
 fn exchanges(map: &Mapping, given: (OwnedFd, OwnedFd), witness: &mut OwnedFd) {
     map.exchange(given.0.as_fd()).unwrap();
     *witness = given.1;

@@ -1,4 +1,4 @@
-//! How segments leave the books, and who waits for it.
+//! Ends of segments: the way out of the books, and those who wait for it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -119,7 +119,7 @@ impl State {
         witnessed.map(|((segment, session), _)| (*session, *segment)).collect()
     }
 
-    /// Our memory of a segment is gone.
+    /// Notes that our memory of a segment is gone.
     pub(in crate::arena) fn memory_gone(&mut self, segment: u32) -> Settled {
         if let Some(record) = self.records.get_mut(&segment) {
             record.memory = false;
@@ -145,7 +145,7 @@ impl State {
         (self.unwitnessed(segment, session), self.settle(segment))
     }
 
-    /// One less who shows that a session maps a segment: what waited for the last of them.
+    /// Counts one witness less of a session that maps a segment. Returns what waited for the last one.
     pub(super) fn unwitnessed(&mut self, segment: u32, session: u64) -> Vec<Block> {
         let Some(witnessed) = self.witnessed.get_mut(&(segment, session)) else { return Vec::new() };
         witnessed.live -= 1;

@@ -13,9 +13,9 @@ use crate::block::Block;
 pub(super) struct Guest {
     bytes: u64,
     handle: Weak<SegmentHandle>,
-    /// Our own map of the owner's pages exists.
+    /// Set while our own map of the owner's pages exists.
     memory: bool,
-    /// Who else maps the owner's pages: carriers, by session.
+    /// Carriers that map the owner's pages, too: their number, by session.
     carriers: BTreeMap<u64, u32>,
     blocks: u64,
     used: u64,

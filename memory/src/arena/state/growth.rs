@@ -1,4 +1,4 @@
-//! How segments come into the books: planned, booked, made, adopted.
+//! Ways of segments into the books: planned, booked, made, adopted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -118,7 +118,7 @@ impl State {
         Admitted { segment, bytes, ready, doomed, dropped, waits_for, clearing }
     }
 
-    /// What a grant was about to destroy is gone.
+    /// Notes that what a grant was about to destroy is gone.
     pub(in crate::arena) fn cleared(&mut self, clearing: u64) {
         self.clearing -= clearing;
     }
@@ -131,7 +131,7 @@ impl State {
         Some(self.pool.swap_remove(at))
     }
 
-    /// What the pool holds beyond what is unassigned now.
+    /// Takes out of the pool what it holds beyond what is unassigned now.
     fn shrink_pool(&mut self) -> Vec<Unsealed> {
         let mut doomed = Vec::new();
         while self.pooled() > self.unassigned() {

@@ -110,7 +110,7 @@ enum Stage {
     Closed,
 }
 
-/// Whose segments a request may be served from.
+/// Group of segments that a request may be served from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Shelf {
     Session(u64),
@@ -138,7 +138,7 @@ struct Record {
     extents: Extents,
     classes: [u64; 3],
     handle: Option<Arc<SegmentHandle>>,
-    /// Our map and descriptor exist.
+    /// Set while our map and descriptor exist.
     memory: bool,
     witnesses: u32,
 }
@@ -179,7 +179,7 @@ pub(in crate::arena) struct Populating {
     pub(in crate::arena) cancelled: Arc<AtomicBool>,
 }
 
-/// Who of a session still has a segment, and what waits for its end.
+/// Witnesses of a session that still has a segment, and the blocks that wait for their end.
 #[derive(Debug, Default)]
 pub(in crate::arena) struct Witnessed {
     pub(in crate::arena) live: u32,

@@ -1,4 +1,4 @@
-//! What could be given right now, and why free bytes are not for everyone: for reports, never for decisions.
+//! Room that could be given now, and why free bytes are not for everyone: for reports, never for decisions.
 
 use super::{Owner, PAGE, Purpose, Record, Shelf, Stage, State};
 use crate::accounting::Room;

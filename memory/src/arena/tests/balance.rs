@@ -1,4 +1,4 @@
-//! Whatever is done to an arena, its account balances, and all is free at the end.
+//! Account of an arena: it balances whatever is done, and all is free at the end.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! What is told about room is exactly what a request then finds.
+//! Room that an arena tells of: exactly what a request then finds.
 
 use super::*;
 use crate::PAGE;

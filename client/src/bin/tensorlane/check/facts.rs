@@ -30,13 +30,13 @@ pub(super) struct Facts {
 /// Access to a sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// There is no such directory.
+    /// No directory of that path.
     NoDirectory,
-    /// There is no socket in it.
+    /// No session socket in the directory.
     NoSocket,
-    /// There is one, and this came of it.
+    /// Failure to get an answer by the socket, in words.
     NoAnswer(String),
-    /// Answers.
+    /// Sidecar that answers.
     Answers,
 }
 
