@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Images(images::Options),
     /// Writes the generated files.
     Generate,
+    /// Checks words and rooms of the sources.
+    House,
     /// Installs what is missing.
     Setup,
     /// Fetches the weights that demo and suites move.
@@ -95,6 +97,8 @@ pub(crate) fn help() -> String {
                                 makes OCI archives of our programs, without a registry; with --context-only
                                 only what docker or podman builds them from
   generate                      writes the generated protocol code and manifests
+  house                         checks that doc comments begin with what they document, that the name of a type occurs
+                                once in a crate, and that no circle of imports grows
   weights                       fetches the real weights that demo and cluster suites move, where they are not here
   wheel [--dist]                builds the Python package as the tests have it, or as it ships, under target/wheels
   setup                         installs the tools of the system that demo and test need
@@ -127,6 +131,7 @@ pub(crate) fn parse(words: &[String]) -> Result<Command, Failure> {
         "cluster" => cluster::parse(rest).map(Command::Cluster),
         "images" => images::parse(rest).map(Command::Images),
         "generate" => nothing_after("generate", rest, Command::Generate),
+        "house" => nothing_after("house", rest, Command::House),
         "setup" => nothing_after("setup", rest, Command::Setup),
         "weights" => nothing_after("weights", rest, Command::Weights),
         "wheel" => python::parse(rest).map(Command::Wheel),
@@ -199,8 +204,8 @@ mod tests {
     fn help_names_every_command_and_part() {
         let help = help();
         for word in [
-            "demo", "test", "bench", "soak", "cluster", "images", "generate", "setup", "weights", "wheel",
-            "help",
+            "demo", "test", "bench", "soak", "cluster", "images", "generate", "house", "setup", "weights",
+            "wheel", "help",
         ] {
             assert!(help.contains(&format!("\n  {word} ")), "{word}");
         }

@@ -14,6 +14,7 @@ mod deny;
 mod failure;
 mod gloo;
 mod hash;
+mod house;
 mod images;
 mod parts;
 mod place;
@@ -72,6 +73,7 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
             }
             Ok(0)
         }
+        Command::House => house::house(&place, style),
         Command::Wheel(profile) => python::wheel(profile, &place, style),
         Command::Setup => {
             setup::provide(&[setup::TOOLS, setup::NETNS_TOOLS].concat(), &place, style)?;

@@ -106,7 +106,7 @@ pub(crate) enum Counted {
 pub(crate) const PARTS: &[Part] = &[
     main_part("format", "the code is formatted", format).in_quick(),
     main_part("generated", "the generated files are what is committed", generated),
-    main_part("lint", "clippy has nothing to say", lint).in_quick(),
+    main_part("lint", "words and rooms are as they were, and clippy has nothing to say", lint).in_quick(),
     main_part("deny", "licences, sources, who depends on whom", deny::plan),
     main_part("unit", "the tests inside the crates", unit).in_quick(),
     main_part("local", "suites that need processes (local_*)", local).in_quick(),
@@ -176,7 +176,8 @@ pub(crate) fn generate(program: &str, place: &Place, arguments: &[&str]) -> Job 
 
 fn lint(around: &Surroundings<'_>) -> Plan {
     let narrow = if around.quick { Vec::new() } else { narrow_features(around.place) };
-    Plan::Run(lint_steps(&narrow))
+    let house = Job::new(around.place.programs(RELEASE).join("xtask"), ["house"]);
+    Plan::Run(std::iter::once(step(Counted::Check, house)).chain(lint_steps(&narrow)).collect())
 }
 
 /// Packages whose features others narrow, with the options that narrow them.
