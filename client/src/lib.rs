@@ -40,6 +40,8 @@ mod config;
 mod connection;
 mod describe;
 mod error;
+#[cfg(test)]
+mod fake_sidecar;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 mod handshake;
@@ -57,8 +59,6 @@ mod target;
 mod tensor;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod twin;
 mod verbs;
 mod wait;
 mod wire;

@@ -13,8 +13,8 @@ use tensorlane_proto::{DType, Descriptor, Layout, Range, Reason, Reference, Sele
 
 use crate::config::{GRACE, WELCOME_MAX};
 use crate::connection::Connection;
+use crate::fake_sidecar::{FakeSidecar, SIDECAR_SEGMENT, until};
 use crate::origin::Origin;
-use crate::twin::{SIDECAR_SEGMENT, Twin, until};
 use crate::{
     AcquireOptions, Cancel, Client, ClientOptions, Error, Item, PutOptions, Reservation, RetryId, Stored,
     Target, Tensor,
@@ -37,13 +37,13 @@ fn acquire(client: &Client, target: impl Into<Target>) -> Tensor {
 }
 
 /// Tensors whose leases have ended. Those of before a fork, as another test of this process makes, end with a word more.
-fn given_back(twin: &Twin) -> Vec<u64> {
+fn given_back(twin: &FakeSidecar) -> Vec<u64> {
     let state = twin.state.lock();
     [&state.released[..], &state.still_mapped[..]].concat()
 }
 
-fn start() -> (Twin, Client) {
-    let twin = Twin::start();
+fn start() -> (FakeSidecar, Client) {
+    let twin = FakeSidecar::start();
     let client = Client::connect(twin.directory()).unwrap();
     (twin, client)
 }
@@ -313,7 +313,7 @@ fn a_clone_of_a_view_keeps_the_witness_open() {
 }
 
 /// The pages from before are let go of, and those from now are mapped.
-fn has_exchanged(twin: &Twin) -> bool {
+fn has_exchanged(twin: &FakeSidecar) -> bool {
     twin.ended(SIDECAR_SEGMENT) == [true, false]
 }
 
@@ -474,7 +474,7 @@ fn a_call_beyond_its_deadline_is_withdrawn_and_its_late_reply_given_back() {
 }
 
 /// A batch of three requests, all of which the twin holds.
-fn held_batch(twin: &Twin, client: &Client) -> (Vec<Stored>, Vec<Target>) {
+fn held_batch(twin: &FakeSidecar, client: &Client) -> (Vec<Stored>, Vec<Target>) {
     let stored: Vec<Stored> = (0..3).map(|i| put(client, &format!("t{i}"), &bytes_of(i, 64))).collect();
     let targets = (0..300).map(|i| Target::from(stored[i / 128].reference())).collect();
     twin.state.lock().holding = true;
@@ -570,7 +570,7 @@ fn a_call_returns_half_a_second_after_its_deadline_though_no_answer_comes() {
 
 #[test]
 fn an_answer_that_came_while_this_process_stood_still_is_read_however_late_it_is() {
-    let twin = Arc::new(Twin::start());
+    let twin = Arc::new(FakeSidecar::start());
     let (answering, looks) = (Arc::clone(&twin), Mutex::new(0));
     // As a process that is stopped in the middle of a call: it goes on long after the deadline, and the answer is there.
     let stall = move || {

@@ -19,7 +19,7 @@ use tensorlane_proto::reference::Reference;
 use super::fetch::{Fetch, Waiting, moved};
 use super::transfer::{Arrived, Came};
 use super::{Exchange, Taken};
-use crate::peer::Receipt;
+use crate::peer::PullGuard;
 use crate::store::{Copied, Entered, Moved};
 
 /// A whole tensor that is here, and proven.
@@ -29,7 +29,7 @@ pub(super) struct Arrival {
     /// Way in which it has come: one for all that have come alike.
     pub(super) came: Arc<Came>,
     /// Of one that others may be served from.
-    pub(super) receipt: Option<Receipt>,
+    pub(super) pull_guard: Option<PullGuard>,
     /// The first who waits, of a small one. Who waits for a large one stands in the table of fetches, where they can leave.
     pub(super) first: Option<Waiting>,
 }
@@ -56,7 +56,7 @@ impl Exchange {
         {
             // None is looked up where all are small.
             let mut fetches = None;
-            for Arrival { mut copied, came: how, receipt, first } in arrivals {
+            for Arrival { mut copied, came: how, pull_guard, first } in arrivals {
                 // Who has joined the first takes a lease of what is there.
                 let waiting = match &first {
                     Some(first) => std::slice::from_ref(first),
@@ -66,12 +66,13 @@ impl Exchange {
                         .map_or(&[][..], |fetching| &fetching.waiting),
                 };
                 copied.wanted_by.extend(waiting.iter().map(|waiting| waiting.fetch.terms.by));
-                came.push((copied.reference.clone(), how, receipt, first));
+                came.push((copied.reference.clone(), how, pull_guard, first));
                 copies.push(copied);
             }
         }
         let mut told = Told::default();
-        for ((reference, how, receipt, first), entered) in came.into_iter().zip(self.store.copies_in(copies))
+        for ((reference, how, pull_guard, first), entered) in
+            came.into_iter().zip(self.store.copies_in(copies))
         {
             let entered = match entered {
                 Ok(entered) => entered,
@@ -82,8 +83,8 @@ impl Exchange {
             };
             self.grown(&reference, true);
             // Proven, and here for whomever the owner sends.
-            if let Some(receipt) = receipt {
-                receipt.holds();
+            if let Some(pull_guard) = pull_guard {
+                pull_guard.holds();
             }
             // Another pod's memory is not ours to lend; from here on a newcomer finds a copy.
             let is_ours = !entered.tensor.block.is_foreign();
@@ -189,10 +190,10 @@ impl Exchange {
 
 impl Arrival {
     fn of(reference: Reference, arrived: Arrived) -> Self {
-        let Arrived { descriptor, crc32c, block, came, receipt } = arrived;
+        let Arrived { descriptor, crc32c, block, came, pull_guard } = arrived;
         let (encoded, wanted_by) = (encoded::descriptor(&descriptor), SmallVec::new());
         let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
-        Self { copied, came: Arc::new(came), receipt, first: None }
+        Self { copied, came: Arc::new(came), pull_guard, first: None }
     }
 }
 

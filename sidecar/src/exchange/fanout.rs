@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use readers::{From, Reader, Readers};
 
-use crate::peer::{HolderLost, Holders, LostHolder, Pass, PeerKey};
+use crate::peer::{HolderLost, Holders, LostHolder, PeerKey, RelayToken};
 
 mod readers;
 
@@ -48,7 +48,7 @@ impl Fanout {
         id: u64,
         reader: &PeerKey,
         lost: &[LostHolder],
-        pass: Pass,
+        pass: RelayToken,
     ) -> Option<Holders> {
         let degree = self.degree;
         let readers = self.readers(id, pass)?;
@@ -81,7 +81,7 @@ impl Fanout {
     }
 
     /// A tensor that came from others was not the owner's: they are not named for it any more.
-    pub(super) fn blame(&mut self, id: u64, lost: &[LostHolder], pass: Pass) {
+    pub(super) fn blame(&mut self, id: u64, lost: &[LostHolder], pass: RelayToken) {
         let is_altered = |lost: &LostHolder| lost.why == Some(HolderLost::Altered);
         let worth = lost.iter().any(is_altered);
         if let Some(readers) = worth.then(|| self.readers(id, pass)).flatten() {
@@ -90,7 +90,7 @@ impl Fanout {
     }
 
     /// Readers known of a tensor, from now on if nothing was known. None if too much is.
-    fn readers(&mut self, id: u64, pass: Pass) -> Option<&mut Readers> {
+    fn readers(&mut self, id: u64, pass: RelayToken) -> Option<&mut Readers> {
         if self.degree == 0 || !self.has_room(id) {
             return None;
         }

@@ -92,7 +92,7 @@ pub(super) struct Fetching {
 /// The way that the small tensor before went, within one call: a thousand of one owner go it without asking for each whether the
 /// owner lives, whether it is met and what the two can speak.
 #[derive(Default)]
-pub(super) struct Trodden(Option<(PeerName, Incarnation, Chosen)>);
+pub(super) struct RouteCache(Option<(PeerName, Incarnation, Chosen)>);
 
 /// A route, as far as a fetch keeps it.
 #[derive(Clone)]
@@ -114,7 +114,7 @@ impl Exchange {
     /// Fetches all of them; each result goes to its place.
     pub(super) fn fetch_all(self: &Arc<Self>, fetches: Vec<(usize, Fetch)>, gather: &Arc<Gather<Taken>>) {
         let mut small: Vec<Many> = Vec::new();
-        let mut trodden = Trodden::default();
+        let mut trodden = RouteCache::default();
         for (index, fetch) in fetches {
             let begun = self.begin(fetch, Place::of(gather, index), &mut trodden);
             if let Some(full) = begun.and_then(|one| add_small(&mut small, one)) {
@@ -133,7 +133,7 @@ impl Exchange {
         self: &Arc<Self>,
         mut fetch: Fetch,
         place: Place<Taken>,
-        trodden: &mut Trodden,
+        trodden: &mut RouteCache,
     ) -> Option<Small> {
         let known = trodden.chosen(&fetch);
         if let Some(Err(failure)) = known.is_none().then(|| self.check_owner(&fetch.reference)) {
@@ -330,7 +330,7 @@ impl Exchange {
 
     /// A fetch begins anew, alone.
     pub(super) fn begin_again(self: &Arc<Self>, fetch: Fetch, place: Place<Taken>) {
-        if let Some(one) = self.begin(fetch, place, &mut Trodden::default()) {
+        if let Some(one) = self.begin(fetch, place, &mut RouteCache::default()) {
             self.pull_small(Many::of(one));
         }
     }
@@ -364,9 +364,9 @@ impl From<Route> for Chosen {
     }
 }
 
-// === impl Trodden ===
+// === impl RouteCache ===
 
-impl Trodden {
+impl RouteCache {
     /// Choice for a tensor, if it is the one for the tensor before.
     fn chosen(&self, fetch: &Fetch) -> Option<&Chosen> {
         let (peer, incarnation, chosen) = self.0.as_ref()?;

@@ -16,7 +16,7 @@ use super::target::Meant;
 use super::transfer::is_of;
 use super::{Exchange, serve};
 use crate::cancel::Cancel;
-use crate::peer::{Aided, AskedLoan, PeerKey};
+use crate::peer::{AskedLoan, PeerKey, RelaySource};
 use crate::store::Tensor;
 
 /// Stage of a fetch of a whole tensor, for the neighbours.
@@ -168,7 +168,7 @@ impl Exchange {
     }
 
     /// Gives our copy of another peer's tensor to a neighbour.
-    pub(super) fn lent_to(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
+    pub(super) fn lent_to(&self, from: &PeerKey, asked: &AskedLoan) -> Result<RelaySource, Failure> {
         self.may_leave(from, false)?;
         let AskedLoan { owner, id, bytes } = asked;
         if !self.settings.routes.may_share() {
@@ -188,7 +188,7 @@ impl Exchange {
         if served.is_err() {
             self.untake(holder, &taken);
         }
-        Ok(Aided { served: served?, leased: Some(taken.id.0) })
+        Ok(RelaySource { served: served?, leased: Some(taken.id.0) })
     }
 
     /// Lets a neighbour wait for a tensor that is on its way; else it is given back with what there is to say.

@@ -66,5 +66,5 @@ fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
         let message = format!("{} shows {} for {reference}", reference.peer(), descriptor.layout);
         return Err(Failure::new(Reason::LayoutMismatch, message));
     }
-    Ok(Arrived { descriptor, crc32c, block, came: Came::mapped(seconds), receipt: None })
+    Ok(Arrived { descriptor, crc32c, block, came: Came::mapped(seconds), pull_guard: None })
 }

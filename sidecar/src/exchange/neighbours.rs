@@ -292,7 +292,7 @@ fn arrived(reference: &Reference, mapped: Mapped, holder: &PeerKey) -> Option<Ar
         return None;
     }
     let came = Came::lent(seconds, holder);
-    Some(Arrived { descriptor, crc32c, block, came, receipt: None })
+    Some(Arrived { descriptor, crc32c, block, came, pull_guard: None })
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use super::describe::describe_result;
 use super::target::Meant;
 use crate::cancel::Cancel;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, PeerKey, PipeAsker, PipeDone, Serve, Served, SetDone, SmallAnswer,
-    SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound,
+    Asked, AskedLoan, PeerKey, PipeAsker, PipeDone, RelayRequest, RelaySource, Serve, Served, SetDone,
+    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound,
 };
 use crate::store::{Own, Tensor};
 
@@ -95,11 +95,11 @@ impl Serve for Exchange {
         }
     }
 
-    fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
+    fn relay(&self, from: &PeerKey, asked: &RelayRequest) -> Result<RelaySource, Failure> {
         self.pass_on(from, asked)
     }
 
-    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
+    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<RelaySource, Failure> {
         self.lent_to(from, asked)
     }
 

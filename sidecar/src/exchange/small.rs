@@ -185,7 +185,7 @@ impl Exchange {
         let (came, reference) = (alike.came(block.len()), reference.clone());
         let wanted_by = SmallVec::new();
         let copied = Copied { reference, descriptor, encoded, block, crc32c, wanted_by };
-        Ok(Arrival { copied, came, receipt: None, first: None })
+        Ok(Arrival { copied, came, pull_guard: None, first: None })
     }
 }
 

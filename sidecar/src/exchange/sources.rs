@@ -17,7 +17,8 @@ use super::Exchange;
 use super::fanout::Fanout;
 use super::serve;
 use crate::peer::{
-    Aided, AskedAid, Found, Growth, Holders, LostHolder, Pass, PeerKey, Served, Sought, Source, TellFound,
+    Found, Holders, LostHolder, PartialTensor, PeerKey, RelayRequest, RelaySource, RelayToken, Served,
+    Sought, Source, TellFound,
 };
 
 /// Most tensors of other peers that are on their way here or here and known to be passed on. Each costs some 200 bytes.
@@ -44,9 +45,9 @@ impl Default for FanoutSettings {
 /// A tensor of another peer, as others may get it here.
 enum Passed {
     /// Growing: on its way.
-    Growing(Arc<Growth>),
+    Growing(Arc<PartialTensor>),
     /// Held as a copy in the ledger, as long as that is there, for whoever shows this.
-    Held(Pass),
+    Held(RelayToken),
 }
 
 /// The checksum of a tensor of ours that was put without one.
@@ -119,7 +120,7 @@ impl Sources {
 impl Exchange {
     /// A tensor of another peer is about to come here as a whole: others may be served from it. None where it is too small,
     /// or too much is known already.
-    pub(super) fn grow(&self, reference: &Reference, bytes: u64) -> Option<Arc<Growth>> {
+    pub(super) fn grow(&self, reference: &Reference, bytes: u64) -> Option<Arc<PartialTensor>> {
         if !self.sources.is_large_enough(bytes) {
             return None;
         }
@@ -129,13 +130,13 @@ impl Exchange {
         if passed.len() >= KNOWN_MAX {
             return None;
         }
-        let growth = Growth::new();
+        let growth = PartialTensor::new();
         passed.insert(reference.clone(), Passed::Growing(Arc::clone(&growth)));
         Some(growth)
     }
 
-    /// Growth of what is on its way here.
-    pub(super) fn growing(&self, reference: &Reference) -> Option<Arc<Growth>> {
+    /// PartialTensor of what is on its way here.
+    pub(super) fn growing(&self, reference: &Reference) -> Option<Arc<PartialTensor>> {
         match self.sources.passed.lock().get(reference) {
             Some(Passed::Growing(growth)) => Some(Arc::clone(growth)),
             Some(Passed::Held(_)) | None => None,
@@ -155,9 +156,9 @@ impl Exchange {
     }
 
     /// Gives what is here of another peer's tensor to a reader whom its owner has let in.
-    pub(super) fn pass_on(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
+    pub(super) fn pass_on(&self, from: &PeerKey, asked: &RelayRequest) -> Result<RelaySource, Failure> {
         self.may_leave(from, false)?;
-        let AskedAid { owner, id, bytes, pass, whole } = asked;
+        let RelayRequest { owner, id, bytes, pass, whole } = asked;
         let not_here = || {
             let message = format!("tensor {id} of {} is not here; ask its owner", owner.name);
             Failure::new(Reason::NotFound, message).with("peer", &owner.name)
@@ -179,7 +180,7 @@ impl Exchange {
         };
         if let Some(growth) = growth {
             let source = Source::growing(growth, *pass);
-            return Ok(Aided { served: as_bytes(*bytes, source)?, leased: None });
+            return Ok(RelaySource { served: as_bytes(*bytes, source)?, leased: None });
         }
         let copy = |holder| self.store.lease_copy(holder, &reference).ok_or_else(not_here)?;
         let (holder, taken) = self.lease_for(from, copy)?;
@@ -191,7 +192,7 @@ impl Exchange {
         if served.is_err() {
             self.untake(holder, &taken);
         }
-        Ok(Aided { served: served?, leased: Some(taken.id.0) })
+        Ok(RelaySource { served: served?, leased: Some(taken.id.0) })
     }
 
     /// A reader of ours lost its holder.

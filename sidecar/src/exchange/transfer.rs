@@ -24,7 +24,7 @@ use super::lend::Stage;
 use super::target::target_of;
 use crate::clock;
 use crate::metrics::label::ChecksumPlace;
-use crate::peer::{Paths, PeerKey, PullOrder, Pulled, Receipt};
+use crate::peer::{Paths, PeerKey, PullGuard, PullOrder, Pulled};
 use crate::store::{Tensor, Wish};
 
 /// Bytes whose checksum is made on the thread that brought them; more would hold up what else comes on it.
@@ -37,7 +37,7 @@ pub(super) struct Arrived {
     pub(super) block: Block,
     pub(super) came: Came,
     /// Of one that others may be served from, until it is proven.
-    pub(super) receipt: Option<Receipt>,
+    pub(super) pull_guard: Option<PullGuard>,
 }
 
 /// Action with it, or with why it has not come.
@@ -205,7 +205,7 @@ impl Exchange {
         block: Block,
         then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
     ) {
-        let Pulled { landing, descriptor, crc32c, seconds, transport, paths, receipt } = pulled;
+        let Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard } = pulled;
         drop(landing);
         let failed = Refusal { transport: fetch.transport, why: Why::Cooldown };
         // Few bytes come on the control connection, whatever brings many.
@@ -214,7 +214,7 @@ impl Exchange {
         let came = Came { transport, seconds, instead_of, paths };
         let bytes = block.len();
         let others = came.paths.senders().others().to_vec();
-        let arrived = Arrived { descriptor, crc32c, block, came, receipt };
+        let arrived = Arrived { descriptor, crc32c, block, came, pull_guard };
         let (wanted, judged) = (fetch.clone(), Arc::clone(self));
         let then = move |exchange: &Arc<Self>, outcome: Result<Arrived, Failure>| match outcome {
             Err(failure) if !others.is_empty() && failure.reason == Reason::ChecksumMismatch => {

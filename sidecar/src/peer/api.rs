@@ -14,8 +14,8 @@ use tensorlane_proto::{
 };
 
 use super::{
-    Growth, HolderLost, LanesConfig, NodeConfig, Pass, Paths, Receipt, Resolver, SmallAnswer, Source,
-    TellAttached,
+    HolderLost, LanesConfig, NodeConfig, PartialTensor, Paths, PullGuard, RelayToken, Resolver, SmallAnswer,
+    Source, TellAttached,
 };
 use crate::cancel::Cancel;
 use crate::threads::Threads;
@@ -156,8 +156,8 @@ pub struct Served {
 /// Other holders of the bytes of a tensor, as its owner knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holders {
-    /// Pass that a reader shows to them.
-    pub pass: Pass,
+    /// Token that a reader shows to them.
+    pub pass: RelayToken,
     /// The holders, best first. None: the owner itself.
     pub peers: Vec<PeerKey>,
     /// Others that have all of it, best first: who is asked where the owner is lost.
@@ -197,7 +197,7 @@ pub struct Found {
 pub type TellFound = Box<dyn FnOnce(Result<Found, Failure>) + Send>;
 
 /// Copy of another peer's tensor, or of a part of it, for a reader that its owner has let in.
-pub struct Aided {
+pub struct RelaySource {
     /// Tensor that is served.
     pub served: Served,
     /// The lease that [`Serve::done`] ends; none where the tensor is on its way here itself.
@@ -206,15 +206,15 @@ pub struct Aided {
 
 /// Request of a reader for another peer's tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AskedAid {
+pub struct RelayRequest {
     /// Owner of the tensor.
     pub owner: PeerKey,
     /// Id of the tensor at its owner.
     pub id: u64,
     /// Number of bytes that the reader expects.
     pub bytes: u64,
-    /// Pass that the reader shows.
-    pub pass: Pass,
+    /// Token that the reader shows.
+    pub pass: RelayToken,
     /// Only a copy will do, and nothing that is on its way.
     pub whole: bool,
 }
@@ -269,7 +269,7 @@ pub trait Serve: Send + Sync {
     ///
     /// # Errors
     /// What the asker is told.
-    fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure>;
+    fn relay(&self, from: &PeerKey, asked: &RelayRequest) -> Result<RelaySource, Failure>;
     /// A reader of a pull that spreads wants to know more.
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound);
     /// A pull that spreads is over; whether the reader has the tensor now. Its lease ends by [`Serve::done`], as always.
@@ -282,7 +282,7 @@ pub trait Serve: Send + Sync {
     ///
     /// # Errors
     /// What the asker is told.
-    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure>;
+    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<RelaySource, Failure>;
     /// Tells what is known of tensors; `reply` may be called at any time on any thread. `gone` is raised when the asker
     /// does not want to know any more, or its connection has ended: then nothing should wait for it.
     fn inquire(
@@ -352,7 +352,7 @@ pub struct PullOrder {
     /// `tcp` or `quic`, as the route says. The other one brings it where this one cannot.
     pub transport: Transport,
     /// All of a tensor, which others are served from as it comes. So it may come from others, too.
-    pub growth: Option<Arc<Growth>>,
+    pub growth: Option<Arc<PartialTensor>>,
     /// Peers that have sent it before, and what they sent was not the tensor.
     pub blamed: Vec<PeerKey>,
 }
@@ -373,7 +373,7 @@ pub struct Pulled {
     /// The ways that they came.
     pub paths: Paths,
     /// Of one that others are served from: the lease at the owner ends with it, and it says whether the tensor is here now.
-    pub receipt: Option<Receipt>,
+    pub pull_guard: Option<PullGuard>,
 }
 
 /// A pull that was not made. The bytes in the landing mean nothing.

@@ -10,15 +10,15 @@ use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Failure, Incarnation, Selection, Transport};
 
-use super::ahead::{AHEAD_SINCE, Ahead};
-use super::aid::{self, Aid, AidCall};
 use super::api::{LostHolder, MapFailed, Mapped, PeerKey, PullFailed, Pulled};
 use super::channels::AttachDone;
-use super::growth::{Growth, Pass};
 use super::lost;
+use super::partial::{PartialTensor, RelayToken};
 use super::paths::{FallBack, Paths, Travelled};
 use super::pipe_calls::ConnectDone;
-use super::receipt::Receipt;
+use super::pull_guard::PullGuard;
+use super::received::{AHEAD_SINCE, ReceivedRanges};
+use super::relay::{self, RelayCall, RelayFetch};
 use super::remote::Peer;
 use super::shared::Shared;
 use super::transport::lanes::{Reclaimed, Transfer};
@@ -66,18 +66,18 @@ pub(super) struct PullCall {
     /// Packed bytes that are in the landing without a gap.
     pub(super) landed: u64,
     /// Bytes behind a gap that are there too, and are not sent on the control connection.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: ReceivedRanges,
     /// Paths by which the present bytes came.
     pub(super) paths: Paths,
     /// Reason for which the present way is not the best, while nobody has counted that.
     pub(super) missed: Option<FallBack>,
     pub(super) head: Option<Head>,
     /// Readers that are served from it meanwhile.
-    pub(super) growth: Option<Arc<Growth>>,
+    pub(super) growth: Option<Arc<PartialTensor>>,
     /// The version of the protocol on the present connection.
     pub(super) version: u32,
-    /// Pass that holders are shown.
-    pub(super) pass: Option<Pass>,
+    /// Token that holders are shown.
+    pub(super) pass: Option<RelayToken>,
     /// Holders that the owner has named and that were not asked.
     pub(super) holders: Vec<PeerKey>,
     /// Others that have all of it by the owner's word, for when the owner is lost.
@@ -87,7 +87,7 @@ pub(super) struct PullCall {
     /// Set if what came from the owner last could not be read on the wire: then nothing may.
     pub(super) encrypted: bool,
     /// The holder that brings it now.
-    pub(super) aid: Option<Aid>,
+    pub(super) relay: Option<RelayFetch>,
     /// Holders that were asked.
     pub(super) turns: u32,
     /// Holders that did not do.
@@ -101,7 +101,7 @@ pub(super) struct PullCall {
     pub(super) proof_asked: Option<u64>,
     /// The owner cannot say it, so what others sent is worth nothing.
     pub(super) unproven: bool,
-    /// Peer whose call it is, for the receipt.
+    /// Peer whose call it is, for the guard.
     pub(super) home: Option<(Weak<Shared>, Arc<Peer>)>,
     pub(super) done: Option<PullDone>,
     /// Failure that came while the reader thread had the landing: told as soon as that is back.
@@ -151,7 +151,7 @@ pub struct CameSmall {
 pub(super) enum Kind {
     Pull(Box<PullCall>),
     /// Bytes of a pull, from a holder that is not the owner.
-    Aid(Box<AidCall>),
+    Relay(Box<RelayCall>),
     Map(Box<MapCall>),
     Small(SmallCall),
     Inquire {
@@ -222,10 +222,10 @@ impl Call {
                 let message = v1::Pull { spreads, lost, ahead, ..asked };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
-            Kind::Aid(aid) => frame::encode(PeerKind::Pull.into(), 0, self.number, &aid.message()),
+            Kind::Relay(relay) => frame::encode(PeerKind::Pull.into(), 0, self.number, &relay.message()),
             Kind::Map(map) => {
                 let way = v1::Way::from(Way::Shm).into();
-                let owner = map.owner.as_ref().map(aid::life);
+                let owner = map.owner.as_ref().map(relay::life);
                 let message = v1::Pull { id: map.id, bytes: map.bytes, way, owner, ..v1::Pull::default() };
                 frame::encode(PeerKind::Pull.into(), 0, self.number, &message)
             }
@@ -255,7 +255,7 @@ impl Call {
     pub(super) fn is_answered(&self) -> bool {
         match &self.kind {
             Kind::Pull(pull) => pull.opened && pull.way != Way::Stream,
-            Kind::Aid(aid) => aid.opened,
+            Kind::Relay(relay) => relay.opened,
             Kind::Map(map) => map.opened,
             Kind::Small(_)
             | Kind::Inquire { .. }
@@ -278,7 +278,7 @@ impl Call {
             };
             pull.way = way;
             if way != Way::Stream {
-                pull.ahead = Ahead::default();
+                pull.ahead = ReceivedRanges::default();
             }
             pull.missed = missed.map(|(_, why)| why);
             if let Some((better, why)) = missed {
@@ -288,8 +288,8 @@ impl Call {
         if let Kind::Map(map) = &mut self.kind {
             (map.at_node, map.opened, map.place) = (false, false, None);
         }
-        if let Kind::Aid(aid) = &mut self.kind {
-            aid.way = ways.for_aid(aid.transport(), aid.encrypted()).unwrap_or(Way::Stream);
+        if let Kind::Relay(relay) = &mut self.kind {
+            relay.way = ways.for_aid(relay.transport(), relay.encrypted()).unwrap_or(Way::Stream);
         }
     }
 
@@ -298,7 +298,7 @@ impl Call {
         if let Kind::Pull(pull) = &mut self.kind {
             pull.version = version;
             if version < AHEAD_SINCE {
-                pull.ahead = Ahead::default();
+                pull.ahead = ReceivedRanges::default();
             }
         }
     }
@@ -313,7 +313,7 @@ impl Call {
 
     /// Returns whether it is of no use on another connection: the tensor can be had elsewhere at once.
     pub(super) fn ends_with_link(&self) -> bool {
-        matches!(self.kind, Kind::Aid(_)) || self.is_for_neighbour()
+        matches!(self.kind, Kind::Relay(_)) || self.is_for_neighbour()
     }
 
     /// Returns whether it is about a copy of a peer of this node.
@@ -322,7 +322,7 @@ impl Call {
             Kind::Map(map) => map.owner.is_some(),
             Kind::Inquire { message, .. } => message.copies,
             Kind::Pull(_)
-            | Kind::Aid(_)
+            | Kind::Relay(_)
             | Kind::Small(_)
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
@@ -347,7 +347,7 @@ impl Call {
     pub(super) fn way(&self) -> Way {
         match &self.kind {
             Kind::Pull(pull) => pull.way,
-            Kind::Aid(aid) => aid.way,
+            Kind::Relay(relay) => relay.way,
             Kind::Map(_) => Way::Shm,
             Kind::Small(_)
             | Kind::Inquire { .. }
@@ -377,7 +377,7 @@ impl Call {
     /// The kind of frame that answers it.
     pub(super) fn answer(&self) -> PeerKind {
         match self.kind {
-            Kind::Pull(_) | Kind::Map(_) | Kind::Aid(_) => PeerKind::Pull,
+            Kind::Pull(_) | Kind::Map(_) | Kind::Relay(_) => PeerKind::Pull,
             Kind::Small(_) => PeerKind::PullMany,
             Kind::Inquire { .. } => PeerKind::Inquire,
             Kind::Channel { .. } => PeerKind::ChannelAttach,
@@ -391,24 +391,24 @@ impl Call {
     pub(super) fn fail(&mut self, failure: Failure) -> Option<Finish> {
         match &mut self.kind {
             Kind::Pull(pull) => {
-                let (aid, unproven) = (pull.end_aid(), pull.unproven);
+                let (relay, unproven) = (pull.end_aid(), pull.unproven);
                 if let Some(transfer) = pull.transfer.take() {
-                    let Some(done) = pull.done.take() else { return aid };
+                    let Some(done) = pull.done.take() else { return relay };
                     let told = transfer.stop(Box::new(move |landing| {
                         done(Err(PullFailed { landing, failure, unproven }));
                     }));
-                    return both(told, aid);
+                    return both(told, relay);
                 }
                 let Some(landing) = pull.landing.take() else {
                     if pull.done.is_some() {
                         pull.failed.get_or_insert(failure);
                     }
-                    return aid;
+                    return relay;
                 };
-                let Some(done) = pull.done.take() else { return aid };
-                both(Some(Box::new(move || done(Err(PullFailed { landing, failure, unproven })))), aid)
+                let Some(done) = pull.done.take() else { return relay };
+                both(Some(Box::new(move || done(Err(PullFailed { landing, failure, unproven })))), relay)
             }
-            Kind::Aid(aid) => aid.fail(&failure),
+            Kind::Relay(relay) => relay.fail(&failure),
             Kind::Map(map) => {
                 let done = map.done.take()?;
                 Some(Box::new(move || done(Err(MapFailed::Owner(failure)))))
@@ -452,7 +452,7 @@ impl Call {
         Some(Box::new(move || done(Err(failed))))
     }
 
-    /// Returns whether its outcome comes with a receipt, which says the last word of it.
+    /// Returns whether its outcome comes with a guard, which says the last word of it.
     pub(super) fn is_receipted(&self) -> bool {
         let Kind::Pull(pull) = &self.kind else { return false };
         let is_told = pull.landing.is_some() && pull.head.is_some() && pull.done.is_some();
@@ -464,7 +464,7 @@ impl Call {
         let seconds = self.begun.elapsed().as_secs_f64();
         let (is_receipted, number, expected) = (self.is_receipted(), self.number, self.expected);
         let Kind::Pull(mut pull) = self.kind else { return None };
-        let aid = pull.end_aid();
+        let relay = pull.end_aid();
         let PullCall {
             landing: Some(landing),
             head: Some(head),
@@ -477,7 +477,7 @@ impl Call {
             ..
         } = *pull
         else {
-            return aid;
+            return relay;
         };
         // A tensor without bytes came some way, too.
         paths.came(way, Travelled::default());
@@ -488,10 +488,11 @@ impl Call {
         let told: Finish = Box::new(move || {
             // Made here, without locks, for it takes one when it is dropped.
             let pull = (number, id);
-            let receipt = home.map(|(shared, peer)| Receipt { shared, peer, pull, expected, holds: false });
-            done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths, receipt }));
+            let pull_guard =
+                home.map(|(shared, peer)| PullGuard { shared, peer, pull, expected, holds: false });
+            done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard }));
         });
-        both(Some(told), aid)
+        both(Some(told), relay)
     }
 }
 
@@ -513,7 +514,7 @@ impl PullCall {
         (id, selection, bytes): (u64, Selection, u64),
         transport: Transport,
         landing: Landing,
-        growth: Option<Arc<Growth>>,
+        growth: Option<Arc<PartialTensor>>,
         done: PullDone,
     ) -> Self {
         Self {
@@ -527,7 +528,7 @@ impl PullCall {
             landing: Some(landing),
             transfer: None,
             landed: 0,
-            ahead: Ahead::default(),
+            ahead: ReceivedRanges::default(),
             paths: Paths::default(),
             missed: None,
             head: None,
@@ -538,7 +539,7 @@ impl PullCall {
             spares: Vec::new(),
             orphaned: None,
             encrypted: true,
-            aid: None,
+            relay: None,
             turns: 0,
             lost: Vec::new(),
             asked_again: false,
@@ -566,7 +567,8 @@ impl PullCall {
     pub(super) fn go_on_with(&mut self, reclaimed: Reclaimed) {
         let Reclaimed { landing, prefix, ahead } = reclaimed;
         (self.landing, self.landed, self.transfer) = (Some(landing), prefix, None);
-        self.ahead = if self.version < AHEAD_SINCE { Ahead::default() } else { Ahead::new(ahead) };
+        self.ahead =
+            if self.version < AHEAD_SINCE { ReceivedRanges::default() } else { ReceivedRanges::new(ahead) };
     }
 
     /// All before `at` has come. It may be said more than once.

@@ -272,16 +272,16 @@ pub(super) fn attached(
 ) -> Result<(), Ended> {
     let message: v1::PeerChannelAttached = decode(header, body)?;
     link.channels.expect(header.call);
-    let (call, mut todo) = link.peer.state.lock().over(header.call, false);
+    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
     let line = ChannelLine { shared: Arc::downgrade(shared), link: Arc::downgrade(link), call: header.call };
     match call.map(|call| call.kind) {
         Some(Kind::Channel { done: Some(done), .. }) => {
-            todo.finish.push(Box::new(move || done(Ok(AttachedThere { message, line }))));
+            effects.finish.push(Box::new(move || done(Ok(AttachedThere { message, line }))));
         }
         // The caller has gone meanwhile.
         _ => line.end(v1::PeerChannelOutcome::Left),
     }
-    shared.perform(todo);
+    shared.perform(effects);
     Ok(())
 }
 

@@ -13,8 +13,8 @@ use tensorlane_proto::{Failure, Fingerprint, PeerName};
 use thiserror::Error;
 use tracing::{debug, warn};
 
-use super::greet::{self, Up};
 use super::handshake::{self, HandshakeError};
+use super::hello::{self, EstablishedConnection};
 use super::record::RecordError;
 use super::remote::Peer;
 use super::shared::{Registered, Shared};
@@ -194,7 +194,7 @@ fn arrived(
     }
     let keys = shared.keys();
     let secured = handshake::server(&keys.server, &socket, until, &|| guard.heard())?;
-    greet::arrived(shared, socket, &keys, secured, guard, until)
+    hello::arrived(shared, socket, &keys, secured, guard, until)
 }
 
 /// Returns whether the first byte is that of a plain lane. No record of TLS begins with it.
@@ -217,7 +217,7 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
                 return up.run(shared);
             }
             Err(Refused::Double | Refused::Late) => return shared.dial_ended(peer),
-            Err(Refused::ByPeer(failure)) if failure.reason == greet::DOUBLE => {
+            Err(Refused::ByPeer(failure)) if failure.reason == hello::DOUBLE => {
                 return shared.dial_ended(peer);
             }
             Err(refused) => {
@@ -231,7 +231,7 @@ pub(super) fn dial(shared: &Arc<Shared>, peer: &Arc<Peer>, attempt: u64) {
     shared.dial_failed(peer, attempt, &error);
 }
 
-fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up, Refused> {
+fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<EstablishedConnection, Refused> {
     let until = Instant::now() + shared.config.handshake;
     let mut last = Refused::Socket(io::ErrorKind::AddrNotAvailable.into());
     let addresses = shared.config.resolver.resolve(address, until).map_err(Refused::Unresolved)?;
@@ -241,7 +241,7 @@ fn dial_one(shared: &Arc<Shared>, peer: &Arc<Peer>, address: &str) -> Result<Up,
             Ok((socket, guard)) => {
                 let keys = shared.keys();
                 let secured = handshake::client(&keys.client, &socket, until)?;
-                return greet::dialed(shared, socket, &keys, secured, guard, &peer.name, until);
+                return hello::dialed(shared, socket, &keys, secured, guard, &peer.name, until);
             }
             Err(error) => last = error.into(),
         }

@@ -17,7 +17,7 @@ const PART_OF_TIME: u32 = 4;
 
 /// Bytes that a holder has brought of late.
 #[derive(Debug)]
-pub(super) struct Floor {
+pub(super) struct RateFloor {
     begun: Instant,
     /// Bytes, by the steps that they came in, the latest last.
     came: VecDeque<(Instant, u64)>,
@@ -25,7 +25,7 @@ pub(super) struct Floor {
     slow: Option<Instant>,
 }
 
-impl Floor {
+impl RateFloor {
     pub(super) fn new(now: Instant) -> Self {
         Self { begun: now, came: VecDeque::new(), slow: None }
     }
@@ -72,7 +72,7 @@ mod tests {
     fn found_after(rate: u64, bytes: u64, seconds: u64) -> Option<u64> {
         let begun = Instant::now();
         let deadline = begun + Duration::from_secs(seconds);
-        let mut floor = Floor::new(begun);
+        let mut floor = RateFloor::new(begun);
         (1..seconds * 10).take_while(|tenth| tenth * rate < bytes).find(|tenth| {
             let now = begun + Duration::from_millis(tenth * 100);
             floor.came(rate, now);
@@ -94,7 +94,7 @@ mod tests {
     fn a_bad_moment_is_forgotten_once_the_rate_is_back() {
         let begun = Instant::now();
         let at = |tenth: u64| begun + Duration::from_millis(tenth * 100);
-        let (mut floor, deadline) = (Floor::new(begun), at(200));
+        let (mut floor, deadline) = (RateFloor::new(begun), at(200));
         let mut left = 2_000;
         for tenth in 1..150 {
             // Too little for a second and a half, then twice what is needed.
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn one_that_brings_nothing_is_not_called_slow() {
         let begun = Instant::now();
-        let mut floor = Floor::new(begun);
+        let mut floor = RateFloor::new(begun);
         for second in 1..20 {
             let now = begun + Duration::from_secs(second);
             assert!(!floor.is_too_slow(1_000, now, begun + Duration::from_secs(21)));
@@ -124,7 +124,7 @@ mod tests {
         ) {
             let begun = Instant::now();
             let deadline = begun + Duration::from_millis(milliseconds);
-            let (mut floor, mut now) = (Floor::new(begun), begun);
+            let (mut floor, mut now) = (RateFloor::new(begun), begun);
             for (after, bytes) in steps {
                 now += Duration::from_millis(after);
                 floor.came(bytes, now);

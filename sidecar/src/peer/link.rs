@@ -15,19 +15,19 @@ use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Incarnation, PeerName};
 use tracing::{debug, error, info};
 
-use super::aid::HOLDERS_SINCE;
 use super::api::PeerKey;
 use super::calls::Call;
 use super::channels::Attachments;
-use super::gathered::Gathered;
+use super::gather_frame::GatherFrame;
 use super::handshake::timed_out;
-use super::incoming::{Drained, Incoming};
 use super::outbox::Outbox;
 use super::parse::FrameParser;
-use super::pipe::SendError;
 use super::pipe_calls::{self, PipeCalls};
 use super::receive::Receiver;
 use super::record::RecordError;
+use super::record_reader::{Drained, RecordReader};
+use super::record_writer::SendError;
+use super::relay::HOLDERS_SINCE;
 use super::remote::{Carrier, Peer};
 use super::shared::Shared;
 use super::slowest;
@@ -154,7 +154,7 @@ pub(super) struct Link {
     socket: TcpStream,
     /// Milliseconds from `since` to the last byte that came, on lanes too.
     heard: AtomicU64,
-    /// Bulk bytes that had been sent when that byte came.
+    /// Bytes of pulls that had been sent when that byte came.
     sent_when_heard: AtomicU64,
     /// Milliseconds from `since` to when it was first asked whether it lives, after the last byte came; 0 before that.
     asked: AtomicU64,
@@ -241,7 +241,7 @@ impl Link {
     }
 
     /// The same, of one that is not put together yet.
-    pub(super) fn submit_gathered(&self, frame: Gathered) {
+    pub(super) fn submit_gathered(&self, frame: GatherFrame) {
         self.submitted(self.outbox.submit_gathered(frame));
     }
 
@@ -368,8 +368,8 @@ impl Carrier for Link {
     }
 
     fn ask_on_quic(&self, call: u64, frame: Vec<u8>, deadline: Instant) -> Result<u64, Vec<u8>> {
-        match self.ways.quic().and_then(Lanes::trunk) {
-            Some(trunk) if self.peer.goodput.lock().takes_quic() => trunk.ask(call, frame, deadline),
+        match self.ways.quic().and_then(Lanes::quic_connection) {
+            Some(quic) if self.peer.goodput.lock().takes_quic() => quic.ask(call, frame, deadline),
             _ => Err(frame),
         }
     }
@@ -382,7 +382,7 @@ impl Carrier for Link {
 
 /// Runs a connection that was adopted, on this thread (which becomes its reader), until it ends. The calls on it wait
 /// again then.
-pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: Incoming, parser: FrameParser) {
+pub(super) fn run(shared: &Arc<Shared>, link: &Arc<Link>, incoming: RecordReader, parser: FrameParser) {
     let writer = {
         let (on_thread, link) = (Arc::clone(shared), Arc::clone(link));
         shared.config.threads.start("tl-peer-out", PanicScope::Connection, move || {
@@ -428,7 +428,12 @@ fn broke_off() -> Ended {
     Ended::Ours("its thread has panicked".into())
 }
 
-fn read(shared: &Arc<Shared>, link: &Arc<Link>, mut incoming: Incoming, mut parser: FrameParser) -> Ended {
+fn read(
+    shared: &Arc<Shared>,
+    link: &Arc<Link>,
+    mut incoming: RecordReader,
+    mut parser: FrameParser,
+) -> Ended {
     let mut receiver = Receiver::new(shared, link);
     loop {
         let drained = incoming.drain(|plain| parser.feed(plain, &mut receiver));

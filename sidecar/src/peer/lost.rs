@@ -3,8 +3,8 @@
 use tensorlane_proto::frame::HOLDERS_TRIED;
 use tensorlane_proto::generated as v1;
 
-use super::aid;
 use super::api::LostHolder;
+use super::relay;
 
 /// Holders that a pull may lose where most of them refused: each costs a round trip, and says that one that had it has let it go.
 const REFUSED_MAX: usize = 8;
@@ -87,11 +87,11 @@ pub fn asks_on(lost: &[LostHolder]) -> bool {
 /// Lost holder, as the wire has it.
 pub(super) fn life(lost: &LostHolder) -> v1::Life {
     let why = lost.why.map_or(v1::LostReason::Unspecified, v1::LostReason::from);
-    v1::Life { lost: why.into(), ..aid::life(&lost.peer) }
+    v1::Life { lost: why.into(), ..relay::life(&lost.peer) }
 }
 
 /// Lost holder, as we have it. A reason that this release does not know is none.
 pub(super) fn holder(life: &v1::Life) -> Option<LostHolder> {
     let why = v1::LostReason::try_from(life.lost).ok().and_then(why);
-    aid::key(life).map(|peer| LostHolder { peer, why })
+    relay::key(life).map(|peer| LostHolder { peer, why })
 }

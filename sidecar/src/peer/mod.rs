@@ -8,9 +8,9 @@
 //! ```text
 //!   Peers ──── Peer (one a name: calls, incarnation, when to dial) ──── Link (one a connection)
 //!     │                                                                  ├─ reader thread: record ─> parse ─> receive
-//!     ├─ steward thread: deadlines, dials, pings                         ├─ writer thread: outbox <─ submit (any thread)
+//!     ├─ scheduler thread: deadlines, dials, pings                         ├─ writer thread: outbox <─ submit (any thread)
 //!     ├─ listener thread ──> connect, greet (TLS, who is it, Hello) ──^  └─ Ways: stream; lanes and quic, a thread a lane
-//!     └─ Door: UDP, a runtime and its threads, for QUIC
+//!     └─ QuicEndpoint: UDP, a runtime and its threads, for QUIC
 //! ```
 //!
 //! - A call outlives the connection it was sent on: it is repeated on the next one (a pull from the bytes that landed)
@@ -19,8 +19,6 @@
 //! - What callers hand in (`done`) and what they implement (`Serve`) runs on reader threads and must not block.
 //! - Every thread is joined by [`Peers::stop`], but for those that look up names of hosts (`resolve`).
 
-mod ahead;
-mod aid;
 mod api;
 mod calls;
 mod channels;
@@ -32,26 +30,29 @@ mod dial;
 mod exporter;
 mod floor;
 mod full;
-mod gathered;
+mod gather_frame;
 mod give_way;
-mod greet;
-mod growth;
 mod handshake;
-mod incoming;
+mod hello;
 mod lending;
 mod link;
 mod lost;
 mod outbox;
 mod parse;
+mod partial;
 mod paths;
 mod peers;
-mod pipe;
 mod pipe_calls;
-mod receipt;
+mod pull_guard;
 mod receive;
+mod received;
 mod record;
+mod record_reader;
+mod record_writer;
+mod relay;
 mod remote;
 mod resolve;
+mod scheduler;
 mod serving;
 mod sets;
 mod shared;
@@ -59,26 +60,25 @@ mod shunned;
 mod slowest;
 mod small;
 mod source;
-mod steward;
 mod strangers;
 mod transport;
 mod views;
 
 pub use api::{
-    Aided, Asked, AskedAid, AskedLoan, Found, Holders, Keys, Known, KnownPeer, LostHolder, MapFailed,
-    MapOrder, Mapped, Me, PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, Serve,
-    Served, Sought, TellFound,
+    Asked, AskedLoan, Found, Holders, Keys, Known, KnownPeer, LostHolder, MapFailed, MapOrder, Mapped, Me,
+    PeerKey, PeerState, PeerView, PeersConfig, PullFailed, PullOrder, Pulled, RelayRequest, RelaySource,
+    Serve, Served, Sought, TellFound,
 };
 pub use calls::{CameSmall, InquireDone, MapDone, PullDone, SetDone, SmallDone};
 pub use channels::{AttachedThere, ChannelLine, ChannelSink, ChannelSource, Misuse, TellAttached};
 pub use counters::Counters;
 pub(crate) use give_way::give_way;
-pub use growth::{Growth, Pass};
 pub use lost::{HolderLost, asks_on};
+pub use partial::{PartialTensor, RelayToken};
 pub use paths::{FallBack, Path, Paths, Senders};
 pub use peers::{CallHandle, Peers};
 pub use pipe_calls::{PipeAsker, PipeCallHandle, PipeDone, PipeLine, PipeThere, TellConnected};
-pub use receipt::Receipt;
+pub use pull_guard::PullGuard;
 pub(crate) use remote::CALLS_MAX;
 pub use resolve::Resolver;
 pub use small::{SmallAnswer, SmallBytes, SmallTensor};

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::gathered::Gathered;
-use super::pipe::{Bulk, Pipe, SendError};
+use super::gather_frame::GatherFrame;
 use super::record::Sealer;
+use super::record_writer::{OutgoingPull, RecordWriter, SendError};
 use super::slowest::Taking;
 use crate::unread::Account;
 
@@ -33,7 +33,7 @@ const BACKLOG_MAX: usize = 64 << 20;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// An answer that is made when there is room to send it.
-type Late = Box<dyn FnOnce() -> Gathered + Send>;
+type Late = Box<dyn FnOnce() -> GatherFrame + Send>;
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Ending {
@@ -52,7 +52,7 @@ struct Inbox {
     /// Bytes of frames that were taken out and are not on their way.
     sending: usize,
     late: VecDeque<Late>,
-    bulk: VecDeque<Bulk>,
+    bulk: VecDeque<OutgoingPull>,
     /// The call whose chunk the writer is sealing, and the frame that ends it if it was cancelled meanwhile.
     current: Option<(u64, Option<Vec<u8>>)>,
     /// Records were left in the pipe.
@@ -72,7 +72,7 @@ impl Inbox {
 /// Next work of the writer.
 enum Work {
     Late(Late),
-    Send { frames: VecDeque<Vec<u8>>, bulk: Option<Box<Bulk>>, rekey: bool },
+    Send { frames: VecDeque<Vec<u8>>, bulk: Option<Box<OutgoingPull>>, rekey: bool },
     End { frames: VecDeque<Vec<u8>> },
     Stop,
 }
@@ -84,7 +84,7 @@ pub(super) struct Outbox {
     wake: Condvar,
     /// Told when what waited is on its way, and at the end.
     room: Condvar,
-    pipe: Mutex<Pipe>,
+    pipe: Mutex<RecordWriter>,
     /// Time for which nothing may arrive at the other end while the socket is full.
     progress: Duration,
     /// Tensor bytes that the socket took.
@@ -113,7 +113,7 @@ impl Outbox {
             inbox: Mutex::default(),
             wake: Condvar::new(),
             room: Condvar::new(),
-            pipe: Mutex::new(Pipe::new(sealer)),
+            pipe: Mutex::new(RecordWriter::new(sealer)),
             progress,
             bulk_bytes: AtomicU64::new(0),
             count,
@@ -130,7 +130,7 @@ impl Outbox {
     }
 
     /// The same, of a frame that is not put together yet: it is where it waits.
-    pub(super) fn submit_gathered(&self, frame: Gathered) -> Result<(), SendError> {
+    pub(super) fn submit_gathered(&self, frame: GatherFrame) -> Result<(), SendError> {
         match self.send_now(frame.len(), |pipe| pipe.seal_gathered(&frame))? {
             true => Ok(()),
             false => self.queue(frame.together()),
@@ -141,7 +141,7 @@ impl Outbox {
     fn send_now(
         &self,
         bytes: usize,
-        seal: impl FnOnce(&mut Pipe) -> Result<(), rustls::Error>,
+        seal: impl FnOnce(&mut RecordWriter) -> Result<(), rustls::Error>,
     ) -> Result<bool, SendError> {
         let Some(mut pipe) = self.pipe.try_lock() else { return Ok(false) };
         let (first, ending) = {
@@ -188,7 +188,7 @@ impl Outbox {
     }
 
     /// Sends a frame, and after it the chunks of a pull, in turns with those of other pulls.
-    pub(super) fn submit_bulk(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+    pub(super) fn submit_bulk(&self, head: Vec<u8>, bulk: OutgoingPull) -> Result<(), SendError> {
         let mut inbox = self.inbox.lock();
         if inbox.ending != Ending::No {
             return Err(SendError::Closed);
@@ -320,7 +320,7 @@ impl Outbox {
         }
     }
 
-    fn flush(&self, pipe: &mut Pipe) -> Result<(), SendError> {
+    fn flush(&self, pipe: &mut RecordWriter) -> Result<(), SendError> {
         let taking = Taking::begin(pipe.bytes(), self.progress);
         pipe.flush(&self.socket, taking)
     }
@@ -364,7 +364,7 @@ impl Outbox {
     }
 
     /// Seals one chunk; its pull goes to the end of the line unless that was its last.
-    fn send_chunk(&self, pipe: &mut Pipe, mut bulk: Bulk) -> Result<u64, SendError> {
+    fn send_chunk(&self, pipe: &mut RecordWriter, mut bulk: OutgoingPull) -> Result<u64, SendError> {
         let (length, last) = bulk.next(QUANTUM as u64);
         pipe.seal_chunk(&mut bulk, length as usize, last)?;
         bulk.sent(length);

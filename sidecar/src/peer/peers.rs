@@ -1,4 +1,4 @@
-//! The door: every peer of this sidecar, and what can be asked of them.
+//! The endpoint: every peer of this sidecar, and what can be asked of them.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener};
@@ -23,7 +23,7 @@ use super::link::{Ended, Link};
 use super::lost::HolderLost;
 use super::remote::Peer;
 use super::shared::{Shared, World};
-use super::transport::lanes::quic::Door;
+use super::transport::lanes::quic::QuicEndpoint;
 use crate::clock;
 use crate::metrics::label::PanicScope;
 
@@ -42,8 +42,9 @@ impl CallHandle {
     pub fn cancel(&self) {
         let Some((shared, peer, number)) = &self.call else { return };
         let Some(shared) = shared.upgrade() else { return };
-        let todo = peer.state.lock().withdraw(*number, Failure::new(Reason::Cancelled, "the caller gave up"));
-        shared.perform(todo);
+        let effects =
+            peer.state.lock().withdraw(*number, Failure::new(Reason::Cancelled, "the caller gave up"));
+        shared.perform(effects);
     }
 }
 
@@ -80,15 +81,17 @@ impl Peers {
             own_threads: Mutex::default(),
         });
         if let Some(socket) = datagrams {
-            shared.open_door(&Door::open(socket, &shared.keys(), idle, &shared.config.threads)?);
+            shared.open_door(&QuicEndpoint::open(socket, &shared.keys(), idle, &shared.config.threads)?);
         }
         if let Some(node) = &shared.node {
             node.start(&shared);
         }
-        let steward = Arc::clone(&shared);
+        let scheduler = Arc::clone(&shared);
         let threads = shared.config.threads.clone();
-        let mut own =
-            vec![threads.start("tl-peer-clock", PanicScope::Process, move || steward.steward.run(&steward))?];
+        let mut own = vec![
+            threads
+                .start("tl-peer-clock", PanicScope::Process, move || scheduler.scheduler.run(&scheduler))?,
+        ];
         let listen = move || connect::listen(&shared, &listener);
         match threads.start("tl-peer-listen", PanicScope::Process, listen) {
             Ok(listening) => own.push(listening),
@@ -114,8 +117,8 @@ impl Peers {
         if !shared.begin_to_stop() {
             return;
         }
-        if let Some(door) = shared.door() {
-            door.stop();
+        if let Some(endpoint) = shared.endpoint() {
+            endpoint.stop();
         }
         // A listener that was shut down accepts no more, and its thread returns.
         let _ = SockRef::from(&self.listener).shutdown(Shutdown::Both);
@@ -124,19 +127,19 @@ impl Peers {
         }
         let draining = Failure::new(Reason::Draining, "this sidecar is stopping");
         for peer in shared.peers() {
-            let (link, todo) = {
+            let (link, effects) = {
                 let mut state = peer.state.lock();
                 (state.link.clone(), state.fail_all(&draining))
             };
-            shared.perform(todo);
+            shared.perform(effects);
             if let Some(link) = link {
                 link.end_in_order(Ended::Stopped);
             }
             peer.changed.notify_all();
         }
         self.join_connections();
-        if let Some(door) = shared.door() {
-            door.end();
+        if let Some(endpoint) = shared.endpoint() {
+            endpoint.end();
         }
     }
 
@@ -290,7 +293,7 @@ impl Peers {
         let before = state.dial.begun;
         state.waiters += 1;
         drop(state);
-        self.shared.steward.wake();
+        self.shared.scheduler.wake();
         let mut state = peer.state.lock();
         let outcome = loop {
             if let Some(link) = &state.link {
@@ -354,7 +357,7 @@ impl Peers {
         for link in self.links_with(ours) {
             link.end_in_order(Ended::Rotated);
         }
-        self.shared.steward.wake();
+        self.shared.scheduler.wake();
     }
 
     fn links_with(&self, ours: &Fingerprint) -> impl Iterator<Item = Arc<Link>> + use<> {

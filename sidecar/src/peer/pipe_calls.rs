@@ -29,7 +29,7 @@ use tensorlane_proto::{Failure, PeerName, Reason, wire};
 
 use super::api::PeerKey;
 use super::calls::Kind;
-use super::gathered::Gathered;
+use super::gather_frame::GatherFrame;
 use super::link::{Ended, Link};
 use super::peers::{CallHandle, Peers};
 use super::receive::decode;
@@ -325,7 +325,7 @@ pub(super) fn connected(
     body: &[u8],
 ) -> Result<(), Ended> {
     let message: v1::PeerPipeConnected = decode(header, body)?;
-    let (call, mut todo) = link.peer.state.lock().over(header.call, false);
+    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
     let line = PipeLine {
         shared: Arc::downgrade(shared),
         link: Arc::downgrade(link),
@@ -334,12 +334,12 @@ pub(super) fn connected(
     };
     match call.map(|call| call.kind) {
         Some(Kind::PipeConnect { done: Some(done), .. }) => {
-            todo.finish.push(Box::new(move || done(Ok(PipeThere { message, line }))));
+            effects.finish.push(Box::new(move || done(Ok(PipeThere { message, line }))));
         }
         // The caller has gone meanwhile.
         _ => line.end(v1::PeerPipeEnd { closed: true, ..Default::default() }),
     }
-    shared.perform(todo);
+    shared.perform(effects);
     Ok(())
 }
 
@@ -476,7 +476,7 @@ fn answer_call(link: &Arc<Link>, call: u64, answer: v1::PeerPipeAnswer) {
     }
     let answering = Arc::downgrade(link);
     link.outbox.submit_late(Box::new(move || {
-        let mut frame = Gathered::default();
+        let mut frame = GatherFrame::default();
         if let Some(link) = answering.upgrade() {
             link.pipes.inner.lock().late -= bytes;
             // Whoever asked may have given up while it waited: nobody would read the message.

@@ -16,12 +16,12 @@ use tensorlane_proto::wire;
 
 use super::calls::{CameSmall, Finish, Head, Kind, Place, SmallCall};
 use super::channels;
-use super::growth::Pass;
 use super::link::{Ended, Link};
 use super::parse::{Body, Flow, Sink};
+use super::partial::RelayToken;
 use super::paths::Travelled;
 use super::pipe_calls;
-use super::remote::Todo;
+use super::remote::Effects;
 use super::serving;
 use super::sets;
 use super::shared::{Shared, count_in};
@@ -91,7 +91,7 @@ impl<'a> Receiver<'a> {
         if let Target::Landing(landing) = std::mem::replace(&mut chunk.target, Target::Away) {
             let (call, at) = (chunk.call, chunk.at);
             let finish = self.give_back(call, landing, at);
-            self.shared.perform(Todo::one(finish));
+            self.shared.perform(Effects::one(finish));
         }
     }
 
@@ -115,8 +115,8 @@ impl<'a> Receiver<'a> {
 
     fn answer(&self, kind: PeerKind, header: Header, body: Body<'_>) -> Result<(), Ended> {
         if kind == PeerKind::Ping && !header.is_failed() {
-            let todo = self.link.peer.state.lock().lives(header.call, self.link.id);
-            self.shared.perform(todo);
+            let effects = self.link.peer.state.lock().lives(header.call, self.link.id);
+            self.shared.perform(effects);
             return Ok(());
         }
         if kind == PeerKind::Seek {
@@ -134,15 +134,15 @@ impl<'a> Receiver<'a> {
         }
         if header.is_failed() {
             let failure = wire::failure(decode(header, &body)?);
-            if let Some(todo) = state.refused_by_owner(header.call, &failure) {
+            if let Some(effects) = state.refused_by_owner(header.call, &failure) {
                 drop(state);
-                self.shared.perform(todo);
+                self.shared.perform(effects);
                 return Ok(());
             }
-            let (call, mut todo) = state.over(header.call, false);
+            let (call, mut effects) = state.over(header.call, false);
             drop(state);
-            todo.finish.extend(call.and_then(|mut call| call.fail(failure)));
-            self.shared.perform(todo);
+            effects.finish.extend(call.and_then(|mut call| call.fail(failure)));
+            self.shared.perform(effects);
             return Ok(());
         }
         drop(state);
@@ -163,8 +163,8 @@ impl<'a> Receiver<'a> {
             true => Err(wire::failure(decode(header, body)?)),
             false => Ok(decode(header, body)?),
         };
-        let todo = self.link.peer.state.lock().sought(header.call, self.link, sought);
-        self.shared.perform(todo);
+        let effects = self.link.peer.state.lock().sought(header.call, self.link, sought);
+        self.shared.perform(effects);
         Ok(())
     }
 
@@ -177,15 +177,15 @@ impl<'a> Receiver<'a> {
         if state.is_map(header.call) {
             let place = message.place.map(|p| Place { segment: p.segment, offset: p.offset, bytes: p.bytes });
             self.shared.counters.pulls.add(Way::Shm.as_str());
-            let todo = state.map_opened(header.call, self.link, head, place)?;
+            let effects = state.map_opened(header.call, self.link, head, place)?;
             drop(state);
-            self.shared.perform(todo);
+            self.shared.perform(effects);
             self.link.ways.tend();
             return Ok(());
         }
-        if let Some(todo) = state.aid_opened(header.call, self.link, &head)? {
+        if let Some(effects) = state.relay_opened(header.call, self.link, &head)? {
             drop(state);
-            self.shared.perform(todo);
+            self.shared.perform(effects);
             return Ok(());
         }
         let call = state.answered(header.call, PeerKind::Pull, self.link.id);
@@ -204,7 +204,7 @@ impl<'a> Receiver<'a> {
         pull.head = Some(head);
         pull.opened = true;
         // Who did not ask for holders has its reasons.
-        if let Ok(pass) = Pass::try_from(&message.pass[..])
+        if let Ok(pass) = RelayToken::try_from(&message.pass[..])
             && pull.spreads()
         {
             pull.pass = Some(pass);
@@ -221,11 +221,11 @@ impl<'a> Receiver<'a> {
         if way == Way::Stream {
             return Ok(());
         }
-        let todo = state.opened(header.call, self.link);
+        let effects = state.opened(header.call, self.link);
         drop(state);
-        self.shared.perform(todo);
+        self.shared.perform(effects);
         if self.link.ways.tend().is_some() {
-            self.shared.steward.wake();
+            self.shared.scheduler.wake();
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl<'a> Receiver<'a> {
             Some(_) => return Err(malformed(header)),
             None => return Err(out_of_place(PeerKind::PullMany)),
         }
-        let (call, mut todo) = state.over(header.call, false);
+        let (call, mut effects) = state.over(header.call, false);
         drop(state);
         self.count_in(message.tensors.iter().map(|tensor| tensor.data.len() as u64).sum());
         let way = if self.on_quic.is_some() { Way::Quic } else { Way::Stream };
@@ -267,9 +267,9 @@ impl<'a> Receiver<'a> {
             self.shared.counters.quic_calls.add("answered");
         }
         if let Some(Kind::Small(SmallCall { done: Some(done), .. })) = call.map(|call| call.kind) {
-            todo.finish.push(Box::new(move || done(Ok(CameSmall { tensors: message.tensors, way }))));
+            effects.finish.push(Box::new(move || done(Ok(CameSmall { tensors: message.tensors, way }))));
         }
-        self.shared.perform(todo);
+        self.shared.perform(effects);
         Ok(())
     }
 
@@ -281,12 +281,12 @@ impl<'a> Receiver<'a> {
             Some(_) => return Err(malformed(header)),
             None => return Err(out_of_place(PeerKind::Inquire)),
         }
-        let (call, mut todo) = state.over(header.call, false);
+        let (call, mut effects) = state.over(header.call, false);
         drop(state);
         if let Some(Kind::Inquire { done: Some(done), .. }) = call.map(|call| call.kind) {
-            todo.finish.push(Box::new(move || done(Ok(message))));
+            effects.finish.push(Box::new(move || done(Ok(message))));
         }
-        self.shared.perform(todo);
+        self.shared.perform(effects);
         Ok(())
     }
 
@@ -376,26 +376,26 @@ impl Sink for Receiver<'_> {
             _ => None,
         };
         self.count_in(chunk.length);
-        let mut todo = Todo::default();
+        let mut effects = Effects::default();
         let mut state = self.link.peer.state.lock();
         if let Some(Kind::Pull(pull)) =
             state.answered(chunk.call, PeerKind::Pull, self.link.id).map(|call| &mut call.kind)
         {
             pull.paths.came(Way::Stream, Travelled::on_none(chunk.length));
             match landing {
-                Some(landing) => todo.finish.extend(pull.give_back(landing, chunk.at)),
+                Some(landing) => effects.finish.extend(pull.give_back(landing, chunk.at)),
                 None => pull.has_come(chunk.at),
             }
         }
         if chunk.last && state.is_unproven(chunk.call) {
-            todo = todo.and(state.finish_whole(chunk.call));
+            effects = effects.and(state.finish_whole(chunk.call));
         } else if chunk.last {
             let (call, more) = state.over(chunk.call, true);
-            todo = todo.and(more);
-            todo.finish.extend(call.and_then(super::calls::Call::pulled));
+            effects = effects.and(more);
+            effects.finish.extend(call.and_then(super::calls::Call::pulled));
         }
         drop(state);
-        self.shared.perform(todo);
+        self.shared.perform(effects);
         Ok(Flow::Go)
     }
 }

@@ -13,7 +13,7 @@
 //! the connection is given up for its silence, and the next one tells.
 //!
 //! One lock, held for moments and never while anything is sent or told: methods return what is to be sent and told
-//! ([`Todo`]). `handover` orders what `Serve` hears about connections; it is taken before the state's lock.
+//! ([`Effects`]). `handover` orders what `Serve` hears about connections; it is taken before the state's lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Offer;
 use tensorlane_proto::{Failure, Incarnation, PeerName, Reason};
 
-use super::aid::Wish;
 use super::calls::{Call, Finish, Kind};
 use super::channels;
 use super::dial::Dial;
 use super::link::Link;
 use super::pipe_calls;
+use super::relay::RelayOrder;
 use super::sets::Packed;
 use super::shunned::Shunned;
 use super::transport::Way;
@@ -101,7 +101,7 @@ pub(super) trait Carrier {
 
 /// Work that is to be done after the lock was given back.
 #[must_use]
-pub(super) struct Todo<L = Link> {
+pub(super) struct Effects<L = Link> {
     /// Frames for a connection, in order.
     pub(super) send: Option<(Arc<L>, Vec<Vec<u8>>)>,
     /// Calls to be asked at the node's socket, with their frames.
@@ -113,14 +113,14 @@ pub(super) struct Todo<L = Link> {
     /// Inquiries of theirs that nobody waits for any more.
     pub(super) gone: Vec<Cancel>,
     /// Holders to be asked for bytes.
-    pub(super) aids: Vec<Wish>,
+    pub(super) relays: Vec<RelayOrder>,
     /// Calls whose deadline is another one now.
     pub(super) expected: Vec<(Instant, u64, Arc<Peer>)>,
     /// Set if there is something to be tended.
     pub(super) wake: bool,
 }
 
-impl<L> Default for Todo<L> {
+impl<L> Default for Effects<L> {
     fn default() -> Self {
         Self {
             send: None,
@@ -128,14 +128,14 @@ impl<L> Default for Todo<L> {
             finish: Vec::new(),
             over: Vec::new(),
             gone: Vec::new(),
-            aids: Vec::new(),
+            relays: Vec::new(),
             expected: Vec::new(),
             wake: false,
         }
     }
 }
 
-impl<L> Todo<L> {
+impl<L> Effects<L> {
     pub(super) fn one(finish: Option<Finish>) -> Self {
         Self { finish: finish.into_iter().collect(), ..Self::default() }
     }
@@ -152,7 +152,7 @@ impl<L> Todo<L> {
         self.finish.extend(other.finish);
         self.over.extend(other.over);
         self.gone.extend(other.gone);
-        self.aids.extend(other.aids);
+        self.relays.extend(other.relays);
         self.expected.extend(other.expected);
         self.wake |= other.wake;
         self
@@ -161,7 +161,7 @@ impl<L> Todo<L> {
 
 /// A pull of theirs that we hold a lease for.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OpenPull {
+pub(super) struct InboundPull {
     pub(super) id: u64,
     /// The connection on which it was last asked.
     pub(super) link: u64,
@@ -198,7 +198,7 @@ pub(super) struct State<L = Link> {
     /// Incarnations that are over, the latest last.
     past: VecDeque<Incarnation>,
     /// Pulls of theirs, by their call. Outlives connections, not incarnations.
-    pub(super) open: HashMap<u64, OpenPull>,
+    pub(super) open: HashMap<u64, InboundPull>,
     /// Inquiries of theirs and calls about sets on the present connection that are not answered, with their kinds.
     pub(super) inquiries: HashMap<u64, (Cancel, PeerKind)>,
     /// Rows that were packed for them and not released.
@@ -288,10 +288,10 @@ fn pull_done(call: u64, id: u64, holds: bool) -> Vec<u8> {
 
 impl<L: Carrier> State<L> {
     /// A new call: sent if there is a connection and room on it, else kept.
-    pub(super) fn place(&mut self, mut call: Call) -> Todo<L> {
+    pub(super) fn place(&mut self, mut call: Call) -> Effects<L> {
         if self.link.is_none() && call.is_for_neighbour() {
             let failure = Failure::new(Reason::PeerUnreachable, "the connection was lost just now");
-            return Todo { over: vec![(call.deadline, call.number)], ..Todo::one(call.fail(failure)) };
+            return Effects { over: vec![(call.deadline, call.number)], ..Effects::one(call.fail(failure)) };
         }
         call.attempt = self.dial.begun;
         self.waiting.push_back(call.number);
@@ -335,9 +335,9 @@ impl<L: Carrier> State<L> {
     }
 
     /// Sends what waits, as far as there is room.
-    fn pump(&mut self) -> Todo<L> {
-        let mut todo = Todo::default();
-        let Some(link) = self.link.clone() else { return todo };
+    fn pump(&mut self) -> Effects<L> {
+        let mut effects = Effects::default();
+        let Some(link) = self.link.clone() else { return effects };
         while self.on_link < CALLS_MAX
             && let Some(number) = self.waiting.pop_front()
         {
@@ -345,20 +345,20 @@ impl<L: Carrier> State<L> {
             if let Some(expected) = call.expected.filter(|expected| *expected != link.incarnation()) {
                 if !self.past.contains(&expected) {
                     self.in_doubt.push(number);
-                    todo.frame(&link, frame::encode(PeerKind::Ping.into(), 0, number, &v1::Ping {}));
+                    effects.frame(&link, frame::encode(PeerKind::Ping.into(), 0, number, &v1::Ping {}));
                     continue;
                 }
-                if call.outlives_owner(|| owner_lost(link.peer()), &mut todo.aids) {
+                if call.outlives_owner(|| owner_lost(link.peer()), &mut effects.relays) {
                     continue;
                 }
-                todo.finish.extend(call.fail(owner_lost(link.peer())));
-                todo.over.push((call.deadline, number));
+                effects.finish.extend(call.fail(owner_lost(link.peer())));
+                effects.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
             }
             if let Some(failure) = unsupported(&call.kind, &*link) {
-                todo.finish.extend(call.fail(failure));
-                todo.over.push((call.deadline, number));
+                effects.finish.extend(call.fail(failure));
+                effects.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
             }
@@ -367,26 +367,26 @@ impl<L: Carrier> State<L> {
             }
             let before = call.way();
             link.choose_way(call);
-            if matches!(call.kind, Kind::Aid(_)) && (call.way() == Way::Stream || !link.passes_on()) {
+            if matches!(call.kind, Kind::Relay(_)) && (call.way() == Way::Stream || !link.passes_on()) {
                 let message = format!("{} passes no tensors on", link.peer());
-                todo.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
-                todo.over.push((call.deadline, number));
+                effects.finish.extend(call.fail(Failure::new(Reason::Unsupported, message)));
+                effects.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
             }
             if matches!(call.kind, Kind::Map(_)) && !link.maps() {
-                self.unsendable(number, &mut todo);
+                self.unsendable(number, &mut effects);
                 continue;
             }
             if call.needs_lanes() && !call.has_lanes() && !call.leave_lanes(before) {
                 let lost = "the peer takes no lanes any more, on which the first part of the tensor came";
-                todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, lost)));
-                todo.over.push((call.deadline, number));
+                effects.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, lost)));
+                effects.over.push((call.deadline, number));
                 self.calls.remove(&number);
                 continue;
             }
             if !call.has_lanes() {
-                todo.finish.extend(call.end_aid());
+                effects.finish.extend(call.end_aid());
             }
             call.sent_on = Some(link.id());
             call.sent_before = true;
@@ -394,20 +394,20 @@ impl<L: Carrier> State<L> {
             match &mut call.kind {
                 Kind::Map(map) if self.on_link < AT_NODE_MAX && link.maps_at_node() => {
                     map.at_node = true;
-                    todo.at_node.push((Arc::clone(&link), number, frame));
+                    effects.at_node.push((Arc::clone(&link), number, frame));
                 }
                 Kind::Small(small) => match link.ask_on_quic(number, frame, call.deadline) {
                     Ok(stream) => small.on_quic = Some(stream),
                     Err(frame) => {
                         small.on_quic = None;
-                        todo.frame(&link, frame);
+                        effects.frame(&link, frame);
                     }
                 },
-                _ => todo.frame(&link, frame),
+                _ => effects.frame(&link, frame),
             }
             self.on_link += 1;
         }
-        todo
+        effects
     }
 
     /// The call that an answer on this connection belongs to.
@@ -416,28 +416,28 @@ impl<L: Carrier> State<L> {
     }
 
     /// A stream of QUIC is over on which was asked: what has no answer is asked again on the control connection. How much that is.
-    pub(super) fn leave_quic(&mut self, link: u64, stream: u64) -> (usize, Todo<L>) {
+    pub(super) fn leave_quic(&mut self, link: u64, stream: u64) -> (usize, Effects<L>) {
         let is_on = |call: &&Call| {
             let on_quic = matches!(&call.kind, Kind::Small(small) if small.on_quic == Some(stream));
             on_quic && call.sent_on == Some(link)
         };
         let mut left: Vec<u64> = self.calls.values().filter(is_on).map(|call| call.number).collect();
         left.sort_unstable();
-        let (mut again, mut todo) = (0, Todo::default());
+        let (mut again, mut effects) = (0, Effects::default());
         for number in left {
             let Some(call) = self.calls.get_mut(&number) else { continue };
             if call.withdrawn {
-                todo = todo.and(self.over(number, false).1);
+                effects = effects.and(self.over(number, false).1);
                 continue;
             }
             let Some(present) = self.link.clone().filter(|present| present.id() == link) else { continue };
             if let Kind::Small(small) = &mut call.kind {
                 small.on_quic = None;
             }
-            todo.frame(&present, call.frame());
+            effects.frame(&present, call.frame());
             again += 1;
         }
-        (again, todo)
+        (again, effects)
     }
 
     /// Returns whether anybody waits for the outcome of a call.
@@ -447,37 +447,37 @@ impl<L: Carrier> State<L> {
 
     /// The call has its last frame: it leaves, and the next one in line is sent. For a pull that was served, the owner is
     /// told that its lease may end.
-    pub(super) fn over(&mut self, number: u64, served: bool) -> (Option<Call>, Todo<L>) {
-        let Some(call) = self.calls.remove(&number) else { return (None, Todo::default()) };
-        let mut todo = Todo::default();
-        todo.over.push((call.deadline, number));
+    pub(super) fn over(&mut self, number: u64, served: bool) -> (Option<Call>, Effects<L>) {
+        let Some(call) = self.calls.remove(&number) else { return (None, Effects::default()) };
+        let mut effects = Effects::default();
+        effects.over.push((call.deadline, number));
         if call.sent_on.is_some() {
             self.on_link -= 1;
         }
-        if let (Kind::Aid(aid), Some(link)) = (&call.kind, &self.link) {
-            link.want_no_more(aid.way, number);
+        if let (Kind::Relay(relay), Some(link)) = (&call.kind, &self.link) {
+            link.want_no_more(relay.way, number);
         }
         // Of what may be had for others the word is kept until it is proven.
         if served && !call.is_receipted() {
-            self.settle(&call, &mut todo);
+            self.settle(&call, &mut effects);
         }
-        let todo = todo.and(self.pump());
-        (Some(call), todo)
+        let effects = effects.and(self.pump());
+        (Some(call), effects)
     }
 
     /// Tells the owner that the lease of a pull may end: now, or when that life of it is back.
-    fn settle(&mut self, call: &Call, todo: &mut Todo<L>) {
+    fn settle(&mut self, call: &Call, effects: &mut Effects<L>) {
         let id = match &call.kind {
             Kind::Pull(pull) => pull.id,
             Kind::Map(map) => map.id,
             Kind::Small(_)
             | Kind::Inquire { .. }
-            | Kind::Aid(_)
+            | Kind::Relay(_)
             | Kind::Channel { .. }
             | Kind::PipeConnect { .. }
             | Kind::Set { .. } => return,
         };
-        self.end_lease((call.number, id), call.expected, false, todo);
+        self.end_lease((call.number, id), call.expected, false, effects);
     }
 
     /// The same for a pull that is over here, and whether its tensor may be had here by others.
@@ -486,11 +486,11 @@ impl<L: Carrier> State<L> {
         (number, id): (u64, u64),
         expected: Option<Incarnation>,
         holds: bool,
-        todo: &mut Todo<L>,
+        effects: &mut Effects<L>,
     ) {
         match &self.link {
             Some(link) if expected == Some(link.incarnation()) => {
-                todo.frame(link, pull_done(number, id, holds));
+                effects.frame(link, pull_done(number, id, holds));
             }
             Some(_) => {}
             None if expected == self.incarnation && self.owed.len() < OWED_MAX => {
@@ -501,42 +501,42 @@ impl<L: Carrier> State<L> {
     }
 
     /// The caller wants no outcome but this one.
-    pub(super) fn withdraw(&mut self, number: u64, failure: Failure) -> Todo<L> {
-        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+    pub(super) fn withdraw(&mut self, number: u64, failure: Failure) -> Effects<L> {
+        let Some(call) = self.calls.get_mut(&number) else { return Effects::default() };
         if std::mem::replace(&mut call.withdrawn, true) {
-            return Todo::default();
+            return Effects::default();
         }
-        let mut todo = Todo::one(call.fail(failure));
-        todo.over.push((call.deadline, number));
+        let mut effects = Effects::one(call.fail(failure));
+        effects.over.push((call.deadline, number));
         match (&self.link, call.sent_on) {
             (Some(link), Some(on)) if on == link.id() => {
                 let cancel = frame::encode(PeerKind::Cancel.into(), 0, number, &v1::Cancel {});
-                todo.frame(link, cancel);
+                effects.frame(link, cancel);
                 if call.is_answered() {
                     // No last frame comes that would have to be waited for.
-                    todo = todo.and(self.over(number, false).1);
+                    effects = effects.and(self.over(number, false).1);
                 }
             }
             // On a connection that is ending: its end forgets the call.
             (_, Some(_)) => {}
-            (_, None) => self.forget(number, &mut todo),
+            (_, None) => self.forget(number, &mut effects),
         }
-        todo
+        effects
     }
 
     /// Removes a call that is on no connection.
-    fn forget(&mut self, number: u64, todo: &mut Todo<L>) {
+    fn forget(&mut self, number: u64, effects: &mut Effects<L>) {
         self.waiting.retain(|waiting| *waiting != number);
         self.in_doubt.retain(|in_doubt| *in_doubt != number);
         if let Some(call) = self.calls.remove(&number)
             && call.sent_before
         {
-            self.settle(&call, todo);
+            self.settle(&call, effects);
         }
     }
 
     /// A connection is up, which is not late. The caller tells `Serve`.
-    pub(super) fn adopt(&mut self, link: &Arc<L>) -> Todo<L> {
+    pub(super) fn adopt(&mut self, link: &Arc<L>) -> Effects<L> {
         self.lives_now(link.incarnation(), link.begun());
         // Of another connection nothing is opened any more.
         self.done_early.clear();
@@ -546,23 +546,23 @@ impl<L: Carrier> State<L> {
         self.lost = None;
         self.last_error.clear();
         self.dial.connected();
-        let mut todo = Todo { gone: self.take_inquiries(), ..Todo::default() };
+        let mut effects = Effects { gone: self.take_inquiries(), ..Effects::default() };
         for (call, id) in std::mem::take(&mut self.owed) {
-            todo.frame(link, pull_done(call, id, false));
+            effects.frame(link, pull_done(call, id, false));
         }
-        todo.and(self.pump())
+        effects.and(self.pump())
     }
 
     /// A connection has ended: what was on it waits again, or goes to the connection that took its place. Whether it was
     /// the present one.
-    pub(super) fn link_ended(&mut self, link: &L, error: &str, now: Instant) -> (bool, Todo<L>) {
+    pub(super) fn link_ended(&mut self, link: &L, error: &str, now: Instant) -> (bool, Effects<L>) {
         let present = self.is_present(link.id());
-        let mut todo = Todo::default();
+        let mut effects = Effects::default();
         if present {
             self.link = None;
             self.lost = Some(now);
             self.last_error = error.to_owned();
-            todo.gone = self.take_inquiries();
+            effects.gone = self.take_inquiries();
             self.doubt_again();
         }
         let mut back: Vec<u64> = self
@@ -572,7 +572,7 @@ impl<L: Carrier> State<L> {
             .map(|call| call.number)
             .collect();
         if present {
-            self.end_waiting_for_neighbour(error, &mut todo);
+            self.end_waiting_for_neighbour(error, &mut effects);
         }
         // The order in which they were asked.
         back.sort_unstable();
@@ -583,13 +583,13 @@ impl<L: Carrier> State<L> {
             call.sent_on = None;
             if call.ends_with_link() {
                 // What it was for goes on from elsewhere at once; bytes from a holder, where that is still there, from it.
-                let replaced = !present && matches!(call.kind, Kind::Aid(_));
+                let replaced = !present && matches!(call.kind, Kind::Relay(_));
                 let why = if replaced { Reason::Cancelled } else { Reason::PeerUnreachable };
-                todo.finish.extend(call.fail(Failure::new(why, error)));
-                todo.over.push((call.deadline, number));
-                self.forget(number, &mut todo);
+                effects.finish.extend(call.fail(Failure::new(why, error)));
+                effects.over.push((call.deadline, number));
+                self.forget(number, &mut effects);
             } else if call.withdrawn {
-                self.forget(number, &mut todo);
+                self.forget(number, &mut effects);
             } else if call.is_complete() {
                 complete.push(number);
             } else {
@@ -597,20 +597,20 @@ impl<L: Carrier> State<L> {
             }
         }
         for number in complete.into_iter().rev() {
-            todo = todo.and(self.finish_whole(number));
+            effects = effects.and(self.finish_whole(number));
         }
-        (present, todo.and(self.pump()))
+        (present, effects.and(self.pump()))
     }
 
     /// Ends what a neighbour was to be asked, and was not yet: the tensor can be had elsewhere.
-    fn end_waiting_for_neighbour(&mut self, error: &str, todo: &mut Todo<L>) {
+    fn end_waiting_for_neighbour(&mut self, error: &str, effects: &mut Effects<L>) {
         for number in self.waiting.clone() {
             let Some(call) = self.calls.get_mut(&number).filter(|call| call.is_for_neighbour()) else {
                 continue;
             };
-            todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
-            todo.over.push((call.deadline, number));
-            self.forget(number, todo);
+            effects.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
+            effects.over.push((call.deadline, number));
+            self.forget(number, effects);
         }
     }
 
@@ -627,12 +627,12 @@ impl<L: Carrier> State<L> {
         error: &str,
         patience: Patience,
         now: Instant,
-    ) -> Todo<L> {
+    ) -> Effects<L> {
         self.last_error = error.to_owned();
-        let mut todo = Todo::default();
+        let mut effects = Effects::default();
         let lost_for = self.away(now);
         if self.link.is_some() || lost_for.is_some_and(|time| time < patience.progress) {
-            return todo;
+            return effects;
         }
         let forgotten = lost_for.is_none_or(|time| time >= patience.grace);
         let stuck: Vec<u64> = self.waiting.iter().copied().collect();
@@ -645,20 +645,20 @@ impl<L: Carrier> State<L> {
             if waits {
                 continue;
             }
-            todo.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
-            todo.over.push((call.deadline, number));
-            self.forget(number, &mut todo);
+            effects.finish.extend(call.fail(Failure::new(Reason::PeerUnreachable, error)));
+            effects.over.push((call.deadline, number));
+            self.forget(number, &mut effects);
         }
-        todo
+        effects
     }
 
     /// The peer has been away for as long as it keeps our leases: what was under way is over, but for what a holder brings. An
     /// attempt to connect that is still waiting for an answer changes nothing of that.
-    pub(super) fn give_up_lost(&mut self, grace: Duration, now: Instant) -> Todo<L> {
-        let mut todo = Todo::default();
-        let Some(away) = self.away(now) else { return todo };
+    pub(super) fn give_up_lost(&mut self, grace: Duration, now: Instant) -> Effects<L> {
+        let mut effects = Effects::default();
+        let Some(away) = self.away(now) else { return effects };
         if self.link.is_some() || away < grace {
-            return todo;
+            return effects;
         }
         let error = match self.last_error.as_str() {
             "" => format!("the connection was lost {:.1} s ago and has not come back", away.as_secs_f64()),
@@ -667,31 +667,31 @@ impl<L: Carrier> State<L> {
         for number in self.waiting.clone() {
             if self.calls.get(&number).is_some_and(|call| call.sent_before && !call.goes_on_alone()) {
                 let failure = Failure::new(Reason::PeerUnreachable, error.clone());
-                todo = todo.and(self.withdraw(number, failure));
+                effects = effects.and(self.withdraw(number, failure));
             }
         }
-        todo
+        effects
     }
 
     /// The peer refused us: calls that wait for a connection fail, even if they were on one before.
-    pub(super) fn refused(&mut self, failure: &Failure) -> Todo<L> {
-        let mut todo = Todo::default();
+    pub(super) fn refused(&mut self, failure: &Failure) -> Effects<L> {
+        let mut effects = Effects::default();
         if self.link.is_none() {
             for number in self.waiting.clone() {
-                todo = todo.and(self.withdraw(number, failure.clone()));
+                effects = effects.and(self.withdraw(number, failure.clone()));
             }
         }
-        todo
+        effects
     }
 
     /// Every call fails: we are going away, or the peer has left the exchange.
-    pub(super) fn fail_all(&mut self, failure: &Failure) -> Todo<L> {
-        let mut todo = Todo::default();
+    pub(super) fn fail_all(&mut self, failure: &Failure) -> Effects<L> {
+        let mut effects = Effects::default();
         let numbers: Vec<u64> = self.calls.keys().copied().collect();
         for number in numbers {
-            todo = todo.and(self.withdraw(number, failure.clone()));
+            effects = effects.and(self.withdraw(number, failure.clone()));
         }
-        todo
+        effects
     }
 }
 

@@ -14,20 +14,22 @@ use tensorlane_proto::frame::{
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason, wire};
 
-use super::ahead::Ahead;
-use super::aid::{self, HOLDERS_SINCE};
-use super::api::{Aided, Asked, AskedAid, AskedLoan, Found, Holders, LostHolder, PeerKey, Served, Sought};
+use super::api::{
+    Asked, AskedLoan, Found, Holders, LostHolder, PeerKey, RelayRequest, RelaySource, Served, Sought,
+};
 use super::channels;
-use super::gathered::Gathered;
+use super::gather_frame::GatherFrame;
 use super::give_way;
-use super::growth::Pass;
 use super::lending::LENDS_SINCE;
 use super::link::{Ended, Link};
 use super::lost;
-use super::pipe::{Bulk, SendError};
+use super::partial::RelayToken;
 use super::pipe_calls;
 use super::receive::decode;
-use super::remote::{CALLS_MAX, OpenPull};
+use super::received::ReceivedRanges;
+use super::record_writer::{OutgoingPull, SendError};
+use super::relay::{self, HOLDERS_SINCE};
+use super::remote::{CALLS_MAX, InboundPull};
 use super::sets;
 use super::shared::{Shared, count_out};
 use super::small::SmallAnswer;
@@ -100,8 +102,8 @@ pub(super) fn map_at_node(
             return Ok(Some(failed(PeerKind::Pull, call, &failure)));
         }
     };
-    let bulk = Bulk { call, ..opened.bulk };
-    let pull = OpenPull {
+    let bulk = OutgoingPull { call, ..opened.bulk };
+    let pull = InboundPull {
         id: opened.id,
         link: link.id,
         way: Way::Shm,
@@ -116,7 +118,7 @@ pub(super) fn map_at_node(
     match entered {
         Ok(before) => {
             // Not its block: what has the number of the call by now is this one's.
-            let before = before.map(|before| OpenPull { way: Way::Stream, ..before });
+            let before = before.map(|before| InboundPull { way: Way::Stream, ..before });
             closed(shared, link, call, before, false);
             Ok(Some(frame::encode(PeerKind::Pull.into(), REPLY, call, &opened.head)))
         }
@@ -185,10 +187,10 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
             link.submit(failed(PeerKind::Pull, call, &failure));
         }
         Ok(Opened { id, leased, head, bulk }) => {
-            let bulk = Bulk { call, ..bulk };
+            let bulk = OutgoingPull { call, ..bulk };
             let shm = link.ways.shm().filter(|_| way == Way::Shm);
             let mapped = shm.zip(bulk.source.block()).map(|(shm, block)| (block.segment_id(), shm.holder()));
-            let pull = OpenPull { id, link: link.id, way, mapped, leased, spreads, proven: false };
+            let pull = InboundPull { id, link: link.id, way, mapped, leased, spreads, proven: false };
             let entered = link.peer.state.lock().open_here(call, pull);
             let Ok(before) = entered else {
                 not_entered(shared, link, &pull);
@@ -213,7 +215,7 @@ fn pull(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::Pull)
 }
 
 /// Gives back what was leased for a pull that came on a connection whose place another one has taken.
-fn not_entered(shared: &Shared, link: &Link, pull: &OpenPull) {
+fn not_entered(shared: &Shared, link: &Link, pull: &InboundPull) {
     let (lives, pulls) = {
         let state = link.peer.state.lock();
         (state.incarnation == Some(link.incarnation), state.pulls(pull.id))
@@ -229,8 +231,8 @@ fn not_entered(shared: &Shared, link: &Link, pull: &OpenPull) {
 }
 
 /// Returns whether a peer has as many open as it may. What it maps does not count as what it pulls.
-fn is_full(open: &HashMap<u64, OpenPull>, way: Way, most: usize) -> bool {
-    let same = |open: &&OpenPull| (open.way == Way::Shm) == (way == Way::Shm);
+fn is_full(open: &HashMap<u64, InboundPull>, way: Way, most: usize) -> bool {
+    let same = |open: &&InboundPull| (open.way == Way::Shm) == (way == Way::Shm);
     open.len() >= most && open.values().filter(same).count() >= most
 }
 
@@ -249,7 +251,7 @@ struct Opened {
     id: u64,
     leased: Option<u64>,
     head: v1::PullHead,
-    bulk: Bulk,
+    bulk: OutgoingPull,
 }
 
 /// The holders that a reader names as lost, as many as may be named.
@@ -268,7 +270,7 @@ fn open(
     let lost = lost_of(&asked.lost);
     let v1::Pull { id, selection, from, bytes, stored, ahead, .. } = asked;
     let selection = wire::selection(selection)?;
-    let ahead = Ahead::told(&ahead, from, bytes).filter(|_| from <= bytes).ok_or_else(|| {
+    let ahead = ReceivedRanges::told(&ahead, from, bytes).filter(|_| from <= bytes).ok_or_else(|| {
         let message =
             format!("a pull of {bytes} bytes cannot go on from byte {from} with what it says has landed");
         Failure::new(Reason::InvalidArgument, message)
@@ -284,7 +286,7 @@ fn open(
     }
     served.source.skip(from);
     let (head, source) = headed(served);
-    let bulk = Bulk { call: 0, source, at: from, end: bytes, ahead, relayed: false };
+    let bulk = OutgoingPull { call: 0, source, at: from, end: bytes, ahead, relayed: false };
     Ok(Opened { id, leased: Some(id), head, bulk })
 }
 
@@ -294,7 +296,7 @@ fn headed(served: Served) -> (v1::PullHead, Source) {
     let descriptor = Some((&descriptor).into());
     let head = v1::PullHead { descriptor, crc32c, ..v1::PullHead::default() };
     let Some(Holders { pass, peers, spares }) = holders else { return (head, source) };
-    let (holders, spares) = (aid::lives(&peers), aid::lives(&spares));
+    let (holders, spares) = (relay::lives(&peers), relay::lives(&spares));
     (v1::PullHead { holders, spares, pass: pass.to_vec().into(), ..head }, source)
 }
 
@@ -303,18 +305,25 @@ fn open_aid(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
     let v1::Pull { id, from, bytes, .. } = *asked;
     let invalid = |what: &str| Failure::new(Reason::InvalidArgument, what.to_owned());
     let owner = owner(asked)?;
-    let pass = Pass::try_from(&asked.pass[..]).map_err(|_| invalid("a pass has 16 bytes"))?;
+    let pass = RelayToken::try_from(&asked.pass[..]).map_err(|_| invalid("a pass has 16 bytes"))?;
     if asked.selection.is_some() || from != 0 {
         return Err(invalid("a tensor is passed on as a whole"));
     }
-    let wanted = AskedAid { owner, id, bytes, pass, whole: asked.whole };
-    let Aided { served, leased } = shared.serve.aid(&link.key(), &wanted)?;
+    let wanted = RelayRequest { owner, id, bytes, pass, whole: asked.whole };
+    let RelaySource { served, leased } = shared.serve.relay(&link.key(), &wanted)?;
     let (head, source) = headed(served);
     Ok(Opened {
         id,
         leased,
         head,
-        bulk: Bulk { call: 0, source, at: 0, end: bytes, ahead: Ahead::default(), relayed: true },
+        bulk: OutgoingPull {
+            call: 0,
+            source,
+            at: 0,
+            end: bytes,
+            ahead: ReceivedRanges::default(),
+            relayed: true,
+        },
     })
 }
 
@@ -349,7 +358,7 @@ fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek
             let Some(link) = answering.upgrade() else { return };
             link.submit(match found {
                 Ok(Found { peers, spares, crc32c }) => {
-                    let (holders, spares) = (aid::lives(&peers), aid::lives(&spares));
+                    let (holders, spares) = (relay::lives(&peers), relay::lives(&spares));
                     let sought = v1::Sought { holders, crc32c, spares };
                     frame::encode(PeerKind::Seek.into(), REPLY, call, &sought)
                 }
@@ -361,7 +370,7 @@ fn seek(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: &v1::Seek
 }
 
 /// Ends the lease of a pull, if it has one.
-fn release(shared: &Shared, link: &Link, open: &OpenPull) {
+fn release(shared: &Shared, link: &Link, open: &InboundPull) {
     if let Some(leased) = open.leased {
         shared.serve.done(&link.key(), leased);
     }
@@ -384,7 +393,7 @@ fn open_loan(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result
         return Err(Failure::new(Reason::InvalidArgument, "a copy is mapped as a whole"));
     }
     let owner = owner(asked)?;
-    let Aided { served, leased } = shared.serve.lend(&link.key(), &AskedLoan { owner, id, bytes })?;
+    let RelaySource { served, leased } = shared.serve.lend(&link.key(), &AskedLoan { owner, id, bytes })?;
     Ok(placed(served, id, leased, bytes))
 }
 
@@ -396,7 +405,8 @@ fn placed(served: Served, id: u64, leased: Option<u64>, bytes: u64) -> Opened {
         offset: block.offset(),
         bytes: block.len(),
     });
-    let bulk = Bulk { call: 0, source, at: 0, end: bytes, ahead: Ahead::default(), relayed: false };
+    let bulk =
+        OutgoingPull { call: 0, source, at: 0, end: bytes, ahead: ReceivedRanges::default(), relayed: false };
     Opened { id, leased, head: v1::PullHead { place, ..head }, bulk }
 }
 
@@ -407,7 +417,7 @@ fn not_met() -> Failure {
 
 /// Owner of the tensor that is asked for.
 fn owner(asked: &v1::Pull) -> Result<PeerKey, Failure> {
-    let owner = asked.owner.as_ref().and_then(aid::key);
+    let owner = asked.owner.as_ref().and_then(relay::key);
     owner.ok_or_else(|| {
         let message = "the owner of the tensor is not the name and life of a peer";
         Failure::new(Reason::InvalidArgument, message)
@@ -421,7 +431,7 @@ fn close(shared: &Arc<Shared>, link: &Arc<Link>, call: u64) {
 }
 
 /// A pull is not open any more.
-fn closed(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, open: Option<OpenPull>, holds: bool) {
+fn closed(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, open: Option<InboundPull>, holds: bool) {
     let Some(open) = open else { return };
     stop_sending(link, call, open.way, None);
     if open.spreads {
@@ -435,7 +445,7 @@ fn closed(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, open: Option<OpenPu
 /// until the witness of their segment has ended.
 pub(super) fn end_forgotten(shared: &Shared, link: &Link) {
     let before = link.peer.state.lock().forgotten(link.id);
-    let is_mapped = |open: &OpenPull| {
+    let is_mapped = |open: &InboundPull| {
         let arena = shared.node.as_ref().map(|node| node.arena());
         open.mapped.zip(arena).is_some_and(|((segment, holder), arena)| arena.is_witnessed(segment, holder))
     };
@@ -472,7 +482,7 @@ pub(super) fn small_apart(
     link: &Arc<Link>,
     header: Header,
     body: &[u8],
-) -> Result<Gathered, Ended> {
+) -> Result<GatherFrame, Ended> {
     let asked = decode(header, body)?;
     check_many(header, &asked)?;
     Ok(small_answer(shared, link, header.call, &asked))
@@ -504,7 +514,7 @@ fn many(shared: &Arc<Shared>, link: &Arc<Link>, header: Header, asked: v1::PullM
     Ok(())
 }
 
-fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::PullMany) -> Gathered {
+fn small_answer(shared: &Arc<Shared>, link: &Arc<Link>, call: u64, asked: &v1::PullMany) -> GatherFrame {
     let mut answer = SmallAnswer::new(asked.ids.len());
     shared.serve.small(&link.key(), asked, &mut answer);
     let (frame, bytes) = answer.into_frame(call);
@@ -575,7 +585,7 @@ mod tests {
 
     #[test]
     fn what_a_peer_maps_does_not_count_as_what_it_pulls_and_each_has_its_bound() {
-        let open = |way| OpenPull {
+        let open = |way| InboundPull {
             id: 1,
             link: 1,
             way,

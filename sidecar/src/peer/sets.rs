@@ -146,15 +146,15 @@ pub(super) fn answered(
     body: &[u8],
 ) -> Result<(), Ended> {
     let message: v1::SetAnswer = decode(header, body)?;
-    let (call, mut todo) = link.peer.state.lock().over(header.call, false);
+    let (call, mut effects) = link.peer.state.lock().over(header.call, false);
     let ids = match call.map(|call| call.kind) {
         Some(Kind::Set { done: Some(done), .. }) => {
-            todo.finish.push(Box::new(move || done(Ok(message))));
+            effects.finish.push(Box::new(move || done(Ok(message))));
             Vec::new()
         }
         _ => packed(&message).into_iter().map(|(id, _)| id).collect(),
     };
-    shared.perform(todo);
+    shared.perform(effects);
     if !ids.is_empty() {
         let kind = Some(v1::set_call::Kind::Release(v1::SetRelease { ids }));
         let (message, done) = (Box::new(v1::SetCall { kind }), Some(Box::new(drop) as super::calls::SetDone));

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tensorlane_proto::{Failure, Fingerprint, Incarnation, PeerName, Reason};
 
-use super::aid;
 use super::api::{Keys, Known, Me, PeerKey, PeersConfig, Serve};
 use super::calls::{Call, Kind};
 use super::claim::Proven;
@@ -20,12 +19,13 @@ use super::counters::Counters;
 use super::dial::{self, Candidate};
 use super::link::{Ended, Link};
 use super::peers::CallHandle;
-use super::remote::{Patience, Peer, Todo};
+use super::relay;
+use super::remote::{Effects, Patience, Peer};
+use super::scheduler::Scheduler;
 use super::serving;
-use super::steward::Steward;
 use super::strangers::{Strangers, TooMany};
 use super::transport::lanes::Room;
-use super::transport::lanes::quic::Door;
+use super::transport::lanes::quic::QuicEndpoint;
 use super::transport::shm::Node;
 use crate::cancel::Cancel;
 use crate::metrics::label::PanicScope;
@@ -49,7 +49,7 @@ pub(super) struct Shared {
     pub(super) proven: Proven,
     pub(super) serve: Arc<dyn Serve>,
     pub(super) counters: Arc<Counters>,
-    pub(super) steward: Steward,
+    pub(super) scheduler: Scheduler,
     peers: Mutex<HashMap<PeerName, Arc<Peer>>>,
     next_call: AtomicU64,
     next_link: AtomicU64,
@@ -64,8 +64,8 @@ pub(super) struct Shared {
     coming: Mutex<Vec<PeerName>>,
     /// For the lanes of all peers together.
     pub(super) lane_room: Room,
-    /// Door of QUIC, if there is one.
-    door: OnceLock<Arc<Door>>,
+    /// Endpoint of QUIC, if there is one.
+    endpoint: OnceLock<Arc<QuicEndpoint>>,
     /// The sidecar at its node, if memory is shared there.
     pub(super) node: Option<Arc<Node>>,
 }
@@ -141,7 +141,7 @@ impl Shared {
             proven: Proven::default(),
             serve,
             counters,
-            steward: Steward::default(),
+            scheduler: Scheduler::default(),
             peers: Mutex::default(),
             // 0 is the call of frames that belong to none.
             next_call: AtomicU64::new(1),
@@ -153,21 +153,21 @@ impl Shared {
             unknown: Mutex::new(Strangers::new(strangers)),
             coming: Mutex::default(),
             lane_room: Room::new(lanes),
-            door: OnceLock::new(),
+            endpoint: OnceLock::new(),
             node,
         }
     }
 
     /// From now on QUIC is spoken.
-    pub(super) fn open_door(self: &Arc<Self>, door: &Arc<Door>) {
+    pub(super) fn open_door(self: &Arc<Self>, endpoint: &Arc<QuicEndpoint>) {
         // Opened once, by whoever made this.
-        let _ = self.door.set(Arc::clone(door));
-        door.listen(self);
+        let _ = self.endpoint.set(Arc::clone(endpoint));
+        endpoint.listen(self);
     }
 
-    /// Door of QUIC.
-    pub(super) fn door(&self) -> Option<Arc<Door>> {
-        self.door.get().cloned()
+    /// Endpoint of QUIC.
+    pub(super) fn endpoint(&self) -> Option<Arc<QuicEndpoint>> {
+        self.endpoint.get().cloned()
     }
 
     /// The keys for a connection that begins now.
@@ -178,13 +178,13 @@ impl Shared {
     /// From now on connections are made with other keys.
     pub(super) fn use_keys(&self, keys: &Keys) {
         *self.keys.write() = Arc::new(prepare(keys));
-        if let Some(door) = self.door.get() {
-            door.use_keys(keys);
+        if let Some(endpoint) = self.endpoint.get() {
+            endpoint.use_keys(keys);
         }
     }
 
     /// Nothing is to be connected with this key any more. A handshake that is under way with it now comes up later, and
-    /// is found by the steward.
+    /// is found by the scheduler.
     pub(super) fn retire(&self, ours: Fingerprint) {
         *self.retired.lock() = Some(ours);
     }
@@ -273,8 +273,8 @@ impl Shared {
     }
 
     /// Does what a state change asked for. Called without locks.
-    pub(super) fn perform(&self, todo: Todo) {
-        let Todo { send, at_node, finish, over, gone, aids, expected, wake } = todo;
+    pub(super) fn perform(&self, effects: Effects) {
+        let Effects { send, at_node, finish, over, gone, relays, expected, wake } = effects;
         if let Some((link, mut frames)) = send {
             let together = if frames.len() == 1 { frames.swap_remove(0) } else { frames.concat() };
             link.submit(together);
@@ -282,19 +282,19 @@ impl Shared {
         for (link, call, frame) in at_node {
             link.ask_at_node(call, frame);
         }
-        self.steward.forget(&over);
+        self.scheduler.forget(&over);
         gone.iter().for_each(Cancel::cancel);
         for (deadline, call, peer) in expected {
-            self.steward.expect(deadline, call, &peer);
+            self.scheduler.expect(deadline, call, &peer);
         }
         for finish in finish {
             finish();
         }
-        if let Some(own) = self.own.upgrade().filter(|_| !aids.is_empty()) {
-            aids.into_iter().for_each(|wish| aid::begin(&own, wish));
+        if let Some(own) = self.own.upgrade().filter(|_| !relays.is_empty()) {
+            relays.into_iter().for_each(|wish| relay::begin(&own, wish));
         }
         if wake {
-            self.steward.wake();
+            self.scheduler.wake();
         }
     }
 
@@ -316,16 +316,16 @@ impl Shared {
                 if let Kind::Pull(pull) = &mut call.kind {
                     pull.home = Some((Arc::downgrade(shared), Arc::clone(&peer)));
                 }
-                let (todo, needs_link) = {
+                let (effects, needs_link) = {
                     let mut state = peer.state.lock();
                     // Under the lock: a deadline that is over already must find its call.
-                    shared.steward.expect(deadline, number, &peer);
-                    let todo = state.place(call);
-                    (todo, state.needs_link())
+                    shared.scheduler.expect(deadline, number, &peer);
+                    let effects = state.place(call);
+                    (effects, state.needs_link())
                 };
-                shared.perform(todo);
+                shared.perform(effects);
                 if needs_link {
-                    shared.steward.wake();
+                    shared.scheduler.wake();
                 }
                 return CallHandle { call: Some((Arc::downgrade(shared), peer, number)) };
             }
@@ -393,7 +393,7 @@ impl Shared {
                 return false;
             }
         }
-        self.steward.stop();
+        self.scheduler.stop();
         self.config.resolver.stop();
         self.paused.1.notify_all();
         if let Some(node) = &self.node {
@@ -539,7 +539,7 @@ impl Shared {
             self.serve.peer_back(&link.key());
         }
         peer.shunned.lock().is_back(link.incarnation);
-        let todo = peer.state.lock().adopt(link);
+        let effects = peer.state.lock().adopt(link);
         if let Some(incarnation) = old_life {
             // From now on nothing is entered that its connection still brings.
             self.serve.peer_over(&PeerKey { name: peer.name.clone(), incarnation });
@@ -551,7 +551,7 @@ impl Shared {
             old.end_in_order(Ended::Replaced);
         }
         peer.changed.notify_all();
-        self.perform(todo);
+        self.perform(effects);
         if self.is_stopping() {
             link.end_in_order(Ended::Stopped);
         }
@@ -562,10 +562,10 @@ impl Shared {
     pub(super) fn link_ended(&self, link: &Arc<Link>, why: &str) {
         let peer = &link.peer;
         let handover = peer.handover.lock();
-        let (present, needed, todo, packed) = {
+        let (present, needed, effects, packed) = {
             let mut state = peer.state.lock();
-            let (present, todo) = state.link_ended(link, why, Instant::now());
-            (present, state.needs_link(), todo, state.packed.lost(link.id))
+            let (present, effects) = state.link_ended(link, why, Instant::now());
+            (present, state.needs_link(), effects, state.packed.lost(link.id))
         };
         if present {
             self.serve.peer_lost(&link.key());
@@ -573,19 +573,19 @@ impl Shared {
         drop(handover);
         // Whether their answer has come is not known: who still wants the rows asks again.
         packed.into_iter().for_each(|id| self.serve.done(&link.key(), id));
-        self.perform(todo);
+        self.perform(effects);
         if present {
             peer.changed.notify_all();
         }
         if present || needed {
-            self.steward.wake();
+            self.scheduler.wake();
         }
     }
 
     /// A peer will not have us: nobody waits for it.
     pub(super) fn refused(&self, peer: &Peer, why: &str) {
-        let todo = peer.state.lock().refused(&Failure::new(Reason::PeerUnreachable, why));
-        self.perform(todo);
+        let effects = peer.state.lock().refused(&Failure::new(Reason::PeerUnreachable, why));
+        self.perform(effects);
     }
 
     /// A connection did not come up.
@@ -606,20 +606,20 @@ impl Shared {
             // What waits for one, since the connection for whose sake this one was refused was lost meanwhile.
             state.needs_link()
         };
-        self.steward.attempted(needed);
+        self.scheduler.attempted(needed);
     }
 
     pub(super) fn dial_failed(&self, peer: &Peer, attempt: u64, error: &str) {
         let patience = Patience { progress: self.config.progress, grace: self.config.grace };
-        let (todo, needed) = {
+        let (effects, needed) = {
             let mut state = peer.state.lock();
             state.dial.fail(attempt, Instant::now(), self.config.backoff, rand::random());
-            let todo = state.dial_failed(attempt, error, patience, Instant::now());
-            (todo, state.needs_link())
+            let effects = state.dial_failed(attempt, error, patience, Instant::now());
+            (effects, state.needs_link())
         };
-        self.perform(todo);
+        self.perform(effects);
         peer.changed.notify_all();
-        self.steward.attempted(needed);
+        self.scheduler.attempted(needed);
     }
 }
 

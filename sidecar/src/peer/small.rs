@@ -11,7 +11,7 @@ use tensorlane_proto::frame::{HEADER_BYTES, Header, PEER_BODY_MAX, PeerKind, REP
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
-use super::gathered::Gathered;
+use super::gather_frame::GatherFrame;
 
 /// Bytes kept for the failure of each small tensor that does not fit any more. 4,096 times that is 400 KiB of 4 MiB.
 const FAILURE_ROOM: usize = 100;
@@ -49,7 +49,7 @@ pub enum SmallBytes<'a> {
 
 /// An answer that is being written.
 pub struct SmallAnswer {
-    frame: Gathered,
+    frame: GatherFrame,
     /// Number of bytes of tensors and failures that may come yet.
     room: usize,
     /// Bytes of tensors in it.
@@ -63,7 +63,7 @@ impl SmallAnswer {
     pub(super) fn new(items: usize) -> Self {
         // Every one that does not fit still needs room to say so.
         let room = (PEER_BODY_MAX as usize).saturating_sub(items * FAILURE_ROOM);
-        let mut frame = Gathered::default();
+        let mut frame = GatherFrame::default();
         frame.own().resize(HEADER_BYTES, 0);
         Self { frame, room, bytes: 0 }
     }
@@ -118,7 +118,7 @@ impl SmallAnswer {
     }
 
     /// The frame that answers a call, and how many bytes of tensors are in it.
-    pub(super) fn into_frame(mut self, call: u64) -> (Gathered, u64) {
+    pub(super) fn into_frame(mut self, call: u64) -> (GatherFrame, u64) {
         // Within the room, and what was kept for failures: always under the limit of a frame.
         let length = (self.frame.len() - HEADER_BYTES) as u32;
         let header = Header { length, kind: PeerKind::PullMany.into(), flags: REPLY, call };

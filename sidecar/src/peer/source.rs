@@ -10,7 +10,7 @@ use tensorlane_memory::{Block, BlockError, SegmentHandle};
 use tensorlane_proto::selection::Runs;
 use thiserror::Error;
 
-use super::growth::{Growth, Pass, Ready};
+use super::partial::{PartialTensor, Ready, RelayToken};
 use crate::sums::Sums;
 
 /// Packed bytes of a selection, from where the reader left off. Keeps the block.
@@ -22,8 +22,8 @@ enum Inner {
     Sealed(Sealed),
     /// From byte `at` on, for whoever shows this pass.
     Growing {
-        growth: Arc<Growth>,
-        pass: Pass,
+        growth: Arc<PartialTensor>,
+        pass: RelayToken,
         at: u64,
     },
 }
@@ -43,7 +43,7 @@ struct Sealed {
 
 /// Bytes that lie together in a segment, for the kernel to take them from its file. They are as they are for as long as the
 /// source is kept.
-pub(super) struct Lying<'a> {
+pub(super) struct ContiguousSpan<'a> {
     /// Segment of the bytes.
     pub(super) segment: Arc<SegmentHandle>,
     /// Offset at which they begin in it.
@@ -98,7 +98,7 @@ impl Source {
     }
 
     /// A tensor that is on its way here, for a reader that shows this pass.
-    pub fn growing(growth: Arc<Growth>, pass: Pass) -> Self {
+    pub fn growing(growth: Arc<PartialTensor>, pass: RelayToken) -> Self {
         Self(Inner::Growing { growth, pass, at: 0 })
     }
 
@@ -139,7 +139,7 @@ impl Source {
     }
 
     /// The next `length` bytes, if they lie together in a segment; else none of them is taken.
-    pub(super) fn lying(&mut self, length: u64) -> Result<Option<Lying<'_>>, SourceError> {
+    pub(super) fn lying(&mut self, length: u64) -> Result<Option<ContiguousSpan<'_>>, SourceError> {
         match &mut self.0 {
             Inner::Sealed(sealed) => sealed.lying(length),
             Inner::Growing { .. } => Ok(None),
@@ -165,7 +165,7 @@ impl Source {
 }
 
 /// The next bytes of what is on its way here.
-fn copied(growth: &Growth, at: &mut u64, length: usize) -> Result<Vec<u8>, SourceError> {
+fn copied(growth: &PartialTensor, at: &mut u64, length: usize) -> Result<Vec<u8>, SourceError> {
     let mut bytes = vec![0; length];
     if !growth.read(*at, &mut bytes) {
         return Err(SourceError::Gone);
@@ -217,7 +217,7 @@ impl Sealed {
         Ok(())
     }
 
-    fn lying(&mut self, length: u64) -> Result<Option<Lying<'_>>, SourceError> {
+    fn lying(&mut self, length: u64) -> Result<Option<ContiguousSpan<'_>>, SourceError> {
         self.do_skip()?;
         self.go_on()?;
         let Some(segment) = self.block.segment().filter(|_| self.run.end - self.run.start >= length) else {
@@ -225,7 +225,7 @@ impl Sealed {
         };
         let range = self.next(length)?;
         let offset = self.block.offset() + range.start;
-        Ok(Some(Lying { segment, offset, bytes: self.block.chunk(range)? }))
+        Ok(Some(ContiguousSpan { segment, offset, bytes: self.block.chunk(range)? }))
     }
 
     fn do_skip(&mut self) -> Result<(), SourceError> {

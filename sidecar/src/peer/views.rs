@@ -87,7 +87,7 @@ impl Peers {
     #[must_use]
     pub fn quic(&self) -> Option<(u64, u64, u16)> {
         let links = self.shared.peers().into_iter().filter_map(|peer| peer.state.lock().link.clone());
-        let standings = links.filter_map(|link| link.ways.quic()?.trunk()?.view());
+        let standings = links.filter_map(|link| link.ways.quic()?.quic_connection()?.view());
         let seen = standings.map(|seen| (seen.receive, seen.send, seen.datagram));
         seen.reduce(|all, one| (all.0 + one.0, all.1 + one.1, all.2.min(one.2)))
     }

@@ -2,7 +2,7 @@
 
 use tensorlane_proto::frame::HOLDERS_MAX;
 
-use crate::peer::{HolderLost, Holders, LostHolder, Pass, PeerKey, asks_on};
+use crate::peer::{HolderLost, Holders, LostHolder, PeerKey, RelayToken, asks_on};
 
 /// Most peers that are remembered to have a tensor, the latest. Each costs some 100 bytes.
 pub(super) const KEPT_MAX: usize = 32;
@@ -40,7 +40,7 @@ impl Reader {
 
 #[derive(Debug)]
 pub(super) struct Readers {
-    pub(super) pass: Pass,
+    pub(super) pass: RelayToken,
     /// Time at which it was last asked for, in asks.
     pub(super) touched: u64,
     /// In the order in which they came, last had all, or were last refused. Who begins to get it gets it from one before it, or

@@ -4,7 +4,7 @@ use tensorlane_proto::{Incarnation, PeerName};
 use super::readers::{ALTERED_MAX, KEPT_MAX};
 use super::*;
 
-const PASS: Pass = [1; 16];
+const PASS: RelayToken = [1; 16];
 
 fn peer(number: usize) -> PeerKey {
     PeerKey { name: PeerName::new(&format!("p{number}")).unwrap(), incarnation: Incarnation(1) }

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use tensorlane_proto::Failure;
 
-use super::{Carrier, State, Todo};
-use crate::peer::aid::{Asker, Wish};
+use super::{Carrier, Effects, State};
 use crate::peer::api::PeerKey;
 use crate::peer::calls::{Call, Kind, PullCall};
+use crate::peer::relay::{RelayOrder, RelaySession};
 use crate::peer::transport::Way;
 
 impl Call {
@@ -34,14 +34,18 @@ impl Call {
     }
 
     /// The owner does not go on with it, for this reason: whether it goes on all the same. Whoever has to be asked for that is added
-    /// to `aids`.
-    pub(super) fn outlives_owner(&mut self, why: impl FnOnce() -> Failure, aids: &mut Vec<Wish>) -> bool {
+    /// to `relays`.
+    pub(super) fn outlives_owner(
+        &mut self,
+        why: impl FnOnce() -> Failure,
+        relays: &mut Vec<RelayOrder>,
+    ) -> bool {
         if self.withdrawn || !self.goes_on_alone() {
             return false;
         }
-        if matches!(&self.kind, Kind::Pull(pull) if pull.aid.is_none()) {
+        if matches!(&self.kind, Kind::Pull(pull) if pull.relay.is_none()) {
             let Some(wish) = self.ask_spare() else { return false };
-            aids.push(wish);
+            relays.push(wish);
         }
         if let Kind::Pull(pull) = &mut self.kind {
             pull.orphaned = Some(why());
@@ -51,14 +55,14 @@ impl Call {
 
     /// Has what is missing brought by somebody who has all of it, whom the owner has named before it was lost. What is on its way
     /// there will not do: it may be waiting for us, and the owner cannot say whether it is.
-    fn ask_spare(&mut self) -> Option<Wish> {
+    fn ask_spare(&mut self) -> Option<RelayOrder> {
         let Kind::Pull(pull) = &mut self.kind else { return None };
         let holder = pull.next_spare()?;
         self.ask(holder, true)
     }
 
     /// Has what is missing brought by a holder, without another word of the owner; `whole`: only if it has all of it.
-    pub(super) fn ask(&mut self, holder: PeerKey, whole: bool) -> Option<Wish> {
+    pub(super) fn ask(&mut self, holder: PeerKey, whole: bool) -> Option<RelayOrder> {
         let (number, deadline, incarnation) = (self.number, self.deadline, self.expected?);
         let Kind::Pull(pull) = &mut self.kind else { return None };
         let (_, owner) = pull.home.as_ref()?;
@@ -77,7 +81,7 @@ impl Call {
 
 impl PullCall {
     fn goes_on_alone(&self) -> bool {
-        let has_others = self.aid.is_some() || self.spares.iter().any(|spare| !self.has_lost(spare));
+        let has_others = self.relay.is_some() || self.spares.iter().any(|spare| !self.has_lost(spare));
         has_others && self.is_provable() && self.way != Way::Stream && !self.is_whole()
     }
 
@@ -95,38 +99,38 @@ impl PullCall {
 
 impl<L: Carrier> State<L> {
     /// The peer does not go on with a pull that was under way. None where that is the end of it.
-    pub(in crate::peer) fn refused_by_owner(&mut self, number: u64, why: &Failure) -> Option<Todo<L>> {
+    pub(in crate::peer) fn refused_by_owner(&mut self, number: u64, why: &Failure) -> Option<Effects<L>> {
         let call = self.calls.get_mut(&number)?;
-        let mut todo = Todo::default();
+        let mut effects = Effects::default();
         // It may have been asked for anew, and have come from elsewhere before this answer.
         let is_complete = call.is_complete();
-        if !is_complete && !call.outlives_owner(|| why.clone(), &mut todo.aids) {
+        if !is_complete && !call.outlives_owner(|| why.clone(), &mut effects.relays) {
             return None;
         }
         call.sent_on = None;
         self.on_link -= 1;
-        Some(todo.and(if is_complete { self.finish_whole(number) } else { self.pump() }))
+        Some(effects.and(if is_complete { self.finish_whole(number) } else { self.pump() }))
     }
 
     /// The peer has been lost for a while: what nobody brings is asked of those who have it.
-    pub(in crate::peer) fn turn_to_spares(&mut self, most: Duration, now: Instant) -> Todo<L> {
-        let mut todo = Todo::default();
-        let (None, Some(lost)) = (&self.link, self.lost) else { return todo };
+    pub(in crate::peer) fn turn_to_spares(&mut self, most: Duration, now: Instant) -> Effects<L> {
+        let mut effects = Effects::default();
+        let (None, Some(lost)) = (&self.link, self.lost) else { return effects };
         let away = now.saturating_duration_since(lost);
         for number in self.waiting.clone() {
             let call = self.calls.get_mut(&number);
             let Some(call) = call.filter(|call| call.sent_before && call.goes_on_alone()) else { continue };
-            let is_brought = matches!(&call.kind, Kind::Pull(pull) if pull.aid.is_some());
+            let is_brought = matches!(&call.kind, Kind::Pull(pull) if pull.relay.is_some());
             if !is_brought && away >= call.patience(lost, most) {
-                todo.aids.extend(call.ask_spare());
+                effects.relays.extend(call.ask_spare());
             }
         }
-        todo
+        effects
     }
 
     /// Returns whether anybody else would bring what a holder brings that lives: the owner where it is there, or a
     /// spare. If nobody, a slow holder is better than none.
-    pub(in crate::peer) fn has_another(&self, asker: &Asker) -> bool {
+    pub(in crate::peer) fn has_another(&self, asker: &RelaySession) -> bool {
         let Some(Kind::Pull(pull)) = self.calls.get(&asker.call).map(|call| &call.kind) else { return true };
         if self.link.is_some() && pull.orphaned.is_none() {
             return true;
@@ -137,18 +141,18 @@ impl<L: Carrier> State<L> {
 
     /// A pull whose owner is lost has lost its holder, too: the next one is asked, or it waits for the owner, or fails where
     /// that will not come.
-    pub(super) fn go_on_alone(&mut self, number: u64) -> Todo<L> {
-        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+    pub(super) fn go_on_alone(&mut self, number: u64) -> Effects<L> {
+        let Some(call) = self.calls.get_mut(&number) else { return Effects::default() };
         if call.goes_on_alone()
             && let Some(wish) = call.ask_spare()
         {
-            return Todo { aids: vec![wish], ..Todo::default() };
+            return Effects { relays: vec![wish], ..Effects::default() };
         }
         let orphaned = match &call.kind {
             Kind::Pull(pull) => pull.orphaned.clone(),
             _ => None,
         };
-        orphaned.map_or_else(Todo::default, |failure| self.withdraw(number, failure))
+        orphaned.map_or_else(Effects::default, |failure| self.withdraw(number, failure))
     }
 }
 
@@ -206,8 +210,8 @@ mod tests {
         drop(left);
     }
 
-    fn asked(todo: &Todo) -> Vec<&PeerKey> {
-        todo.aids.iter().map(|wish| &wish.asker.holder).collect()
+    fn asked(effects: &Effects) -> Vec<&PeerKey> {
+        effects.relays.iter().map(|wish| &wish.asker.holder).collect()
     }
 
     #[test]
@@ -216,24 +220,24 @@ mod tests {
         let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
         lost(&a, call, |state| {
             let now = Instant::now();
-            assert!(state.turn_to_spares(5 * SECOND, now).aids.is_empty(), "it may be back at once");
-            let todo = state.turn_to_spares(2 * SECOND, now);
-            assert_eq!(asked(&todo), [&key("c")]);
+            assert!(state.turn_to_spares(5 * SECOND, now).relays.is_empty(), "it may be back at once");
+            let effects = state.turn_to_spares(2 * SECOND, now);
+            assert_eq!(asked(&effects), [&key("c")]);
             assert!(
-                todo.aids[0].whole && todo.aids[0].encrypted,
+                effects.relays[0].whole && effects.relays[0].encrypted,
                 "a copy, and no plainer than from the owner"
             );
-            assert!(state.turn_to_spares(2 * SECOND, now).aids.is_empty(), "one at a time");
+            assert!(state.turn_to_spares(2 * SECOND, now).relays.is_empty(), "one at a time");
             // Nobody gives it up meanwhile.
             let patience = Patience { progress: SECOND, grace: SECOND };
             drop(state.dial_failed(1, "refused", patience, now));
             drop(state.give_up_lost(SECOND, now));
             assert!(state.calls.contains_key(&1));
-            let next = state.aid_lost(&todo.aids[0].asker, HolderLost::Refused).unwrap();
+            let next = state.relay_lost(&effects.relays[0].asker, HolderLost::Refused).unwrap();
             assert_eq!(asked(&next), [&key("d")]);
-            let none = state.aid_lost(&next.aids[0].asker, HolderLost::Unreachable).unwrap();
+            let none = state.relay_lost(&next.relays[0].asker, HolderLost::Unreachable).unwrap();
             assert!(
-                none.aids.is_empty() && state.calls.contains_key(&1),
+                none.relays.is_empty() && state.calls.contains_key(&1),
                 "the owner may be back in its grace"
             );
             drop(state.give_up_lost(10 * SECOND, now));
@@ -248,7 +252,7 @@ mod tests {
         let (_table, a, _b) = two();
         let (_block, call) = pull_of(&a, &["c"], None);
         lost(&a, call, |state| {
-            assert!(state.turn_to_spares(SECOND, Instant::now()).aids.is_empty());
+            assert!(state.turn_to_spares(SECOND, Instant::now()).relays.is_empty());
             drop(state.give_up_lost(SECOND, Instant::now()));
             assert!(state.calls.is_empty());
         });
@@ -261,11 +265,11 @@ mod tests {
         lost(&a, call, |state| {
             let now = Instant::now();
             assert!(
-                state.turn_to_spares(20 * SECOND, now).aids.is_empty(),
+                state.turn_to_spares(20 * SECOND, now).relays.is_empty(),
                 "a quarter of a minute is longer"
             );
             let later = now + 14 * SECOND;
-            assert_eq!(state.turn_to_spares(20 * SECOND, later).aids.len(), 1);
+            assert_eq!(state.turn_to_spares(20 * SECOND, later).relays.len(), 1);
         });
     }
 
@@ -275,9 +279,9 @@ mod tests {
         let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
         lost(&a, call, |state| {
             let first = state.turn_to_spares(SECOND, Instant::now());
-            let again = state.aid_lost(&first.aids[0].asker, HolderLost::Replaced).unwrap();
+            let again = state.relay_lost(&first.relays[0].asker, HolderLost::Replaced).unwrap();
             assert_eq!(asked(&again), [&key("c")]);
-            let next = state.aid_lost(&again.aids[0].asker, HolderLost::Replaced).unwrap();
+            let next = state.relay_lost(&again.relays[0].asker, HolderLost::Replaced).unwrap();
             assert_eq!(asked(&next), [&key("d")]);
         });
     }
@@ -288,11 +292,11 @@ mod tests {
         let (_block, call) = pull_of(&a, &["c"], Some(1));
         lost(&a, call, |state| {
             let first = state.calls.get_mut(&1).unwrap().ask(key("g"), false).unwrap();
-            let again = state.aid_lost(&first.asker, HolderLost::Replaced).unwrap();
-            assert_eq!((asked(&again), again.aids[0].whole), (vec![&key("g")], false));
-            let next = state.aid_lost(&again.aids[0].asker, HolderLost::Replaced).unwrap();
-            assert_eq!((asked(&next), next.aids[0].whole), (vec![&key("c")], true));
-            let again = state.aid_lost(&next.aids[0].asker, HolderLost::Unreachable).unwrap();
+            let again = state.relay_lost(&first.asker, HolderLost::Replaced).unwrap();
+            assert_eq!((asked(&again), again.relays[0].whole), (vec![&key("g")], false));
+            let next = state.relay_lost(&again.relays[0].asker, HolderLost::Replaced).unwrap();
+            assert_eq!((asked(&next), next.relays[0].whole), (vec![&key("c")], true));
+            let again = state.relay_lost(&next.relays[0].asker, HolderLost::Unreachable).unwrap();
             assert!(asked(&again).is_empty(), "nobody is left");
         });
     }
@@ -304,9 +308,9 @@ mod tests {
         let link = peer.state.lock().link.clone().unwrap();
         let (_block, call) = pull_of(&a, &["c", "d"], Some(1));
         lost(&a, call, |state| {
-            let first = state.turn_to_spares(SECOND, Instant::now()).aids.remove(0);
+            let first = state.turn_to_spares(SECOND, Instant::now()).relays.remove(0);
             assert!(state.has_another(&first.asker), "there is one more");
-            let next = state.aid_lost(&first.asker, HolderLost::Slow).unwrap().aids.remove(0);
+            let next = state.relay_lost(&first.asker, HolderLost::Slow).unwrap().relays.remove(0);
             assert!(!state.has_another(&next.asker));
             state.link = Some(link);
             assert!(state.has_another(&next.asker), "the owner is back");
@@ -342,11 +346,11 @@ mod tests {
                 state.on_link += 1;
                 assert!(state.finish_whole(1).finish.is_empty(), "the head may be on its way");
                 let why = Failure::new(Reason::Draining, "it goes away");
-                let todo = match is_refused {
+                let effects = match is_refused {
                     true => state.refused_by_owner(1, &why).unwrap(),
                     false => state.link_ended(&link, "it broke", Instant::now()).1,
                 };
-                todo.finish.into_iter().for_each(|tell| tell());
+                effects.finish.into_iter().for_each(|tell| tell());
                 assert_eq!(told.try_recv(), Ok(true));
                 assert!(state.calls.is_empty() && state.waiting.is_empty() && state.on_link == 0);
             });
@@ -362,9 +366,9 @@ mod tests {
             state.calls.get_mut(&1).unwrap().sent_on = Some(9);
             state.on_link += 1;
             let why = Failure::new(Reason::NotFound, "it is gone");
-            let todo = state.refused_by_owner(1, &why).unwrap();
-            assert_eq!((asked(&todo), state.on_link), (vec![&key("c")], 0));
-            drop(state.aid_lost(&todo.aids[0].asker, HolderLost::Refused));
+            let effects = state.refused_by_owner(1, &why).unwrap();
+            assert_eq!((asked(&effects), state.on_link), (vec![&key("c")], 0));
+            drop(state.relay_lost(&effects.relays[0].asker, HolderLost::Refused));
             assert!(state.calls.is_empty());
         });
         let (_block, call) = pull_of(&a, &[], Some(1));

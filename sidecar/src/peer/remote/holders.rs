@@ -7,32 +7,32 @@ use tensorlane_proto::frame::{self, HOLDERS_MAX, LOST_MAX, PeerKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Incarnation};
 
-use super::{Peer, State, Todo};
-use crate::peer::aid::{self, Aid, Asker, HOLDERS_SINCE, Wish};
+use super::{Effects, Peer, State};
 use crate::peer::api::{LostHolder, PeerKey};
 use crate::peer::calls::{Head, Kind, PullCall};
 use crate::peer::link::{Ended, Link};
 use crate::peer::lost::{self, HolderLost};
 use crate::peer::peers::CallHandle;
+use crate::peer::relay::{self, HOLDERS_SINCE, RelayFetch, RelayOrder, RelaySession};
 use crate::peer::transport::Way;
 
 impl State {
     /// The head of a pull is here, or its holder is lost and the owner has said who else there is: has its bytes brought by
     /// the next holder, or by the owner.
-    pub(super) fn bring(&mut self, number: u64, link: &Link) -> Todo {
-        let mut todo = Todo { wake: true, ..Todo::default() };
-        let Some(call) = self.calls.get_mut(&number) else { return todo };
+    pub(super) fn bring(&mut self, number: u64, link: &Link) -> Effects {
+        let mut effects = Effects { wake: true, ..Effects::default() };
+        let Some(call) = self.calls.get_mut(&number) else { return effects };
         let deadline = call.deadline;
-        let Kind::Pull(pull) = &mut call.kind else { return todo };
+        let Kind::Pull(pull) = &mut call.kind else { return effects };
         pull.encrypted = !link.ways.is_plain(pull.way);
         // The connection with the owner is another one; the holder goes on if that is what the owner knows. Else others may
         // wait for us by its word, and one of them be who we wait for.
-        let goes_on = pull.aid.as_ref().is_some_and(|aid| pull.holders.contains(&aid.asker.holder));
+        let goes_on = pull.relay.as_ref().is_some_and(|relay| pull.holders.contains(&relay.asker.holder));
         let mut wish = None;
         if goes_on {
             pull.holders.clear();
         } else {
-            todo.finish.extend(pull.end_aid());
+            effects.finish.extend(pull.end_aid());
             let owner = (&link.peer, link.incarnation);
             let next = pull.next_holder();
             wish = next.and_then(|holder| pull.wish(number, deadline, owner, (holder, false)));
@@ -47,20 +47,20 @@ impl State {
             && let Some(frame) = pull.ask_proof(number, link.id)
             && let Some(present) = self.link.as_ref().filter(|present| present.id == link.id)
         {
-            todo.frame(present, frame);
+            effects.frame(present, frame);
         }
-        todo.aids.extend(wish);
-        todo
+        effects.relays.extend(wish);
+        effects
     }
 
     /// A holder was asked; whether it is still the one that is wanted.
-    pub(in crate::peer) fn aided(&mut self, asker: &Arc<Asker>, handle: CallHandle) -> bool {
+    pub(in crate::peer) fn relayed(&mut self, asker: &Arc<RelaySession>, handle: CallHandle) -> bool {
         let Some(Kind::Pull(pull)) = self.calls.get_mut(&asker.call).map(|call| &mut call.kind) else {
             return false;
         };
-        match &mut pull.aid {
-            Some(aid) if Arc::ptr_eq(&aid.asker, asker) => {
-                aid.handle = Some(handle);
+        match &mut pull.relay {
+            Some(relay) if Arc::ptr_eq(&relay.asker, asker) => {
+                relay.handle = Some(handle);
                 true
             }
             _ => false,
@@ -68,15 +68,15 @@ impl State {
     }
 
     /// A holder does not do. None where it was let go before.
-    pub(in crate::peer) fn aid_lost(&mut self, asker: &Asker, why: HolderLost) -> Option<Todo> {
+    pub(in crate::peer) fn relay_lost(&mut self, asker: &RelaySession, why: HolderLost) -> Option<Effects> {
         let call = self.calls.get_mut(&asker.call)?;
         let (sent_on, withdrawn, is_away) = (call.sent_on, call.withdrawn, self.link.is_none());
         let Kind::Pull(pull) = &mut call.kind else { return None };
-        let whole = pull.aid.as_ref().filter(|aid| aid.asker.turn == asker.turn)?.whole;
-        let mut todo = Todo::one(pull.end_aid());
+        let whole = pull.relay.as_ref().filter(|relay| relay.asker.turn == asker.turn)?.whole;
+        let mut effects = Effects::one(pull.end_aid());
         if pull.is_whole() {
             // Only the owner's word is missing: nobody is to bring anything.
-            return Some(todo);
+            return Some(effects);
         }
         if let Some(transfer) = &pull.transfer {
             // Of what came from it, sums may never come.
@@ -90,29 +90,29 @@ impl State {
         let Some(link) = present else {
             if !is_away && pull.orphaned.is_none() {
                 // The next head says who there is.
-                return Some(todo);
+                return Some(effects);
             }
             // It is there, on another connection; and if it was getting the tensor, it may be still.
             if again && let Some(wish) = call.ask(asker.holder.clone(), whole) {
-                todo.aids.push(wish);
-                return Some(todo);
+                effects.relays.push(wish);
+                return Some(effects);
             }
-            return Some(todo.and(self.go_on_alone(asker.call)));
+            return Some(effects.and(self.go_on_alone(asker.call)));
         };
         if again {
             // It is there, on another connection.
             pull.holders = vec![asker.holder.clone()];
-            return Some(todo.and(self.bring(asker.call, &link)));
+            return Some(effects.and(self.bring(asker.call, &link)));
         }
         let lost = pull.lost.iter().map(lost::life).collect();
         let seek = v1::Seek { id: pull.id, lost, proof: false };
-        todo.frame(&link, frame::encode(PeerKind::Seek.into(), 0, asker.call, &seek));
+        effects.frame(&link, frame::encode(PeerKind::Seek.into(), 0, asker.call, &seek));
         pull.seeking = pull.asks_on();
         if pull.seeking {
-            return Some(todo);
+            return Some(effects);
         }
         // The owner comes to the same end, and is not waited for.
-        Some(todo.and(self.bring(asker.call, &link)))
+        Some(effects.and(self.bring(asker.call, &link)))
     }
 
     /// The owner has answered a Seek, or failed to prove the bytes.
@@ -121,9 +121,9 @@ impl State {
         number: u64,
         link: &Link,
         sought: Result<v1::Sought, Failure>,
-    ) -> Todo {
+    ) -> Effects {
         let call = self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link.id));
-        let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else { return Todo::default() };
+        let Some(Kind::Pull(pull)) = call.map(|call| &mut call.kind) else { return Effects::default() };
         let v1::Sought { holders, crc32c, spares } = match sought {
             Ok(sought) => sought,
             Err(failure) if pull.proof_asked == Some(link.id) && pull.proof.is_none() => {
@@ -140,10 +140,10 @@ impl State {
         };
         if crc32c.is_some() {
             pull.proof = crc32c;
-            return if pull.is_whole() { self.finish_whole(number) } else { Todo::default() };
+            return if pull.is_whole() { self.finish_whole(number) } else { Effects::default() };
         }
         if !std::mem::take(&mut pull.seeking) || pull.is_whole() {
-            return Todo::default();
+            return Effects::default();
         }
         pull.hold(&holders, &spares);
         self.bring(number, link)
@@ -156,38 +156,38 @@ impl State {
     }
 
     /// The other end of a connection has what was asked of it as a holder.
-    pub(in crate::peer) fn aid_opened(
+    pub(in crate::peer) fn relay_opened(
         &mut self,
         number: u64,
         link: &Link,
         head: &Head,
-    ) -> Result<Option<Todo>, Ended> {
+    ) -> Result<Option<Effects>, Ended> {
         let answered = self.calls.get_mut(&number).filter(|call| call.sent_on == Some(link.id));
         let Some(call) = answered else { return Ok(None) };
-        let Kind::Aid(aid) = &mut call.kind else { return Ok(None) };
+        let Kind::Relay(relay) = &mut call.kind else { return Ok(None) };
         let wrong = frame::FrameError::Malformed(PeerKind::Pull.into());
-        if aid.opened || head.descriptor.layout.bytes() != aid.bytes() {
+        if relay.opened || head.descriptor.layout.bytes() != relay.bytes() {
             return Err(wrong.into());
         }
-        aid.opened = true;
+        relay.opened = true;
         if call.withdrawn {
             return Ok(Some(self.over(number, false).1));
         }
-        let mut todo = Todo { wake: true, ..Todo::default() };
-        todo.over.push((call.deadline, number));
-        call.deadline = aid.deadline();
-        todo.expected.push((call.deadline, number, Arc::clone(&link.peer)));
-        if let Some(lanes) = link.ways.lanes_of(aid.way) {
-            lanes.want(aid.wanted(number));
+        let mut effects = Effects { wake: true, ..Effects::default() };
+        effects.over.push((call.deadline, number));
+        call.deadline = relay.deadline();
+        effects.expected.push((call.deadline, number, Arc::clone(&link.peer)));
+        if let Some(lanes) = link.ways.lanes_of(relay.way) {
+            lanes.want(relay.wanted(number));
         }
-        Ok(Some(todo))
+        Ok(Some(effects))
     }
 }
 
 impl PullCall {
     /// Lets the holder go. What is returned is to be done without locks.
     pub(in crate::peer) fn end_aid(&mut self) -> Option<crate::peer::calls::Finish> {
-        let handle = self.aid.take()?.handle?;
+        let handle = self.relay.take()?.handle?;
         Some(Box::new(move || handle.cancel()))
     }
 
@@ -210,24 +210,24 @@ impl PullCall {
         deadline: Instant,
         (owner, incarnation): (&Arc<Peer>, Incarnation),
         (holder, whole): (PeerKey, bool),
-    ) -> Option<Wish> {
+    ) -> Option<RelayOrder> {
         let pass = self.pass?;
         let transfer = self.transfer(number, deadline)?;
         // Of what came before, from whomever, sums may never come.
         transfer.forget_sums();
         self.turns += 1;
-        let asker = Asker::new(owner, number, self.turns, holder);
-        self.aid = Some(Aid { asker: Arc::clone(&asker), handle: None, whole });
+        let asker = RelaySession::new(owner, number, self.turns, holder);
+        self.relay = Some(RelayFetch { asker: Arc::clone(&asker), handle: None, whole });
         let (id, bytes, transport) = (self.id, self.bytes, self.transport);
         let encrypted = self.encrypted;
         let owner = PeerKey { name: owner.name.clone(), incarnation };
-        Some(Wish { asker, owner, id, bytes, pass, transfer, transport, encrypted, whole, deadline })
+        Some(RelayOrder { asker, owner, id, bytes, pass, transfer, transport, encrypted, whole, deadline })
     }
 
     /// Returns whether some of its bytes came, or are to come, from others than the owner.
     fn has_from_others(&self) -> bool {
         let came = self.transfer.as_ref().is_some_and(|transfer| transfer.has_from_others());
-        self.aid.is_some() || self.seeking || came || self.paths.senders().are_others()
+        self.relay.is_some() || self.seeking || came || self.paths.senders().are_others()
     }
 
     /// Returns whether it may have another holder.
@@ -238,7 +238,7 @@ impl PullCall {
 
     /// The owner says who has the bytes, and who else has all of them.
     pub(in crate::peer) fn hold(&mut self, holders: &[v1::Life], spares: &[v1::Life]) {
-        let keys = |lives: &[v1::Life]| lives.iter().take(HOLDERS_MAX).filter_map(aid::key).collect();
+        let keys = |lives: &[v1::Life]| lives.iter().take(HOLDERS_MAX).filter_map(relay::key).collect();
         (self.holders, self.spares) = (keys(holders), keys(spares));
         // One that had let it go is getting it by now, the owner says.
         let named = &self.holders;
@@ -309,8 +309,8 @@ mod tests {
         transfer.write_unsummed_for_test();
         assert_eq!(transfer.untaken(), 3 * GRANULE);
         state.calls.insert(1, Call::new(Kind::Pull(Box::new(pull)), deadline, 1, None));
-        let todo = state.bring(1, &link);
-        assert_eq!(todo.aids.len(), 1, "the holder is to be asked");
+        let effects = state.bring(1, &link);
+        assert_eq!(effects.relays.len(), 1, "the holder is to be asked");
         assert_eq!(transfer.untaken(), 4 * GRANULE);
         state.calls.clear();
     }
@@ -329,13 +329,13 @@ mod tests {
         let mut call = Call::new(Kind::Pull(Box::new(pull)), deadline, 1, None);
         call.sent_on = Some(link.id);
         state.calls.insert(1, call);
-        let first = state.bring(1, &link).aids.remove(0).asker;
-        let mut todo = state.aid_lost(&first, HolderLost::Replaced).unwrap();
-        assert!(todo.send.is_none(), "the owner is not asked for another one");
-        let second = todo.aids.remove(0).asker;
+        let first = state.bring(1, &link).relays.remove(0).asker;
+        let mut effects = state.relay_lost(&first, HolderLost::Replaced).unwrap();
+        assert!(effects.send.is_none(), "the owner is not asked for another one");
+        let second = effects.relays.remove(0).asker;
         assert_eq!(second.holder, holder);
-        let todo = state.aid_lost(&second, HolderLost::Replaced).unwrap();
-        assert!(todo.aids.is_empty() && todo.send.is_some(), "now it is");
+        let effects = state.relay_lost(&second, HolderLost::Replaced).unwrap();
+        assert!(effects.relays.is_empty() && effects.send.is_some(), "now it is");
         let Kind::Pull(pull) = &state.calls[&1].kind else { panic!("it is a pull") };
         assert_eq!(pull.lost, [LostHolder { peer: holder, why: Some(HolderLost::Replaced) }]);
         state.calls.clear();
@@ -357,14 +357,14 @@ mod tests {
         let mut call = Call::new(Kind::Pull(Box::new(pull)), deadline, 1, None);
         call.sent_on = Some(link.id);
         state.calls.insert(1, call);
-        let frames = |todo: &Todo| todo.send.as_ref().map_or(0, |(_, frames)| frames.len());
+        let frames = |effects: &Effects| effects.send.as_ref().map_or(0, |(_, frames)| frames.len());
         let first = state.bring(1, &link);
-        assert_eq!((first.aids.len(), frames(&first)), (1, 1));
+        assert_eq!((first.relays.len(), frames(&first)), (1, 1));
         let Some(Kind::Pull(pull)) = state.calls.get_mut(&1).map(|call| &mut call.kind) else { panic!() };
         // As if that had been on the connection before this one.
         (pull.holders, pull.proof_asked) = (vec![holder], Some(link.id + 1));
         let second = state.bring(1, &link);
-        assert_eq!((second.aids.len(), frames(&second)), (0, 1), "it goes on, and the proof is asked for");
+        assert_eq!((second.relays.len(), frames(&second)), (0, 1), "it goes on, and the proof is asked for");
         state.calls.clear();
     }
 
@@ -378,11 +378,11 @@ mod tests {
             let (_block, landing) = a.landing(4 * GRANULE);
             let deadline = Instant::now() + Duration::from_secs(60);
             let holder = PeerKey { name: name("b"), incarnation: link.incarnation };
-            let asker = Asker::new(&peer, 1, 1, holder.clone());
+            let asker = RelaySession::new(&peer, 1, 1, holder.clone());
             let transfer = crate::peer::transport::lanes::Transfer::growing(1, landing, 0, deadline, None);
             let (bytes, transport) = (4 * GRANULE, Transport::Tcp);
             let (encrypted, whole) = (false, false);
-            let wish = Wish {
+            let wish = RelayOrder {
                 asker,
                 owner: holder,
                 id: 7,
@@ -395,18 +395,18 @@ mod tests {
                 deadline,
             };
             let (tell, told) = std::sync::mpsc::channel();
-            let call = aid::AidCall::for_test(wish, Box::new(move |why| tell.send(why).unwrap()));
-            let mut call = Call::new(Kind::Aid(Box::new(call)), deadline, 9, None);
+            let call = relay::RelayCall::for_test(wish, Box::new(move |why| tell.send(why).unwrap()));
+            let mut call = Call::new(Kind::Relay(Box::new(call)), deadline, 9, None);
             call.sent_on = Some(link.id);
             state.calls.insert(9, call);
             state.on_link += 1;
             if !is_present {
                 state.link = None;
             }
-            let (_, todo) = state.link_ended(&link, "it broke", Instant::now());
+            let (_, effects) = state.link_ended(&link, "it broke", Instant::now());
             state.link = Some(Arc::clone(&link));
             drop(state);
-            todo.finish.into_iter().for_each(|tell| tell());
+            effects.finish.into_iter().for_each(|tell| tell());
             assert_eq!(told.try_recv(), Ok(expected));
         }
     }

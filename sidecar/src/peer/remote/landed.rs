@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tensorlane_memory::Landing;
 
-use super::{Carrier, State, Todo};
+use super::{Carrier, Effects, State};
 use crate::peer::calls::{Call, Kind};
 use crate::peer::link::Link;
 use crate::peer::paths::FallBack;
@@ -14,7 +14,7 @@ use crate::peer::transport::lanes::Transfer;
 
 impl State {
     /// A transfer has all bytes in this landing: its call is over, or will be when the head is here.
-    pub(in crate::peer) fn whole(&mut self, transfer: &Arc<Transfer>, landing: Landing) -> Todo {
+    pub(in crate::peer) fn whole(&mut self, transfer: &Arc<Transfer>, landing: Landing) -> Effects {
         let call = self.calls.get_mut(&transfer.call).map(|call| &mut call.kind);
         match call {
             Some(Kind::Pull(pull)) if pull.transfer.as_ref().is_some_and(|t| Arc::ptr_eq(t, transfer)) => {
@@ -25,18 +25,18 @@ impl State {
                 self.finish_whole(transfer.call)
             }
             // It failed in the meantime, and its caller waits for the landing.
-            _ => Todo::one(transfer.unwanted(landing)),
+            _ => Effects::one(transfer.unwanted(landing)),
         }
     }
 
     /// The head of a pull came, whose bytes do not come on the control connection: has them brought by whoever brings them.
-    pub(in crate::peer) fn opened(&mut self, number: u64, link: &Link) -> Todo {
-        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+    pub(in crate::peer) fn opened(&mut self, number: u64, link: &Link) -> Effects {
+        let Some(call) = self.calls.get_mut(&number) else { return Effects::default() };
         if call.withdrawn {
             // Its Cancel is on the way, and nothing else comes.
             return self.over(number, false).1;
         }
-        let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
+        let Kind::Pull(pull) = &mut call.kind else { return Effects::default() };
         if pull.is_whole() {
             return self.finish_whole(number);
         }
@@ -49,7 +49,7 @@ impl State {
         link: &Arc<Link>,
         transfer: &Arc<Transfer>,
         to: Way,
-    ) -> Option<(FallBack, Todo)> {
+    ) -> Option<(FallBack, Effects)> {
         let call = self.calls.get_mut(&transfer.call).filter(|call| call.sent_on == Some(link.id))?;
         let Kind::Pull(pull) = &mut call.kind else { return None };
         if !pull.opened || !pull.transfer.as_ref().is_some_and(|t| Arc::ptr_eq(t, transfer)) {
@@ -63,34 +63,34 @@ impl State {
         pull.paths.left(pull.way, why);
         pull.way = to;
         pull.opened = false;
-        let mut todo = Todo::default();
-        todo.frame(link, call.frame());
-        Some((why, todo))
+        let mut effects = Effects::default();
+        effects.frame(link, call.frame());
+        Some((why, effects))
     }
 }
 
 impl<L: Carrier> State<L> {
     /// Ends a pull that has all its bytes, unless an answer is still due on the control connection.
-    pub(in crate::peer) fn finish_whole(&mut self, number: u64) -> Todo<L> {
-        let Some(call) = self.calls.get_mut(&number) else { return Todo::default() };
+    pub(in crate::peer) fn finish_whole(&mut self, number: u64) -> Effects<L> {
+        let Some(call) = self.calls.get_mut(&number) else { return Effects::default() };
         let sent_on = call.sent_on;
-        let Kind::Pull(pull) = &mut call.kind else { return Todo::default() };
+        let Kind::Pull(pull) = &mut call.kind else { return Effects::default() };
         if sent_on.is_some() && !pull.opened {
-            return Todo::default();
+            return Effects::default();
         }
         if pull.is_unproven() {
             // Asked for long ago, or now; or on the next connection.
-            let mut todo = Todo::default();
+            let mut effects = Effects::default();
             if let Some(link) = self.link.as_ref().filter(|link| sent_on == Some(link.id()))
                 && let Some(frame) = pull.ask_proof(number, link.id())
             {
-                todo.frame(link, frame);
+                effects.frame(link, frame);
             }
-            return todo;
+            return effects;
         }
         self.waiting.retain(|waiting| *waiting != number);
-        let (call, mut todo) = self.over(number, true);
-        todo.finish.extend(call.and_then(Call::pulled));
-        todo
+        let (call, mut effects) = self.over(number, true);
+        effects.finish.extend(call.and_then(Call::pulled));
+        effects
     }
 }

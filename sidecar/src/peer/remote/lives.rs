@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use tensorlane_proto::Incarnation;
 
-use super::{Carrier, PAST_MAX, State, Todo};
+use super::{Carrier, Effects, PAST_MAX, State};
 
 impl<L: Carrier> State<L> {
     /// The connected incarnation lives: the one that this call is for does not.
-    pub(in crate::peer) fn lives(&mut self, number: u64, link: u64) -> Todo<L> {
+    pub(in crate::peer) fn lives(&mut self, number: u64, link: u64) -> Effects<L> {
         let present = self.is_present(link);
         let Some(place) = self.in_doubt.iter().position(|n| *n == number).filter(|_| present) else {
-            return Todo::default();
+            return Effects::default();
         };
         self.in_doubt.swap_remove(place);
         if let Some(expected) = self.calls.get(&number).and_then(|call| call.expected) {

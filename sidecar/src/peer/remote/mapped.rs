@@ -8,7 +8,7 @@ use tensorlane_memory::Foreign;
 use tensorlane_proto::frame::{FrameError, PeerKind};
 use tensorlane_proto::{Failure, Incarnation};
 
-use super::{Carrier, State, Todo, pull_done};
+use super::{Carrier, Effects, State, pull_done};
 use crate::peer::api::MapFailed;
 use crate::peer::calls::{Call, Head, Kind, Place};
 use crate::peer::link::Link;
@@ -30,10 +30,12 @@ impl State {
         link: &Arc<Link>,
         head: Head,
         place: Option<Place>,
-    ) -> Result<Todo, FrameError> {
+    ) -> Result<Effects, FrameError> {
         let malformed = FrameError::Malformed(PeerKind::Pull.into());
         // On another connection by now it is answered there.
-        let Some(call) = self.answered(number, PeerKind::Pull, link.id) else { return Ok(Todo::default()) };
+        let Some(call) = self.answered(number, PeerKind::Pull, link.id) else {
+            return Ok(Effects::default());
+        };
         let withdrawn = call.withdrawn;
         let Kind::Map(map) = &mut call.kind else { return Err(malformed) };
         let place = place.ok_or(malformed)?;
@@ -49,30 +51,30 @@ impl State {
         }
         let Some(shm) = link.ways.shm() else { return Err(malformed) };
         if place.bytes == 0 {
-            let (call, mut todo) = self.over(number, true);
-            todo.finish.extend(call.zip(shm.empty()).and_then(|(call, block)| call.mapped(block)));
-            return Ok(todo);
+            let (call, mut effects) = self.over(number, true);
+            effects.finish.extend(call.zip(shm.empty()).and_then(|(call, block)| call.mapped(block)));
+            return Ok(effects);
         }
         Ok(match shm.find(number, place.segment) {
             Found::Here(segment) => self.mapped(number, link, &segment),
-            Found::Later => Todo::default(),
+            Found::Later => Effects::default(),
             Found::Never => self.not_mapped(number, link, no_way()),
         })
     }
 
     /// The segment of a map is here.
-    pub(in crate::peer) fn mapped(&mut self, number: u64, link: &Arc<Link>, segment: &Foreign) -> Todo {
+    pub(in crate::peer) fn mapped(&mut self, number: u64, link: &Arc<Link>, segment: &Foreign) -> Effects {
         let Some(call) = self.answered(number, PeerKind::Pull, link.id).filter(|call| !call.withdrawn) else {
-            return Todo::default();
+            return Effects::default();
         };
-        let Kind::Map(map) = &call.kind else { return Todo::default() };
-        let (Some(place), Some(shm)) = (map.place, link.ways.shm()) else { return Todo::default() };
+        let Kind::Map(map) = &call.kind else { return Effects::default() };
+        let (Some(place), Some(shm)) = (map.place, link.ways.shm()) else { return Effects::default() };
         let lease = shm.lease(link, number, map.id);
         match segment.block(place.offset, place.bytes, lease) {
             Ok(block) => {
-                let (call, mut todo) = self.over(number, false);
-                todo.finish.extend(call.and_then(|call| call.mapped(block)));
-                todo
+                let (call, mut effects) = self.over(number, false);
+                effects.finish.extend(call.and_then(|call| call.mapped(block)));
+                effects
             }
             // Its lease has gone back with the error.
             Err(error) => {
@@ -84,10 +86,10 @@ impl State {
 
     /// A map cannot be had this way, though its owner has the tensor. Of a call that is over, or on another connection by now,
     /// it says nothing.
-    pub(in crate::peer) fn not_mapped(&mut self, number: u64, link: &Link, failure: Failure) -> Todo {
+    pub(in crate::peer) fn not_mapped(&mut self, number: u64, link: &Link, failure: Failure) -> Effects {
         let call = self.answered(number, PeerKind::Pull, link.id);
         if call.is_none_or(|call| call.withdrawn) {
-            return Todo::default();
+            return Effects::default();
         }
         self.no_map(number, failure, true)
     }
@@ -112,33 +114,33 @@ impl State {
 
     /// The node's socket was lost, and with it the answer of a map. One that was asked for on the control connection after all is
     /// answered there.
-    pub(in crate::peer) fn lost_at_node(&mut self, number: u64, link: u64, failure: Failure) -> Todo {
+    pub(in crate::peer) fn lost_at_node(&mut self, number: u64, link: u64, failure: Failure) -> Effects {
         match self.calls.get(&number).filter(|call| awaits_node(call, link)).map(|call| call.withdrawn) {
             Some(false) => self.no_map(number, failure, true),
             Some(true) => self.over(number, true).1,
-            None => Todo::default(),
+            None => Effects::default(),
         }
     }
 
-    fn no_map(&mut self, number: u64, failure: Failure, settle: bool) -> Todo {
+    fn no_map(&mut self, number: u64, failure: Failure, settle: bool) -> Effects {
         self.cooling = Some(Instant::now() + COOLING);
-        let (call, mut todo) = self.over(number, settle);
-        todo.finish.extend(call.and_then(|call| call.not_mapped(MapFailed::Way(failure))));
-        todo
+        let (call, mut effects) = self.over(number, settle);
+        effects.finish.extend(call.and_then(|call| call.not_mapped(MapFailed::Way(failure))));
+        effects
     }
 
     /// Nobody here maps a tensor any more: its owner is told, now or when that life of it is back.
-    pub(in crate::peer) fn unmapped(&mut self, incarnation: Incarnation, call: u64, id: u64) -> Todo {
-        let mut todo = Todo::default();
+    pub(in crate::peer) fn unmapped(&mut self, incarnation: Incarnation, call: u64, id: u64) -> Effects {
+        let mut effects = Effects::default();
         match &self.link {
-            Some(link) if link.incarnation == incarnation => todo.frame(link, pull_done(call, id, false)),
+            Some(link) if link.incarnation == incarnation => effects.frame(link, pull_done(call, id, false)),
             None if self.incarnation == Some(incarnation) && self.owed.len() < super::OWED_MAX => {
                 self.owed.push((call, id));
             }
             // That life is over, and its leases with it. Or there are too many: the end of its grace ends them.
             _ => {}
         }
-        todo
+        effects
     }
 
     /// Returns whether maps are not to be tried now.
@@ -149,15 +151,15 @@ impl State {
 
 impl<L: Carrier> State<L> {
     /// A map that cannot be sent on a connection.
-    pub(super) fn unsendable(&mut self, number: u64, todo: &mut Todo<L>) {
+    pub(super) fn unsendable(&mut self, number: u64, effects: &mut Effects<L>) {
         self.cooling = Some(Instant::now() + COOLING);
         let Some(call) = self.calls.remove(&number) else { return };
         if call.sent_before {
             // The owner may have leased it on the connection before.
-            self.settle(&call, todo);
+            self.settle(&call, effects);
         }
-        todo.over.push((call.deadline, number));
-        todo.finish.extend(call.not_mapped(MapFailed::Way(no_way())));
+        effects.over.push((call.deadline, number));
+        effects.finish.extend(call.not_mapped(MapFailed::Way(no_way())));
     }
 }
 

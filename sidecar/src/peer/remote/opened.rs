@@ -3,7 +3,7 @@
 
 use tensorlane_proto::Incarnation;
 
-use super::{Carrier, OpenPull, State};
+use super::{Carrier, InboundPull, State};
 
 /// Pulls that were over before they were known here that are remembered: each end of a node's socket leaves a few. One that is
 /// forgotten too early costs its lease until the connection ends. Each costs 16 bytes.
@@ -16,7 +16,7 @@ impl<L: Carrier> State<L> {
         life: Incarnation,
         call: u64,
         id: Option<u64>,
-    ) -> Option<OpenPull> {
+    ) -> Option<InboundPull> {
         // Each life counts its calls from the start, and one that is over may still have words on their way.
         if self.incarnation != Some(life) {
             return None;
@@ -33,7 +33,7 @@ impl<L: Carrier> State<L> {
         call: u64,
         id: u64,
         link: u64,
-    ) -> Option<OpenPull> {
+    ) -> Option<InboundPull> {
         let open = self.close(life, call, Some(id));
         if open.is_none() {
             if self.done_early.len() >= DONE_EARLY_MAX {
@@ -54,7 +54,11 @@ impl<L: Carrier> State<L> {
     /// # Errors
     /// The connection that it came on is not the present one any more. It is asked for again on that one, unless it is of a life
     /// that is over; then nobody would end it.
-    pub(in crate::peer) fn open_here(&mut self, call: u64, pull: OpenPull) -> Result<Option<OpenPull>, ()> {
+    pub(in crate::peer) fn open_here(
+        &mut self,
+        call: u64,
+        pull: InboundPull,
+    ) -> Result<Option<InboundPull>, ()> {
         if !self.is_present(pull.link) {
             return Err(());
         }
@@ -71,8 +75,8 @@ impl<L: Carrier> State<L> {
     pub(in crate::peer) fn open_at_node(
         &mut self,
         call: u64,
-        pull: OpenPull,
-    ) -> Result<Option<OpenPull>, ()> {
+        pull: InboundPull,
+    ) -> Result<Option<InboundPull>, ()> {
         if self.done_early.contains(&(pull.link, call)) {
             return Err(());
         }
@@ -81,13 +85,17 @@ impl<L: Carrier> State<L> {
 
     /// Pulls that were last asked for on another connection than this: the word that they are over was lost with that one,
     /// or they would have been asked for again.
-    pub(in crate::peer) fn forgotten(&self, link: u64) -> Vec<(u64, OpenPull)> {
+    pub(in crate::peer) fn forgotten(&self, link: u64) -> Vec<(u64, InboundPull)> {
         let before = self.open.iter().filter(|(_, open)| open.link != link);
         before.map(|(call, open)| (*call, *open)).collect()
     }
 
     /// Ends a forgotten pull, unless it was asked for again meanwhile.
-    pub(in crate::peer) fn close_forgotten(&mut self, call: u64, forgotten: &OpenPull) -> Option<OpenPull> {
+    pub(in crate::peer) fn close_forgotten(
+        &mut self,
+        call: u64,
+        forgotten: &InboundPull,
+    ) -> Option<InboundPull> {
         self.open.get(&call).filter(|now| now.link == forgotten.link)?;
         self.open.remove(&call)
     }

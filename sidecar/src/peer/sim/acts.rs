@@ -129,10 +129,10 @@ impl World {
         let measured = bulk.then(|| self.nodes[node].other(owner).goodput.began(transport, put.bytes, now));
         let get = Get { put, by, began, measured };
         let deadline = now + Duration::from_micros(time);
-        let (call, todo) = self.nodes[node].pull(get, transport, deadline);
+        let (call, effects) = self.nodes[node].pull(get, transport, deadline);
         let life = self.nodes[node].life;
         self.at(began + time, Happening::Deadline { node, life, owner, call });
-        self.perform(node, todo);
+        self.perform(node, effects);
     }
 
     /// Both ends come to the same answer, and the answer accounts for every transport.

@@ -32,8 +32,8 @@ impl World {
                 let now = self.instant();
                 let state = &mut self.nodes[here].other(there).state;
                 let attempt = state.dial.begun + 1;
-                let todo = state.dial_failed(attempt, "nobody answers", patience, now);
-                self.perform(here, todo);
+                let effects = state.dial_failed(attempt, "nobody answers", patience, now);
+                self.perform(here, effects);
             }
             return self.dial(pair, 150 * MS);
         }
@@ -83,11 +83,11 @@ impl World {
             let back = self.nodes[node].book.apply(millis, Event::HolderBack { holder });
             back.expect("a holder may always come back");
         }
-        let todo = self.nodes[node].other(other).state.adopt(&Arc::new(end));
+        let effects = self.nodes[node].other(other).state.adopt(&Arc::new(end));
         let here = &mut self.wires.get_mut(&wire).expect("it was there").sides[side];
         here.up = true;
         let early = std::mem::take(&mut here.early);
-        self.perform(node, todo);
+        self.perform(node, effects);
         if let Some(old) = replaced {
             let side = self.wires[&old].side_of(node);
             self.cut(old, 5 * MS);
@@ -153,14 +153,14 @@ impl World {
                 offer: Arc::clone(&self.nodes[other].offer),
             };
             let (now, millis) = (self.instant(), self.millis());
-            let (present, todo) = self.nodes[node].other(other).state.link_ended(&end, "it was cut", now);
+            let (present, effects) = self.nodes[node].other(other).state.link_ended(&end, "it was cut", now);
             if present {
                 let holder = Holder::Peer(self.nodes[node].slot(other, life));
                 let until = millis.after(Millis(GRACE / MS));
                 let away = self.nodes[node].book.apply(millis, Event::HolderAway { holder, until });
                 away.expect("there are few holders");
             }
-            self.perform(node, todo);
+            self.perform(node, effects);
         }
         self.dial(pair, 150 * MS);
     }
@@ -204,12 +204,12 @@ impl World {
         let here = &mut self.nodes[node];
         match frame {
             Frame::Chunk { header, offset, bytes } => {
-                let todo = here.chunk(from.peer, from.wire, header, offset, &bytes);
-                self.perform(node, todo);
+                let effects = here.chunk(from.peer, from.wire, header, offset, &bytes);
+                self.perform(node, effects);
             }
             Frame::Message { kind, header, body } if header.is_reply() => {
-                let todo = here.answer(from.peer, from.wire, (kind, header), &body, seen);
-                self.perform(node, todo);
+                let effects = here.answer(from.peer, from.wire, (kind, header), &body, seen);
+                self.perform(node, effects);
             }
             Frame::Message { kind, header, body } => {
                 let served = here.question(now, from, (kind, header), &body, seen);

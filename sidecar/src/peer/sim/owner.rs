@@ -10,7 +10,7 @@ use tensorlane_proto::{DType, Descriptor, Failure, Incarnation, Layout, Reason, 
 use super::node::Node;
 use super::wire::Sending;
 use super::{Dice, Seen};
-use crate::peer::remote::OpenPull;
+use crate::peer::remote::InboundPull;
 use crate::peer::transport::Way;
 
 /// Result of a question.
@@ -77,7 +77,7 @@ impl Node {
             let failure = Failure::new(Reason::NotFound, refusal.to_string());
             return Served { frames: vec![failed(call, &failure)], ..Served::default() };
         }
-        let open = OpenPull {
+        let open = InboundPull {
             id: asked.id,
             link: wire,
             way: Way::Stream,

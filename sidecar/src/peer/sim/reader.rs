@@ -13,12 +13,12 @@ use super::node::{Get, Node};
 use super::wire::End;
 use super::{Dice, Seen};
 use crate::peer::calls::{Call, Head, Kind, PullCall};
-use crate::peer::remote::Todo;
+use crate::peer::remote::Effects;
 use crate::peer::tests::world::block;
 
 impl Node {
     /// Pulls a tensor of another peer; its number as a call.
-    pub(super) fn pull(&mut self, get: Get, transport: Transport, deadline: Instant) -> (u64, Todo<End>) {
+    pub(super) fn pull(&mut self, get: Get, transport: Transport, deadline: Instant) -> (u64, Effects<End>) {
         let number = self.next_call;
         self.next_call += 1;
         let landing = block(&self.arena, get.put.bytes).landing().expect("a new block is not written yet");
@@ -46,7 +46,7 @@ impl Node {
         (kind, header): (PeerKind, Header),
         body: &[u8],
         seen: &mut Seen,
-    ) -> Todo<End> {
+    ) -> Effects<End> {
         let state = &mut self.other(other).state;
         if kind == PeerKind::Ping {
             seen.doubted += 1;
@@ -57,9 +57,9 @@ impl Node {
         };
         if header.is_failed() {
             let failure = wire::failure(v1::Failure::decode(body).expect("a failure"));
-            let (call, mut todo) = state.over(header.call, false);
-            todo.finish.extend(call.and_then(|mut call| call.fail(failure)));
-            return todo;
+            let (call, mut effects) = state.over(header.call, false);
+            effects.finish.extend(call.and_then(|mut call| call.fail(failure)));
+            return effects;
         }
         let Kind::Pull(pull) = &mut call.kind else { panic!("only pulls are asked here") };
         assert!(!pull.opened, "a second head of call {} on one connection", header.call);
@@ -69,7 +69,7 @@ impl Node {
         let head = Head { descriptor, crc32c: message.crc32c };
         assert!(pull.head.as_ref().is_none_or(|before| *before == head), "another head than before");
         (pull.head, pull.opened) = (Some(head), true);
-        Todo::default()
+        Effects::default()
     }
 
     /// A chunk came.
@@ -80,7 +80,7 @@ impl Node {
         header: Header,
         offset: u64,
         bytes: &[u8],
-    ) -> Todo<End> {
+    ) -> Effects<End> {
         let state = &mut self.other(other).state;
         let last = header.flags & LAST != 0;
         let Some(call) = state.answered(header.call, PeerKind::Pull, wire) else {
@@ -91,20 +91,20 @@ impl Node {
         assert_eq!(offset, pull.landed, "bytes that have landed are sent again, or some are left out");
         let end = offset + bytes.len() as u64;
         assert_eq!(last, end == pull.bytes, "the last chunk ends at {end} of {}", pull.bytes);
-        let mut todo = Todo::default();
+        let mut effects = Effects::default();
         match pull.landing.take() {
             Some(mut landing) => {
                 landing.chunk_mut(offset..end).expect("inside the pull").copy_from_slice(bytes);
-                todo.finish.extend(pull.give_back(landing, end));
+                effects.finish.extend(pull.give_back(landing, end));
             }
             None => pull.landed = end,
         }
         if last {
             let (call, more) = state.over(header.call, true);
-            todo = todo.and(more);
-            todo.finish.extend(call.and_then(Call::pulled));
+            effects = effects.and(more);
+            effects.finish.extend(call.and_then(Call::pulled));
         }
-        todo
+        effects
     }
 
     /// The number of a call of its own that is not answered.

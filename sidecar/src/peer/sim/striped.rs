@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use super::Dice;
 use crate::peer::transport::lanes::pieces::{GRANULE, Pieces};
-use crate::peer::transport::lanes::schedule::{Pace, should_take};
+use crate::peer::transport::lanes::schedule::{LaneRate, should_take};
 
 /// Milliseconds after which a pull that does not end has been forgotten.
 const LONGEST: u64 = 1_000_000;
 
 #[derive(Default)]
 struct Lane {
-    pace: Pace,
+    pace: LaneRate,
     /// Bytes a millisecond that it really brings.
     speed: u64,
     /// Pieces that were asked for, with when the first of them began to come.

@@ -12,7 +12,7 @@ use tensorlane_proto::{Failure, Incarnation, Reason};
 use super::node::{Node, Put};
 use super::wire::{End, Wire};
 use super::{Dice, Seen};
-use crate::peer::remote::Todo;
+use crate::peer::remote::Effects;
 use crate::peer::tests::world::arena;
 use crate::peer::transport::measure::Outcome;
 
@@ -207,8 +207,8 @@ impl World {
         }
     }
 
-    pub(super) fn perform(&mut self, node: usize, todo: Todo<End>) {
-        let Todo { send, finish, .. } = todo;
+    pub(super) fn perform(&mut self, node: usize, effects: Effects<End>) {
+        let Effects { send, finish, .. } = effects;
         if let Some((end, frames)) = send {
             let side = self.wires[&end.wire].side_of(node);
             frames.iter().for_each(|frame| self.send(end.wire, side, frame));
@@ -268,8 +268,8 @@ impl World {
     pub(super) fn withdraw(&mut self, node: usize, owner: usize, call: u64, why: Reason) {
         if self.nodes[node].gets.contains_key(&call) {
             let failure = Failure::new(why, "nobody waits for it any more");
-            let todo = self.nodes[node].other(owner).state.withdraw(call, failure);
-            self.perform(node, todo);
+            let effects = self.nodes[node].other(owner).state.withdraw(call, failure);
+            self.perform(node, effects);
         }
     }
 
@@ -277,8 +277,8 @@ impl World {
         let (now, millis) = (self.instant(), self.millis());
         self.nodes[node].book.apply(millis, Event::Tick).expect("time may always pass");
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            let todo = self.nodes[node].other(other).state.give_up_lost(Duration::from_micros(GRACE), now);
-            self.perform(node, todo);
+            let effects = self.nodes[node].other(other).state.give_up_lost(Duration::from_micros(GRACE), now);
+            self.perform(node, effects);
         }
         self.soon(300 * MS, Happening::Tick { node });
     }

@@ -10,10 +10,11 @@ use tensorlane_proto::{Failure, Incarnation, Reason, Selection};
 
 use super::transports::NONE;
 use super::world::*;
-use crate::peer::growth::Ready;
+use crate::peer::partial::Ready;
 use crate::peer::transport::lanes::{GRANULE, Transfer};
 use crate::peer::{
-    CallHandle, Growth, HolderLost, LanesConfig, LostHolder, Paths, PeerKey, PullFailed, PullOrder, Pulled,
+    CallHandle, HolderLost, LanesConfig, LostHolder, PartialTensor, Paths, PeerKey, PullFailed, PullOrder,
+    Pulled,
 };
 
 mod alone;
@@ -75,7 +76,7 @@ impl World {
     fn grows(&self, reader: usize, granules: u64) -> Growing {
         let one = &self.readers[reader];
         let (block, landing) = one.landing(BYTES);
-        let growth = Growth::new();
+        let growth = PartialTensor::new();
         growth.admit(PASS);
         one.twin.growths.lock().insert(ID, Arc::clone(&growth));
         let deadline = std::time::Instant::now() + PATIENCE;
@@ -100,7 +101,7 @@ impl World {
         let one = &self.readers[reader];
         let (_block, landing) = one.landing(BYTES);
         let (deadline, transport) = (std::time::Instant::now() + time, one.transport);
-        let growth = blamed.is_empty().then(Growth::new);
+        let growth = blamed.is_empty().then(PartialTensor::new);
         let selection = Selection::All;
         let order = PullOrder {
             id: ID,
@@ -178,7 +179,7 @@ impl Pulling {
 /// A tensor on its way to a holder, at the hand of the test.
 struct Growing {
     transfer: Arc<Transfer>,
-    growth: Arc<Growth>,
+    growth: Arc<PartialTensor>,
     block: Block,
     content: Vec<u8>,
 }
@@ -408,14 +409,14 @@ fn a_holder_that_a_hurried_pull_did_not_reach_is_asked_by_others() {
 fn the_owner_hears_that_the_tensor_is_here_once_it_is_proven_and_not_before() {
     let world = World::new(2, WAYS[0]);
     for (reader, is_right) in [(0, true), (1, false)] {
-        let Ok(Pulled { receipt, .. }) = world.told(reader, Vec::new()) else { panic!("it came") };
-        let receipt = receipt.unwrap();
+        let Ok(Pulled { pull_guard, .. }) = world.told(reader, Vec::new()) else { panic!("it came") };
+        let pull_guard = pull_guard.unwrap();
         assert_eq!(world.owner.twin.leased(), 1, "it is leased until then");
         assert_eq!(world.owner.twin.left.lock().len(), reader);
         if is_right {
-            receipt.holds();
+            pull_guard.holds();
         } else {
-            drop(receipt);
+            drop(pull_guard);
         }
         until("the owner heard it", || world.owner.twin.left.lock().len() > reader);
         world.await_leases();
@@ -435,7 +436,7 @@ fn whoever_found_a_tensor_altered_gets_it_from_the_owner_and_says_who_sent_it() 
     assert_eq!(pulled.paths.senders().others(), [holder.key()]);
     drop(pulled);
     let Ok(pulled) = world.told(1, vec![holder.key()]) else { panic!("it came") };
-    assert!(!pulled.paths.senders().are_others() && pulled.receipt.is_none());
+    assert!(!pulled.paths.senders().are_others() && pulled.pull_guard.is_none());
     let said = LostHolder { peer: holder.key(), why: Some(HolderLost::Altered) };
     assert_eq!(*world.owner.twin.blamed.lock(), [said]);
     drop(pulled);

@@ -11,8 +11,8 @@ use tensorlane_proto::{Fingerprint, Incarnation, Reason, Selection};
 use super::keys;
 use super::proxy::Proxy;
 use super::world::*;
+use crate::peer::scheduler::DIALS_MAX;
 use crate::peer::shared::LEFT_MAX;
-use crate::peer::steward::DIALS_MAX;
 use crate::peer::{CallHandle, Known, PeerState, PullFailed};
 
 /// A world in which `a` reaches `b` through a proxy only: `b` is made to know another address for `a` that nobody

@@ -1,4 +1,4 @@
-//! Tests of what QUIC alone does: another source port, datagrams that stop, strangers at the door, and the choice
+//! Tests of what QUIC alone does: another source port, datagrams that stop, strangers at the endpoint, and the choice
 //! between it and TCP.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::keys;
 use super::transports::{NONE, Pair, Way};
 use super::world::*;
 use crate::peer::transport::lanes::key::{LaneKey, LaneName, Role};
-use crate::peer::transport::lanes::quic::Door;
+use crate::peer::transport::lanes::quic::QuicEndpoint;
 use crate::peer::{LanesConfig, Way as Taken};
 
 const MIB: u64 = 1 << 20;
@@ -161,7 +161,7 @@ fn get_until_datagrams_end(dials: bool, n: u64, comes: bool) {
 
 /// A QUIC client with a key of its own.
 pub(super) struct Stranger {
-    door: Arc<Door>,
+    endpoint: Arc<QuicEndpoint>,
     until: Instant,
 }
 
@@ -169,10 +169,10 @@ impl Stranger {
     /// Binds a connection, reads on a lane of it so many bytes a second of what it asks for, until it has so many or the lane is
     /// over. How many those were.
     fn take(&self, at: &One, hello: &v1::LaneHello, asks: &[u8], (rate, most): (u64, u64)) -> u64 {
-        let connecting = self.door.connect(at.peers.bound_address()).unwrap();
+        let connecting = self.endpoint.connect(at.peers.bound_address()).unwrap();
         let say = |hello| frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
         let (bind, lane) = (say(hello), say(&v1::LaneHello::default()));
-        let taken = self.door.within(self.until, async {
+        let taken = self.endpoint.within(self.until, async {
             let connection = connecting.await.unwrap();
             let mut room = [0; 1024];
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
@@ -198,9 +198,9 @@ impl Stranger {
 
     /// Binds a connection and opens streams, on which it says nothing, for as long as there are more within half a second. How many.
     fn streams(&self, at: &One, hello: &v1::LaneHello) -> usize {
-        let connecting = self.door.connect(at.peers.bound_address()).unwrap();
+        let connecting = self.endpoint.connect(at.peers.bound_address()).unwrap();
         let bind = frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
-        let opened = self.door.within(self.until, async {
+        let opened = self.endpoint.within(self.until, async {
             let connection = connecting.await.unwrap();
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
             send.write_all(&bind).await.unwrap();
@@ -220,16 +220,17 @@ impl Stranger {
 
     pub(super) fn new(identity: &crate::identity::Identity) -> Self {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let door =
-            Door::open(socket, &keys::keys(identity), Duration::from_secs(60), &Default::default()).unwrap();
-        Self { door, until: Instant::now() + PATIENCE * 3 }
+        let endpoint =
+            QuicEndpoint::open(socket, &keys::keys(identity), Duration::from_secs(60), &Default::default())
+                .unwrap();
+        Self { endpoint, until: Instant::now() + PATIENCE * 3 }
     }
 
     /// Says a first frame on a first stream; whether the connection is closed upon it.
     pub(super) fn is_refused(&self, at: &One, hello: &v1::LaneHello) -> bool {
-        let connecting = self.door.connect(at.peers.bound_address()).unwrap();
+        let connecting = self.endpoint.connect(at.peers.bound_address()).unwrap();
         let frame = frame::encode(PeerKind::LaneHello.into(), 0, 0, hello);
-        let closed = self.door.within(self.until, async {
+        let closed = self.endpoint.within(self.until, async {
             let Ok(connection) = connecting.await else { return true };
             let Ok((mut send, mut receive)) = connection.open_bi().await else { return true };
             if send.write_all(&frame).await.is_err() {
@@ -244,7 +245,7 @@ impl Stranger {
 
 impl Drop for Stranger {
     fn drop(&mut self) {
-        self.door.end();
+        self.endpoint.end();
     }
 }
 

@@ -22,7 +22,7 @@ use super::world::*;
 use crate::identity::Identity;
 use crate::peer::exporter;
 use crate::peer::transport::lanes::key::{LaneKey, Role, Use};
-use crate::peer::transport::lanes::quic::Door;
+use crate::peer::transport::lanes::quic::QuicEndpoint;
 use crate::peer::{CameSmall, LanesConfig, Way as Taken};
 
 const MIB: u64 = 1 << 20;
@@ -239,7 +239,7 @@ fn whoever_does_not_know_calls_on_quic_is_asked_on_the_control_connection() {
 struct Evil {
     a: One,
     control: Raw,
-    door: Arc<Door>,
+    endpoint: Arc<QuicEndpoint>,
     connection: Connection,
     until: Instant,
     _bound: (SendStream, RecvStream),
@@ -262,12 +262,13 @@ impl Evil {
         let (control, key) = greeted(&a, &evil, version);
         a.twin.add(1, sealed(&a.arena, 10, 1), 1);
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let door =
-            Door::open(socket, &keys::keys(&evil), Duration::from_secs(60), &Default::default()).unwrap();
+        let endpoint =
+            QuicEndpoint::open(socket, &keys::keys(&evil), Duration::from_secs(60), &Default::default())
+                .unwrap();
         let until = Instant::now() + PATIENCE * 3;
-        let connecting = door.connect(a.peers.bound_address()).unwrap();
+        let connecting = endpoint.connect(a.peers.bound_address()).unwrap();
         let first = frame::encode(PeerKind::LaneHello.into(), 0, 0, &hello(&key, Role::Quic));
-        let bound = door.within(until, async {
+        let bound = endpoint.within(until, async {
             let connection = connecting.await.unwrap();
             let (mut send, mut receive) = connection.open_bi().await.unwrap();
             send.write_all(&first).await.unwrap();
@@ -275,12 +276,12 @@ impl Evil {
             (connection, (send, receive))
         });
         let (connection, bound) = bound.unwrap();
-        Self { a, control, door, connection, until, _bound: bound, _table: table }
+        Self { a, control, endpoint, connection, until, _bound: bound, _table: table }
     }
 
     /// A stream for calls. `serves`: the evil peer answers on it.
     fn stream(&self, serves: bool) -> Stream<'_> {
-        let (send, receive) = self.door.within(self.until, self.connection.open_bi()).unwrap().unwrap();
+        let (send, receive) = self.endpoint.within(self.until, self.connection.open_bi()).unwrap().unwrap();
         let mut stream = Stream { evil: self, send, receive };
         let hello = v1::LaneHello { lane: CALLS_STREAM, serves, ..v1::LaneHello::default() };
         stream.say(PeerKind::LaneHello, 0, 0, &hello);
@@ -314,7 +315,7 @@ impl Evil {
 
 impl Drop for Evil {
     fn drop(&mut self) {
-        self.door.end();
+        self.endpoint.end();
     }
 }
 
@@ -322,7 +323,7 @@ impl Stream<'_> {
     fn say(&mut self, kind: PeerKind, flags: u16, call: u64, message: &impl Message) {
         let frame = frame::encode(kind.into(), flags, call, message);
         // Who is closed is found out by what it hears.
-        let _ = self.evil.door.within(self.evil.until, self.send.write_all(&frame)).unwrap();
+        let _ = self.evil.endpoint.within(self.evil.until, self.send.write_all(&frame)).unwrap();
     }
 
     /// The next frame; none where the stream is over.
@@ -335,7 +336,7 @@ impl Stream<'_> {
             self.receive.read_exact(&mut body).await.ok()?;
             Some((header, body))
         };
-        self.evil.door.within(self.evil.until, read).unwrap()
+        self.evil.endpoint.within(self.evil.until, read).unwrap()
     }
 }
 
@@ -386,7 +387,7 @@ fn what_may_not_be_said_on_a_stream_for_calls_ends_the_connection() {
         ("a chunk", "out_of_place", |stream, call| {
             let header = Header { length: 9, kind: PeerKind::Chunk.into(), flags: 0, call };
             let bytes = [&header.encode()[..], &[0; 9]].concat();
-            let _ = stream.evil.door.within(stream.evil.until, stream.send.write_all(&bytes)).unwrap();
+            let _ = stream.evil.endpoint.within(stream.evil.until, stream.send.write_all(&bytes)).unwrap();
         }),
     ];
     for (what, label, say) in answers {

@@ -21,7 +21,7 @@ use super::transports::NONE;
 use super::world::*;
 use crate::identity::Identity;
 use crate::peer::LanesConfig;
-use crate::peer::transport::lanes::quic::Door;
+use crate::peer::transport::lanes::quic::QuicEndpoint;
 
 const ALPN: &[u8] = b"tensorlane/2";
 
@@ -192,10 +192,11 @@ fn who_dials_does_not_resume_what_it_could() {
     let (evil, us) = (keys::identity(), keys::identity());
     let lenient = Lenient::new(&evil);
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let door = Door::open(socket, &keys::keys(&us), Duration::from_secs(60), &Default::default()).unwrap();
+    let endpoint =
+        QuicEndpoint::open(socket, &keys::keys(&us), Duration::from_secs(60), &Default::default()).unwrap();
     for round in 1..=3 {
-        let connecting = door.connect(lenient.endpoint.local_addr().unwrap()).unwrap();
-        let asked = door.within(Instant::now() + PATIENCE, async {
+        let connecting = endpoint.connect(lenient.endpoint.local_addr().unwrap()).unwrap();
+        let asked = endpoint.within(Instant::now() + PATIENCE, async {
             match connecting.into_0rtt() {
                 Ok(_) => panic!("it would send early data"),
                 Err(connecting) => ask(&connecting.await.unwrap()).await,
@@ -205,5 +206,5 @@ fn who_dials_does_not_resume_what_it_could() {
         assert!(lenient.sessions.given.load(Ordering::SeqCst) >= round, "it was given something");
     }
     assert_eq!(lenient.sessions.shown.load(Ordering::SeqCst), 0, "it came with nothing");
-    door.end();
+    endpoint.end();
 }

@@ -20,10 +20,10 @@ use super::keys;
 use crate::cancel::Cancel;
 use crate::identity::Identity;
 use crate::peer::{
-    Aided, Asked, AskedAid, AskedLoan, CameSmall, Counters, Found, Growth, Holders, Known, KnownPeer,
-    LanesConfig, LostHolder, MapFailed, MapOrder, Mapped, Me, NodeConfig, Pass, Paths, PeerKey, Peers,
-    PeersConfig, PullFailed, PullOrder, Pulled, Resolver, Serve, Served, SetDone, SmallAnswer, SmallBytes,
-    SmallTensor, Sought, Source, TellAttached, TellFound,
+    Asked, AskedLoan, CameSmall, Counters, Found, Holders, Known, KnownPeer, LanesConfig, LostHolder,
+    MapFailed, MapOrder, Mapped, Me, NodeConfig, PartialTensor, Paths, PeerKey, Peers, PeersConfig,
+    PullFailed, PullOrder, Pulled, RelayRequest, RelaySource, RelayToken, Resolver, Serve, Served, SetDone,
+    SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellFound,
 };
 use crate::sums::Sums;
 use crate::threads::Threads;
@@ -158,7 +158,7 @@ pub(crate) struct Twin {
     /// A reader is given to whoever it lost, when set: to the first one always.
     pub(crate) again: AtomicBool,
     /// Tensors of others on their way here, by their ids.
-    pub(crate) growths: Mutex<HashMap<u64, Arc<Growth>>>,
+    pub(crate) growths: Mutex<HashMap<u64, Arc<PartialTensor>>>,
     /// Set if what is on its way is given also to whom only a copy does, as peers do that know of no such wish.
     pub(crate) whole_too: AtomicBool,
     /// Heads say no checksum; it is made when it is asked for.
@@ -176,8 +176,8 @@ pub(crate) struct Twin {
     pub(crate) sets: Mutex<Vec<(v1::SetCall, SetDone)>>,
 }
 
-/// Pass that readers of every tensor show.
-pub(crate) const PASS: Pass = [9; 16];
+/// Token that readers of every tensor show.
+pub(crate) const PASS: RelayToken = [9; 16];
 
 impl Twin {
     pub(crate) fn new() -> Arc<Self> {
@@ -284,15 +284,15 @@ impl Serve for Twin {
             }
         }
     }
-    fn aid(&self, from: &PeerKey, asked: &AskedAid) -> Result<Aided, Failure> {
-        let AskedAid { id, bytes, pass, whole, .. } = *asked;
+    fn relay(&self, from: &PeerKey, asked: &RelayRequest) -> Result<RelaySource, Failure> {
+        let RelayRequest { id, bytes, pass, whole, .. } = *asked;
         if let Some(growth) = self.growths.lock().get(&id).cloned() {
             if whole && !self.whole_too.load(Ordering::SeqCst) {
                 return Err(Failure::new(Reason::NotFound, "it is on its way here"));
             }
             let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
             let (descriptor, source) = (Descriptor::host(layout), Source::growing(growth, pass));
-            return Ok(Aided {
+            return Ok(RelaySource {
                 served: Served { descriptor, crc32c: None, source, holders: None },
                 leased: None,
             });
@@ -301,12 +301,12 @@ impl Serve for Twin {
             return Err(Failure::new(Reason::NotFound, "another pass"));
         }
         let asked = asked_whole(id, bytes);
-        Ok(Aided { served: self.open(from, &asked)?, leased: Some(id) })
+        Ok(RelaySource { served: self.open(from, &asked)?, leased: Some(id) })
     }
-    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<Aided, Failure> {
+    fn lend(&self, from: &PeerKey, asked: &AskedLoan) -> Result<RelaySource, Failure> {
         let AskedLoan { ref owner, id, bytes } = *asked;
         self.lent.lock().push(owner.name.clone());
-        Ok(Aided { served: self.map(from, id, bytes)?, leased: Some(id) })
+        Ok(RelaySource { served: self.map(from, id, bytes)?, leased: Some(id) })
     }
     fn seek(&self, from: &PeerKey, id: u64, sought: Sought, reply: TellFound) {
         match sought {
@@ -588,16 +588,16 @@ impl One {
         let (block, landing) = self.landing(bytes);
         let (tell, told) = mpsc::channel();
         // Holders are waited for during a part of the time that is left: tests of who sends what are not to end that.
-        let (deadline, growth) = (Instant::now() + PATIENCE * 3, Growth::new());
+        let (deadline, growth) = (Instant::now() + PATIENCE * 3, PartialTensor::new());
         self.twin.growths.lock().insert(id, Arc::clone(&growth));
         let order = PullOrder { deadline, growth: Some(Arc::clone(&growth)), ..self.order(id, landing) };
         let sealed = block.clone();
         let handle = self.peers.pull(&name(from), None, order, move |outcome| match outcome {
-            Ok(Pulled { landing, crc32c, paths, receipt, .. }) => {
+            Ok(Pulled { landing, crc32c, paths, pull_guard, .. }) => {
                 drop(landing);
                 sealed.mark_sealed().unwrap();
                 growth.whole(sealed);
-                receipt.expect("what others are served from has a receipt").holds();
+                pull_guard.expect("what others are served from has a pull_guard").holds();
                 let _ = tell.send(Ok((crc32c, paths)));
             }
             Err(failed) => {

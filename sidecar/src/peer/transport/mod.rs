@@ -11,7 +11,7 @@ use tensorlane_proto::negotiate::{self, SameNode};
 
 use super::calls::PullCall;
 use super::paths::FallBack;
-use super::pipe::{Bulk, SendError};
+use super::record_writer::{OutgoingPull, SendError};
 
 pub(super) mod lanes;
 pub(super) mod measure;
@@ -111,7 +111,7 @@ pub(super) trait Transport: Send + Sync {
     /// Reader: whether a pull of so many bytes should come this way now.
     fn suits(&self, bytes: u64) -> Suits;
     /// Owner: a pull is leased. Sends its head; its bytes follow, or can be asked for from now on.
-    fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError>;
+    fn serve(&self, head: Vec<u8>, bulk: OutgoingPull) -> Result<(), SendError>;
     /// Owner: no more bytes of a pull are wanted. `end`: the reader gave up and may wait for a last frame; this is one.
     fn close(&self, call: u64, end: Option<Vec<u8>>) -> Result<(), SendError>;
     /// Reader: the head of a pull is here. Has what is missing brought. Called under the lock of the peer's calls.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::{Suits, Transport, Way};
 use crate::peer::calls::PullCall;
 use crate::peer::outbox::Outbox;
-use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::record_writer::{OutgoingPull, SendError};
 
 /// The chunks of one control connection.
 pub(in crate::peer) struct Stream(Arc<Outbox>);
@@ -27,7 +27,7 @@ impl Transport for Stream {
         Suits::Yes
     }
 
-    fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+    fn serve(&self, head: Vec<u8>, bulk: OutgoingPull) -> Result<(), SendError> {
         self.0.submit_bulk(head, bulk)
     }
 

@@ -202,7 +202,7 @@ fn a_reader_lets_a_spare_go_when_the_owner_is_back() {
     world.readers[2].twin.whole_too.store(true, Ordering::SeqCst);
     proxy.refuse.store(true, Ordering::SeqCst);
     proxy.cut();
-    until("the spare was asked", || its_pull(&world, |pull| pull.aid.is_some()));
+    until("the spare was asked", || its_pull(&world, |pull| pull.relay.is_some()));
     proxy.starve_after.store(usize::MAX, Ordering::SeqCst);
     proxy.refuse.store(false, Ordering::SeqCst);
     let senders = pull.end(&world);

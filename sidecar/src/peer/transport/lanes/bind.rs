@@ -10,20 +10,20 @@ use socket2::SockRef;
 use tensorlane_proto::frame::{self, CALLS_STREAM, CHUNK_BYTES_MAX, LANES_MAX, PeerKind, REPLY};
 use tensorlane_proto::generated as v1;
 
-use super::bound::{Bound, Cord};
+use super::bound::{Bound, CancelHandle};
 use super::key::{BYTES, ID_BYTES, LaneName, Nonce, Role, nonce};
 use super::plain::PlainWire;
-use super::queued::Queued;
-use super::quic::{Cut, QuicWire, Trunk, calls};
+use super::queued::InFlightBuffers;
+use super::quic::{Cut, QuicConnection, QuicWire, calls};
 use super::tls::TlsWire;
 use super::wire::{LaneEnd, TICK, Wire};
 use super::{Carrier, Lanes};
 use crate::peer::connect::{self, Refused};
-use crate::peer::greet::{First, Talk};
 use crate::peer::handshake::{self, HandshakeError};
+use crate::peer::hello::{FirstFrame, PendingConnection};
 use crate::peer::link::Link;
 use crate::peer::parse::{FrameParser, OFFSET_BYTES};
-use crate::peer::pipe::Pipe;
+use crate::peer::record_writer::RecordWriter;
 use crate::peer::shared::{Registered, Shared};
 
 /// Bytes that a plain lane begins with: no record of TLS begins with this byte.
@@ -41,7 +41,7 @@ pub(super) fn dial(shared: &Arc<Shared>, link: &Arc<Link>, lanes: &Lanes, name: 
     let dialed = match &lanes.carrier {
         Carrier::Plain => dial_plain(shared, link, lanes, name, until),
         Carrier::Tls => dial_tls(shared, link, lanes, name, until),
-        Carrier::Quic(trunk) => dial_quic(shared, link, lanes, trunk, name, until),
+        Carrier::Quic(quic) => dial_quic(shared, link, lanes, quic, name, until),
     };
     match dialed {
         Ok(Dialed { wire, guard, cord, connection }) => match lanes.admit(name, cord) {
@@ -63,7 +63,7 @@ pub(super) fn dial(shared: &Arc<Shared>, link: &Arc<Link>, lanes: &Lanes, name: 
 struct Dialed {
     wire: Box<dyn Wire>,
     guard: Option<Registered>,
-    cord: Cord,
+    cord: CancelHandle,
     /// The QUIC connection that it is a stream of.
     connection: Option<usize>,
 }
@@ -78,7 +78,7 @@ fn dial_tls(
     let keys = shared.keys();
     let (socket, guard) = connect::connect(shared, &link.other_end()?, left(until)?)?;
     let secured = handshake::client(&keys.client, &socket, until)?;
-    let mut talk = Talk::begin(shared, socket, &keys, secured, guard, Some(&link.peer.name))?;
+    let mut talk = PendingConnection::begin(shared, socket, &keys, secured, guard, Some(&link.peer.name))?;
     let nonce = nonce();
     let hello = v1::LaneHello {
         lane: name.number.into(),
@@ -88,10 +88,10 @@ fn dial_tls(
     };
     talk.say(PeerKind::LaneHello, 0, &hello, until)?;
     match talk.hear(until)? {
-        First::LaneReply => {}
+        FirstFrame::LaneReply => {}
         _ => return Err(frame::FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
     }
-    let cord = Cord::Socket(talk.socket.try_clone()?);
+    let cord = CancelHandle::Socket(talk.socket.try_clone()?);
     let (wire, guard) = tls(shared, talk, !name.serves)?;
     Ok(Dialed { wire, guard: Some(guard), cord, connection: None })
 }
@@ -99,7 +99,7 @@ fn dial_tls(
 /// A lane in TLS came in: runs it on this thread until it ends.
 pub(in crate::peer) fn arrived(
     shared: &Arc<Shared>,
-    mut talk: Talk,
+    mut talk: PendingConnection,
     hello: &v1::LaneHello,
     until: Instant,
 ) -> Result<(), Refused> {
@@ -122,7 +122,7 @@ pub(in crate::peer) fn arrived(
     let Some(link) = found else { return Err(refused) };
     let lanes = link.ways.lanes().ok_or(Refused::Lane("its connection has no lanes in TLS"))?;
     let bound = lanes
-        .admit(name, Cord::Socket(talk.socket.try_clone()?))
+        .admit(name, CancelHandle::Socket(talk.socket.try_clone()?))
         .ok_or(Refused::Lane("there is no place for it"))?;
     talk.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default(), until)?;
     let (wire, guard) = tls(shared, talk, name.serves)?;
@@ -153,7 +153,7 @@ fn dial_plain(
         return Err(Refused::Lane("the other end does not prove that it has the key"));
     }
     handshake::send(&socket, &lanes.key.prove(Role::PlainDials, name, &[ours, theirs]), until)?;
-    let cord = Cord::Socket(socket.try_clone()?);
+    let cord = CancelHandle::Socket(socket.try_clone()?);
     let wire = plain(shared, socket, !name.serves)?;
     Ok(Dialed { wire, guard: Some(guard), cord, connection: None })
 }
@@ -162,17 +162,17 @@ fn dial_quic(
     shared: &Arc<Shared>,
     link: &Arc<Link>,
     lanes: &Lanes,
-    trunk: &Trunk,
+    quic: &QuicConnection,
     name: LaneName,
     until: Instant,
 ) -> Result<Dialed, Refused> {
-    let connection = trunk.connection(shared, link, lanes, until)?;
-    let (mut wire, cut) = trunk.open(shared, &connection, until)?;
+    let connection = quic.connection(shared, link, lanes, until)?;
+    let (mut wire, cut) = quic.open(shared, &connection, until)?;
     // The first stream of the connection has proven for all.
     let hello = v1::LaneHello { lane: name.number.into(), serves: name.serves, ..v1::LaneHello::default() };
     wire.introduce(&hello, until)?;
     let connection = Some(connection.stable_id());
-    Ok(Dialed { wire: Box::new(wire), guard: None, cord: Cord::Stream(cut), connection })
+    Ok(Dialed { wire: Box::new(wire), guard: None, cord: CancelHandle::Stream(cut), connection })
 }
 
 /// A stream came in on a QUIC connection that is bound: runs it on this thread until it ends.
@@ -183,7 +183,7 @@ pub(super) fn arrived_stream(
     (mut wire, cut): (QuicWire, Cut),
     until: Instant,
 ) -> Result<(), Refused> {
-    let First::Lane(hello) = wire.hear(until)? else {
+    let FirstFrame::Lane(hello) = wire.hear(until)? else {
         return Err(frame::FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
     if hello.lane == CALLS_STREAM {
@@ -191,7 +191,8 @@ pub(super) fn arrived_stream(
     }
     let name = lane_name(hello.lane, hello.serves)?;
     let lanes = link.ways.quic().ok_or(Refused::Lane("its connection has no QUIC"))?;
-    let bound = lanes.admit(name, Cord::Stream(cut)).ok_or(Refused::Lane("there is no place for it"))?;
+    let bound =
+        lanes.admit(name, CancelHandle::Stream(cut)).ok_or(Refused::Lane("there is no place for it"))?;
     // A stream that cannot take the reply is found out by whoever uses it.
     let _ = wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default());
     run(shared, link, lanes, bound, (Box::new(wire), Some(connection.stable_id())));
@@ -232,7 +233,7 @@ pub(in crate::peer) fn arrived_plain(
         return Err(Refused::Lane("it does not prove that it belongs to the connection"));
     }
     let bound = lanes
-        .admit(name, Cord::Socket(socket.try_clone()?))
+        .admit(name, CancelHandle::Socket(socket.try_clone()?))
         .ok_or(Refused::Lane("there is no place for it"))?;
     let wire = plain(shared, socket, name.serves)?;
     drop(guard);
@@ -258,25 +259,30 @@ fn run(
     let end = lanes.run(shared, link, &bound, &mut *wire);
     // The socket goes before its place does: whoever takes that place must not find this one there.
     drop(wire);
-    if let (Some(trunk), Some(connection), LaneEnd::Progress) = (lanes.trunk(), connection, &end) {
-        trunk.distrust(connection);
+    if let (Some(quic), Some(connection), LaneEnd::Progress) = (lanes.quic_connection(), connection, &end) {
+        quic.distrust(connection);
     }
     tracing::debug!(peer = %link.peer.name, lane = bound.number(), reads = bound.reads(), %end, "lane ended");
     bound.ended(end);
 }
 
 /// The wire over a connection in TLS that was greeted. `reads`: we are the reader on it.
-fn tls(shared: &Shared, talk: Talk, reads: bool) -> Result<(Box<dyn Wire>, Registered), Refused> {
-    let Talk { socket, sealer, incoming, guard, .. } = talk;
+fn tls(
+    shared: &Shared,
+    talk: PendingConnection,
+    reads: bool,
+) -> Result<(Box<dyn Wire>, Registered), Refused> {
+    let PendingConnection { socket, sealer, incoming, guard, .. } = talk;
     prepare(shared, &socket, reads)?;
     let parser = FrameParser::new(FRAME_MAX);
-    let wire = TlsWire { socket, incoming, parser, pipe: Pipe::new(sealer), progress: progress(shared) };
+    let wire =
+        TlsWire { socket, incoming, parser, pipe: RecordWriter::new(sealer), progress: progress(shared) };
     Ok((Box::new(wire), guard))
 }
 
 fn plain(shared: &Shared, socket: TcpStream, reads: bool) -> Result<Box<dyn Wire>, Refused> {
     prepare(shared, &socket, reads)?;
-    let (nowhere, queued) = (Vec::new(), Queued::default());
+    let (nowhere, queued) = (Vec::new(), InFlightBuffers::default());
     Ok(Box::new(PlainWire { socket, progress: progress(shared), nowhere, queued }))
 }
 

@@ -13,13 +13,13 @@ use super::wire::LaneEnd;
 use crate::peer::shared::Shared;
 
 /// Handle that a lane is held by: it can be ended from outside of its thread.
-pub(super) enum Cord {
+pub(super) enum CancelHandle {
     Socket(TcpStream),
     /// A stream ends when this is dropped.
     Stream(Cut),
 }
 
-impl Cord {
+impl CancelHandle {
     /// Ends the lane.
     pub(super) fn cut(self) {
         match self {
@@ -44,7 +44,7 @@ pub(super) struct Up {
 
 struct Place {
     id: u64,
-    cord: Option<Cord>,
+    cord: Option<CancelHandle>,
     room: Taken,
     /// Reason for which it was cut, if somebody else than its thread knows.
     end: Option<LaneEnd>,
@@ -106,7 +106,7 @@ impl Lanes {
 
     /// Gives a lane its place; whoever had it before has lost the other end. None where the connection has ended, or there
     /// are as many lanes as there may be.
-    pub(super) fn admit(&self, name: LaneName, cord: Cord) -> Option<Bound<'_>> {
+    pub(super) fn admit(&self, name: LaneName, cord: CancelHandle) -> Option<Bound<'_>> {
         let (shared, dialed) = (self.shared.upgrade()?, self.link.upgrade()?.dialed);
         // Whoever dials serves, or reads.
         let reads = dialed != name.serves;
@@ -208,6 +208,6 @@ impl Drop for Bound<'_> {
             opening.went(self.name.number);
         }
         drop((opening, up));
-        shared.steward.wake();
+        shared.scheduler.wake();
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   pull ── Transfer (pieces, landing of several writers) ──┐
-//!   pull ── Transfer ───────────────────────────────────────┴─ Pool ──┬─ read ── Wire ~~~~ Wire ── serve ──┐
+//!   pull ── Transfer ───────────────────────────────────────┴─ PieceQueue ──┬─ read ── Wire ~~~~ Wire ── serve ──┐
 //!                                                                     └─ read ── Wire ~~~~ Wire ── serve ──┴─ Serving
 //! ```
 //! The reader plans (`pieces`, `schedule`, `opening`: plain data), the owner answers. This module knows pulls by the number
@@ -17,13 +17,13 @@ use tensorlane_proto::frame::{self, FrameError, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::{Suits, Transport, Way};
-use crate::peer::aid;
 use crate::peer::calls::PullCall;
 use crate::peer::link::Link;
 use crate::peer::lost::HolderLost;
 use crate::peer::outbox::Outbox;
 use crate::peer::paths::FallBack;
-use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::record_writer::{OutgoingPull, SendError};
+use crate::peer::relay;
 use crate::peer::shared::Shared;
 
 pub(in crate::peer) mod bind;
@@ -45,12 +45,12 @@ mod wire;
 
 use bound::{Bound, Up};
 use key::{LaneKey, LaneName};
-use opening::Opening;
+use opening::LaneDialer;
 #[cfg(test)]
 pub(in crate::peer) use pieces::GRANULE;
-use pool::Pool;
+use pool::PieceQueue;
 pub(in crate::peer) use pool::Wanted;
-use quic::Trunk;
+use quic::QuicConnection;
 pub(in crate::peer) use room::Room;
 use serve::Serving;
 use transfer::Landed;
@@ -102,7 +102,7 @@ pub(in crate::peer) enum Carrier {
     /// Plain connections.
     Plain,
     /// Streams of this one.
-    Quic(Box<Trunk>),
+    Quic(Box<QuicConnection>),
 }
 
 /// The lanes of one kind of one control connection.
@@ -114,10 +114,10 @@ pub(in crate::peer) struct Lanes {
     shared: Weak<Shared>,
     link: Weak<Link>,
     outbox: Arc<Outbox>,
-    pool: Pool,
+    pool: PieceQueue,
     serving: Serving,
-    /// Opening of the lanes that we read on.
-    opening: Mutex<Opening>,
+    /// Dialer of the lanes that we read on.
+    opening: Mutex<LaneDialer>,
     up: Mutex<Up>,
 }
 
@@ -137,9 +137,9 @@ impl Lanes {
             shared: Arc::downgrade(shared),
             link: Weak::clone(link),
             outbox: Arc::clone(outbox),
-            pool: Pool::new(config.idle),
+            pool: PieceQueue::new(config.idle),
             serving: Serving::default(),
-            opening: Mutex::new(Opening::new(agreed.count, config.patience)),
+            opening: Mutex::new(LaneDialer::new(agreed.count, config.patience)),
             up: Mutex::default(),
         }
     }
@@ -150,9 +150,9 @@ impl Lanes {
     }
 
     /// The QUIC connection that they are streams of.
-    pub(in crate::peer) fn trunk(&self) -> Option<&Trunk> {
+    pub(in crate::peer) fn quic_connection(&self) -> Option<&QuicConnection> {
         match &self.carrier {
-            Carrier::Quic(trunk) => Some(trunk),
+            Carrier::Quic(quic) => Some(quic),
             Carrier::Tls | Carrier::Plain => None,
         }
     }
@@ -160,7 +160,7 @@ impl Lanes {
     /// Bytes that a lane should have asked for, where the way is so long that two pieces are few. Nothing where that is not
     /// known, as of connections.
     fn ahead(&self) -> u64 {
-        self.trunk().map_or(0, Trunk::ahead)
+        self.quic_connection().map_or(0, QuicConnection::ahead)
     }
 
     /// Opens what is missing, if there is work for it.
@@ -240,7 +240,7 @@ impl Lanes {
     /// Tells its call what came of a piece.
     fn settle(&self, shared: &Shared, link: &Link, wanted: &Wanted, landed: Landed) {
         let owner = wanted.asker.as_ref().map_or(&link.peer, |asker| &asker.owner);
-        let todo = match landed {
+        let effects = match landed {
             Landed::More => return,
             Landed::Told(finish) => return finish(),
             Landed::Whole(landing) => owner.state.lock().whole(&wanted.transfer, landing),
@@ -249,13 +249,13 @@ impl Lanes {
                 return read::altered(shared, link, wanted, &range);
             }
         };
-        shared.perform(todo);
+        shared.perform(effects);
     }
 
     /// Brings bytes of a pull whose owner is not the other end.
     pub(in crate::peer) fn want(&self, wanted: Wanted) {
-        if let Some(trunk) = self.trunk() {
-            trunk.expect(true);
+        if let Some(quic) = self.quic_connection() {
+            quic.expect(true);
         }
         self.pool.add(wanted);
     }
@@ -292,14 +292,14 @@ impl Lanes {
                 self.pool.remove(wanted.call);
                 // Whoever comes next does not wait for lanes that do not come.
                 self.opening.lock().give_up(Instant::now());
-                aid::lose(shared, asker, HolderLost::Stalled);
+                relay::lose(shared, asker, HolderLost::Stalled);
                 continue;
             }
             let transfer = &wanted.transfer;
             // Before its way is another one, so that no lane of this one asks in between.
             self.pool.remove(transfer.call);
             let fallen = link.peer.state.lock().fall_back(link, transfer, to);
-            let Some((why, todo)) = fallen else {
+            let Some((why, effects)) = fallen else {
                 // A lane still writes: as soon as none does, and none begins meanwhile, it is tried again.
                 transfer.leave(true);
                 self.pool.add(wanted.clone());
@@ -314,7 +314,7 @@ impl Lanes {
             let (call, reason) = (transfer.call, why.as_str());
             let (from, to) = (from.as_str(), to.as_str());
             tracing::warn!(peer = %link.peer.name, call, reason, from, to, "a pull goes on another way");
-            shared.perform(todo);
+            shared.perform(effects);
             if !link.peer.state.lock().wants(call) {
                 // Whoever withdrew it meanwhile may have done so before it was asked for again.
                 link.submit(frame::encode(PeerKind::Cancel.into(), 0, call, &v1::Cancel {}));
@@ -344,7 +344,7 @@ impl Transport for Lanes {
         }
     }
 
-    fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+    fn serve(&self, head: Vec<u8>, bulk: OutgoingPull) -> Result<(), SendError> {
         self.serving.open(bulk);
         self.outbox.submit(head)
     }
@@ -361,20 +361,20 @@ impl Transport for Lanes {
         }
         let Some(transfer) = pull.transfer(call, deadline) else { return };
         transfer.leave(false);
-        if let Some(trunk) = self.trunk() {
-            trunk.expect(true);
+        if let Some(quic) = self.quic_connection() {
+            quic.expect(true);
         }
         self.pool.add(Wanted::of(&transfer));
     }
 
     fn tend(&self) -> Option<Instant> {
         let (shared, link) = (self.shared.upgrade()?, self.link.upgrade()?);
-        if let Some(trunk) = self.trunk() {
-            trunk.look(&shared.counters, bind::progress(&shared), self.is_used());
+        if let Some(quic) = self.quic_connection() {
+            quic.look(&shared.counters, bind::progress(&shared), self.is_used());
         }
         let (now, mut waiting) = (Instant::now(), self.pool.under_way());
-        if let Some(trunk) = self.trunk() {
-            trunk.expect(!waiting.is_empty());
+        if let Some(quic) = self.quic_connection() {
+            quic.expect(!waiting.is_empty());
         }
         let without = self.opening.lock().without(now, !waiting.is_empty());
         if let Some(since) = without {
@@ -405,8 +405,8 @@ impl Transport for Lanes {
         // Before the pulls are closed: an ask that finds none is refused, and the other end would take that for an answer.
         self.cut_all();
         self.serving.close_all();
-        if let Some(trunk) = self.trunk() {
-            trunk.end();
+        if let Some(quic) = self.quic_connection() {
+            quic.end();
         }
     }
 }

@@ -22,7 +22,7 @@ enum Lane {
 
 /// The lanes of one direction of one connection.
 #[derive(Debug)]
-pub(super) struct Opening {
+pub(super) struct LaneDialer {
     lanes: Vec<Lane>,
     /// Time that pulls wait for the first lane.
     patience: Duration,
@@ -40,7 +40,7 @@ pub(super) struct Opening {
     given_up: u32,
 }
 
-impl Opening {
+impl LaneDialer {
     pub(super) fn new(count: usize, patience: Duration) -> Self {
         let lanes = vec![Lane::Down; count.min(LANES_MAX)];
         Self {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn lanes_are_asked_for_once_and_again_when_they_do_not_come() {
         let now = Instant::now();
-        let mut opening = Opening::new(3, HOPE);
+        let mut opening = LaneDialer::new(3, HOPE);
         assert_eq!(opening.missing(now), [0, 1, 2]);
         assert!(opening.missing(now).is_empty());
         opening.came(1);
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn the_wait_after_a_failure_doubles_until_a_lane_comes() {
         let mut now = Instant::now();
-        let mut opening = Opening::new(1, HOPE);
+        let mut opening = LaneDialer::new(1, HOPE);
         for wait in [100, 200, 400, 800, 1600, 3200, 5000, 5000].map(Duration::from_millis) {
             assert_eq!(opening.missing(now), [0]);
             opening.failed(0, now);
@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn hope_ends_where_no_lane_comes_and_returns_after_a_while() {
         let now = Instant::now();
-        let mut opening = Opening::new(2, HOPE);
+        let mut opening = LaneDialer::new(2, HOPE);
         assert!(opening.is_hopeful(now));
         assert_eq!(opening.without(now, true), Some(now));
         assert_eq!(opening.without(now + HOPE / 2, true), Some(now));
@@ -209,13 +209,13 @@ mod tests {
         assert!(opening.without(now + HOPE * 9, true).is_some(), "it is up and has brought nothing");
         opening.delivered();
         assert_eq!(opening.without(now + HOPE * 9, true), None);
-        assert!(!Opening::new(0, HOPE).is_hopeful(now));
+        assert!(!LaneDialer::new(0, HOPE).is_hopeful(now));
     }
 
     #[test]
     fn a_pull_in_a_hurry_says_nothing_of_the_lanes() {
         let now = Instant::now();
-        let mut opening = Opening::new(2, HOPE);
+        let mut opening = LaneDialer::new(2, HOPE);
         assert_eq!(opening.without(now, true), Some(now));
         opening.give_up(now + HOPE / 4);
         assert!(opening.is_hopeful(now + HOPE / 4));

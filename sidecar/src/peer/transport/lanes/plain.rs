@@ -14,11 +14,11 @@ use tensorlane_proto::frame::{
 };
 use tensorlane_proto::generated as v1;
 
-use super::queued::Queued;
+use super::queued::InFlightBuffers;
 use super::wire::{Answer, Ask, LaneEnd, TICK, Wire, chunk_head, leaving};
 use crate::peer::handshake::timed_out;
 use crate::peer::parse::OFFSET_BYTES;
-use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::record_writer::{OutgoingPull, SendError};
 use crate::peer::slowest::Taking;
 use crate::peer::source::Source;
 use crate::sums::Summing;
@@ -40,7 +40,7 @@ pub(super) struct PlainWire {
     /// Buffer for bytes that nobody wants.
     pub(super) nowhere: Vec<u8>,
     /// Sources whose pages the kernel may still be sending.
-    pub(super) queued: Queued<Source>,
+    pub(super) queued: InFlightBuffers<Source>,
 }
 
 impl PlainWire {
@@ -164,7 +164,7 @@ impl Wire for PlainWire {
         Ask::decode(PeerKind::try_from(header.kind)?, header, &body)
     }
 
-    fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
+    fn answer(&mut self, bulk: &mut OutgoingPull, length: u64) -> Result<Option<u32>, LaneEnd> {
         let sums = bulk.source.sums();
         let known = sums.as_ref().and_then(|sums| sums.of(&(bulk.at..bulk.at + length)));
         let mut summing = Summing::new(sums.as_deref(), bulk.at);

@@ -1,6 +1,6 @@
 //! The pulls that come over the lanes of one connection, and the lanes that bring them: who brings what next.
 //!
-//! Lanes ask ([`Pool::next`]) whenever they have room for another piece. What the pool decides is in `schedule`.
+//! Lanes ask ([`PieceQueue::next`]) whenever they have room for another piece. What the queue decides is in `schedule`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::pieces::GRANULE;
-use super::schedule::{Pace, should_take};
+use super::schedule::{LaneRate, should_take};
 use super::transfer::{Reserved, Transfer};
-use crate::peer::aid::Asker;
+use crate::peer::relay::RelaySession;
 
 /// A pull that comes over the lanes of a connection.
 #[derive(Clone)]
@@ -19,8 +19,8 @@ pub(in crate::peer) struct Wanted {
     /// Number of the pull on this connection.
     pub(in crate::peer) call: u64,
     pub(in crate::peer) transfer: Arc<Transfer>,
-    /// Asker whose pull it is, if the other end is not the owner.
-    pub(in crate::peer) asker: Option<Arc<Asker>>,
+    /// Session of the relay whose pull it is, if the other end is not the owner.
+    pub(in crate::peer) asker: Option<Arc<RelaySession>>,
 }
 
 impl Wanted {
@@ -59,19 +59,19 @@ pub(super) enum Next {
 struct State {
     /// The next one to take a piece of comes first.
     transfers: VecDeque<Wanted>,
-    lanes: BTreeMap<u64, Pace>,
+    lanes: BTreeMap<u64, LaneRate>,
     ended: bool,
 }
 
 /// Pulls and lanes of one connection.
-pub(super) struct Pool {
+pub(super) struct PieceQueue {
     state: Mutex<State>,
     /// Signal that there may be work for a lane that had none.
     wake: Condvar,
     idle: Duration,
 }
 
-impl Pool {
+impl PieceQueue {
     /// A lane without work for so long ends.
     pub(super) fn new(idle: Duration) -> Self {
         Self { state: Mutex::default(), wake: Condvar::new(), idle }
@@ -85,7 +85,7 @@ impl Pool {
 
     /// A lane is there.
     pub(super) fn enter(&self, lane: u64) {
-        self.state.lock().lanes.insert(lane, Pace::default());
+        self.state.lock().lanes.insert(lane, LaneRate::default());
     }
 
     /// A lane is gone; what it had was given back.
@@ -223,9 +223,9 @@ mod tests {
     use crate::peer::remote::Peer;
     use crate::peer::tests::world::{arena, block, name};
 
-    fn pool(pulls: &[u64]) -> (Arc<tensorlane_memory::Arena>, Pool) {
+    fn pool(pulls: &[u64]) -> (Arc<tensorlane_memory::Arena>, PieceQueue) {
         let arena = arena(64 << 20);
-        let pool = Pool::new(Duration::ZERO);
+        let pool = PieceQueue::new(Duration::ZERO);
         for (call, granules) in pulls.iter().enumerate() {
             let landing = block(&arena, granules * GRANULE).landing().unwrap();
             let until = Instant::now() + Duration::from_secs(60);
@@ -235,7 +235,7 @@ mod tests {
         (arena, pool)
     }
 
-    fn ask(pool: &Pool) -> Piece {
+    fn ask(pool: &PieceQueue) -> Piece {
         match pool.next(0, false) {
             Next::Ask(piece) => piece,
             _ => panic!("there is work"),
@@ -302,7 +302,7 @@ mod tests {
     fn what_a_holder_has_not_got_yet_holds_up_nothing_else_and_is_asked_for_when_there_is_nothing_else() {
         let (_arena, pool) = pool(&[3, 3]);
         let key = PeerKey { name: name("b"), incarnation: Incarnation(1) };
-        let asker = Asker::new(&Arc::new(Peer::new(name("a"))), 9, 1, key);
+        let asker = RelaySession::new(&Arc::new(Peer::new(name("a"))), 9, 1, key);
         // It rests for all of the test, however long that takes.
         asker.falls_behind(Instant::now() + Duration::from_secs(3600));
         pool.state.lock().transfers[0].asker = Some(Arc::clone(&asker));

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 /// Record of what is under way on one socket.
 #[derive(Debug)]
-pub(super) struct Queued<S> {
+pub(super) struct InFlightBuffers<S> {
     /// Bytes that the socket was given.
     given: u64,
     /// Sources, the call that each is for, and how many bytes the socket had been given with its last one.
@@ -25,13 +25,13 @@ struct Kept<S> {
     _source: S,
 }
 
-impl<S> Default for Queued<S> {
+impl<S> Default for InFlightBuffers<S> {
     fn default() -> Self {
         Self { given: 0, kept: VecDeque::new() }
     }
 }
 
-impl<S> Queued<S> {
+impl<S> InFlightBuffers<S> {
     /// The socket was given so many bytes.
     pub(super) fn given(&mut self, bytes: u64) {
         self.given += bytes;
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_source_is_kept_until_its_last_byte_is_acknowledged_and_no_longer() {
-        let (mut queued, one, two) = (Queued::default(), Rc::new(()), Rc::new(()));
+        let (mut queued, one, two) = (InFlightBuffers::default(), Rc::new(()), Rc::new(()));
         queued.given(24);
         for source in [&one, &one, &two, &one] {
             queued.given(100);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_before_it_was_counted_is_waited_for_too() {
-        let (mut queued, source) = (Queued::default(), Rc::new(()));
+        let (mut queued, source) = (InFlightBuffers::default(), Rc::new(()));
         queued.given(10);
         queued.keep(1, || Rc::clone(&source));
         queued.acknowledged_but(50);

@@ -12,10 +12,10 @@ use super::Lanes;
 use super::pool::{Next, Piece, Wanted};
 use super::transfer::{Landed, OnLane};
 use super::wire::{Answer, LaneEnd, Wire};
-use crate::peer::aid::{self, Asker};
 use crate::peer::link::Link;
 use crate::peer::lost::HolderLost;
-use crate::peer::remote::Todo;
+use crate::peer::relay::{self, RelaySession};
+use crate::peer::remote::Effects;
 use crate::peer::shared::{Shared, count_in};
 
 /// Pieces that are asked for at a time, so that the owner has the next one before it has sent the last. More where the way
@@ -144,7 +144,7 @@ impl Reader<'_> {
     /// A holder that is too slow for the deadline is let go while there is time for another one, if there is another one.
     fn keep_pace(&self, wanted: &Wanted) {
         let Wanted { transfer, asker, .. } = wanted;
-        let is_slow = |asker: &Arc<Asker>| asker.is_too_slow(transfer.missing(), transfer.deadline);
+        let is_slow = |asker: &Arc<RelaySession>| asker.is_too_slow(transfer.missing(), transfer.deadline);
         if !transfer.is_over() && asker.as_ref().is_some_and(is_slow) {
             self.lose_for_another(wanted, HolderLost::Slow);
         }
@@ -195,12 +195,12 @@ impl Reader<'_> {
     fn lose(&self, wanted: &Wanted, why: HolderLost) {
         if let Some(asker) = &wanted.asker {
             self.lanes.pool.remove(wanted.call);
-            aid::lose(self.shared, asker, why);
+            relay::lose(self.shared, asker, why);
         }
     }
 
     fn give_back(&self, answer: Answer) {
-        self.shared.perform(Todo::one(answer.give_back()));
+        self.shared.perform(Effects::one(answer.give_back()));
         self.lanes.pool.stir();
     }
 }
@@ -210,12 +210,12 @@ pub(super) fn altered(shared: &Shared, link: &Link, wanted: &Wanted, range: &Ran
     let transfer = &wanted.transfer;
     if let Some(asker) = &wanted.asker {
         transfer.discard(range);
-        return aid::lose(shared, asker, HolderLost::Altered);
+        return relay::lose(shared, asker, HolderLost::Altered);
     }
     let message = format!("{} sent other bytes than came over a plain lane", link.peer.name);
-    let todo = {
+    let effects = {
         let mut state = link.peer.state.lock();
         state.withdraw(transfer.call, Failure::new(Reason::ChecksumMismatch, message))
     };
-    shared.perform(todo);
+    shared.perform(effects);
 }

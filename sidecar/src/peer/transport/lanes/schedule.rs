@@ -14,14 +14,14 @@ const NEWEST: f64 = 0.25;
 
 /// Measurements of a lane.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(in crate::peer) struct Pace {
+pub(in crate::peer) struct LaneRate {
     /// Bytes a second; none before the first piece.
     rate: Option<f64>,
     /// Bytes that were asked for and have not come.
     flight: u64,
 }
 
-impl Pace {
+impl LaneRate {
     pub(in crate::peer) fn asked(&mut self, bytes: u64) {
         self.flight += bytes;
     }
@@ -67,8 +67,8 @@ impl Pace {
 /// Returns whether a lane should take a piece of `piece` bytes when `untaken` bytes, this piece among them, are
 /// nobody's. It should not if the others would have finished all of it before.
 pub(in crate::peer) fn should_take<'a>(
-    lane: &Pace,
-    others: impl Iterator<Item = &'a Pace>,
+    lane: &LaneRate,
+    others: impl Iterator<Item = &'a LaneRate>,
     piece: u64,
     untaken: u64,
 ) -> bool {
@@ -84,13 +84,13 @@ mod tests {
 
     use super::*;
 
-    fn pace(rate: f64, flight: u64) -> Pace {
-        Pace { rate: Some(rate), flight }
+    fn pace(rate: f64, flight: u64) -> LaneRate {
+        LaneRate { rate: Some(rate), flight }
     }
 
     #[test]
     fn a_piece_takes_about_five_milliseconds_within_one_and_four_granules() {
-        assert_eq!(Pace::default().granules(), 1);
+        assert_eq!(LaneRate::default().granules(), 1);
         assert_eq!(pace(10e6, 0).granules(), 1);
         assert_eq!(pace(650e6, 0).granules(), 3);
         assert_eq!(pace(5e9, 0).granules(), 4);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_rate_follows_what_is_measured() {
-        let mut lane = Pace::default();
+        let mut lane = LaneRate::default();
         lane.asked(2 * GRANULE);
         lane.came(GRANULE, Duration::from_millis(10));
         let first = lane.rate.unwrap();
@@ -120,13 +120,13 @@ mod tests {
 
     #[test]
     fn the_short_end_of_a_pull_says_nothing_of_a_lane() {
-        let mut lane = Pace::default();
+        let mut lane = LaneRate::default();
         lane.asked(5);
         lane.came(5, Duration::from_millis(1));
-        assert_eq!(lane, Pace::default());
+        assert_eq!(lane, LaneRate::default());
         lane.asked(GRANULE);
         lane.dropped(GRANULE);
-        assert_eq!(lane, Pace::default());
+        assert_eq!(lane, LaneRate::default());
     }
 
     proptest! {
@@ -135,8 +135,8 @@ mod tests {
             lanes in prop::collection::vec((prop::option::of(1e3f64..1e10), 0u64..8), 1..8),
             left in 1u64..100,
         ) {
-            let lanes: Vec<Pace> =
-                lanes.into_iter().map(|(rate, flight)| Pace { rate, flight: flight * GRANULE }).collect();
+            let lanes: Vec<LaneRate> =
+                lanes.into_iter().map(|(rate, flight)| LaneRate { rate, flight: flight * GRANULE }).collect();
             let takes = |at: usize| {
                 let others = lanes.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, pace)| pace);
                 should_take(&lanes[at], others, GRANULE, left * GRANULE)

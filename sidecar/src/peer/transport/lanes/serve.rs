@@ -13,9 +13,9 @@ use tensorlane_proto::{Failure, Reason};
 
 use super::Lanes;
 use super::wire::{Ask, LaneEnd, TICK, Wire};
-use crate::peer::growth::Ready;
 use crate::peer::link::Link;
-use crate::peer::pipe::Bulk;
+use crate::peer::partial::Ready;
+use crate::peer::record_writer::OutgoingPull;
 use crate::peer::shared::{Shared, count_out};
 
 /// The pulls of one connection that may be asked for on its lanes.
@@ -24,12 +24,12 @@ pub(super) struct Serving(Mutex<HashMap<u64, Open>>);
 
 /// A pull, and how far each lane has walked its selection. Gone with the pull, so that nothing keeps its block.
 struct Open {
-    fresh: Bulk,
-    walks: HashMap<u8, Bulk>,
+    fresh: OutgoingPull,
+    walks: HashMap<u8, OutgoingPull>,
 }
 
 impl Serving {
-    pub(super) fn open(&self, bulk: Bulk) {
+    pub(super) fn open(&self, bulk: OutgoingPull) {
         self.0.lock().insert(bulk.call, Open { fresh: bulk, walks: HashMap::new() });
     }
 
@@ -45,7 +45,7 @@ impl Serving {
     }
 
     /// The bytes that are asked for: where the lane's own walk is, if that is not beyond them, else from the start.
-    fn find(&self, ask: Ask, lane: u8) -> Result<Option<Bulk>, FrameError> {
+    fn find(&self, ask: Ask, lane: u8) -> Result<Option<OutgoingPull>, FrameError> {
         let mut all = self.0.lock();
         let Some(open) = all.get_mut(&ask.call) else { return Ok(None) };
         let end = ask.offset.checked_add(ask.length).filter(|end| *end <= open.fresh.end);
@@ -59,7 +59,7 @@ impl Serving {
     }
 
     /// A lane goes on from there, if the pull is still open.
-    fn keep(&self, bulk: Bulk, lane: u8) {
+    fn keep(&self, bulk: OutgoingPull, lane: u8) {
         let mut all = self.0.lock();
         let left = match all.get_mut(&bulk.call) {
             Some(open) => open.walks.insert(lane, bulk),

@@ -9,9 +9,9 @@ use tensorlane_proto::generated as v1;
 
 use super::wire::{Answer, Ask, AskSink, LaneEnd, Wire, leaving};
 use crate::peer::handshake::timed_out;
-use crate::peer::incoming::{Drained, Incoming};
 use crate::peer::parse::FrameParser;
-use crate::peer::pipe::{Bulk, Pipe, SendError};
+use crate::peer::record_reader::{Drained, RecordReader};
+use crate::peer::record_writer::{OutgoingPull, RecordWriter, SendError};
 use crate::peer::slowest::Taking;
 
 /// Bytes that are sealed before they are sent: few enough that the socket copies them from the nearest cache. Eight times as many
@@ -21,9 +21,9 @@ const QUANTUM: u64 = 32 << 10;
 /// End of a lane in TLS.
 pub(super) struct TlsWire {
     pub(super) socket: TcpStream,
-    pub(super) incoming: Incoming,
+    pub(super) incoming: RecordReader,
     pub(super) parser: FrameParser,
-    pub(super) pipe: Pipe,
+    pub(super) pipe: RecordWriter,
     /// Time for which no byte may come while some are due.
     pub(super) progress: Duration,
 }
@@ -106,7 +106,7 @@ impl Wire for TlsWire {
         }
     }
 
-    fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
+    fn answer(&mut self, bulk: &mut OutgoingPull, length: u64) -> Result<Option<u32>, LaneEnd> {
         let (mut left, taking) = (length, Taking::begin(length, self.progress));
         while left > 0 {
             let now = left.min(QUANTUM);

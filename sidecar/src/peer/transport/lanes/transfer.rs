@@ -20,7 +20,7 @@ use tensorlane_proto::PeerName;
 use super::pieces::Pieces;
 use crate::peer::api::PeerKey;
 use crate::peer::calls::Finish;
-use crate::peer::growth::Growth;
+use crate::peer::partial::PartialTensor;
 use crate::peer::paths::{Senders, Travelled};
 
 /// Takes the landing of a transfer that was stopped.
@@ -59,7 +59,7 @@ pub(in crate::peer) struct Transfer {
     /// None once the landing was given back. Locked after the state; read without it, for a copy takes its time.
     spread: RwLock<Option<Spread>>,
     /// Readers that are served from it meanwhile.
-    growth: Option<Arc<Growth>>,
+    growth: Option<Arc<PartialTensor>>,
 }
 
 struct State {
@@ -154,7 +154,7 @@ impl Transfer {
         landing: Landing,
         landed: u64,
         deadline: Instant,
-        growth: Option<Arc<Growth>>,
+        growth: Option<Arc<PartialTensor>>,
     ) -> Arc<Self> {
         let pieces = Pieces::new(landing.len(), landed);
         let spread = landing.spread();

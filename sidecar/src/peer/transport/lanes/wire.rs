@@ -17,8 +17,8 @@ use super::pool::{Piece, Wanted};
 use super::transfer::{Brought, Reserved};
 use crate::peer::calls::Finish;
 use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink};
-use crate::peer::pipe::{Bulk, SendError};
 use crate::peer::record::RecordError;
+use crate::peer::record_writer::{OutgoingPull, SendError};
 use crate::peer::source::SourceError;
 
 /// Time that a wire waits for bytes before it looks whether they are still wanted.
@@ -118,7 +118,7 @@ pub(super) trait Wire: Send {
     /// Server: the next ask. A reader that leaves is [`LaneEnd::Idle`].
     fn next_ask(&mut self) -> Result<Ask, LaneEnd>;
     /// Server: the next `length` bytes of a pull; their CRC-32C where the reader is to be told.
-    fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd>;
+    fn answer(&mut self, bulk: &mut OutgoingPull, length: u64) -> Result<Option<u32>, LaneEnd>;
     /// Server: a frame that is a whole answer.
     fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd>;
     /// Server: there is no answer.

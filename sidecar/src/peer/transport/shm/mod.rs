@@ -33,7 +33,7 @@ use super::{Suits, Transport, Way};
 use crate::peer::calls::PullCall;
 use crate::peer::link::Link;
 use crate::peer::outbox::Outbox;
-use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::record_writer::{OutgoingPull, SendError};
 use crate::peer::shared::Shared;
 
 mod at_node;
@@ -170,7 +170,7 @@ impl Shm {
     }
 
     /// Keeps the block of a map for as long as the other end may use it.
-    pub(in crate::peer) fn keep(&self, bulk: &Bulk) -> Result<(), SendError> {
+    pub(in crate::peer) fn keep(&self, bulk: &OutgoingPull) -> Result<(), SendError> {
         let mut lent = self.lent.lock();
         if lent.ended {
             return Err(SendError::Closed);
@@ -245,8 +245,8 @@ impl Shm {
                     let mapped = self.node.arena().import(memory, witness, bytes)?;
                     let calls = self.maps.lock().came(segment, mapped.clone());
                     for call in calls {
-                        let todo = link.peer.state.lock().mapped(call, link, &mapped);
-                        shared.perform(todo);
+                        let effects = link.peer.state.lock().mapped(call, link, &mapped);
+                        shared.perform(effects);
                     }
                 }
                 (Message::Gone { segment }, _) => {
@@ -296,8 +296,8 @@ impl Shm {
         let unanswered = link.peer.state.lock().all_awaiting_node(link.id);
         for call in unanswered {
             let failure = Failure::new(Reason::PeerUnreachable, "the node's socket was lost");
-            let todo = link.peer.state.lock().lost_at_node(call, link.id, failure);
-            shared.perform(todo);
+            let effects = link.peer.state.lock().lost_at_node(call, link.id, failure);
+            shared.perform(effects);
         }
         self.meeting.lock().end(Instant::now());
         shared.counters.node_closed.add(end.label());
@@ -339,7 +339,7 @@ impl Transport for Shm {
         Suits::No
     }
 
-    fn serve(&self, head: Vec<u8>, bulk: Bulk) -> Result<(), SendError> {
+    fn serve(&self, head: Vec<u8>, bulk: OutgoingPull) -> Result<(), SendError> {
         self.keep(&bulk)?;
         self.outbox.submit(head)
     }
@@ -384,7 +384,7 @@ impl Transport for Shm {
         } else if self.meeting.lock().is_due(now) {
             self.call(&shared, &link);
         }
-        // Its time is that of the steward's rounds.
+        // Its time is that of the scheduler's rounds.
         None
     }
 
@@ -407,8 +407,8 @@ impl Transport for Shm {
 fn give_up(shared: &Arc<Shared>, link: &Arc<Link>, calls: Vec<u64>, why: &str) {
     for call in calls {
         let failure = Failure::new(Reason::PeerUnreachable, why);
-        let todo = link.peer.state.lock().not_mapped(call, link, failure);
-        shared.perform(todo);
+        let effects = link.peer.state.lock().not_mapped(call, link, failure);
+        shared.perform(effects);
     }
 }
 

@@ -18,7 +18,7 @@ use super::bind::{self, Unproven};
 use super::directory::{Bound, SocketName, name_of};
 use crate::metrics::label::PanicScope;
 use crate::peer::link::Ended;
-use crate::peer::remote::{Peer, Todo};
+use crate::peer::remote::{Effects, Peer};
 use crate::peer::shared::Shared;
 
 /// Callers of whom nobody knows yet who they are. Each costs a thread, until the deadline of handshakes.
@@ -310,13 +310,14 @@ fn give_back(shared: &Arc<Shared>, returned: &Receiver<Returned>) {
         shared.pause(GATHER);
         for (peer, maps) in by_peer(std::iter::once(first).chain(returned.try_iter().take(TOGETHER_MAX - 1)))
         {
-            let todo = {
+            let effects = {
                 let mut state = peer.state.lock();
-                let told =
-                    |todo: Todo, map: Returned| todo.and(state.unmapped(map.incarnation, map.call, map.id));
-                maps.into_iter().fold(Todo::default(), told)
+                let told = |effects: Effects, map: Returned| {
+                    effects.and(state.unmapped(map.incarnation, map.call, map.id))
+                };
+                maps.into_iter().fold(Effects::default(), told)
             };
-            shared.perform(todo);
+            shared.perform(effects);
         }
     }
 }

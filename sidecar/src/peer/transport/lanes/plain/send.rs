@@ -11,9 +11,9 @@ use socket2::SockRef;
 
 use super::PlainWire;
 use crate::peer::full::{self, Full};
-use crate::peer::pipe::SendError;
+use crate::peer::record_writer::SendError;
 use crate::peer::slowest::Taking;
-use crate::peer::source::Lying;
+use crate::peer::source::ContiguousSpan;
 use crate::peer::transport::lanes::wire::{LaneEnd, TICK};
 
 /// Slices handed to the kernel in one call.
@@ -44,7 +44,7 @@ impl PlainWire {
     pub(super) fn send_lying(
         &mut self,
         head: &[u8],
-        lying: &Lying<'_>,
+        lying: &ContiguousSpan<'_>,
         taking: Taking,
     ) -> Result<(), SendError> {
         // sendfile goes on inside of the kernel for as long as a byte is taken now and then, where nobody could look at the clock.
@@ -66,7 +66,7 @@ impl PlainWire {
 
     /// Sends bytes from the segment's file. There is no MSG_NOSIGNAL here: what is sent to an end that is gone is an error
     /// because Rust ignores SIGPIPE.
-    fn send_file(&mut self, lying: &Lying<'_>, taking: Taking) -> Result<Filed, SendError> {
+    fn send_file(&mut self, lying: &ContiguousSpan<'_>, taking: Taking) -> Result<Filed, SendError> {
         let mut begun = false;
         let pushed = self.push(lying.bytes.len(), taking, |socket, done| {
             let (mut at, left) = (lying.offset + done as u64, lying.bytes.len() - done);
@@ -166,7 +166,7 @@ mod tests {
     use std::thread;
     use std::time::Instant;
 
-    use super::super::Queued;
+    use super::super::InFlightBuffers;
     use super::*;
 
     /// Time for which no byte may move, and that is given for a few bytes.
@@ -212,7 +212,7 @@ mod tests {
         let reading = thread::spawn(move || read_slowly(reader, &stopped));
         let begun = Instant::now();
         let mut wire =
-            PlainWire { socket, progress: PROGRESS, nowhere: Vec::new(), queued: Queued::default() };
+            PlainWire { socket, progress: PROGRESS, nowhere: Vec::new(), queued: InFlightBuffers::default() };
         wire.say_all(b"a few bytes").unwrap();
         assert!(begun.elapsed() > PROGRESS, "it was not full for long enough: {stood} bytes stood before");
         stop.send(()).unwrap();
@@ -224,7 +224,7 @@ mod tests {
         let (socket, _reader) = connected();
         fill(&socket);
         let mut wire =
-            PlainWire { socket, progress: PROGRESS, nowhere: Vec::new(), queued: Queued::default() };
+            PlainWire { socket, progress: PROGRESS, nowhere: Vec::new(), queued: InFlightBuffers::default() };
         // The other end's kernel still takes some.
         let full = (0..ROOM).find_map(|_| wire.say_all(b"a few bytes").err());
         assert!(matches!(full, Some(LaneEnd::Progress)), "{full:?}");

@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use super::super::bind::progress;
 use super::super::wire::{LaneEnd, PROGRESS_MIN, TICK};
-use super::trunk::Trunk;
+use super::connection::QuicConnection;
 use super::wire::{Cut, Moved, QuicWire};
 use crate::peer::connect::Refused;
 use crate::peer::link::{Ended, Link};
@@ -117,8 +117,8 @@ pub(super) fn open(shared: &Arc<Shared>, link: &Arc<Link>, connection: &Connecti
                 if let Ok(Err(refused)) = catch_unwind(dialed) {
                     tracing::debug!(peer = %link.peer.name, %refused, serves, "no calls on QUIC");
                 }
-                let Some(door) = on_thread.door() else { return };
-                match door.within(Instant::now() + AGAIN, connection.closed()) {
+                let Some(endpoint) = on_thread.endpoint() else { return };
+                match endpoint.within(Instant::now() + AGAIN, connection.closed()) {
                     Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
                     _ => return,
                 }
@@ -133,11 +133,11 @@ fn dialed(
     connection: &Connection,
     serves: bool,
 ) -> Result<(), Refused> {
-    let (trunk, until) = (trunk(link)?, Instant::now() + shared.config.handshake);
-    let (mut wire, cut) = trunk.open(shared, connection, until)?;
+    let (quic, until) = (quic_connection(link)?, Instant::now() + shared.config.handshake);
+    let (mut wire, cut) = quic.open(shared, connection, until)?;
     let hello = v1::LaneHello { lane: CALLS_STREAM, serves, ..v1::LaneHello::default() };
     wire.introduce(&hello, until)?;
-    let place = Place::of(shared, link, trunk, connection, !serves)?;
+    let place = Place::of(shared, link, quic, connection, !serves)?;
     place.run(wire, cut);
     Ok(())
 }
@@ -153,12 +153,12 @@ pub(in super::super) fn arrived(
     if link.version < CALLS_SINCE {
         return Err(Refused::Lane("there is no lane of its number"));
     }
-    let mut place = Place::of(shared, link, trunk(link)?, connection, serves);
+    let mut place = Place::of(shared, link, quic_connection(link)?, connection, serves);
     let until = Instant::now() + TICK;
     // One that has ended may be on its way out of the place still.
     while place.is_err() && Instant::now() < until {
         std::thread::sleep(TICK / 20);
-        place = Place::of(shared, link, trunk(link)?, connection, serves);
+        place = Place::of(shared, link, quic_connection(link)?, connection, serves);
     }
     let place = place?;
     // A stream that cannot take the reply is found out by whoever uses it.
@@ -167,9 +167,9 @@ pub(in super::super) fn arrived(
     Ok(())
 }
 
-fn trunk(link: &Link) -> Result<&Trunk, Refused> {
-    let trunk = link.ways.quic().and_then(super::super::Lanes::trunk);
-    trunk.ok_or(Refused::Lane("its connection has no QUIC"))
+fn quic_connection(link: &Link) -> Result<&QuicConnection, Refused> {
+    let quic = link.ways.quic().and_then(super::super::Lanes::quic_connection);
+    quic.ok_or(Refused::Lane("its connection has no QUIC"))
 }
 
 /// The place of a stream: one in each direction of the present connection. Given up when this is dropped, by a panic too: what has
@@ -177,7 +177,7 @@ fn trunk(link: &Link) -> Result<&Trunk, Refused> {
 struct Place<'a> {
     shared: &'a Arc<Shared>,
     link: &'a Arc<Link>,
-    trunk: &'a Trunk,
+    quic: &'a QuicConnection,
     connection: &'a Connection,
     /// None: we answer on it.
     asks: Option<Arc<Asks>>,
@@ -189,16 +189,16 @@ impl<'a> Place<'a> {
     fn of(
         shared: &'a Arc<Shared>,
         link: &'a Arc<Link>,
-        trunk: &'a Trunk,
+        quic: &'a QuicConnection,
         connection: &'a Connection,
         we_ask: bool,
     ) -> Result<Self, Refused> {
         let taken = || Refused::Lane("there is a stream for calls already, or another connection");
         let asks = match we_ask {
-            true => Some(trunk.begin_asks(connection.stable_id()).ok_or_else(taken)?),
-            false => trunk.begin_answers(connection.stable_id()).then_some(None).ok_or_else(taken)?,
+            true => Some(quic.begin_asks(connection.stable_id()).ok_or_else(taken)?),
+            false => quic.begin_answers(connection.stable_id()).then_some(None).ok_or_else(taken)?,
         };
-        Ok(Self { shared, link, trunk, connection, asks })
+        Ok(Self { shared, link, quic, connection, asks })
     }
 
     fn run(self, mut wire: QuicWire, _cut: Cut) {
@@ -219,7 +219,7 @@ impl<'a> Place<'a> {
     /// Asks what waits, and takes the answers.
     fn ask(&self, asks: &Asks, wire: &mut QuicWire) -> Result<Infallible, Over> {
         let receiver = Receiver::new(self.shared, self.link).on_quic(asks.id());
-        let mut answers = Answers { receiver, trunk: self.trunk, asked: Outstanding::default() };
+        let mut answers = Answers { receiver, quic: self.quic, asked: Outstanding::default() };
         let mut out = Vec::new();
         let mut moved = Instant::now();
         let progress = progress(self.shared);
@@ -247,7 +247,7 @@ impl<'a> Place<'a> {
             let mut questions = Questions(None);
             wire.next_frame::<_, Over>(&mut questions, |questions| questions.0.is_some())?;
             let Some((header, body)) = questions.0 else { continue };
-            self.trunk.called();
+            self.quic.called();
             let answer = serving::small_apart(self.shared, self.link, header, &body)?;
             wire.reply(&mut answer.into_chunks())?;
         }
@@ -256,19 +256,19 @@ impl<'a> Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        let Some(asks) = &self.asks else { return self.trunk.answers_over(self.connection.stable_id()) };
+        let Some(asks) = &self.asks else { return self.quic.answers_over(self.connection.stable_id()) };
         asks.end();
-        self.trunk.asks_over(asks.id());
+        self.quic.asks_over(asks.id());
         if self.link.is_ending() {
             // Its end takes all calls back, these among them.
             return;
         }
-        let (again, todo) = self.link.peer.state.lock().leave_quic(self.link.id, asks.id());
+        let (again, effects) = self.link.peer.state.lock().leave_quic(self.link.id, asks.id());
         (0..again).for_each(|_| self.shared.counters.quic_calls.add("again"));
         if again > 0 {
             tracing::info!(peer = %self.link.peer.name, again, "what was asked on QUIC is asked again");
         }
-        self.shared.perform(todo);
+        self.shared.perform(effects);
     }
 }
 
@@ -347,7 +347,7 @@ impl Outstanding {
 /// Takes answers, in the order in which was asked.
 struct Answers<'a> {
     receiver: Receiver<'a>,
-    trunk: &'a Trunk,
+    quic: &'a QuicConnection,
     asked: Outstanding,
 }
 
@@ -358,7 +358,7 @@ impl Sink for Answers<'_> {
         if kind != PeerKind::PullMany || !header.is_reply() || !self.asked.answered(header.call) {
             return Err(FrameError::OutOfPlace(header.kind).into());
         }
-        self.trunk.answered();
+        self.quic.answered();
         self.receiver.message(kind, header, body)
     }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use quinn::{Connection, ConnectionStats, VarInt};
 
-use super::spare::{Spare, Taken};
 use super::window::Window;
+use super::window_budget::{Taken, WindowBudget};
 use super::{LANE_WINDOW, NARROW_WINDOW, WINDOW_MAX};
 use crate::peer::transport::lanes::pieces::GRANULE;
 
@@ -37,7 +37,7 @@ struct Moved {
 
 impl Flow {
     /// Of so many lanes in each direction.
-    pub(super) fn new(lanes: usize, spare: &Arc<Spare>) -> Self {
+    pub(super) fn new(lanes: usize, spare: &Arc<WindowBudget>) -> Self {
         let window = Window::new(lanes as u64 * LANE_WINDOW, WINDOW_MAX);
         let (told, told_send) = (NARROW_WINDOW.into(), WINDOW_MAX);
         let taken = spare.nothing();

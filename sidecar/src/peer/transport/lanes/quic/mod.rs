@@ -1,11 +1,11 @@
 //! Way `quic`: lanes that are streams of one QUIC connection. What a lane carries and who takes which piece is as on every
-//! other lane; this module knows the UDP socket (`door`), the connection of a pair (`trunk`), how much of it may be under way
+//! other lane; this module knows the UDP socket (`endpoint`), the connection of a pair (`connection`), how much of it may be under way
 //! (`flow`), a stream (`wire`), and that small tensors are asked for on two of them (`calls`).
 //!
 //! ```text
-//!   Door (one a sidecar: UDP socket, runtime, its threads) ── Trunk (one a control connection) ── QuicWire (one a lane)
+//!   QuicEndpoint (one a sidecar: UDP socket, runtime, its threads) ── QuicConnection (one a control connection) ── QuicWire (one a lane)
 //! ```
-//! quinn is asynchronous and lanes are threads: a lane waits in the runtime's name for its stream, while the door's threads
+//! quinn is asynchronous and lanes are threads: a lane waits in the runtime's name for its stream, while the endpoint's threads
 //! move datagrams, open and seal them, and find out what was lost. Bytes that come are copied twice, out of quinn's buffer and
 //! into the tensor's memory; bytes that go are copied once, from there into the datagram.
 
@@ -19,16 +19,16 @@ use socket2::SockRef;
 use tensorlane_proto::frame::{LANES_MAX, PIECE_BYTES_MAX};
 
 pub(super) mod calls;
-mod door;
+pub(super) mod connection;
+mod endpoint;
 mod flow;
-mod spare;
-pub(super) mod trunk;
 mod warm;
 mod window;
+mod window_budget;
 mod wire;
 
-pub(in crate::peer) use door::Door;
-pub(in crate::peer) use trunk::Trunk;
+pub(in crate::peer) use connection::QuicConnection;
+pub(in crate::peer) use endpoint::QuicEndpoint;
 pub(super) use wire::{Cut, QuicWire};
 
 /// The protocol that both ends must name in the handshake.

@@ -8,7 +8,7 @@ use tensorlane_proto::frame::{self, PeerKind};
 use tensorlane_proto::generated as v1;
 
 use super::super::Lanes;
-use super::trunk::InVain;
+use super::connection::InVain;
 use crate::peer::connect::Refused;
 use crate::peer::link::Link;
 use crate::peer::shared::Shared;
@@ -17,12 +17,12 @@ impl Lanes {
     /// Returns whether a pull would find lanes without waiting for a connection. Where it would not, it is made now and
     /// then, so that a later one does.
     pub(in crate::peer) fn is_ready(&self) -> bool {
-        let Some(trunk) = self.trunk() else { return true };
-        if trunk.is_up() {
+        let Some(quic) = self.quic_connection() else { return true };
+        if quic.is_up() {
             return true;
         }
         let (Some(shared), Some(link)) = (self.shared.upgrade(), self.link.upgrade()) else { return false };
-        if let Some(InVain(in_vain)) = trunk.is_to_be_asked_for(Instant::now()) {
+        if let Some(InVain(in_vain)) = quic.is_to_be_asked_for(Instant::now()) {
             if link.dialed {
                 warm(&shared, &link);
             } else {
@@ -39,8 +39,8 @@ impl Lanes {
 
     /// The other end wants a connection that we dial, and nobody waits for it.
     pub(in super::super) fn asked_to_be_ready(&self, shared: &Arc<Shared>, link: &Arc<Link>) {
-        let Some(trunk) = self.trunk() else { return };
-        if !trunk.is_up() && trunk.is_to_be_asked_for(Instant::now()).is_some() {
+        let Some(quic) = self.quic_connection() else { return };
+        if !quic.is_up() && quic.is_to_be_asked_for(Instant::now()).is_some() {
             warm(shared, link);
         }
     }
@@ -52,9 +52,9 @@ fn warm(shared: &Arc<Shared>, link: &Arc<Link>) {
     // Where there is no thread for it, a later pull asks again.
     shared.spawn("tl-quic-dial", move || {
         let Some(lanes) = dialed.ways.quic() else { return };
-        let Some(trunk) = lanes.trunk() else { return };
+        let Some(quic) = lanes.quic_connection() else { return };
         let until = Instant::now() + on_thread.config.handshake;
-        match trunk.connection(&on_thread, &dialed, lanes, until) {
+        match quic.connection(&on_thread, &dialed, lanes, until) {
             Ok(_) => {}
             // The control connection ended meanwhile, or the other end does not know it: that says nothing of QUIC.
             Err(refused) if matches!(refused, Refused::Lane(_)) || !dialed.is_present() => {

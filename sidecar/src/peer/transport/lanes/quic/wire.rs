@@ -15,11 +15,11 @@ use tensorlane_proto::generated as v1;
 use tokio::sync::watch;
 
 use super::super::wire::{Answer, Ask, AskSink, LaneEnd, TICK, Wire, chunk_head, leaving};
-use super::Door;
+use super::QuicEndpoint;
 use crate::peer::connect::Refused;
-use crate::peer::greet::{First, FirstSink};
+use crate::peer::hello::{FirstFrame, FirstSink};
 use crate::peer::parse::{FrameParser, Sink};
-use crate::peer::pipe::{Bulk, SendError};
+use crate::peer::record_writer::{OutgoingPull, SendError};
 use crate::peer::slowest::Taking;
 
 /// Runs of bytes that are taken from the stream at a time, each from one datagram.
@@ -33,7 +33,7 @@ pub(in crate::peer) type Cut = watch::Sender<()>;
 
 /// End of a lane on QUIC.
 pub(in crate::peer) struct QuicWire {
-    door: Arc<Door>,
+    endpoint: Arc<QuicEndpoint>,
     send: SendStream,
     receive: RecvStream,
     parser: FrameParser,
@@ -91,7 +91,7 @@ async fn wait<T>(
 
 impl QuicWire {
     pub(super) fn new(
-        door: Arc<Door>,
+        endpoint: Arc<QuicEndpoint>,
         (send, receive): (SendStream, RecvStream),
         progress: Duration,
     ) -> (Self, Cut) {
@@ -99,13 +99,13 @@ impl QuicWire {
         let parser = FrameParser::new(FIRST_MAX);
         let room = std::array::from_fn(|_| Bytes::new());
         let came = VecDeque::with_capacity(RUNS);
-        (Self { door, send, receive, parser, came, room, cut: watched, progress, left: false }, cut)
+        (Self { endpoint, send, receive, parser, came, room, cut: watched, progress, left: false }, cut)
     }
 
     /// Takes what is there, or waits for it that long. Whether anything came.
     fn take(&mut self, most: Option<Duration>) -> Result<bool, LaneEnd> {
-        let Self { door, receive, room, cut, .. } = self;
-        match door.wait(wait(receive.read_chunks(&mut room[..]), cut, most)) {
+        let Self { endpoint, receive, room, cut, .. } = self;
+        match endpoint.wait(wait(receive.read_chunks(&mut room[..]), cut, most)) {
             Waited::Done(Ok(Some(runs))) => {
                 self.came.extend(self.room[..runs].iter_mut().map(std::mem::take));
                 Ok(true)
@@ -136,12 +136,12 @@ impl QuicWire {
     }
 
     fn write(&mut self, chunks: &mut [Bytes], taking: Taking) -> Result<(), LaneEnd> {
-        let Self { door, send, cut, progress, .. } = self;
+        let Self { endpoint, send, cut, progress, .. } = self;
         let mut rest = chunks;
         while !rest.is_empty() {
             taking.goes_on()?;
             let now = std::mem::take(&mut rest);
-            let written = match door.wait(wait(send.write_chunks(now), cut, Some(*progress))) {
+            let written = match endpoint.wait(wait(send.write_chunks(now), cut, Some(*progress))) {
                 Waited::Done(Ok(written)) => written,
                 Waited::Done(Err(WriteError::ConnectionLost(error))) => return Err(lost(error)),
                 Waited::Done(Err(_)) | Waited::Cut => return Err(LaneEnd::Closed),
@@ -159,7 +159,7 @@ impl QuicWire {
         woken: impl Future<Output = ()>,
         most: Option<Duration>,
     ) -> Result<Moved, LaneEnd> {
-        let Self { door, send, receive, room, cut, .. } = self;
+        let Self { endpoint, send, receive, room, cut, .. } = self;
         let has_more = !out.is_empty();
         let moved = async {
             // Not in an order: neither answers nor questions are to wait for the others to end. None of them loses bytes where
@@ -170,7 +170,7 @@ impl QuicWire {
                 () = woken => Turn::Woken,
             }
         };
-        match door.wait(wait(moved, cut, most)) {
+        match endpoint.wait(wait(moved, cut, most)) {
             Waited::Done(Turn::Came(Ok(Some(runs)))) => {
                 self.came.extend(self.room[..runs].iter_mut().map(std::mem::take));
                 Ok(Moved::In)
@@ -232,13 +232,13 @@ impl QuicWire {
     ) -> Result<(), Refused> {
         self.say(PeerKind::LaneHello, 0, hello)?;
         match self.hear(until)? {
-            First::LaneReply => Ok(()),
+            FirstFrame::LaneReply => Ok(()),
             _ => Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
         }
     }
 
     /// Reads until the first frame is there, and nothing beyond it.
-    pub(in super::super) fn hear(&mut self, until: Instant) -> Result<First, Refused> {
+    pub(in super::super) fn hear(&mut self, until: Instant) -> Result<FirstFrame, Refused> {
         let mut first = FirstSink(None);
         loop {
             self.parse(&mut first, |first| first.0.is_some())?;
@@ -247,8 +247,8 @@ impl QuicWire {
                 return Ok(first);
             }
             // Unlike a lane that is bound, nobody cuts this one when we stop.
-            let Self { door, receive, room, .. } = self;
-            match door.within(until, receive.read_chunks(&mut room[..]))? {
+            let Self { endpoint, receive, room, .. } = self;
+            match endpoint.within(until, receive.read_chunks(&mut room[..]))? {
                 Ok(Some(runs)) => self.came.extend(self.room[..runs].iter_mut().map(std::mem::take)),
                 Ok(None) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Err(error) => return Err(io::Error::other(error).into()),
@@ -300,7 +300,7 @@ impl Wire for QuicWire {
         }
     }
 
-    fn answer(&mut self, bulk: &mut Bulk, length: u64) -> Result<Option<u32>, LaneEnd> {
+    fn answer(&mut self, bulk: &mut OutgoingPull, length: u64) -> Result<Option<u32>, LaneEnd> {
         let (mut left, taking) = (length, Taking::begin(length, self.progress));
         while left > 0 {
             let now = left.min(CHUNK_BYTES_MAX as u64);

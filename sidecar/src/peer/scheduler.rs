@@ -28,7 +28,7 @@ pub(super) const DIALS_MAX: usize = 64;
 const DIALS_NEEDED_MAX: usize = 2 * DIALS_MAX;
 
 #[derive(Default)]
-struct Agenda {
+struct TimerQueue {
     deadlines: BTreeMap<(Instant, u64), Arc<Peer>>,
     /// Until when the thread sleeps; `None` while it is awake.
     sleeps_until: Option<Instant>,
@@ -48,14 +48,14 @@ struct Round {
     crowded: bool,
 }
 
-/// State that the steward has to think of.
+/// State that the scheduler has to think of.
 #[derive(Default)]
-pub(super) struct Steward {
-    agenda: Mutex<Agenda>,
+pub(super) struct Scheduler {
+    agenda: Mutex<TimerQueue>,
     wake: Condvar,
 }
 
-impl Steward {
+impl Scheduler {
     /// A call that ends by itself at its deadline.
     pub(super) fn expect(&self, deadline: Instant, call: u64, peer: &Arc<Peer>) {
         let mut agenda = self.agenda.lock();
@@ -143,7 +143,7 @@ impl Steward {
 }
 
 fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
-    let todo = {
+    let effects = {
         let mut state = peer.state.lock();
         let Some(over) = state.calls.get(&call) else { return };
         // The caller may have more time than this question has, or has spent some of it already.
@@ -164,7 +164,7 @@ fn expire(shared: &Arc<Shared>, peer: &Arc<Peer>, call: u64) {
         };
         state.withdraw(call, failure)
     };
-    shared.perform(todo);
+    shared.perform(effects);
 }
 
 /// A peer whose time to be dialed has come.
@@ -299,28 +299,28 @@ mod tests {
 
     #[test]
     fn attempts_that_nobody_waits_for_are_looked_at_together_and_soon() {
-        let steward = Steward::default();
+        let scheduler = Scheduler::default();
         let began = Instant::now();
-        steward.attempted(false);
-        let soon = steward.agenda.lock().soon;
-        (0..1000).for_each(|_| steward.attempted(false));
-        assert_eq!(steward.agenda.lock().soon, soon, "those that come later put nothing off");
-        steward.sleep(long(false));
+        scheduler.attempted(false);
+        let soon = scheduler.agenda.lock().soon;
+        (0..1000).for_each(|_| scheduler.attempted(false));
+        assert_eq!(scheduler.agenda.lock().soon, soon, "those that come later put nothing off");
+        scheduler.sleep(long(false));
         assert!((GATHER..LONG).contains(&began.elapsed()));
-        assert!(steward.overdue().is_some());
-        assert_eq!(steward.agenda.lock().soon, None, "a thousand of them are one");
+        assert!(scheduler.overdue().is_some());
+        assert_eq!(scheduler.agenda.lock().soon, None, "a thousand of them are one");
     }
 
     #[test]
     fn an_attempt_that_ends_shortens_a_sleep_that_has_begun() {
-        let steward = Steward::default();
+        let scheduler = Scheduler::default();
         let began = Instant::now();
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| steward.sleep(long(false)));
-            while steward.agenda.lock().sleeps_until.is_none() && !sleeper.is_finished() {
+            let sleeper = scope.spawn(|| scheduler.sleep(long(false)));
+            while scheduler.agenda.lock().sleeps_until.is_none() && !sleeper.is_finished() {
                 std::thread::yield_now();
             }
-            steward.attempted(false);
+            scheduler.attempted(false);
             sleeper.join().unwrap();
         });
         assert!((GATHER..LONG).contains(&began.elapsed()));
@@ -331,10 +331,10 @@ mod tests {
         for (needed, crowded, woken) in
             [(false, false, false), (true, false, true), (false, true, true), (true, true, true)]
         {
-            let steward = Steward::default();
-            steward.agenda.lock().crowded = crowded;
-            steward.attempted(needed);
-            assert_eq!(steward.agenda.lock().woken, woken, "needed {needed}, crowded {crowded}");
+            let scheduler = Scheduler::default();
+            scheduler.agenda.lock().crowded = crowded;
+            scheduler.attempted(needed);
+            assert_eq!(scheduler.agenda.lock().woken, woken, "needed {needed}, crowded {crowded}");
         }
     }
 

@@ -22,15 +22,15 @@ use super::connect::{Refused, shown};
 use super::dial::Candidate;
 use super::exporter::Exported;
 use super::handshake::{self, HandshakeError, Secured};
-use super::incoming::{Drained, Incoming};
 use super::link::{self, Ended, Link, LinkParts};
 use super::outbox::Outbox;
 use super::parse::{Body, Flow, FrameParser, Sink};
 use super::record::{RecordError, Sealer};
+use super::record_reader::{Drained, RecordReader};
 use super::remote::Peer;
 use super::shared::{Registered, Seat, Shared, count_out};
 use super::transport::lanes::key::{LaneKey, Nonce, Use, nonce};
-use super::transport::lanes::quic::Trunk;
+use super::transport::lanes::quic::QuicConnection;
 use super::transport::lanes::{Agreed, Carrier, Lanes, bind};
 use super::transport::shm::{Meets, Node, Shm, SocketName};
 use super::transport::{Stream, Ways};
@@ -45,13 +45,13 @@ const LANES_SINCE: u32 = 2;
 const EXPORTED_SINCE: u32 = 5;
 
 /// A connection that is up but not running yet.
-pub(super) struct Up {
+pub(super) struct EstablishedConnection {
     link: Arc<Link>,
-    incoming: Incoming,
+    incoming: RecordReader,
     parser: FrameParser,
 }
 
-impl Up {
+impl EstablishedConnection {
     /// Runs it on this thread until it ends.
     pub(super) fn run(self, shared: &Arc<Shared>) {
         self.link.ways.tend();
@@ -68,11 +68,11 @@ pub(super) fn arrived(
     guard: Registered,
     until: Instant,
 ) -> Result<(), Refused> {
-    let mut talk = Talk::begin(shared, socket, keys, secured, guard, None)?;
+    let mut talk = PendingConnection::begin(shared, socket, keys, secured, guard, None)?;
     let hello = match talk.hear(until)? {
-        First::Hello(hello) => hello,
-        First::Lane(hello) => return bind::arrived(shared, talk, &hello, until),
-        First::LaneReply => return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
+        FirstFrame::Hello(hello) => hello,
+        FirstFrame::Lane(hello) => return bind::arrived(shared, talk, &hello, until),
+        FirstFrame::LaneReply => return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into()),
     };
     let (name, incarnation) = talk.checked(shared, None, &hello, until)?;
     // Who dialed spoke first, and gets an answer only if it is let in: else it would take the connection for one that is
@@ -119,14 +119,14 @@ pub(super) fn dialed(
     guard: Registered,
     wanted: &PeerName,
     until: Instant,
-) -> Result<Up, Refused> {
-    let mut talk = Talk::begin(shared, socket, keys, secured, guard, Some(wanted))?;
+) -> Result<EstablishedConnection, Refused> {
+    let mut talk = PendingConnection::begin(shared, socket, keys, secured, guard, Some(wanted))?;
     let peer = shared.peer(wanted);
     // Until the connection is up; before the other end hears a Hello for which there is no place.
     let _seat = shared.seat(&peer)?;
     let ours = hello_of(shared);
     talk.say(PeerKind::Hello, 0, &ours, until)?;
-    let First::Hello(hello) = talk.hear(until)? else {
+    let FirstFrame::Hello(hello) = talk.hear(until)? else {
         return Err(FrameError::OutOfPlace(PeerKind::LaneHello.into()).into());
     };
     let (_, incarnation) = talk.checked(shared, Some(wanted), &hello, until)?;
@@ -158,7 +158,7 @@ fn quic_of(shared: &Shared, theirs: &v1::PeerHello) -> usize {
 }
 
 fn own_quic(shared: &Shared) -> usize {
-    if shared.door().is_some() { shared.config.lanes.quic.min(LANES_MAX) } else { 0 }
+    if shared.endpoint().is_some() { shared.config.lanes.quic.min(LANES_MAX) } else { 0 }
 }
 
 /// Agreement of both ends: lanes that are connections, and lanes on QUIC.
@@ -168,10 +168,10 @@ fn agreed(shared: &Shared, theirs: &v1::PeerHello, key: Option<LaneKey>) -> (Opt
     let carrier = if plain { Carrier::Plain } else { Carrier::Tls };
     let lanes = Agreed { key: key.clone(), count: lanes_of(shared, theirs), carrier };
     let count = quic_of(shared, theirs);
-    let quic = shared.door().map(|door| Agreed {
+    let quic = shared.endpoint().map(|endpoint| Agreed {
         key,
         count,
-        carrier: Carrier::Quic(Box::new(Trunk::new(door, count))),
+        carrier: Carrier::Quic(Box::new(QuicConnection::new(endpoint, count))),
     });
     (Some(lanes).filter(|lanes| lanes.count > 0), quic.filter(|quic| quic.count > 0))
 }
@@ -206,7 +206,7 @@ impl<'a> Place<'a> {
     fn seat<'s>(
         &self,
         shared: &'s Shared,
-        talk: &Talk,
+        talk: &PendingConnection,
         incarnation: Incarnation,
     ) -> Result<Seat<'s>, Refused> {
         let new = Candidate { dialed: false, incarnation };
@@ -216,10 +216,10 @@ impl<'a> Place<'a> {
 }
 
 /// A connection on which nothing but the first frames were said.
-pub(super) struct Talk {
+pub(super) struct PendingConnection {
     pub(super) socket: TcpStream,
     pub(super) sealer: Sealer,
-    pub(super) incoming: Incoming,
+    pub(super) incoming: RecordReader,
     parser: FrameParser,
     /// Peers that may be at the other end, by its key.
     pub(super) claim: Claim,
@@ -229,14 +229,14 @@ pub(super) struct Talk {
 }
 
 /// The first frame of the other end.
-pub(super) enum First {
+pub(super) enum FirstFrame {
     Hello(v1::PeerHello),
     Lane(v1::LaneHello),
     /// The answer to our LaneHello.
     LaneReply,
 }
 
-impl Talk {
+impl PendingConnection {
     /// Finds out who it is. `wanted`: who was dialed.
     pub(super) fn begin(
         shared: &Arc<Shared>,
@@ -250,7 +250,7 @@ impl Talk {
         let claim = who(shared, keys, &certificate, wanted)?;
         socket.set_nodelay(true)?;
         SockRef::from(&socket).set_tcp_user_timeout(Some(shared.config.progress))?;
-        let incoming = Incoming::new(opener, plain, &sealed);
+        let incoming = RecordReader::new(opener, plain, &sealed);
         let parser = FrameParser::new(HELLO_MAX);
         Ok(Self { socket, sealer, incoming, parser, claim, ours: keys.fingerprint, exported, guard })
     }
@@ -269,7 +269,7 @@ impl Talk {
     }
 
     /// Reads until the first frame is there, and nothing beyond it.
-    pub(super) fn hear(&mut self, until: Instant) -> Result<First, Refused> {
+    pub(super) fn hear(&mut self, until: Instant) -> Result<FirstFrame, Refused> {
         let mut first = FirstSink(None);
         loop {
             let parser = &mut self.parser;
@@ -343,7 +343,7 @@ impl Talk {
         incarnation: Incarnation,
         Agreement { told, key, meets }: Agreement,
         dialed: bool,
-    ) -> Result<Up, Refused> {
+    ) -> Result<EstablishedConnection, Refused> {
         let Self { socket, sealer, incoming, mut parser, claim, ours, exported: _, guard } = self;
         parser.trust();
         socket.set_read_timeout(None)?;
@@ -387,7 +387,7 @@ impl Talk {
         // From here on it is ended as a connection that is up.
         drop(guard);
         shared.adopt(&link, handover)?;
-        Ok(Up { link, incoming, parser })
+        Ok(EstablishedConnection { link, incoming, parser })
     }
 }
 
@@ -443,7 +443,7 @@ fn check(
 }
 
 /// Takes one first frame, or the refusal of ours, and nothing else.
-pub(super) struct FirstSink(pub(super) Option<First>);
+pub(super) struct FirstSink(pub(super) Option<FirstFrame>);
 
 impl Sink for FirstSink {
     type Error = Refused;
@@ -458,10 +458,10 @@ impl Sink for FirstSink {
                 let failure = v1::Failure::decode(&body[..]).map_err(malformed)?;
                 return Err(Refused::ByPeer(wire::failure(failure)));
             }
-            PeerKind::Hello => First::Hello(v1::PeerHello::decode(&body[..]).map_err(malformed)?),
-            PeerKind::LaneHello if header.flags == REPLY => First::LaneReply,
+            PeerKind::Hello => FirstFrame::Hello(v1::PeerHello::decode(&body[..]).map_err(malformed)?),
+            PeerKind::LaneHello if header.flags == REPLY => FirstFrame::LaneReply,
             PeerKind::LaneHello if header.flags == 0 => {
-                First::Lane(v1::LaneHello::decode(&body[..]).map_err(malformed)?)
+                FirstFrame::Lane(v1::LaneHello::decode(&body[..]).map_err(malformed)?)
             }
             _ => return Err(FrameError::OutOfPlace(header.kind).into()),
         });

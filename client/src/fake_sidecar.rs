@@ -37,7 +37,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) struct Twin {
+pub(crate) struct FakeSidecar {
     directory: TempDir,
     pub(crate) state: Arc<Mutex<State>>,
 }
@@ -83,7 +83,7 @@ enum Segment {
     Sealed(Sealed, Option<WriteView>),
 }
 
-impl Twin {
+impl FakeSidecar {
     pub(crate) fn start() -> Self {
         let state = State {
             incarnation: 7,
@@ -228,7 +228,7 @@ fn writable() -> (Sealed, WriteView) {
     (unsealed.seal().unwrap(), view)
 }
 
-impl Drop for Twin {
+impl Drop for FakeSidecar {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         state.stopped = true;

@@ -13,9 +13,9 @@ const AHEAD_MAX: usize = 1024;
 
 /// Ranges of packed bytes behind the first that is missing: in order, none empty, none touching another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Ahead(VecDeque<Range<u64>>);
+pub(super) struct ReceivedRanges(VecDeque<Range<u64>>);
 
-impl Ahead {
+impl ReceivedRanges {
     /// Of ranges in order, as many as can be told.
     pub(super) fn new(ranges: impl IntoIterator<Item = Range<u64>>) -> Self {
         Self(ranges.into_iter().take(AHEAD_MAX).collect())
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let told = |spans: &[v1::Span]| Ahead::told(spans, 10, 100).is_some();
+        let told = |spans: &[v1::Span]| ReceivedRanges::told(spans, 10, 100).is_some();
         assert!(told(&[]) && told(&[span(11, 5), span(17, 83)]));
         for wrong in [
             &[span(10, 5)][..],
@@ -87,8 +87,8 @@ mod tests {
             assert!(!told(wrong), "{wrong:?}");
         }
         let many: Vec<_> = (0..=AHEAD_MAX as u64).map(|n| span(11 + 2 * n, 1)).collect();
-        assert!(Ahead::told(&many, 10, u64::MAX).is_none());
-        assert!(Ahead::told(&many[1..], 10, u64::MAX).is_some());
+        assert!(ReceivedRanges::told(&many, 10, u64::MAX).is_none());
+        assert!(ReceivedRanges::told(&many[1..], 10, u64::MAX).is_some());
     }
 
     proptest! {
@@ -106,8 +106,8 @@ mod tests {
                     None => ranges.push(at..at + 1),
                 }
             }
-            let mut reader = Ahead::new(ranges);
-            let mut owner = Ahead::told(&reader.spans(), from, bytes).unwrap();
+            let mut reader = ReceivedRanges::new(ranges);
+            let mut owner = ReceivedRanges::told(&reader.spans(), from, bytes).unwrap();
             prop_assert_eq!(&owner, &reader);
             let (mut sent, mut at) = (Vec::new(), from);
             loop {

@@ -8,11 +8,11 @@ use socket2::SockRef;
 use tensorlane_proto::frame::{HEADER_BYTES, Header, LAST, PeerKind};
 use thiserror::Error;
 
-use super::ahead::Ahead;
 use super::full::Full;
-use super::gathered::Gathered;
+use super::gather_frame::GatherFrame;
 use super::handshake::timed_out;
 use super::parse::OFFSET_BYTES;
+use super::received::ReceivedRanges;
 use super::record::{RECORD_PLAIN_MAX, Sealer};
 use super::slowest::Taking;
 use super::source::{Source, SourceError};
@@ -55,7 +55,7 @@ impl From<io::Error> for SendError {
 
 /// A pull being served: the chunks that are still to be sent.
 #[derive(Clone)]
-pub(super) struct Bulk {
+pub(super) struct OutgoingPull {
     /// The call of the pull.
     pub(super) call: u64,
     /// Bytes of the pull.
@@ -65,12 +65,12 @@ pub(super) struct Bulk {
     /// Number of bytes that there are.
     pub(super) end: u64,
     /// Bytes behind `at` that the reader has.
-    pub(super) ahead: Ahead,
+    pub(super) ahead: ReceivedRanges,
     /// Set if the bytes are another peer's, of whose tensor we have a copy or get one.
     pub(super) relayed: bool,
 }
 
-impl Bulk {
+impl OutgoingPull {
     /// The length of the next chunk, of at most so many bytes, and whether it is the last one.
     pub(super) fn next(&self, most: u64) -> (u64, bool) {
         let length = (self.ahead.gap_end(self.end) - self.at).min(most);
@@ -86,7 +86,7 @@ impl Bulk {
 }
 
 /// The sealing end of a connection, and what the socket has not taken yet.
-pub(super) struct Pipe {
+pub(super) struct RecordWriter {
     sealer: Sealer,
     /// Sealed, in order, not yet taken by the socket.
     records: VecDeque<Vec<u8>>,
@@ -94,7 +94,7 @@ pub(super) struct Pipe {
     sent: usize,
 }
 
-impl Pipe {
+impl RecordWriter {
     pub(super) fn new(sealer: Sealer) -> Self {
         Self { sealer, records: VecDeque::new(), sent: 0 }
     }
@@ -114,7 +114,7 @@ impl Pipe {
     }
 
     /// The same, of one that is put together here.
-    pub(super) fn seal_gathered(&mut self, frame: &Gathered) -> Result<(), rustls::Error> {
+    pub(super) fn seal_gathered(&mut self, frame: &GatherFrame) -> Result<(), rustls::Error> {
         let Self { sealer, records, .. } = self;
         let (mut record, mut room) = (Vec::new(), RECORD_PLAIN_MAX);
         for mut part in frame.parts() {
@@ -164,7 +164,12 @@ impl Pipe {
     }
 
     /// The next `length` bytes of a pull.
-    pub(super) fn seal_chunk(&mut self, bulk: &mut Bulk, length: usize, last: bool) -> Result<(), SendError> {
+    pub(super) fn seal_chunk(
+        &mut self,
+        bulk: &mut OutgoingPull,
+        length: usize,
+        last: bool,
+    ) -> Result<(), SendError> {
         let header = Header {
             length: (OFFSET_BYTES + length) as u32,
             kind: PeerKind::Chunk.into(),

@@ -6,7 +6,7 @@ use tensorlane_memory::Chunk;
 
 /// Bytes of its own, with pieces of tensors between them.
 #[derive(Default)]
-pub(super) struct Gathered {
+pub(super) struct GatherFrame {
     own: Vec<u8>,
     /// Each with how many of the own bytes come before it.
     pieces: Vec<(usize, Chunk)>,
@@ -14,9 +14,9 @@ pub(super) struct Gathered {
     lying: usize,
 }
 
-// === impl Gathered ===
+// === impl GatherFrame ===
 
-impl Gathered {
+impl GatherFrame {
     /// Returns the number of its bytes, all together.
     pub(super) fn len(&self) -> usize {
         self.own.len() + self.lying
@@ -80,7 +80,7 @@ mod tests {
         let arena = arena(1 << 20);
         let block = sealed(&arena, 4096, 1);
         let piece = |from: u64, to: u64| block.owned_chunk(from..to).unwrap();
-        let mut frame = Gathered::default();
+        let mut frame = GatherFrame::default();
         frame.piece(piece(0, 2));
         frame.own().extend_from_slice(b"head");
         frame.piece(piece(7, 9));
@@ -89,7 +89,7 @@ mod tests {
         let bytes = block.chunk(0..4096).unwrap();
         let all = [&bytes[..2], b"head", &bytes[7..9], bytes, b"tail"].concat();
         assert_eq!((frame.len(), frame.parts().collect::<Vec<_>>().concat()), (all.len(), all.clone()));
-        let mut same = Gathered::default();
+        let mut same = GatherFrame::default();
         same.piece(piece(0, 2));
         same.own().extend_from_slice(b"head");
         same.piece(piece(7, 9));

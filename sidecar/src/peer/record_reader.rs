@@ -20,7 +20,7 @@ pub(super) enum Drained {
 }
 
 /// Sealed bytes that came, and plaintext that was opened before anyone was there to take it.
-pub(super) struct Incoming {
+pub(super) struct RecordReader {
     opener: Opener,
     buffer: Vec<u8>,
     start: usize,
@@ -28,7 +28,7 @@ pub(super) struct Incoming {
     plain: Vec<u8>,
 }
 
-impl Incoming {
+impl RecordReader {
     /// Goes on where the handshake ended: `plain` was opened there, `sealed` came after it.
     pub(super) fn new(opener: Opener, plain: Vec<u8>, sealed: &[u8]) -> Self {
         let mut buffer = vec![0; BUFFER];

@@ -18,11 +18,11 @@ use super::super::key::{LaneName, Nonce, Role, nonce};
 use super::calls::{self, Asks};
 use super::flow::Flow;
 use super::wire::{Cut, QuicWire};
-use super::{Door, LINGER};
+use super::{LINGER, QuicEndpoint};
 use crate::peer::claim::Claim;
 use crate::peer::connect::Refused;
 use crate::peer::counters::Counters;
-use crate::peer::greet::{self, First};
+use crate::peer::hello::{self, FirstFrame};
 use crate::peer::link::Link;
 use crate::peer::shared::{Registered, Shared};
 
@@ -34,8 +34,8 @@ const SILENCES: u32 = 3;
 const ASKED: Duration = Duration::from_secs(30);
 
 /// The connection of one control connection, while there is one.
-pub(in crate::peer) struct Trunk {
-    door: Arc<Door>,
+pub(in crate::peer) struct QuicConnection {
+    endpoint: Arc<QuicEndpoint>,
     /// Held by whoever makes a connection.
     dialing: Mutex<()>,
     state: Mutex<State>,
@@ -136,16 +136,16 @@ impl Drop for Closing {
 /// Set to true if what is asked for was asked for before, and has not come.
 pub(in crate::peer) struct InVain(pub(in crate::peer) bool);
 
-impl Trunk {
+impl QuicConnection {
     /// For so many lanes in each direction.
-    pub(in crate::peer) fn new(door: Arc<Door>, lanes: usize) -> Self {
+    pub(in crate::peer) fn new(endpoint: Arc<QuicEndpoint>, lanes: usize) -> Self {
         let state = State {
             connection: None,
             seen: None,
             heard: None,
             asked: None,
             unused: None,
-            flow: Flow::new(lanes, door.spare()),
+            flow: Flow::new(lanes, endpoint.spare()),
             expects: false,
             asks: None,
             unanswered: 0,
@@ -154,7 +154,7 @@ impl Trunk {
             ended: false,
         };
         let (dialing, ahead, called) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
-        Self { door, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1), called }
+        Self { endpoint, dialing, state: Mutex::new(state), ahead, lanes: lanes.max(1), called }
     }
 
     fn live(&self) -> Option<Connection> {
@@ -333,10 +333,10 @@ impl Trunk {
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        let connecting = self.door.connect(link.other_end()?)?;
-        let connection = self.door.within(until, connecting)??;
+        let connecting = self.endpoint.connect(link.other_end()?)?;
+        let connection = self.endpoint.within(until, connecting)??;
         let mut closing = Closing(Some(connection.clone()));
-        greet::who(shared, &shared.keys(), &certificate(&connection)?, Some(&link.peer.name))?;
+        hello::who(shared, &shared.keys(), &certificate(&connection)?, Some(&link.peer.name))?;
         let (mut wire, _cut) = self.open(shared, &connection, until)?;
         let nonce = nonce();
         let hello = v1::LaneHello {
@@ -362,36 +362,36 @@ impl Trunk {
         connection: &Connection,
         until: Instant,
     ) -> Result<(QuicWire, Cut), Refused> {
-        let streams = self.door.within(until, connection.open_bi())??;
-        Ok(QuicWire::new(Arc::clone(&self.door), streams, progress(shared)))
+        let streams = self.endpoint.within(until, connection.open_bi())??;
+        Ok(QuicWire::new(Arc::clone(&self.endpoint), streams, progress(shared)))
     }
 }
 
 /// Runs a connection that came in, until it ends: finds out whose it is, lets it bind, and gives each stream a thread.
 pub(super) fn arrived(
     shared: &Arc<Shared>,
-    door: &Arc<Door>,
+    endpoint: &Arc<QuicEndpoint>,
     incoming: Incoming,
     guard: Registered,
     until: Instant,
 ) -> Result<(), Refused> {
-    let connection = door.within(until, door.accept(incoming)?)??;
+    let connection = endpoint.within(until, endpoint.accept(incoming)?)??;
     let _closing = Closing(Some(connection.clone()));
-    let claim = greet::who(shared, &shared.keys(), &certificate(&connection)?, None)?;
-    let streams = door.within(until, connection.accept_bi())??;
-    let (mut wire, _cut) = QuicWire::new(Arc::clone(door), streams, progress(shared));
-    let First::Lane(hello) = wire.hear(until)? else { return Err(out_of_place()) };
+    let claim = hello::who(shared, &shared.keys(), &certificate(&connection)?, None)?;
+    let streams = endpoint.within(until, connection.accept_bi())??;
+    let (mut wire, _cut) = QuicWire::new(Arc::clone(endpoint), streams, progress(shared));
+    let FirstFrame::Lane(hello) = wire.hear(until)? else { return Err(out_of_place()) };
     let link = link_of(shared, &claim, &hello)?;
     let lanes = link.ways.quic().ok_or(Refused::Lane("its connection has no QUIC"))?;
-    let trunk = lanes.trunk().ok_or(Refused::Lane("its connection has no QUIC"))?;
-    if !trunk.adopt(&connection) {
+    let quic = lanes.quic_connection().ok_or(Refused::Lane("its connection has no QUIC"))?;
+    if !quic.adopt(&connection) {
         return Err(Refused::Lane("its control connection has ended"));
     }
     shared.counters.quic_opened.add("them");
     wire.say(PeerKind::LaneHello, REPLY, &v1::LaneHello::default())?;
     drop(guard);
-    while let Ok(streams) = door.wait(connection.accept_bi()) {
-        lane_arrived(shared, door, &link, &connection, streams);
+    while let Ok(streams) = endpoint.wait(connection.accept_bi()) {
+        lane_arrived(shared, endpoint, &link, &connection, streams);
     }
     Ok(())
 }
@@ -417,16 +417,16 @@ fn link_of(shared: &Shared, claim: &Claim, hello: &v1::LaneHello) -> Result<Arc<
 /// Gives a stream that came in a thread, which finds out which lane it is and runs it.
 fn lane_arrived(
     shared: &Arc<Shared>,
-    door: &Arc<Door>,
+    endpoint: &Arc<QuicEndpoint>,
     link: &Arc<Link>,
     connection: &Connection,
     streams: (SendStream, RecvStream),
 ) {
-    let (on_thread, door, link) = (Arc::clone(shared), Arc::clone(door), Arc::clone(link));
+    let (on_thread, endpoint, link) = (Arc::clone(shared), Arc::clone(endpoint), Arc::clone(link));
     let connection = connection.clone();
     shared.spawn("tl-quic-lane", move || {
         let most = on_thread.config.handshake;
-        let wire = QuicWire::new(door, streams, progress(&on_thread));
+        let wire = QuicWire::new(endpoint, streams, progress(&on_thread));
         if let Err(refused) =
             bind::arrived_stream(&on_thread, &link, &connection, wire, Instant::now() + most)
         {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 /// Bytes that nobody has.
-pub(super) struct Spare(Mutex<u64>);
+pub(super) struct WindowBudget(Mutex<u64>);
 
 /// Part that one connection has of it, until this is dropped.
 pub(super) struct Taken {
-    spare: Arc<Spare>,
+    spare: Arc<WindowBudget>,
     bytes: u64,
 }
 
-impl Spare {
+impl WindowBudget {
     pub(super) fn new(bytes: u64) -> Arc<Self> {
         Arc::new(Self(Mutex::new(bytes)))
     }
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn who_comes_late_gets_what_is_left_and_more_when_another_has_gone() {
-        let spare = Spare::new(10);
+        let spare = WindowBudget::new(10);
         let (mut first, mut second) = (spare.nothing(), spare.nothing());
         assert_eq!((first.resize(7), second.resize(7)), (7, 3));
         assert_eq!((first.resize(5), second.resize(7)), (5, 5));
@@ -64,7 +64,7 @@ mod tests {
             all in 0u64..100,
             steps in prop::collection::vec((0usize..4, 0u64..200), 0..100),
         ) {
-            let spare = Spare::new(all);
+            let spare = WindowBudget::new(all);
             let mut taken: Vec<_> = (0..4).map(|_| spare.nothing()).collect();
             for (who, want) in steps {
                 let has = taken[who].resize(want);

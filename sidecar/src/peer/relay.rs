@@ -19,9 +19,9 @@ use tensorlane_proto::{Failure, Incarnation, PeerName, Transport};
 
 use super::api::PeerKey;
 use super::calls::{Finish, Kind};
-use super::floor::Floor;
-use super::growth::Pass;
+use super::floor::RateFloor;
 use super::lost::HolderLost;
+use super::partial::RelayToken;
 use super::peers::CallHandle;
 use super::remote::Peer;
 use super::shared::Shared;
@@ -39,7 +39,7 @@ const STARVED: Duration = Duration::from_secs(6);
 const REST: Duration = Duration::from_millis(100);
 
 /// A pull of ours that a holder brings bytes for.
-pub(super) struct Asker {
+pub(super) struct RelaySession {
     /// The owner.
     pub(super) owner: Arc<Peer>,
     /// The number of the pull there.
@@ -60,13 +60,13 @@ struct Bringing {
     fed: Instant,
     /// Time at which the holder last had nothing, if it has had nothing since.
     hungry: Option<Instant>,
-    floor: Floor,
+    floor: RateFloor,
 }
 
-impl Asker {
+impl RelaySession {
     pub(super) fn new(owner: &Arc<Peer>, call: u64, turn: u32, holder: PeerKey) -> Arc<Self> {
         let (owner, now) = (Arc::clone(owner), Instant::now());
-        let state = Mutex::new(Bringing { fed: now, hungry: None, floor: Floor::new(now) });
+        let state = Mutex::new(Bringing { fed: now, hungry: None, floor: RateFloor::new(now) });
         let (behind, hurried) = (AtomicBool::new(false), AtomicBool::new(false));
         Arc::new(Self { owner, call, turn, holder, state, behind, hurried })
     }
@@ -108,8 +108,8 @@ impl Asker {
 }
 
 /// The holder that a pull has now.
-pub(super) struct Aid {
-    pub(super) asker: Arc<Asker>,
+pub(super) struct RelayFetch {
+    pub(super) asker: Arc<RelaySession>,
     /// None for a moment, until it was asked.
     pub(super) handle: Option<CallHandle>,
     /// Set if the holder was asked for a copy alone.
@@ -117,12 +117,12 @@ pub(super) struct Aid {
 }
 
 /// A holder is to be asked.
-pub(super) struct Wish {
-    pub(super) asker: Arc<Asker>,
+pub(super) struct RelayOrder {
+    pub(super) asker: Arc<RelaySession>,
     pub(super) owner: PeerKey,
     pub(super) id: u64,
     pub(super) bytes: u64,
-    pub(super) pass: Pass,
+    pub(super) pass: RelayToken,
     pub(super) transfer: Arc<Transfer>,
     pub(super) transport: Transport,
     /// Set if bytes from the owner cannot be read on the wire: then nothing may.
@@ -133,21 +133,21 @@ pub(super) struct Wish {
 }
 
 /// Call that asks a holder.
-pub(super) struct AidCall {
-    wish: Wish,
+pub(super) struct RelayCall {
+    wish: RelayOrder,
     pub(super) way: Way,
     pub(super) opened: bool,
     lost: Option<Box<dyn FnOnce(HolderLost) + Send>>,
 }
 
-impl AidCall {
+impl RelayCall {
     #[cfg(test)]
-    pub(super) fn for_test(wish: Wish, lost: Box<dyn FnOnce(HolderLost) + Send>) -> Self {
+    pub(super) fn for_test(wish: RelayOrder, lost: Box<dyn FnOnce(HolderLost) + Send>) -> Self {
         Self { wish, way: Way::Lanes, opened: true, lost: Some(lost) }
     }
 
     pub(super) fn message(&self) -> v1::Pull {
-        let Wish { owner, id, bytes, pass, whole, .. } = &self.wish;
+        let RelayOrder { owner, id, bytes, pass, whole, .. } = &self.wish;
         let owner = Some(life(owner));
         let (way, pass) = (v1::Way::from(self.way).into(), pass.to_vec().into());
         v1::Pull { id: *id, bytes: *bytes, way, owner, pass, whole: *whole, ..v1::Pull::default() }
@@ -194,7 +194,7 @@ impl AidCall {
 }
 
 /// Asks a holder. Called without locks.
-pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
+pub(super) fn begin(shared: &Arc<Shared>, wish: RelayOrder) {
     let PeerKey { name, incarnation } = &wish.asker.holder;
     let peer = shared.known_peer(name);
     if peer.is_some_and(|peer| peer.shunned.lock().is(*incarnation, Instant::now())) {
@@ -212,9 +212,9 @@ pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
     asker.hurried.store(allowance < OPENING, Ordering::Relaxed);
     let deadline = now + OPENING.min(allowance);
     let PeerKey { name, incarnation } = asker.holder.clone();
-    let call = AidCall { wish, way: Way::Lanes, opened: false, lost: Some(lost) };
-    let handle = shared.call(&name, Some(incarnation), deadline, Kind::Aid(Box::new(call)));
-    let kept = asker.owner.state.lock().aided(&asker, handle.clone());
+    let call = RelayCall { wish, way: Way::Lanes, opened: false, lost: Some(lost) };
+    let handle = shared.call(&name, Some(incarnation), deadline, Kind::Relay(Box::new(call)));
+    let kept = asker.owner.state.lock().relayed(&asker, handle.clone());
     if !kept {
         // It was lost at once, or nobody wants the pull any more.
         handle.cancel();
@@ -223,9 +223,9 @@ pub(super) fn begin(shared: &Arc<Shared>, wish: Wish) {
 
 /// A holder does not do: its pull goes on with another one, or with the owner. Nothing where it was let go before. Called
 /// without locks.
-pub(super) fn lose(shared: &Shared, asker: &Asker, why: HolderLost) {
-    let todo = asker.owner.state.lock().aid_lost(asker, why);
-    let Some(todo) = todo else { return };
+pub(super) fn lose(shared: &Shared, asker: &RelaySession, why: HolderLost) {
+    let effects = asker.owner.state.lock().relay_lost(asker, why);
+    let Some(effects) = effects else { return };
     let shuns = why.is_for_a_while() && !asker.hurried.load(Ordering::Relaxed);
     if let Some(peer) = shared.known_peer(&asker.holder.name).filter(|_| shuns) {
         peer.shunned.lock().lost(asker.holder.incarnation, Instant::now());
@@ -233,7 +233,7 @@ pub(super) fn lose(shared: &Shared, asker: &Asker, why: HolderLost) {
     shared.counters.holders_lost.add(why.as_str());
     let (owner, holder, reason) = (&asker.owner.name, &asker.holder.name, why.as_str());
     tracing::info!(%owner, %holder, reason, "a pull goes on from elsewhere");
-    shared.perform(todo);
+    shared.perform(effects);
 }
 
 /// As the wire has it.

@@ -18,14 +18,14 @@ use tensorlane_memory::Block;
 use super::transport::lanes::Transfer;
 
 /// Secret that the owner of a tensor gives to its readers and to nobody else: whoever shows it was let in by the owner.
-pub type Pass = [u8; 16];
+pub type RelayToken = [u8; 16];
 
 /// Time that a read waits when the last byte has come and the block is not sealed yet.
 const SEALING: Duration = Duration::from_secs(2);
 
 /// A tensor on its way here.
 #[derive(Default)]
-pub struct Growth {
+pub struct PartialTensor {
     state: Mutex<State>,
     news: Condvar,
 }
@@ -33,7 +33,7 @@ pub struct Growth {
 #[derive(Default)]
 struct State {
     bytes: Bytes,
-    pass: Option<Pass>,
+    pass: Option<RelayToken>,
 }
 
 #[derive(Default)]
@@ -56,7 +56,7 @@ pub(super) enum Ready {
     Gone,
 }
 
-impl Growth {
+impl PartialTensor {
     /// Of which nothing is here yet.
     #[must_use]
     pub fn new() -> Arc<Self> {
@@ -74,12 +74,12 @@ impl Growth {
     }
 
     /// The pass that its readers show, once the owner has said it.
-    pub fn pass(&self) -> Option<Pass> {
+    pub fn pass(&self) -> Option<RelayToken> {
         self.state.lock().pass
     }
 
     /// The owner has said what its readers show.
-    pub(super) fn admit(&self, pass: Pass) {
+    pub(super) fn admit(&self, pass: RelayToken) {
         self.state.lock().pass = Some(pass);
         self.news.notify_all();
     }
@@ -109,7 +109,7 @@ impl Growth {
     }
 
     /// Waits for bytes, until then at most.
-    pub(super) fn wait(&self, range: &Range<u64>, shown: &Pass, until: Instant) -> Ready {
+    pub(super) fn wait(&self, range: &Range<u64>, shown: &RelayToken, until: Instant) -> Ready {
         let mut state = self.state.lock();
         loop {
             match state.ready(range, shown) {
@@ -155,7 +155,7 @@ impl Growth {
 }
 
 impl State {
-    fn ready(&self, range: &Range<u64>, shown: &Pass) -> Ready {
+    fn ready(&self, range: &Range<u64>, shown: &RelayToken) -> Ready {
         match self.pass {
             Some(pass) if pass != *shown => return Ready::Gone,
             Some(_) => {}
@@ -174,7 +174,7 @@ impl State {
     }
 }
 
-impl std::fmt::Debug for Growth {
+impl std::fmt::Debug for PartialTensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let state = self.state.lock();
         let bytes = match state.bytes {
@@ -183,7 +183,7 @@ impl std::fmt::Debug for Growth {
             Bytes::Whole(_) => "whole",
             Bytes::Gone => "gone",
         };
-        f.debug_struct("Growth").field("bytes", &bytes).finish_non_exhaustive()
+        f.debug_struct("PartialTensor").field("bytes", &bytes).finish_non_exhaustive()
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::peer::transport::lanes::GRANULE;
 
-    const PASS: Pass = [7; 16];
+    const PASS: RelayToken = [7; 16];
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_millis(20)
@@ -203,7 +203,7 @@ mod tests {
     fn bytes_are_had_as_they_land_and_after_they_are_sealed() {
         let arena = arena(16 << 20);
         let block = block(&arena, 2 * GRANULE);
-        let growth = Growth::new();
+        let growth = PartialTensor::new();
         assert_eq!(growth.wait(&(0..GRANULE), &PASS, soon()), Ready::Later, "nobody was let in yet");
         growth.admit(PASS);
         assert_eq!(growth.wait(&(0..GRANULE), &PASS, soon()), Ready::Later);

@@ -13,8 +13,8 @@ use quinn::{ClientConfig, Endpoint, Incoming, ServerConfig, TokioRuntime, Transp
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 
-use super::spare::Spare;
-use super::{ALPN, NARROW_WINDOW, SPARE, dialed, quic_settings, transport, trunk};
+use super::window_budget::WindowBudget;
+use super::{ALPN, NARROW_WINDOW, SPARE, connection, dialed, quic_settings, transport};
 use crate::metrics::label::PanicScope;
 use crate::peer::api::Keys;
 use crate::peer::shared::Shared;
@@ -36,13 +36,13 @@ struct Transports {
 }
 
 /// The socket, and who moves its datagrams.
-pub(in crate::peer) struct Door {
+pub(in crate::peer) struct QuicEndpoint {
     endpoint: Endpoint,
     handle: Handle,
     transports: Transports,
     client: RwLock<ClientConfig>,
     /// Memory for the windows of its connections.
-    spare: Arc<Spare>,
+    spare: Arc<WindowBudget>,
     /// Raised: nothing is begun any more.
     stopping: watch::Sender<bool>,
     /// Raised: everything ends.
@@ -50,7 +50,7 @@ pub(in crate::peer) struct Door {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Door {
+impl QuicEndpoint {
     /// Opens it. `idle`: how long a lane may have nothing to do.
     pub(in crate::peer) fn open(
         socket: UdpSocket,
@@ -81,7 +81,7 @@ impl Door {
             let (endpoint, mut ended) = (endpoint.clone(), ended.subscribe());
             threads.start("tl-quic", PanicScope::Process, move || {
                 runtime.block_on(async {
-                    // An error means that the door itself is gone.
+                    // An error means that the endpoint itself is gone.
                     let _ = ended.wait_for(|ended| *ended).await;
                     endpoint.close(0_u32.into(), b"");
                     let _ = tokio::time::timeout(FAREWELL, endpoint.wait_idle()).await;
@@ -90,17 +90,17 @@ impl Door {
             })?
         };
         let (client, thread) = (RwLock::new(client), Mutex::new(Some(thread)));
-        let spare = Spare::new(SPARE);
+        let spare = WindowBudget::new(SPARE);
         Ok(Arc::new(Self { endpoint, handle, transports, client, spare, stopping, ended, thread }))
     }
 
-    pub(super) fn spare(&self) -> &Arc<Spare> {
+    pub(super) fn spare(&self) -> &Arc<WindowBudget> {
         &self.spare
     }
 
     /// Lets connections in, until it stops.
     pub(in crate::peer) fn listen(self: &Arc<Self>, shared: &Arc<Shared>) {
-        let (door, shared) = (Arc::downgrade(self), Arc::downgrade(shared));
+        let (own, shared) = (Arc::downgrade(self), Arc::downgrade(shared));
         let endpoint = self.endpoint.clone();
         let mut stopping = self.stopping.subscribe();
         let threads = shared.upgrade().map(|shared| shared.config.threads.clone()).unwrap_or_default();
@@ -113,8 +113,8 @@ impl Door {
                     incoming = endpoint.accept() => incoming,
                 };
                 match incoming {
-                    Some(incoming) => admit(&door, &shared, incoming),
-                    None if door.upgrade().is_some_and(|door| !door.is_ending()) => {
+                    Some(incoming) => admit(&own, &shared, incoming),
+                    None if own.upgrade().is_some_and(|endpoint| !endpoint.is_ending()) => {
                         let why = "the endpoint is gone";
                         return watching.panicked("tl-quic-io", PanicScope::Process, why);
                     }
@@ -190,15 +190,17 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for QuicEndpoint {
     fn drop(&mut self) {
         self.ended.send_replace(true);
     }
 }
 
-/// A stranger at the door: first it has to show that its address is its own, then there must be room for it.
-fn admit(door: &Weak<Door>, shared: &Weak<Shared>, incoming: Incoming) {
-    let (Some(door), Some(shared)) = (door.upgrade(), shared.upgrade()) else { return incoming.refuse() };
+/// A stranger at the endpoint: first it has to show that its address is its own, then there must be room for it.
+fn admit(endpoint: &Weak<QuicEndpoint>, shared: &Weak<Shared>, incoming: Incoming) {
+    let (Some(endpoint), Some(shared)) = (endpoint.upgrade(), shared.upgrade()) else {
+        return incoming.refuse();
+    };
     if !incoming.remote_address_validated() {
         // It has come with a token already where this is an error, and is refused.
         let _ = incoming.retry();
@@ -211,7 +213,9 @@ fn admit(door: &Weak<Door>, shared: &Weak<Shared>, incoming: Incoming) {
     let on_thread = Arc::clone(&shared);
     shared.spawn("tl-quic-in", move || {
         let most = on_thread.config.handshake;
-        if let Err(refused) = trunk::arrived(&on_thread, &door, incoming, guard, Instant::now() + most) {
+        if let Err(refused) =
+            connection::arrived(&on_thread, &endpoint, incoming, guard, Instant::now() + most)
+        {
             let refused = refused.after(most);
             on_thread.count_refusal(&refused);
             tracing::debug!(%from, %refused, "a QUIC connection was refused");

@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 
 use tensorlane_proto::Incarnation;
 
-use super::remote::{Peer, Todo};
+use super::remote::{Effects, Peer};
 use super::shared::Shared;
 
 /// The lease of a pull that is over but for its proof. It ends when this is dropped.
-pub struct Receipt {
+pub struct PullGuard {
     pub(super) shared: Weak<Shared>,
     pub(super) peer: Arc<Peer>,
     /// The call and the tensor.
@@ -19,25 +19,25 @@ pub struct Receipt {
     pub(super) holds: bool,
 }
 
-impl Receipt {
+impl PullGuard {
     /// The tensor is here, proven, and may be had for others.
     pub fn holds(mut self) {
         self.holds = true;
     }
 }
 
-impl Drop for Receipt {
+impl Drop for PullGuard {
     fn drop(&mut self) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let mut todo = Todo::default();
-        self.peer.state.lock().end_lease(self.pull, self.expected, self.holds, &mut todo);
-        shared.perform(todo);
+        let mut effects = Effects::default();
+        self.peer.state.lock().end_lease(self.pull, self.expected, self.holds, &mut effects);
+        shared.perform(effects);
     }
 }
 
-impl std::fmt::Debug for Receipt {
+impl std::fmt::Debug for PullGuard {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (call, id) = self.pull;
-        f.debug_struct("Receipt").field("call", &call).field("id", &id).finish_non_exhaustive()
+        f.debug_struct("PullGuard").field("call", &call).field("id", &id).finish_non_exhaustive()
     }
 }
