@@ -79,7 +79,7 @@ class AsyncClient:
 
     @property
     def directory(self) -> str:
-        """Where the sockets are: what TENSORLANE_SOCKETS is to be for other processes."""
+        """Directory of the sockets: what TENSORLANE_SOCKETS is to be for other processes."""
         return self._client.directory
 
     @property

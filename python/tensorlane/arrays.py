@@ -21,11 +21,11 @@ class Source:
 
     @property
     def is_dense(self) -> bool:
-        """Whether its bytes lie in order and without gaps."""
+        """Says whether the bytes lie in order and without gaps."""
         return self._dense is not None
 
     def dense(self) -> np.ndarray | bytearray:
-        """Its bytes in order, copied where they do not lie so."""
+        """Bytes in order, copied if they do not lie so."""
         if self._dense is not None:
             return self._dense
         buffer = bytearray(self.nbytes)

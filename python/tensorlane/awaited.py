@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class _Next(Generic[T]):
-    """What comes next of an end: one thread waits for it, whoever asks."""
+    """Next result of an end: one thread waits for it, whoever asks."""
 
     def __init__(self, client: AsyncClient, take: Callable[..., T], what: str):
         self._client, self._take, self._what = client, take, what
@@ -96,7 +96,7 @@ class AsyncChannelWriter(_End):
 
     @property
     def readers(self) -> int:
-        """How many readers are attached."""
+        """Number of attached readers."""
         return self._end.readers
 
     async def finish(self) -> None:

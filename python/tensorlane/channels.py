@@ -35,7 +35,7 @@ class ChannelWriter:
 
     @property
     def readers(self) -> int:
-        """How many readers are attached."""
+        """Number of attached readers."""
         return self._core.readers
 
     def finish(self) -> None:
@@ -110,7 +110,7 @@ class ChannelReader:
 
     @property
     def missed(self) -> int:
-        """How many messages before it were written and cannot be had any more, where the oldest was asked for."""
+        """Number of messages before the first one that can be read, if the oldest was asked for."""
         return self._core.missed
 
     @property

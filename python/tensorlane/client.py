@@ -55,7 +55,7 @@ class Client:
 
     @property
     def directory(self) -> str:
-        """Where the sockets are: what TENSORLANE_SOCKETS is to be for other processes."""
+        """Directory of the sockets: what TENSORLANE_SOCKETS is to be for other processes."""
         return os.fspath(self._core.directory)
 
     @property

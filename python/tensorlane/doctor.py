@@ -65,7 +65,7 @@ def _program(name: str, missing: list[str]) -> str | None:
 
 
 def _memory(missing: list[str]) -> dict[str, Any]:
-    """Whether this system has memory that processes share by descriptors, and how many descriptors there may be."""
+    """Checks for memory that processes share by descriptors, and for the limit of descriptors."""
     try:
         os.close(os.memfd_create("tensorlane-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         works = True

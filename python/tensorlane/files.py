@@ -39,7 +39,7 @@ def _deadline(deadline: float | None) -> list[str]:
 
 
 def _run(directory: str, words: list[str], cancel: Cancel | None) -> dict[str, Any]:
-    """What the command answers. Where it may not go on, it is asked to end, and takes back what it put."""
+    """Runs the command and returns its answer. If it may not go on, it is asked to end, and takes back what it put."""
     call = [program("tensorlane"), words[0], "--sockets", directory, "--output", "json", *words[1:]]
     with subprocess.Popen(call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -36,7 +36,7 @@ class Sidecar:
     """A running sidecar with a temporary directory. Use it as a context, or end it with `close`."""
 
     directory: str
-    """Where its sockets are: what TENSORLANE_SOCKETS is set to for other processes."""
+    """Directory of its sockets: what TENSORLANE_SOCKETS is set to for other processes."""
 
     def __init__(self, *, arena: str = "1Gi", settings: dict[str, str] | None = None):
         sidecar = program("tensorlane-sidecar")

@@ -133,7 +133,7 @@ class MutableSet:
 
     @property
     def name(self) -> str:
-        """Its name at its peer."""
+        """Name of the set at its peer."""
         return self._opened.name
 
     @property

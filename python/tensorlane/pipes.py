@@ -37,7 +37,7 @@ class TensorDescriptor:
     shape: tuple[int, ...]
     nbytes: int
     about: bytes
-    """What the writer says of it."""
+    """Bytes that the writer says about the tensor."""
 
 
 class Received:

@@ -44,7 +44,7 @@ class Set(Mapping[str, Any]):
             tree._entries[key] = _shown(version, node)
 
     def __getitem__(self, key: str | Path) -> Any:
-        """What stands under a key, or under a tuple of keys."""
+        """Value under a key, or under a tuple of keys."""
         if isinstance(key, tuple):
             node: Any = self
             for part in key:
@@ -150,7 +150,7 @@ def _json(value: Any, path: Path) -> str:
 
 
 def _memory(x: Any) -> Any:
-    """What two arrays have in common that are the same bytes."""
+    """Key that two arrays share if they are the same bytes."""
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.layout == torch.strided and x.numel():
         return x.data_ptr(), x.dtype, tuple(x.shape), x.stride(), x.is_conj(), x.is_neg()

@@ -11,7 +11,7 @@ Structure = Mapping[str, Any] | list[Any] | tuple[Any, ...]
 
 
 def leaves(structure: Structure) -> list[Any]:
-    """What stands at the ends, in order."""
+    """Leaves of a structure, in order."""
     found: list[Any] = []
     _walk(structure, found.append, ())
     return found

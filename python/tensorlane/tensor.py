@@ -41,7 +41,7 @@ class Tensor(Memory):
 
     @property
     def route(self) -> str:
-        """How the bytes came to this peer, and why by no better way: `local`, or `tcp by 2 lanes, not shm: other_node`."""
+        """Way by which the bytes came to this peer, and why by no better one: `local`, or `tcp by 2 lanes, not shm: other_node`."""
         return self._route
 
     def numpy(self) -> np.ndarray:

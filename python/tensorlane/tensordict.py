@@ -239,7 +239,7 @@ class MemoryMappedTensorDict:
         return [(key, self[key]) for key in self.keys()]
 
     def get(self, key: str | tuple[str, ...], default: Any = None) -> Any:
-        """What stands under a key, or `default`."""
+        """Value under a key, or `default`."""
         return self[key] if key in self else default
 
     def to(self, device: Any) -> MemoryMappedTensorDict:

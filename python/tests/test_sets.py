@@ -26,7 +26,7 @@ def name(request, client):
 
 
 def command(client, *words: str) -> dict:
-    """What the command says, as JSON."""
+    """Output of the command, as JSON."""
     called = subprocess.run(
         [program("tensorlane"), "--sockets", client.directory, "-o", "json", *map(str, words)], capture_output=True, text=True
     )

@@ -20,7 +20,7 @@ tensorlane\._tensorlane\.__all__
 
 
 def checked(*arguments: str, cwd: Path) -> str:
-    """What a module of mypy says in an empty directory, where no sources hide the installed package."""
+    """Output of a module of mypy in an empty directory, where no sources hide the installed package."""
     process = subprocess.run([sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True)
     return f"{process.returncode}: {process.stdout}{process.stderr}"
 

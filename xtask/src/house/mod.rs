@@ -29,6 +29,9 @@ const CRATES: [(&str, usize); 11] = [
     ("xtask", 12),
 ];
 
+/// Folders with modules of Python.
+const PYTHON: [&str; 3] = ["python/tensorlane", "python/tests", "examples"];
+
 /// Checks every crate and prints what is found.
 ///
 /// # Errors
@@ -53,6 +56,11 @@ pub(crate) fn house(place: &Place, style: Style) -> Result<u8, Failure> {
                 "{folder}: a circle of imports has {} modules, {bound} at most: {modules}",
                 circle.len()
             ));
+        }
+    }
+    for folder in PYTHON {
+        for source in &Crate::of_python(place.root(), folder)?.sources {
+            faults.extend(words::pronouns(source));
         }
     }
     for fault in &faults {

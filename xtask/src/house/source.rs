@@ -37,14 +37,26 @@ impl Crate {
         for part in ["src", "tests"] {
             let top = root.join(folder).join(part);
             if top.is_dir() {
-                found.enter(root, &top, part)?;
+                found.enter(root, &top, part, "rs")?;
             }
         }
         found.sources.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(found)
     }
 
-    fn enter(&mut self, root: &Path, directory: &Path, part: &str) -> Result<(), Failure> {
+    /// Reads the modules of Python in a folder.
+    ///
+    /// # Errors
+    /// A folder or file that cannot be read.
+    pub(crate) fn of_python(root: &Path, folder: &str) -> Result<Self, Failure> {
+        let mut found = Self { folder: folder.to_owned(), sources: Vec::new() };
+        for end in ["py", "pyi"] {
+            found.enter(root, &root.join(folder), "", end)?;
+        }
+        Ok(found)
+    }
+
+    fn enter(&mut self, root: &Path, directory: &Path, part: &str, end: &str) -> Result<(), Failure> {
         let failed = |error| Failure::file("read", directory, &error);
         for entry in fs::read_dir(directory).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
@@ -52,8 +64,8 @@ impl Crate {
                 continue;
             }
             if path.is_dir() && !path.join("Cargo.toml").is_file() {
-                self.enter(root, &path, part)?;
-            } else if path.extension().is_some_and(|end| end == "rs") {
+                self.enter(root, &path, part, end)?;
+            } else if path.extension().is_some_and(|found| found == end) {
                 let text = fs::read_to_string(&path).map_err(|error| Failure::file("read", &path, &error))?;
                 let short = path.strip_prefix(root).unwrap_or(&path).display().to_string();
                 self.sources.push(Source::of(&self.folder, part, short, text));

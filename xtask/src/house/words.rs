@@ -40,7 +40,7 @@ pub(crate) fn pronouns(source: &Source) -> Vec<String> {
     let mut inside = false;
     for (number, line) in source.text.lines().enumerate() {
         let line = line.trim_start();
-        let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let comment = doc_comment(line, source.path.ends_with(".rs"));
         if let Some(comment) = comment.filter(|_| !inside) {
             let first = comment.trim_start().split(|letter: char| !letter.is_alphanumeric()).next();
             if let Some(word) = first.filter(|word| PRONOUNS.contains(word)) {
@@ -54,6 +54,14 @@ pub(crate) fn pronouns(source: &Source) -> Vec<String> {
         inside = comment.is_some();
     }
     faults
+}
+
+/// Text of a line of a doc comment of Rust, or of the first line of a docstring of Python.
+fn doc_comment(line: &str, is_rust: bool) -> Option<&str> {
+    match is_rust {
+        true => line.strip_prefix("///").or_else(|| line.strip_prefix("//!")),
+        false => line.strip_prefix("\"\"\""),
+    }
 }
 
 /// Finds public and crate-wide types of one name in one unit, and entries of [`REPEATED`] that have gone.
@@ -113,6 +121,15 @@ mod tests {
         assert_eq!(faults.len(), 2, "{faults:?}");
         assert!(faults[0].starts_with("crate/src/a.rs:1: ") && faults[0].contains("`How`"), "{faults:?}");
         assert!(faults[1].starts_with("crate/src/a.rs:5: ") && faults[1].contains("`Its`"), "{faults:?}");
+    }
+
+    #[test]
+    fn docstrings_of_python_are_held_to_the_same() {
+        let text =
+            "\"\"\"Channels.\"\"\"\ndef name():\n    \"\"\"What it is called.\"\"\"\n    return \"It\"\n";
+        let faults = pronouns(&Source::at("python/tensorlane/a.py", text));
+        assert_eq!(faults.len(), 1, "{faults:?}");
+        assert!(faults[0].starts_with("python/tensorlane/a.py:3: "), "{faults:?}");
     }
 
     #[test]
