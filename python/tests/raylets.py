@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import ExitStack, contextmanager
@@ -59,10 +60,10 @@ class Cluster:
 
         import tensorlane.ray as transport
 
-        hook = {"worker_process_setup_hook": "tensorlane.ray.register"}
+        hook = {"worker_process_setup_hook": "tensorlane.ray.register_two_sided"}
         host = self.address.split(":")[0]
         ray.init(address=self.address, _node_ip_address=host, log_to_driver=False, runtime_env=hook)
-        transport.register()
+        transport.register(two_sided=True)
         self.lanes = [tensorlane.connect(directory) for directory in self.directories]
 
     def used(self) -> list[tuple[int, ...]]:
@@ -99,6 +100,9 @@ def in_driver(body: Callable[[Cluster], None]) -> Callable[[ProcessPoolExecutor]
 def driving(directory: Path) -> Iterator[ProcessPoolExecutor]:
     """A process that drives Ray on two nodes."""
     with ExitStack() as stack:
+        # What Ray leaves there, the address of this cluster too, is not for others; the path is short for the sake of its sockets.
+        os.environ["RAY_TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
+        stack.callback(os.environ.pop, "RAY_TMPDIR", None)
         two = stack.enter_context(nodes.with_sidecars(directory))
         for node in two:
             stack.enter_context(_raylet(node, two[0].address, directory))

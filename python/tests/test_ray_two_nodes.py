@@ -45,6 +45,10 @@ def actor_class():
         def give(self, given):
             return given
 
+        @ray.method(tensor_transport="tensorlane_two_sided")
+        def hold(self, nbytes, seed):
+            return pattern(nbytes, seed)
+
         @ray.method(tensor_transport="tensorlane")
         def patterned(self, nbytes, seed):
             return pattern(nbytes, seed)
@@ -175,6 +179,19 @@ def test_bytes_of_a_tensor_are_in_no_object_store_of_ray(cluster: Cluster):
     some = pattern(8 * MIB, 3).numpy().tobytes()[4 * MIB : 4 * MIB + 64]
     assert [in_object_store(raylet, some) for raylet in cluster.raylets] == [True, True]
     del ref, plain
+    cluster.empty()
+
+
+@in_driver
+def test_a_tensor_crosses_by_two_sides_and_is_put_for_that_alone(cluster: Cluster):
+    """S0.9, between nodes."""
+    first, second = both()
+    refs = [first.hold.remote(MIB, seed) for seed in (4, 5)] + [second.hold.remote(MIB, 6)]
+    ray.wait(refs, num_returns=3, fetch_local=False, timeout=60)
+    assert not any(map(any, cluster.used()))
+    taken = [second.same.remote(refs[0], 4), second.same.remote(refs[1], 5), second.same.remote(refs[0], 4), first.same.remote(refs[2], 6)]
+    assert all(ray.get(taken, timeout=60))
+    # The sources still have the objects.
     cluster.empty()
 
 
