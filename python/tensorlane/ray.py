@@ -118,6 +118,21 @@ class _Manager(TensorTransportManager):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._receiving: dict[str, set[Cancel]] = {}
+        self._told: set[Any] = set()
+
+    def _tell_of_hanging(self, receiver: Any) -> None:
+        """Says once of an actor that Ray has no thread in it to receive with.
+
+        An exception would be too much: Ray asks from a thread that it ends with its process.
+        """
+        if getattr(receiver, "_ray_enable_tensor_transport", True) or (known := str(receiver)) in self._told:
+            return
+        self._told.add(known)
+        _logger.warning(
+            "%s is given tensors, and no method of its class has a tensor transport: it may wait for ever, since Ray has it "
+            "receive behind the task that waits; decorate the class with @ray.remote(enable_tensor_transport=True)",
+            known,
+        )
 
     @staticmethod
     def can_abort_transport() -> bool:
@@ -190,6 +205,7 @@ class Transport(_Manager):
         return made[0]
 
     def get_communicator_metadata(self, src_actor: Any, dst_actor: Any, backend: str | None = None) -> TransportCommunicator:
+        self._tell_of_hanging(dst_actor)
         return TransportCommunicator()
 
     def recv_multiple_tensors(
@@ -309,6 +325,7 @@ class TwoSidedTransport(_Manager):
 
     def get_communicator_metadata(self, src_actor: Any, dst_actor: Any, backend: str | None = None) -> TwoSidedCommunicator:
         """Names a new transfer."""
+        self._tell_of_hanging(dst_actor)
         return TwoSidedCommunicator(f"ray/{uuid.uuid4().hex}")
 
     def send_multiple_tensors(

@@ -86,8 +86,8 @@ def joined() -> Iterator[list[Node]]:
 
 
 @contextmanager
-def with_sidecars(directory: Path) -> Iterator[list[Node]]:
-    """Two nodes with a sidecar each, `node-0` and `node-1`, which are connected over the cable."""
+def with_sidecars(directory: Path, arena: str = "2Gi", **more: str) -> Iterator[list[Node]]:
+    """Two nodes with a sidecar each, `node-0` and `node-1`, which are connected over the cable; `more` are settings of both."""
     with ExitStack() as stack:
         nodes = stack.enter_context(joined())
         file, lines = directory / "peers.yaml", []
@@ -99,9 +99,10 @@ def with_sidecars(directory: Path) -> Iterator[list[Node]]:
                 "TENSORLANE_TRANSPORTS": "tcp",
                 # Copies of what the other node has go when nobody holds them, so that tests can count.
                 "TENSORLANE_GC_COPY_IDLE": "100ms",
+                **more,
             }
             with node.inside():
-                node.sidecar = stack.enter_context(tensorlane.Sidecar(arena="2Gi", settings=settings))
+                node.sidecar = stack.enter_context(tensorlane.Sidecar(arena=arena, settings=settings))
                 lines.append(printed(node.sidecar, settings))
         draft = file.with_name("draft")
         draft.write_text("peers:\n" + "".join(lines))

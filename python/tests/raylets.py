@@ -96,21 +96,27 @@ def in_driver(body: Callable[[Cluster], None]) -> Callable[[ProcessPoolExecutor]
     return test
 
 
+def cluster() -> Cluster:
+    """The cluster of the calling process, which is a driver."""
+    assert _cluster is not None, "the process is no driver"
+    return _cluster
+
+
 @contextmanager
-def driving(directory: Path) -> Iterator[ProcessPoolExecutor]:
-    """A process that drives Ray on two nodes."""
+def driving(directory: Path, store: int = 200_000_000, arena: str = "2Gi", **settings: str) -> Iterator[ProcessPoolExecutor]:
+    """A process that drives Ray on two nodes, whose object stores have so many bytes; `settings` are those of the sidecars."""
     with ExitStack() as stack:
         # What Ray leaves there, the address of this cluster too, is not for others; the path is short for the sake of its sockets.
         os.environ["RAY_TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
         stack.callback(os.environ.pop, "RAY_TMPDIR", None)
-        two = stack.enter_context(nodes.with_sidecars(directory))
+        two = stack.enter_context(nodes.with_sidecars(directory, arena, **settings))
         for node in two:
-            stack.enter_context(_raylet(node, two[0].address, directory))
+            stack.enter_context(_raylet(node, two[0].address, directory, store))
         raylets = [until(f"node {node.number} has a raylet", lambda: _named(node, "raylet"), patience=60)[0] for node in two]
         sidecars = [_named(node, "tensorlane-side")[0] for node in two]
-        cluster = Cluster([node.sidecar.directory for node in two], sidecars, raylets, f"{two[0].address}:{_GCS_PORT}")
+        told = Cluster([node.sidecar.directory for node in two], sidecars, raylets, f"{two[0].address}:{_GCS_PORT}")
         with two[0].inside():
-            driver = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (cluster, _surroundings(two[0])))
+            driver = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _begin, (told, _surroundings(two[0])))
             stack.callback(driver.shutdown, wait=False, cancel_futures=True)
             driver.submit(_ready).result(90)
         yield driver
@@ -118,13 +124,13 @@ def driving(directory: Path) -> Iterator[ProcessPoolExecutor]:
 
 
 @contextmanager
-def _raylet(node: nodes.Node, head: str, directory: Path) -> Iterator[None]:
+def _raylet(node: nodes.Node, head: str, directory: Path, store: int) -> Iterator[None]:
     where = ["--head", f"--port={_GCS_PORT}", "--include-dashboard=false"] if node.address == head else [f"--address={head}:{_GCS_PORT}"]
     options = [
         f"--node-ip-address={node.address}",
         "--num-cpus=1",
         f"--resources={json.dumps({f'node-{node.number}': 100})}",
-        "--object-store-memory=200000000",
+        f"--object-store-memory={store}",
         "--disable-usage-stats",
     ]
     program = str(Path(sys.executable).with_name("ray"))
@@ -167,11 +173,11 @@ def _name(pid: int) -> str:
 # In the driver's process.
 
 
-def _begin(cluster: Cluster, surroundings: dict[str, str]) -> None:
+def _begin(told: Cluster, surroundings: dict[str, str]) -> None:
     global _cluster
     os.environ.update(surroundings)
-    cluster.connect()
-    _cluster = cluster
+    told.connect()
+    _cluster = told
 
 
 def _ready() -> None:
@@ -182,7 +188,7 @@ def _ready() -> None:
 
 def _run(module: str, name: str) -> None:
     importlib.import_module(module)
-    _bodies[f"{module}.{name}"](_cluster)
+    _bodies[f"{module}.{name}"](cluster())
 
 
 def _end() -> None:

@@ -402,6 +402,20 @@ def _or_none(work):
         return None
 
 
+def test_an_actor_that_is_given_tensors_and_cannot_receive_is_told_of_once(lane, actors, caplog):
+    @ray.remote(num_cpus=0.25)
+    class Plain:
+        pass
+
+    plain = Plain.remote()
+    for manager in (transport.Transport(), transport.TwoSidedTransport()):
+        caplog.clear()
+        for receiver in (plain, plain, actors[0], None):
+            manager.get_communicator_metadata(actors[1], receiver, "TENSORLANE")
+        assert [record.message.count("enable_tensor_transport=True") for record in caplog.records] == [1]
+    ray.kill(plain)
+
+
 # What Ray cannot be made to do at will is asked of a manager itself.
 
 

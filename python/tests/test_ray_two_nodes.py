@@ -6,7 +6,10 @@ import mmap
 import os
 import random
 import signal
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -345,6 +348,21 @@ def test_memory_comes_back_when_the_actor_that_takes_it_is_killed(cluster: Clust
     assert lives(first)
     assert [x.sum().item() for x in ray.get(refs, timeout=60)] == [float(MIB)] * 4
     del refs
+    cluster.empty()
+
+
+@in_driver
+def test_the_example_with_ray_runs_on_the_two_nodes(cluster: Cluster):
+    def moved():
+        return sum(peer.bytes_in for lane in cluster.lanes for peer in lane.peers())
+
+    before, example = moved(), Path(__file__).parents[2] / "examples/ray_weights.py"
+    variables = {**os.environ, "RAY_ADDRESS": cluster.address}
+    ran = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, timeout=100, env=variables)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [f"worker {number} has the weights of step 5" for number in range(2)]
+    # Five times 70 KiB, to the worker that is not on the trainer's node.
+    assert moved() - before > 5 * 70_000
     cluster.empty()
 
 
