@@ -153,8 +153,17 @@ def actor_class(lane):
     return Actor
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def actors(actor_class):
+    """Two actors, for tests that leave them as they are."""
+    made = [actor_class.remote() for _ in range(2)]
+    ray.get([actor.pid.remote() for actor in made])
+    return made
+
+
+@pytest.fixture
+def own(actor_class):
+    """Two actors of a test's own, which it may end."""
     made = [actor_class.remote() for _ in range(2)]
     ray.get([actor.pid.remote() for actor in made])
     yield made
@@ -219,19 +228,19 @@ def test_registering_again_changes_nothing(lane):
         transport.register()
 
 
-def test_an_object_is_stored_once_right_after_its_task_and_received_by_whoever_takes_it(lane, actors):
+def test_an_object_is_stored_once_right_after_its_task_and_received_by_whoever_takes_it(lane, own):
     """S0.5, S0.6, S0.7, S0.10, S0.11, S0.14: send is never called."""
-    ray.get([actor.record.remote() for actor in actors])
-    ref = actors[0].make.remote(100, 5)
+    ray.get([actor.record.remote() for actor in own])
+    ref = own[0].make.remote(100, 5)
     ray.wait([ref], fetch_local=False)
     until("it is stored", lambda: lane.status().tensors == 1)
     for _ in range(2):
-        assert ray.get(actors[1].total.remote(ref)) == sum(range(500))
-    source, taker = ray.get([actor.calls.remote() for actor in actors])
+        assert ray.get(own[1].total.remote(ref)) == sum(range(500))
+    source, taker = ray.get([actor.calls.remote() for actor in own])
     assert source == ["extract_tensor_transport_metadata"]
     assert set(taker) == {"recv_multiple_tensors"}
     del ref
-    until("it is collected", lambda: "garbage_collect" in ray.get(actors[0].calls.remote()))
+    until("it is collected", lambda: "garbage_collect" in ray.get(own[0].calls.remote()))
     empty(lane)
 
 
@@ -283,12 +292,12 @@ def test_a_driver_gets_into_a_target_of_its_own(lane, actors):
     assert target.tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_restarted_actor_has_the_transport(lane, actors):
+def test_a_restarted_actor_has_the_transport(lane, own):
     """S0.20: beyond what Ray documents, by the hook."""
-    first = ray.get(actors[0].pid.remote())
-    ray.kill(actors[0], no_restart=False)
-    until("it is another process", lambda: _or_none(lambda: ray.get(actors[0].pid.remote()) != first))
-    assert ray.get(actors[1].total.remote(actors[0].make.remote(4))) == 6
+    first = ray.get(own[0].pid.remote())
+    ray.kill(own[0], no_restart=False)
+    until("it is another process", lambda: _or_none(lambda: ray.get(own[0].pid.remote()) != first))
+    assert ray.get(own[1].total.remote(own[0].make.remote(4))) == 6
 
 
 def test_a_hundred_tasks_of_an_async_actor_are_right(lane, actors):
@@ -347,22 +356,22 @@ def test_a_transport_that_is_registered_after_an_actor_was_created_works_with_th
     assert without == "ValueError: Unsupported tensor transport protocol: TENSORLANE\n"
 
 
-def test_both_sides_of_a_transfer_run_and_have_its_communicator_metadata(lane, actors):
+def test_both_sides_of_a_transfer_run_and_have_its_communicator_metadata(lane, own):
     """S0.8, S0.9: the source keeps what it made, puts it when it is sent, and has it no more when it was received."""
-    ray.get([actor.record.remote("TENSORLANE_TWO_SIDED") for actor in actors])
-    ref = actors[0].hold.remote(50, 2)
+    ray.get([actor.record.remote("TENSORLANE_TWO_SIDED") for actor in own])
+    ref = own[0].hold.remote(50, 2)
     ray.wait([ref], fetch_local=False)
     assert lane.status().tensors == 0, "nothing is put before it is sent"
     for _ in range(2):
-        assert ray.get(actors[1].total.remote(ref)) == 100
-    source, taker = ray.get([actor.calls.remote() for actor in actors])
+        assert ray.get(own[1].total.remote(ref)) == 100
+    source, taker = ray.get([actor.calls.remote() for actor in own])
     assert source == ["extract_tensor_transport_metadata"] + ["send_multiple_tensors"] * 2
     assert taker == ["recv_multiple_tensors"] * 2
-    sent, received = ray.get([actor.transfers_seen.remote() for actor in actors])
+    sent, received = ray.get([actor.transfers_seen.remote() for actor in own])
     assert sent == received and len(set(sent)) == 2
     empty(lane)
     del ref
-    until("it is collected", lambda: "garbage_collect" in ray.get(actors[0].calls.remote()))
+    until("it is collected", lambda: "garbage_collect" in ray.get(own[0].calls.remote()))
 
 
 def test_arrays_of_numpy_cross_by_two_sides_and_both_forms_live_together(lane, actors):
@@ -373,26 +382,26 @@ def test_arrays_of_numpy_cross_by_two_sides_and_both_forms_live_together(lane, a
     empty(lane)
 
 
-def test_what_is_to_be_sent_by_a_dead_actor_is_an_error_for_its_receiver(lane, actors):
-    ref = actors[0].hold.remote(10)
+def test_what_is_to_be_sent_by_a_dead_actor_is_an_error_for_its_receiver(lane, own):
+    ref = own[0].hold.remote(10)
     ray.wait([ref], fetch_local=False)
-    ray.kill(actors[0])
+    ray.kill(own[0])
     with pytest.raises(Exception) as caught:
-        ray.get(actors[1].total.remote(ref), timeout=45)
+        ray.get(own[1].total.remote(ref), timeout=45)
     assert not isinstance(caught.value, ray.exceptions.GetTimeoutError)
-    assert ray.get(actors[1].pid.remote()), "who takes it lives on"
+    assert ray.get(own[1].pid.remote()), "who takes it lives on"
     empty(lane)
 
 
-def test_what_a_dead_actor_made_is_freed_and_who_takes_it_is_told(lane, actors):
-    ref = actors[0].make.remote(10)
+def test_what_a_dead_actor_made_is_freed_and_who_takes_it_is_told(lane, own):
+    ref = own[0].make.remote(10)
     ray.wait([ref], fetch_local=False)
-    ray.kill(actors[0])
+    ray.kill(own[0])
     empty(lane)
     with pytest.raises(Exception) as caught:
-        ray.get(actors[1].total.remote(ref), timeout=30)
+        ray.get(own[1].total.remote(ref), timeout=30)
     assert not isinstance(caught.value, ray.exceptions.GetTimeoutError)
-    assert ray.get(actors[1].pid.remote()), "who takes it lives on"
+    assert ray.get(own[1].pid.remote()), "who takes it lives on"
 
 
 def _or_none(work):

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::gloo;
 use crate::parts::{PROGRAMS, RELEASE, build_programs};
 use crate::place::Place;
+use crate::python;
 use crate::run::Job;
 use crate::setup;
 use crate::style::Style;
@@ -18,6 +19,12 @@ const PROFILE: &str = "dist";
 
 /// Has torch fetched, where `paths` would measure beside it and no Python has it.
 const WITH_GLOO: &str = "--with-gloo";
+
+/// Has the wheel of `python` built as it ships, which takes many times as long.
+const AS_IT_SHIPS: &str = "--dist";
+
+/// Measures Ray's transport, from the root of the repository.
+const RAY_TRANSPORT: &str = "benches/python/ray_transport.py";
 
 /// Tells the program which Python has torch.
 const PYTHON: &str = "TENSORLANE_BENCH_PYTHON";
@@ -36,17 +43,17 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
     let with_gloo = words.iter().any(|word| word == WITH_GLOO);
     let arguments: Vec<String> = words.iter().filter(|word| *word != WITH_GLOO).cloned().collect();
     match arguments.first().map(String::as_str) {
-        Some("local" | "tcp" | "channels" | "cluster" | "calls") if with_gloo => {
+        Some("local" | "tcp" | "channels" | "cluster" | "calls" | "python") if with_gloo => {
             Err(Failure::usage(format!("`{WITH_GLOO}` goes with `bench paths` alone")))
         }
-        Some("local" | "tcp" | "paths" | "channels" | "cluster" | "calls") => {
+        Some("local" | "tcp" | "paths" | "channels" | "cluster" | "calls" | "python") => {
             Ok(Options { arguments, with_gloo })
         }
         Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths`, `channels`, `cluster` or `calls`, not `{other}`"
+            "`bench` measures `local`, `tcp`, `paths`, `channels`, `cluster`, `calls` or `python`, not `{other}`"
         ))),
         None => Err(Failure::usage(
-            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `channels`, `cluster` or `calls`",
+            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `channels`, `cluster`, `calls` or `python`",
         )),
     }
 }
@@ -54,6 +61,9 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
 /// Builds and runs the benchmark program with the user's arguments; gives its exit code.
 pub(crate) fn bench(options: &Options, place: &Place, style: Style) -> Result<u8, Failure> {
     let arguments = &options.arguments;
+    if let Some(("python", rest)) = arguments.split_first().map(|(what, rest)| (what.as_str(), rest)) {
+        return from_python(rest, place, style);
+    }
     let on_cluster = arguments.first().is_some_and(|what| what == "cluster");
     let (profile, build) = if on_cluster {
         // Images are made of the programs of this profile, and nothing of the measuring program's own is measured.
@@ -83,6 +93,16 @@ pub(crate) fn bench(options: &Options, place: &Place, style: Style) -> Result<u8
     Ok(job.streamed(place, style)?.exit_code())
 }
 
+/// Builds and installs the package, and measures it beside Ray's object store; gives the script's exit code.
+fn from_python(arguments: &[String], place: &Place, style: Style) -> Result<u8, Failure> {
+    let (ours, theirs): (Vec<_>, Vec<_>) =
+        arguments.iter().cloned().partition(|argument| argument == AS_IT_SHIPS);
+    let python = python::installed(if ours.is_empty() { RELEASE } else { PROFILE }, place, style)?;
+    let here = env::current_dir().map_err(|error| Failure::new(format!("no current directory: {error}")))?;
+    let job = Job::new(python, [place.root().join(RAY_TRANSPORT)]).with(theirs).inside(here);
+    Ok(job.streamed(place, style)?.exit_code())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,5 +122,7 @@ mod tests {
         let what = parsed("local --with-gloo").unwrap_err();
         assert!(what.contains("`bench paths` alone"), "{what}");
         assert!(parsed("--with-gloo").is_err());
+        let python = Options { arguments: words("python --dist --json a.json"), with_gloo: false };
+        assert_eq!(parsed("python --dist --json a.json"), Ok(python));
     }
 }

@@ -1,4 +1,5 @@
-//! `cargo xtask wheel` and the part `python`: the Python package is built, installed beside numpy, torch and Ray, and tested.
+//! `cargo xtask wheel`, the part `python` and `bench python`: the Python package is built, installed beside numpy, torch and
+//! Ray, and tested or measured.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -154,12 +155,32 @@ pub(crate) fn plan(around: &Surroundings<'_>) -> Plan {
     }
 }
 
-fn steps(python: &Path, place: &Place) -> Vec<Step> {
-    let wheel = Job::new(place.programs(RELEASE).join("xtask"), ["wheel"]);
-    let install = pip(python)
+/// The Python of the tests with the package of this checkout, built now.
+pub(crate) fn installed(profile: &str, place: &Place, style: Style) -> Result<PathBuf, Failure> {
+    let python = environment(place, style)?;
+    let failed = |what: &str| {
+        Failure::new(format!("the Python package could not be {what}"))
+            .remedy("the first error above says why")
+    };
+    if wheel(profile, place, style)? != 0 {
+        return Err(failed("built"));
+    }
+    if !install(&python, place).streamed(place, style)?.succeeded() {
+        return Err(failed("installed"));
+    }
+    Ok(python)
+}
+
+fn install(python: &Path, place: &Place) -> Job {
+    pip(python)
         .with(["--quiet", "--no-index", "--no-deps", "--force-reinstall", "--find-links"])
         .with([place.wheels()])
-        .with(["tensorlane"]);
+        .with(["tensorlane"])
+}
+
+fn steps(python: &Path, place: &Place) -> Vec<Step> {
+    let wheel = Job::new(place.programs(RELEASE).join("xtask"), ["wheel"]);
+    let install = install(python, place);
     let tests = Job::new(python.with_file_name("pytest"), ["-q", "-rfEs", "--color=no", "-c"])
         .with([place.root().join("python/pyproject.toml"), place.root().join("python/tests")]);
     vec![step(Counted::Preparation, wheel), step(Counted::Preparation, install), step(Counted::Tests, tests)]
