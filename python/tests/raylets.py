@@ -175,6 +175,7 @@ def _name(pid: int) -> str:
 
 def _begin(told: Cluster, surroundings: dict[str, str]) -> None:
     global _cluster
+    nodes.end_with_parent()
     os.environ.update(surroundings)
     told.connect()
     _cluster = told

@@ -24,9 +24,8 @@ SAID = {
 
 
 def ran(name: str, **variables: str) -> list[str]:
-    process = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=150, env={**os.environ, "PYTHONUNBUFFERED": "", "RAY_AUTH_MODE": "disabled", **variables}
-    )
+    surroundings = {**os.environ, "PYTHONUNBUFFERED": "", "RAY_AUTH_MODE": "disabled", **variables}
+    process = subprocess.run([sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=150, env=surroundings)
     assert process.returncode == 0, process.stderr
     return sorted(process.stdout.splitlines())
 
