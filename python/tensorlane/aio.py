@@ -29,6 +29,7 @@ from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, Asyn
 from .errors import Error
 from .local import local as blocking_local
 from .mutable import Committed, Keys, MutableSet, Rows, SetStatus
+from .reservation import Reservation
 from .structures import Structure
 
 P = ParamSpec("P")
@@ -96,6 +97,16 @@ class AsyncClient:
         """Stores an array, or nested dicts and lists of arrays, as `tensorlane.Client.put` does."""
         return await self._run("put", None, functools.partial(self._client.put, x, name, **options))
 
+    async def empty(
+        self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None
+    ) -> Reservation:
+        """Makes room for a tensor that is computed in place, as `tensorlane.Client.empty` does.
+
+        Its `seal` is a short call of the thread that makes it: `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
+        """
+        make = functools.partial(self._client.empty, shape, dtype, metadata=metadata, deadline=deadline)
+        return await self._run("put", None, make)
+
     put_many = _call("put", blocking.Client.put_many)
     put_file = _call("put", blocking.Client.put_file, withdrawn=True)
     publish = _call("put", blocking.Client.publish)
@@ -115,18 +126,32 @@ class AsyncClient:
     channels = _call("short", blocking.Client.channels)
 
     async def channel_writer(
-        self, name: str, *, slots: int = 4, slot_bytes: int = 1 << 20, expect_readers: int = 0, readers_max: int = 0
+        self,
+        name: str,
+        *,
+        slots: int = 4,
+        slot_bytes: int = 1 << 20,
+        expect_readers: int = 0,
+        readers_max: int = 0,
+        pickle: bool = False,
     ) -> AsyncChannelWriter:
         """Makes a channel that this process writes, as `tensorlane.Client.channel_writer` does."""
-        options = {"slots": slots, "slot_bytes": slot_bytes, "expect_readers": expect_readers, "readers_max": readers_max}
-        end = await self._run("short", None, functools.partial(self._client.channel_writer, name, **options))
-        return AsyncChannelWriter(self, end)
+        make = functools.partial(
+            self._client.channel_writer,
+            name,
+            slots=slots,
+            slot_bytes=slot_bytes,
+            expect_readers=expect_readers,
+            readers_max=readers_max,
+            pickle=pickle,
+        )
+        return AsyncChannelWriter(self, await self._run("short", None, make))
 
     async def channel_reader(
-        self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None
+        self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
     ) -> AsyncChannelReader:
         """Attaches to a channel, as `tensorlane.Client.channel_reader` does."""
-        make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, wait=wait)
+        make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, wait=wait, pickle=pickle)
         return AsyncChannelReader(self, await self._run("get", None, make))
 
     async def listen(self, name: str) -> AsyncListener:

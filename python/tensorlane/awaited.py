@@ -29,7 +29,8 @@ class _Next(Generic[T]):
     def __init__(self, client: AsyncClient, take: Callable[..., T], what: str):
         self._client, self._take, self._what = client, take, what
         self._turn = asyncio.Lock()
-        self._waits: Future[T] | None = None
+        # In a list, which whoever asks empties: the thread keeps what it gave for a moment, and a message must not be held by that.
+        self._waits: Future[list[T]] | None = None
 
     async def __call__(self, timeout: float | None) -> T:
         seconds = self._client.deadline if timeout is None else timeout
@@ -37,12 +38,15 @@ class _Next(Generic[T]):
             if self._waits is None:
                 # One try waits for nobody; else whoever asks has a deadline, and the thread has none.
                 waits = 0.0 if seconds == 0 else math.inf
-                self._waits = self._client._begin("next", functools.partial(self._take, timeout=waits))
+                self._waits = self._client._begin("next", functools.partial(self._taken, waits))
                 seconds = math.inf if waits == 0 else seconds
             if not await _settles(self._waits, seconds):
                 raise Timeout(f"{self._what} did not come within {seconds:g} s", "DEADLINE_EXCEEDED", remedy="pass a longer timeout")
             waited, self._waits = self._waits, None
-            return waited.result()
+            return waited.result().pop()
+
+    def _taken(self, timeout: float) -> list[T]:
+        return [self._take(timeout=timeout)]
 
 
 async def _settles(call: Future[Any], seconds: float) -> bool:

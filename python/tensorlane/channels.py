@@ -4,34 +4,39 @@ from __future__ import annotations
 
 from typing import Any, Iterator, Mapping, Sequence
 
-from . import arrays
+import numpy as np
+
+from . import arrays, trees
 from ._tensorlane import Reader, Writer
-from .errors import Error, Unsupported
+from .errors import Error
 from .tensor import Tensor
 
 _KIND = "tensorlane.value"
 _KEY = "tensorlane.key"
 
+_Parts = list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]
+
 Value = Any
-"""Bytes, an array, a list or tuple of arrays, or a dict of arrays by strings."""
+"""Bytes, an array, or any tree of dicts, lists and tuples of None, bool, int, float, str, bytes and arrays."""
 
 
 class ChannelWriter:
     """The only writer of a channel. Leaving a `with` without an exception finishes it; else readers see that it was lost."""
 
-    def __init__(self, name: str, core: Writer):
-        self.name, self._core = name, core
+    def __init__(self, name: str, core: Writer, *, slot_bytes: int, pickle: bool = False):
+        self.name, self._core, self._slot_bytes, self._pickle = name, core, slot_bytes, pickle
 
     def write(self, value: Value, *, timeout: float | None = None) -> int:
         """Copies a message into the ring, once, and returns its sequence.
 
         It waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
-        `math.inf` for ever. The error BLOCKED_BY names the reader.
+        `math.inf` for ever. The error BLOCKED_BY names the reader. What cannot be sent is an `Unsupported`, a TypeError, with the
+        path of each culprit: `value['a'][3]`. Nothing was written then.
         """
         if isinstance(value, (bytes, bytearray, memoryview)):
             plain = memoryview(value)
             return self._core.write_bytes(plain.cast("B") if plain.nbytes else b"", timeout)[0]
-        return self._core.write(_parts(value), timeout)[0]
+        return self._core.write(_parts(value, self._pickle, self._slot_bytes), timeout)[0]
 
     @property
     def readers(self) -> int:
@@ -62,12 +67,16 @@ class ChannelWriter:
 class Message:
     """A message, where its writer wrote it. Its place is the writer's again when this and every array of it are gone."""
 
-    def __init__(self, sequence: int, plain: bool, tensors: list[Tensor]):
-        self.sequence, self._plain, self._tensors = sequence, plain, tensors
+    def __init__(self, sequence: int, plain: bool, tensors: list[Tensor], *, channel: str, pickle: bool = False):
+        self.sequence, self._plain, self._tensors, self._channel, self._pickle = sequence, plain, tensors, channel, pickle
 
     @property
     def value(self) -> Value:
-        """Value as it was written, with a `tensorlane.Tensor` for each array: nothing is copied, but plain bytes are."""
+        """Value as it was written, with a `tensorlane.Tensor` for each array: no array is copied, and what is plain is made anew.
+
+        Raises `Unsupported` for an object that was pickled, where this reader does not unpickle, and MESSAGE_DAMAGED for what no
+        writer writes. The reader goes on with the next message.
+        """
         if self._plain:
             return self._tensors[0].tobytes()
         kind = self._tensors[0].metadata.get(_KIND)
@@ -75,11 +84,17 @@ class Message:
             return self._tensors[0]
         if kind == "dict":
             return {tensor.metadata[_KEY]: tensor for tensor in self._tensors}
+        if kind == "tuple":
+            return tuple(self._tensors)
+        if kind == "tree":
+            where = f"message {self.sequence} of the channel {self._channel}"
+            # Copied before it is read: the writer's memory might change meanwhile.
+            return trees.decode(self._tensors[0].tobytes(), self._tensors[1:], pickles=self._pickle, where=where)
         return list(self._tensors)
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Tensors of the message, in order; plain bytes as one of `u8`."""
+        """Tensors of the message, in order; plain bytes as one of `u8`, and so is the tree of a nested value, which comes first."""
         return list(self._tensors)
 
     def release(self) -> None:
@@ -100,8 +115,8 @@ class Message:
 class ChannelReader:
     """A reader of a channel: `for message in reader` takes every message in order and ends when the writer has finished."""
 
-    def __init__(self, name: str, core: Reader):
-        self.name, self._core = name, core
+    def __init__(self, name: str, core: Reader, *, pickle: bool = False):
+        self.name, self._core, self._pickle = name, core, pickle
 
     @property
     def first(self) -> int:
@@ -142,7 +157,7 @@ class ChannelReader:
         if got == "lost":
             raise Error(f"the writer of {self.name} is gone and has not finished it", "CHANNEL_ENDED")
         sequence, plain, acquired = got
-        return Message(sequence, plain, [Tensor(one) for one in acquired])
+        return Message(sequence, plain, [Tensor(one) for one in acquired], channel=self.name, pickle=self._pickle)
 
     def close(self) -> None:
         """Ends the reader; a read of it in another thread comes back. Arrays of messages stay as they are."""
@@ -165,19 +180,18 @@ class ChannelReader:
         return f"<tensorlane.ChannelReader {self.name!r} by {self.route}>"
 
 
-def _parts(value: Value) -> list[tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]]:
-    if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise Unsupported(f"a key of the message is a {type(key).__name__}", remedy="use strings as keys")
-        given = [(array, [(_KIND, "dict"), (_KEY, key)]) for key, array in value.items()]
-    elif isinstance(value, (list, tuple)):
-        given = [(array, [(_KIND, "list")]) for array in value]
-    else:
-        given = [(value, [(_KIND, "one")])]
-    if not given:
-        raise Unsupported("a message without arrays", remedy="write bytes for messages that carry none")
-    return [_part(array, metadata) for array, metadata in given]
+def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
+    """A value as parts of a message: flat ones as arrays alone, others as a tree with the arrays behind it."""
+    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+        if all(trees.is_array(array) for array in value.values()):
+            return [_part(array, [(_KIND, "dict"), (_KEY, key)]) for key, array in value.items()]
+    elif isinstance(value, (list, tuple)) and value and all(trees.is_array(array) for array in value):
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return [_part(array, [(_KIND, kind)]) for array in value]
+    elif trees.is_array(value):
+        return [_part(value, [(_KIND, "one")])]
+    tree, found = trees.encode(value, pickles=pickles, most=slot_bytes)
+    return [_part(np.frombuffer(tree, np.uint8), [(_KIND, "tree")]), *(_part(array, []) for array in found)]
 
 
 def _part(array: Any, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:

@@ -320,21 +320,33 @@ class Client:
         self._core.drop_set(_set(target))
 
     def channel_writer(
-        self, name: str, *, slots: int = 4, slot_bytes: int = 1 << 20, expect_readers: int = 0, readers_max: int = 0
+        self,
+        name: str,
+        *,
+        slots: int = 4,
+        slot_bytes: int = 1 << 20,
+        expect_readers: int = 0,
+        readers_max: int = 0,
+        pickle: bool = False,
     ) -> ChannelWriter:
         """Makes a channel that this process writes: `slots` messages of up to `slot_bytes` in this pod's shared memory.
 
-        The first write waits for `expect_readers` readers, so that none of them misses a message.
+        The first write waits for `expect_readers` readers, so that none of them misses a message. With `pickle`, messages may have
+        objects of any kind, for readers that say so, too.
         """
-        return ChannelWriter(name, self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers))
+        core = self._core.channel_writer(name, slots, slot_bytes, readers_max, expect_readers)
+        return ChannelWriter(name, core, slot_bytes=slot_bytes, pickle=pickle)
 
-    def channel_reader(self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None) -> ChannelReader:
+    def channel_reader(
+        self, name: str, *, oldest: bool = False, hold: int = 2, wait: float | None = None, pickle: bool = False
+    ) -> ChannelReader:
         """Attaches to a channel of this pod, or as `peer/name` of another one; waits `wait` seconds for one that is not there yet.
 
         It begins with the next message, or with the oldest that is still there, and holds up to `hold` messages at a time:
-        2 let a loop keep one while it takes the next.
+        2 let a loop keep one while it takes the next. With `pickle`, objects that the writer pickled are made here: who writes the
+        channel can run what it likes in this process then.
         """
-        return ChannelReader(name, self._core.channel_reader(name, oldest, hold, wait or 0.0))
+        return ChannelReader(name, self._core.channel_reader(name, oldest, hold, wait or 0.0), pickle=pickle)
 
     def channels(self, prefix: str = "") -> list[dict[str, Any]]:
         """Channels of this pod whose names begin so, with how far each reader is behind."""

@@ -1,0 +1,266 @@
+"""Nested values: a plain tree in CBOR, and the arrays of it beside it, each where a placeholder stands.
+
+Plain are None, bool, int, float, str, bytes, and dicts, lists and tuples of them. What is read is plain, too: no byte of another
+process makes an object here, but where both ends say that they pickle.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections import OrderedDict
+from typing import Any, Mapping, Sequence
+
+import cbor2
+import numpy as np
+
+from . import arrays, dtypes
+from .errors import Error, Invalid, Unsupported
+from .tensor import Tensor
+
+DEPTH_MAX = 64
+"""Containers that may stand in each other."""
+
+_TOLD_MAX = 8
+"""Culprits that an error names."""
+
+_ARRAY, _TUPLE, _SCALAR, _PICKLED = range(0x544C_0001, 0x544C_0005)
+"""Tags: an array by its number, a tuple, a scalar of numpy by dtype and bytes, an object that was pickled with its buffers."""
+
+_BIG_INTS = (2, 3)
+_MADE_BY_CBOR2 = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
+"""Tags of which cbor2 makes dates, patterns, sets, shared references and the like: none of them is plain."""
+
+_PLAIN = frozenset((type(None), bool, int, float, str, bytes))
+_KEYS = frozenset((str, int, bytes))
+
+_ARRAYS = (list, tuple)
+_MAPS = (dict, cbor2.frozendict)
+"""Types of which cbor2 makes arrays and maps: inside of a tag those that do not change."""
+
+
+def is_array(x: Any) -> bool:
+    """True for what a message carries beside its tree; false for what is plain."""
+    if type(x) in _PLAIN or isinstance(x, (str, bytes, Mapping, list, tuple)):
+        return False
+    try:
+        arrays.source(x)
+    except Unsupported:
+        return False
+    return True
+
+
+def encode(value: Any, *, pickles: bool, most: int) -> tuple[bytes, list[Any]]:
+    """A value as CBOR, and its arrays in the order of their placeholders.
+
+    Raises `Unsupported`, a TypeError, with the path of each culprit, and `Invalid` for a tree of more than `most` bytes.
+    """
+    writing = _Writing(pickles, most)
+    plain = writing.node(value, "value", ())
+    if writing.culprits:
+        raise _unsupported(writing.culprits, pickles)
+    return cbor2.dumps(plain), writing.arrays
+
+
+def decode(tree: bytes, tensors: Sequence[Any], *, pickles: bool, where: str) -> Any:
+    """The value of a tree and the arrays beside it; `where` says in errors what was read.
+
+    Raises MESSAGE_DAMAGED for what no writer of this library writes, `Unsupported` for objects where this end does not pickle.
+    """
+    reading = _Reading(tensors, pickles, where)
+    value = reading.node(_parsed(tree, where), "value", 0)
+    if reading.next != len(tensors):
+        raise _damaged(where, f"it has {len(tensors)} arrays and {reading.next} places for them")
+    return value
+
+
+class _Writing:
+    """A tree on its way into CBOR: what was found in it."""
+
+    def __init__(self, pickles: bool, most: int):
+        self._pickles, self._most, self._bytes = pickles, most, 0
+        self.arrays: list[Any] = []
+        self.culprits: list[tuple[str, str]] = []
+
+    def node(self, x: Any, path: str, inside: tuple[int, ...]) -> Any:
+        kind = type(x)
+        if kind in _PLAIN:
+            return self._plain(x, path)
+        self._count(1)
+        if kind is dict or kind is OrderedDict or (isinstance(x, Mapping) and not self._pickles):
+            return self._container(x, path, inside)
+        if kind is list or kind is tuple:
+            return self._container(x, path, inside)
+        if isinstance(x, np.generic):
+            return self._scalar(x, path)
+        return self._other(x, path)
+
+    def _plain(self, x: Any, path: str) -> Any:
+        self._count(1 + (len(x) if isinstance(x, (str, bytes)) else 0))
+        if type(x) is str and not x.isascii():
+            try:
+                x.encode()
+            except UnicodeEncodeError:
+                return self._culprit(path, "a text with half of a surrogate pair")
+        return x
+
+    def _container(self, x: Any, path: str, inside: tuple[int, ...]) -> Any:
+        if id(x) in inside:
+            return self._culprit(path, f"the {type(x).__name__} that it stands in: a cycle")
+        if len(inside) == DEPTH_MAX:
+            return self._culprit(path, f"deeper than {DEPTH_MAX} containers")
+        inside = (*inside, id(x))
+        if not isinstance(x, Mapping):
+            items = [self.node(item, f"{path}[{at}]", inside) for at, item in enumerate(x)]
+            return items if type(x) is list else cbor2.CBORTag(_TUPLE, items)
+        made: dict[Any, Any] = {}
+        for key, item in x.items():
+            if type(key) not in _KEYS:
+                self._culprit(f"{path}[{key!r:.40}]", f"under a key of type {type(key).__name__}")
+                continue
+            self._plain(key, f"{path}[{key!r:.40}]")
+            made[key] = self.node(item, f"{path}[{key!r:.40}]", inside)
+        return made
+
+    def _scalar(self, x: np.generic, path: str) -> Any:
+        try:
+            return cbor2.CBORTag(_SCALAR, [dtypes.of_numpy(x.dtype), x.astype(x.dtype.newbyteorder("=")).tobytes()])
+        except Unsupported as error:
+            return self._object(x, path, error.message)
+
+    def _other(self, x: Any, path: str) -> Any:
+        try:
+            arrays.source(x)
+        except Unsupported as error:
+            torch = dtypes.torch_if_imported()
+            if torch is not None and isinstance(x, torch.Tensor):
+                return self._culprit(path, error.message)
+            return self._object(x, path, error.message)
+        return self._array(x)
+
+    def _array(self, x: Any) -> Any:
+        self.arrays.append(x)
+        return cbor2.CBORTag(_ARRAY, len(self.arrays) - 1)
+
+    def _object(self, x: Any, path: str, why: str) -> Any:
+        if not self._pickles:
+            return self._culprit(path, why)
+        buffers: list[pickle.PickleBuffer] = []
+        try:
+            pickled = pickle.dumps(x, protocol=5, buffer_callback=buffers.append)
+            raw = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        except Exception as error:
+            return self._culprit(path, f"a {type(x).__name__} that cannot be pickled: {error}")
+        self._count(len(pickled))
+        return cbor2.CBORTag(_PICKLED, [pickled, [self._array(one) for one in raw]])
+
+    def _culprit(self, path: str, why: str) -> None:
+        self.culprits.append((path, why))
+
+    def _count(self, more: int) -> None:
+        """Counts what the tree has at least, so that a small value that stands in itself many times ends, too."""
+        self._bytes += more
+        if self._bytes > self._most:
+            words = f"the plain part of the message has more than the {self._most} bytes that a message may have"
+            raise Invalid(words, "TOO_LARGE", remedy="make the channel with larger slots (slot_bytes=), or send long data as arrays")
+
+
+class _Reading:
+    """A tree on its way out of CBOR: how many arrays were placed."""
+
+    def __init__(self, tensors: Sequence[Any], pickles: bool, where: str):
+        self._tensors, self._pickles, self._where = tensors, pickles, where
+        self.next = 0
+
+    def node(self, x: Any, path: str, depth: int) -> Any:
+        kind = type(x)
+        if kind in _PLAIN:
+            return x
+        if depth > DEPTH_MAX:
+            raise _damaged(self._where, f"{path} is deeper than {DEPTH_MAX} containers")
+        if kind in _ARRAYS:
+            return [self.node(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(x)]
+        if kind in _MAPS:
+            for key in x:
+                if type(key) not in _KEYS:
+                    raise _damaged(self._where, f"a key of {path} is a {type(key).__name__}")
+            return {key: self.node(item, f"{path}[{key!r:.40}]", depth + 1) for key, item in x.items()}
+        if kind is cbor2.CBORTag:
+            return self._tagged(x.tag, x.value, path, depth)
+        raise _damaged(self._where, f"{path} is a {kind.__name__}")
+
+    def _tagged(self, tag: int, value: Any, path: str, depth: int) -> Any:
+        kinds = [type(one) for one in value] if type(value) in _ARRAYS else []
+        if tag == _TUPLE and type(value) in _ARRAYS:
+            return tuple(self.node(value, path, depth))
+        if tag == _ARRAY and type(value) is int:
+            return self._array(value, path)
+        if tag == _SCALAR and kinds == [str, bytes]:
+            return self._scalar(value[0], value[1], path)
+        if tag == _PICKLED and len(kinds) == 2 and kinds[0] is bytes and kinds[1] in _ARRAYS:
+            return self._object(value[0], value[1], path, depth)
+        raise _damaged(self._where, f"{path} has the tag {tag}, or not what belongs to it")
+
+    def _array(self, number: int, path: str) -> Any:
+        if number != self.next or number >= len(self._tensors):
+            raise _damaged(self._where, f"{path} is array {number}, where {self.next} of {len(self._tensors)} comes next")
+        self.next += 1
+        return self._tensors[number]
+
+    def _scalar(self, short: str, raw: bytes, path: str) -> Any:
+        dtype = dtypes.to_numpy(short)
+        if len(raw) != dtype.itemsize:
+            raise _damaged(self._where, f"{path} is a scalar of {len(raw)} bytes, and {short} has {dtype.itemsize}")
+        return np.frombuffer(raw, dtype)[0]
+
+    def _object(self, pickled: bytes, buffers: Any, path: str, depth: int) -> Any:
+        if not self._pickles:
+            raise Unsupported(
+                f"{path} of {self._where} is an object that its writer pickled, and this reader does not unpickle",
+                remedy="attach with pickle=True if you trust the writer with your process; the next message can be read",
+            )
+        tensors = self.node(buffers, f"{path}.buffers", depth + 1)
+        if not all(isinstance(tensor, Tensor) for tensor in tensors):
+            raise _damaged(self._where, f"a buffer of {path} is no array")
+        try:
+            return pickle.loads(pickled, buffers=[memoryview(tensor) for tensor in tensors])
+        except Exception as error:
+            words = f"{path} of {self._where} cannot be unpickled here: {type(error).__name__}: {error}"
+            raise Unsupported(words, remedy="let this program import what the writer's does; the next message can be read") from error
+
+
+def _parsed(tree: bytes, where: str) -> Any:
+    decoder = cbor2.CBORDecoder(
+        io.BytesIO(tree),
+        semantic_decoders={tag: _refused for tag in _MADE_BY_CBOR2},
+        # A tag is a level of its own there.
+        max_depth=3 * DEPTH_MAX,
+        allow_indefinite=False,
+        allow_duplicate_keys=False,
+    )
+    try:
+        plain = decoder.decode()
+    except Exception as error:
+        raise _damaged(where, f"its tree is no CBOR that this library writes: {error}") from None
+    try:
+        decoder.read(1)
+    except cbor2.CBORDecodeEOF:
+        return plain
+    raise _damaged(where, "bytes stand behind its tree")
+
+
+def _refused(*_: Any) -> Any:
+    raise ValueError("a tag that is not plain")
+
+
+def _unsupported(culprits: list[tuple[str, str]], pickles: bool) -> Unsupported:
+    told = "; ".join(f"{path}: {why}" for path, why in culprits[:_TOLD_MAX])
+    more = f"; and {len(culprits) - _TOLD_MAX} more" if len(culprits) > _TOLD_MAX else ""
+    remedy = "send plain values (dict, list, tuple, None, bool, int, float, str, bytes) and arrays"
+    if not pickles:
+        remedy += "; or say pickle=True at both ends"
+    return Unsupported(f"the message cannot be sent: {told}{more}", details={"paths": ", ".join(path for path, _ in culprits[:_TOLD_MAX])}, remedy=remedy)
+
+
+def _damaged(where: str, what: str) -> Error:
+    return Error(f"{where} is damaged: {what}", "MESSAGE_DAMAGED", remedy="restart its writer, which writes what cannot be; then attach anew")
