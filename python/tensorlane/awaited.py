@@ -182,6 +182,10 @@ class AsyncPipe(_End):
         )
         await self._client._run("put", None, write)
 
+    async def write_value(self, value: Any, *, pickle: bool = False, timeout: float | None = None) -> None:
+        """Writes a nested value, as `Pipe.write_value` does."""
+        await self._client._run("put", None, functools.partial(self._end.write_value, value, pickle=pickle, timeout=timeout))
+
     async def read_descriptor(self, *, timeout: float | None = None) -> Descriptor | None:
         """Takes the descriptor of the next message; None when the other end has finished. Cancelled, it loses none."""
         return await self._next(timeout)

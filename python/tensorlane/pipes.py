@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
-from . import arrays
+from . import arrays, trees
 from ._tensorlane import PipeDescriptor, PipeEnd, PipeListener, PipeWriting, Reference, Stored
 from .errors import Invalid, Unsupported
 from .reservation import Reservation
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 Bytes = bytes | bytearray | memoryview | str
 """Bytes; a text is written as UTF-8."""
+
+
+_VALUE = b"tensorlane.tree"
+"""Metadata of a message that is a nested value: its only payload is the tree, and its tensors are the arrays of it."""
+
+_TREE_MAX = 64 << 20
+"""Bytes of the plain part of a nested value."""
 
 
 class _Skip:
@@ -45,6 +52,15 @@ class Received:
 
     def __init__(self, metadata: bytes, payloads: list[bytes], tensors: list[Any]):
         self.metadata, self.payloads, self.tensors = metadata, payloads, tensors
+
+    def value(self, *, pickle: bool = False) -> Any:
+        """The nested value that `Pipe.write_value` wrote, with what was read in the place of each array.
+
+        With `pickle`, objects that the writer pickled are made here: it can run what it likes in this process then.
+        """
+        if self.metadata != _VALUE or len(self.payloads) != 1:
+            raise Invalid("this message is no nested value", remedy="use its metadata, payloads and tensors; write_value writes values")
+        return trees.decode(self.payloads[0], self.tensors, pickles=pickle, where="this message of the pipe")
 
     def release(self) -> None:
         """Gives the leases back, as far as no array needs them."""
@@ -183,6 +199,15 @@ class Pipe:
             self._core.write(self._client._core, sent.message(metadata, payloads), timeout)
         finally:
             sent.release()
+
+    def write_value(self, value: Any, *, pickle: bool = False, timeout: float | None = None) -> None:
+        """Writes a nested value, such as `ChannelWriter.write` takes, and waits as `write` does; `Received.value` gives it.
+
+        What cannot be sent is an `Unsupported`, a TypeError, with the path of each culprit. With `pickle`, it may have objects of any
+        kind, for a reader that says so, too.
+        """
+        tree, found = trees.encode(value, pickles=pickle, most=_TREE_MAX)
+        self.write(found, metadata=_VALUE, payloads=[tree], timeout=timeout)
 
     def begin(
         self,

@@ -16,7 +16,6 @@ import numpy as np
 
 from . import arrays, dtypes
 from .errors import Error, Invalid, Unsupported
-from .tensor import Tensor
 
 DEPTH_MAX = 64
 """Containers that may stand in each other."""
@@ -33,6 +32,9 @@ _MADE_BY_CBOR2 = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258,
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _KEYS = frozenset((str, int, bytes))
+
+_Path = tuple[Any, Any] | None
+"""The path of the container, and the key in it; None for the value as a whole."""
 
 _ARRAYS = (list, tuple)
 _MAPS = (dict, cbor2.frozendict)
@@ -56,7 +58,7 @@ def encode(value: Any, *, pickles: bool, most: int) -> tuple[bytes, list[Any]]:
     Raises `Unsupported`, a TypeError, with the path of each culprit, and `Invalid` for a tree of more than `most` bytes.
     """
     writing = _Writing(pickles, most)
-    plain = writing.node(value, "value", ())
+    plain = writing.node(value, None, ())
     if writing.culprits:
         raise _unsupported(writing.culprits, pickles)
     return cbor2.dumps(plain), writing.arrays
@@ -68,7 +70,7 @@ def decode(tree: bytes, tensors: Sequence[Any], *, pickles: bool, where: str) ->
     Raises MESSAGE_DAMAGED for what no writer of this library writes, `Unsupported` for objects where this end does not pickle.
     """
     reading = _Reading(tensors, pickles, where)
-    value = reading.node(_parsed(tree, where), "value", 0)
+    value = reading.node(_parsed(tree, where), None, 0)
     if reading.next != len(tensors):
         raise _damaged(where, f"it has {len(tensors)} arrays and {reading.next} places for them")
     return value
@@ -82,7 +84,7 @@ class _Writing:
         self.arrays: list[Any] = []
         self.culprits: list[tuple[str, str]] = []
 
-    def node(self, x: Any, path: str, inside: tuple[int, ...]) -> Any:
+    def node(self, x: Any, path: _Path, inside: tuple[int, ...]) -> Any:
         kind = type(x)
         if kind in _PLAIN:
             return self._plain(x, path)
@@ -95,7 +97,7 @@ class _Writing:
             return self._scalar(x, path)
         return self._other(x, path)
 
-    def _plain(self, x: Any, path: str) -> Any:
+    def _plain(self, x: Any, path: _Path) -> Any:
         self._count(1 + (len(x) if isinstance(x, (str, bytes)) else 0))
         if type(x) is str and not x.isascii():
             try:
@@ -104,31 +106,31 @@ class _Writing:
                 return self._culprit(path, "a text with half of a surrogate pair")
         return x
 
-    def _container(self, x: Any, path: str, inside: tuple[int, ...]) -> Any:
+    def _container(self, x: Any, path: _Path, inside: tuple[int, ...]) -> Any:
         if id(x) in inside:
             return self._culprit(path, f"the {type(x).__name__} that it stands in: a cycle")
         if len(inside) == DEPTH_MAX:
             return self._culprit(path, f"deeper than {DEPTH_MAX} containers")
         inside = (*inside, id(x))
         if not isinstance(x, Mapping):
-            items = [self.node(item, f"{path}[{at}]", inside) for at, item in enumerate(x)]
+            items = [self.node(item, (path, at), inside) for at, item in enumerate(x)]
             return items if type(x) is list else cbor2.CBORTag(_TUPLE, items)
         made: dict[Any, Any] = {}
         for key, item in x.items():
             if type(key) not in _KEYS:
-                self._culprit(f"{path}[{key!r:.40}]", f"under a key of type {type(key).__name__}")
+                self._culprit((path, key), f"under a key of type {type(key).__name__}")
                 continue
-            self._plain(key, f"{path}[{key!r:.40}]")
-            made[key] = self.node(item, f"{path}[{key!r:.40}]", inside)
+            self._plain(key, (path, key))
+            made[key] = self.node(item, (path, key), inside)
         return made
 
-    def _scalar(self, x: np.generic, path: str) -> Any:
+    def _scalar(self, x: np.generic, path: _Path) -> Any:
         try:
             return cbor2.CBORTag(_SCALAR, [dtypes.of_numpy(x.dtype), x.astype(x.dtype.newbyteorder("=")).tobytes()])
         except Unsupported as error:
             return self._object(x, path, error.message)
 
-    def _other(self, x: Any, path: str) -> Any:
+    def _other(self, x: Any, path: _Path) -> Any:
         try:
             arrays.source(x)
         except Unsupported as error:
@@ -142,7 +144,7 @@ class _Writing:
         self.arrays.append(x)
         return cbor2.CBORTag(_ARRAY, len(self.arrays) - 1)
 
-    def _object(self, x: Any, path: str, why: str) -> Any:
+    def _object(self, x: Any, path: _Path, why: str) -> Any:
         if not self._pickles:
             return self._culprit(path, why)
         buffers: list[pickle.PickleBuffer] = []
@@ -154,8 +156,8 @@ class _Writing:
         self._count(len(pickled))
         return cbor2.CBORTag(_PICKLED, [pickled, [self._array(one) for one in raw]])
 
-    def _culprit(self, path: str, why: str) -> None:
-        self.culprits.append((path, why))
+    def _culprit(self, path: _Path, why: str) -> None:
+        self.culprits.append((_told(path), why))
 
     def _count(self, more: int) -> None:
         """Counts what the tree has at least, so that a small value that stands in itself many times ends, too."""
@@ -172,24 +174,24 @@ class _Reading:
         self._tensors, self._pickles, self._where = tensors, pickles, where
         self.next = 0
 
-    def node(self, x: Any, path: str, depth: int) -> Any:
+    def node(self, x: Any, path: _Path, depth: int) -> Any:
         kind = type(x)
         if kind in _PLAIN:
             return x
         if depth > DEPTH_MAX:
-            raise _damaged(self._where, f"{path} is deeper than {DEPTH_MAX} containers")
+            raise _damaged(self._where, f"{_told(path)} is deeper than {DEPTH_MAX} containers")
         if kind in _ARRAYS:
-            return [self.node(item, f"{path}[{at}]", depth + 1) for at, item in enumerate(x)]
+            return [self.node(item, (path, at), depth + 1) for at, item in enumerate(x)]
         if kind in _MAPS:
             for key in x:
                 if type(key) not in _KEYS:
-                    raise _damaged(self._where, f"a key of {path} is a {type(key).__name__}")
-            return {key: self.node(item, f"{path}[{key!r:.40}]", depth + 1) for key, item in x.items()}
+                    raise _damaged(self._where, f"a key of {_told(path)} is a {type(key).__name__}")
+            return {key: self.node(item, (path, key), depth + 1) for key, item in x.items()}
         if kind is cbor2.CBORTag:
             return self._tagged(x.tag, x.value, path, depth)
-        raise _damaged(self._where, f"{path} is a {kind.__name__}")
+        raise _damaged(self._where, f"{_told(path)} is a {kind.__name__}")
 
-    def _tagged(self, tag: int, value: Any, path: str, depth: int) -> Any:
+    def _tagged(self, tag: int, value: Any, path: _Path, depth: int) -> Any:
         kinds = [type(one) for one in value] if type(value) in _ARRAYS else []
         if tag == _TUPLE and type(value) in _ARRAYS:
             return tuple(self.node(value, path, depth))
@@ -199,33 +201,31 @@ class _Reading:
             return self._scalar(value[0], value[1], path)
         if tag == _PICKLED and len(kinds) == 2 and kinds[0] is bytes and kinds[1] in _ARRAYS:
             return self._object(value[0], value[1], path, depth)
-        raise _damaged(self._where, f"{path} has the tag {tag}, or not what belongs to it")
+        raise _damaged(self._where, f"{_told(path)} has the tag {tag}, or not what belongs to it")
 
-    def _array(self, number: int, path: str) -> Any:
+    def _array(self, number: int, path: _Path) -> Any:
         if number != self.next or number >= len(self._tensors):
-            raise _damaged(self._where, f"{path} is array {number}, where {self.next} of {len(self._tensors)} comes next")
+            raise _damaged(self._where, f"{_told(path)} is array {number}, where {self.next} of {len(self._tensors)} comes next")
         self.next += 1
         return self._tensors[number]
 
-    def _scalar(self, short: str, raw: bytes, path: str) -> Any:
+    def _scalar(self, short: str, raw: bytes, path: _Path) -> Any:
         dtype = dtypes.to_numpy(short)
         if len(raw) != dtype.itemsize:
-            raise _damaged(self._where, f"{path} is a scalar of {len(raw)} bytes, and {short} has {dtype.itemsize}")
+            raise _damaged(self._where, f"{_told(path)} is a scalar of {len(raw)} bytes, and {short} has {dtype.itemsize}")
         return np.frombuffer(raw, dtype)[0]
 
-    def _object(self, pickled: bytes, buffers: Any, path: str, depth: int) -> Any:
+    def _object(self, pickled: bytes, buffers: Any, path: _Path, depth: int) -> Any:
         if not self._pickles:
             raise Unsupported(
-                f"{path} of {self._where} is an object that its writer pickled, and this reader does not unpickle",
+                f"{_told(path)} of {self._where} is an object that its writer pickled, and this reader does not unpickle",
                 remedy="attach with pickle=True if you trust the writer with your process; the next message can be read",
             )
-        tensors = self.node(buffers, f"{path}.buffers", depth + 1)
-        if not all(isinstance(tensor, Tensor) for tensor in tensors):
-            raise _damaged(self._where, f"a buffer of {path} is no array")
+        tensors = self.node(buffers, path, depth + 1)
         try:
             return pickle.loads(pickled, buffers=[memoryview(tensor) for tensor in tensors])
         except Exception as error:
-            words = f"{path} of {self._where} cannot be unpickled here: {type(error).__name__}: {error}"
+            words = f"{_told(path)} of {self._where} cannot be unpickled here: {type(error).__name__}: {error}"
             raise Unsupported(words, remedy="let this program import what the writer's does; the next message can be read") from error
 
 
@@ -264,3 +264,12 @@ def _unsupported(culprits: list[tuple[str, str]], pickles: bool) -> Unsupported:
 
 def _damaged(where: str, what: str) -> Error:
     return Error(f"{where} is damaged: {what}", "MESSAGE_DAMAGED", remedy="restart its writer, which writes what cannot be; then attach anew")
+
+
+def _told(path: _Path) -> str:
+    """A path as Python says it: `value['a'][3]`."""
+    keys = []
+    while path is not None:
+        path, key = path
+        keys.append(f"[{key!r:.40}]")
+    return "value" + "".join(reversed(keys))

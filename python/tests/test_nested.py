@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import enum
 import gc
 import math
@@ -333,3 +334,38 @@ def test_asyncio_makes_room_to_be_written_in_place(sidecar):
             return got.numpy().tolist(), got.metadata
 
     assert asyncio.run(main()) == ([[7, 7]] * 3, {"made": "here"})
+
+
+def test_pipes_carry_the_same_values(client, name):
+    value = {"step": 1, "obs": (np.arange(1000), [None, torch.ones(2)]), "bare": b""}
+    with client.listen(name) as listener, client.connect_pipe(name) as near, listener.accept() as far:
+        for options in ({}, {"pickle": True}):
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                sent = {**value, "set": {1}} if options else value
+                writing = pool.submit(near.write_value, sent, timeout=60, **options)
+                with far.read(timeout=60) as received:
+                    assert same(sent, received.value(**options))
+                    if options:
+                        with pytest.raises(tensorlane.Unsupported, match="attach|pickle=True"):
+                            received.value()
+                writing.result()
+        with pytest.raises(tensorlane.Unsupported, match=r"value\['f'\]\[0\]"):
+            near.write_value({"f": [len]})
+        with near.begin([np.arange(3)], metadata="plain", timeout=60):
+            with far.read(timeout=60) as received, pytest.raises(tensorlane.Invalid, match="no nested value"):
+                received.value()
+
+
+def test_pipes_of_asyncio_carry_the_same_values(sidecar, name):
+    async def main():
+        async with await tensorlane.aio.connect(sidecar.directory) as client, await client.listen(name) as listener:
+            near, far = await client.connect_pipe(name), await listener.accept()
+            writing = asyncio.create_task(near.write_value({"a": [np.arange(3), 1]}))
+            with await far.read() as received:
+                got = received.value()
+                told = got["a"][0].numpy().tolist(), got["a"][1]
+                del got
+            await writing
+            return told
+
+    assert asyncio.run(main()) == ([0, 1, 2], 1)

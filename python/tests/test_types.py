@@ -68,7 +68,7 @@ def test_a_program_is_checked_against_the_package_also_where_it_awaits(tmp_path)
 
 
 def test_every_public_name_is_documented_and_its_parameters_have_types():
-    for module in ("tensorlane", "tensorlane.aio", "tensorlane.tensordict"):
+    for module in ("tensorlane", "tensorlane.aio", "tensorlane.tensordict", "tensorlane.vllm"):
         for name, value in vars(importlib.import_module(module)).items():
             if name.startswith("_") or not getattr(value, "__module__", "").startswith("tensorlane") or name in ("P", "R"):
                 continue

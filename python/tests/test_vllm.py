@@ -1,0 +1,307 @@
+"""The queue with the interface of vLLM's: order, large objects, other nodes, and ends that die. vLLM is not installed here."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import logging
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+
+import tensorlane
+import tensorlane.vllm
+from conftest import PATIENCE, python, said, until
+from tensorlane.vllm import MessageQueue
+
+READS = """
+import os, pickle, sys, numpy, tensorlane
+from tensorlane.vllm import MessageQueue
+queue = MessageQueue.create_from_handle(pickle.loads(bytes.fromhex(sys.argv[1])), int(sys.argv[2]))
+queue.wait_until_ready()
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(sidecar, monkeypatch):
+    """The sidecar of the tests, where readers and writers look for theirs."""
+    monkeypatch.setenv("TENSORLANE_SOCKETS", sidecar.directory)
+    # Their clients end with the test.
+    monkeypatch.setattr(tensorlane.client, "_defaults", {})
+
+
+def reader(queue: MessageQueue, script: str, rank: int = 0, **variables: str):
+    """A process with a reader of a queue, which is ready when this end is."""
+    return python(READS + script, pickle.dumps(queue.export_handle()).hex(), str(rank), **variables)
+
+
+def pair(**options) -> tuple[MessageQueue, MessageQueue]:
+    """A queue whose two ends are here, and ready."""
+    writer = MessageQueue(1, 1, **{"max_chunk_bytes": 1 << 20, "max_chunks": 4, **options})
+    read = MessageQueue.create_from_handle(writer.export_handle(), 0)
+    ready = threading.Thread(target=read.wait_until_ready)
+    ready.start()
+    writer.wait_until_ready(PATIENCE)
+    ready.join()
+    return writer, read
+
+
+def work(directory: str, handle: tensorlane.vllm.Handle, rank: int, results) -> None:
+    """A worker that takes objects until None comes."""
+    os.environ["TENSORLANE_SOCKETS"] = directory
+    queue = MessageQueue.create_from_handle(handle, rank)
+    queue.wait_until_ready()
+    seen = []
+    while (got := queue.dequeue(timeout=60)) is not None:
+        seen.append((got["step"], int(got["tokens"].sum())))
+    results.put((rank, seen))
+
+
+def test_four_processes_get_a_thousand_objects_in_order(sidecar):
+    spawn = multiprocessing.get_context("spawn")
+    results = spawn.Queue()
+    queue = MessageQueue(4, 4, max_chunk_bytes=1 << 20, max_chunks=10)
+    workers = [spawn.Process(target=work, args=(sidecar.directory, queue.export_handle(), rank, results)) for rank in range(4)]
+    for worker in workers:
+        worker.start()
+    queue.wait_until_ready(timeout=120)
+    for step in range(1000):
+        queue.enqueue({"step": step, "tokens": np.full(50, step)}, timeout=60)
+    queue.enqueue(None)
+    got = dict(results.get(timeout=60) for _ in workers)
+    for worker in workers:
+        worker.join(60)
+    assert got == {rank: [(step, 50 * step) for step in range(1000)] for rank in range(4)}
+
+
+def test_objects_larger_than_a_chunk_pass_and_leave_nothing(alone):
+    stored = alone.status().tensors
+    writer, read = pair(max_chunk_bytes=4096)
+    for number in range(30):
+        # In turn: inside of a slot, larger than it, larger with buffers of their own.
+        array = np.full((10, 5_000, 1_000_000)[number % 3], number, np.uint8)
+        writer.enqueue(("object", array), timeout=PATIENCE)
+        word, got = read.dequeue(timeout=PATIENCE)
+        assert word == "object" and np.array_equal(got, array)
+        got[0] = 1
+    kept = alone.status().tensors - stored
+    assert kept <= 1 + 20, "objects before it were given up"
+    del writer, read
+    gc.collect()
+    until("all of it is given back", lambda: alone.status().tensors == stored)
+
+
+def test_large_objects_wait_for_room_until_readers_are_done_with_those_before():
+    with tensorlane.local(arena="64Mi") as client:
+        writer = MessageQueue(1, 1, max_chunk_bytes=4096, client=client)
+        read = MessageQueue.create_from_handle(writer.export_handle(), 0, client=client)
+        ready = threading.Thread(target=read.wait_until_ready)
+        ready.start()
+        writer.wait_until_ready(PATIENCE)
+        ready.join()
+        sums, sent = [], 0
+        reads = threading.Thread(target=lambda: sums.extend(int(read.dequeue(timeout=60)[0]) for _ in range(12)))
+        with pytest.raises(tensorlane.Exhausted):
+            while True:
+                writer.enqueue(np.full(8 << 20, sent, np.uint8), timeout=0.5)
+                sent += 1
+        assert 0 < sent < 8
+        reads.start()
+        for number in range(sent, 12):
+            writer.enqueue(np.full(8 << 20, number, np.uint8), timeout=60)
+        reads.join()
+        assert sums == list(range(12))
+
+
+def test_readers_of_another_node_get_the_same_objects(two_nodes, monkeypatch):
+    monkeypatch.setenv("TENSORLANE_SOCKETS", two_nodes[0].directory)
+    queue = MessageQueue(3, 1, max_chunk_bytes=65536, max_chunks=4)
+    script = """
+total = []
+while (got := queue.dequeue(timeout=60)) is not None:
+    total.append(int(got.sum()))
+print(total, queue._end._reader.route)
+"""
+    places = [two_nodes[0], two_nodes[1], two_nodes[1]]
+    readers = [reader(queue, script, rank, TENSORLANE_SOCKETS=place.directory) for rank, place in enumerate(places)]
+    queue.wait_until_ready(60)
+    for number in range(40):
+        # Every tenth one is larger than a chunk.
+        queue.enqueue(np.full(100_000 if number % 10 == 0 else 100, number), timeout=60)
+    queue.enqueue(None)
+    sums = [(100_000 if number % 10 == 0 else 100) * number for number in range(40)]
+    assert [said(one) for one in readers] == [f"{sums} {route}\n" for route in ("local", "tcp", "tcp")]
+
+
+def test_waits_end_in_time_by_a_timeout_error_that_names_who_is_behind():
+    writer, read = pair(max_chunks=2)
+    for timeout in (0, 0.05):
+        with pytest.raises(TimeoutError):
+            read.dequeue(timeout=timeout)
+    writer.enqueue(1)
+    writer.enqueue(2)
+    for timeout in (0, 0.05):
+        with pytest.raises(TimeoutError, match=rf"BLOCKED_BY.*python\[{os.getpid()}\]"):
+            writer.enqueue(3, timeout=timeout)
+    assert [read.dequeue(timeout=0), read.dequeue(timeout=0)] == [1, 2]
+    with pytest.raises(TimeoutError, match="0 of 1 readers of the queue are ready"):
+        MessageQueue(1, 1, max_chunk_bytes=4096).wait_until_ready(timeout=0.05)
+
+
+def test_a_dequeue_is_cancelled_by_its_event_and_loses_nothing():
+    writer, read = pair()
+    cancel, raised = threading.Event(), []
+
+    def take():
+        try:
+            read.dequeue(cancel=cancel)
+        except RuntimeError as error:
+            raised.append(str(error))
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    cancel.set()
+    taking.join(PATIENCE)
+    assert raised == ["cancelled"]
+    writer.enqueue("next")
+    assert read.dequeue(timeout=PATIENCE, cancel=threading.Event()) == "next"
+
+
+def test_a_long_wait_says_for_whom_it_waits(monkeypatch, caplog):
+    monkeypatch.setattr(tensorlane.vllm, "_SAYS", 0.01)
+    writer, read = pair(max_chunks=2)
+    with caplog.at_level(logging.WARNING, "tensorlane.vllm"):
+        with pytest.raises(TimeoutError):
+            read.dequeue(timeout=0.1, indefinite=True)
+        assert not caplog.records
+        with pytest.raises(TimeoutError):
+            read.dequeue(timeout=0.1)
+    assert "whose writer" in caplog.text and os.environ["TENSORLANE_SOCKETS"] not in caplog.text
+
+
+def test_a_killed_reader_blocks_the_writer_for_no_time_and_is_named():
+    queue = MessageQueue(2, 2, max_chunk_bytes=4096, max_chunks=2)
+    script = """
+print(queue.dequeue(timeout=60), flush=True)
+sys.stdin.read() if sys.argv[2] == "7" else print(queue.dequeue(timeout=60), flush=True)
+"""
+    stays, dies = reader(queue, script, 3), reader(queue, script, 7)
+    queue.wait_until_ready(60)
+    queue.enqueue("first")
+    assert stays.stdout.readline() == dies.stdout.readline() == "first\n"
+    queue.enqueue("second")
+    assert said(stays) == "second\n"
+    dies.kill()
+    dies.communicate()
+    started = time.monotonic()
+    with pytest.raises(tensorlane.Unavailable, match="readers of rank .*7.* are gone"):
+        while True:
+            queue.enqueue("more", timeout=60)
+    assert time.monotonic() - started < 10
+
+
+def test_a_writer_that_dies_or_shuts_down_ends_the_readers():
+    script = """
+import pickle, sys
+from tensorlane.vllm import MessageQueue
+queue = MessageQueue(1, 1, max_chunk_bytes=4096)
+print(pickle.dumps(queue.export_handle()).hex(), flush=True)
+queue.wait_until_ready()
+queue.enqueue("last")
+print("wrote", flush=True)
+sys.stdin.readline()
+"""
+    process = python(script)
+    read = MessageQueue.create_from_handle(pickle.loads(bytes.fromhex(process.stdout.readline())), 0)
+    read.wait_until_ready(PATIENCE)
+    assert process.stdout.readline() == "wrote\n"
+    process.kill()
+    process.communicate()
+    assert read.dequeue(timeout=PATIENCE) == "last"
+    with pytest.raises(tensorlane.Error) as lost:
+        read.dequeue()
+    assert lost.value.reason == "CHANNEL_ENDED"
+    writer, read = pair()
+    writer.enqueue("last")
+    writer.shutdown()
+    assert read.dequeue(timeout=PATIENCE) == "last"
+    with pytest.raises(tensorlane.Error) as ended:
+        read.dequeue()
+    assert ended.value.reason == "CHANNEL_ENDED"
+
+
+def test_a_reader_that_dies_before_it_is_ready_is_no_hang():
+    queue = MessageQueue(2, 2, max_chunk_bytes=4096)
+    process = python(READS.replace("queue.wait_until_ready()", "print('attached', flush=True); sys.stdin.read()"),
+                     pickle.dumps(queue.export_handle()).hex(), "0")
+    assert process.stdout.readline() == "attached\n"
+    raised = []
+
+    def wait():
+        try:
+            queue.wait_until_ready()
+        except tensorlane.Unavailable as error:
+            raised.append(str(error))
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    until("the reader is counted by the thread that waits", lambda: queue._end._attached == 1)
+    process.kill()
+    process.communicate()
+    waits.join(PATIENCE)
+    assert raised and "are gone" in raised[0]
+
+
+def test_what_cannot_be_is_refused():
+    writer, read = pair()
+    with pytest.raises(tensorlane.Invalid, match="call enqueue"):
+        writer.dequeue()
+    with pytest.raises(tensorlane.Invalid, match="call dequeue"):
+        read.enqueue(1)
+    with pytest.raises(tensorlane.Invalid):
+        MessageQueue(1, 2)
+    with pytest.raises(tensorlane.Invalid):
+        MessageQueue(2, 1, [0, 1])
+    with pytest.raises(TypeError):
+        pickle.dumps(writer)
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        writer.enqueue(lambda: 0)
+    writer.enqueue("well")
+    assert read.dequeue(timeout=PATIENCE) == "well" and writer._is_writer and not read._is_writer
+
+
+def test_the_arguments_are_those_of_vllm():
+    def names(function) -> list[str]:
+        return list(inspect.signature(function).parameters)
+
+    made = ["self", "n_reader", "n_local_reader", "local_reader_ranks", "max_chunk_bytes", "max_chunks", "connect_ip"]
+    assert names(MessageQueue.__init__)[:7] == made
+    assert names(MessageQueue.create_from_handle)[:2] == ["handle", "rank"]
+    assert names(MessageQueue.create_from_process_group)[:4] == ["pg", "max_chunk_bytes", "max_chunks", "writer_rank"]
+    assert names(MessageQueue.enqueue) == ["self", "obj", "timeout"]
+    assert names(MessageQueue.dequeue) == ["self", "timeout", "cancel", "indefinite"]
+    assert names(MessageQueue.broadcast_object) == ["self", "obj"]
+
+
+BROADCAST = """
+import sys, torch.distributed as dist
+from tensorlane.vllm import MessageQueue
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+queue = MessageQueue.create_from_process_group(dist.group.WORLD, 65536, 4, 1)
+print([queue.broadcast_object({"step": step} if rank == 1 else None) for step in range(3)])
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
+def test_a_group_of_torch_shares_a_queue_and_broadcasts_objects(tmp_path):
+    ranks = [python(BROADCAST, str(rank), str(tmp_path / "store"), GLOO_SOCKET_IFNAME="lo") for rank in range(2)]
+    assert [said(one) for one in ranks] == ["[{'step': 0}, {'step': 1}, {'step': 2}]\n"] * 2
