@@ -102,7 +102,7 @@ class AsyncClient:
     ) -> Reservation:
         """Makes room for a tensor that is computed in place, as `tensorlane.Client.empty` does.
 
-        Its `seal` is a short call of the thread that makes it: `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
+        Sealing is a short call that is not awaited; `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
         """
         make = functools.partial(self._client.empty, shape, dtype, metadata=metadata, deadline=deadline)
         return await self._run("put", None, make)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 import cbor2
 import numpy as np
@@ -55,10 +55,10 @@ def is_array(x: Any) -> bool:
 def encode(value: Any, *, pickles: bool, most: int) -> tuple[bytes, list[Any]]:
     """A value as CBOR, and its arrays in the order of their placeholders.
 
-    Raises `Unsupported`, a TypeError, with the path of each culprit, and `Invalid` for a tree of more than `most` bytes.
+    Raises `Unsupported`, a TypeError, whose `details` say by the path of each culprit what is wrong, and `Invalid` for a tree of more than `most` bytes.
     """
     writing = _Writing(pickles, most)
-    plain = writing.node(value, None, ())
+    plain = writing.node(value, None)
     if writing.culprits:
         raise _unsupported(writing.culprits, pickles)
     return cbor2.dumps(plain), writing.arrays
@@ -81,18 +81,20 @@ class _Writing:
 
     def __init__(self, pickles: bool, most: int):
         self._pickles, self._most, self._bytes = pickles, most, 0
+        # Containers on the way from the whole value to where it is now.
+        self._inside: set[int] = set()
         self.arrays: list[Any] = []
         self.culprits: list[tuple[str, str]] = []
 
-    def node(self, x: Any, path: _Path, inside: tuple[int, ...]) -> Any:
+    def node(self, x: Any, path: _Path) -> Any:
         kind = type(x)
         if kind in _PLAIN:
             return self._plain(x, path)
         self._count(1)
         if kind is dict or kind is OrderedDict or (isinstance(x, Mapping) and not self._pickles):
-            return self._container(x, path, inside)
+            return self._nested(x, path, self._dict)
         if kind is list or kind is tuple:
-            return self._container(x, path, inside)
+            return self._nested(x, path, self._items)
         if isinstance(x, np.generic):
             return self._scalar(x, path)
         return self._other(x, path)
@@ -106,22 +108,29 @@ class _Writing:
                 return self._culprit(path, "a text with half of a surrogate pair")
         return x
 
-    def _container(self, x: Any, path: _Path, inside: tuple[int, ...]) -> Any:
-        if id(x) in inside:
+    def _nested(self, x: Any, path: _Path, taken: Callable[[Any, _Path], Any]) -> Any:
+        if id(x) in self._inside:
             return self._culprit(path, f"the {type(x).__name__} that it stands in: a cycle")
-        if len(inside) == DEPTH_MAX:
+        if len(self._inside) == DEPTH_MAX:
             return self._culprit(path, f"deeper than {DEPTH_MAX} containers")
-        inside = (*inside, id(x))
-        if not isinstance(x, Mapping):
-            items = [self.node(item, (path, at), inside) for at, item in enumerate(x)]
-            return items if type(x) is list else cbor2.CBORTag(_TUPLE, items)
+        self._inside.add(id(x))
+        try:
+            return taken(x, path)
+        finally:
+            self._inside.discard(id(x))
+
+    def _items(self, x: Any, path: _Path) -> Any:
+        items = [self.node(item, (path, at)) for at, item in enumerate(x)]
+        return items if type(x) is list else cbor2.CBORTag(_TUPLE, items)
+
+    def _dict(self, x: Any, path: _Path) -> Any:
         made: dict[Any, Any] = {}
         for key, item in x.items():
             if type(key) not in _KEYS:
                 self._culprit((path, key), f"under a key of type {type(key).__name__}")
                 continue
             self._plain(key, (path, key))
-            made[key] = self.node(item, (path, key), inside)
+            made[key] = self.node(item, (path, key))
         return made
 
     def _scalar(self, x: np.generic, path: _Path) -> Any:
@@ -137,7 +146,7 @@ class _Writing:
             torch = dtypes.torch_if_imported()
             if torch is not None and isinstance(x, torch.Tensor):
                 return self._culprit(path, error.message)
-            return self._object(x, path, error.message)
+            return self._object(x, path, error.message if hasattr(x, "dtype") else f"a {type(x).__name__} is neither plain nor an array")
         return self._array(x)
 
     def _array(self, x: Any) -> Any:
@@ -200,7 +209,7 @@ class _Reading:
         if tag == _SCALAR and kinds == [str, bytes]:
             return self._scalar(value[0], value[1], path)
         if tag == _PICKLED and len(kinds) == 2 and kinds[0] is bytes and kinds[1] in _ARRAYS:
-            return self._object(value[0], value[1], path, depth)
+            return self._object(value[0], value[1], path)
         raise _damaged(self._where, f"{_told(path)} has the tag {tag}, or not what belongs to it")
 
     def _array(self, number: int, path: _Path) -> Any:
@@ -215,13 +224,13 @@ class _Reading:
             raise _damaged(self._where, f"{_told(path)} is a scalar of {len(raw)} bytes, and {short} has {dtype.itemsize}")
         return np.frombuffer(raw, dtype)[0]
 
-    def _object(self, pickled: bytes, buffers: Any, path: _Path, depth: int) -> Any:
+    def _object(self, pickled: bytes, buffers: Any, path: _Path) -> Any:
         if not self._pickles:
             raise Unsupported(
                 f"{_told(path)} of {self._where} is an object that its writer pickled, and this reader does not unpickle",
                 remedy="attach with pickle=True if you trust the writer with your process; the next message can be read",
             )
-        tensors = self.node(buffers, path, depth + 1)
+        tensors = [self.node(buffer, path, 0) for buffer in buffers]
         try:
             return pickle.loads(pickled, buffers=[memoryview(tensor) for tensor in tensors])
         except Exception as error:
@@ -259,11 +268,12 @@ def _unsupported(culprits: list[tuple[str, str]], pickles: bool) -> Unsupported:
     remedy = "send plain values (dict, list, tuple, None, bool, int, float, str, bytes) and arrays"
     if not pickles:
         remedy += "; or say pickle=True at both ends"
-    return Unsupported(f"the message cannot be sent: {told}{more}", details={"paths": ", ".join(path for path, _ in culprits[:_TOLD_MAX])}, remedy=remedy)
+    return Unsupported(f"the message cannot be sent: {told}{more}", details=dict(culprits[:_TOLD_MAX]), remedy=remedy)
 
 
 def _damaged(where: str, what: str) -> Error:
-    return Error(f"{where} is damaged: {what}", "MESSAGE_DAMAGED", remedy="restart its writer, which writes what cannot be; then attach anew")
+    remedy = "restart its writer, which writes what cannot be; then attach anew"
+    return Error(f"{where} is damaged: {what}", "MESSAGE_DAMAGED", remedy=remedy)
 
 
 def _told(path: _Path) -> str:

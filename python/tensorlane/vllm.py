@@ -169,7 +169,8 @@ class MessageQueue:
         raise TypeError("an end of a queue stays in its process; pass export_handle()")
 
     def __repr__(self) -> str:
-        return f"<tensorlane.vllm.MessageQueue {self._handle.channel!r} of {self._handle.peer}, {'writer' if self._is_writer else 'reader'}>"
+        end = "writer" if self._is_writer else "reader"
+        return f"<tensorlane.vllm.MessageQueue {self._handle.channel!r} of {self._handle.peer}, {end}>"
 
 
 class _Clock:

@@ -173,6 +173,27 @@ def test_a_dequeue_is_cancelled_by_its_event_and_loses_nothing():
     assert read.dequeue(timeout=PATIENCE, cancel=threading.Event()) == "next"
 
 
+def test_a_reader_that_is_shut_down_while_it_waits_comes_back():
+    writer, read = pair()
+    raised = []
+
+    def take():
+        try:
+            read.dequeue()
+        except tensorlane.Error as error:
+            raised.append(error.reason)
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    until("it waits", lambda: any(one["waits"] for one in read._end._client.channels(writer.export_handle().channel)[0]["readers"]))
+    read.shutdown()
+    taking.join(PATIENCE)
+    assert raised == ["CHANNEL_ENDED"]
+    with pytest.raises(tensorlane.Unavailable, match="rank 0"):
+        while True:
+            writer.enqueue("more", timeout=PATIENCE)
+
+
 def test_a_long_wait_says_for_whom_it_waits(monkeypatch, caplog):
     monkeypatch.setattr(tensorlane.vllm, "_SAYS", 0.01)
     writer, read = pair(max_chunks=2)
@@ -238,8 +259,8 @@ sys.stdin.readline()
 
 def test_a_reader_that_dies_before_it_is_ready_is_no_hang():
     queue = MessageQueue(2, 2, max_chunk_bytes=4096)
-    process = python(READS.replace("queue.wait_until_ready()", "print('attached', flush=True); sys.stdin.read()"),
-                     pickle.dumps(queue.export_handle()).hex(), "0")
+    script = READS.replace("queue.wait_until_ready()", "print('attached', flush=True); sys.stdin.read()")
+    process = python(script, pickle.dumps(queue.export_handle()).hex(), "0")
     assert process.stdout.readline() == "attached\n"
     raised = []
 
@@ -290,18 +311,24 @@ def test_the_arguments_are_those_of_vllm():
 
 
 BROADCAST = """
-import sys, torch.distributed as dist
+import sys, numpy, torch.distributed as dist
 from tensorlane.vllm import MessageQueue
-rank = int(sys.argv[1])
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-queue = MessageQueue.create_from_process_group(dist.group.WORLD, 65536, 4, 1)
-print([queue.broadcast_object({"step": step} if rank == 1 else None) for step in range(3)])
+rank, count = int(sys.argv[1]), int(sys.argv[3])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=4)
+queue = MessageQueue.create_from_process_group(dist.group.WORLD, 40 * 1024, 2, 2)
+random = numpy.random.default_rng(7)
+# Half of them are larger than a chunk.
+for array in (random.integers(1, 100, random.integers(1, 10_000)) for _ in range(count)):
+    got = queue.broadcast_object(array if rank == 2 else None)
+    assert numpy.array_equal(got, array)
 dist.barrier()
 dist.destroy_process_group()
+print(count)
 """
 
 
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="torch without gloo")
-def test_a_group_of_torch_shares_a_queue_and_broadcasts_objects(tmp_path):
-    ranks = [python(BROADCAST, str(rank), str(tmp_path / "store"), GLOO_SOCKET_IFNAME="lo") for rank in range(2)]
-    assert [said(one) for one in ranks] == ["[{'step': 0}, {'step': 1}, {'step': 2}]\n"] * 2
+def test_a_group_of_torch_shares_a_queue_and_broadcasts_arrays(tmp_path):
+    count = os.environ.get("TENSORLANE_TEST_OBJECTS", "500")
+    ranks = [python(BROADCAST, str(rank), str(tmp_path / "store"), count, GLOO_SOCKET_IFNAME="lo") for rank in range(4)]
+    assert [said(one) for one in ranks] == [f"{count}\n"] * 4
