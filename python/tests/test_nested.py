@@ -254,12 +254,10 @@ def test_bytes_that_no_writer_writes_are_damaged_and_the_reader_goes_on(channel)
             assert message.value == [None]
 
 
-@settings(max_examples=500, deadline=None)
-@given(st.binary(max_size=60))
-def test_random_bytes_are_plain_or_damaged(tree):
-    allowed = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.generic)
+def plain_or_damaged(tree: bytes, found: list) -> None:
+    allowed = (type(None), bool, int, float, str, bytes, list, tuple, dict, np.generic, np.ndarray)
     try:
-        value = trees.decode(tree, [], pickles=False, where="it")
+        value = trees.decode(tree, found, pickles=False, where="it")
     except tensorlane.Error:
         return
     todo = [value]
@@ -267,6 +265,22 @@ def test_random_bytes_are_plain_or_damaged(tree):
         one = todo.pop()
         assert isinstance(one, allowed)
         todo += list(one.values()) if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else []
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.binary(max_size=60))
+def test_random_bytes_are_plain_or_damaged(tree):
+    plain_or_damaged(tree, [])
+
+
+@settings(max_examples=500, deadline=None)
+@given(TREES, st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=3))
+def test_trees_of_which_bytes_were_changed_are_plain_or_damaged(value, changes):
+    tree, found = trees.encode(value, pickles=False, most=1 << 20)
+    changed = bytearray(tree)
+    for at, byte in changes:
+        changed[at % len(changed)] = byte
+    plain_or_damaged(bytes(changed), found)
 
 
 def test_objects_are_pickled_where_both_ends_say_so_and_else_refused(client, name):
