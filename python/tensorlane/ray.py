@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 import os
 import threading
 import time
@@ -28,7 +29,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, TypeVar
+from typing import Any, Iterator
 
 import numpy as np
 
@@ -45,9 +46,9 @@ except ImportError as error:
 
 from ._tensorlane import Cancel, Reference, Stored
 from .client import Client
-from .errors import Error, NotFound, Timeout, Unsupported, Withdrawn
-from .pipes import Listener, Pipe
+from .errors import Error, Unsupported, Withdrawn
 from .tensor import copy_into
+from .transfers import Names, Sending, Waiting, aborted, left, release
 
 DEADLINE = "TENSORLANE_RAY_DEADLINE"
 KEEP = "TENSORLANE_RAY_KEEP"
@@ -59,13 +60,9 @@ _FETCHES_AT_ONCE = 4
 SENDS_MAX = 64
 """Transfers of two sides that wait for their receivers at once; others wait in line. Each costs a thread."""
 
-# A message has 64 KiB of metadata, and a reference some 100 bytes.
-_REFERENCES_AT_ONCE = 256
-
-# For so long a wait for the other side cannot be aborted.
+# For so long a wait for the other side cannot be aborted. A connect that is given up may leave a pipe that nobody reads.
 _SLICE = 0.1
-
-T = TypeVar("T")
+_CONNECT_SLICE = 1.0
 
 _logger = logging.getLogger(__name__)
 _lock = threading.Lock()
@@ -82,7 +79,9 @@ class TransportMetadata(TensorTransportMetadata):
 
 @dataclass
 class TransportCommunicator(CommunicatorMetadata):
-    """Nothing: whoever has a reference gets the tensor by itself."""
+    """Name of one transfer, by which it is aborted. Whoever has a reference gets the tensor by itself."""
+
+    transfer: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 @dataclass
@@ -113,12 +112,16 @@ class TwoSidedCommunicator(CommunicatorMetadata):
 
 
 class _Manager(TensorTransportManager):
-    """What both forms have in common: transfers that come here, and their end."""
+    """Common half of both forms: transfers that come here, and their end."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._receiving: dict[str, set[Cancel]] = {}
+        # Ray has transfers begin one after the other, and aborts those that have not begun, too.
+        self._aborted = Names()
+        self._ended = False
         self._told: set[Any] = set()
+        _managers.add(self)
 
     def _tell_of_hanging(self, receiver: Any) -> None:
         """Says once of an actor that Ray has no thread in it to receive with.
@@ -142,15 +145,31 @@ class _Manager(TensorTransportManager):
         # Asked at every call of a task. An actor without a sidecar says so in the error of its first transfer.
         return True
 
-    def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
-        """Ends the transfers of an object that come here, within 100 ms."""
+    def abort_transport(self, obj_id: str, communicator_metadata: Any) -> None:
+        """Ends a transfer that comes here, within 100 ms, or 1 s while it connects; refuses it where it has not begun."""
         with self._lock:
-            cancels = list(self._receiving.get(obj_id, ()))
+            self._aborted.add(communicator_metadata.transfer)
+            cancels = list(self._receiving.get(communicator_metadata.transfer, ()))
         for cancel in cancels:
             cancel.cancel()
 
+    def end(self) -> None:
+        """Ends every transfer that comes here, and refuses others: the interpreter ends."""
+        with self._lock:
+            self._ended = True
+            cancels = [cancel for some in self._receiving.values() for cancel in some]
+        for cancel in cancels:
+            cancel.cancel()
+
+    def _check(self, obj_id: str, transfer: str) -> None:
+        """Refuses a transfer that was aborted before it begins here. The lock is held."""
+        if self._ended:
+            raise RuntimeError(f"the transfer of object {obj_id} is refused, since its process ends")
+        if transfer in self._aborted:
+            raise aborted(obj_id)
+
     @contextmanager
-    def _under_way(self, obj_id: str, version: int, cancel: Cancel) -> Iterator[None]:
+    def _under_way(self, obj_id: str, transfer: str, version: int, cancel: Cancel) -> Iterator[None]:
         """A transfer that comes here and may be aborted."""
         if version != _VERSION:
             raise Unsupported(
@@ -158,17 +177,18 @@ class _Manager(TensorTransportManager):
                 remedy="install the same tensorlane everywhere",
             )
         with self._lock:
-            self._receiving.setdefault(obj_id, set()).add(cancel)
+            self._check(obj_id, transfer)
+            self._receiving.setdefault(transfer, set()).add(cancel)
         try:
             yield
         except Withdrawn:
-            raise RuntimeError(f"the transfer of object {obj_id} was aborted") from None
+            raise aborted(obj_id) from None
         finally:
             with self._lock:
-                cancels = self._receiving.get(obj_id, set())
+                cancels = self._receiving.get(transfer, set())
                 cancels.discard(cancel)
                 if not cancels:
-                    self._receiving.pop(obj_id, None)
+                    self._receiving.pop(transfer, None)
 
 
 class Transport(_Manager):
@@ -212,22 +232,22 @@ class Transport(_Manager):
         self,
         obj_id: str,
         tensor_transport_metadata: TransportMetadata,
-        communicator_metadata: CommunicatorMetadata,
+        communicator_metadata: TransportCommunicator,
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
         """Gets the tensors of an object: mapped, or copied into the buffers."""
-        return self._receive(obj_id, tensor_transport_metadata, target_buffers, Cancel())
+        return self._receive(obj_id, tensor_transport_metadata, communicator_metadata, target_buffers, Cancel())
 
     def fetch_multiple_tensors(
         self,
         obj_id: str,
         tensor_transport_metadata: TransportMetadata,
-        communicator_metadata: CommunicatorMetadata,
+        communicator_metadata: TransportCommunicator,
         target_buffers: list[Any] | None = None,
     ) -> Fetch:
         """Begins to get the tensors of an object."""
-        cancel = Cancel()
-        future = self._fetching.submit(self._receive, obj_id, tensor_transport_metadata, target_buffers, cancel)
+        cancel, meta = Cancel(), tensor_transport_metadata
+        future = self._fetching.submit(self._receive, obj_id, meta, communicator_metadata, target_buffers, cancel)
         return Fetch(obj_id=obj_id, tensors=[], future=future, cancel=cancel)
 
     def wait_fetch_complete(self, fetch_request: Fetch, timeout: float = -1) -> list[Any]:
@@ -248,10 +268,16 @@ class Transport(_Manager):
         with self._lock:
             known = self._stored.pop(obj_id, None)
         if known is not None and known.exception() is None:
-            _release(known.result()[1])
+            release(client(), known.result()[1])
 
-    def _receive(self, obj_id: str, meta: TransportMetadata, buffers: list[Any] | None, cancel: Cancel) -> list[Any]:
-        with self._under_way(obj_id, meta.version, cancel):
+    def end(self) -> None:
+        super().end()
+        self._fetching.shutdown(wait=False, cancel_futures=True)
+
+    def _receive(
+        self, obj_id: str, meta: TransportMetadata, comm: TransportCommunicator, buffers: list[Any] | None, cancel: Cancel
+    ) -> list[Any]:
+        with self._under_way(obj_id, comm.transfer, meta.version, cancel):
             references = [Reference(text) for text in meta.references]
             got = client().get_many(references, deadline=_seconds(DEADLINE, 60.0), cancel=cancel)
             return _given(got, meta, buffers)
@@ -264,52 +290,19 @@ class NumpyTransport(Transport):
         return "TENSORLANE_NUMPY"
 
 
-class _Sending:
-    """One transfer from here: tensors that are put, until their receiver has them."""
-
-    def __init__(self, transfer: str, tensors: list[Any]):
-        self.withdrawn = False
-        self._stored = client().put_many(tensors, deadline=_seconds(DEADLINE, 60.0))
-        self._pipe: Pipe | None = None
-        try:
-            self._listener: Listener = client().listen(transfer)
-        except BaseException:
-            _release(self._stored)
-            raise
-
-    def hand_over(self) -> None:
-        """Waits for the receiver, tells it the references, and waits until it has the tensors."""
-        deadline = time.monotonic() + _seconds(DEADLINE, 60.0)
-        try:
-            with self._listener, self._listener.accept(timeout=_left(deadline)) as self._pipe:
-                if self.withdrawn:
-                    raise Withdrawn("the transfer was given up")
-                for start in range(0, len(self._stored), _REFERENCES_AT_ONCE):
-                    some = self._stored[start : start + _REFERENCES_AT_ONCE]
-                    self._pipe.write(metadata="\n".join(str(one.reference) for one in some), timeout=_left(deadline))
-        finally:
-            _release(self._stored)
-
-    def withdraw(self) -> None:
-        """Ends it; a receiver that waits is told."""
-        self.withdrawn = True
-        self._listener.close()
-        if self._pipe is not None:
-            self._pipe.close()
-
-
 class TwoSidedTransport(_Manager):
     """The transport of one process whose tensors are put only when Ray has them sent, once for each receiver.
 
     Both sides meet in a pipe, at a name of the transfer that its communicator metadata bring to them. A send returns when the
-    tensors are put; they are released when the receiver has them, when the object is collected, or with this process.
+    tensors are put; they are released when the receiver has them, at the deadline, when the object is collected, or with this
+    process.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._sending: dict[str, tuple[str, _Sending]] = {}
+        self._sending: dict[str, Sending] = {}
+        self._sent = Names()
         self._handing_over = ThreadPoolExecutor(SENDS_MAX, thread_name_prefix="tensorlane-send")
-        _two_sided.add(self)
 
     def tensor_transport_backend(self) -> str:
         return "TENSORLANE_TWO_SIDED"
@@ -331,12 +324,22 @@ class TwoSidedTransport(_Manager):
     def send_multiple_tensors(
         self, tensors: list[Any], tensor_transport_metadata: TwoSidedMetadata, communicator_metadata: TwoSidedCommunicator
     ) -> None:
-        """Puts the tensors, and has them handed over to the receiver of this transfer when it comes."""
-        transfer = communicator_metadata.transfer
-        sending = _Sending(transfer, tensors)
+        """Puts the tensors, and has them handed over to the receiver of this transfer when it comes; once, if Ray asks again."""
+        obj_id, transfer = tensor_transport_metadata.obj_id, communicator_metadata.transfer
         with self._lock:
-            self._sending[transfer] = (tensor_transport_metadata.obj_id, sending)
-        self._handing_over.submit(self._hand_over, transfer, sending)
+            self._check(obj_id, transfer)
+            if transfer in self._sending or transfer in self._sent:
+                return
+            # Known before it is put, so that an abort meanwhile finds it.
+            sending = self._sending[transfer] = Sending(obj_id, transfer, _seconds(DEADLINE, 60.0))
+        try:
+            sending.put(client(), tensors)
+            self._handing_over.submit(self._hand_over, transfer, sending)
+        except BaseException:
+            with self._lock:
+                self._sending.pop(transfer, None)
+            sending.release()
+            raise
 
     def recv_multiple_tensors(
         self,
@@ -346,14 +349,14 @@ class TwoSidedTransport(_Manager):
         target_buffers: list[Any] | None = None,
     ) -> list[Any]:
         """Waits until the source has put the tensors, and gets them: mapped, or copied into the buffers."""
-        meta, cancel, got = tensor_transport_metadata, Cancel(), []
-        with self._under_way(obj_id, meta.version, cancel):
-            deadline = time.monotonic() + _seconds(DEADLINE, 60.0)
-            entry = f"{meta.peer}/{communicator_metadata.transfer}"
-            with _sliced(lambda seconds: client().connect_pipe(entry, wait=seconds), deadline, cancel) as pipe:
-                while (message := _sliced(lambda seconds: pipe.read_descriptor(timeout=seconds), deadline, cancel)) is not None:
+        meta, transfer = tensor_transport_metadata, communicator_metadata.transfer
+        cancel, entry, got = Cancel(), f"{meta.peer}/{transfer}", []
+        with self._under_way(obj_id, transfer, meta.version, cancel):
+            waiting = Waiting(obj_id, meta.peer, _seconds(DEADLINE, 60.0), cancel)
+            with waiting.until(lambda seconds: client().connect_pipe(entry, wait=seconds), _CONNECT_SLICE) as pipe:
+                while (message := waiting.until(lambda seconds: pipe.read_descriptor(timeout=seconds), _SLICE)) is not None:
                     references = [Reference(text) for text in message.metadata.decode().split("\n")]
-                    got += client().get_many(references, deadline=_left(deadline), cancel=cancel)
+                    got += client().get_many(references, deadline=left(waiting.deadline), cancel=cancel)
                     # Tells the source that they are here.
                     message.read()
             return _given(got, meta, target_buffers)
@@ -361,35 +364,41 @@ class TwoSidedTransport(_Manager):
     def garbage_collect(self, obj_id: str, tensor_transport_meta: TwoSidedMetadata, tensors: list[Any]) -> None:
         """Ends what is still sent of an object."""
         with self._lock:
-            left = [sending for of, sending in self._sending.values() if of == obj_id]
-        for sending in left:
+            under_way = [sending for sending in self._sending.values() if sending.obj_id == obj_id]
+        for sending in under_way:
             sending.withdraw()
 
-    def abort_transport(self, obj_id: str, communicator_metadata: CommunicatorMetadata) -> None:
-        """Ends a transfer on its side that is here."""
+    def abort_transport(self, obj_id: str, communicator_metadata: TwoSidedCommunicator) -> None:
+        """Ends a transfer on its side that is here, or refuses it where it has not begun."""
+        super().abort_transport(obj_id, communicator_metadata)
         with self._lock:
-            _, sending = self._sending.get(getattr(communicator_metadata, "transfer", ""), (obj_id, None))
+            sending = self._sending.get(communicator_metadata.transfer)
         if sending is not None:
             sending.withdraw()
-        super().abort_transport(obj_id, communicator_metadata)
+
+    def end(self) -> None:
+        super().end()
+        self.withdraw_all()
 
     def withdraw_all(self) -> None:
         """Ends every transfer from here."""
         with self._lock:
-            left = list(self._sending.values())
-        for _, sending in left:
+            under_way = list(self._sending.values())
+        for sending in under_way:
             sending.withdraw()
 
-    def _hand_over(self, transfer: str, sending: _Sending) -> None:
+    def _hand_over(self, transfer: str, sending: Sending) -> None:
         try:
             sending.hand_over()
         except Error as error:
-            # The receiver has an error of its own, which Ray shows.
+            # A receiver that has not connected is told at its own deadline alone.
             if not sending.withdrawn:
-                _logger.warning("transfer %s was not handed over: %s", transfer, error)
+                _logger.warning("object %s was not handed over by transfer %s: %s", sending.obj_id, transfer, error)
         finally:
             with self._lock:
                 self._sending.pop(transfer, None)
+                self._sent.add(transfer)
+            sending.release()
 
 
 class TwoSidedNumpyTransport(TwoSidedTransport):
@@ -449,7 +458,7 @@ def _register(name: str, manager: type[TensorTransportManager], data_type: type)
 
 
 def _store(tensors: list[Any]) -> tuple[TransportMetadata, list[Stored]]:
-    keep = _seconds(KEEP, 0.0)
+    keep = _seconds(KEEP, 0.0, least=0.0)
     stored = client().put_many(tensors, ticket=keep or None, deadline=_seconds(DEADLINE, 60.0))
     shapes, device = _described(tensors)
     references = tuple(str(one.reference) for one in stored)
@@ -463,33 +472,10 @@ def _described(tensors: list[Any]) -> tuple[list[tuple[Any, Any]], str]:
 
 
 def _given(got: list[Any], meta: TensorTransportMetadata, buffers: list[Any] | None) -> list[Any]:
-    """What Ray is given for tensors that were got."""
+    """Turns tensors that were got into what Ray expects."""
     if buffers:
         return [_into(tensor, buffer) for tensor, buffer in zip(got, buffers, strict=True)]
     return [_as_sent(tensor, dtype) for tensor, (_, dtype) in zip(got, meta.tensor_meta, strict=True)]
-
-
-def _sliced(attempt: Callable[[float], T], deadline: float, cancel: Cancel) -> T:
-    """Waits for the other side, and looks now and then at whether the transfer was aborted."""
-    while True:
-        if cancel.cancelled:
-            raise Withdrawn("the transfer was aborted")
-        try:
-            return attempt(min(_SLICE, _left(deadline)))
-        except (NotFound, Timeout):
-            if time.monotonic() > deadline:
-                raise
-
-
-def _left(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.0)
-
-
-def _release(stored: list[Stored]) -> None:
-    for one in stored:
-        one.release()
-    if stored:
-        client().flush()
 
 
 def _into(tensor: Any, buffer: Any) -> Any:
@@ -501,21 +487,24 @@ def _as_sent(tensor: Any, dtype: Any) -> Any:
     return tensor.numpy() if isinstance(dtype, np.dtype) else tensor.torch()
 
 
-def _seconds(variable: str, default: float) -> float:
+def _seconds(variable: str, default: float, least: float = 0.001) -> float:
     text = os.environ.get(variable, "")
     try:
-        return float(text) if text else default
+        seconds = float(text) if text else default
     except ValueError:
-        raise ValueError(f"{variable} is {text!r}; give a number of seconds") from None
+        seconds = math.nan
+    if not least <= seconds < math.inf:
+        raise ValueError(f"{variable} is {text!r}; give a number of seconds, {least:g} or more") from None
+    return seconds
 
 
-_two_sided: weakref.WeakSet[TwoSidedTransport] = weakref.WeakSet()
+_managers: weakref.WeakSet[_Manager] = weakref.WeakSet()
 
 
 def _at_the_end() -> None:
-    for manager in list(_two_sided):
-        manager.withdraw_all()
+    for manager in list(_managers):
+        manager.end()
 
 
-# The end of a program joins the threads of every pool, so what waits for its receiver is withdrawn before.
+# The end of a program joins the threads of every pool, so what waits for another process is withdrawn before.
 threading._register_atexit(_at_the_end)  # type: ignore[attr-defined]

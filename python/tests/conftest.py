@@ -42,9 +42,9 @@ def python(script: str, *arguments: str, **variables: str) -> subprocess.Popen:
     )
 
 
-def said(process: subprocess.Popen, given: str | None = None) -> str:
+def said(process: subprocess.Popen, given: str | None = None, patience: float = 60.0) -> str:
     """Output of a Python that ended well."""
-    out, err = process.communicate(given, timeout=60)
+    out, err = process.communicate(given, timeout=patience)
     assert process.returncode == 0, err
     return out
 

@@ -26,7 +26,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def missing() -> str | None:
-    """What nodes need and is not here."""
+    """Names a need of nodes that is not met here."""
     if os.geteuid() != 0:
         return "network namespaces are made by root alone"
     return None if shutil.which("ip") else "ip is missing: install iproute2"

@@ -1,6 +1,6 @@
 """Ray on two nodes: a raylet beside the sidecar of each, and a driver in a process of its own on the first one.
 
-What is decorated with `in_driver` runs there, and is given a `Cluster`.
+The body of a test with `in_driver` runs there, and is given a `Cluster`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Cluster:
     """Two nodes as the driver sees them."""
 
     directories: list[str]
-    """Where the sockets of their sidecars are."""
+    """Directories with the sockets of their sidecars."""
     sidecars: list[int]
     """Process ids of the sidecars."""
     raylets: list[int]
@@ -106,7 +106,7 @@ def cluster() -> Cluster:
 def driving(directory: Path, store: int = 200_000_000, arena: str = "2Gi", **settings: str) -> Iterator[ProcessPoolExecutor]:
     """A process that drives Ray on two nodes, whose object stores have so many bytes; `settings` are those of the sidecars."""
     with ExitStack() as stack:
-        # What Ray leaves there, the address of this cluster too, is not for others; the path is short for the sake of its sockets.
+        # Ray's files, the address of this cluster among them, are not for others; the path is short for the sake of its sockets.
         os.environ["RAY_TMPDIR"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
         stack.callback(os.environ.pop, "RAY_TMPDIR", None)
         two = stack.enter_context(nodes.with_sidecars(directory, arena, **settings))
@@ -120,7 +120,12 @@ def driving(directory: Path, store: int = 200_000_000, arena: str = "2Gi", **set
             stack.callback(driver.shutdown, wait=False, cancel_futures=True)
             driver.submit(_ready).result(90)
         yield driver
-        driver.submit(_end).result(30)
+        try:
+            ended = driver.submit(_end)
+        except RuntimeError:
+            # A body was not through, or the driver has gone: it ends with its node.
+            return
+        ended.result(30)
 
 
 @contextmanager

@@ -7,7 +7,7 @@
 | 3 | metadata of its own | metadata_extend_those_of_ray_and_survive_pickling |
 | 5, 6, 7, 14 | extracted once, known to the owner, carried by the reference | an_object_is_stored_once_right_after_its_task_* |
 | 8, 9 | two-sided: both sides run, with the same communicator metadata | both_sides_of_a_transfer_run_* |
-| 10 | one-sided: nothing is sent | an_object_is_stored_once_*, a_send_is_refused_* |
+| 10 | one-sided: nothing is sent | an_object_is_stored_once_*; test_ray_managers.py: a_send_is_refused_* |
 | 11 | what is received is what was sent | received_tensors_are_those_that_were_sent |
 | 12 | collected with the last reference | an_object_is_freed_when_its_last_reference_is_gone |
 | 13, 15, 16 | `ray.put` and `ray.get` | what_the_driver_puts_is_got_by_actors_and_by_itself_* |
@@ -17,16 +17,15 @@
 | 22 | limit: async actors | a_hundred_tasks_of_an_async_actor_are_right |
 | 23 | limit: other processes submit | an_actor_that_another_process_created_is_submitted_to |
 
-Between two nodes: test_ray_two_nodes.py.
+Between two nodes: test_ray_two_nodes.py. Without Ray: test_ray_managers.py.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
-import threading
-import time
 
 import numpy as np
 import pytest
@@ -173,6 +172,14 @@ def own(actor_class):
 
 def empty(lane) -> None:
     until("everything is freed", lambda: lane.status().tensors == 0)
+
+
+@pytest.fixture(autouse=True)
+def nothing_before(request):
+    """Nothing is left of earlier tests, for those that count."""
+    if "lane" in request.fixturenames:
+        gc.collect()
+        empty(request.getfixturevalue("lane"))
 
 
 def test_the_documented_example_prints_six_with_the_name_changed(tmp_path):
@@ -350,10 +357,18 @@ def test_a_transport_that_is_registered_after_an_actor_was_created_works_with_th
     """S0.21: beyond what Ray documents, by the hook."""
     address = ray.get_runtime_context().gcs_address
     given = [{"worker_process_setup_hook": "tensorlane.ray.register"}, {}]
-    drivers = [python("import json, sys\n" + LATE, address, json.dumps(one)) for one in given]
-    with_hook, without = [said(driver) for driver in drivers]
+    with_hook, without = [_said_by_driver("import json, sys\n" + LATE, address, json.dumps(one)) for one in given]
     assert with_hook == "6\n"
     assert without == "ValueError: Unsupported tensor transport protocol: TENSORLANE\n"
+
+
+def _said_by_driver(script: str, *arguments: str) -> str:
+    driver = python(script, *arguments)
+    try:
+        return said(driver, patience=150)
+    finally:
+        driver.kill()
+        driver.wait()
 
 
 def test_both_sides_of_a_transfer_run_and_have_its_communicator_metadata(lane, own):
@@ -393,6 +408,19 @@ def test_what_is_to_be_sent_by_a_dead_actor_is_an_error_for_its_receiver(lane, o
     empty(lane)
 
 
+def test_a_receiver_of_much_that_a_dead_actor_was_to_send_takes_something_else_soon(lane, actors, own):
+    """Ray receives one after the other, and aborts what has not begun: each of the three may not wait for its deadline."""
+    refs = [own[0].hold.remote(10) for _ in range(3)]
+    ray.wait(refs, num_returns=3, fetch_local=False)
+    ray.kill(own[0])
+    taken = [own[1].total.remote(ref) for ref in refs]
+    for one in taken:
+        with pytest.raises(Exception) as caught:
+            ray.get(one, timeout=30)
+        assert not isinstance(caught.value, ray.exceptions.GetTimeoutError)
+    assert ray.get(own[1].total.remote(actors[0].hold.remote(7)), timeout=30) == 7
+
+
 def test_what_a_dead_actor_made_is_freed_and_who_takes_it_is_told(lane, own):
     ref = own[0].make.remote(10)
     ray.wait([ref], fetch_local=False)
@@ -423,174 +451,3 @@ def test_an_actor_that_is_given_tensors_and_cannot_receive_is_told_of_once(lane,
             manager.get_communicator_metadata(actors[1], receiver, "TENSORLANE")
         assert [record.message.count("enable_tensor_transport=True") for record in caplog.records] == [1]
     ray.kill(plain)
-
-
-# What Ray cannot be made to do at will is asked of a manager itself.
-
-
-@pytest.fixture
-def manager(lane):
-    return transport.Transport()
-
-
-def test_a_retry_of_a_task_stores_nothing_again(lane, manager):
-    """S0.5: idempotent for an object, from several threads at once."""
-    got = []
-    extract = lambda: got.append(manager.extract_tensor_transport_metadata("once", [torch.ones(3), torch.ones(2)]))  # noqa: E731
-    threads = [threading.Thread(target=extract) for _ in range(4)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert len({meta.references for meta in got}) == 1 and lane.status().tensors == 2
-    for _ in range(2):
-        manager.garbage_collect("once", got[0], [])
-    empty(lane)
-
-
-def test_an_object_that_cannot_be_stored_leaves_nothing_and_may_be_tried_again(lane, manager):
-    with pytest.raises(tensorlane.Unsupported):
-        manager.extract_tensor_transport_metadata("half", [torch.ones(3), torch.ones(3, device="meta")])
-    empty(lane)
-    meta = manager.extract_tensor_transport_metadata("half", [torch.ones(3)])
-    manager.garbage_collect("half", meta, [])
-
-
-@pytest.fixture
-def slow(lane, monkeypatch):
-    """Transfers that last until they are withdrawn."""
-
-    class Slow:
-        def get_many(self, targets, deadline, cancel):
-            return lane.get_many(["never/comes"], wait=60, cancel=cancel)
-
-    monkeypatch.setattr(transport, "client", Slow)
-
-
-def test_a_transfer_that_hangs_is_aborted_from_another_thread(manager, slow):
-    meta, told = transport.TransportMetadata([], references=()), []
-
-    def receive() -> None:
-        with pytest.raises(RuntimeError, match="aborted"):
-            manager.recv_multiple_tensors("hangs", meta, transport.TransportCommunicator())
-        told.append(time.monotonic())
-
-    receiver = threading.Thread(target=receive)
-    receiver.start()
-    until("it is under way", lambda: manager._receiving)
-    began = time.monotonic()
-    manager.abort_transport("another", transport.TransportCommunicator())
-    manager.abort_transport("hangs", transport.TransportCommunicator())
-    receiver.join(20)
-    assert told and told[0] - began < 5 and not manager._receiving
-
-
-def test_a_fetch_is_polled_waited_for_and_withdrawn_when_it_is_dropped(manager, slow):
-    fetch = manager.fetch_multiple_tensors("hangs", transport.TransportMetadata([]), transport.TransportCommunicator())
-    for timeout in (0, 0.05):
-        with pytest.raises(TimeoutError):
-            manager.wait_fetch_complete(fetch, timeout)
-    until("it is under way", lambda: manager._receiving)
-    del fetch
-    until("it is withdrawn", lambda: not manager._receiving)
-
-
-def test_a_fetch_brings_what_was_stored(lane, manager):
-    meta = manager.extract_tensor_transport_metadata("fetched", [torch.arange(3)])
-    fetch = manager.fetch_multiple_tensors("fetched", meta, transport.TransportCommunicator())
-    assert manager.wait_fetch_complete(fetch)[0].tolist() == [0, 1, 2]
-    manager.garbage_collect("fetched", meta, [])
-
-
-def test_a_send_is_refused_because_the_transport_is_one_sided(manager):
-    """S0.10"""
-    with pytest.raises(NotImplementedError):
-        manager.send_multiple_tensors([], None, None)
-
-
-def test_metadata_of_another_version_are_refused(manager):
-    meta = transport.TransportMetadata([], version=2)
-    with pytest.raises(tensorlane.Unsupported, match="version 2"):
-        manager.recv_multiple_tensors("newer", meta, transport.TransportCommunicator())
-
-
-def test_a_driver_without_torch_is_warned_and_still_has_numpy(monkeypatch):
-    registered = []
-    monkeypatch.setattr(transport, "_register", lambda name, *_: registered.append(name))
-    monkeypatch.setattr(transport.importlib.util, "find_spec", lambda _: None)
-    with pytest.warns(RuntimeWarning, match="torch is not installed"):
-        transport.register()
-    assert registered == ["tensorlane_numpy"]
-
-
-def test_an_environment_that_is_no_number_is_refused(manager, monkeypatch):
-    monkeypatch.setenv(transport.KEEP, "soon")
-    with pytest.raises(ValueError, match="TENSORLANE_RAY_KEEP"):
-        manager.extract_tensor_transport_metadata("soon", [torch.ones(1)])
-
-
-@pytest.fixture
-def sides(lane):
-    """A source and a receiver that hand tensors over as Ray has them do it."""
-    source, receiver = transport.TwoSidedTransport(), transport.TwoSidedTransport()
-    yield source, receiver
-    source.withdraw_all()
-    empty(lane)
-
-
-def test_a_receiver_may_come_before_the_send_and_after_it(lane, sides):
-    source, receiver = sides
-    tensors = [torch.arange(5), torch.zeros(2, 0), torch.ones(3)] + [torch.tensor(number) for number in range(600)]
-    meta = source.extract_tensor_transport_metadata("both", tensors)
-    comms = [source.get_communicator_metadata(None, None) for _ in range(2)]
-    source.send_multiple_tensors(tensors, meta, comms[0])
-    assert lane.status().tensors == len(tensors)
-    early = threading.Thread(target=lambda: got.append(receiver.recv_multiple_tensors("both", meta, comms[1])))
-    got = [receiver.recv_multiple_tensors("both", meta, comms[0])]
-    early.start()
-    until("it waits", lambda: receiver._receiving)
-    source.send_multiple_tensors(tensors, meta, comms[1])
-    early.join(20)
-    assert all(torch.equal(a, b) for one in got for a, b in zip(one, tensors, strict=True)) and len(got) == 2
-    buffers = [torch.empty_like(tensor) for tensor in tensors]
-    source.send_multiple_tensors(tensors, meta, third := source.get_communicator_metadata(None, None))
-    assert receiver.recv_multiple_tensors("both", meta, third, buffers)[0] is buffers[0] and torch.equal(buffers[0], tensors[0])
-
-
-@pytest.mark.parametrize("end", ["garbage_collect", "abort_transport"])
-def test_a_send_whose_receiver_does_not_come_is_released(lane, sides, end):
-    source, _ = sides
-    meta, comm = source.extract_tensor_transport_metadata("alone", [torch.ones(3)]), source.get_communicator_metadata(None, None)
-    source.send_multiple_tensors([torch.ones(3)], meta, comm)
-    assert lane.status().tensors == 1
-    source.garbage_collect("alone", meta, []) if end == "garbage_collect" else source.abort_transport("alone", comm)
-    empty(lane)
-    until("it is forgotten", lambda: not source._sending)
-
-
-def test_a_receiver_that_nobody_sends_to_is_aborted_or_told_at_its_deadline(sides, monkeypatch):
-    source, receiver = sides
-    meta, comm = source.extract_tensor_transport_metadata("none", [torch.ones(3)]), source.get_communicator_metadata(None, None)
-    told = []
-
-    def receive() -> None:
-        with pytest.raises(RuntimeError, match="aborted"):
-            receiver.recv_multiple_tensors("none", meta, comm)
-        told.append(True)
-
-    waiting = threading.Thread(target=receive)
-    waiting.start()
-    until("it waits", lambda: receiver._receiving)
-    receiver.abort_transport("none", comm)
-    waiting.join(20)
-    assert told
-    monkeypatch.setenv(transport.DEADLINE, "0.3")
-    with pytest.raises(tensorlane.NotFound):
-        receiver.recv_multiple_tensors("none", meta, comm)
-    assert not receiver._receiving
-
-
-def test_an_object_that_is_kept_outlives_what_made_it(lane, manager, monkeypatch):
-    monkeypatch.setenv(transport.KEEP, "30")
-    meta = manager.extract_tensor_transport_metadata("kept", [torch.ones(1)])
-    manager.garbage_collect("kept", meta, [])
-    (got,) = manager.recv_multiple_tensors("kept", meta, transport.TransportCommunicator())
-    assert got.tolist() == [1] and lane.status().tickets >= 1
