@@ -93,8 +93,11 @@ class Sending:
         self.withdrawn = True
         if self._listener is not None:
             self._listener.close()
-        if self._pipe is not None:
-            self._pipe.close()
+        if (pipe := self._pipe) is not None:
+            pipe.close()
+        # Its thread may come late, or never.
+        for one in self._stored:
+            one.release()
 
     def release(self) -> None:
         """Gives up what was put, and the name at which the receiver connects."""

@@ -258,6 +258,26 @@ def test_a_pipe_of_a_connector_that_has_gone_does_not_end_the_send(lane, sides, 
     assert torch.equal(receiver.recv_multiple_tensors("made", meta, comm)[0], tensors[0])
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_pipe_of_another_peer_whose_connector_has_gone_does_not_end_the_send(clients, waits):
+    sending, name = transfers.Sending("crosses", f"ray/crosses-{waits}", 20.0), f"{clients[0].peer}/ray/crosses-{waits}"
+    sending.put(clients[0], [torch.ones(3)])
+    handing_over = threading.Thread(target=sending.hand_over)
+    if waits:
+        handing_over.start()
+    for _ in range(3):
+        clients[1].connect_pipe(name, wait=20).close()
+    if not waits:
+        handing_over.start()
+    with clients[1].connect_pipe(name, wait=20) as pipe:
+        with clients[1].get(tensorlane.Reference(pipe.read(timeout=20).metadata.decode())) as got:
+            assert got.numpy().tolist() == [1, 1, 1]
+        assert pipe.read(timeout=20) is None
+    handing_over.join(20)
+    assert not handing_over.is_alive()
+    sending.release()
+
+
 def test_a_send_that_waits_in_line_ends_at_its_own_deadline(lane, sides, monkeypatch):
     source, _ = sides
     source._handing_over = ThreadPoolExecutor(1)
@@ -273,6 +293,19 @@ def test_a_send_that_waits_in_line_ends_at_its_own_deadline(lane, sides, monkeyp
     until("both are forgotten", lambda: not source._sending)
     source.send_multiple_tensors(tensors, meta, second)
     assert lane.status().tensors == 0, "it was asked for again, and is over"
+
+
+def test_a_send_that_is_aborted_while_it_waits_in_line_is_released_before_its_turn(lane, sides):
+    source, _ = sides
+    source._handing_over = ThreadPoolExecutor(1)
+    tensors, meta, first = made(source)
+    second = source.get_communicator_metadata(None, None)
+    for comm in (first, second):
+        source.send_multiple_tensors(tensors, meta, comm)
+    assert lane.status().tensors == 2
+    source.abort_transport("made", second)
+    until("the second is released", lambda: lane.status().tensors == 1)
+    assert len(source._sending) == 2, "its turn has not come"
 
 
 def test_a_send_that_ray_asks_for_again_is_the_same(lane, sides):
