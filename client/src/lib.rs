@@ -61,6 +61,7 @@ mod tensor;
 mod tests;
 mod verbs;
 mod wait;
+mod watch;
 mod wire;
 
 #[cfg(feature = "tokio")]
@@ -78,3 +79,4 @@ pub use tensorlane_proto::generated::{ArenaStatus, PeerStatus, StatusResponse as
 pub use tensorlane_proto::ledger::RetryId;
 pub use verbs::{Fetched, Item, Names, Naming, PutOptions, Reservation, Stored};
 pub use wait::Cancel;
+pub use watch::{Watch, WatchEvent, WatchKind, WatchOptions};

@@ -20,8 +20,10 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
 /// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
-/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes.
-pub const SESSION_VERSION: u32 = 6;
+/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes, since 7 names are watched.
+pub const SESSION_VERSION: u32 = 7;
+/// The first version of the session socket's protocol that has [`SessionKind::Watch`].
+pub const WATCH_SINCE: u32 = 7;
 /// The first version of the session socket's protocol that has mutable sets.
 pub const MUTABLE_SETS_SINCE: u32 = 6;
 /// The first version of the peer protocol that has mutable sets.
@@ -333,6 +335,8 @@ kinds! {
         PipeRead = 44,
         /// `PipeEndRequest`, no reply, since version 6.
         PipeEnd = 39,
+        /// `WatchRequest` / `WatchResponse`, since version 7.
+        Watch = 45,
         /// `PutGpuRequest` with one descriptor / `PutResponse`, since version 5.
         PutGpu = 46,
         /// `OpenGpuRequest` / `OpenGpuResponse` with one descriptor, since version 5.

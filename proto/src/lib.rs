@@ -34,6 +34,7 @@ pub mod layout;
 pub mod ledger;
 pub mod negotiate;
 pub mod reference;
+pub mod revision;
 pub mod rows;
 pub mod selection;
 #[cfg(feature = "set")]
@@ -48,4 +49,5 @@ pub use identity::{ExchangeName, Fingerprint, Incarnation, PeerName};
 pub use layout::{Layout, MAX_TENSOR_BYTES, Shape, Strides};
 pub use negotiate::{Offer, Policy, Require, Route, Transport, negotiate};
 pub use reference::Reference;
+pub use revision::Revision;
 pub use selection::{Range, Resolved, Selection};

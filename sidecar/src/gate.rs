@@ -90,6 +90,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::Get
         | Verb::Acquire
         | Verb::Lookup
+        | Verb::Watch
         | Verb::Name
         | Verb::PublishSet
         | Verb::ChannelCreate

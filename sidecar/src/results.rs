@@ -71,7 +71,7 @@ plural! {
 }
 
 single! {
-    FillResponse ListResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
+    FillResponse ListResponse WatchResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
     PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
     SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
 }

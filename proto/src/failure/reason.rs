@@ -114,6 +114,8 @@ reasons! {
     NameTaken, "NAME_TAKEN", AlreadyExists;
     /// The name no longer belongs to the tensor that was to be replaced; look it up again.
     NameChanged, "NAME_CHANGED", FailedPrecondition;
+    /// Changes of names after that revision are forgotten: the watch begins anew, with the names that there are.
+    WatchCut, "WATCH_CUT", OutOfRange;
     /// Another version of the set was published meanwhile; publish on top of that one.
     VersionChanged, "VERSION_CHANGED", FailedPrecondition;
     /// The name or reference stands for a tensor that is no set.

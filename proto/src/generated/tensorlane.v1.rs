@@ -982,6 +982,66 @@ pub struct ListResponse {
     #[prost(string, tag = "2")]
     pub next_page_token: ::prost::alloc::string::String,
 }
+/// Watch names: first those that there are, page by page, all of one revision; then each change after it, in order.
+///
+/// Over the session socket each call has one answer: at once where there is something to tell, else when there is, and at the
+/// deadline without events. The next call says the revision of the last answer. Over gRPC one call has a stream of the same answers.
+/// Nothing is kept for who watches: changes are remembered up to 131,072 of them or 16 MiB, and who comes later is told WATCH_CUT.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchRequest {
+    /// Only names that begin so. At most 512 bytes.
+    #[prost(string, tag = "1")]
+    pub prefix: ::prost::alloc::string::String,
+    /// The peer whose names are meant. Empty, or this one.
+    #[prost(string, tag = "2")]
+    pub peer: ::prost::alloc::string::String,
+    /// The revision of an earlier answer, whose changes are known already. Empty: begin with the names that there are.
+    #[prost(string, tag = "3")]
+    pub after: ::prost::alloc::string::String,
+    /// The token of the page before, with its revision in `after`. Empty: changes after the revision.
+    #[prost(string, tag = "4")]
+    pub page_token: ::prost::alloc::string::String,
+    /// At most this many events in an answer; 0 means 1,000; at most 10,000.
+    #[prost(uint32, tag = "5")]
+    pub page_size: u32,
+    /// Time to wait for a change, in milliseconds; 0 means the sidecar's default. Over gRPC without a meaning.
+    #[prost(uint64, tag = "6")]
+    pub deadline_ms: u64,
+}
+/// One name that is there, or one change of a name.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NameEvent {
+    /// What happened.
+    #[prost(enumeration = "NameEventKind", tag = "1")]
+    pub kind: i32,
+    /// The name.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    /// The tensor that the name stands for since then; of a name that is gone, the one that it stood for. Empty where that tensor is
+    /// gone already.
+    #[prost(string, tag = "3")]
+    pub reference: ::prost::alloc::string::String,
+    /// The number of the change. INCARNATION.SEQUENCE, with the incarnation of the answer's revision, is the revision to go on from
+    /// after this event. Of a name that was there, the number of the revision at which all of them were.
+    #[prost(uint64, tag = "4")]
+    pub sequence: u64,
+}
+/// Events, and where to go on.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchResponse {
+    /// In order of the names' bytes where they are of names that are there, else in the order in which they happened.
+    #[prost(message, repeated, tag = "1")]
+    pub events: ::prost::alloc::vec::Vec<NameEvent>,
+    /// The revision: INCARNATION.SEQUENCE. All that came before it is told, but for further pages.
+    #[prost(string, tag = "2")]
+    pub revision: ::prost::alloc::string::String,
+    /// These are names that are there.
+    #[prost(bool, tag = "3")]
+    pub snapshot: bool,
+    /// The token of the next page; empty at the end.
+    #[prost(string, tag = "4")]
+    pub next_page_token: ::prost::alloc::string::String,
+}
 /// A name to give.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameItem {
@@ -1281,6 +1341,47 @@ pub struct SessionEvent {
     /// The id to put into the metadata of other calls; in the first event, and repeated every 5 s to keep the stream alive.
     #[prost(string, tag = "1")]
     pub session_id: ::prost::alloc::string::String,
+}
+/// Kind of an event of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum NameEventKind {
+    /// Never sent.
+    Unspecified = 0,
+    /// It was there when the watch began.
+    Present = 1,
+    /// It was given to a tensor, and was free before.
+    Appeared = 2,
+    /// It was taken from one tensor and given to another.
+    Replaced = 3,
+    /// It was taken away.
+    Gone = 4,
+}
+impl NameEventKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "NAME_EVENT_KIND_UNSPECIFIED",
+            Self::Present => "NAME_EVENT_KIND_PRESENT",
+            Self::Appeared => "NAME_EVENT_KIND_APPEARED",
+            Self::Replaced => "NAME_EVENT_KIND_REPLACED",
+            Self::Gone => "NAME_EVENT_KIND_GONE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "NAME_EVENT_KIND_UNSPECIFIED" => Some(Self::Unspecified),
+            "NAME_EVENT_KIND_PRESENT" => Some(Self::Present),
+            "NAME_EVENT_KIND_APPEARED" => Some(Self::Appeared),
+            "NAME_EVENT_KIND_REPLACED" => Some(Self::Replaced),
+            "NAME_EVENT_KIND_GONE" => Some(Self::Gone),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 #[cfg(feature = "grpc")]
@@ -1600,6 +1701,32 @@ pub mod tensorlane_client {
                 .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "List"));
             self.inner.unary(req, path, codec).await
         }
+        /// Tells the names of this peer that begin alike, then each change of them, until the caller ends the stream. It ends with
+        /// WATCH_CUT where the caller is so slow that changes are forgotten.
+        pub async fn watch(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WatchRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WatchResponse>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tensorlane.v1.Tensorlane/Watch",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("tensorlane.v1.Tensorlane", "Watch"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Gives names to tensors of this peer.
         pub async fn name(
             &mut self,
@@ -1881,6 +2008,18 @@ pub mod tensorlane_server {
             &self,
             request: tonic::Request<super::ListRequest>,
         ) -> std::result::Result<tonic::Response<super::ListResponse>, tonic::Status>;
+        /// Server streaming response type for the Watch method.
+        type WatchStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WatchResponse, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Tells the names of this peer that begin alike, then each change of them, until the caller ends the stream. It ends with
+        /// WATCH_CUT where the caller is so slow that changes are forgotten.
+        async fn watch(
+            &self,
+            request: tonic::Request<super::WatchRequest>,
+        ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
         /// Gives names to tensors of this peer.
         async fn name(
             &self,
@@ -2455,6 +2594,52 @@ pub mod tensorlane_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tensorlane.v1.Tensorlane/Watch" => {
+                    #[allow(non_camel_case_types)]
+                    struct WatchSvc<T: Tensorlane>(pub Arc<T>);
+                    impl<
+                        T: Tensorlane,
+                    > tonic::server::ServerStreamingService<super::WatchRequest>
+                    for WatchSvc<T> {
+                        type Response = super::WatchResponse;
+                        type ResponseStream = T::WatchStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WatchRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tensorlane>::watch(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WatchSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

@@ -50,6 +50,7 @@ impl Ledger {
 
     pub(super) fn unname(&mut self, name: TensorName, effects: &mut Vec<Effect>) -> Result<Answer, Refusal> {
         let Some(id) = self.names.remove(&name) else { return Err(Refusal::NameUnknown { name }) };
+        self.journal.note(&name, Some(id), None, &self.limits);
         self.drop_name(id, &name, Cause::Unnamed, effects);
         Ok(Answer::Unnamed { id })
     }
@@ -114,13 +115,15 @@ impl Ledger {
         if let Some(Life::Owned { names, .. }) = self.slots.get_mut(id).map(|tensor| &mut tensor.life) {
             names.insert(name.clone());
         }
-        match self.names.entry(name.clone()) {
+        let before = match self.names.entry(name.clone()) {
             Entry::Occupied(mut found) => Some(found.insert(id)),
             Entry::Vacant(free) => {
                 free.insert(id);
                 None
             }
-        }
+        };
+        self.journal.note(name, before, Some(id), &self.limits);
+        before
     }
 
     /// Issues a ticket that was checked; its deadline.

@@ -13,6 +13,10 @@ pub struct Limits {
     pub leases_per_holder: u64,
     /// Names of all tensors. One costs its length and about 100 bytes.
     pub names: usize,
+    /// Changes of names that are remembered for those who watch names. When full, the oldest is forgotten.
+    pub name_changes: usize,
+    /// Bytes of these changes: the length of the name and [`CHANGE_BYTES`](super::CHANGE_BYTES) for each.
+    pub name_change_bytes: u64,
     /// Tickets that are neither spent nor expired. One costs about 120 bytes.
     pub tickets: usize,
     /// Remembered requests. One costs about 200 bytes. When full, the oldest is forgotten: a repeat of it is then a
@@ -31,6 +35,8 @@ impl Default for Limits {
             holders: 1 << 14,
             leases_per_holder: 1 << 20,
             names: 1 << 18,
+            name_changes: 1 << 17,
+            name_change_bytes: 16 << 20,
             tickets: 1 << 18,
             retries: 1 << 19,
             copy_idle: Millis(30_000),

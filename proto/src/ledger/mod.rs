@@ -36,6 +36,7 @@ mod hash;
 mod holders;
 mod idle;
 mod ids;
+mod journal;
 mod keep;
 mod limits;
 mod name;
@@ -58,6 +59,7 @@ use foldhash::quality::RandomState;
 pub use event::{Answer, Cause, Effect, Event, Keep, NameSpec, Publication, TicketSpec};
 pub use hash::{BuildMix, MixHasher};
 pub use ids::{Holder, Millis, Origin, PeerSlot, Retry, RetryId, SessionId, TensorId, TicketId};
+pub use journal::{CHANGE_BYTES, Changes, NameChange, NoRevision};
 pub use limits::Limits;
 pub use name::{NameError, TensorName};
 pub use publish::version_name;
@@ -68,6 +70,7 @@ pub use view::{Entry, State, Totals};
 
 use holders::Holders;
 use idle::IdleQueue;
+use journal::Journal;
 use retries::Retries;
 use slots::Slots;
 use tickets::Tickets;
@@ -80,6 +83,7 @@ pub struct Ledger {
     slots: Slots,
     holders: Holders,
     names: BTreeMap<TensorName, TensorId>,
+    journal: Journal,
     tickets: Tickets,
     retries: Retries,
     copies: HashMap<Origin, TensorId, RandomState>,
@@ -107,6 +111,7 @@ impl Ledger {
             slots: Slots::default(),
             holders: Holders::default(),
             names: BTreeMap::new(),
+            journal: Journal::default(),
             tickets: Tickets::default(),
             retries: Retries::default(),
             copies: HashMap::default(),

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use super::*;
 
 mod copies;
+mod journal;
 mod leases;
 mod life;
 mod limits;
@@ -22,6 +23,8 @@ const LIMITS: Limits = Limits {
     holders: 3,
     leases_per_holder: 4,
     names: 2,
+    name_changes: 4,
+    name_change_bytes: 1 << 20,
     tickets: 2,
     retries: 3,
     copy_idle: Millis(30_000),

@@ -32,6 +32,10 @@ use crate::workers::{THREADS_MAX, Workers};
 
 /// The longest that a call may wait, whatever it asks for: one that waits for room has a worker.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
+/// Changes of names that are remembered for those who watch names.
+const NAME_CHANGES: usize = 1 << 17;
+/// Bytes of these changes, of `arena.base`.
+const NAME_CHANGE_BYTES: u64 = 16 << 20;
 /// Peers and sessions that the ledger remembers as holders, beyond those that the limits allow at a time.
 const SPARE_HOLDERS: usize = 1 << 10;
 
@@ -195,6 +199,8 @@ fn start_store(
             holders: config.limits.sessions + config.peers.max + SPARE_HOLDERS,
             leases_per_holder: config.limits.leases_per_session as u64,
             names: config.limits.names,
+            name_changes: NAME_CHANGES,
+            name_change_bytes: NAME_CHANGE_BYTES,
             tickets: config.limits.tickets,
             // One for the reservation and one for the seal: a put is never forgotten while its tensor lives.
             retries: config.limits.tensors.saturating_mul(2),

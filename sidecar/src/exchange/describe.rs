@@ -18,12 +18,12 @@ use super::{Caller, Exchange};
 use crate::store::Own;
 
 /// Names a page has where nobody says how many.
-const PAGE: u32 = 1_000;
+pub(super) const PAGE: u32 = 1_000;
 /// Names a page has at most. Costs about 2 MB of reply.
-const PAGE_MAX: u32 = 10_000;
+pub(super) const PAGE_MAX: u32 = 10_000;
 /// Bytes a page has at most, but for its last entry: with metadata an entry may take 16 KiB and more, and clients of gRPC
 /// take 4 MiB by default.
-const PAGE_BYTES_MAX: usize = 3 << 20;
+pub(super) const PAGE_BYTES_MAX: usize = 3 << 20;
 /// Bytes of a leased name in a reply beside the name, at most.
 const LEASED_BYTES: usize = 24;
 

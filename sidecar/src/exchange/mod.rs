@@ -37,6 +37,7 @@ mod status;
 mod target;
 mod transfer;
 mod waits;
+mod watch;
 
 use std::io;
 use std::os::fd::OwnedFd;

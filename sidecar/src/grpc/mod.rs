@@ -19,6 +19,7 @@ mod results;
 mod service;
 mod sessions;
 mod status;
+mod watching;
 
 use std::future::Future;
 use std::io;

@@ -17,6 +17,7 @@ use super::put;
 use super::results::{Results, acquire_result, done_result, reserve_result};
 use super::sessions::Sessions;
 use super::status::status;
+use super::watching;
 use crate::exchange::{Caller, Exchange, Room, Taken};
 use crate::metrics::Metrics;
 use crate::metrics::label::Verb;
@@ -88,6 +89,7 @@ impl Service {
 #[tonic::async_trait]
 impl Tensorlane for Service {
     type GetStream = tokio_stream::Iter<Chunks>;
+    type WatchStream = watching::Answers;
     type SessionStream = ReceiverStream<Result<v1::SessionEvent, Status>>;
 
     async fn put(&self, request: Request<Streaming<v1::PutChunk>>) -> Reply<v1::PutResponse> {
@@ -204,6 +206,11 @@ impl Tensorlane for Service {
             exchange.list(&caller, &request, ITEMS_MAX)
         })
         .await
+    }
+
+    async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
+        let call = self.begin(Verb::Watch, &request)?;
+        Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call, request.into_inner())))
     }
 
     async fn name(&self, request: Request<v1::NameRequest>) -> Reply<v1::NameResponse> {

@@ -70,6 +70,8 @@ pub struct Ledger {
     leases: IntGauge,
     names: IntGauge,
     tickets: IntGauge,
+    /// Bytes of the changes of names that are remembered.
+    pub journal: IntGauge,
     /// Tensors and reservations that ended, by what ended them.
     pub freed_tensors: Counters<(Cause,)>,
     /// Bytes of those tensors and reservations.
@@ -364,6 +366,7 @@ impl Ledger {
             leases: make.gauge("ledger_live_leases", "Leases of all holders. Not counted: names and tickets.")?,
             names: make.gauge("ledger_live_names", "Names of this peer. Not counted: those of other peers.")?,
             tickets: make.gauge("ledger_live_tickets", "Tickets. Not counted: spent and expired ones.")?,
+            journal: make.gauge("ledger_journal_bytes", "Changes of names that are remembered. Not counted: forgotten ones.")?,
             freed_tensors: make.all_counters(
                 "ledger_freed_tensors_total",
                 &["cause"],

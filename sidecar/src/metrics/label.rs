@@ -124,6 +124,8 @@ labels! {
         Describe = "describe",
         /// Names, by pages.
         List = "list",
+        /// Tells of names that come and go: until there is something to tell.
+        Watch = "watch",
         /// Gives a name.
         Name = "name",
         /// Takes a name away.

@@ -309,6 +309,7 @@ impl Call {
             SessionKind::SetCommit => Verb::SetCommit,
             SessionKind::SetStat => Verb::SetStat,
             SessionKind::SetDrop => Verb::SetDrop,
+            SessionKind::Watch => Verb::Watch,
             SessionKind::PipeListen => Verb::PipeListen,
             SessionKind::PipeConnect => Verb::PipeConnect,
             SessionKind::PipeAccept => Verb::PipeAccept,

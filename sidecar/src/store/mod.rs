@@ -25,6 +25,7 @@ mod sets;
 mod tensor;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod write;
 
 use std::collections::HashMap;
@@ -50,6 +51,7 @@ pub use self::room::Wish;
 pub(crate) use self::room::{NoTurn, turn};
 pub use self::sessions::OWN;
 pub use self::tensor::{Moved, Part, Room, Taken, Tensor, whole};
+pub use self::watch::{NameEvent, NameWatch, News};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};
 use crate::cancel::Cancel;
 use crate::clock::Clock;
@@ -101,6 +103,7 @@ struct State {
     /// Open sessions; with a link where they map memory.
     sessions: HashMap<SessionId, Option<Arc<SessionLink>>, BuildMix>,
     awaited: HashMap<TensorName, Vec<Awaited>>,
+    watchers: watch::Watchers,
     effects: Vec<Effect>,
     keeper: keeper::Orders,
 }
@@ -120,6 +123,7 @@ impl Store {
             tensors: HashMap::default(),
             sessions: HashMap::default(),
             awaited: HashMap::new(),
+            watchers: watch::Watchers::default(),
             effects: Vec::new(),
             keeper: keeper::Orders::default(),
         };

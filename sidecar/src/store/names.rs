@@ -39,7 +39,7 @@ impl Store {
     ) -> Result<(), Failure> {
         let spec = NameSpec { name: name.clone(), replaces };
         self.apply_to(asker, own, |id| Event::Name { id, name: spec })?;
-        let woken = self.state.lock().name_appeared(name);
+        let woken = self.state.lock().named(std::iter::once(name));
         woken.into_iter().for_each(|wake| wake());
         Ok(())
     }
@@ -51,8 +51,7 @@ impl Store {
             let named = ids.collect::<Result<Vec<_>, Failure>>()?;
             let applied = state.apply_into(now, Event::NameTogether { items: named }, freed);
             applied.map_err(|refusal| state.refused_to(asker, &refusal))?;
-            let appeared = items.iter().flat_map(|(_, spec)| state.name_appeared(&spec.name));
-            Ok::<Vec<Wake>, Failure>(appeared.collect())
+            Ok::<Vec<Wake>, Failure>(state.named(items.iter().map(|(_, spec)| &spec.name)))
         })?;
         woken.into_iter().for_each(|wake| wake());
         Ok(())
@@ -79,7 +78,12 @@ impl Store {
 
     /// Takes a name away.
     pub fn unname(&self, name: TensorName) -> Result<(), Failure> {
-        self.apply(Event::Unname { name }).map(|_| ())
+        let woken = self.step(|state, now, freed| {
+            state.apply_into(now, Event::Unname { name }, freed).map_err(|refusal| refused(&refusal))?;
+            Ok::<Vec<Wake>, Failure>(state.names_changed())
+        })?;
+        woken.into_iter().for_each(|wake| wake());
+        Ok(())
     }
 
     /// Makes a ticket for a sealed tensor, for `asker`; gives the tensor.
@@ -143,11 +147,13 @@ impl Store {
 // === impl State ===
 
 impl State {
-    /// Wakes of those who waited for this name; to be called outside of the lock.
+    /// Wakes of those who waited for these names, which were given, and of those who watch; to be called outside of the lock.
     #[must_use]
-    pub(super) fn name_appeared(&mut self, name: &TensorName) -> Vec<Wake> {
-        let waiting = self.awaited.remove(name).unwrap_or_default();
-        waiting.into_iter().map(|w| w.wake).collect()
+    pub(super) fn named<'a>(&mut self, names: impl Iterator<Item = &'a TensorName>) -> Vec<Wake> {
+        let waited = names.filter_map(|name| self.awaited.remove(name)).flatten().map(|w| w.wake);
+        let mut woken: Vec<Wake> = waited.collect();
+        woken.extend(self.names_changed());
+        woken
     }
 }
 

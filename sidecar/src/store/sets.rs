@@ -14,8 +14,7 @@ impl Store {
         let woken = self.step(|state, now, freed| {
             state.apply_into(now, Event::Publish(publication), freed).map_err(|refusal| refused(&refusal))?;
             let stamped = version_name(&name, version);
-            let appeared = [Some(name), stamped].into_iter().flatten();
-            Ok::<Vec<_>, Failure>(appeared.flat_map(|name| state.name_appeared(&name)).collect())
+            Ok::<Vec<_>, Failure>(state.named([Some(&name), stamped.as_ref()].into_iter().flatten()))
         })?;
         woken.into_iter().for_each(|wake| wake());
         Ok(())

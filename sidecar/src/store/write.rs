@@ -140,7 +140,7 @@ impl Store {
             *tensor = Arc::new(sealed);
         }
         let reference = tensor.reference.clone();
-        let woken = name.map(|n| state.name_appeared(&n)).unwrap_or_default();
+        let woken = name.map(|name| state.named(std::iter::once(&name))).unwrap_or_default();
         Ok((Stored { reference, id, ticket }, woken))
     }
 

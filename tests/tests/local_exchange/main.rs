@@ -6,3 +6,4 @@ mod mutable_sets;
 mod pipes;
 mod repeats;
 mod sets;
+mod watch;

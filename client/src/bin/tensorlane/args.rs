@@ -9,7 +9,7 @@ use tensorlane_client::SOCKETS_DEFAULT;
 use tensorlane_client::{
     AcquireOptions, Client, ClientOptions, DEADLINE_DEFAULT, Description, SOCKETS_ENV, Target,
 };
-use tensorlane_proto::{PeerName, Selection};
+use tensorlane_proto::{PeerName, Revision, Selection};
 
 use crate::output::Format;
 use crate::parse;
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Get(Get),
     /// List the names of this peer.
     Ls(Ls),
+    /// Show the names of this peer that there are, then each that comes, is replaced or goes. Ends with Ctrl-C.
+    Watch(Watch),
     /// Tell what is known of tensors without moving them.
     Describe(Describe),
     /// Take names away; a tensor that nothing else keeps is freed.
@@ -293,6 +295,22 @@ pub(crate) enum Channel {
     Tail(ChannelTail),
     /// Make a channel and write messages into it: a file each, or the lines of standard input.
     Write(ChannelWrite),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Watch {
+    /// Only names that begin so.
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    /// Show only what has changed since this revision of an earlier watch; -o json prints one with each change.
+    #[arg(long, value_name = "REVISION")]
+    pub(crate) from: Option<Revision>,
+    /// End after so many names and changes [default: go on].
+    #[arg(short = 'n', long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// How long to wait for each change [default: for ever].
+    #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Debug, ClapArgs)]

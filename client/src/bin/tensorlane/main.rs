@@ -17,6 +17,7 @@ mod inquire;
 mod kept;
 mod list;
 mod mutable;
+mod names;
 mod output;
 mod parse;
 mod progress;
@@ -87,6 +88,7 @@ fn run(args: Args, output: &Output) -> Result<ExitCode> {
         Command::Put(put) => put::run(&client, output, &put),
         Command::Get(get) => get::run(&client, output, &get),
         Command::Ls(ls) => list::ls(&client, output, &ls),
+        Command::Watch(watch) => names::watch(&client, output, &watch),
         Command::Rm(rm) => list::rm(&client, output, &rm),
         Command::Describe(describe) => inquire::describe(&client, output, &describe),
         Command::Set(set) => set::run(&client, output, &set),

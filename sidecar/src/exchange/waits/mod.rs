@@ -61,6 +61,8 @@ pub(super) trait Waiter: Send + Sync {
     fn look(&self, name: &TensorName) -> bool;
     /// A peer has a name that it waits for, or a peer that was asked for by name cannot be asked. Whether it still waits.
     fn told(&self, key: &Key, told: &Result<There, Failure>) -> bool;
+    /// Something that it asked for elsewhere has happened, as [`Waits::again`] was told.
+    fn again(self: Arc<Self>) {}
     /// The deadline is over.
     fn due(&self);
     /// The caller or the sidecar ends.
@@ -97,6 +99,7 @@ type Work = (Vec<News>, Vec<Arc<dyn Waiter>>);
 
 enum News {
     Appeared(TensorName),
+    Again(Weak<dyn Waiter>),
     Answered { peer: PeerName, number: u64, outcome: Result<v1::Inquired, Failure> },
 }
 
@@ -158,6 +161,11 @@ impl Waits {
         let waits = self.0.state.lock().table.wait(id, keys, until);
         self.0.changed.notify_one();
         waits
+    }
+
+    /// One that waits is told so by the thread of the waits, and not by whoever makes it happen.
+    pub(super) fn again(&self, waiter: &Arc<dyn Waiter>) {
+        self.0.push(News::Again(Arc::downgrade(waiter)));
     }
 
     /// A wait is over.
@@ -238,6 +246,11 @@ impl Inner {
             for one in news {
                 match one {
                     News::Appeared(name) => self.appeared(&name),
+                    News::Again(waiter) => {
+                        if let Some(waiter) = waiter.upgrade() {
+                            let _ = self.threads.caught("waits", PanicScope::Call, || waiter.again());
+                        }
+                    }
                     News::Answered { peer, number, outcome } => self.answered(&peer, number, outcome),
                 }
             }

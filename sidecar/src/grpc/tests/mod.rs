@@ -6,4 +6,5 @@ mod gpu;
 mod server;
 mod session;
 mod tickets;
+mod watching;
 mod world;

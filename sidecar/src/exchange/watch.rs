@@ -1,0 +1,300 @@
+//! Watch: the names that there are, then each change of them, as calls of which each has one answer.
+//!
+//! ```text
+//!   no revision        ──> a page of the names as they are, and the revision of this moment
+//!   revision and token ──> the next page of the names as they were at the revision
+//!   revision           ──> the changes after it; where there are none yet, an entry in `waits` until there are
+//! ```
+//! Nothing is kept between two calls. Who comes back too late finds that changes are forgotten, and is told so.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use prost::Message;
+use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::generated as v1;
+use tensorlane_proto::ledger::{NoRevision, TensorName};
+use tensorlane_proto::revision::Revision;
+
+use super::describe::{PAGE, PAGE_BYTES_MAX, PAGE_MAX};
+use super::lookup::There;
+use super::waits::{Key, Owner, WaitId, Waiter, cost};
+use super::{Caller, Done, Exchange};
+use crate::gate;
+use crate::store::{NameEvent, NameWatch, News};
+
+/// A call that waits for a change.
+struct Watcher {
+    exchange: Arc<Exchange>,
+    prefix: Arc<str>,
+    most: usize,
+    /// Revision up to which there is nothing to tell.
+    reached: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Taken by whatever answers.
+    done: Option<Done<v1::WatchResponse>>,
+    entry: Option<WaitId>,
+    watch: Option<NameWatch>,
+}
+
+// === impl Exchange ===
+
+impl Exchange {
+    /// Answers with names that are there, or with changes of names as soon as there are some, or without at the deadline.
+    pub fn watch(
+        self: &Arc<Self>,
+        caller: &Caller,
+        request: &v1::WatchRequest,
+        done: impl FnOnce(Result<v1::WatchResponse, Failure>) + Send + 'static,
+    ) {
+        let most = match request.page_size {
+            0 => PAGE,
+            size => size.min(PAGE_MAX),
+        } as usize;
+        let after = match self.watched_after(request) {
+            Ok(after) => after,
+            Err(failure) => return done(Err(failure)),
+        };
+        let Some(after) = after.filter(|_| request.page_token.is_empty()) else {
+            return done(self.names_that_were(request, after, most));
+        };
+        let state = State { done: Some(Box::new(done)), entry: None, watch: None };
+        let watcher = Arc::new(Watcher {
+            exchange: Arc::clone(self),
+            prefix: request.prefix.as_str().into(),
+            most,
+            reached: AtomicU64::new(after),
+            state: Mutex::new(state),
+        });
+        // First: however short its time is, what is there is told.
+        watcher.look();
+        watcher.enter(caller, self.deadline(request.deadline_ms));
+        let leaving = Arc::downgrade(&watcher);
+        caller.cancel.on_cancel(Arc::new(move || {
+            if let Some(watcher) = leaving.upgrade() {
+                watcher.leave();
+            }
+        }));
+    }
+
+    /// Checks what is asked for; the sequence of the revision that is known already.
+    fn watched_after(&self, request: &v1::WatchRequest) -> Result<Option<u64>, Failure> {
+        let invalid = |message: String| Failure::new(Reason::InvalidArgument, message);
+        let bytes = request.prefix.len();
+        if bytes > TensorName::BYTES_MAX {
+            let most = TensorName::BYTES_MAX;
+            return Err(invalid(format!(
+                "a prefix of {bytes} bytes is longer than any name: {most} at most"
+            )));
+        }
+        if let Some(peer) = self.named_peer(&request.peer)?.filter(|peer| *peer != self.me().peer) {
+            let me = &self.me().peer;
+            let message = format!(
+                "names are watched at their own peer only, here {me}: watch those of {peer} from a pod of {peer}, or wait for one \
+                 name there with a lookup"
+            );
+            return Err(Failure::new(Reason::Unsupported, message).with("peer", peer));
+        }
+        if request.after.is_empty() {
+            let first = "a page token of a watch comes with its revision; begin without both".to_owned();
+            return if request.page_token.is_empty() { Ok(None) } else { Err(invalid(first)) };
+        }
+        let revision: Revision = request.after.parse()?;
+        let mine = self.me().incarnation;
+        if revision.incarnation != mine {
+            let why = format!("it is of another life of this sidecar, whose incarnation is now {mine}");
+            return Err(cut(&request.after, &why));
+        }
+        Ok(Some(revision.sequence))
+    }
+
+    /// One page of the names as they are now, or as they were.
+    fn names_that_were(
+        &self,
+        request: &v1::WatchRequest,
+        revision: Option<u64>,
+        most: usize,
+    ) -> Result<v1::WatchResponse, Failure> {
+        let after = match request.page_token.as_str() {
+            "" => None,
+            token => Some(TensorName::new(token).map_err(|_| {
+                Failure::new(Reason::InvalidArgument, "this is not a page token of Watch; begin without one")
+            })?),
+        };
+        let names = self.store.names_at(&request.prefix, after.as_ref(), most + 1, revision);
+        let (mut names, revision) = names.map_err(|no| self.no_revision(&request.after, no))?;
+        let total = names.len();
+        names.truncate(most);
+        let events = fitting(names);
+        let more = events.len() < total;
+        let next_page_token = events.last().filter(|_| more).map(|e| e.name.clone()).unwrap_or_default();
+        Ok(v1::WatchResponse { events, revision: self.revision(revision), snapshot: true, next_page_token })
+    }
+
+    fn revision(&self, sequence: u64) -> String {
+        Revision { incarnation: self.me().incarnation, sequence }.to_string()
+    }
+
+    fn no_revision(&self, asked: &str, no: NoRevision) -> Failure {
+        match no {
+            NoRevision::Forgotten { oldest } => {
+                let oldest = self.revision(oldest);
+                let why = format!("too much has changed since: changes after {oldest} are remembered");
+                cut(asked, &why).with("oldest", oldest)
+            }
+            NoRevision::Ahead { latest } => {
+                let message = format!(
+                    "revision {asked} was not told by this sidecar: its latest is {}; watch without a revision",
+                    self.revision(latest)
+                );
+                Failure::new(Reason::InvalidArgument, message).with("latest", self.revision(latest))
+            }
+        }
+    }
+}
+
+/// Failure of a watch that cannot go on where it was.
+fn cut(asked: &str, why: &str) -> Failure {
+    let message = format!(
+        "the watch cannot go on after revision {asked}, and has missed changes: {why}; begin anew without a revision, the names that \
+         there are come first then"
+    );
+    Failure::new(Reason::WatchCut, message).with("after", asked)
+}
+
+/// As many events, from the first on, as an answer takes; at least one.
+fn fitting(events: Vec<NameEvent>) -> Vec<v1::NameEvent> {
+    let (mut fitting, mut bytes) = (Vec::with_capacity(events.len()), 0);
+    for event in events {
+        let event = v1::NameEvent {
+            kind: event.kind.into(),
+            name: event.name.to_string(),
+            reference: event.tensor.map(|tensor| tensor.reference.encode()).unwrap_or_default(),
+            sequence: event.sequence,
+        };
+        bytes += event.encoded_len();
+        fitting.push(event);
+        if bytes > PAGE_BYTES_MAX {
+            break;
+        }
+    }
+    fitting
+}
+
+// === impl Watcher ===
+
+impl Watcher {
+    /// Answers if there is something to tell; else it is woken when there is.
+    fn look(self: &Arc<Self>) {
+        let outcome = {
+            let mut state = self.state.lock();
+            loop {
+                if state.done.is_none() {
+                    return;
+                }
+                let after = self.reached.load(Ordering::Relaxed);
+                let woken = Arc::downgrade(self);
+                let told = move |reached| {
+                    if let Some(watcher) = woken.upgrade() {
+                        watcher.reached.fetch_max(reached, Ordering::Relaxed);
+                        let waiter: Arc<dyn Waiter> = Arc::clone(&watcher) as _;
+                        watcher.exchange.waits.again(&waiter);
+                    }
+                };
+                match self.exchange.store.watch(&self.prefix, after, self.most, told) {
+                    Ok(News::Later(watch)) => {
+                        state.watch = Some(watch);
+                        return;
+                    }
+                    Ok(News::Events(events, until)) if events.is_empty() => {
+                        self.reached.fetch_max(until, Ordering::Relaxed);
+                    }
+                    Ok(News::Events(events, until)) => break Ok(self.answer(events, until)),
+                    Err(no) => break Err(self.exchange.no_revision(&self.exchange.revision(after), no)),
+                }
+            }
+        };
+        self.finish(outcome);
+    }
+
+    fn answer(&self, events: Vec<NameEvent>, until: u64) -> v1::WatchResponse {
+        let total = events.len();
+        let events = fitting(events);
+        let last = events.last().map_or(until, |event| event.sequence);
+        let until = if events.len() < total { last } else { until };
+        v1::WatchResponse { events, revision: self.exchange.revision(until), ..Default::default() }
+    }
+
+    /// From now on it is told at its deadline, unless it has its answer.
+    fn enter(self: &Arc<Self>, caller: &Caller, until: Instant) {
+        let waits = &self.exchange.waits;
+        let entered = {
+            let mut state = self.state.lock();
+            if state.done.is_none() {
+                return;
+            }
+            let bytes = cost(std::iter::empty()) + self.prefix.len() as u64;
+            let waiter = Arc::clone(self) as Arc<dyn Waiter>;
+            waits.enter(Owner::Client(caller.holder), bytes, until, waiter).and_then(|entry| {
+                state.entry = Some(entry);
+                waits.wait(entry, Vec::new(), until)
+            })
+        };
+        if let Err(failure) = entered {
+            self.finish(Err(failure));
+        }
+    }
+
+    /// The answer, once.
+    fn finish(&self, outcome: Result<v1::WatchResponse, Failure>) {
+        let State { done, entry, watch } = {
+            let mut state = self.state.lock();
+            State { done: state.done.take(), entry: state.entry.take(), watch: state.watch.take() }
+        };
+        drop(watch);
+        if let Some(entry) = entry {
+            self.exchange.waits.remove(entry);
+        }
+        if let Some(done) = done {
+            done(outcome);
+        }
+    }
+
+    /// Nothing has changed until now, or what has changed is on its way to be looked at.
+    fn nothing(&self) -> v1::WatchResponse {
+        let unchanged = self.state.lock().watch.as_ref().and_then(NameWatch::unchanged);
+        let until = unchanged.unwrap_or_else(|| self.reached.load(Ordering::Relaxed));
+        self.answer(Vec::new(), until)
+    }
+}
+
+impl Waiter for Watcher {
+    fn look(&self, _: &TensorName) -> bool {
+        false
+    }
+
+    fn told(&self, _: &Key, _: &Result<There, Failure>) -> bool {
+        false
+    }
+
+    fn again(self: Arc<Self>) {
+        Watcher::look(&self);
+    }
+
+    fn due(&self) {
+        self.finish(Ok(self.nothing()));
+    }
+
+    fn leave(&self) {
+        let failure = match self.exchange.gate.is_closed() {
+            true => gate::draining(),
+            false => Failure::new(Reason::Cancelled, "the caller withdrew the watch"),
+        };
+        self.finish(Err(failure));
+    }
+}

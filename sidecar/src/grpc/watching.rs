@@ -1,0 +1,88 @@
+//! Watch over gRPC: the calls of a watch one after another, and their answers as one stream.
+//!
+//! The next answer is asked for when the one before has gone out. So a client that reads slowly costs two answers, and is told
+//! WATCH_CUT once it has fallen behind what is remembered.
+
+use std::sync::Arc;
+
+use tensorlane_proto::failure::Failure;
+use tensorlane_proto::generated as v1;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+use super::call::{Call, Cancelled, outcome};
+use super::status::status;
+use crate::cancel::Cancel;
+use crate::exchange::{Caller, Exchange};
+use crate::metrics::label::PanicScope;
+
+/// Answers of a watch, on their way to a client.
+pub(super) type Answers = ReceiverStream<Result<v1::WatchResponse, Status>>;
+
+/// Begins a watch, which lasts until its client ends it, it is refused or the server ends.
+pub(super) fn stream(exchange: Arc<Exchange>, call: Call, request: v1::WatchRequest) -> Answers {
+    let (send, answers) = mpsc::channel(1);
+    let threads = exchange.threads().clone();
+    tokio::spawn(threads.task("grpc-watch", PanicScope::Call, tell(exchange, call, request, send)));
+    ReceiverStream::new(answers)
+}
+
+async fn tell(
+    exchange: Arc<Exchange>,
+    call: Call,
+    mut request: v1::WatchRequest,
+    answers: mpsc::Sender<Result<v1::WatchResponse, Status>>,
+) {
+    request.deadline_ms = 0;
+    let cancelled = Cancelled::of(&call.caller().cancel);
+    let failure = loop {
+        let next = tokio::select! {
+            biased;
+            () = answers.closed() => return,
+            failure = cancelled.wait() => Err(failure),
+            next = ask(&exchange, call.caller(), &request) => next,
+        };
+        let answer = match next {
+            Ok(answer) => answer,
+            Err(failure) => break failure,
+        };
+        request.after.clone_from(&answer.revision);
+        request.page_token.clone_from(&answer.next_page_token);
+        if answer.events.is_empty() && !answer.snapshot {
+            continue;
+        }
+        tokio::select! {
+            biased;
+            failure = cancelled.wait() => break failure,
+            sent = answers.send(Ok(answer)) => {
+                if sent.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    call.end([Err(failure.reason)]);
+    // A client that is gone needs no reason.
+    let _ = answers.send(Err(status(&failure))).await;
+}
+
+/// One call of the watch; withdrawn where this is dropped before.
+async fn ask(
+    exchange: &Arc<Exchange>,
+    caller: &Caller,
+    request: &v1::WatchRequest,
+) -> Result<v1::WatchResponse, Failure> {
+    let withdrawn = Withdrawn(Cancel::default());
+    let caller = Caller { cancel: withdrawn.0.clone(), ..caller.clone() };
+    outcome(|done| exchange.watch(&caller, request, done), drop).await
+}
+
+/// Cancels a call that nobody awaits any more.
+struct Withdrawn(Cancel);
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
