@@ -38,23 +38,30 @@ pub(crate) struct Writer {
 
 /// An end of a channel, used by one call at a time. A signal handler may close it in the middle of a call of its own thread: so nobody
 /// waits for a call that is under way, and whoever is done last lets the end go.
-struct OneAtATime<T> {
+pub(crate) struct OneAtATime<T> {
     process: u32,
+    /// Makes the error of a call after it was closed.
+    refusal: fn() -> Error,
     end: Mutex<Option<T>>,
     closed: AtomicBool,
 }
 
 impl<T> OneAtATime<T> {
-    fn new(end: T) -> Self {
-        Self { process: std::process::id(), end: Mutex::new(Some(end)), closed: AtomicBool::new(false) }
+    pub(crate) fn new(end: T, refusal: fn() -> Error) -> Self {
+        let (process, end) = (std::process::id(), Mutex::new(Some(end)));
+        Self { process, refusal, end, closed: AtomicBool::new(false) }
     }
 
-    fn is_child(&self) -> bool {
+    pub(crate) fn is_child(&self) -> bool {
         self.process != std::process::id()
     }
 
     /// Runs a call. `let_go` takes the end that was closed meanwhile.
-    fn with<R>(&self, call: impl FnOnce(&mut T) -> Result<R>, let_go: impl FnOnce(T)) -> Result<R> {
+    pub(crate) fn with<R>(
+        &self,
+        call: impl FnOnce(&mut T) -> Result<R>,
+        let_go: impl FnOnce(T),
+    ) -> Result<R> {
         // Before the lock: another thread of the parent may have held it when the child was made.
         if self.is_child() {
             return Err(Error::Forked);
@@ -63,7 +70,7 @@ impl<T> OneAtATime<T> {
             let mut end = self.end.try_lock().ok_or_else(busy)?;
             match end.as_mut() {
                 Some(end) if !self.closed.load(Ordering::SeqCst) => called(|| call(end)),
-                _ => Err(closed()),
+                _ => Err((self.refusal)()),
             }
         };
         self.let_go_if_closed(let_go);
@@ -71,7 +78,7 @@ impl<T> OneAtATime<T> {
     }
 
     /// Closes it, now or when the call that is under way is done.
-    fn close(&self, let_go: impl FnOnce(T)) {
+    pub(crate) fn close(&self, let_go: impl FnOnce(T)) {
         self.closed.store(true, Ordering::SeqCst);
         self.let_go_if_closed(let_go);
     }
@@ -110,7 +117,7 @@ pub(crate) fn writer(client: &Client, spec: &ChannelSpec) -> Result<Writer> {
     let cancel = Cancel::new();
     let writer = client.with_cancel(cancel.clone()).channel_writer(spec)?;
     let attached = writer.attached();
-    Ok(Writer { end: OneAtATime::new(writer), cancel, attached, finishes: AtomicBool::new(false) })
+    Ok(Writer { end: OneAtATime::new(writer, closed), cancel, attached, finishes: AtomicBool::new(false) })
 }
 
 /// Attaches to a channel.
@@ -119,7 +126,7 @@ pub(crate) fn reader(client: &Client, name: &str, options: &ReadOptions) -> Resu
     let attached = reader.attached().clone();
     Ok(Reader {
         closer: reader.closer(),
-        end: OneAtATime::new(reader),
+        end: OneAtATime::new(reader, closed),
         first: attached.first,
         missed: attached.missed,
         route: attached.route,
@@ -268,7 +275,8 @@ impl Seconds {
 }
 
 fn busy() -> Error {
-    let message = "this end of the channel is in use by another call; an end serves one call at a time";
+    let message =
+        "this end of a channel, or this watch, is in use by another call; it serves one call at a time";
     tensorlane_proto::Failure::new(tensorlane_proto::Reason::InvalidArgument, message).into()
 }
 

@@ -25,6 +25,7 @@ use crate::raw::{Acquired, Block, with_bytes};
 use crate::reference::Reference;
 use crate::set;
 use crate::stored::Stored;
+use crate::watch;
 
 /// A client, connected anew in each process that uses it.
 #[pyclass(frozen, module = "tensorlane._tensorlane")]
@@ -257,6 +258,17 @@ impl Core {
     fn channels<'py>(&self, py: Python<'py>, prefix: &str) -> PyResult<Bound<'py, PyList>> {
         let channels = self.call(py, |client| client.channels(prefix))?;
         channel::statuses(py, channels)
+    }
+
+    /// Watches the names of this peer that begin so.
+    fn watch(
+        &self,
+        py: Python<'_>,
+        prefix: &str,
+        after: Option<&str>,
+        peer: Option<&str>,
+    ) -> PyResult<watch::Watch> {
+        self.call(py, |client| watch::watch(client, prefix, after, peer))
     }
 
     /// Opens an entry point for pipes.

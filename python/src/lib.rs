@@ -23,6 +23,7 @@ mod raw;
 mod reference;
 mod set;
 mod stored;
+mod watch;
 
 use pyo3::prelude::*;
 
@@ -45,4 +46,6 @@ mod _tensorlane {
     use crate::reference::Reference;
     #[pymodule_export]
     use crate::stored::Stored;
+    #[pymodule_export]
+    use crate::watch::Watch;
 }

@@ -27,6 +27,7 @@ from .errors import (
     Timeout,
     Unavailable,
     Unsupported,
+    WatchCut,
     Withdrawn,
 )
 from .local import Sidecar, local
@@ -37,6 +38,7 @@ from .reservation import Reservation
 from .sets import Published, Set
 from .status import Description, Peer, Status
 from .tensor import Tensor
+from .watching import Watch, WatchEvent
 
 __all__ = [
     "SKIP",
@@ -78,6 +80,9 @@ __all__ = [
     "Timeout",
     "Unavailable",
     "Unsupported",
+    "Watch",
+    "WatchCut",
+    "WatchEvent",
     "Withdrawn",
     "Writing",
     "connect",

@@ -25,7 +25,7 @@ from typing import Any, AsyncIterator, Callable, Concatenate, Coroutine, Mapping
 
 from . import client as blocking
 from ._tensorlane import Cancel, Stored
-from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe
+from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, AsyncPipe, AsyncWatch
 from .errors import Error
 from .local import local as blocking_local
 from .mutable import Committed, Keys, MutableSet, Rows, SetStatus
@@ -39,7 +39,7 @@ GETS_MAX = 256
 """Gets of a client under way at once; others wait in line. Each costs a thread, of some 100 KiB."""
 
 NEXT_MAX = 256
-"""Readers, pipes and listeners of a client that wait at once for what comes next; each costs a thread, too."""
+"""Readers, pipes, listeners and watches of a client that wait at once for what comes next; each costs a thread, too."""
 
 _PUTS_MAX = 32
 _SHORT_MAX = 4
@@ -153,6 +153,10 @@ class AsyncClient:
         """Attaches to a channel, as `tensorlane.Client.channel_reader` does."""
         make = functools.partial(self._client.channel_reader, name, oldest=oldest, hold=hold, wait=wait, pickle=pickle)
         return AsyncChannelReader(self, await self._run("get", None, make))
+
+    def watch(self, prefix: str = "", *, after: str | None = None, peer: str | None = None) -> AsyncWatch:
+        """Watches the names of this peer that begin so, as `tensorlane.Client.watch` does: `async for event in client.watch()`."""
+        return AsyncWatch(self, self._client.watch(prefix, after=after, peer=peer))
 
     async def listen(self, name: str) -> AsyncListener:
         """Opens an entry point for pipes of this peer."""

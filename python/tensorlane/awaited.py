@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Generic, Sequenc
 from .channels import ChannelReader, ChannelWriter, Message, Value
 from .errors import Timeout
 from .pipes import Bytes, Descriptor, Listener, Pipe, Received
+from .watching import Watch, WatchEvent
 
 if TYPE_CHECKING:
     from .aio import AsyncClient
@@ -236,6 +237,35 @@ class AsyncListener(_End):
             yield await self.accept(timeout=math.inf)
 
     async def __aenter__(self) -> AsyncListener:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncWatch(_End):
+    """A watch of the names that begin alike, to be awaited: `async for event in watch`."""
+
+    _end: Watch
+
+    def __init__(self, client: AsyncClient, end: Watch):
+        super().__init__(client, end)
+        self._next: _Next[WatchEvent] = _Next(client, end.next, f"a change of a name that begins with {end.prefix!r}")
+
+    @property
+    def revision(self) -> str | None:
+        """Where another watch goes on without missing or repeating an event; None before `synced`."""
+        return self._end.revision
+
+    async def next(self, *, timeout: float | None = None) -> WatchEvent:
+        """Takes the next event, as `Watch.next` does. Cancelled, it loses none."""
+        return await self._next(timeout)
+
+    async def __aiter__(self) -> AsyncIterator[WatchEvent]:
+        while True:
+            yield await self.next(timeout=math.inf)
+
+    async def __aenter__(self) -> AsyncWatch:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -17,6 +17,7 @@ from .sets import Published, Set
 from .status import Description, Peer, Status
 from .structures import Structure
 from .tensor import Tensor, copy_into
+from .watching import Watch
 
 _INLINE = 64 << 10
 """Up to here the bytes travel inside the request, and strided arrays are made dense first."""
@@ -371,6 +372,14 @@ class Client:
     def names(self, prefix: str = "") -> dict[str, Reference]:
         """Names of this peer that begin so, with what they stand for."""
         return dict(self._core.names(prefix))
+
+    def watch(self, prefix: str = "", *, after: str | None = None, peer: str | None = None) -> Watch:
+        """Watches the names of this peer that begin so: `for event in client.watch("policy")`.
+
+        First come the names that there are, then each change, once and in order. With `after`, the revision of an earlier watch of
+        whichever client, only what has changed since. Sidecars of this release tell names of their own `peer` alone.
+        """
+        return Watch(prefix, self._core.watch(prefix, after, peer), after)
 
     def unname(self, *names: str) -> None:
         """Takes names of this peer away. What nothing else keeps is freed."""

@@ -80,6 +80,10 @@ class SessionLost(Unavailable):
     """The connection to the sidecar ended, and its leases with it. Told once; the next call connects anew."""
 
 
+class WatchCut(Error):
+    """A watch has missed changes: it was too slow, or its sidecar is another one. Told once; its next call begins anew."""
+
+
 class Withdrawn(Error):
     """The call was withdrawn by its caller."""
 
@@ -100,7 +104,7 @@ _KINDS = {
     "WITHDRAWN": Withdrawn,
 }
 
-_REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange}
+_REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange, "WATCH_CUT": WatchCut}
 
 _START = "with `tensorlane.local() as client:` a program starts a sidecar of its own"
 
@@ -109,6 +113,7 @@ _REMEDIES = {
     "NAME_TAKEN": "pass replaces=REFERENCE to give the name to the new tensor",
     "NAME_CHANGED": "describe the name again and pass what it stands for now as replaces",
     "VERSION_CHANGED": "read the latest version and write on top of it; details say which one it is",
+    "WATCH_CUT": "call next() again: the watch begins anew, with the names that there are",
     "SET_MISMATCH": "write rows of the type and shape that the message says",
     "PERMISSION_DENIED": "make the set with this peer among its writers",
     "NOT_A_SET": "get it as a tensor: client.get(...)",

@@ -1,0 +1,182 @@
+"""Watching names from Python: what there is, each change once and in order, going on from a revision, and being cut."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import pickle
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+import tensorlane
+import tensorlane.aio
+from conftest import python, said
+
+
+@pytest.fixture
+def name(request):
+    return request.node.name
+
+
+def short(event):
+    return event.kind, event.name
+
+
+def test_a_loop_gets_what_there_is_and_then_each_change_in_order(client, name):
+    first = client.put(np.arange(3), f"{name}/a")
+    watch = client.watch(f"{name}/")
+    events = iter(watch)
+    present, synced = next(events), next(events)
+    assert (short(present), present.reference, present.revision) == (("present", f"{name}/a"), first.reference, None)
+    assert (short(synced), synced.reference) == (("synced", ""), None) and watch.revision == synced.revision
+    second = client.put(np.arange(4), f"{name}/a", replaces=first)
+    client.put(np.arange(5), f"{name}/b", keep=False)
+    client.unname(f"{name}/b", f"{name}/a")
+    told = [next(events) for _ in range(4)]
+    assert [short(event) for event in told] == [
+        ("replaced", f"{name}/a"),
+        ("appeared", f"{name}/b"),
+        ("gone", f"{name}/b"),
+        ("gone", f"{name}/a"),
+    ]
+    assert told[0].reference == second.reference == told[3].reference, "the second one is held yet"
+    assert told[2].reference is None, "nothing keeps it"
+    assert watch.revision == told[3].revision
+    with pytest.raises(tensorlane.Timeout):
+        watch.next(timeout=0)
+    again = client.watch(f"{name}/", after=told[1].revision)
+    assert [short(again.next(timeout=0)) for _ in range(2)] == [short(event) for event in told[2:]]
+
+
+def test_a_server_takes_each_policy_that_a_trainer_publishes(client, name):
+    script = """
+import sys, numpy as np, tensorlane
+with tensorlane.connect(sys.argv[1]) as client:
+    for step in range(3):
+        client.publish({"w": np.full(4, step)}, sys.argv[2], keep=1)
+        sys.stdin.readline()
+"""
+    trainer, got = python(script, client.directory, name), []
+    for event in client.watch(name):
+        if event.name == name and event.kind in ("present", "appeared", "replaced"):
+            weights = client.get_set(name)
+            got.append((weights.version, int(weights["w"].numpy()[0])))
+            if len(got) == 3:
+                break
+            trainer.stdin.write("next\n")
+            trainer.stdin.flush()
+    said(trainer, "\n")
+    assert got == [(1, 0), (2, 1), (3, 2)]
+    client.unname(name, f"{name}@3")
+
+
+def test_a_wait_is_ended_by_an_interrupt_and_goes_on_afterwards(client, name):
+    script = """
+import sys, tensorlane
+client = tensorlane.connect(sys.argv[1])
+watch = client.watch(sys.argv[2])
+print(watch.next().kind, flush=True)
+try:
+    print("waits", flush=True)
+    watch.next(timeout=float("inf"))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print(watch.next(timeout=30).kind, flush=True)
+"""
+    process = python(script, client.directory, name)
+    assert [process.stdout.readline() for _ in range(2)] == ["synced\n", "waits\n"]
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "interrupted\n"
+    stored = client.put(np.arange(3), name)
+    assert said(process) == "appeared\n"
+    client.unname(name)
+    stored.release()
+
+
+def test_another_thread_ends_a_watch_that_waits(client, name):
+    watch = client.watch(name)
+    assert watch.next().kind == "synced"
+    ended = []
+
+    def wait():
+        while not ended:
+            try:
+                watch.next(timeout=math.inf)
+            except tensorlane.Invalid:
+                pass  # The other thread was faster.
+            except tensorlane.Error as error:
+                ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with pytest.raises(tensorlane.Invalid, match="one call at a time"):
+        while True:
+            try:
+                watch.next(timeout=0)
+            except tensorlane.Timeout:
+                pass
+    watch.close()
+    watch.close()
+    thread.join(20)
+    assert not thread.is_alive() and isinstance(ended[0], tensorlane.Withdrawn)
+    with pytest.raises(tensorlane.Invalid, match="closed"):
+        watch.next()
+
+
+def test_what_cannot_be_watched_is_refused_with_the_reason(client, name):
+    for refused, words in [
+        ({"after": "yesterday"}, "no revision"),
+        ({"peer": "NO PEER"}, "not a name"),
+        ({"prefix": "x" * 513}, "513 bytes"),
+    ]:
+        with pytest.raises(tensorlane.Invalid, match=words):
+            client.watch(**refused).next()
+    with pytest.raises(tensorlane.Unsupported, match="own peer"):
+        client.watch(name, peer="elsewhere").next()
+    assert client.watch("").revision is None
+    synced = [event for event in take(client.watch(name), "synced")][-1]
+    life, sequence = synced.revision.split(".")
+    with pytest.raises(tensorlane.Invalid, match="latest"):
+        client.watch(name, after=f"{life}.{int(sequence) + 10**9}").next()
+    other = client.watch(name, after=f"{'0' * 31}1.{sequence}")
+    with pytest.raises(tensorlane.WatchCut, match="begin"):
+        other.next()
+    assert other.revision is None and other.next().kind == "synced"
+    with pytest.raises(TypeError):
+        pickle.dumps(other)
+
+
+def take(watch, last):
+    for event in watch:
+        yield event
+        if event.kind == last:
+            return
+
+
+def test_a_task_that_is_cancelled_loses_no_event(sidecar, name):
+    async def work():
+        async with await tensorlane.aio.connect(sidecar.directory) as client, client.watch(name) as watch:
+            assert (await watch.next()).kind == "synced"
+            waiting = asyncio.create_task(watch.next(timeout=math.inf))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            with pytest.raises(tensorlane.Timeout):
+                await watch.next(timeout=0.01)
+            for number in range(3):
+                await client.put(np.arange(3), f"{name}/{number}")
+            told = []
+            async for event in watch:
+                told.append(short(event))
+                if len(told) == 3:
+                    break
+            assert watch.revision is not None
+            await client.unname(*(name for _, name in told))
+            return told
+
+    told = asyncio.run(asyncio.wait_for(work(), 60))
+    assert told == [("appeared", f"{name}/{number}") for number in range(3)]
