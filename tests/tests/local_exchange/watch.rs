@@ -410,3 +410,35 @@ fn the_command_shows_each_event_as_it_comes_until_a_signal_ends_it() {
     let over = command(&["policy", "--timeout", "10ms", "-n", "1"]).wait_with_output().unwrap();
     assert_eq!(over.status.code(), Some(1));
 }
+
+#[test]
+fn nothing_is_lost_or_told_twice_while_many_change_names_as_fast_as_they_can() {
+    const WRITERS: usize = 4;
+    const ROUNDS: usize = 200;
+    let sidecar = Sidecar::start();
+    let client = sidecar.client();
+    let target = put(&client, "target");
+    let (_, begun) = synced(&mut client.watch("", WatchOptions::new()));
+    // Each name comes and goes in every round.
+    let last = begun.sequence + (2 * WRITERS * ROUNDS) as u64;
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            let mut watch = client.watch("", WatchOptions::new().from(begun));
+            scope.spawn(move || {
+                for sequence in begun.sequence + 1..=last {
+                    assert_eq!(next(&mut watch).revision.unwrap(), Revision { sequence, ..begun });
+                }
+            });
+        }
+        for writer in 0..WRITERS {
+            let (client, target) = (sidecar.client(), target.clone());
+            scope.spawn(move || {
+                let name = shard(writer);
+                for _ in 0..ROUNDS {
+                    client.name(&target, &name, None).unwrap();
+                    unname_all(&client, std::iter::once(name.clone()));
+                }
+            });
+        }
+    });
+}
