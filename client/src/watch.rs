@@ -25,7 +25,7 @@ use crate::wait::{Cancel, Wait};
 /// Names and changes of one answer. An answer with as many takes about 200 KB.
 const PAGE: u32 = 1_000;
 
-/// Where a watch begins, and whose names it is about.
+/// Beginning of a watch, and the peer whose names it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WatchOptions {
     from: Option<Revision>,
@@ -47,10 +47,10 @@ pub enum WatchKind {
     Gone,
 }
 
-/// One event of a watch.
+/// Event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchEvent {
-    /// What happened.
+    /// Kind of the event.
     pub kind: WatchKind,
     /// The name; empty for [`WatchKind::Synced`].
     pub name: String,
@@ -66,14 +66,14 @@ pub struct Watch {
     client: Client,
     prefix: String,
     peer: Option<PeerName>,
-    /// Where the next answer goes on.
+    /// Place from which the next answer goes on.
     place: Place,
     events: VecDeque<WatchEvent>,
     /// Revision of what was given out.
     seen: Option<Revision>,
 }
 
-/// What the sidecar has told already.
+/// Part that the sidecar has told already.
 #[derive(Debug)]
 enum Place {
     /// Nothing.

@@ -18,7 +18,7 @@ use super::{Ledger, Limits, TensorId, TensorName};
 /// Bytes that a change takes beside its name.
 pub const CHANGE_BYTES: u64 = 96;
 
-/// One change of a name. The two tensors differ, and there is at least one.
+/// Change of a name. The two tensors differ, and there is at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameChange {
     /// Number of the change: one more than that of the change before.
@@ -43,12 +43,12 @@ pub struct Changes {
 /// Reason for which changes after a revision cannot be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoRevision {
-    /// Some of them are forgotten. The oldest revision whose later changes are all remembered.
+    /// Some of them are forgotten.
     Forgotten {
-        /// That revision.
+        /// Oldest such revision.
         oldest: u64,
     },
-    /// There was no such revision yet.
+    /// Later than every revision until now.
     Ahead {
         /// The latest one.
         latest: u64,
@@ -78,12 +78,16 @@ impl Journal {
             return;
         }
         self.latest += 1;
-        self.bytes += cost(name);
-        self.changes.push_back(NameChange { sequence: self.latest, name: name.clone(), before, after });
-        while (self.changes.len() > limits.name_changes || self.bytes > limits.name_change_bytes)
+        // First, so that the buffer does not grow beyond the bound.
+        while (self.changes.len() >= limits.name_changes
+            || self.bytes + cost(name) > limits.name_change_bytes)
             && let Some(oldest) = self.changes.pop_front()
         {
             self.bytes -= cost(&oldest.name);
+        }
+        if limits.name_changes > 0 && cost(name) <= limits.name_change_bytes {
+            self.bytes += cost(name);
+            self.changes.push_back(NameChange { sequence: self.latest, name: name.clone(), before, after });
         }
     }
 

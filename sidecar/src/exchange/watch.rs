@@ -113,7 +113,7 @@ impl Exchange {
         Ok(Some(revision.sequence))
     }
 
-    /// One page of the names as they are now, or as they were.
+    /// Reads one page of the names as they are now, or as they were.
     fn names_that_were(
         &self,
         request: &v1::WatchRequest,
@@ -268,7 +268,7 @@ impl Watcher {
     /// Nothing has changed until now, or what has changed is on its way to be looked at.
     fn nothing(&self) -> v1::WatchResponse {
         let unchanged = self.state.lock().watch.as_ref().and_then(NameWatch::unchanged);
-        let until = unchanged.unwrap_or_else(|| self.reached.load(Ordering::Relaxed));
+        let until = self.reached.load(Ordering::Relaxed).max(unchanged.unwrap_or_default());
         self.answer(Vec::new(), until)
     }
 }

@@ -1,13 +1,13 @@
 //! Watch over gRPC: the calls of a watch one after another, and their answers as one stream.
 //!
-//! The next answer is asked for when the one before has gone out. So a client that reads slowly costs two answers, and is told
-//! WATCH_CUT once it has fallen behind what is remembered.
+//! The next answer is asked for when there is room for it. So a client that does not read costs two answers, one here and one in the
+//! connection, and is told WATCH_CUT once it has fallen behind what is remembered. An answer without events says where to go on.
 
 use std::sync::Arc;
 
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::generated as v1;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -15,6 +15,7 @@ use super::call::{Call, Cancelled, outcome};
 use super::status::status;
 use crate::cancel::Cancel;
 use crate::exchange::{Caller, Exchange};
+use crate::gate;
 use crate::metrics::label::PanicScope;
 
 /// Answers of a watch, on their way to a client.
@@ -36,7 +37,19 @@ async fn tell(
 ) {
     request.deadline_ms = 0;
     let cancelled = Cancelled::of(&call.caller().cancel);
+    let ending = Arc::new(Notify::new());
+    let notify = Arc::clone(&ending);
+    // A drain waits for no client that does not read.
+    let _waiting = exchange.gate().ending().while_waiting(Arc::new(move || notify.notify_one()));
     let failure = loop {
+        let room = tokio::select! {
+            biased;
+            failure = cancelled.wait() => break failure,
+            () = ending.notified() => break gate::draining(),
+            room = answers.reserve() => room,
+        };
+        // The client has gone.
+        let Ok(room) = room else { return };
         let next = tokio::select! {
             biased;
             () = answers.closed() => return,
@@ -49,25 +62,14 @@ async fn tell(
         };
         request.after.clone_from(&answer.revision);
         request.page_token.clone_from(&answer.next_page_token);
-        if answer.events.is_empty() && !answer.snapshot {
-            continue;
-        }
-        tokio::select! {
-            biased;
-            failure = cancelled.wait() => break failure,
-            sent = answers.send(Ok(answer)) => {
-                if sent.is_err() {
-                    return;
-                }
-            }
-        }
+        room.send(Ok(answer));
     };
     call.end([Err(failure.reason)]);
-    // A client that is gone needs no reason.
+    // Ended already: a client that does not read holds nothing up. One that is gone needs no reason.
     let _ = answers.send(Err(status(&failure))).await;
 }
 
-/// One call of the watch; withdrawn where this is dropped before.
+/// Makes one call of the watch, which is withdrawn if this is dropped before.
 async fn ask(
     exchange: &Arc<Exchange>,
     caller: &Caller,

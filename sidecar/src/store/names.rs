@@ -38,8 +38,12 @@ impl Store {
         replaces: Option<TensorId>,
     ) -> Result<(), Failure> {
         let spec = NameSpec { name: name.clone(), replaces };
-        self.apply_to(asker, own, |id| Event::Name { id, name: spec })?;
-        let woken = self.state.lock().named(std::iter::once(name));
+        let woken = self.step(|state, now, freed| {
+            let id = state.id_of(own)?;
+            let applied = state.apply_into(now, Event::Name { id, name: spec }, freed);
+            applied.map_err(|refusal| state.refused_to(asker, &refusal))?;
+            Ok::<Vec<Wake>, Failure>(state.named(std::iter::once(name)))
+        })?;
         woken.into_iter().for_each(|wake| wake());
         Ok(())
     }

@@ -11,15 +11,18 @@ use tensorlane_proto::ledger::{NameChange, NoRevision, TensorId, TensorName};
 use super::names::Wake;
 use super::{State, Store, Tensor};
 
-/// Changes of all names that are looked at under one lock. The rest of a long journal is looked at in further steps.
+/// Changes of all names that are looked at under one lock. The rest of a long journal is looked at in further steps, and a listing
+/// that has fallen behind by more is cut.
 const LOOKED: usize = 16_384;
+/// Changes of one step that are compared with the prefixes of those who wait. After more of them everybody looks.
+const COMPARED: u64 = 1_024;
 
 /// Called once, outside of the store's lock, with a revision up to which there was no change for it.
 type Told = Box<dyn FnOnce(u64) + Send>;
 
 /// A name that is there, or a change of a name.
 pub struct NameEvent {
-    /// What happened.
+    /// Kind of the event.
     pub kind: NameEventKind,
     /// The name.
     pub name: TensorName,
@@ -29,7 +32,7 @@ pub struct NameEvent {
     pub sequence: u64,
 }
 
-/// What there is to tell after a revision.
+/// Answer to a question for changes after a revision.
 pub enum News {
     /// Events in order, and the revision up to which there are no others. There may be none: then more is to be looked at.
     Events(Vec<NameEvent>, u64),
@@ -97,7 +100,11 @@ impl Store {
         revision: Option<u64>,
     ) -> Result<(Vec<NameEvent>, u64), NoRevision> {
         let state = self.state.lock();
-        let revision = revision.unwrap_or(state.ledger.revision());
+        let latest = state.ledger.revision();
+        let revision = revision.unwrap_or(latest);
+        if let Some(oldest) = latest.checked_sub(LOOKED as u64).filter(|oldest| revision < *oldest) {
+            return Err(NoRevision::Forgotten { oldest });
+        }
         let names = state.ledger.list_at(prefix, after, limit, revision)?;
         let event = |(name, id): (TensorName, TensorId)| NameEvent {
             kind: NameEventKind::Present,
@@ -125,13 +132,16 @@ impl State {
         if self.watchers.waiting.is_empty() {
             return Vec::new();
         }
-        match self.ledger.changes_after("", before, usize::MAX, usize::MAX) {
-            Ok(found) => {
+        let few = (latest - before <= COMPARED)
+            .then(|| self.ledger.changes_after("", before, usize::MAX, usize::MAX).ok())
+            .flatten();
+        match few {
+            Some(found) => {
                 let told = |change: &NameChange| self.watchers.take(&change.name, change.sequence - 1);
                 found.changes.iter().flat_map(told).collect()
             }
-            // More changed in one step than is remembered: each of them looks, and is told so.
-            Err(_) => self.watchers.take_all(before),
+            // Each of them looks. One is cut only if this step alone changed more than is remembered.
+            None => self.watchers.take_all(before),
         }
     }
 
@@ -199,12 +209,12 @@ fn wake(told: Told, reached: u64) -> Wake {
 // === impl NameWatch ===
 
 impl NameWatch {
-    /// The latest revision, if nothing has changed for it until now; none if it was told.
+    /// Returns the latest revision that was compared with it, if nothing has changed for it until now; none if it was told.
     pub fn unchanged(&self) -> Option<u64> {
         let state = self.store.state.lock();
         let waits =
             state.watchers.waiting.get(&self.prefix).is_some_and(|all| all.contains_key(&self.number));
-        waits.then(|| state.ledger.revision())
+        waits.then_some(state.watchers.told)
     }
 }
 

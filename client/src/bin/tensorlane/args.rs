@@ -308,7 +308,7 @@ pub(crate) struct Watch {
     /// End after so many names and changes [default: go on].
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) count: Option<u64>,
-    /// How long to wait for each change [default: for ever].
+    /// Time to wait for each change [default: for ever].
     #[arg(long, value_parser = parse::duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
 }

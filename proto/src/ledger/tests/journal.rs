@@ -113,7 +113,7 @@ fn an_answer_ends_where_it_is_full_and_goes_on_from_there() {
     assert_eq!((after(1, 1, 1).until, after(1, 1, 1).changes.len()), (2, 0), "no more is looked at");
 }
 
-/// One step of the model: a name that is given, moved or taken.
+/// Step of the model: a name that is given, moved or taken.
 fn step() -> impl Strategy<Value = (usize, usize)> {
     (0..NAMES.len(), 0..3_usize)
 }

@@ -163,7 +163,7 @@ impl Waits {
         waits
     }
 
-    /// One that waits is told so by the thread of the waits, and not by whoever makes it happen.
+    /// Tells one that waits, by the thread of the waits, and not by whoever makes it happen.
     pub(super) fn again(&self, waiter: &Arc<dyn Waiter>) {
         self.0.push(News::Again(Arc::downgrade(waiter)));
     }

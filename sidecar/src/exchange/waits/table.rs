@@ -142,6 +142,7 @@ impl<W: Clone> Table<W> {
         };
         self.book(kind, &owner, bytes)?;
         self.unbook(before, &owner, bytes);
+        let has_keys = !keys.is_empty();
         for key in &keys {
             self.keys.entry(key.clone()).or_default().insert(id);
         }
@@ -150,7 +151,7 @@ impl<W: Clone> Table<W> {
             self.deadlines.insert((until, id));
             (entry.kind, entry.deadline, entry.keys) = (kind, until, keys);
         }
-        self.changes += 1;
+        self.changes += u64::from(has_keys);
         Ok(())
     }
 

@@ -2,9 +2,13 @@
 
 use tensorlane_proto::DType;
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::revision::Revision;
 use tonic::Streaming;
 
+use super::super::call::outcome;
 use super::world::{Client, World, data, header, info, item};
+use crate::cancel::Cancel;
+use crate::exchange::Caller;
 
 async fn put(client: &mut Client, name: &str) {
     let chunks = vec![header(item(DType::U8, &[4], name)), data(&[1, 2, 3, 4])];
@@ -73,5 +77,33 @@ async fn a_stream_that_cannot_go_on_ends_with_the_reason_and_a_sidecar_that_ends
     world.exchange.close();
     assert_eq!(info(&stream.message().await.unwrap_err()).reason, "DRAINING");
     drop((stream, client));
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_at_its_deadline_says_up_to_which_change_of_other_names_there_was_nothing() {
+    let world = World::new().await;
+    let mut client = world.client().await;
+    let ask = async |after: &str, deadline_ms| {
+        let request = v1::WatchRequest { after: after.to_owned(), deadline_ms, ..of("a/") };
+        let caller = Caller { holder: None, link: None, cancel: Cancel::default() };
+        outcome(|done| world.exchange.watch(&caller, &request, done), drop).await.unwrap()
+    };
+    let begun = ask("", 0).await;
+    put(&mut client, "b").await;
+    let change = async {
+        while world.exchange.waiting_for_names().0 == 0 {
+            tokio::task::yield_now().await;
+        }
+        put(&mut client, "c").await;
+    };
+    let (answer, ()) = tokio::join!(ask(&begun.revision, 1_000), change);
+    assert!(answer.events.is_empty());
+    let [begun, reached]: [Revision; 2] =
+        [&begun.revision, &answer.revision].map(|text| text.parse().unwrap());
+    assert_eq!(reached, Revision { sequence: begun.sequence + 2, ..begun });
+    let all = ["b", "c"].map(str::to_owned).to_vec();
+    client.unname(v1::UnnameRequest { names: all }).await.unwrap();
+    drop(client);
     world.end().await;
 }
