@@ -985,7 +985,8 @@ pub struct ListResponse {
 /// Watch names: first those that there are, page by page, all of one revision; then each change after it, in order.
 ///
 /// Over the session socket each call has one answer: at once where there is something to tell, else when there is, and at the
-/// deadline without events. The next call says the revision of the last answer. Over gRPC one call has a stream of the same answers.
+/// deadline without events. The next call says the revision of the last answer. Over gRPC one call has a stream of the same answers, those
+/// without events too: they say from where to go on after a lost connection.
 /// Nothing is kept for who watches: changes are remembered up to 131,072 of them or 16 MiB, and who comes later is told WATCH_CUT.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
