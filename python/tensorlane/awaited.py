@@ -254,7 +254,7 @@ class AsyncWatch(_End):
 
     @property
     def revision(self) -> str | None:
-        """Where another watch goes on without missing or repeating an event; None before `synced`."""
+        """Revision from which another watch goes on without missing or repeating an event; None before `synced`."""
         return self._end.revision
 
     async def next(self, *, timeout: float | None = None) -> WatchEvent:

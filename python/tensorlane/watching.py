@@ -22,9 +22,9 @@ class WatchEvent:
     name: str
     """The name; empty for `synced`."""
     reference: Reference | None
-    """What the name stands for since then; what it stood for, if it is gone. None where that tensor is gone already."""
+    """Tensor that the name stands for since then, or stood for, if it is gone. None if that tensor is gone already."""
     revision: str | None
-    """Where to go on after this event: pass it as `after`. None for `present`."""
+    """Revision to go on from after this event: pass it as `after`. None for `present`."""
 
 
 class Watch:
@@ -39,7 +39,7 @@ class Watch:
 
     @property
     def revision(self) -> str | None:
-        """Where another watch goes on without missing or repeating an event; None before `synced`."""
+        """Revision from which another watch goes on without missing or repeating an event; None before `synced`."""
         return self._revision
 
     def next(self, *, timeout: float | None = None) -> WatchEvent:

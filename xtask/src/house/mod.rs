@@ -23,7 +23,7 @@ const CRATES: [(&str, usize); 11] = [
     ("operator", 13),
     ("proto", 3),
     ("proto/codegen", 0),
-    ("python", 3),
+    ("python", 4),
     ("sidecar", 42),
     ("tests", 9),
     ("xtask", 12),
