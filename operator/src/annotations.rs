@@ -33,6 +33,8 @@ pub struct Wishes {
     pub require: Option<Vec<Requirement>>,
     /// The containers that see the sockets.
     pub containers: Option<Vec<String>>,
+    /// Init containers that run before the sidecar.
+    pub after: Option<Vec<String>>,
     /// Processor time to request.
     pub cpu: Option<Amount>,
     /// Bytes beside the arena.
@@ -140,6 +142,13 @@ pub static KEYS: &[Key] = &[
         doc: "The containers that see the sockets; all of them without it, init containers included.",
         cel: None,
         set: |wishes, text| names(text).map(|all| wishes.containers = Some(all)),
+    },
+    Key {
+        name: "after",
+        accepts: "names of init containers of this pod, with commas between them",
+        doc: "Init containers, or sidecars of others, that come before the sidecar and do not see the sockets. It comes first without it.",
+        cel: None,
+        set: |wishes, text| names(text).map(|all| wishes.after = Some(all)),
     },
     Key {
         name: "cpu",

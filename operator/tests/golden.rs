@@ -80,18 +80,21 @@ fn the_sidecar_adds_nothing_that_restricted_pod_security_refuses() {
 fn the_sidecar_comes_first_and_its_volumes_and_ports_are_there() {
     for (name, _, plan) in injected() {
         let spec = &plan.pod["spec"];
-        let sidecar = &spec["initContainers"][0];
+        // By the word of the pod, or because somebody was first later.
+        let later = name == "others-first" || name.ends_with("changed-after-injection");
+        let place = usize::from(later);
+        let sidecar = &spec["initContainers"][place];
         assert_eq!(
             (&sidecar["name"], &sidecar["restartPolicy"]),
             (&"tensorlane".into(), &"Always".into()),
             "{name}"
         );
         assert!(sidecar.get("lifecycle").is_none(), "a preStop would drain while workloads still work");
-        let names = |list: &Value| -> Vec<Value> {
-            list.as_array().unwrap().iter().map(|one| one["name"].clone()).collect()
+        let each = |list: &Value, key: &str| -> Vec<Value> {
+            list.as_array().unwrap().iter().map(|one| one[key].clone()).collect()
         };
-        let (volumes, ports) = (names(&spec["volumes"]), names(&sidecar["ports"]));
-        assert!(names(&sidecar["volumeMounts"]).iter().all(|mount| volumes.contains(mount)), "{name}");
+        let (volumes, ports) = (each(&spec["volumes"], "name"), each(&sidecar["ports"], "containerPort"));
+        assert!(each(&sidecar["volumeMounts"], "name").iter().all(|mount| volumes.contains(mount)), "{name}");
         for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
             assert!(ports.contains(&sidecar[probe]["httpGet"]["port"]), "{name} {probe}");
         }
@@ -103,8 +106,10 @@ fn the_sidecar_comes_first_and_its_volumes_and_ports_are_there() {
 fn workloads_see_the_sockets_read_only_and_nothing_else() {
     for (name, _, plan) in injected() {
         let spec = &plan.pod["spec"];
-        let own = spec["initContainers"].as_array().unwrap().iter().skip(1);
-        for container in own.chain(spec["containers"].as_array().unwrap()) {
+        let all = spec["initContainers"].as_array().unwrap().iter();
+        for container in
+            all.filter(|one| one["name"] != "tensorlane").chain(spec["containers"].as_array().unwrap())
+        {
             for mount in container["volumeMounts"].as_array().into_iter().flatten() {
                 match mount["name"].as_str().unwrap() {
                     "tensorlane-sockets" => assert_eq!(mount["readOnly"], true, "{name}"),
@@ -115,4 +120,142 @@ fn workloads_see_the_sockets_read_only_and_nothing_else() {
             }
         }
     }
+}
+
+/// The pod of a golden file with its sidecar.
+fn planned(name: &str) -> (Value, plan::Facts) {
+    let yaml = std::fs::read_to_string(common::folder().join(format!("{name}.in.yaml"))).unwrap();
+    let (pod, facts) = common::read(&yaml);
+    let Decision::Inject(plan) = plan(&pod, &facts).decision else { panic!("{name} is injected") };
+    (plan.pod, facts)
+}
+
+fn init_names(pod: &Value) -> Vec<&str> {
+    pod["spec"]["initContainers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect()
+}
+
+/// What the pod is after another call, and what is said.
+fn again(pod: &Value, facts: &plan::Facts) -> (Value, Vec<String>) {
+    let outcome = plan(pod, facts);
+    let Decision::Inject(plan) = outcome.decision else { panic!("{:?}", outcome.decision) };
+    (plan.pod, outcome.warnings)
+}
+
+#[test]
+fn two_injectors_that_want_to_be_first_come_to_rest_and_what_uses_the_sidecar_is_behind_it() {
+    for annotations in [
+        "{tensorlane.dev/inject: enabled, tensorlane.dev/containers: warm-up}",
+        "{tensorlane.dev/inject: enabled}",
+    ] {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p, annotations: {annotations}}}, spec: {{\
+             initContainers: [{{name: secrets, image: i}}, {{name: otel, image: i}}, {{name: warm-up, image: i}}], \
+             containers: [{{name: main, image: i}}]}}}}"
+        );
+        let (pod, facts) = common::read(&text);
+        let (mut pod, _) = again(&pod, &facts);
+        assert_eq!(init_names(&pod), ["tensorlane", "secrets", "otel", "warm-up"]);
+        for _ in 0..3 {
+            let list = pod["spec"]["initContainers"].as_array_mut().unwrap();
+            let at = list.iter().position(|one| one["name"] == "secrets").unwrap();
+            let moved = list.remove(at);
+            list.insert(0, moved);
+            let (next, _) = again(&pod, &facts);
+            assert_eq!(init_names(&next), ["secrets", "tensorlane", "otel", "warm-up"], "{annotations}");
+            assert_eq!(next["spec"]["initContainers"], pod["spec"]["initContainers"], "it is at rest");
+            pod = next;
+        }
+        let list = pod["spec"]["initContainers"].as_array_mut().unwrap();
+        let ours = list.remove(1);
+        list.push(ours);
+        let (next, _) = again(&pod, &facts);
+        let names = init_names(&next);
+        let place = |name| names.iter().position(|one| *one == name).unwrap();
+        assert!(place("tensorlane") < place("warm-up"), "{annotations}: {names:?}");
+    }
+}
+
+#[test]
+fn a_copy_by_kubectl_debug_is_known_as_ours_and_gets_a_sidecar_of_its_own() {
+    let (injected, mut facts) = planned("own-init-containers");
+    facts.namespace.labels.insert("tensorlane.dev/inject".to_owned(), "enabled".to_owned());
+    let mut copy = injected.clone();
+    copy["metadata"] = serde_json::json!({"name": "copy", "namespace": "ml"});
+    let debugger = serde_json::json!({"name": "debugger", "image": "example.org/busybox:1"});
+    copy["spec"]["containers"].as_array_mut().unwrap().push(debugger);
+    let (planned, warnings) = again(&copy, &facts);
+    assert!(warnings[0].contains("a copy by kubectl debug"), "{warnings:?}");
+    assert_eq!(init_names(&planned), init_names(&injected));
+    assert_eq!(planned["spec"]["volumes"], injected["spec"]["volumes"]);
+    assert_eq!(planned["spec"]["containers"][0], injected["spec"]["containers"][0], "nothing is there twice");
+    assert_eq!(planned["metadata"]["labels"]["tensorlane.dev/injected"], "true");
+    assert_eq!(again(&planned, &facts).0, planned);
+    // Whoever asks for nothing keeps what was copied.
+    facts.namespace.labels.clear();
+    assert!(matches!(plan(&copy, &facts).decision, Decision::Skip(_)));
+    // A container of the user's own by that name is none of ours.
+    copy["spec"]["initContainers"] =
+        serde_json::json!([{"name": "tensorlane", "image": "example.org/other:1"}]);
+    copy["metadata"]["annotations"] = serde_json::json!({"tensorlane.dev/inject": "enabled"});
+    let Decision::Deny(deny) = plan(&copy, &facts).decision else { panic!("the name is taken") };
+    assert_eq!(deny.label(), "name_taken");
+}
+
+#[test]
+fn what_another_webhook_did_to_the_sidecar_is_put_back_and_told() {
+    let (injected, facts) = planned("own-init-containers");
+    let mut not_native = injected.clone();
+    not_native["spec"]["initContainers"][0].as_object_mut().unwrap().remove("restartPolicy");
+    let mut moved = injected.clone();
+    let sidecar = moved["spec"]["initContainers"].as_array_mut().unwrap().remove(0);
+    let mut gone = moved.clone();
+    moved["spec"]["containers"].as_array_mut().unwrap().push(sidecar);
+    gone["spec"]["initContainers"].as_array_mut().unwrap().truncate(2);
+    for (damaged, word) in [(not_native, "restartPolicy"), (moved, "moved"), (gone, "out of the pod")] {
+        let (planned, warnings) = again(&damaged, &facts);
+        assert_eq!(planned, injected, "{word}");
+        assert!(warnings.iter().any(|warning| warning.contains(word)), "{warnings:?}");
+    }
+}
+
+#[test]
+fn containers_of_meshes_never_see_the_sockets_and_our_ports_are_outside() {
+    let (linkerd, _) = planned("mesh-linkerd");
+    for container in linkerd["spec"]["initContainers"].as_array().unwrap().iter().skip(1) {
+        assert!(container.get("volumeMounts").is_none() && container.get("env").is_none(), "{container}");
+    }
+    let (mut istio, facts) = planned("mesh-istio");
+    let said = |pod: &Value, key: &str| pod["metadata"]["annotations"][key].as_str().map(str::to_owned);
+    let inbound = "traffic.sidecar.istio.io/excludeInboundPorts";
+    assert_eq!(said(&istio, inbound).as_deref(), Some("8080,9420,9421"));
+    // The mesh comes later, and its containers do not make ours say that it was too late.
+    let proxy = serde_json::json!({"name": "istio-proxy", "image": "example.org/istio:1"});
+    istio["spec"]["containers"].as_array_mut().unwrap().push(proxy);
+    let (next, warnings) = again(&istio, &facts);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(next, istio, "nothing is left to do");
+}
+
+/// OpenShift chooses users, for the sidecar as for others; two that differ share the sockets.
+#[test]
+fn a_sidecar_whose_user_the_platform_chooses_says_none() {
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, annotations: {tensorlane.dev/inject: enabled}}, \
+         spec: {securityContext: {runAsUser: 1000920000, fsGroup: 1000920000}, containers: [{name: main, image: i, \
+         securityContext: {runAsUser: 1000925555}}]}}";
+    let (pod, mut facts) = common::read(text);
+    facts.defaults.user = None;
+    let (planned, _) = again(&pod, &facts);
+    let security = &planned["spec"]["initContainers"][0]["securityContext"];
+    assert!(security.get("runAsUser").is_none() && security.get("runAsGroup").is_none(), "{security}");
+    assert_eq!(security["runAsNonRoot"], true);
+    assert_eq!(planned["spec"]["securityContext"], pod["spec"]["securityContext"]);
+    assert_eq!(
+        planned["spec"]["containers"][0]["securityContext"],
+        pod["spec"]["containers"][0]["securityContext"]
+    );
 }

@@ -48,6 +48,7 @@ fn ml() -> Namespace {
             "metadata": {"name": "a"},
             "status": {"fingerprints": ["sha256:1"], "conditions": [{"type": "Ready", "status": "True"}]},
         }]})),
+        daemons: there(json!({"items": []})),
         binding: there(json!({})),
         access: vec![("list tensorpeers", there(allowed))],
     }
@@ -206,4 +207,25 @@ fn without_the_role_no_namespace_is_told_that_its_pods_may_find_their_peers() {
     cluster.role = Seen::Missing;
     assert!(only_problem(&cluster).contains("permissions: ClusterRole tensorlane-peer is missing"));
     assert_eq!(findings(&cluster).iter().filter(|one| one.about == "permissions").count(), 1);
+}
+
+#[test]
+fn a_label_that_asks_for_daemons_of_the_nodes_networks_is_told_before_a_node_does_not_come_up() {
+    let daemon = |name: &str, host: bool, said: Value| {
+        json!({"metadata": {"name": name}, "spec": {"template": {
+            "metadata": {"annotations": said}, "spec": {"hostNetwork": host, "containers": []},
+        }}})
+    };
+    let mut cluster = well();
+    let items = [
+        daemon("cni", true, json!({})),
+        daemon("exporter", false, json!({})),
+        daemon("proxy", true, json!({"tensorlane.dev/inject": "disabled"})),
+    ];
+    one(&mut cluster).daemons = there(json!({"items": items}));
+    let text = crate::findings::text(&findings(&cluster));
+    assert!(text.contains("whose pods are refused: cni\n"), "{text}");
+    one(&mut cluster).object = there(json!({"metadata": {"name": "ml"}}));
+    let text = crate::findings::text(&findings(&cluster));
+    assert!(!text.contains("cni"), "{text}");
 }

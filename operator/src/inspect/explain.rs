@@ -6,7 +6,8 @@ use super::{Seen, condition, list, name, text};
 use crate::findings::Finding;
 use crate::names::{EXCHANGE, INJECT, INJECTED, SIDECAR, STATUS};
 use crate::offline::template;
-use crate::plan::{Decision, Facts, Skip, Status, plan};
+use crate::plan::{Decision, Facts, Plan, Requests, Skip, Status, plan};
+use crate::quantity::Amount;
 
 /// Subject that is asked about, and what was read of it.
 #[derive(Clone, Debug)]
@@ -70,8 +71,12 @@ fn missing(subject: &Subject) -> Finding {
 
 fn is_injected(pod: &Value) -> bool {
     let label = pod.pointer("/metadata/labels").and_then(|labels| labels.get(INJECTED));
-    label.and_then(Value::as_str) == Some("true")
-        && list(pod, "/spec/initContainers").iter().any(|container| text(container, "/name") == SIDECAR)
+    label.and_then(Value::as_str) == Some("true") && container(pod).is_some()
+}
+
+/// The sidecar's container.
+fn container(pod: &Value) -> Option<&Value> {
+    list(pod, "/spec/initContainers").iter().find(|container| text(container, "/name") == SIDECAR)
 }
 
 // === with a sidecar ===
@@ -95,9 +100,45 @@ fn injected(subject: &Subject, pod: &Value) -> Vec<Finding> {
             ),
         )],
     };
+    all.extend(container(pod).and_then(not_native));
     all.push(sidecar(&subject.name, pod));
+    all.extend(memory(pod));
     all.push(peer(subject));
     all
+}
+
+/// Fault of a sidecar that is none to Kubernetes: the pod waits in it for ever.
+fn not_native(container: &Value) -> Option<Finding> {
+    (text(container, "/restartPolicy") != "Always").then(|| {
+        Finding::problem(
+            "sidecar",
+            "its container has lost restartPolicy: Always, so the pod waits for it to end: the webhook was called, and another webhook took the field afterwards",
+            "kubectl get mutatingwebhookconfigurations lists who is called: use a release of theirs that knows sidecars",
+        )
+    })
+}
+
+/// Fault of a limit that was lowered in place, by people or by a scaler, below what the arena takes.
+fn memory(pod: &Value) -> Option<Finding> {
+    let container = container(pod)?;
+    let env = |name: &str| {
+        let variable = list(container, "/env").iter().find(|one| text(one, "/name") == name)?;
+        Amount::parse(text(variable, "/value")).ok()
+    };
+    let (arena, base) = (env("TENSORLANE_ARENA_SIZE")?, env("TENSORLANE_ARENA_BASE")?);
+    let statuses = list(pod, "/status/initContainerStatuses");
+    let actual = statuses.iter().find(|status| text(status, "/name") == SIDECAR);
+    let limits =
+        [actual, Some(container)].into_iter().flatten().map(|one| text(one, "/resources/limits/memory"));
+    let limit = limits.filter_map(|limit| Amount::parse(limit).ok()).min()?;
+    (limit < arena + base).then(|| {
+        let [limit, arena, base] = [limit, arena, base].map(|amount| amount.memory().0);
+        Finding::problem(
+            "memory",
+            format!("limit {limit}, arena {arena} and {base} beside it: the next put may end the sidecar, with all tensors"),
+            "somebody made the sidecar smaller in place: set its limit back, and leave container tensorlane out of scalers (docs/scalers.md)",
+        )
+    })
 }
 
 fn who(asked: &str) -> &'static str {
@@ -209,23 +250,77 @@ fn planned(subject: &Subject, object: &Value) -> Vec<Finding> {
     let outcome = plan(pod, facts);
     let mut all: Vec<Finding> =
         outcome.warnings.iter().map(|warning| Finding::note("annotations", warning.clone())).collect();
-    all.push(match outcome.decision {
+    let found = match outcome.decision {
         Decision::Inject(plan) if subject.kind == "Pod" => Finding::problem(
             "plan",
-            format!("it asks for a sidecar of exchange {} and has none: it is older than the asking, or than Tensorlane", plan.exchange),
+            format!(
+                "it asks for a sidecar of exchange {} and has none: it is older than the asking, or than Tensorlane",
+                plan.exchange
+            ),
             made_again(&subject.name, object),
         ),
-        Decision::Inject(plan) => Finding::ok(
-            "plan",
-            format!("its pods get a sidecar of exchange {}: {} asked", plan.exchange, who(plan.asked.as_str())),
-        ),
-        Decision::Deny(deny) => {
-            Finding::problem("plan", format!("it asked and cannot be served ({})", deny.label()), deny.to_string())
+        Decision::Inject(plan) => {
+            all.push(requests(&plan, object));
+            Finding::ok(
+                "plan",
+                format!(
+                    "its pods get a sidecar of exchange {}: {} asked",
+                    plan.exchange,
+                    who(plan.asked.as_str())
+                ),
+            )
         }
+        Decision::Deny(deny) => Finding::problem(
+            "plan",
+            format!("it asked and cannot be served ({})", deny.label()),
+            deny.to_string(),
+        ),
+        Decision::Skip(_) if subject.kind == "Pod" && container(object).is_some() => Finding::note(
+            "plan",
+            "it has a container of the sidecar's name and not our labels, like a copy by kubectl debug: its sidecar belongs to no exchange, so no peer finds it",
+        ),
         Decision::Skip(skip) => skipped(skip, subject.kind),
-    });
+    };
+    all.push(found);
+    all.extend(failing(object));
     all
 }
+
+/// Requests that a queue counts, which reads the template, and those that nodes and quotas count.
+fn requests(plan: &Plan, object: &Value) -> Finding {
+    let number = |place: &str| object.pointer(place).and_then(Value::as_u64);
+    let pods = number("/spec/parallelism").or_else(|| number("/spec/replicas"));
+    let pods = pods.or_else(|| number("/spec/jobTemplate/spec/parallelism")).unwrap_or(1);
+    let said = |of: &Requests, times: u64| {
+        let times = Amount::whole(times);
+        format!("cpu {} and memory {}", of.cpu.times(times).cpu().0, of.memory.times(times).memory().0)
+    };
+    let one =
+        format!("the template asks for {}, the pod will for {}", said(&plan.own, 1), said(&plan.whole, 1));
+    let all = match pods {
+        0 | 1 => String::new(),
+        pods => format!("; {pods} pods: {}, and {}", said(&plan.own, pods), said(&plan.whole, pods)),
+    };
+    Finding::note("requests", format!("{one}{all}"))
+}
+
+/// Refusal that keeps the object from making pods, whoever refuses.
+fn failing(object: &Value) -> Option<Finding> {
+    let failure = condition(object, "ReplicaFailure").filter(|one| one["status"] == "True")?;
+    let found = format!("its pods are refused: {}", text(failure, "/message"));
+    let remedy = match text(failure, "/message") {
+        said if said.contains("must be in the ranges") => RANGES,
+        said if said.contains("failed calling webhook") && said.contains(".tensorlane.dev") => OUT_OF_REACH,
+        _ => "the message says by whom, and mostly what to do",
+    };
+    Some(Finding::problem("pods", found, remedy))
+}
+
+/// Remedy for the refusal of an API server that does not reach the operator.
+const OUT_OF_REACH: &str = "kubectl tensorlane check says whether the operator runs; where it does, the API server does not reach it: open the way to port 9443, or install the chart with hostNetwork: true (docs/kubernetes.md, A webhook out of reach)";
+
+/// Remedy for the refusal of OpenShift, which chooses users by the project.
+const RANGES: &str = "OpenShift chooses the users of a project: install the chart with sidecar.user: 0, so that the sidecar gets one of them, too (docs/kubernetes.md, OpenShift)";
 
 /// Way in which a pod comes to be made anew.
 fn made_again(name: &str, pod: &Value) -> String {

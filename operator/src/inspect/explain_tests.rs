@@ -157,3 +157,52 @@ fn the_newest_event_of_ours_is_repeated() {
         "{text}"
     );
 }
+
+#[test]
+fn a_sidecar_that_lost_its_restart_policy_or_its_memory_is_told_the_true_reason() {
+    let mut object = with_sidecar(
+        &json!({"ready": true, "restartCount": 0, "resources": {"limits": {"memory": "300Mi"}}}),
+    );
+    let text = told(&subject("Pod", object.clone()));
+    assert!(text.contains("limit 300Mi, arena 1Gi and 256Mi beside it"), "{text}");
+    object["status"] = json!({});
+    object["spec"]["initContainers"][0].as_object_mut().unwrap().remove("restartPolicy");
+    let text = told(&subject("Pod", object));
+    assert!(text.contains("lost restartPolicy: Always") && !text.contains("was not called"), "{text}");
+}
+
+#[test]
+fn a_template_shows_what_a_queue_counts_and_what_its_pods_take() {
+    let mut template = pod(&json!({INJECT: "enabled", "tensorlane.dev/arena-size": "16Gi"}));
+    template["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1", "memory": "4Gi"}});
+    let job = json!({"spec": {"parallelism": 4, "template": template}});
+    let text = told(&subject("Job", job));
+    for part in [
+        "the template asks for cpu 1 and memory 4Gi, the pod will for cpu 1100m and memory 20736Mi",
+        "4 pods: cpu 4 and memory 16Gi, and cpu 4400m and memory 81Gi",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn pods_that_are_refused_say_by_whom_and_users_out_of_range_have_an_answer() {
+    let mut object = json!({"spec": {"template": pod(&json!({INJECT: "enabled"}))}});
+    let message = "pods \"x-\" is forbidden: unable to validate against any security context constraint: .initContainers[0].runAsUser: Invalid value: 64646: must be in the ranges: [1000920000, 1000929999]";
+    object["status"] =
+        json!({"conditions": [{"type": "ReplicaFailure", "status": "True", "message": message}]});
+    let text = told(&subject("Deployment", object.clone()));
+    assert!(text.contains("its pods are refused") && text.contains("sidecar.user: 0"), "{text}");
+    let message = "Internal error occurred: failed calling webhook \"pods.tensorlane.dev\": failed to call webhook: Post \"https://tensorlane-webhook.tensorlane-system.svc:443/mutate?timeout=5s\": context deadline exceeded";
+    object["status"]["conditions"][0]["message"] = json!(message);
+    let text = told(&subject("Deployment", object));
+    assert!(text.contains("hostNetwork: true"), "{text}");
+}
+
+#[test]
+fn a_copy_without_our_labels_is_told_that_no_peer_finds_it() {
+    let mut copy = with_sidecar(&json!({"ready": true}));
+    copy["metadata"] = json!({"name": "x"});
+    let text = told(&subject("Pod", copy));
+    assert!(text.contains("like a copy by kubectl debug"), "{text}");
+}

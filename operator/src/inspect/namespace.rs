@@ -20,6 +20,8 @@ pub struct Namespace {
     pub exchanges: Seen,
     /// Peers of the namespace.
     pub peers: Seen,
+    /// Its DaemonSets.
+    pub daemons: Seen,
     /// Binding that gives its pods the role with which they find their peers.
     pub binding: Seen,
     /// Answers of the API server about what its pods may do: a word for each, and its SubjectAccessReview.
@@ -50,6 +52,7 @@ pub(super) fn findings(of: &Namespace, operator_namespace: &str, role: &Seen) ->
     if of.object == Seen::Missing {
         return all;
     }
+    all.extend(daemons(of));
     all.extend(exchanges(of));
     all.extend(permissions(of, role));
     all.extend(peers::findings(&of.peers));
@@ -70,9 +73,7 @@ fn object(of: &Namespace, operator_namespace: &str) -> Finding {
         let found = format!("{own} is excluded: its pods get no sidecars");
         return Finding::note("namespace", found);
     }
-    let label =
-        namespace.pointer("/metadata/labels").and_then(|labels| labels.get(INJECT)).and_then(Value::as_str);
-    match label {
+    match label(namespace) {
         None => Finding::ok("namespace", format!("{own}: pods that say {INJECT}: enabled get a sidecar")),
         Some("enabled") => {
             Finding::ok("namespace", format!("{own}: every pod gets a sidecar that says nothing else"))
@@ -86,6 +87,29 @@ fn object(of: &Namespace, operator_namespace: &str) -> Finding {
             format!("kubectl label namespace {own} --overwrite {INJECT}=enabled (or {INJECT}-)"),
         ),
     }
+}
+
+/// Fault of a namespace whose label asks for pods of the nodes' own networks: they are refused, and with a plugin of the
+/// network or of GPUs among them, a node does not come up.
+fn daemons(of: &Namespace) -> Option<Finding> {
+    let asks = label(of.object.object()?)? == "enabled";
+    let on_host = |one: &&Value| {
+        let said = one.pointer("/spec/template/metadata/annotations").and_then(|all| all.get(INJECT));
+        one.pointer("/spec/template/spec/hostNetwork") == Some(&Value::Bool(true)) && said.is_none()
+    };
+    let names: Vec<&str> = of.daemons.items().iter().filter(on_host).take(8).map(name).collect();
+    (asks && !names.is_empty()).then(|| {
+        Finding::problem(
+            "namespace",
+            format!("its label asks for sidecars in DaemonSets with hostNetwork, whose pods are refused: {}", names.join(", ")),
+            format!("{INJECT}: disabled in their templates, or take the label off the namespace and ask by the pods that want one"),
+        )
+    })
+}
+
+/// The label of a namespace by which its pods ask.
+fn label(namespace: &Value) -> Option<&str> {
+    namespace.pointer("/metadata/labels").and_then(|labels| labels.get(INJECT)).and_then(Value::as_str)
 }
 
 fn exchanges(of: &Namespace) -> Vec<Finding> {

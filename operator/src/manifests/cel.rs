@@ -1,7 +1,7 @@
 //! The table of who asks for a sidecar, once more: in the language that the API server evaluates by itself.
 
 use crate::annotations::KEYS;
-use crate::names::{EXCHANGE, INJECT, PREFIX, SIDECAR};
+use crate::names::{EXCHANGE, INJECT, PREFIX, SIDECAR, STATUS};
 
 /// The annotation `inject` is there, and does not say that no sidecar is wanted. Other values ask, too, so that the
 /// webhook can say what is wrong with them.
@@ -67,6 +67,18 @@ pub(super) fn has_sidecar() -> String {
     format!(
         "has(object.spec.initContainers) && object.spec.initContainers.exists(c, c.name == '{SIDECAR}' && has(c.restartPolicy) && c.restartPolicy == 'Always')"
     )
+}
+
+/// An init container has the sidecar's name, whatever it is.
+pub(super) fn has_init_container() -> String {
+    format!(
+        "(has(object.spec.initContainers) && object.spec.initContainers.exists(c, c.name == '{SIDECAR}'))"
+    )
+}
+
+/// The annotation that comes with a sidecar is there.
+pub(super) fn has_status() -> String {
+    format!("(has(object.metadata.annotations) && '{STATUS}' in object.metadata.annotations)")
 }
 
 /// The names of all annotations that a pod may have, as a list.

@@ -95,6 +95,19 @@ fn pods(operator: &str, installation: &Installation) -> Value {
 
 const NO_SIDECAR: &str = "the pod asks for a Tensorlane sidecar and has none, because the webhook was not called: see that the operator runs and that MutatingWebhookConfiguration tensorlane is there, or say tensorlane.dev/inject: disabled";
 
+const NOT_NATIVE: &str = "the init container tensorlane has lost restartPolicy: Always, without which it is no sidecar: the webhook was called, and another webhook or an old client took the field afterwards; kubectl get mutatingwebhookconfigurations lists who is called: use a release of theirs that knows sidecars, or say tensorlane.dev/inject: disabled";
+
+const TAKEN_AWAY: &str = "the pod was given a Tensorlane sidecar (its annotation tensorlane.dev/status says so) and has none any more: another webhook took it out or moved it afterwards; kubectl get mutatingwebhookconfigurations lists who is called, or say tensorlane.dev/inject: disabled";
+
+/// Expression for the sentence to whoever asked and has no sidecar: the true reason, by what is left of it.
+fn reason() -> String {
+    format!(
+        "{} ? '{NOT_NATIVE}' : {} ? '{TAKEN_AWAY}' : '{NO_SIDECAR}'",
+        cel::has_init_container(),
+        cel::has_status()
+    )
+}
+
 fn injected(installation: &Installation) -> [Value; 2] {
     let name = "tensorlane-injected";
     let asks = format!("({}) || (({}) && {})", cel::pod_asks(), cel::pod_is_silent(), cel::namespace_asks());
@@ -102,7 +115,11 @@ fn injected(installation: &Installation) -> [Value; 2] {
         "failurePolicy": "Fail",
         "matchConstraints": pods("NotIn", installation),
         "matchConditions": [{"name": "no-mirror", "expression": cel::is_no_mirror()}],
-        "validations": [{"expression": format!("!({asks}) || ({})", cel::has_sidecar()), "message": NO_SIDECAR}],
+        "validations": [{
+            "expression": format!("!({asks}) || ({})", cel::has_sidecar()),
+            "message": NO_SIDECAR,
+            "messageExpression": reason(),
+        }],
     });
     [policy(name, &spec), binding(name, "Deny", &json!({}))]
 }
@@ -125,6 +142,7 @@ fn injected_for_gpu(installation: &Installation) -> [Value; 2] {
         "validations": [{
             "expression": format!("!({}) || ({})", cel::exchange_asks(), cel::has_sidecar()),
             "message": NO_SIDECAR,
+            "messageExpression": reason(),
         }],
     });
     let params = json!({"paramRef": {"selector": {}, "parameterNotFoundAction": "Allow"}});

@@ -157,6 +157,7 @@ fn read(pieces: &[stream::Piece<'_>]) -> Result<Vec<Document>, OfflineError> {
 #[derive(Default)]
 struct Scene {
     labels: BTreeMap<String, BTreeMap<String, String>>,
+    annotations: BTreeMap<String, BTreeMap<String, String>>,
     exchanges: BTreeMap<String, BTreeMap<String, ExchangeSpec>>,
 }
 
@@ -168,6 +169,7 @@ impl Scene {
             "Namespace" => {
                 let labels = document.pointer("/metadata/labels").and_then(Value::as_object);
                 let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+                self.annotations.insert(name.clone(), annotations_of(document).unwrap_or_default());
                 self.labels.insert(name, labels.into_iter().flatten().filter_map(text).collect());
             }
             "TensorExchange" => {
@@ -229,6 +231,7 @@ impl Scene {
             exchanges: self.exchanges.get(&namespace).cloned().unwrap_or_default(),
             namespace: Namespace {
                 labels: self.labels.get(&namespace).cloned().unwrap_or_default(),
+                annotations: self.annotations.get(&namespace).cloned().unwrap_or_default(),
                 excluded: namespace == "kube-system",
                 name: namespace,
             },

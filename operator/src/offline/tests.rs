@@ -181,6 +181,84 @@ proptest::proptest! {
         let read = reading::read(&written).map_err(|fault| format!("{fault:?}"));
         proptest::prop_assert_eq!(read.map(|document| document.value), Ok(value), "{}", written);
     }
+
+    /// What kubectl reads of the output is what it reads of the input, and the plan: nothing else, whatever is in it.
+    #[test]
+    fn an_injected_manifest_differs_by_the_plan_alone(odd in value(), text in "[a-z0-9:#\n -]{0,12}") {
+        for (kind, place) in [("Pod", ""), ("Job", "/spec/template"), ("CronJob", "/spec/jobTemplate/spec/template")] {
+            let mut pod = serde_json::json!({
+                "metadata": {"annotations": {INJECT: "enabled", "example.org/text": text}},
+                "spec": {
+                    "containers": [{"name": "main", "args": [text], "env": [{"name": "A", "value": text}], "odd": odd}],
+                    "odd": odd,
+                },
+            });
+            for step in place.split('/').skip(1).collect::<Vec<_>>().into_iter().rev() {
+                pod = serde_json::json!({step: pod, "odd": odd});
+            }
+            pod["kind"] = kind.into();
+            pod["other"] = odd.clone();
+            let before = reading::read(&writing::write(&pod)).map_err(|fault| fault.text).unwrap().value;
+            let done = injected(&writing::write(&pod));
+            let after = reading::read(&done.yaml).map_err(|fault| fault.text).unwrap().value;
+            let facts = Scene::default().facts("ml".to_owned(), &Defaults::default());
+            let Decision::Inject(planned) = plan(before.pointer(place).unwrap(), &facts).decision else {
+                panic!("it asks")
+            };
+            let mut expected = before;
+            *expected.pointer_mut(place).unwrap() = planned.pod;
+            proptest::prop_assert_eq!(after, expected, "{}", done.yaml);
+        }
+    }
+}
+
+/// Manifests of kinds with which other injectors are tested, written anew for this: what makes pods and is no kind of ours
+/// is named, what makes none passes without a word.
+#[test]
+fn kinds_that_other_injectors_are_tested_with_pass_or_are_named() {
+    let pod = "{metadata: {annotations: {tensorlane.dev/inject: enabled}}, spec: {containers: [{name: a, image: i}]}}";
+    let named = |group: &str, kind: &str, spec: String, place: &str| {
+        let yaml =
+            format!("# kept\napiVersion: {group}/v1\nkind: {kind}\nmetadata: {{name: x}}\nspec: {spec}\n");
+        let done = injected(&yaml);
+        assert_eq!(done.yaml, yaml, "{kind}");
+        assert_eq!(done.notes.len(), 1, "{kind}: {:?}", done.notes);
+        assert!(done.notes[0].text.contains(&format!("so {place} stays as it is")), "{:?}", done.notes);
+    };
+    named("apps.openshift.io", "DeploymentConfig", format!("{{template: {pod}}}"), "spec.template");
+    named("argoproj.io", "Rollout", format!("{{template: {pod}}}"), "spec.template");
+    named("serving.knative.dev", "Service", format!("{{template: {pod}}}"), "spec.template");
+    named(
+        "sparkoperator.k8s.io",
+        "SparkApplication",
+        format!("{{executor: {{template: {pod}}}}}"),
+        "spec.executor.template",
+    );
+    named(
+        "kubevirt.example",
+        "Pool",
+        format!("{{pools: {{a: {{template: {pod}}}}}}}"),
+        "spec.pools.a.template",
+    );
+    for silent in [
+        "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {ports: [{port: 0400}]}\n",
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {tls.crt: \"-----BEGIN\\nx\"}\n",
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nrules: []\n",
+        "apiVersion: v1\nkind: List\nitems: []\n",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec: {}\n",
+    ] {
+        let done = injected(silent);
+        assert_eq!((done.yaml.as_str(), done.notes.len()), (silent, 0), "{:?}", done.notes);
+    }
+    // A claim's template of a StatefulSet is no pod, and its own pods are injected.
+    let set = format!(
+        "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: s}}\nspec: {{template: {pod}, volumeClaimTemplates: [{{metadata: {{name: v}}, spec: {{resources: {{requests: {{storage: 010}}}}}}}}]}}\n"
+    );
+    let done = injected(&set);
+    assert_eq!(done.notes.len(), 1, "{:?}", done.notes);
+    let read = reading::read(&done.yaml).map_err(|fault| fault.text).unwrap().value;
+    // Octal, as kubectl reads it.
+    assert_eq!(read.pointer("/spec/volumeClaimTemplates/0/spec/resources/requests/storage"), Some(&8.into()));
 }
 
 /// Any JSON without fractions, of texts that make trouble.

@@ -12,19 +12,43 @@ use super::status::{Added, Raised, Status};
 use super::{sidecar, volumes};
 use crate::names::{EXCHANGE, INJECTED, SOCKETS_PATH, SOCKETS_VARIABLE, STATUS};
 
-/// The pod with its sidecar.
-pub(super) fn edit(
-    mut pod: Value,
-    facts: &Facts,
-    settled: &Settled,
-    budget: &Budget,
-    chosen: &[String],
-    mut status: Status,
-) -> Value {
-    member(&mut pod, "spec", |spec| {
-        add_to_containers(spec, chosen, &mut status);
+/// Everything that is put into a pod.
+pub(super) struct Edit<'a> {
+    pub(super) facts: &'a Facts,
+    pub(super) settled: &'a Settled,
+    pub(super) budget: &'a Budget,
+    /// Names of the containers that see the sockets.
+    pub(super) chosen: &'a [String],
+    /// Number of init containers before the sidecar.
+    pub(super) place: usize,
+}
+
+impl Edit<'_> {
+    /// Makes the pod with its sidecar.
+    pub(super) fn apply(&self, mut pod: Value, mut status: Status) -> Value {
+        member(&mut pod, "spec", |spec| self.spec(spec, &mut status));
+        let text = json_of(&status).to_string();
+        member(&mut pod, "metadata", |metadata| {
+            let mut own = Value::Object(std::mem::take(metadata));
+            member(&mut own, "labels", |labels| {
+                labels.insert(INJECTED.to_owned(), json!("true"));
+                labels.insert(EXCHANGE.to_owned(), json!(self.settled.exchange));
+            });
+            member(&mut own, "annotations", |all| {
+                all.insert(STATUS.to_owned(), Value::String(text));
+                let written = status.annotations.iter();
+                all.extend(written.map(|(key, written)| (key.clone(), json!(written.now))));
+            });
+            *metadata = map_of(own);
+        });
+        pod
+    }
+
+    fn spec(&self, spec: &mut Map<String, Value>, status: &mut Status) {
+        let Edit { facts, settled, budget, .. } = self;
+        add_to_containers(spec, self.chosen, status);
         let container = json_of(&sidecar::container(settled, budget, &facts.defaults));
-        list(spec, "initContainers", |list| list.insert(0, container));
+        list(spec, "initContainers", |list| list.insert(self.place.min(list.len()), container));
         let own = volumes::volumes(settled, &facts.namespace.name);
         list(spec, "volumes", |list| list.extend(own.iter().map(json_of)));
         if let Some(raised) = &budget.pod_level {
@@ -34,18 +58,7 @@ pub(super) fn edit(
             status.shared_process_namespace = true;
             spec.insert("shareProcessNamespace".to_owned(), Value::Bool(true));
         }
-    });
-    let text = json_of(&status).to_string();
-    member(&mut pod, "metadata", |metadata| {
-        let mut own = Value::Object(std::mem::take(metadata));
-        member(&mut own, "labels", |labels| {
-            labels.insert(INJECTED.to_owned(), json!("true"));
-            labels.insert(EXCHANGE.to_owned(), json!(settled.exchange));
-        });
-        member(&mut own, "annotations", |all| _ = all.insert(STATUS.to_owned(), Value::String(text)));
-        *metadata = map_of(own);
-    });
-    pod
+    }
 }
 
 /// The sockets and where they are, for every chosen container. A variable that its author has set stays.

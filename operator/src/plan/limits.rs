@@ -2,7 +2,7 @@
 
 use super::facts::LimitRange;
 use super::reason::{Deny, OverLimit};
-use super::resources::{CPU, MEMORY, Sum};
+use super::resources::{CPU, MEMORY, STORAGE, Sum};
 use crate::quantity::Amount;
 
 const SMALLER_ARENA: &str = "make tensorlane.dev/arena-size smaller, or raise the LimitRange";
@@ -19,6 +19,7 @@ pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
             needs_limit(resource, *request, limit, range);
         }
     }
+    fit_storage(&mut sum.storage, ranges);
     // A limit that was there before a least raised the request.
     if let Some(limit) = &mut sum.cpu_limit {
         *limit = (*limit).max(sum.cpu);
@@ -30,6 +31,26 @@ pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
         within("the sidecar", MEMORY, sum.memory, range, "a container", SMALLER_ARENA)?;
     }
     Ok(())
+}
+
+/// Bytes of the node's disk for logs, within what is allowed: there is nothing to refuse a pod for.
+fn fit_storage(storage: &mut [Amount; 2], ranges: &[LimitRange]) {
+    let [request, limit] = storage;
+    for range in ranges.iter().filter(|range| !range.of_pod) {
+        *request = (*request).max(range.min.get(STORAGE).copied().unwrap_or_default());
+    }
+    for range in ranges.iter().filter(|range| !range.of_pod) {
+        let by_ratio = range.ratio.get(STORAGE).map_or(*limit, |ratio| request.times(*ratio));
+        *limit = (*limit).min(by_ratio).min(range.max.get(STORAGE).copied().unwrap_or(*limit));
+    }
+    *limit = (*limit).max(range_least(ranges));
+    *request = (*request).min(*limit);
+}
+
+/// The largest least of a container's disk.
+fn range_least(ranges: &[LimitRange]) -> Amount {
+    let of_containers = ranges.iter().filter(|range| !range.of_pod);
+    of_containers.filter_map(|range| range.min.get(STORAGE).copied()).max().unwrap_or_default()
 }
 
 /// A maximum demands a limit, and a default would be put there by the API server, below our request perhaps.

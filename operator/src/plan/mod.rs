@@ -19,8 +19,11 @@ mod asked;
 mod diff;
 mod edit;
 mod facts;
+mod foreign;
 mod gpu;
 mod limits;
+mod mesh;
+mod place;
 mod quota;
 mod reason;
 mod resources;
@@ -33,8 +36,12 @@ mod volumes;
 pub use asked::Asked;
 pub use diff::diff;
 pub use facts::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
+pub use mesh::LINKERD_INJECT;
 pub use reason::{Deny, OverLimit, OverQuota, Skip, Unsupported};
-pub use status::{Added, Raised, Status};
+pub use resources::Requests;
+pub use status::{Added, Raised, Status, Written};
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -42,7 +49,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::annotations::{self, Wishes};
-use crate::names::SIDECAR;
+use crate::names::{PREFIX, SIDECAR};
+use strip::{Earlier, Stripped};
 
 /// Decision about a pod, and what its owner is told besides.
 #[derive(Clone, Debug, PartialEq)]
@@ -75,6 +83,10 @@ pub struct Plan {
     pub pod: Value,
     /// Patch that leads from the pod that was handed in to this one.
     pub patch: json_patch::Patch,
+    /// Requests of the pod without its sidecar: what others count who read the template.
+    pub own: Requests,
+    /// Requests of the pod with its sidecar: what nodes, quotas and scalers count.
+    pub whole: Requests,
 }
 
 /// The parts of a pod that are read. A template of a Deployment has the same.
@@ -87,24 +99,25 @@ pub(crate) struct View {
 
 /// Decides about a pod, given as the JSON of a `Pod` or of a pod's template.
 pub fn plan(pod: &Value, facts: &Facts) -> Outcome {
-    let bare = strip::strip(pod);
-    let view = match View::deserialize(&bare) {
+    let stripped = strip::strip(pod);
+    let bare = &stripped.pod;
+    let view = match View::deserialize(bare) {
         Ok(view) => view,
         // Whoever asks for nothing gets no refusal from us: the API server says what is wrong.
-        Err(_) if !asked::asks_unread(&bare, facts) => {
+        Err(_) if !asked::asks_unread(bare, facts) => {
             return Outcome::quiet(Decision::Skip(Skip::NotRequested));
         }
         Err(error) => return Outcome::quiet(Decision::Deny(Deny::NotAPod(error.to_string()))),
     };
     let said = view.metadata.annotations.clone().unwrap_or_default();
     let mut warnings = annotations::unknown(&said);
-    let decision = decide(pod, bare, &view, facts, &mut warnings);
+    let decision = decide(pod, stripped, &view, facts, &mut warnings);
     Outcome { decision: decision.unwrap_or_else(Decision::from), warnings }
 }
 
 fn decide(
     pod: &Value,
-    bare: Value,
+    stripped: Stripped,
     view: &View,
     facts: &Facts,
     warnings: &mut Vec<String>,
@@ -114,17 +127,64 @@ fn decide(
         Ok(asked) => asked,
         Err(skip) => return Ok(Decision::Skip(skip)),
     };
+    let Stripped { pod: bare, earlier } = stripped;
+    warnings.extend(earlier.iter().flat_map(|earlier| earlier.warnings.clone()));
     let wishes = annotations::read(&said).map_err(Deny::InvalidValues)?;
     refuse_what_cannot_run(view, facts)?;
     let containers = chosen_containers(view, &wishes)?;
     refuse_what_is_taken(view, &containers)?;
     let settled = settle::settle(&wishes, &asked, view, facts)?;
     let budget = resources::budget(view, &settled, facts)?;
-    let status = Status::new(&asked, &settled);
-    let mut changed = edit::edit(bare, facts, &settled, &budget, &containers, status);
+    let mut status = Status::new(&asked, &settled);
+    let place = place(view, &wishes, earlier.as_ref(), warnings);
+    status.behind = init_containers(view).into_iter().skip(place).collect();
+    status.annotations = mesh::annotations(view, facts, &handed_in(pod), warnings);
+    let edit = edit::Edit { facts, settled: &settled, budget: &budget, chosen: &containers, place };
+    let mut changed = edit.apply(bare, status);
     alike::keep(pod, &mut changed);
     let patch = diff(pod, &changed);
-    Ok(Decision::Inject(Box::new(Plan { asked, exchange: settled.exchange, pod: changed, patch })))
+    let [own, whole] = [budget.own, budget.whole].map(Requests::from);
+    Ok(Decision::Inject(Box::new(Plan {
+        asked,
+        exchange: settled.exchange,
+        pod: changed,
+        patch,
+        own,
+        whole,
+    })))
+}
+
+/// The annotations of a pod as it was handed in.
+fn handed_in(pod: &Value) -> BTreeMap<String, String> {
+    let all = pod.pointer("/metadata/annotations").and_then(Value::as_object);
+    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    all.into_iter().flatten().filter_map(text).collect()
+}
+
+/// Names of the init containers, in their order.
+fn init_containers(view: &View) -> Vec<String> {
+    view.spec.init_containers.iter().flatten().map(|container| container.name.clone()).collect()
+}
+
+/// Number of init containers before the sidecar. A name that is not among them may come yet.
+fn place(view: &View, wishes: &Wishes, earlier: Option<&Earlier>, warnings: &mut Vec<String>) -> usize {
+    let others = init_containers(view);
+    let after = wishes.after.clone().unwrap_or_default();
+    let absent: Vec<&str> =
+        after.iter().filter(|name| !others.contains(name)).map(String::as_str).take(8).collect();
+    if !absent.is_empty() {
+        warnings.push(format!(
+            "{PREFIX}after names {}, which is no init container of the pod by now: the sidecar is behind it once it is there",
+            absent.join(", ")
+        ));
+    }
+    place::place(&place::Order {
+        others: &others,
+        ahead: earlier.and_then(|earlier| earlier.ahead),
+        behind: earlier.map_or(&[], |earlier| &earlier.status.behind),
+        named: wishes.containers.as_deref(),
+        after: &after,
+    })
 }
 
 /// Refuses if no sidecar of ours can run, whatever the pod says.
@@ -167,12 +227,22 @@ fn refuse_what_is_taken(view: &View, chosen: &[String]) -> Result<(), Deny> {
     Ok(())
 }
 
-/// The containers that see the sockets: those that are named, else all.
+/// The containers that see the sockets: those that are named, else all but those of other injectors and those that come
+/// before the sidecar.
 fn chosen_containers(view: &View, wishes: &Wishes) -> Result<Vec<String>, Deny> {
     let spec = &view.spec;
     let all = spec.init_containers.iter().flatten().chain(&spec.containers);
     let there: Vec<String> = all.map(|container| container.name.clone()).collect();
-    let Some(named) = &wishes.containers else { return Ok(there) };
+    let after = wishes.after.as_deref().unwrap_or_default();
+    let Some(named) = &wishes.containers else {
+        let uses = |name: &String| !foreign::is_known(name) && !after.contains(name);
+        return Ok(there.into_iter().filter(uses).collect());
+    };
+    if let Some(name) = named.iter().find(|name| after.contains(name)) {
+        return Err(Deny::Contradiction(format!(
+            "{PREFIX}after and {PREFIX}containers both name {name:?}: before the sidecar runs there are no sockets, so take it out of one of them"
+        )));
+    }
     match named.iter().find(|name| !there.contains(name)) {
         Some(name) => Err(Deny::UnknownContainer { name: name.clone(), there }),
         None => Ok(named.clone()),

@@ -5,17 +5,16 @@ use super::reason::{Deny, OverQuota};
 use super::resources::{CPU, MEMORY, Sum};
 use crate::quantity::Amount;
 
-/// Space that the sidecar says it takes of a node's disk, if it has to say: its logs. Its volumes are of memory.
-const STORAGE: Amount = Amount::whole(64 << 20);
-
 /// A quota on a resource demands that every container says how much of it.
 pub(super) fn fit(sum: &mut Sum, quotas: &[Quota]) {
     let has = |resource: &str| quotas.iter().any(|quota| quota.hard.contains_key(resource));
     if sum.cpu_limit.is_none() && has("limits.cpu") {
         sum.cpu_limit = Some(sum.cpu);
     }
-    let of_storage = ["ephemeral-storage", "requests.ephemeral-storage", "limits.ephemeral-storage"];
-    sum.storage = of_storage.into_iter().any(has).then_some(STORAGE);
+    // Where limits are counted, no more than is requested.
+    if has("limits.ephemeral-storage") {
+        sum.storage[1] = sum.storage[0];
+    }
 }
 
 /// Amount that a pod takes of a quota: without its sidecar and with it.

@@ -17,6 +17,10 @@ pub(super) const CPU: &str = "cpu";
 pub(super) const MEMORY: &str = "memory";
 pub(super) const STORAGE: &str = "ephemeral-storage";
 
+/// Request and limit of the node's disk. A kubelet keeps 50 MiB of logs of a container unless it is told otherwise. The
+/// limit leaves room for ten times as much and more, because whoever is above it loses the pod.
+const STORAGE_SAID: [Amount; 2] = [Amount::whole(64 << 20), Amount::whole(1 << 30)];
+
 /// The sidecar's container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sum {
@@ -26,8 +30,23 @@ pub(super) struct Sum {
     pub(super) cpu_limit: Option<Amount>,
     /// Requested, and the limit.
     pub(super) memory: Amount,
-    /// The same of the node's disk, where it must be said.
-    pub(super) storage: Option<Amount>,
+    /// Requested of the node's disk, and the limit: for logs alone, because all volumes are of memory.
+    pub(super) storage: [Amount; 2],
+}
+
+/// Requests of a pod, as Kubernetes writes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requests {
+    /// Processors.
+    pub cpu: Amount,
+    /// Bytes.
+    pub memory: Amount,
+}
+
+impl From<[Amount; 2]> for Requests {
+    fn from([cpu, memory]: [Amount; 2]) -> Requests {
+        Requests { cpu, memory }
+    }
 }
 
 /// The sidecar's container, and what has to change in the pod's own resources.
@@ -38,12 +57,20 @@ pub(super) struct Budget {
     pub(super) base: Amount,
     /// The resources of the pod as a whole, raised, where the pod says any.
     pub(super) pod_level: Option<ResourceRequirements>,
+    /// Requests of processors and memory without the sidecar.
+    pub(super) own: [Amount; 2],
+    /// The same with it.
+    pub(super) whole: [Amount; 2],
 }
 
 /// Decides, or says what does not fit.
 pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Budget, Deny> {
-    let mut sum =
-        Sum { cpu: settled.cpu, cpu_limit: None, memory: settled.arena + settled.base, storage: None };
+    let mut sum = Sum {
+        cpu: settled.cpu,
+        cpu_limit: None,
+        memory: settled.arena + settled.base,
+        storage: STORAGE_SAID,
+    };
     let pod_level = view.spec.resources.as_ref();
     let guaranteed = pod_level.map_or_else(|| is_guaranteed(view), is_whole);
     if pod_level.is_none() && guaranteed {
@@ -62,7 +89,7 @@ pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Bu
     let whole = raised.as_ref().map_or_else(|| with_sidecar(own, sum), taken);
     limits::check_pod(whole[0], whole[1], &facts.limits)?;
     quota::check(&quota::Taken::all(own, whole), &facts.quotas)?;
-    Ok(Budget { sum, base: sum.memory - settled.arena, pod_level: raised })
+    Ok(Budget { sum, base: sum.memory - settled.arena, pod_level: raised, own: own[0], whole: whole[0] })
 }
 
 fn round_up(memory: Amount) -> Amount {

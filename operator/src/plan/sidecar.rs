@@ -16,11 +16,10 @@ use super::resources::{Budget, CPU, MEMORY, STORAGE};
 use super::settle::Settled;
 use super::volumes::sidecar_mounts;
 use crate::names::{ADMIN_PORT, NODE_PATH, PEERS_PORT, SIDECAR, SOCKETS_PATH, STATE_PATH};
+use crate::quantity::Amount;
 
 /// The ports of the pod that it takes.
 pub(super) const PORTS: [i32; 2] = [PEERS_PORT as i32, ADMIN_PORT as i32];
-
-const ADMIN: &str = "tl-admin";
 
 /// The container.
 pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults) -> Container {
@@ -33,7 +32,7 @@ pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults)
         ports: Some(vec![
             port("tl-peers", PEERS_PORT, "TCP"),
             port("tl-quic", PEERS_PORT, "UDP"),
-            port(ADMIN, ADMIN_PORT, "TCP"),
+            port("tl-admin", ADMIN_PORT, "TCP"),
         ]),
         // Populating the arena takes up to half a second a gibibyte, and a start must not wait longer than it takes.
         startup_probe: Some(probe("/startupz", 1, 300)),
@@ -49,13 +48,14 @@ pub(super) fn container(settled: &Settled, budget: &Budget, defaults: &Defaults)
 
 fn resources(budget: &Budget) -> ResourceRequirements {
     let sum = budget.sum;
-    let memory = (MEMORY.to_owned(), sum.memory.memory());
+    let both = |storage: Amount| {
+        [(MEMORY.to_owned(), sum.memory.memory()), (STORAGE.to_owned(), storage.memory())].into_iter()
+    };
+    let [storage, storage_limit] = sum.storage;
     let limit = sum.cpu_limit.map(|limit| (CPU.to_owned(), limit.cpu()));
-    let storage = sum.storage.map(|bytes| (STORAGE.to_owned(), bytes.memory()));
-    let both = || storage.clone().into_iter().chain([memory.clone()]);
     ResourceRequirements {
-        requests: Some(both().chain([(CPU.to_owned(), sum.cpu.cpu())]).collect()),
-        limits: Some(both().chain(limit).collect()),
+        requests: Some(both(storage).chain([(CPU.to_owned(), sum.cpu.cpu())]).collect()),
+        limits: Some(both(storage_limit).chain(limit).collect()),
         claims: None,
     }
 }
@@ -85,7 +85,8 @@ fn port(name: &str, number: u16, protocol: &str) -> ContainerPort {
 fn probe(path: &str, seconds: i32, failures: i32) -> Probe {
     let get = HTTPGetAction {
         path: Some(path.to_owned()),
-        port: IntOrString::String(ADMIN.to_owned()),
+        // A number: a mesh that rewrites probes does not look for names among the ports of init containers.
+        port: IntOrString::Int(i32::from(ADMIN_PORT)),
         ..HTTPGetAction::default()
     };
     Probe {

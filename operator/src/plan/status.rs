@@ -30,6 +30,22 @@ pub struct Status {
     /// The process namespace was shared for us.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub shared_process_namespace: bool,
+    /// Names of the init containers behind the sidecar, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub behind: Vec<String>,
+    /// Annotations of others that ports of ours were written into.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, Written>,
+}
+
+/// An annotation of somebody else that was written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Written {
+    /// Value that the pod said; absent where it said nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub was: Option<String>,
+    /// Value that was written over it.
+    pub now: String,
 }
 
 /// An amount of the pod as a whole that was raised by what the sidecar takes.

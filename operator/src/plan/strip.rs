@@ -1,34 +1,145 @@
 //! Takes away what an earlier call added, so that planning starts from the pod as its author wrote it.
 //!
-//! A pod counts as injected only with our status annotation: without it, a container or volume with one of our names is
-//! its author's, and a conflict. What others have changed since stays: an amount of the pod as a whole loses what we
-//! added to it, and no more.
+//! A pod counts as injected by our status annotation. Without it, a container or volume with one of our names is its
+//! author's, and a conflict; but for one case: a copy of an injected pod whose annotations were left behind (`kubectl debug
+//! --copy-to`). Its sidecar is known by what only ours has, and the rest of what was added by name. What others have
+//! changed since stays: an amount of the pod as a whole loses what we added to it, and no more.
 
 use serde_json::{Map, Value};
 
 use super::status::{Added, Status};
 use super::volumes::is_ours;
-use crate::names::{EXCHANGE, INJECTED, SIDECAR, SOCKETS_VARIABLE, SOCKETS_VOLUME, STATUS};
+use crate::names::{
+    EXCHANGE, INJECTED, SIDECAR, SOCKETS_PATH, SOCKETS_VARIABLE, SOCKETS_VOLUME, STATE_PATH, STATE_VOLUME,
+    STATUS,
+};
+
+/// A pod without what was added.
+pub(super) struct Stripped {
+    /// The pod as its author wrote it.
+    pub(super) pod: Value,
+    /// Addition of an earlier call; none where there was none.
+    pub(super) earlier: Option<Earlier>,
+}
+
+/// Traces of an earlier call.
+pub(super) struct Earlier {
+    /// What was added.
+    pub(super) status: Status,
+    /// Number of init containers before the sidecar; none where it is gone.
+    pub(super) ahead: Option<usize>,
+    /// Sentences on what others have done to the sidecar since.
+    pub(super) warnings: Vec<String>,
+}
 
 /// The pod without what was added.
-pub(super) fn strip(pod: &Value) -> Value {
-    let mut pod = pod.clone();
+pub(super) fn strip(pod: &Value) -> Stripped {
     let annotation =
         pod.pointer("/metadata/annotations").and_then(|all| all.get(STATUS)).and_then(Value::as_str);
-    let Some(status) = annotation.and_then(Status::read) else { return pod };
+    let told = annotation.and_then(Status::read);
+    let copied = told.is_none().then(|| copied(pod)).flatten();
+    let mut warnings = Vec::new();
+    if copied.is_some() {
+        warnings.push(COPIED.to_owned());
+    }
+    let mut pod = pod.clone();
+    let Some(status) = told.or(copied) else { return Stripped { pod, earlier: None } };
+    warnings.extend(damage(&pod));
     for (place, keys) in [("labels", &[INJECTED, EXCHANGE][..]), ("annotations", &[STATUS][..])] {
         if let Some(map) = pod.pointer_mut(&format!("/metadata/{place}")).and_then(Value::as_object_mut) {
             keys.iter().for_each(|key| _ = map.remove(*key));
         }
     }
+    strip_annotations(&mut pod, &status);
+    let ahead = list(&pod, "initContainers").iter().position(|one| name(one) == SIDECAR);
     if let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) {
         strip_spec(spec, &status);
     }
-    pod
+    Stripped { pod, earlier: Some(Earlier { status, ahead, warnings }) }
+}
+
+const COPIED: &str = "the pod has a sidecar without the annotations that came with it, like a copy by kubectl debug: it gets a new one, by what the pod says now; kubectl debug --keep-annotations keeps what it said";
+
+/// Sentences on what another webhook has done to the sidecar, which is made good again here.
+fn damage(pod: &Value) -> Option<String> {
+    let done = match list(pod, "initContainers").iter().find(|one| name(one) == SIDECAR) {
+        Some(sidecar) if is_native(sidecar) => return None,
+        Some(_) => "took restartPolicy: Always from the sidecar",
+        None if list(pod, "containers").iter().any(|one| name(one) == SIDECAR) => {
+            "moved the sidecar among the containers"
+        }
+        None => "took the sidecar out of the pod",
+    };
+    Some(format!(
+        "somebody {done} after it was added; it is put back, and the pod is refused if that is done once more"
+    ))
+}
+
+/// Returns whether a container is a sidecar to Kubernetes.
+fn is_native(container: &Value) -> bool {
+    container.get("restartPolicy").and_then(Value::as_str) == Some("Always")
+}
+
+/// Status of a copy of an injected pod that has lost its annotations; none where the pod is no such thing.
+fn copied(pod: &Value) -> Option<Status> {
+    let sidecar = list(pod, "initContainers").iter().find(|one| name(one) == SIDECAR)?;
+    let state = |mount: &Value| name(mount) == STATE_VOLUME && text(mount, "mountPath") == STATE_PATH;
+    let variable =
+        |one: &Value| name(one) == "TENSORLANE_STATE_DIRECTORY" && text(one, "value") == STATE_PATH;
+    let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array)?;
+    let is_it = of(sidecar, "volumeMounts").iter().any(state)
+        && of(sidecar, "env").iter().any(variable)
+        && volumes.iter().any(|volume| name(volume) == STATE_VOLUME && volume.get("emptyDir").is_some());
+    if !is_it {
+        return None;
+    }
+    let mut status = Status::default();
+    for container in ["initContainers", "containers"].into_iter().flat_map(|kind| list(pod, kind)) {
+        let variable = |one: &Value| name(one) == SOCKETS_VARIABLE && text(one, "value") == SOCKETS_PATH;
+        if of(container, "volumeMounts").iter().any(|mount| name(mount) == SOCKETS_VOLUME) {
+            let env = of(container, "env").iter().any(variable).then_some(Added::Env);
+            let added = [Added::Mount].into_iter().chain(env).collect();
+            status.containers.insert(name(container).to_owned(), added);
+        }
+    }
+    Some(status)
+}
+
+/// Annotations of others as they were, where nobody has changed them since.
+fn strip_annotations(pod: &mut Value, status: &Status) {
+    let Some(all) = pod.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
+    for (key, written) in &status.annotations {
+        if all.get(key).and_then(Value::as_str) != Some(&written.now) {
+            continue;
+        }
+        match &written.was {
+            Some(was) => _ = all.insert(key.clone(), Value::String(was.clone())),
+            None => _ = all.remove(key),
+        }
+    }
+}
+
+fn list<'a>(pod: &'a Value, kind: &str) -> &'a [Value] {
+    pod.get("spec").map_or(&[], |spec| of(spec, kind))
+}
+
+fn of<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn name(value: &Value) -> &str {
+    text(value, "name")
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn strip_spec(spec: &mut Map<String, Value>, status: &Status) {
-    retain(spec.get_mut("initContainers"), |name| name != SIDECAR);
+    // Whoever has moved the sidecar has moved ours.
+    for list in ["initContainers", "containers"] {
+        retain(spec.get_mut(list), |name| name != SIDECAR);
+    }
     retain(spec.get_mut("volumes"), |name| !is_ours(name));
     for list in ["initContainers", "containers"] {
         for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {

@@ -80,12 +80,31 @@ async fn a_pod_that_asks_is_refused_while_nobody_injects(admin: &Client) {
     })
     .await;
     assert!(refused.contains("the webhook was not called"), "{refused}");
+    damaged_sidecars_are_told_the_true_reason(admin).await;
     make_namespace(admin, "asks", &json!({"tensorlane.dev/inject": "enabled"})).await;
     let mut silent = pod(&json!({}));
     silent["metadata"]["namespace"] = json!("asks");
     let refused = create(admin, &silent, true).await.unwrap_err();
     assert!(refused.contains("the webhook was not called"), "{refused}");
     a_gpu_pod_is_refused_where_an_exchange_wants_it(admin).await;
+}
+
+/// Pods as another webhook leaves them that took something of the sidecar away after ours.
+async fn damaged_sidecars_are_told_the_true_reason(admin: &Client) {
+    let asked = json!({"tensorlane.dev/inject": "enabled", "tensorlane.dev/status": "{}"});
+    let mut damaged = pod(&asked);
+    let refused = create(admin, &damaged, true).await.unwrap_err();
+    assert!(refused.contains("another webhook took it out"), "{refused}");
+    damaged["spec"]["initContainers"] = json!([{"name": "tensorlane", "image": "example.org/sidecar"}]);
+    let refused = create(admin, &damaged, true).await.unwrap_err();
+    assert!(refused.contains("has lost restartPolicy: Always"), "{refused}");
+    assert!(!refused.contains("was not called"), "{refused}");
+    // With its probes it is no valid pod any more, which the API server says before any policy is asked.
+    damaged["spec"]["initContainers"][0]["livenessProbe"] = json!({"tcpSocket": {"port": 9420}});
+    let refused = create(admin, &damaged, true).await.unwrap_err();
+    assert!(refused.contains("initContainers[0].livenessProbe"), "{refused}");
+    damaged["spec"]["initContainers"][0]["restartPolicy"] = json!("Always");
+    create(admin, &damaged, true).await.unwrap();
 }
 
 async fn a_gpu_pod_is_refused_where_an_exchange_wants_it(admin: &Client) {

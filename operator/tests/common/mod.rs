@@ -43,11 +43,12 @@ pub(crate) fn read(yaml: &str) -> (Value, Facts) {
             "Pod" => pod = Some(document),
             "Namespace" => {
                 let name = document["metadata"]["name"].as_str().unwrap().to_owned();
-                let labels = document["metadata"].get("labels").cloned().unwrap_or(json!({}));
+                let map = |key| document["metadata"].get(key).cloned().unwrap_or(json!({}));
                 facts.namespace = Namespace {
                     excluded: name == "kube-system",
                     name,
-                    labels: serde_json::from_value(labels).unwrap(),
+                    labels: serde_json::from_value(map("labels")).unwrap(),
+                    annotations: serde_json::from_value(map("annotations")).unwrap(),
                 };
             }
             "TensorExchange" => {

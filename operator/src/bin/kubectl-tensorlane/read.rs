@@ -103,6 +103,7 @@ impl Reader {
             object: self.get("v1", "Namespace", None, name).await,
             exchanges: self.list(OURS, "TensorExchange", own, "").await,
             peers: self.list(OURS, "TensorPeer", own, "").await,
+            daemons: self.list("apps/v1", "DaemonSet", own, "").await,
             binding: self.get(RBAC, "RoleBinding", own, PEER_ROLE).await,
             access: vec![
                 ("list tensorpeers", self.may(name, "list", "").await),

@@ -36,7 +36,7 @@ fn sockets(facts: &Facts, remedies: &Remedies) -> Finding {
         Access::NoAnswer(why) => Finding::problem(
             about,
             format!("the sidecar in {directory} does not answer: {why}"),
-            remedies.no_answer,
+            if why.contains("ermission denied") { remedies.denied } else { remedies.no_answer },
         ),
     }
 }
@@ -84,19 +84,14 @@ fn arena(status: &Status, remedies: &Remedies) -> Vec<Finding> {
 
 fn memory(status: &Status, limit: u64, base: u64) -> Finding {
     let total = status.arena.map_or(0, |arena| arena.total);
-    let needed = total.saturating_add(base);
-    let found = format!(
-        "arena and what is beside it need {}, the container may have {}",
-        bytes(needed),
-        bytes(limit)
-    );
-    if needed <= limit {
+    let found = format!("limit {}, arena {} and {} beside it", bytes(limit), bytes(total), bytes(base));
+    if total.saturating_add(base) <= limit {
         return Finding::ok("memory", found);
     }
     Finding::problem(
         "memory",
-        found,
-        "raise the container's memory limit, or make tensorlane.dev/arena-size smaller",
+        format!("{found}: the next put may end the sidecar, with all tensors"),
+        "raise the container's memory limit (a scaler may have lowered it: leave container tensorlane out of it), or make tensorlane.dev/arena-size smaller",
     )
 }
 

@@ -70,6 +70,7 @@ fn without_a_sidecar_nothing_else_is_asked() {
         (Access::NoDirectory, "kubectl tensorlane explain"),
         (Access::NoSocket, "--previous"),
         (Access::NoAnswer("too many".to_owned()), "does not answer: too many"),
+        (Access::NoAnswer("Permission denied (os error 13)".to_owned()), "SELinux level"),
     ] {
         let facts = Facts { access, status: None, ..well() };
         let all = findings(&facts);
@@ -81,11 +82,15 @@ fn without_a_sidecar_nothing_else_is_asked() {
 #[test]
 fn each_thing_that_is_wrong_is_found_with_what_to_do() {
     type Break = fn(&mut Facts);
-    let cases: [(Break, &str); 9] = [
+    let cases: [(Break, &str); 10] = [
         (|f| f.version = "0.2.0", "same minor version"),
         (|f| f.status.as_mut().unwrap().waiting = 2, "2 puts wait for room"),
         (|f| f.status.as_mut().unwrap().arena.as_mut().unwrap().largest_put = 0, "arena-size larger"),
         (|f| f.memory = Some((1 << 30, 1 << 28)), "raise the container's memory limit"),
+        (
+            |f| f.memory = Some((300 << 20, 1 << 28)),
+            "limit 300.0 MiB, arena 1.0 GiB and 256.0 MiB beside it: the next put may end the sidecar",
+        ),
         (|f| f.peers = Ok(vec![peer("b", "unreachable", "b at h:1: Connection refused")]), "NetworkPolicy"),
         (
             |f| {

@@ -6,6 +6,8 @@ pub(super) struct Remedies {
     pub(super) no_directory: &'static str,
     pub(super) no_socket: &'static str,
     pub(super) no_answer: &'static str,
+    /// Remedy where the system refuses the connection; every user may have it.
+    pub(super) denied: &'static str,
     pub(super) version: &'static str,
     pub(super) arena: &'static str,
     /// Consequence of having no other peer, and where to look.
@@ -23,6 +25,7 @@ const IN_KUBERNETES: Remedies = Remedies {
     no_directory: "this container has no sidecar: `kubectl tensorlane explain pod/NAME` says why, and tensorlane.dev/containers may leave this container out",
     no_socket: "it has not started, or has ended: `kubectl logs POD -c tensorlane` (--previous for its last life)",
     no_answer: "`kubectl logs POD -c tensorlane`; TENSORLANE_LIMITS_SESSIONS where there are too many sessions",
+    denied: "the sockets are open to every user of the pod, so a rule of the node refuses: an SELinux level (seLinuxOptions) or AppArmor profile that this container has and the pod has not; take it off, or give it to the pod",
     version: "use client and sidecar of the same minor version: make the pod anew after an upgrade",
     arena: "release tensors, take names away (`tensorlane ls -l`, `tensorlane rm`), or make tensorlane.dev/arena-size larger",
     alone: "tensors stay in this pod (`kubectl get txp`)",
@@ -39,6 +42,7 @@ const ELSEWHERE: Remedies = Remedies {
     no_directory: "start a sidecar, or set TENSORLANE_SOCKETS to the directory of one",
     no_socket: "it has not started, or has ended: look at what it wrote to its standard error",
     no_answer: "look at what it wrote to its standard error; `limits.sessions` where there are too many sessions",
+    denied: "the sockets are open to every user who reaches their directory: look at the modes of the directories above it, and at rules of SELinux or AppArmor",
     version: "use client and sidecar of the same minor version: start the sidecar anew after an upgrade",
     arena: "release tensors, take names away (`tensorlane ls -l`, `tensorlane rm`), or make `arena.size` larger",
     alone: "tensors stay with this sidecar; `peers.file` names others",
