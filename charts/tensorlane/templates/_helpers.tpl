@@ -25,3 +25,11 @@ helm.sh/chart: {{ include "tensorlane.chart" . }}
 {{ .image.repository }}:{{ .image.tag | default .version }}
 {{- end }}
 {{- end }}
+
+{{- /* User and group of the operator and of the test's pods; nothing where the platform chooses them. */}}
+{{- define "tensorlane.user" -}}
+{{- if and (int64 .Values.user) (int64 .Values.sidecar.user) -}}
+runAsUser: {{ int64 .Values.user }}
+runAsGroup: {{ int64 .Values.user }}
+{{- end -}}
+{{- end -}}

@@ -5,9 +5,12 @@ use serde_json::{Value, json};
 use super::install::{Installation, OPERATOR, SERVICE, labels};
 
 /// Port at which a replica serves the webhook.
-const WEBHOOK_PORT: u16 = 9443;
+pub(super) const WEBHOOK_PORT: u16 = 9443;
 /// Port at which a replica serves metrics and probes.
-const ADMIN_PORT: u16 = 9420;
+pub(super) const ADMIN_PORT: u16 = 9420;
+
+/// User and group of the operator, those of its image. No node has such a user.
+pub(super) const USER: i64 = 64646;
 
 /// The Service in front of the webhook.
 pub(super) fn service(installation: &Installation) -> Value {
@@ -21,9 +24,23 @@ pub(super) fn service(installation: &Installation) -> Value {
     })
 }
 
-/// Service, disruption budget and Deployment.
-pub(super) fn all(installation: &Installation) -> [Value; 3] {
+/// Service, disruption budget, policy of the network and Deployment.
+pub(super) fn all(installation: &Installation) -> [Value; 4] {
     let namespace = &installation.namespace;
+    let network = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": OPERATOR, "namespace": namespace, "labels": labels()},
+        // The API server has no address that a policy could name, on either side.
+        "spec": {
+            "podSelector": {"matchLabels": labels()},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"ports": [
+                {"port": "webhook", "protocol": "TCP"},
+                {"port": "admin", "protocol": "TCP"},
+            ]}],
+            "egress": [{}],
+        },
+    });
     let budget = json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
         "metadata": {"name": OPERATOR, "namespace": namespace, "labels": labels()},
@@ -39,7 +56,7 @@ pub(super) fn all(installation: &Installation) -> [Value; 3] {
             "template": {"metadata": {"labels": labels()}, "spec": pod(installation)},
         },
     });
-    [service(installation), budget, deployment]
+    [service(installation), budget, network, deployment]
 }
 
 fn pod(installation: &Installation) -> Value {
@@ -80,12 +97,16 @@ fn container(installation: &Installation) -> Value {
         "readinessProbe": probe("/readyz", 2),
         // Every node needs a moment to forget this replica, a busy one several seconds; until then it answers.
         "lifecycle": {"preStop": {"sleep": {"seconds": 10}}},
-        "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "64Mi", "ephemeral-storage": "64Mi"},
+            "limits": {"memory": "256Mi", "ephemeral-storage": "1Gi"},
+        },
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": {"drop": ["ALL"]},
-            // Which user is the image's affair, or the platform's (OpenShift).
             "readOnlyRootFilesystem": true,
+            "runAsUser": USER,
+            "runAsGroup": USER,
         },
         "terminationMessagePolicy": "FallbackToLogsOnError",
     })

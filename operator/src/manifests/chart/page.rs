@@ -33,6 +33,25 @@ A value that does not exist or makes no sense is refused.
 |---|---|---|
 ";
 
+/// Text below the table.
+const ADVICE: &str = "
+## Advice of kube-score
+
+kube-score 1.20.0 looked at what `helm template` renders with the defaults. What it advises and the chart does not do:
+
+| advice | why not |
+|---|---|
+| a limit on processors (`container-resources`) | A limit slows the webhook down when many pods start at once, and pods then wait. `resources.limits.cpu` sets one. |
+| `imagePullPolicy: Always` (`container-image-pull-policy`) | Images have a tag of a version, or a digest (`image.digest`). With `Always` no pod starts while the registry is away. `image.pullPolicy` sets it. |
+| a NetworkPolicy for the pods of `helm test` (`pod-networkpolicy`) | They live for seconds, in a namespace of their own, which goes with them. |
+| the Service `exchange` selects no pod (`service-targets-pod`) | It selects the pods of the test's Job, by a label that Kubernetes adds. |
+| a user above 10000 for the DaemonSet of `sameNode` | It makes directories that belong to the root of the node. It has no capabilities, and is there only where `sameNode.exchanges` asks. |
+
+The pods say users and groups above 10000, unless `user: 0` or `sidecar.user: 0` leaves them to the platform. Operator and sidecars
+request 64Mi of the node's disk and may use 1Gi, for their logs: a container above its limit costs the pod. Nodes that keep more
+logs of a container (`containerLogMaxSize` times `containerLogMaxFiles` of the kubelet) need more in `resources`.
+";
+
 /// The text of `values.yaml`.
 pub(super) fn values_yaml() -> Result<String, serde_yaml::Error> {
     let mut text = String::new();
@@ -44,6 +63,7 @@ pub(super) fn values_yaml() -> Result<String, serde_yaml::Error> {
 pub(super) fn readme() -> Result<String, serde_yaml::Error> {
     let mut text = INTRODUCTION.to_owned();
     rows(&mut text, &defaults()?, &schema(), "")?;
+    text.push_str(ADVICE);
     Ok(text)
 }
 

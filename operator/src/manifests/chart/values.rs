@@ -11,6 +11,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tensorlane_proto::crd::LogLevel;
 
+use crate::manifests::deployment::{ADMIN_PORT, USER, WEBHOOK_PORT};
 use crate::plan::Defaults;
 
 /// The schema, in the draft that every helm understands, without references.
@@ -59,6 +60,20 @@ pub(super) struct Values {
     log_level: LogLevel,
     /// Resources of the operator. The memory grows with the number of peers.
     resources: Resources,
+    /// The user and group that the operator runs as, above 10000 because no node has such a user; 0 leaves it to the
+    /// platform, and so does `sidecar.user: 0` (OpenShift).
+    #[schemars(range(min = 0, max = 4_294_967_295_u32))]
+    user: i64,
+    /// The operator uses the network of its node: for clusters whose API server does not reach pods. Its namespace must
+    /// then be privileged, and no `networkPolicy` applies to it.
+    host_network: bool,
+    /// The operator's `dnsPolicy`; empty for Kubernetes' own choice, and for `ClusterFirstWithHostNet` with
+    /// `hostNetwork`.
+    #[schemars(extend("enum" = ["", "ClusterFirst", "ClusterFirstWithHostNet", "Default"]))]
+    dns_policy: String,
+    /// The ports at which the operator listens: to be changed where `hostNetwork` meets others, or where a firewall
+    /// lets the API server reach nodes at some ports only.
+    ports: Ports,
     /// The PriorityClass of the operator, such as `system-cluster-critical`; empty for the cluster's default.
     priority_class_name: String,
     /// Labels that nodes must have, besides `kubernetes.io/os: linux`.
@@ -123,6 +138,23 @@ struct Resources {
     requests: BTreeMap<String, Value>,
     /// Amounts that the operator may use at most.
     limits: BTreeMap<String, Value>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Ports {
+    /// For calls of the webhook.
+    #[schemars(range(min = 1024))]
+    webhook: u16,
+    /// For metrics and probes.
+    #[schemars(range(min = 1024))]
+    admin: u16,
+}
+
+impl Default for Ports {
+    fn default() -> Self {
+        Self { webhook: WEBHOOK_PORT, admin: ADMIN_PORT }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -203,7 +235,7 @@ struct NodeExchange {
     claim: bool,
 }
 
-#[derive(Default, Serialize, JsonSchema)]
+#[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct NetworkPolicy {
     /// Let nothing reach the operator but calls of the webhook, metrics and probes.
@@ -281,9 +313,13 @@ impl Default for Values {
             replicas: 2,
             log_level: LogLevel::Info,
             resources: Resources {
-                requests: quantities(&[("cpu", "50m"), ("memory", "64Mi")]),
-                limits: quantities(&[("memory", "256Mi")]),
+                requests: quantities(&[("cpu", "50m"), ("memory", "64Mi"), ("ephemeral-storage", "64Mi")]),
+                limits: quantities(&[("memory", "256Mi"), ("ephemeral-storage", "1Gi")]),
             },
+            user: USER,
+            host_network: false,
+            dns_policy: String::new(),
+            ports: Ports::default(),
             priority_class_name: String::new(),
             node_selector: BTreeMap::new(),
             tolerations: Vec::new(),
@@ -333,6 +369,12 @@ impl Default for Crds {
 impl Default for Enabled {
     fn default() -> Self {
         Self { enabled: true }
+    }
+}
+
+impl Default for NetworkPolicy {
+    fn default() -> Self {
+        Self { enabled: true, exchanges: Vec::new() }
     }
 }
 
