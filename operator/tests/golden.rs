@@ -195,6 +195,12 @@ fn a_copy_by_kubectl_debug_is_known_as_ours_and_gets_a_sidecar_of_its_own() {
     assert_eq!(planned["spec"]["containers"][0], injected["spec"]["containers"][0], "nothing is there twice");
     assert_eq!(planned["metadata"]["labels"]["tensorlane.dev/injected"], "true");
     assert_eq!(again(&planned, &facts).0, planned);
+    // With --keep-init-containers=false there are volumes and mounts alone.
+    let mut bare = copy.clone();
+    bare["spec"].as_object_mut().unwrap().remove("initContainers");
+    let (planned, _) = again(&bare, &facts);
+    assert_eq!(init_names(&planned), ["tensorlane"]);
+    assert_eq!(planned["spec"]["volumes"], injected["spec"]["volumes"]);
     // Whoever asks for nothing keeps what was copied.
     facts.namespace.labels.clear();
     assert!(matches!(plan(&copy, &facts).decision, Decision::Skip(_)));

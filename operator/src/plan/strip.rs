@@ -38,13 +38,12 @@ pub(super) fn strip(pod: &Value) -> Stripped {
         pod.pointer("/metadata/annotations").and_then(|all| all.get(STATUS)).and_then(Value::as_str);
     let told = annotation.and_then(Status::read);
     let copied = told.is_none().then(|| copied(pod)).flatten();
-    let mut warnings = Vec::new();
-    if copied.is_some() {
-        warnings.push(COPIED.to_owned());
-    }
+    let warnings = match &copied {
+        Some(_) => vec![COPIED.to_owned()],
+        None => damage(pod).into_iter().collect(),
+    };
     let mut pod = pod.clone();
     let Some(status) = told.or(copied) else { return Stripped { pod, earlier: None } };
-    warnings.extend(damage(&pod));
     for (place, keys) in [("labels", &[INJECTED, EXCHANGE][..]), ("annotations", &[STATUS][..])] {
         if let Some(map) = pod.pointer_mut(&format!("/metadata/{place}")).and_then(Value::as_object_mut) {
             keys.iter().for_each(|key| _ = map.remove(*key));
@@ -82,15 +81,18 @@ fn is_native(container: &Value) -> bool {
 
 /// Status of a copy of an injected pod that has lost its annotations; none where the pod is no such thing.
 fn copied(pod: &Value) -> Option<Status> {
-    let sidecar = list(pod, "initContainers").iter().find(|one| name(one) == SIDECAR)?;
-    let state = |mount: &Value| name(mount) == STATE_VOLUME && text(mount, "mountPath") == STATE_PATH;
-    let variable =
-        |one: &Value| name(one) == "TENSORLANE_STATE_DIRECTORY" && text(one, "value") == STATE_PATH;
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array)?;
-    let is_it = of(sidecar, "volumeMounts").iter().any(state)
-        && of(sidecar, "env").iter().any(variable)
-        && volumes.iter().any(|volume| name(volume) == STATE_VOLUME && volume.get("emptyDir").is_some());
-    if !is_it {
+    let in_memory = |wanted: &str| {
+        let ours = |volume: &&Value| name(volume) == wanted && volume["emptyDir"]["medium"] == "Memory";
+        volumes.iter().any(|volume| ours(&volume))
+    };
+    let mut all = ["initContainers", "containers"].into_iter().flat_map(|kind| list(pod, kind));
+    let is_ours = match all.find(|one| name(one) == SIDECAR) {
+        Some(sidecar) => is_sidecar(sidecar),
+        // A copy may leave the init containers behind.
+        None => in_memory(SOCKETS_VOLUME),
+    };
+    if !is_ours || !in_memory(STATE_VOLUME) {
         return None;
     }
     let mut status = Status::default();
@@ -103,6 +105,14 @@ fn copied(pod: &Value) -> Option<Status> {
         }
     }
     Some(status)
+}
+
+/// Returns whether a container keeps its state where only ours does.
+fn is_sidecar(container: &Value) -> bool {
+    let state = |mount: &Value| name(mount) == STATE_VOLUME && text(mount, "mountPath") == STATE_PATH;
+    let variable =
+        |one: &Value| name(one) == "TENSORLANE_STATE_DIRECTORY" && text(one, "value") == STATE_PATH;
+    of(container, "volumeMounts").iter().any(state) && of(container, "env").iter().any(variable)
 }
 
 /// Annotations of others as they were, where nobody has changed them since.
