@@ -139,14 +139,14 @@ pub static KEYS: &[Key] = &[
     Key {
         name: "containers",
         accepts: "names of containers of this pod, with commas between them",
-        doc: "The containers that see the sockets; all of them without it, init containers included.",
+        doc: "The containers that see the sockets; without it all, init containers included, but for those that `after` puts before the sidecar.",
         cel: None,
         set: |wishes, text| names(text).map(|all| wishes.containers = Some(all)),
     },
     Key {
         name: "after",
         accepts: "names of init containers of this pod, with commas between them",
-        doc: "Init containers, or sidecars of others, that come before the sidecar and do not see the sockets. It comes first without it.",
+        doc: "Init containers, or sidecars of others, that come before the sidecar. They see no sockets, nor does any that runs before the last of them. It comes first without it.",
         cel: None,
         set: |wishes, text| names(text).map(|all| wishes.after = Some(all)),
     },

@@ -266,23 +266,28 @@ fn every_pod_says_its_user_its_disk_and_who_may_reach_it() {
     let policy = &all["NetworkPolicy/tensorlane-operator"]["spec"];
     let labels = &all["Deployment/tensorlane-operator"]["spec"]["template"]["metadata"]["labels"];
     assert_eq!(&policy["podSelector"]["matchLabels"], labels);
-    assert_eq!(policy["policyTypes"], json!(["Ingress", "Egress"]));
+    assert_eq!(policy["policyTypes"], json!(["Ingress"]), "policies add up: egress is for others to say");
+    assert!(policy.get("egress").is_none());
+    let all = installed(&program, &["--set", "ports.webhook=10250"]);
+    let ports = &all["NetworkPolicy/tensorlane-operator"]["spec"]["ingress"][0]["ports"];
+    assert_eq!((&ports[0]["port"], &ports[1]["port"]), (&json!(10250), &json!(9420)));
+    assert!(all["Deployment/tensorlane-operator"]["spec"]["template"]["spec"].get("hostNetwork").is_none());
 }
 
 #[test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn an_operator_that_pods_networks_do_not_reach_runs_in_that_of_its_node() {
     let program = helm_program();
-    let set = "hostNetwork=true,ports.webhook=10250,ports.admin=10251";
+    let set = "hostNetwork=true,ports.webhook=19443,ports.admin=19420";
     let all = installed(&program, &["--set", set]);
     let deployment = &all["Deployment/tensorlane-operator"];
     let pod = &deployment["spec"]["template"]["spec"];
     assert_eq!((&pod["hostNetwork"], &pod["dnsPolicy"]), (&json!(true), &json!("ClusterFirstWithHostNet")));
     let ports = pod["containers"][0]["ports"].as_array().unwrap();
     let ports: Vec<_> = ports.iter().map(|port| port["containerPort"].as_u64().unwrap()).collect();
-    assert_eq!(ports, [10250, 10251]);
+    assert_eq!(ports, [19443, 19420]);
     let said = args(deployment);
-    for argument in ["--webhook-listen=0.0.0.0:10250", "--admin-listen=0.0.0.0:10251"] {
+    for argument in ["--webhook-listen=0.0.0.0:19443", "--admin-listen=0.0.0.0:19420"] {
         assert!(said.iter().any(|one| one == argument), "{said:?}");
     }
     // A node has each port once: nothing may wait for a place beside what is to go.
@@ -339,6 +344,7 @@ fn helm_finds_nothing_to_complain_about_and_refuses_values_that_make_no_sense() 
         ("dnsPolicy=None", "dnsPolicy"),
         ("ports.webhook=443", "webhook"),
         ("user=-1", "user"),
+        ("ports.webhook=9420", "ports.webhook and ports.admin"),
     ] {
         let refused = helm(&program, &["lint"], &["--set", bad]);
         let said = [refused.stdout, refused.stderr].concat();

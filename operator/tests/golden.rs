@@ -213,6 +213,15 @@ fn a_copy_by_kubectl_debug_is_known_as_ours_and_gets_a_sidecar_of_its_own() {
 }
 
 #[test]
+fn a_copy_of_a_pod_with_amounts_as_a_whole_has_room_for_one_sidecar() {
+    let (injected, mut facts) = planned("pod-level-resources");
+    facts.namespace.labels.insert("tensorlane.dev/inject".to_owned(), "enabled".to_owned());
+    let mut copy = injected.clone();
+    copy["metadata"] = serde_json::json!({"name": "copy", "namespace": "ml"});
+    assert_eq!(again(&copy, &facts).0["spec"], injected["spec"]);
+}
+
+#[test]
 fn what_another_webhook_did_to_the_sidecar_is_put_back_and_told() {
     let (injected, facts) = planned("own-init-containers");
     let mut not_native = injected.clone();
@@ -245,6 +254,57 @@ fn containers_of_meshes_never_see_the_sockets_and_our_ports_are_outside() {
     let (next, warnings) = again(&istio, &facts);
     assert!(warnings.is_empty(), "{warnings:?}");
     assert_eq!(next, istio, "nothing is left to do");
+}
+
+#[test]
+fn ports_outside_of_a_mesh_are_added_to_those_of_the_namespace_and_never_too_late() {
+    let keys = ["config.linkerd.io/skip-inbound-ports", "config.linkerd.io/skip-outbound-ports"];
+    let text = "{apiVersion: v1, kind: Pod, metadata: {name: p, annotations: {tensorlane.dev/inject: enabled}}, \
+         spec: {containers: [{name: main, image: i}]}}";
+    let (pod, mut facts) = common::read(text);
+    let of_namespace = [("linkerd.io/inject", "enabled"), (keys[0], "3306"), (keys[1], "3306,9420-9421")];
+    let of_namespace = of_namespace.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    facts.namespace.annotations = of_namespace.into();
+    let (mut planned, warnings) = again(&pod, &facts);
+    assert!(warnings.is_empty(), "{warnings:?}");
+    assert_eq!(planned["metadata"]["annotations"][keys[0]], "3306,9420,9421");
+    assert!(planned["metadata"]["annotations"].get(keys[1]).is_none(), "the namespace says it already");
+    let proxy = serde_json::json!({"name": "linkerd-proxy", "image": "i"});
+    planned["spec"]["containers"].as_array_mut().unwrap().push(proxy.clone());
+    let (next, warnings) = again(&planned, &facts);
+    assert!(warnings.is_empty() && next == planned, "it came in time: {warnings:?}");
+    let mut late = pod;
+    late["spec"]["containers"].as_array_mut().unwrap().push(proxy);
+    for _ in 0..2 {
+        let (next, warnings) = again(&late, &facts);
+        assert!(warnings.iter().any(|warning| warning.contains("was there before")), "{warnings:?}");
+        assert!(keys.iter().all(|key| next["metadata"]["annotations"].get(*key).is_none()), "{next}");
+        late = next;
+    }
+}
+
+#[test]
+fn no_init_container_that_runs_before_the_sidecar_is_made_to_wait_for_it() {
+    let pod = |more: &str| {
+        let text = format!(
+            "{{apiVersion: v1, kind: Pod, metadata: {{name: p, annotations: {{tensorlane.dev/inject: enabled, \
+             tensorlane.dev/after: vault-agent-init{more}}}}}, spec: {{initContainers: [{{name: warm-up, image: i}}, \
+             {{name: vault-agent-init, image: i}}, {{name: late, image: i}}], containers: [{{name: main, image: i}}]}}}}"
+        );
+        common::read(&text)
+    };
+    let (silent, facts) = pod("");
+    let (planned, _) = again(&silent, &facts);
+    assert_eq!(init_names(&planned), ["warm-up", "vault-agent-init", "tensorlane", "late"]);
+    let sees = |index: usize| planned["spec"]["initContainers"][index].get("volumeMounts").is_some();
+    assert_eq!([sees(0), sees(1), sees(3)], [false, false, true]);
+    assert_eq!(again(&planned, &facts).0, planned);
+    let (named, facts) = pod(", tensorlane.dev/containers: \"warm-up,main\"");
+    let Decision::Deny(deny) = plan(&named, &facts).decision else { panic!("it would wait for ever") };
+    assert_eq!(deny.label(), "contradiction");
+    assert!(deny.to_string().contains("\"warm-up\", which runs before \"vault-agent-init\""), "{deny}");
+    let (named, facts) = pod(", tensorlane.dev/containers: \"late,main\"");
+    assert_eq!(init_names(&again(&named, &facts).0)[2], "tensorlane");
 }
 
 /// OpenShift chooses users, for the sidecar as for others; two that differ share the sockets.

@@ -317,7 +317,7 @@ fn failing(object: &Value) -> Option<Finding> {
 }
 
 /// Remedy for the refusal of an API server that does not reach the operator.
-const OUT_OF_REACH: &str = "kubectl tensorlane check says whether the operator runs; where it does, the API server does not reach it: open the way to port 9443, or install the chart with hostNetwork: true (docs/kubernetes.md, A webhook out of reach)";
+const OUT_OF_REACH: &str = "kubectl tensorlane check says whether the operator runs; where it does, the API server does not reach it: open the way to the port of the operator's pods (ports.webhook of the chart, 9443 unless set), or install the chart with hostNetwork: true (docs/kubernetes.md, A webhook out of reach)";
 
 /// Remedy for the refusal of OpenShift, which chooses users by the project.
 const RANGES: &str = "OpenShift chooses the users of a project: install the chart with sidecar.user: 0, so that the sidecar gets one of them, too (docs/kubernetes.md, OpenShift)";

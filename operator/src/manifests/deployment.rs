@@ -30,15 +30,15 @@ pub(super) fn all(installation: &Installation) -> [Value; 4] {
     let network = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
         "metadata": {"name": OPERATOR, "namespace": namespace, "labels": labels()},
-        // The API server has no address that a policy could name, on either side.
+        // The API server has no address that a policy could name. Egress is left to other policies, because policies add up:
+        // one that opened all would open what others have closed.
         "spec": {
             "podSelector": {"matchLabels": labels()},
-            "policyTypes": ["Ingress", "Egress"],
+            "policyTypes": ["Ingress"],
             "ingress": [{"ports": [
-                {"port": "webhook", "protocol": "TCP"},
-                {"port": "admin", "protocol": "TCP"},
+                {"port": WEBHOOK_PORT, "protocol": "TCP"},
+                {"port": ADMIN_PORT, "protocol": "TCP"},
             ]}],
-            "egress": [{}],
         },
     });
     let budget = json!({

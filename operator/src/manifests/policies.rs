@@ -95,16 +95,17 @@ fn pods(operator: &str, installation: &Installation) -> Value {
 
 const NO_SIDECAR: &str = "the pod asks for a Tensorlane sidecar and has none, because the webhook was not called: see that the operator runs and that MutatingWebhookConfiguration tensorlane is there, or say tensorlane.dev/inject: disabled";
 
-const NOT_NATIVE: &str = "the init container tensorlane has lost restartPolicy: Always, without which it is no sidecar: the webhook was called, and another webhook or an old client took the field afterwards; kubectl get mutatingwebhookconfigurations lists who is called: use a release of theirs that knows sidecars, or say tensorlane.dev/inject: disabled";
+const NOT_NATIVE: &str = "the init container tensorlane has lost restartPolicy: Always, without which it is no sidecar: another webhook or an old client took the field afterwards, or the webhook was not called; kubectl get mutatingwebhookconfigurations lists who is called: use a release of theirs that knows sidecars, or say tensorlane.dev/inject: disabled";
 
-const TAKEN_AWAY: &str = "the pod was given a Tensorlane sidecar (its annotation tensorlane.dev/status says so) and has none any more: another webhook took it out or moved it afterwards; kubectl get mutatingwebhookconfigurations lists who is called, or say tensorlane.dev/inject: disabled";
+const TAKEN_AWAY: &str = "the pod was given a Tensorlane sidecar (its annotation tensorlane.dev/status says so) and has none any more: another webhook took it out or moved it afterwards, or the webhook was not called; kubectl get mutatingwebhookconfigurations lists who is called, or say tensorlane.dev/inject: disabled";
 
-/// Expression for the sentence to whoever asked and has no sidecar: the true reason, by what is left of it.
+/// Expression for the sentence to whoever asked and has no sidecar: the likely reason, by what is left of it. Without the
+/// annotation of the webhook nothing says that it was ever called.
 fn reason() -> String {
     format!(
-        "{} ? '{NOT_NATIVE}' : {} ? '{TAKEN_AWAY}' : '{NO_SIDECAR}'",
-        cel::has_init_container(),
-        cel::has_status()
+        "!{} ? '{NO_SIDECAR}' : {} ? '{NOT_NATIVE}' : '{TAKEN_AWAY}'",
+        cel::has_status(),
+        cel::has_init_container()
     )
 }
 

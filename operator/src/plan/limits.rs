@@ -33,7 +33,8 @@ pub(super) fn fit(sum: &mut Sum, ranges: &[LimitRange]) -> Result<(), Deny> {
     Ok(())
 }
 
-/// Bytes of the node's disk for logs, within what is allowed: there is nothing to refuse a pod for.
+/// Bytes of the node's disk for logs, within what is allowed: there is nothing to refuse a pod for. Where the sum of the
+/// pod is limited, or its ratio, the limit is the request: what others need of it is not known.
 fn fit_storage(storage: &mut [Amount; 2], ranges: &[LimitRange]) {
     let [request, limit] = storage;
     for range in ranges.iter().filter(|range| !range.of_pod) {
@@ -42,6 +43,10 @@ fn fit_storage(storage: &mut [Amount; 2], ranges: &[LimitRange]) {
     for range in ranges.iter().filter(|range| !range.of_pod) {
         let by_ratio = range.ratio.get(STORAGE).map_or(*limit, |ratio| request.times(*ratio));
         *limit = (*limit).min(by_ratio).min(range.max.get(STORAGE).copied().unwrap_or(*limit));
+    }
+    let mut of_pods = ranges.iter().filter(|range| range.of_pod);
+    if of_pods.any(|range| range.max.contains_key(STORAGE) || range.ratio.contains_key(STORAGE)) {
+        *limit = (*limit).min(*request);
     }
     *limit = (*limit).max(range_least(ranges));
     *request = (*request).min(*limit);
@@ -104,5 +109,33 @@ fn within(
             })))
         }
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn storage(ranges: &[LimitRange]) -> [u64; 2] {
+        let mut storage = [Amount::whole(64), Amount::whole(1024)];
+        fit_storage(&mut storage, ranges);
+        storage.map(|amount| amount.units().unwrap())
+    }
+
+    #[test]
+    fn the_limit_on_disk_gives_way_to_what_a_pod_or_a_container_may_have() {
+        let most = |units: u64| [(STORAGE.to_owned(), Amount::whole(units))].into();
+        let container = LimitRange { max: most(100), ..LimitRange::default() };
+        let pod = LimitRange { of_pod: true, max: most(512), ..LimitRange::default() };
+        let ratio = LimitRange { ratio: most(4), ..LimitRange::default() };
+        let ratio_of_pod = LimitRange { of_pod: true, ratio: most(4), ..LimitRange::default() };
+        let other = LimitRange { of_pod: true, ..LimitRange::default() };
+        assert_eq!(storage(&[other]), [64, 1024]);
+        assert_eq!(storage(std::slice::from_ref(&container)), [64, 100]);
+        assert_eq!(storage(std::slice::from_ref(&ratio)), [64, 256]);
+        assert_eq!(storage(std::slice::from_ref(&pod)), [64, 64]);
+        assert_eq!(storage(std::slice::from_ref(&ratio_of_pod)), [64, 64]);
+        let least = LimitRange { min: most(80), ..LimitRange::default() };
+        assert_eq!(storage(&[pod, least, container]), [80, 80]);
     }
 }

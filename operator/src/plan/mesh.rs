@@ -3,6 +3,9 @@
 //! Peers speak TLS with each other by their own keys, and the kubelet's probes come from no pod: a mesh that takes these
 //! ports over adds a proxy to the one and refuses the other. A mesh reads its annotations while it injects. Where it has
 //! done so before, a warning says that they come too late.
+//!
+//! An annotation of a pod takes the place of what the mesh is told elsewhere. So ours go into what the namespace says where
+//! the pod is silent, and a pod that has its proxy already gets none that the mesh has not written there itself.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +18,10 @@ use super::status::Written;
 
 /// Annotation by which Linkerd is asked for, on a pod or a namespace.
 pub const LINKERD_INJECT: &str = "linkerd.io/inject";
+
+/// Annotations of a namespace that are read here.
+pub const OF_NAMESPACE: [&str; 3] =
+    [LINKERD_INJECT, "config.linkerd.io/skip-inbound-ports", "config.linkerd.io/skip-outbound-ports"];
 
 /// A mesh that is known.
 struct Mesh {
@@ -39,7 +46,7 @@ const MESHES: [Mesh; 2] = [
     Mesh {
         name: "Linkerd",
         proxy: "linkerd-proxy",
-        keys: ["config.linkerd.io/skip-inbound-ports", "config.linkerd.io/skip-outbound-ports"],
+        keys: [OF_NAMESPACE[1], OF_NAMESPACE[2]],
         is_asked: linkerd,
     },
 ];
@@ -60,14 +67,26 @@ pub(super) fn annotations(
         if !is_there && !(mesh.is_asked)(view, &facts.namespace) {
             continue;
         }
-        let has_all = |key: &str| handed_in.get(key).is_some_and(|text| missing(text).is_empty());
+        let of_namespace = |key: &str| {
+            let is_read = OF_NAMESPACE.contains(&key);
+            facts.namespace.annotations.get(key).filter(|_| is_read)
+        };
+        let has_all = |key: &str| {
+            let text = handed_in.get(key).or_else(|| of_namespace(key));
+            text.is_some_and(|text| missing(text).is_empty())
+        };
         if is_there && !mesh.keys.iter().all(|key| has_all(key)) {
             warnings.push(too_late(mesh));
         }
+        // A mesh with a CNI plugin writes them while it injects, and its plugin reads them later.
+        if is_there && !mesh.keys.iter().any(|key| handed_in.contains_key(*key)) {
+            continue;
+        }
         for key in mesh.keys {
             let was = said.get(key);
-            let now = with_ports(was.map_or("", String::as_str));
-            if was != Some(&now) {
+            let before = was.or_else(|| of_namespace(key));
+            let now = with_ports(before.map_or("", String::as_str));
+            if before != Some(&now) {
                 all.insert(key.to_owned(), Written { was: was.cloned(), now });
             }
         }

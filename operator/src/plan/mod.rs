@@ -36,7 +36,7 @@ mod volumes;
 pub use asked::Asked;
 pub use diff::diff;
 pub use facts::{Claims, Defaults, Facts, LimitRange, Namespace, Quota};
-pub use mesh::LINKERD_INJECT;
+pub use mesh::{LINKERD_INJECT, OF_NAMESPACE};
 pub use reason::{Deny, OverLimit, OverQuota, Skip, Unsupported};
 pub use resources::Requests;
 pub use status::{Added, Raised, Status, Written};
@@ -134,9 +134,9 @@ fn decide(
     let containers = chosen_containers(view, &wishes)?;
     refuse_what_is_taken(view, &containers)?;
     let settled = settle::settle(&wishes, &asked, view, facts)?;
-    let budget = resources::budget(view, &settled, facts)?;
-    let mut status = Status::new(&asked, &settled);
     let place = place(view, &wishes, earlier.as_ref(), warnings);
+    let budget = resources::budget(view, &settled, facts, place)?;
+    let mut status = Status::new(&asked, &settled);
     status.behind = init_containers(view).into_iter().skip(place).collect();
     status.annotations = mesh::annotations(view, facts, &handed_in(pod), warnings);
     let edit = edit::Edit { facts, settled: &settled, budget: &budget, chosen: &containers, place };
@@ -227,20 +227,28 @@ fn refuse_what_is_taken(view: &View, chosen: &[String]) -> Result<(), Deny> {
     Ok(())
 }
 
-/// The containers that see the sockets: those that are named, else all but those of other injectors and those that come
-/// before the sidecar.
+/// The containers that see the sockets: those that are named, else all but those of other injectors and those that stand
+/// before the sidecar because of `after`. Refuses names of containers that would wait for the sidecar before it runs.
 fn chosen_containers(view: &View, wishes: &Wishes) -> Result<Vec<String>, Deny> {
     let spec = &view.spec;
     let all = spec.init_containers.iter().flatten().chain(&spec.containers);
     let there: Vec<String> = all.map(|container| container.name.clone()).collect();
     let after = wishes.after.as_deref().unwrap_or_default();
+    let ahead = place::ahead(&init_containers(view), after);
     let Some(named) = &wishes.containers else {
-        let uses = |name: &String| !foreign::is_known(name) && !after.contains(name);
-        return Ok(there.into_iter().filter(uses).collect());
+        let uses = |(index, name): &(usize, String)| *index >= ahead && !foreign::is_known(name);
+        return Ok(there.into_iter().enumerate().filter(uses).map(|(_, name)| name).collect());
     };
+    let sooner = |name: &&String| there.iter().take(ahead).any(|one| one == *name);
     if let Some(name) = named.iter().find(|name| after.contains(name)) {
         return Err(Deny::Contradiction(format!(
             "{PREFIX}after and {PREFIX}containers both name {name:?}: before the sidecar runs there are no sockets, so take it out of one of them"
+        )));
+    }
+    if let Some(name) = named.iter().find(sooner) {
+        return Err(Deny::Contradiction(format!(
+            "{PREFIX}containers names {name:?}, which runs before {:?}, which {PREFIX}after names: it would wait for a sidecar that starts later, so move it behind, or take it out of {PREFIX}containers",
+            there[ahead - 1]
         )));
     }
     match named.iter().find(|name| !there.contains(name)) {

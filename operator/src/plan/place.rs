@@ -2,7 +2,7 @@
 //!
 //! Several injectors want to be first, and each is called again after another one has changed the pod. Whoever has put its
 //! own before the sidecar since may stay there, or both would change places for ever. What uses the sidecar never stays
-//! before it:
+//! before it, and what `after` puts there never uses it ([`ahead`]):
 //!
 //! ```text
 //!   a pod without a sidecar                    ──> first, behind what `after` names
@@ -30,10 +30,14 @@ pub(super) struct Order<'a> {
     pub(super) after: &'a [String],
 }
 
+/// Number of init containers that `after` puts before the sidecar: the last one that it names, and all before that.
+pub(super) fn ahead(others: &[String], after: &[String]) -> usize {
+    others.iter().rposition(|name| after.contains(name)).map_or(0, |index| index + 1)
+}
+
 /// Number of init containers before the sidecar.
 pub(super) fn place(order: &Order<'_>) -> usize {
-    let last = order.others.iter().rposition(|name| order.after.contains(name));
-    let least = last.map_or(0, |index| index + 1);
+    let least = ahead(order.others, order.after);
     let ahead = order.ahead.unwrap_or(0).min(order.others.len());
     let first_user = order.others.iter().take(ahead).position(|name| uses(name, order, ahead));
     first_user.unwrap_or(ahead).max(least)
@@ -81,6 +85,8 @@ mod tests {
         assert_eq!(settled("", "", None, "a"), "T");
         assert_eq!(settled("a b c", "", None, "b"), "a b T c");
         assert_eq!(settled("a b c", "", Some("c"), "a strange"), "a T b c");
+        assert_eq!(ahead(&names("a b c"), &names("b a strange")), 2);
+        assert_eq!(ahead(&names("a b c"), &names("strange")), 0);
     }
 
     #[test]

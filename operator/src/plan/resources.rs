@@ -63,8 +63,8 @@ pub(super) struct Budget {
     pub(super) whole: [Amount; 2],
 }
 
-/// Decides, or says what does not fit.
-pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Budget, Deny> {
+/// Decides, or says what does not fit. `place` is the number of init containers before the sidecar.
+pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts, place: usize) -> Result<Budget, Deny> {
     let mut sum = Sum {
         cpu: settled.cpu,
         cpu_limit: None,
@@ -85,8 +85,8 @@ pub(super) fn budget(view: &View, settled: &Settled, facts: &Facts) -> Result<Bu
     // A least that is not whole pages would be refused by the sidecar.
     sum.memory = round_up(sum.memory);
     let raised = pod_level.map(|resources| raise(resources, sum));
-    let own = pod_level.map_or_else(|| own(view), taken);
-    let whole = raised.as_ref().map_or_else(|| with_sidecar(own, sum), taken);
+    let own = pod_level.map_or_else(|| counted(view, None), taken);
+    let whole = raised.as_ref().map_or_else(|| counted(view, Some((place, sum))), taken);
     limits::check_pod(whole[0], whole[1], &facts.limits)?;
     quota::check(&quota::Taken::all(own, whole), &facts.quotas)?;
     Ok(Budget { sum, base: sum.memory - settled.arena, pod_level: raised, own: own[0], whole: whole[0] })
@@ -146,28 +146,29 @@ fn taken(resources: &ResourceRequirements) -> [[Amount; 2]; 2] {
     [request, limit]
 }
 
-/// Requests and limits of processors and memory of a pod without its sidecar: what runs at once, or the largest of what
-/// runs before.
-fn own(view: &View) -> [[Amount; 2]; 2] {
+/// Requests and limits of processors and memory of a pod: what runs at once, or the largest of what runs before. A sidecar
+/// is counted with what runs beside it, so not with the init containers before its place.
+fn counted(view: &View, sidecar: Option<(usize, Sum)>) -> [[Amount; 2]; 2] {
     let spec = &view.spec;
     let of = |container: &Container| container.resources.as_ref().map(taken).unwrap_or_default();
+    let stays = |container: &Container| container.restart_policy.as_deref() == Some("Always");
+    let init = spec.init_containers.iter().flatten();
+    let mut all: Vec<_> = init.map(|container| (stays(container), of(container))).collect();
+    if let Some((place, sum)) = sidecar {
+        let ours = [[sum.cpu, sum.memory], [sum.cpu_limit.unwrap_or_default(), sum.memory]];
+        all.insert(place.min(all.len()), (true, ours));
+    }
     let mut running = [[Amount::ZERO; 2]; 2];
-    let mut most = [[Amount::ZERO; 2]; 2];
-    for container in spec.init_containers.iter().flatten() {
-        if container.restart_policy.as_deref() == Some("Always") {
-            running = sum_of(running, of(container));
-            most = most_of(most, running);
-        } else {
-            most = most_of(most, sum_of(running, of(container)));
+    let mut most = running;
+    for (stays, amounts) in all {
+        let beside = sum_of(running, amounts);
+        most = most_of(most, beside);
+        if stays {
+            running = beside;
         }
     }
     let running = spec.containers.iter().map(of).fold(running, sum_of);
     most_of(most, running)
-}
-
-/// The sidecar comes first, so it runs beside everything.
-fn with_sidecar(own: [[Amount; 2]; 2], sum: Sum) -> [[Amount; 2]; 2] {
-    sum_of(own, [[sum.cpu, sum.memory], [sum.cpu_limit.unwrap_or_default(), sum.memory]])
 }
 
 fn sum_of(a: [[Amount; 2]; 2], b: [[Amount; 2]; 2]) -> [[Amount; 2]; 2] {
@@ -176,4 +177,35 @@ fn sum_of(a: [[Amount; 2]; 2], b: [[Amount; 2]; 2]) -> [[Amount; 2]; 2] {
 
 fn most_of(a: [[Amount; 2]; 2], b: [[Amount; 2]; 2]) -> [[Amount; 2]; 2] {
     [0, 1].map(|list| [0, 1].map(|index| a[list][index].max(b[list][index])))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_init_container_before_the_sidecar_is_counted_without_it() {
+        let of = |memory: &str| json!({"requests": {"memory": memory}, "limits": {"memory": memory}});
+        let pod = json!({"spec": {
+            "initContainers": [
+                {"name": "loader", "resources": of("10Gi")},
+                {"name": "mesh", "restartPolicy": "Always", "resources": of("1Gi")},
+                {"name": "warm-up", "resources": of("4Gi")},
+            ],
+            "containers": [{"name": "main", "resources": of("2Gi")}],
+        }});
+        let view = View::deserialize(&pod).unwrap();
+        let gib = |count: u64| Amount::whole(count << 30);
+        let sum = Sum { cpu: Amount::ZERO, cpu_limit: None, memory: gib(2), storage: STORAGE_SAID };
+        let memory = |sidecar| counted(&view, sidecar).map(|list| list[1]);
+        assert_eq!(memory(None), [gib(10); 2]);
+        assert_eq!(memory(Some((0, sum))), [gib(12); 2], "beside the loader");
+        assert_eq!(memory(Some((1, sum))), [gib(10); 2], "the loader has gone when it starts");
+        let large = Sum { memory: gib(8), ..sum };
+        assert_eq!(memory(Some((1, large))), [gib(13); 2], "with the mesh and what warms up");
+        assert_eq!(memory(Some((9, large))), [gib(11); 2], "with the mesh and what runs then");
+    }
 }

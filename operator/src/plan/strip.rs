@@ -5,14 +5,18 @@
 //! --copy-to`). Its sidecar is known by what only ours has, and the rest of what was added by name. What others have
 //! changed since stays: an amount of the pod as a whole loses what we added to it, and no more.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
-use super::status::{Added, Status};
+use super::resources::{CPU, MEMORY};
+use super::status::{Added, Raised, Status};
 use super::volumes::is_ours;
 use crate::names::{
     EXCHANGE, INJECTED, SIDECAR, SOCKETS_PATH, SOCKETS_VARIABLE, SOCKETS_VOLUME, STATE_PATH, STATE_VOLUME,
     STATUS,
 };
+use crate::quantity::Amount;
 
 /// A pod without what was added.
 pub(super) struct Stripped {
@@ -87,7 +91,8 @@ fn copied(pod: &Value) -> Option<Status> {
         volumes.iter().any(|volume| ours(&volume))
     };
     let mut all = ["initContainers", "containers"].into_iter().flat_map(|kind| list(pod, kind));
-    let is_ours = match all.find(|one| name(one) == SIDECAR) {
+    let found = all.find(|one| name(one) == SIDECAR);
+    let is_ours = match found {
         Some(sidecar) => is_sidecar(sidecar),
         // A copy may leave the init containers behind.
         None => in_memory(SOCKETS_VOLUME),
@@ -95,7 +100,7 @@ fn copied(pod: &Value) -> Option<Status> {
     if !is_ours || !in_memory(STATE_VOLUME) {
         return None;
     }
-    let mut status = Status::default();
+    let mut status = Status { raised: raised(pod, found), ..Status::default() };
     for container in ["initContainers", "containers"].into_iter().flat_map(|kind| list(pod, kind)) {
         let variable = |one: &Value| name(one) == SOCKETS_VARIABLE && text(one, "value") == SOCKETS_PATH;
         if of(container, "volumeMounts").iter().any(|mount| name(mount) == SOCKETS_VOLUME) {
@@ -105,6 +110,29 @@ fn copied(pod: &Value) -> Option<Status> {
         }
     }
     Some(status)
+}
+
+/// The amounts of the pod as a whole that a sidecar is in, by what it says itself; none where it was left behind.
+fn raised(pod: &Value, sidecar: Option<&Value>) -> BTreeMap<String, BTreeMap<String, Raised>> {
+    let amount = |one: &Value, list: &str, resource: &str| {
+        let text = one.get("resources")?.get(list)?.get(resource)?.as_str()?;
+        Some((text.to_owned(), Amount::parse(text).ok()?))
+    };
+    let mut all: BTreeMap<String, BTreeMap<String, Raised>> = BTreeMap::new();
+    for (list, resource) in ["limits", "requests"].into_iter().flat_map(|list| [(list, CPU), (list, MEMORY)])
+    {
+        let whole = pod.get("spec").and_then(|spec| amount(spec, list, resource));
+        // A sidecar without a limit on processors raised that of the pod by its request.
+        let ours =
+            sidecar.and_then(|one| amount(one, list, resource).or_else(|| amount(one, "requests", resource)));
+        let (Some((now, whole)), Some((_, ours))) = (whole, ours) else { continue };
+        if ours <= whole {
+            let own = whole - ours;
+            let was = if resource == MEMORY { own.memory().0 } else { own.cpu().0 };
+            all.entry(list.to_owned()).or_default().insert(resource.to_owned(), Raised { was, now });
+        }
+    }
+    all
 }
 
 /// Returns whether a container keeps its state where only ours does.

@@ -16,7 +16,7 @@ use tensorlane_proto::crd::TensorExchange;
 use thiserror::Error;
 
 use crate::abilities::Abilities;
-use crate::plan::{Claims, Defaults, Facts, LINKERD_INJECT, LimitRange, Namespace, Quota};
+use crate::plan::{Claims, Defaults, Facts, LimitRange, Namespace, OF_NAMESPACE, Quota};
 
 /// Objects of a page of a list.
 const PAGE: u32 = 50;
@@ -57,7 +57,7 @@ impl KubeFacts {
         let api: Api<ApiNamespace> = Api::all(self.client.clone());
         let found = api.get(name).await.map_err(|source| wrong("labels", name, source))?;
         let mut annotations = found.metadata.annotations.unwrap_or_default();
-        annotations.retain(|key, _| key == LINKERD_INJECT);
+        annotations.retain(|key, _| OF_NAMESPACE.contains(&key.as_str()));
         Ok(Namespace {
             name: name.to_owned(),
             annotations,

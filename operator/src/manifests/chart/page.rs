@@ -49,7 +49,8 @@ kube-score 1.20.0 looked at what `helm template` renders with the defaults. What
 
 The pods say users and groups above 10000, unless `user: 0` or `sidecar.user: 0` leaves them to the platform. Operator and sidecars
 request 64Mi of the node's disk and may use 1Gi, for their logs: a container above its limit costs the pod. Nodes that keep more
-logs of a container (`containerLogMaxSize` times `containerLogMaxFiles` of the kubelet) need more in `resources`.
+logs of a container (`containerLogMaxSize` times `containerLogMaxFiles` of the kubelet) need more in `resources`. No value changes the
+disk of sidecars: LimitRanges and quotas of the pod's namespace make it less.
 ";
 
 /// The text of `values.yaml`.

@@ -65,14 +65,16 @@ pub(super) struct Values {
     #[schemars(range(min = 0, max = 4_294_967_295_u32))]
     user: i64,
     /// The operator uses the network of its node: for clusters whose API server does not reach pods. Its namespace must
-    /// then be privileged, and no `networkPolicy` applies to it.
+    /// then be privileged, and no `networkPolicy` applies to it. `replicas` must not be more than the nodes that it may
+    /// run on, or no upgrade ends. `ports` must be free on them.
     host_network: bool,
     /// The operator's `dnsPolicy`; empty for Kubernetes' own choice, and for `ClusterFirstWithHostNet` with
     /// `hostNetwork`.
     #[schemars(extend("enum" = ["", "ClusterFirst", "ClusterFirstWithHostNet", "Default"]))]
     dns_policy: String,
-    /// The ports at which the operator listens: to be changed where `hostNetwork` meets others, or where a firewall
-    /// lets the API server reach nodes at some ports only.
+    /// The ports at which the operator listens, two different ones. Where a firewall lets the API server reach only some
+    /// ports (private GKE: 443 and 10250), `webhook: 10250` without `hostNetwork`. With `hostNetwork` ports that nobody
+    /// uses on nodes, such as 19443; 10250 is the kubelet's there.
     ports: Ports,
     /// The PriorityClass of the operator, such as `system-cluster-critical`; empty for the cluster's default.
     priority_class_name: String,
@@ -238,7 +240,8 @@ struct NodeExchange {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 struct NetworkPolicy {
-    /// Let nothing reach the operator but calls of the webhook, metrics and probes.
+    /// Let nothing reach the operator but calls of the webhook, metrics and probes. Policies add up: say false where one
+    /// of your own says who may reach it. What the operator itself may reach is left to other policies.
     enabled: bool,
     /// Exchanges whose pods accept peers of the same exchange only, such as `[{namespace: ml, name: default}]`.
     /// With `otherPorts: false` all other ports of these pods are closed to others; they stay open unless that is said.
