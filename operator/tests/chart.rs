@@ -234,7 +234,7 @@ fn pods(program: &Path, settings: &[&str]) -> Vec<(String, Value)> {
     all.filter_map(|(name, object)| Some((name, object.pointer("/spec/template/spec")?.clone()))).collect()
 }
 
-/// What kube-score 1.20 advises and the chart's page does not decline.
+/// Advice of kube-score 1.20 that the chart's page does not decline.
 #[test]
 #[ignore = "needs programs of Kubernetes: cargo xtask cluster up"]
 fn every_pod_says_its_user_its_disk_and_who_may_reach_it() {

@@ -139,7 +139,7 @@ fn init_names(pod: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// What the pod is after another call, and what is said.
+/// Pod after another call, and what is said.
 fn again(pod: &Value, facts: &plan::Facts) -> (Value, Vec<String>) {
     let outcome = plan(pod, facts);
     let Decision::Inject(plan) = outcome.decision else { panic!("{:?}", outcome.decision) };

@@ -20,7 +20,7 @@ pub struct Namespace {
     pub exchanges: Seen,
     /// Peers of the namespace.
     pub peers: Seen,
-    /// Its DaemonSets.
+    /// DaemonSets of the namespace.
     pub daemons: Seen,
     /// Binding that gives its pods the role with which they find their peers.
     pub binding: Seen,

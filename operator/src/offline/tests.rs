@@ -182,7 +182,7 @@ proptest::proptest! {
         proptest::prop_assert_eq!(read.map(|document| document.value), Ok(value), "{}", written);
     }
 
-    /// What kubectl reads of the output is what it reads of the input, and the plan: nothing else, whatever is in it.
+    /// Compares what kubectl reads of the output with what it reads of the input, and the plan: nothing else, whatever is in it.
     #[test]
     fn an_injected_manifest_differs_by_the_plan_alone(odd in value(), text in "[a-z0-9:#\n -]{0,12}") {
         for (kind, place) in [("Pod", ""), ("Job", "/spec/template"), ("CronJob", "/spec/jobTemplate/spec/template")] {

@@ -35,7 +35,7 @@ pub struct Namespace {
     pub name: String,
     /// Labels of the namespace.
     pub labels: BTreeMap<String, String>,
-    /// Those of its annotations that say whether a mesh injects there, and which ports it leaves alone.
+    /// Annotations of the namespace that say whether a mesh injects there, and which ports it leaves alone.
     pub annotations: BTreeMap<String, String>,
     /// The installation serves no pods there: `kube-system` and the operator's own.
     pub excluded: bool,

@@ -28,7 +28,7 @@ pub(super) struct Stripped {
 
 /// Traces of an earlier call.
 pub(super) struct Earlier {
-    /// What was added.
+    /// Additions of an earlier call.
     pub(super) status: Status,
     /// Number of init containers before the sidecar; none where it is gone.
     pub(super) ahead: Option<usize>,
