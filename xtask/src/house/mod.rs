@@ -20,7 +20,7 @@ const CRATES: [(&str, usize); 11] = [
     ("client", 12),
     ("memory", 6),
     ("memory/cuda", 2),
-    ("operator", 13),
+    ("operator", 14),
     ("proto", 3),
     ("proto/codegen", 0),
     ("python", 4),

@@ -14,7 +14,7 @@ pub(crate) struct Crate {
     pub(crate) sources: Vec<Source>,
 }
 
-/// One file.
+/// File of a crate.
 #[derive(Debug)]
 pub(crate) struct Source {
     /// Path from the top of the repository.
