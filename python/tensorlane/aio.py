@@ -29,7 +29,6 @@ from .awaited import AsyncChannelReader, AsyncChannelWriter, AsyncListener, Asyn
 from .errors import Error
 from .local import local as blocking_local
 from .mutable import Committed, Keys, MutableSet, Rows, SetStatus
-from .reservation import Reservation
 from .structures import Structure
 
 P = ParamSpec("P")
@@ -97,16 +96,8 @@ class AsyncClient:
         """Stores an array, or nested dicts and lists of arrays, as `tensorlane.Client.put` does."""
         return await self._run("put", None, functools.partial(self._client.put, x, name, **options))
 
-    async def empty(
-        self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None
-    ) -> Reservation:
-        """Makes room for a tensor that is computed in place, as `tensorlane.Client.empty` does.
-
-        Sealing is a short call that is not awaited; `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
-        """
-        make = functools.partial(self._client.empty, shape, dtype, metadata=metadata, deadline=deadline)
-        return await self._run("put", None, make)
-
+    # Sealing what it gives is a short call that is not awaited; `await asyncio.to_thread(reservation.seal, name)` leaves the loop free.
+    empty = _call("put", blocking.Client.empty)
     put_many = _call("put", blocking.Client.put_many)
     put_file = _call("put", blocking.Client.put_file, withdrawn=True)
     publish = _call("put", blocking.Client.publish)

@@ -181,8 +181,13 @@ class ChannelReader:
 
 
 def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
-    """A value as parts of a message: flat ones as arrays alone, others as a tree with the arrays behind it."""
-    if isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
+    """A value as parts of a message: flat ones as arrays alone, others as a tree with the arrays behind it.
+
+    Where objects are pickled, what is derived from a list, a tuple or a mapping is one, and comes back as what it was.
+    """
+    if pickles and isinstance(value, (Mapping, list, tuple)) and type(value) not in trees.CONTAINERS:
+        pass
+    elif isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
         if all(trees.is_array(array) for array in value.values()):
             return [_part(array, [(_KIND, "dict"), (_KEY, key)]) for key, array in value.items()]
     elif isinstance(value, (list, tuple)) and value and all(trees.is_array(array) for array in value):

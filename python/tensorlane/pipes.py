@@ -21,9 +21,6 @@ Bytes = bytes | bytearray | memoryview | str
 _VALUE = b"tensorlane.tree"
 """Metadata of a message that is a nested value: its only payload is the tree, and its tensors are the arrays of it."""
 
-_TREE_MAX = 64 << 20
-"""Bytes of the plain part of a nested value."""
-
 
 class _Skip:
     """The type of SKIP."""
@@ -206,7 +203,7 @@ class Pipe:
         What cannot be sent is an `Unsupported`, a TypeError, with the path of each culprit. With `pickle`, it may have objects of any
         kind, for a reader that says so, too.
         """
-        tree, found = trees.encode(value, pickles=pickle, most=_TREE_MAX)
+        tree, found = trees.encode(value, pickles=pickle, most=trees.TREE_MAX)
         self.write(found, metadata=_VALUE, payloads=[tree], timeout=timeout)
 
     def begin(

@@ -20,18 +20,30 @@ from .errors import Error, Invalid, Unsupported
 DEPTH_MAX = 64
 """Containers that may stand in each other."""
 
+TREE_MAX = 4 << 20
+"""Bytes of a tree. A byte of it may become an object of a hundred bytes at the reader: arrays are beside the tree, and bounded by the message."""
+
+_OUT_OF_BAND = 4096
+"""Bytes from which a buffer of a pickled object is an array beside the tree: 1,024 arrays of a message are as much as a tree may have."""
+
 _TOLD_MAX = 8
 """Culprits that an error names."""
 
-_ARRAY, _TUPLE, _SCALAR, _PICKLED = range(0x544C_0001, 0x544C_0005)
-"""Tags: an array by its number, a tuple, a scalar of numpy by dtype and bytes, an object that was pickled with its buffers."""
+_ARRAY, _TUPLE, _SCALAR, _PICKLED, _PAIRS = range(0x544C_0001, 0x544C_0006)
+"""Tags: an array by its number, a tuple, a scalar of numpy by dtype and bytes, an object that was pickled with its buffers, a dict with
+integers among its keys as keys and values in turn."""
 
-_BIG_INTS = (2, 3)
+_INT_KEYS = range(-(1 << 63), 1 << 64)
+"""Integers that may be keys. The hash of longer ones is no secret, and a dict of many with one hash would take hours to make."""
+
 _MADE_BY_CBOR2 = (0, 1, 4, 5, 25, 28, 29, 30, 35, 36, 37, 52, 54, 100, 256, 258, 260, 261, 1004, 43000, 55799)
 """Tags of which cbor2 makes dates, patterns, sets, shared references and the like: none of them is plain."""
 
 _PLAIN = frozenset((type(None), bool, int, float, str, bytes))
 _KEYS = frozenset((str, int, bytes))
+
+CONTAINERS = (dict, OrderedDict, list, tuple)
+"""Types that are containers of a tree however it is written; what is derived from them is an object where objects are pickled."""
 
 _Path = tuple[Any, Any] | None
 """The path of the container, and the key in it; None for the value as a whole."""
@@ -55,13 +67,16 @@ def is_array(x: Any) -> bool:
 def encode(value: Any, *, pickles: bool, most: int) -> tuple[bytes, list[Any]]:
     """A value as CBOR, and its arrays in the order of their placeholders.
 
-    Raises `Unsupported`, a TypeError, whose `details` say by the path of each culprit what is wrong, and `Invalid` for a tree of more than `most` bytes.
+    Raises `Unsupported`, a TypeError, whose `details` say by the path of each culprit what is wrong, and `Invalid` for a tree of more
+    than `most` bytes, or TREE_MAX.
     """
     writing = _Writing(pickles, most)
     plain = writing.node(value, None)
     if writing.culprits:
         raise _unsupported(writing.culprits, pickles)
-    return cbor2.dumps(plain), writing.arrays
+    tree = cbor2.dumps(plain)
+    writing.check(len(tree))
+    return tree, writing.arrays
 
 
 def decode(tree: bytes, tensors: Sequence[Any], *, pickles: bool, where: str) -> Any:
@@ -69,6 +84,8 @@ def decode(tree: bytes, tensors: Sequence[Any], *, pickles: bool, where: str) ->
 
     Raises MESSAGE_DAMAGED for what no writer of this library writes, `Unsupported` for objects where this end does not pickle.
     """
+    if len(tree) > TREE_MAX:
+        raise _damaged(where, f"its tree has {len(tree)} bytes, and {TREE_MAX} are the most")
     reading = _Reading(tensors, pickles, where)
     value = reading.node(_parsed(tree, where), None, 0)
     if reading.next != len(tensors):
@@ -80,7 +97,7 @@ class _Writing:
     """A tree on its way into CBOR: what was found in it."""
 
     def __init__(self, pickles: bool, most: int):
-        self._pickles, self._most, self._bytes = pickles, most, 0
+        self._pickles, self._most, self._bytes = pickles, min(most, TREE_MAX), 0
         # Containers on the way from the whole value to where it is now.
         self._inside: set[int] = set()
         self.arrays: list[Any] = []
@@ -100,7 +117,7 @@ class _Writing:
         return self._other(x, path)
 
     def _plain(self, x: Any, path: _Path) -> Any:
-        self._count(1 + (len(x) if isinstance(x, (str, bytes)) else 0))
+        self._count(1 + (len(x) if isinstance(x, (str, bytes)) else x.bit_length() // 8 if type(x) is int else 0))
         if type(x) is str and not x.isascii():
             try:
                 x.encode()
@@ -128,9 +145,13 @@ class _Writing:
         for key, item in x.items():
             if type(key) not in _KEYS:
                 self._culprit((path, key), f"under a key of type {type(key).__name__}")
-                continue
-            self._plain(key, (path, key))
-            made[key] = self.node(item, (path, key))
+            elif type(key) is int and key not in _INT_KEYS:
+                self._culprit((path, key), "under an integer of more than 64 bits")
+            else:
+                self._plain(key, (path, key))
+                made[key] = self.node(item, (path, key))
+        if any(type(key) is int for key in made):
+            return cbor2.CBORTag(_PAIRS, [one for pair in made.items() for one in pair])
         return made
 
     def _scalar(self, x: np.generic, path: _Path) -> Any:
@@ -156,14 +177,12 @@ class _Writing:
     def _object(self, x: Any, path: _Path, why: str) -> Any:
         if not self._pickles:
             return self._culprit(path, why)
-        buffers: list[pickle.PickleBuffer] = []
         try:
-            pickled = pickle.dumps(x, protocol=5, buffer_callback=buffers.append)
-            raw = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+            pickled, buffers = pickled_apart(x, _OUT_OF_BAND)
         except Exception as error:
             return self._culprit(path, f"a {type(x).__name__} that cannot be pickled: {error}")
         self._count(len(pickled))
-        return cbor2.CBORTag(_PICKLED, [pickled, [self._array(one) for one in raw]])
+        return cbor2.CBORTag(_PICKLED, [pickled, [self._array(np.frombuffer(one, np.uint8)) for one in buffers]])
 
     def _culprit(self, path: _Path, why: str) -> None:
         self.culprits.append((_told(path), why))
@@ -171,9 +190,14 @@ class _Writing:
     def _count(self, more: int) -> None:
         """Counts what the tree has at least, so that a small value that stands in itself many times ends, too."""
         self._bytes += more
-        if self._bytes > self._most:
-            words = f"the plain part of the message has more than the {self._most} bytes that a message may have"
-            raise Invalid(words, "TOO_LARGE", remedy="make the channel with larger slots (slot_bytes=), or send long data as arrays")
+        self.check(self._bytes)
+
+    def check(self, size: int) -> None:
+        """Refuses a tree of so many bytes where that is too much."""
+        if size > self._most:
+            words = f"the plain part of the message has more than the {self._most} bytes that it may have"
+            slots = "" if self._most == TREE_MAX else "make the channel with larger slots (slot_bytes=), or "
+            raise Invalid(words, "TOO_LARGE", remedy=f"{slots}send long texts and bytes as arrays: numpy.frombuffer(data, 'u1')")
 
 
 class _Reading:
@@ -192,9 +216,6 @@ class _Reading:
         if kind in _ARRAYS:
             return [self.node(item, (path, at), depth + 1) for at, item in enumerate(x)]
         if kind in _MAPS:
-            for key in x:
-                if type(key) not in _KEYS:
-                    raise _damaged(self._where, f"a key of {_told(path)} is a {type(key).__name__}")
             return {key: self.node(item, (path, key), depth + 1) for key, item in x.items()}
         if kind is cbor2.CBORTag:
             return self._tagged(x.tag, x.value, path, depth)
@@ -204,6 +225,8 @@ class _Reading:
         kinds = [type(one) for one in value] if type(value) in _ARRAYS else []
         if tag == _TUPLE and type(value) in _ARRAYS:
             return tuple(self.node(value, path, depth))
+        if tag == _PAIRS and type(value) in _ARRAYS and len(value) % 2 == 0:
+            return self._pairs(value[::2], value[1::2], path, depth)
         if tag == _ARRAY and type(value) is int:
             return self._array(value, path)
         if tag == _SCALAR and kinds == [str, bytes]:
@@ -217,6 +240,14 @@ class _Reading:
             raise _damaged(self._where, f"{_told(path)} is array {number}, where {self.next} of {len(self._tensors)} comes next")
         self.next += 1
         return self._tensors[number]
+
+    def _pairs(self, keys: Any, items: Any, path: _Path, depth: int) -> Any:
+        made: dict[Any, Any] = {}
+        for key, item in zip(keys, items):
+            if type(key) not in _KEYS or (type(key) is int and key not in _INT_KEYS) or key in made:
+                raise _damaged(self._where, f"a key of {_told(path)} is a {type(key).__name__} that is none, or comes twice")
+            made[key] = self.node(item, (path, key), depth + 1)
+        return made
 
     def _scalar(self, short: str, raw: bytes, path: _Path) -> Any:
         dtype = dtypes.to_numpy(short)
@@ -246,6 +277,8 @@ def _parsed(tree: bytes, where: str) -> Any:
         max_depth=3 * DEPTH_MAX,
         allow_indefinite=False,
         allow_duplicate_keys=False,
+        # Texts and bytes, whose hashes are a secret of each process: others are in pairs, and looked at before they are hashed.
+        strict_hashable_types=True,
     )
     try:
         plain = decoder.decode()
@@ -260,6 +293,20 @@ def _parsed(tree: bytes, where: str) -> Any:
 
 def _refused(*_: Any) -> Any:
     raise ValueError("a tag that is not plain")
+
+
+def pickled_apart(x: Any, least: int) -> tuple[bytes, list[memoryview]]:
+    """An object in pickle, and its buffers of `least` bytes and more beside it."""
+    buffers: list[memoryview] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < least:
+            return True
+        buffers.append(raw)
+        return False
+
+    return pickle.dumps(x, protocol=5, buffer_callback=stays), buffers
 
 
 def _unsupported(culprits: list[tuple[str, str]], pickles: bool) -> Unsupported:
@@ -281,5 +328,13 @@ def _told(path: _Path) -> str:
     keys = []
     while path is not None:
         path, key = path
-        keys.append(f"[{key!r:.40}]")
+        keys.append(f"[{_shown(key):.40}]")
     return "value" + "".join(reversed(keys))
+
+
+def _shown(key: Any) -> str:
+    try:
+        return repr(key)
+    except Exception:
+        # Such as an integer of more than 4,300 digits.
+        return f"<{type(key).__name__}>"

@@ -8,6 +8,7 @@ import concurrent.futures
 import enum
 import gc
 import math
+import time
 from types import MappingProxyType
 
 import cbor2
@@ -31,7 +32,7 @@ ARRAYS = st.builds(
 SCALARS = st.builds(
     lambda dtype, x: dtype(x), st.sampled_from([np.int8, np.float32, np.uint64, np.complex64, np.bool_]), st.integers(0, 100)
 )
-KEYS = st.text(max_size=8) | st.integers() | st.binary(max_size=8)
+KEYS = st.text(max_size=8) | st.integers(-(2**63), 2**64 - 1) | st.binary(max_size=8)
 TREES = st.recursive(
     PLAIN | ARRAYS | SCALARS,
     lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(KEYS, inner, max_size=4),
@@ -206,7 +207,7 @@ def test_a_tree_larger_than_a_message_is_refused_however_small_it_looks(channel)
     assert writer.write([1, 2]) == 0 and reader.read().value == [1, 2]
 
 
-TAGS = {word: getattr(trees, word) for word in ("_ARRAY", "_TUPLE", "_SCALAR", "_PICKLED")}
+TAGS = {word: getattr(trees, word) for word in ("_ARRAY", "_TUPLE", "_SCALAR", "_PICKLED", "_PAIRS")}
 
 
 def tagged(word: str, value) -> cbor2.CBORTag:
@@ -227,6 +228,14 @@ DAMAGED = [
     b"\x62\xff\x41",
     cbor2.dumps({1.5: 1}),
     cbor2.dumps({True: 1}),
+    cbor2.dumps({1: 1}),
+    cbor2.dumps({(1, 2): 1}),
+    cbor2.dumps(tagged("_PAIRS", [1])),
+    cbor2.dumps(tagged("_PAIRS", {})),
+    cbor2.dumps(tagged("_PAIRS", [1, 2, 1, 3])),
+    cbor2.dumps(tagged("_PAIRS", [True, 2])),
+    cbor2.dumps(tagged("_PAIRS", [[1], 2])),
+    cbor2.dumps(tagged("_PAIRS", [2**64, 2])),
     cbor2.dumps(tagged("_ARRAY", 1)),
     cbor2.dumps(tagged("_ARRAY", -1)),
     cbor2.dumps(tagged("_ARRAY", "0")),
@@ -239,6 +248,61 @@ DAMAGED = [
     cbor2.dumps({"a": cbor2.CBORTag(6, 1)}),
     *[cbor2.dumps(cbor2.CBORTag(tag, value)) for tag in trees._MADE_BY_CBOR2 for value in ("a", 1, [1, 2], b"ab", {})],
 ]
+
+
+def test_keys_of_one_hash_cost_the_reader_no_time():
+    longer = {5 + number * (2**61 - 1): None for number in range(8_000)}
+    with pytest.raises(tensorlane.Unsupported, match="more than 64 bits"):
+        trees.encode(longer, pickles=False, most=1 << 20)
+    assert trees.encode({2**64 - 1: 1, -(2**63): 2}, pickles=False, most=100)
+    pairs = [one for pair in longer.items() for one in pair]
+    for tree in (longer, tagged("_PAIRS", pairs), {(1, key): None for key in longer}):
+        started = time.process_time()
+        with pytest.raises(tensorlane.Error, match="key"):
+            trees.decode(cbor2.dumps(tree), [], pickles=False, where="it")
+        assert time.process_time() - started < 0.1
+
+
+def test_paths_of_what_has_no_text_are_told_by_the_type():
+    class Silent:
+        def __repr__(self):
+            raise KeyError("no text")
+
+    with pytest.raises(tensorlane.Unsupported) as refused:
+        trees.encode({10**5_000: 1, Silent(): 2}, pickles=False, most=1 << 20)
+    assert list(refused.value.details) == ["value[<int>]", "value[<Silent>]"]
+
+
+def test_a_tree_has_a_bound_of_its_own(client, name):
+    long = [b"x" * trees.TREE_MAX]
+    with client.channel_writer(name, slot_bytes=4 * trees.TREE_MAX) as writer, client.channel_reader(name) as reader:
+        for value in (long, [0] * (trees.TREE_MAX + 1), [256] * (trees.TREE_MAX // 2), [2 ** (8 * trees.TREE_MAX)]):
+            with pytest.raises(tensorlane.Invalid, match="send long texts and bytes as arrays") as refused:
+                writer.write(value)
+            assert refused.value.reason == "TOO_LARGE"
+        writer.write([np.frombuffer(long[0], "u1")])
+        assert reader.read().value[0].tobytes() == long[0]
+
+
+def test_small_buffers_of_an_object_are_no_parts_of_the_message(client, name):
+    value = [Point(np.full(3, number), np.full(1_000, number)) for number in range(1_000)]
+    with client.channel_writer(name, pickle=True, slot_bytes=32 << 20) as writer, client.channel_reader(name, pickle=True) as reader:
+        writer.write({"points": value})
+        with reader.read() as message:
+            assert len(message.tensors) == 1 + 1_000
+            got = message.value["points"]
+            assert all(type(one) is Point and np.array_equal(one.x, due.x) for one, due in zip(got, value))
+            del got
+
+
+def test_derived_containers_of_arrays_stay_what_they_are_where_both_pickle(client, name):
+    given = [Point(np.arange(3), np.arange(2)), collections.defaultdict(list, a=np.arange(3))]
+    for pickles, kinds in ((True, [Point, collections.defaultdict]), (False, [tuple, dict])):
+        with client.channel_writer(name, pickle=pickles) as writer, client.channel_reader(name, pickle=pickles) as reader:
+            for value, kind in zip(given, kinds):
+                writer.write(value)
+                with reader.read() as message:
+                    assert type(message.value) is kind
 
 
 def test_bytes_that_no_writer_writes_are_damaged_and_the_reader_goes_on(channel):
@@ -309,6 +373,11 @@ def test_a_pickle_that_means_nothing_here_is_an_error_of_this_library():
     tree = cbor2.dumps([tagged("_PICKLED", [b"cno_such_module\nthing\n.", []])])
     with pytest.raises(tensorlane.Unsupported, match="no_such_module"):
         trees.decode(tree, [], pickles=True, where="it")
+
+
+def test_a_tree_beyond_its_bound_is_damaged():
+    with pytest.raises(tensorlane.Error, match="MESSAGE_DAMAGED.*are the most"):
+        trees.decode(cbor2.dumps([0] * trees.TREE_MAX), [], pickles=False, where="it")
 
 
 def test_another_process_gets_the_same_tree(client, name):
