@@ -13,16 +13,18 @@ import threading
 import time
 import uuid
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 
-from ._tensorlane import Reference, Stored
+from . import trees
+from ._tensorlane import Cancel, Reference, Stored
 from .channels import ChannelReader, ChannelWriter, Message
 from .client import Client, default
-from .errors import Error, Exhausted, Invalid, Timeout, Unavailable
-from .pipes import Listener, Pipe
+from .errors import Error, Exhausted, Invalid, NotFound, Timeout, Unavailable, Withdrawn
+from .pipes import Listener, Pipe, Writing
 from .tensor import Tensor
 
 _log = logging.getLogger(__name__)
@@ -40,10 +42,20 @@ _CHECKS = 1.0
 """Seconds between two looks whether readers live, whose death the count of readers does not show."""
 
 _GETS = 600.0
-"""Seconds that a large object may take to come, once its message did: a get that gave up would lose it."""
+"""Seconds that a large object may take to come, once its message did; the next dequeue tries again."""
 
 _CANCELS = 0.1
 """Seconds within which a wait sees that its `cancel` was set: an event has nothing else to wait for."""
+
+_ENDS = 10.0
+"""Seconds for which `shutdown` keeps large objects for readers that have not given their messages back."""
+
+_LOOKS = 0.01
+"""Seconds between two looks of `shutdown` at how far readers are."""
+
+
+class WrongEnd(Invalid, RuntimeError):
+    """A call that belongs to the other end of the queue."""
 
 
 @dataclass(frozen=True)
@@ -101,11 +113,11 @@ class MessageQueue:
 
     @staticmethod
     def create_from_process_group(
-        pg: Any, max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, writer_rank: int = 0, blocking: bool = True
+        pg: Any, max_chunk_bytes: int = 24 << 20, max_chunks: int = 10, writer_rank: int = 0, *, blocking: bool = True
     ) -> MessageQueue:
         """Makes a queue of all ranks of a group of torch.distributed, or of one of vLLM's that has `broadcast_obj`.
 
-        Every rank calls it. With `blocking` it returns when all of them are attached.
+        Every rank calls it. With `blocking` it returns when all of them are attached. Arguments of vLLM's that are not here are refused.
         """
         import torch.distributed as dist
 
@@ -132,26 +144,32 @@ class MessageQueue:
         return isinstance(self._end, _WritingEnd)
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Waits until the writer and all readers are there: every end calls it once. None waits for ever."""
+        """Waits until the writer and all readers are there, `timeout` seconds or for ever: every end calls it.
+
+        Raises a TimeoutError, after which it may be called again, `Unavailable` once for readers that are gone meanwhile, and
+        CHANNEL_ENDED where either end is shut down.
+        """
         self._end.wait_until_ready(_Clock(timeout))
 
     def enqueue(self, obj: Any, timeout: float | None = None) -> None:
         """Writes an object for every reader; waits where the ring is full, `timeout` seconds or for ever.
 
-        Raises a TimeoutError that names the reader that is behind, and `Unavailable` where readers are gone.
+        Raises a TimeoutError that says who or what is behind, `Unavailable` where readers are gone, and `Exhausted` where an object
+        never fits, or something else fills the arena. Without readers it does nothing.
         """
         if not isinstance(self._end, _WritingEnd):
-            raise Invalid("this end of the queue reads", remedy="call dequeue")
+            raise WrongEnd("this end of the queue reads", remedy="call dequeue")
         self._end.write(obj, _Clock(timeout))
 
     def dequeue(self, timeout: float | None = None, cancel: threading.Event | None = None, indefinite: bool = False) -> Any:
         """Takes the next object; waits `timeout` seconds or for ever, until `cancel` is set.
 
         `indefinite` says that a long wait is no news, and is not logged. Raises a TimeoutError, a RuntimeError when cancelled, and
-        CHANNEL_ENDED where the writer is gone.
+        CHANNEL_ENDED where the writer is gone. A large object that does not come in time is what the next call takes; one of
+        another node needs time to come, so that `timeout=0` does not get it.
         """
         if not isinstance(self._end, _ReadingEnd):
-            raise Invalid("this end of the queue writes", remedy="call enqueue")
+            raise WrongEnd("this end of the queue writes", remedy="call enqueue")
         return self._end.read(_Clock(timeout), cancel, indefinite)
 
     def broadcast_object(self, obj: Any = None) -> Any:
@@ -162,7 +180,10 @@ class MessageQueue:
         return obj
 
     def shutdown(self) -> None:
-        """Ends this end: a writer's readers take what is there, and a call that waits in another thread comes back."""
+        """Ends this end: a writer's readers take what is there, and a call that waits in another thread comes back.
+
+        A writer of large objects waits up to 10 s until readers have taken them: what they have not taken then goes with it.
+        """
         self._end.close()
 
     def __reduce__(self) -> Any:
@@ -179,6 +200,7 @@ class _Clock:
     def __init__(self, timeout: float | None):
         self._started = time.monotonic()
         self._until = math.inf if timeout is None else self._started + timeout
+        self._says = _SAYS
 
     def left(self, most: float = math.inf) -> float:
         """Seconds that are left, `most` of them; 0 is one try."""
@@ -192,6 +214,22 @@ class _Clock:
     def waited(self) -> float:
         return time.monotonic() - self._started
 
+    def says(self) -> bool:
+        """Whether it is time to say for whom the call waits: once in a while."""
+        if self.waited < self._says:
+            return False
+        self._says += _SAYS
+        return True
+
+
+@dataclass(eq=False)
+class _Joined:
+    """A reader, as the writer knows it by its pipe: its rank, once it said that, and whether it was told to begin."""
+
+    pipe: Pipe
+    rank: str | None = None
+    is_told: bool = False
+
 
 class _WritingEnd:
     """Writer of a queue."""
@@ -201,34 +239,75 @@ class _WritingEnd:
         readers = max(1, handle.n_reader)
         self._writer: ChannelWriter = client.channel_writer(handle.channel, slots=slots, slot_bytes=chunk_bytes, readers_max=readers)
         self._listener: Listener | None = client.listen(_ready(handle.channel))
-        self._pipes: list[tuple[str, Pipe]] = []
-        self._attached, self._checked = 0, 0.0
+        self._joined: list[_Joined] = []
+        self._attached, self._checked, self._is_closed = 0, 0.0, False
         # Large objects, by the message that names them, until every reader has given that message back.
         self._leases: deque[tuple[int, list[Stored]]] = deque()
+        self._letting_go = threading.Lock()
 
     def wait_until_ready(self, clock: _Clock) -> None:
-        if self._listener is None:
-            return
-        while len(self._pipes) < self._handle.n_reader:
+        while (listener := self._listener) is not None:
             self._attached = max(self._attached, self._writer.readers)
             try:
-                pipe = self._listener.accept(timeout=clock.left(_CHECKS))
+                if self._is_ready(listener, clock.left(_CHECKS)):
+                    listener.close()
+                    self._listener, self._attached, self._checked = None, self._writer.readers, time.monotonic()
             except Timeout:
-                if self._writer.readers < self._attached:
-                    raise self._gone([]) from None
+                if self._is_closed:
+                    raise _shut_down(self._handle.channel) from None
+                self._bury()
+                ready = sum(one.rank is not None for one in self._joined)
+                words = f"{ready} of {self._handle.n_reader} readers of the queue are ready after {clock.waited:g} s"
                 if clock.is_over:
-                    words = f"{len(self._pipes)} of {self._handle.n_reader} readers of the queue are ready after {clock.waited:g} s"
                     raise Timeout(words, "DEADLINE_EXCEEDED", remedy="let every reader call wait_until_ready") from None
-                continue
-            said = pipe.read(timeout=clock.left())
-            self._pipes.append(("?" if said is None else said.metadata.decode(), pipe))
-        for _, pipe in self._pipes:
-            pipe.write(metadata=b"READY", timeout=clock.left())
-        self._listener.close()
-        self._listener, self._attached = None, self._writer.readers
-        self._checked = time.monotonic()
+                if clock.says():
+                    _log.warning("%s", words)
+            except Error:
+                if self._is_closed:
+                    raise _shut_down(self._handle.channel) from None
+                self._bury()
+                raise
+
+    def _is_ready(self, listener: Listener, timeout: float) -> bool:
+        """Takes one step: hears a rank, accepts a reader, or tells one to begin; true when all are told."""
+        for one in self._joined:
+            if one.rank is None:
+                said = one.pipe.read(timeout=timeout)
+                one.rank = "?" if said is None else said.metadata.decode(errors="replace")
+                return False
+        if len(self._joined) < self._handle.n_reader:
+            self._joined.append(_Joined(listener.accept(timeout=timeout)))
+            return False
+        for one in self._joined:
+            if not one.is_told:
+                self._tell(one, timeout)
+                return False
+        return True
+
+    def _tell(self, one: _Joined, timeout: float) -> None:
+        self._bury()
+        try:
+            one.pipe.write(metadata=b"READY", timeout=timeout)
+            one.is_told = True
+        except Timeout as late:
+            # What may have been read is not written again. The others are not to wait for this one.
+            one.is_told = late.delivered != "no"
+            self._joined.remove(one)
+            self._joined.append(one)
+            raise
+
+    def _bury(self) -> None:
+        """Drops readers that died before the queue was ready, and raises for them, once: others may come in their places."""
+        dead = [one for one in self._joined if not _lives(one.pipe)]
+        fewer = self._writer.readers < self._attached
+        if dead or fewer:
+            self._joined = [one for one in self._joined if one not in dead]
+            self._attached = self._writer.readers
+            raise self._gone(dead)
 
     def write(self, obj: Any, clock: _Clock) -> None:
+        if self._handle.n_reader == 0:
+            return
         self.wait_until_ready(clock)
         self._check()
         parts = _pickled(obj)
@@ -248,7 +327,6 @@ class _WritingEnd:
         self._let_go(sequence - 2 * self._slots)
 
     def _written(self, value: Any, clock: _Clock) -> int:
-        says = _SAYS
         while True:
             try:
                 return self._writer.write(value, timeout=clock.left(_CHECKS))
@@ -256,20 +334,27 @@ class _WritingEnd:
                 self._check()
                 if clock.is_over:
                     raise
-                if clock.waited >= says:
-                    says += _SAYS
+                if clock.says():
                     _log.warning("waited %.0f s to write: %s", clock.waited, blocked.message)
 
     def _put(self, parts: list[np.ndarray], clock: _Clock) -> list[Stored]:
         """Stores a large object, as soon as readers are done with enough of those before it."""
         while True:
+            if self._is_closed:
+                raise _shut_down(self._handle.channel)
             self._let_go(self._given_back())
             try:
-                return self._client.put_many(parts, deadline=_CHECKS if self._leases else None)
-            except Exhausted:
+                return self._client.put_many(parts, deadline=clock.left(_CHECKS))
+            except (Exhausted, Timeout) as full:
                 self._check()
-                if not self._leases or clock.is_over:
+                # Room comes of the objects before, or from whoever else fills the arena: that one is given as long as any put.
+                if full.reason == "NEVER_FITS" or not (self._leases or clock.left(self._client.deadline - clock.waited)):
                     raise
+                words = f"waited {clock.waited:.1f} s for room: readers have not given back the {len(self._leases)} large objects before"
+                if clock.is_over:
+                    raise Timeout(words, "DEADLINE_EXCEEDED", remedy="let readers dequeue, or give the sidecar a larger arena") from full
+                if clock.says():
+                    _log.warning("%s", words)
 
     def _given_back(self) -> int:
         """The first message that some reader may not have given back yet."""
@@ -280,9 +365,10 @@ class _WritingEnd:
                 return int(channel["written"] - max(behind))
         return 0
 
-    def _let_go(self, before: int) -> None:
-        while self._leases and self._leases[0][0] < before:
-            _release(self._leases.popleft()[1])
+    def _let_go(self, before: float) -> None:
+        with self._letting_go:
+            while self._leases and self._leases[0][0] < before:
+                _release(self._leases.popleft()[1])
 
     def _check(self) -> None:
         """Raises where readers are gone. The channel goes on without them, and whoever writes has to know."""
@@ -291,21 +377,31 @@ class _WritingEnd:
         if not fewer and now < self._checked + _CHECKS:
             return
         self._checked = now
-        gone = [rank for rank, pipe in self._pipes if not _lives(pipe)]
+        gone = [one for one in self._joined if not _lives(one.pipe)]
         if fewer or gone:
             raise self._gone(gone)
 
-    def _gone(self, ranks: list[str]) -> Unavailable:
-        who = f"of rank {', '.join(ranks)} " if ranks else ""
+    def _gone(self, readers: list[_Joined]) -> Unavailable:
+        who = f"of rank {', '.join(one.rank or '?' for one in readers)} " if readers else ""
         words = f"readers {who}are gone from the queue {self._handle.channel}, which was made for {self._handle.n_reader}"
         return Unavailable(words, remedy="make the workers and the queue anew")
 
     def close(self) -> None:
+        self._is_closed = True
         self._writer.finish()
         if self._listener is not None:
             self._listener.close()
-        for _, pipe in self._pipes:
-            pipe.close()
+        self._wait_for_readers(_Clock(_ENDS))
+        for one in self._joined:
+            one.pipe.close()
+        self._let_go(math.inf)
+
+    def _wait_for_readers(self, clock: _Clock) -> None:
+        """Keeps large objects until their messages were given back; a reader that has come to the end closes its pipe."""
+        self._let_go(self._given_back() if self._leases else 0)
+        while self._leases and not clock.is_over and any(_lives(one.pipe) for one in self._joined):
+            time.sleep(_LOOKS)
+            self._let_go(self._given_back())
 
 
 class _ReadingEnd:
@@ -315,48 +411,90 @@ class _ReadingEnd:
         self._client, self._rank = client, rank
         self._at = handle.channel if client.peer == handle.peer else f"{handle.peer}/{handle.channel}"
         self._reader: ChannelReader = client.channel_reader(self._at, wait=_SAYS)
+        # Kept open: the writer sees by it that this process lives.
         self._pipe: Pipe | None = None
+        self._said: Writing | None = None
+        self._is_ready = self._is_closed = False
+        # The message of a large object that did not come yet, and what withdraws the call that gets it.
+        self._pending: Message | None = None
+        self._getting = Cancel()
 
     def wait_until_ready(self, clock: _Clock) -> None:
-        if self._pipe is not None:
+        if self._is_ready:
             return
-        pipe = self._client.connect_pipe(_ready(self._at))
-        pipe.write(metadata=str(self._rank), timeout=clock.left())
-        if pipe.read(timeout=clock.left()) is None:
-            raise Error(f"the writer of the queue {self._at} has shut it down", "CHANNEL_ENDED")
-        # Kept open: the writer sees by it that this process lives.
-        self._pipe = pipe
+        try:
+            # What a call before this one began goes on.
+            if self._pipe is None:
+                self._pipe = self._client.connect_pipe(_ready(self._at))
+            if self._is_closed:
+                self._pipe.close()
+            if self._said is None:
+                self._said = self._pipe.begin(metadata=str(self._rank), timeout=math.inf)
+            ready = self._pipe.read(timeout=clock.left())
+        except Error as error:
+            if self._is_closed or error.reason in ("PIPE_CLOSED", "PIPE_LOST"):
+                raise _shut_down(self._at) from error
+            raise
+        if ready is None:
+            raise _shut_down(self._at)
+        self._is_ready = True
 
     def read(self, clock: _Clock, cancel: threading.Event | None, indefinite: bool) -> Any:
-        with self._next(clock, cancel, indefinite) as message:
-            value = message.value
-            if isinstance(value, list):
-                return _unpickled(value)
-            tensors = [self._client.get(Reference(text), deadline=_GETS) for text in value["references"]]
+        message = self._pending or self._next(clock, cancel, indefinite)
+        self._pending = None
+        value = message.value
+        if isinstance(value, dict):
+            self._pending = message
+            tensors = self._got(value["references"], message.sequence, clock, cancel)
+            self._pending = None
+        else:
+            tensors = value
+        with message:
             try:
                 return _unpickled(tensors)
             finally:
                 for tensor in tensors:
                     tensor.release()
 
+    def _got(self, references: list[str], sequence: int, clock: _Clock, event: threading.Event | None) -> list[Tensor]:
+        """Gets a large object."""
+        withdrawal = self._getting = Cancel()
+        if self._is_closed:
+            raise _shut_down(self._at)
+        try:
+            with _withdrawn_by(event, withdrawal):
+                return self._client.get_many([Reference(one) for one in references], deadline=clock.left(_GETS), cancel=withdrawal)
+        except NotFound as gone:
+            self._pending = None
+            words = f"the large object of message {sequence} of the queue {self._at} went with its writer, before it was read here"
+            raise Error(words, "CHANNEL_ENDED", remedy="dequeue sooner than 10 s after the writer's shutdown") from gone
+        except Withdrawn:
+            if self._is_closed:
+                raise _shut_down(self._at) from None
+            raise RuntimeError("cancelled") from None
+
     def _next(self, clock: _Clock, cancel: threading.Event | None, indefinite: bool) -> Message:
-        says, step = _SAYS, _SAYS if cancel is None else _CANCELS
+        step = _SAYS if cancel is None else _CANCELS
         while cancel is None or not cancel.is_set():
             try:
                 message = self._reader.read(timeout=clock.left(step))
             except Timeout:
                 if clock.is_over:
                     raise
-                if clock.waited >= says and not indefinite:
-                    says += _SAYS
+                if not indefinite and clock.says():
                     _log.warning("waited %.0f s for an object of %s, whose writer %s lives", clock.waited, self._at, self._reader.writer)
                 continue
             if message is None:
-                raise Error(f"the writer of the queue {self._at} has shut it down", "CHANNEL_ENDED")
+                # The writer may wait for that.
+                if self._pipe is not None:
+                    self._pipe.close()
+                raise _shut_down(self._at)
             return message
         raise RuntimeError("cancelled")
 
     def close(self) -> None:
+        self._is_closed, self._pending = True, None
+        self._getting.cancel()
         self._reader.close()
         if self._pipe is not None:
             self._pipe.close()
@@ -366,19 +504,35 @@ def _ready(channel: str) -> str:
     return f"{channel}/ready"
 
 
+def _shut_down(queue: str) -> Error:
+    return Error(f"the queue {queue} was shut down at an end of it", "CHANNEL_ENDED", remedy="make the workers and the queue anew")
+
+
+@contextmanager
+def _withdrawn_by(event: threading.Event | None, withdrawal: Cancel) -> Iterator[None]:
+    """Withdraws a call when an event is set; the thread that waits for it ends within 100 ms of the call."""
+    if event is None:
+        yield
+        return
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.is_set():
+            if event.wait(_CANCELS):
+                withdrawal.cancel()
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
 def _pickled(obj: Any) -> list[np.ndarray]:
     """An object as bytes, with its large buffers behind it."""
-    buffers: list[memoryview] = []
-
-    def taken(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if raw.nbytes < _OUT_OF_BAND:
-            return True
-        buffers.append(raw)
-        return False
-
-    first = memoryview(pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=taken))
-    return [np.frombuffer(raw, np.uint8) for raw in (first, *buffers)]
+    first, buffers = trees.pickled_apart(obj, _OUT_OF_BAND)
+    return [np.frombuffer(raw, np.uint8) for raw in (memoryview(first), *buffers)]
 
 
 def _unpickled(tensors: list[Tensor]) -> Any:

@@ -97,7 +97,9 @@ def test_objects_larger_than_a_chunk_pass_and_leave_nothing(alone):
     until("all of it is given back", lambda: alone.status().tensors == stored)
 
 
-def test_large_objects_wait_for_room_until_readers_are_done_with_those_before():
+def test_large_objects_wait_for_room_until_readers_are_done_with_those_before(monkeypatch, caplog):
+    monkeypatch.setattr(tensorlane.vllm, "_SAYS", 0.01)
+    monkeypatch.setattr(tensorlane.vllm, "_CHECKS", 0.05)
     with tensorlane.local(arena="64Mi") as client:
         writer = MessageQueue(1, 1, max_chunk_bytes=4096, client=client)
         read = MessageQueue.create_from_handle(writer.export_handle(), 0, client=client)
@@ -107,16 +109,207 @@ def test_large_objects_wait_for_room_until_readers_are_done_with_those_before():
         ready.join()
         sums, sent = [], 0
         reads = threading.Thread(target=lambda: sums.extend(int(read.dequeue(timeout=60)[0]) for _ in range(12)))
-        with pytest.raises(tensorlane.Exhausted):
+        with pytest.raises(TimeoutError, match="not given back the . large objects"):
             while True:
                 writer.enqueue(np.full(8 << 20, sent, np.uint8), timeout=0.5)
                 sent += 1
-        assert 0 < sent < 8
+        assert 0 < sent < 8 and "for room" in caplog.text
+        with pytest.raises(tensorlane.Exhausted, match="NEVER_FITS"):
+            writer.enqueue(np.zeros(80 << 20, np.uint8))
         reads.start()
         for number in range(sent, 12):
             writer.enqueue(np.full(8 << 20, number, np.uint8), timeout=60)
         reads.join()
         assert sums == list(range(12))
+
+
+def test_room_that_others_have_is_waited_for_as_long_as_was_said():
+    with tensorlane.local(arena="64Mi") as client:
+        writer = MessageQueue(1, 1, max_chunk_bytes=4096, client=client)
+        read = MessageQueue.create_from_handle(writer.export_handle(), 0, client=client)
+        ready = threading.Thread(target=read.wait_until_ready)
+        ready.start()
+        writer.wait_until_ready(PATIENCE)
+        ready.join()
+        kept = client.put(np.zeros(40 << 20, np.uint8))
+        started = time.monotonic()
+        with pytest.raises(tensorlane.Exhausted):
+            writer.enqueue(np.zeros(30 << 20, np.uint8), timeout=0.2)
+        assert time.monotonic() - started < 5
+        kept.release()
+        writer.enqueue(np.zeros(30 << 20, np.uint8), timeout=PATIENCE)
+        assert len(read.dequeue(timeout=PATIENCE)) == 30 << 20
+
+
+def test_a_queue_without_readers_takes_everything_at_once():
+    with tensorlane.local(arena="64Mi") as client:
+        queue = MessageQueue(0, 0, max_chunk_bytes=4096, client=client)
+        for _ in range(12):
+            queue.enqueue(np.zeros(8 << 20, np.uint8), timeout=0)
+        queue.wait_until_ready(timeout=0)
+        queue.shutdown()
+
+
+def test_a_start_that_timed_out_goes_on_with_the_next_call():
+    writer = MessageQueue(2, 2, max_chunk_bytes=4096)
+    reads = [MessageQueue.create_from_handle(writer.export_handle(), rank) for rank in range(2)]
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            reads[0].wait_until_ready(timeout=0.05)
+        with pytest.raises(TimeoutError, match="1 of 2 readers"):
+            writer.wait_until_ready(timeout=0.2)
+    threads = [threading.Thread(target=read.wait_until_ready, args=[PATIENCE]) for read in reads]
+    for thread in threads:
+        thread.start()
+    writer.wait_until_ready(PATIENCE)
+    for thread in threads:
+        thread.join()
+    writer.enqueue("both")
+    assert [read.dequeue(timeout=PATIENCE) for read in reads] == ["both"] * 2
+
+
+def test_a_killed_reader_of_another_node_ends_the_start_and_may_be_replaced(two_nodes, monkeypatch):
+    monkeypatch.setenv("TENSORLANE_SOCKETS", two_nodes[0].directory)
+    queue = MessageQueue(3, 1, max_chunk_bytes=4096)
+    readers = {rank: reader(queue, "print(queue.dequeue())", rank, TENSORLANE_SOCKETS=two_nodes[1].directory) for rank in (1, 2)}
+    raised = []
+
+    def wait():
+        try:
+            queue.wait_until_ready()
+        except tensorlane.Unavailable as error:
+            raised.append(str(error))
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    until("both are known", lambda: {one.rank for one in queue._end._joined} == {"1", "2"})
+    readers[1].kill()
+    readers[1].communicate()
+    waits.join(PATIENCE)
+    assert raised and "of rank 1 are gone" in raised[0]
+    readers[1] = reader(queue, "print(queue.dequeue())", 1, TENSORLANE_SOCKETS=two_nodes[1].directory)
+    last = reader(queue, "print(queue.dequeue())", 0)
+    queue.wait_until_ready(60)
+    queue.enqueue("all")
+    assert [said(one) for one in (*readers.values(), last)] == ["all\n"] * 3
+
+
+def test_a_shutdown_wakes_a_start_that_waits():
+    writer = MessageQueue(2, 2, max_chunk_bytes=4096)
+    read = MessageQueue.create_from_handle(writer.export_handle(), 0)
+    for end, other in ((read, None), (writer, None), (writer, "reader")):
+        if other:
+            writer = end = MessageQueue(2, 2, max_chunk_bytes=4096)
+            read = MessageQueue.create_from_handle(writer.export_handle(), 0)
+        raised = []
+
+        def wait(one):
+            try:
+                one.wait_until_ready()
+            except tensorlane.Error as error:
+                raised.append(error.reason)
+
+        waits = [threading.Thread(target=wait, args=[one]) for one in ((writer, read) if other else (end,))]
+        for one in waits:
+            one.start()
+        if other:
+            until("the reader is known", lambda: any(one.rank for one in writer._end._joined))
+        elif end is read:
+            until("it waits", lambda: read._end._said is not None)
+        end.shutdown()
+        for one in waits:
+            one.join(PATIENCE)
+        assert raised == ["CHANNEL_ENDED"] * len(waits)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_large_object_survives_the_shutdown_of_its_writer(two_nodes, clients, place):
+    script = """
+import pickle, sys, numpy
+from tensorlane.vllm import MessageQueue
+queue = MessageQueue(1, 1, max_chunk_bytes=4096)
+print(pickle.dumps(queue.export_handle()).hex(), flush=True)
+queue.enqueue(numpy.full(100 << 20, 7, "u1"))
+print("wrote", flush=True)
+queue.shutdown()
+"""
+    process = python(script, TENSORLANE_SOCKETS=two_nodes[0].directory)
+    handle = pickle.loads(bytes.fromhex(process.stdout.readline()))
+    read = MessageQueue.create_from_handle(handle, 0, client=clients[place])
+    read.wait_until_ready(PATIENCE)
+    assert process.stdout.readline() == "wrote\n"
+    ended = ("CHANNEL_ENDED", "NOT_FOUND")
+    until("it was shut down", lambda: refused(lambda: clients[0].channel_reader(handle.channel).close()).startswith(ended))
+    got = read.dequeue(timeout=60)
+    assert len(got) == 100 << 20 and set(got[:: 1 << 20]) == {7}
+    started = time.monotonic()
+    assert "CHANNEL_ENDED" in refused(lambda: read.dequeue(timeout=60))
+    said(process)
+    assert time.monotonic() - started < 5
+
+
+def refused(call) -> str:
+    try:
+        call()
+    except tensorlane.Error as error:
+        return str(error)
+    return ""
+
+
+def test_a_large_object_that_went_with_its_writer_is_told_so(monkeypatch):
+    monkeypatch.setattr(tensorlane.vllm, "_ENDS", 0)
+    writer, read = pair(max_chunk_bytes=4096)
+    writer.enqueue(np.zeros(1 << 20, np.uint8))
+    writer.shutdown()
+    assert "went with its writer" in (told := refused(read.dequeue)) and told.startswith("CHANNEL_ENDED")
+    assert refused(read.dequeue).startswith("CHANNEL_ENDED")
+
+
+def test_a_large_object_that_does_not_come_in_time_comes_to_a_later_call(monkeypatch):
+    writer, read = pair(max_chunk_bytes=4096)
+    client, get_many, asked = read._end._client, read._end._client.get_many, []
+
+    def late(references, *, deadline, cancel):
+        """An owner that does not answer."""
+        asked.append(deadline)
+        over = time.monotonic() + deadline
+        while not cancel.cancelled:
+            if time.monotonic() > over:
+                raise tensorlane.Timeout("late", "DEADLINE_EXCEEDED")
+            time.sleep(0.001)
+        raise tensorlane.Withdrawn("withdrawn")
+
+    monkeypatch.setattr(client, "get_many", late)
+    for number in range(2):
+        writer.enqueue(np.full(10_000, number, np.uint8))
+    with pytest.raises(TimeoutError, match="late"):
+        read.dequeue(timeout=0.05)
+    assert asked[0] <= 0.05
+    raised, cancel = [], threading.Event()
+
+    def take():
+        try:
+            read.dequeue(cancel=cancel)
+        except (RuntimeError, tensorlane.Error) as error:
+            raised.append(str(error))
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    until("it is asked for", lambda: len(asked) == 2)
+    cancel.set()
+    taking.join(PATIENCE)
+    assert raised == ["cancelled"]
+    monkeypatch.setattr(client, "get_many", get_many)
+    assert [int(read.dequeue(timeout=PATIENCE, cancel=threading.Event())[0]) for _ in range(2)] == [0, 1]
+    monkeypatch.setattr(client, "get_many", late)
+    writer.enqueue(np.full(10_000, 2, np.uint8))
+    cancel.clear()
+    taking = threading.Thread(target=take)
+    taking.start()
+    until("it is asked for", lambda: len(asked) == 3)
+    read.shutdown()
+    taking.join(PATIENCE)
+    assert raised[1].startswith("CHANNEL_ENDED")
 
 
 def test_readers_of_another_node_get_the_same_objects(two_nodes, monkeypatch):
@@ -283,6 +476,8 @@ def test_what_cannot_be_is_refused():
     writer, read = pair()
     with pytest.raises(tensorlane.Invalid, match="call enqueue"):
         writer.dequeue()
+    with pytest.raises(RuntimeError, match="call enqueue"):
+        writer.dequeue()
     with pytest.raises(tensorlane.Invalid, match="call dequeue"):
         read.enqueue(1)
     with pytest.raises(tensorlane.Invalid):
@@ -305,6 +500,8 @@ def test_the_arguments_are_those_of_vllm():
     assert names(MessageQueue.__init__)[:7] == made
     assert names(MessageQueue.create_from_handle)[:2] == ["handle", "rank"]
     assert names(MessageQueue.create_from_process_group)[:4] == ["pg", "max_chunk_bytes", "max_chunks", "writer_rank"]
+    # There is an argument before it at vLLM that is not here.
+    assert inspect.signature(MessageQueue.create_from_process_group).parameters["blocking"].kind is inspect.Parameter.KEYWORD_ONLY
     assert names(MessageQueue.enqueue) == ["self", "obj", "timeout"]
     assert names(MessageQueue.dequeue) == ["self", "timeout", "cancel", "indefinite"]
     assert names(MessageQueue.broadcast_object) == ["self", "obj"]
