@@ -31,7 +31,7 @@ class ChannelWriter:
 
         It waits for the slowest reader when the ring is full: `timeout` seconds, the client's deadline by default; 0 is one try,
         `math.inf` for ever. The error BLOCKED_BY names the reader. What cannot be sent is an `Unsupported`, a TypeError, with the
-        path of each culprit: `value['a'][3]`. Nothing was written then.
+        path of each culprit: `value['a'][3]`. More than 4 MiB beside the arrays of a nested value is TOO_LARGE. Nothing was written then.
         """
         if isinstance(value, (bytes, bytearray, memoryview)):
             plain = memoryview(value)

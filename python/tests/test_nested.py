@@ -376,6 +376,8 @@ def test_a_pickle_that_means_nothing_here_is_an_error_of_this_library():
 
 
 def test_a_tree_beyond_its_bound_is_damaged():
+    at_most = cbor2.dumps(b"x" * (trees.TREE_MAX - 5))
+    assert len(at_most) == trees.TREE_MAX and len(trees.decode(at_most, [], pickles=False, where="it")) == trees.TREE_MAX - 5
     with pytest.raises(tensorlane.Error, match="MESSAGE_DAMAGED.*are the most"):
         trees.decode(cbor2.dumps([0] * trees.TREE_MAX), [], pickles=False, where="it")
 
