@@ -24,7 +24,7 @@ TREE_MAX = 4 << 20
 """Bytes of a tree. A byte of it may become an object of a hundred bytes at the reader: arrays are beside the tree, and bounded by the message."""
 
 _OUT_OF_BAND = 4096
-"""Bytes from which a buffer of a pickled object is an array beside the tree: 1,024 arrays of a message are as much as a tree may have."""
+"""Bytes from which a pickle, or a buffer of one, is an array beside the tree: 1,024 arrays of a message are as much as a tree may have."""
 
 _TOLD_MAX = 8
 """Culprits that an error names."""
@@ -181,8 +181,10 @@ class _Writing:
             pickled, buffers = pickled_apart(x, _OUT_OF_BAND)
         except Exception as error:
             return self._culprit(path, f"a {type(x).__name__} that cannot be pickled: {error}")
-        self._count(len(pickled))
-        return cbor2.CBORTag(_PICKLED, [pickled, [self._array(np.frombuffer(one, np.uint8)) for one in buffers]])
+        if len(pickled) < _OUT_OF_BAND:
+            self._count(len(pickled))
+        first = pickled if len(pickled) < _OUT_OF_BAND else self._array(np.frombuffer(pickled, np.uint8))
+        return cbor2.CBORTag(_PICKLED, [first, [self._array(np.frombuffer(one, np.uint8)) for one in buffers]])
 
     def _culprit(self, path: _Path, why: str) -> None:
         self.culprits.append((_told(path), why))
@@ -231,7 +233,7 @@ class _Reading:
             return self._array(value, path)
         if tag == _SCALAR and kinds == [str, bytes]:
             return self._scalar(value[0], value[1], path)
-        if tag == _PICKLED and len(kinds) == 2 and kinds[0] is bytes and kinds[1] in _ARRAYS:
+        if tag == _PICKLED and len(kinds) == 2 and kinds[0] in (bytes, cbor2.CBORTag) and kinds[1] in _ARRAYS:
             return self._object(value[0], value[1], path)
         raise _damaged(self._where, f"{_told(path)} has the tag {tag}, or not what belongs to it")
 
@@ -255,15 +257,15 @@ class _Reading:
             raise _damaged(self._where, f"{_told(path)} is a scalar of {len(raw)} bytes, and {short} has {dtype.itemsize}")
         return np.frombuffer(raw, dtype)[0]
 
-    def _object(self, pickled: bytes, buffers: Any, path: _Path) -> Any:
+    def _object(self, pickled: Any, buffers: Any, path: _Path) -> Any:
         if not self._pickles:
             raise Unsupported(
                 f"{_told(path)} of {self._where} is an object that its writer pickled, and this reader does not unpickle",
                 remedy="attach with pickle=True if you trust the writer with your process; the next message can be read",
             )
-        tensors = [self.node(buffer, path, 0) for buffer in buffers]
+        first, *tensors = [self.node(one, path, 0) for one in (pickled, *buffers)]
         try:
-            return pickle.loads(pickled, buffers=[memoryview(tensor) for tensor in tensors])
+            return pickle.loads(memoryview(first), buffers=[memoryview(tensor) for tensor in tensors])
         except Exception as error:
             words = f"{_told(path)} of {self._where} cannot be unpickled here: {type(error).__name__}: {error}"
             raise Unsupported(words, remedy="let this program import what the writer's does; the next message can be read") from error

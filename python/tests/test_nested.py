@@ -295,6 +295,18 @@ def test_small_buffers_of_an_object_are_no_parts_of_the_message(client, name):
             del got
 
 
+def test_objects_may_be_larger_than_a_tree(client, name):
+    value = [set(range(2_000_000)), Point("x" * 5_000, np.arange(10_000)), {1}]
+    with client.channel_writer(name, pickle=True, slot_bytes=32 << 20) as writer, client.channel_reader(name, pickle=True) as reader:
+        writer.write(value)
+        with reader.read() as message:
+            # The tree, two pickles, one buffer.
+            assert len(message.tensors) == 4
+            got = message.value
+            assert got[0] == value[0] and got[1].x == value[1].x and np.array_equal(got[1].y, value[1].y) and got[2] == {1}
+            del got
+
+
 def test_derived_containers_of_arrays_stay_what_they_are_where_both_pickle(client, name):
     given = [Point(np.arange(3), np.arange(2)), collections.defaultdict(list, a=np.arange(3))]
     for pickles, kinds in ((True, [Point, collections.defaultdict]), (False, [tuple, dict])):
