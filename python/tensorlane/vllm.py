@@ -215,7 +215,7 @@ class _Clock:
         return time.monotonic() - self._started
 
     def says(self) -> bool:
-        """Whether it is time to say for whom the call waits: once in a while."""
+        """Returns true when it is time to say for whom the call waits: every 60 s."""
         if self.waited < self._says:
             return False
         self._says += _SAYS
@@ -391,10 +391,12 @@ class _WritingEnd:
         self._writer.finish()
         if self._listener is not None:
             self._listener.close()
-        self._wait_for_readers(_Clock(_ENDS))
-        for one in self._joined:
-            one.pipe.close()
-        self._let_go(math.inf)
+        try:
+            self._wait_for_readers(_Clock(_ENDS))
+        finally:
+            for one in self._joined:
+                one.pipe.close()
+            self._let_go(math.inf)
 
     def _wait_for_readers(self, clock: _Clock) -> None:
         """Keeps large objects until their messages were given back; a reader that has come to the end closes its pipe."""

@@ -141,6 +141,29 @@ def test_room_that_others_have_is_waited_for_as_long_as_was_said():
         assert len(read.dequeue(timeout=PATIENCE)) == 30 << 20
 
 
+def test_a_shutdown_wakes_an_enqueue_that_waits_for_room(monkeypatch):
+    monkeypatch.setattr(tensorlane.vllm, "_ENDS", 2)
+    with tensorlane.local(arena="64Mi") as client:
+        writer = MessageQueue(1, 1, max_chunk_bytes=4096, client=client)
+        read = MessageQueue.create_from_handle(writer.export_handle(), 0, client=client)
+        ready = threading.Thread(target=read.wait_until_ready)
+        ready.start()
+        writer.wait_until_ready(PATIENCE)
+        ready.join()
+        told = []
+
+        def fill():
+            told.append(refused(lambda: [writer.enqueue(np.zeros(30 << 20, np.uint8)) for _ in range(3)]))
+
+        filling = threading.Thread(target=fill)
+        filling.start()
+        until("one is there", lambda: len(writer._end._leases) == 1)
+        for _ in range(2):
+            writer.shutdown()
+        filling.join(PATIENCE)
+        assert told and told[0].startswith("CHANNEL_ENDED") and not writer._end._leases
+
+
 def test_a_queue_without_readers_takes_everything_at_once():
     with tensorlane.local(arena="64Mi") as client:
         queue = MessageQueue(0, 0, max_chunk_bytes=4096, client=client)
