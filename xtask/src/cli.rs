@@ -242,7 +242,7 @@ mod tests {
             ("test --only", "`--only`"),
             ("test --only everything", "format, generated"),
             ("demo --slow", "`--slow`"),
-            ("bench", "`paths`, `channels`, `cluster` or `calls`"),
+            ("bench", "`channels`, `cluster`, `calls` or `python`"),
             ("bench udp", "`udp`"),
             ("soak long", "`long`"),
             ("generate now", "`now`"),
