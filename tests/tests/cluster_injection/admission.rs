@@ -239,8 +239,9 @@ fn limit_ranges_are_kept() {
     fits["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "50m"}});
     let (pod, sidecar) = injected(&try_create(namespace.name(), &fits.to_string()));
     // The default is for those who say nothing: the sidecar says what it needs.
-    assert_eq!(sidecar["resources"]["limits"], json!({"cpu": "300m", "memory": "320Mi"}));
-    assert_eq!(sidecar["resources"]["requests"], json!({"cpu": "100m", "memory": "320Mi"}));
+    let limits = json!({"cpu": "300m", "ephemeral-storage": "1Gi", "memory": "320Mi"});
+    let requests = json!({"cpu": "100m", "ephemeral-storage": "64Mi", "memory": "320Mi"});
+    assert_eq!(sidecar["resources"], json!({"limits": limits, "requests": requests}));
     assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"]["memory"], "32Mi");
     let mut large = asking("large");
     annotate(&mut large, "arena-size", "1Gi");
@@ -265,7 +266,8 @@ fn resource_quotas_are_kept() {
     pod["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "200m", "memory": "64Mi"}});
     let (made, sidecar) = injected(&create(namespace.name(), &pod.to_string()));
     // A quota on limits refuses whoever has none.
-    assert_eq!(sidecar["resources"]["limits"], json!({"cpu": "100m", "memory": "320Mi"}));
+    let limits = json!({"cpu": "100m", "ephemeral-storage": "1Gi", "memory": "320Mi"});
+    assert_eq!(sidecar["resources"]["limits"], limits);
     assert_eq!(made["status"]["qosClass"], "Guaranteed", "as it would have been without a sidecar");
     let used = eventually("the pod is counted with its sidecar", || {
         let used = namespace.get("resourcequota/all")["status"]["used"].clone();
