@@ -188,17 +188,18 @@ def _parts(value: Value, pickles: bool, slot_bytes: int) -> _Parts:
     if pickles and isinstance(value, (Mapping, list, tuple)) and type(value) not in trees.CONTAINERS:
         pass
     elif isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value):
-        if all(trees.is_array(array) for array in value.values()):
-            return [_part(array, [(_KIND, "dict"), (_KEY, key)]) for key, array in value.items()]
-    elif isinstance(value, (list, tuple)) and value and all(trees.is_array(array) for array in value):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return [_part(array, [(_KIND, kind)]) for array in value]
-    elif trees.is_array(value):
-        return [_part(value, [(_KIND, "one")])]
+        if (sources := trees.as_arrays(value.values())) is not None:
+            return [_part(source, [(_KIND, "dict"), (_KEY, key)]) for key, source in zip(value, sources)]
+    elif isinstance(value, (list, tuple)):
+        if value and (sources := trees.as_arrays(value)) is not None:
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            return [_part(source, [(_KIND, kind)]) for source in sources]
+    elif (source := trees.as_array(value)) is not None:
+        return [_part(source, [(_KIND, "one")])]
     tree, found = trees.encode(value, pickles=pickles, most=slot_bytes)
-    return [_part(np.frombuffer(tree, np.uint8), [(_KIND, "tree")]), *(_part(array, []) for array in found)]
+    first = _part(arrays.source(np.frombuffer(tree, np.uint8)), [(_KIND, "tree")])
+    return [first, *(_part(arrays.source(array), []) for array in found)]
 
 
-def _part(array: Any, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:
-    source = arrays.source(array)
+def _part(source: arrays.Source, metadata: Sequence[tuple[str, str]]) -> tuple[Any, str, tuple[int, ...], list[tuple[str, str]]]:
     return source.dense(), source.dtype, source.shape, list(metadata)

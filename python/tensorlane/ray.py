@@ -106,7 +106,7 @@ class TwoSidedMetadata(TensorTransportMetadata):
 
 @dataclass
 class TwoSidedCommunicator(CommunicatorMetadata):
-    """One transfer, by the name at which the two sides meet. Both of them have it."""
+    """Transfer, by the name at which the two sides meet. Both of them have it."""
 
     transfer: str = ""
 
@@ -402,7 +402,7 @@ class TwoSidedTransport(_Manager):
 
 
 class TwoSidedNumpyTransport(TwoSidedTransport):
-    """The same for arrays of numpy."""
+    """Two-sided transport for arrays of numpy."""
 
     def tensor_transport_backend(self) -> str:
         return "TENSORLANE_TWO_SIDED_NUMPY"

@@ -47,7 +47,7 @@ class Names:
 
 
 class Sending:
-    """One transfer from here: tensors that are put, until their receiver has them or the deadline is over."""
+    """Transfer from here: tensors that are put, until their receiver has them or the deadline is over."""
 
     def __init__(self, obj_id: str, transfer: str, seconds: float):
         self.obj_id, self._transfer, self.withdrawn = obj_id, transfer, False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections import OrderedDict
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import cbor2
 import numpy as np
@@ -53,15 +53,25 @@ _MAPS = (dict, cbor2.frozendict)
 """Types of which cbor2 makes arrays and maps: inside of a tag those that do not change."""
 
 
-def is_array(x: Any) -> bool:
-    """True for what a message carries beside its tree; false for what is plain."""
+def as_array(x: Any) -> arrays.Source | None:
+    """Reads what a message carries beside its tree; None for what is plain."""
     if type(x) in _PLAIN or isinstance(x, (str, bytes, Mapping, list, tuple)):
-        return False
+        return None
     try:
-        arrays.source(x)
+        return arrays.source(x)
     except Unsupported:
-        return False
-    return True
+        return None
+
+
+def as_arrays(xs: Iterable[Any]) -> list[arrays.Source] | None:
+    """Reads arrays; None if one of them is plain."""
+    sources = []
+    for x in xs:
+        source = as_array(x)
+        if source is None:
+            return None
+        sources.append(source)
+    return sources
 
 
 def encode(value: Any, *, pickles: bool, most: int) -> tuple[bytes, list[Any]]:

@@ -69,7 +69,7 @@ class Handle:
 
 
 class MessageQueue:
-    """One end of a queue of objects: the writer where it is constructed, a reader where it is made from a handle.
+    """End of a queue of objects: the writer where it is constructed, a reader where it is made from a handle.
 
     Each reader gets every object in order. One call at a time uses an end.
     """

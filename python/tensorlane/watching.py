@@ -14,7 +14,7 @@ Kind = Literal["present", "synced", "appeared", "replaced", "gone"]
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """One event of a watch."""
+    """Event of a watch."""
 
     kind: Kind
     """`present`: the name was there when the watch began. `synced`: all of these are told, and changes follow. `appeared`,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -73,18 +74,22 @@ def two_nodes(tmp_path_factory):
     ]
     with ExitStack() as stack:
         nodes = [stack.enter_context(tensorlane.Sidecar(arena="2Gi", settings=settings)) for settings in every]
-        lines = [printed(node, settings) for node, settings in zip(nodes, every)]
-        draft = file.with_name("draft")
-        draft.write_text("peers:\n" + "".join(lines))
-        draft.rename(file)
-        for node in nodes:
-            with tensorlane.connect(node.directory) as connected:
-                until("the peers are connected", lambda: any(peer.state == "connected" for peer in connected.peers()))
+        join(file, nodes, [printed(node, settings) for node, settings in zip(nodes, every)])
         yield nodes
 
 
+def join(file: Path, sidecars: list[tensorlane.Sidecar], lines: list[str]) -> None:
+    """Writes the peers file of sidecars, by a line about each, and waits until they are connected."""
+    draft = file.with_name("draft")
+    draft.write_text("peers:\n" + "".join(lines))
+    draft.rename(file)
+    for sidecar in sidecars:
+        with tensorlane.connect(sidecar.directory) as connected:
+            until("the peers are connected", lambda: any(peer.state == "connected" for peer in connected.peers()))
+
+
 def printed(node: tensorlane.Sidecar, settings: dict[str, str]) -> str:
-    """The line of a peers file about a sidecar."""
+    """Makes the line of a peers file about a sidecar."""
     state = os.path.join(os.path.dirname(node.directory), "state")
     variables = {**settings, "TENSORLANE_SOCKETS_DIRECTORY": node.directory, "TENSORLANE_STATE_DIRECTORY": state}
     asked = subprocess.run(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Iterator
 
 import tensorlane
-from conftest import printed, until
+from conftest import join, printed, until
 
 PORT = 9431
 
@@ -104,12 +104,7 @@ def with_sidecars(directory: Path, arena: str = "2Gi", **more: str) -> Iterator[
             with node.inside():
                 node.sidecar = stack.enter_context(tensorlane.Sidecar(arena=arena, settings=settings))
                 lines.append(printed(node.sidecar, settings))
-        draft = file.with_name("draft")
-        draft.write_text("peers:\n" + "".join(lines))
-        draft.rename(file)
-        for node in nodes:
-            with tensorlane.connect(node.sidecar.directory) as connected:
-                until("the peers are connected", lambda: any(peer.state == "connected" for peer in connected.peers()))
+        join(file, [node.sidecar for node in nodes], lines)
         yield nodes
 
 

@@ -191,10 +191,8 @@ def test_a_start_that_timed_out_goes_on_with_the_next_call():
     assert [read.dequeue(timeout=PATIENCE) for read in reads] == ["both"] * 2
 
 
-def test_a_killed_reader_of_another_node_ends_the_start_and_may_be_replaced(two_nodes, monkeypatch):
-    monkeypatch.setenv("TENSORLANE_SOCKETS", two_nodes[0].directory)
-    queue = MessageQueue(3, 1, max_chunk_bytes=4096)
-    readers = {rank: reader(queue, "print(queue.dequeue())", rank, TENSORLANE_SOCKETS=two_nodes[1].directory) for rank in (1, 2)}
+def start(queue):
+    """Waits for readers in a thread; what it raises for those that are gone comes into the list."""
     raised = []
 
     def wait():
@@ -205,6 +203,14 @@ def test_a_killed_reader_of_another_node_ends_the_start_and_may_be_replaced(two_
 
     waits = threading.Thread(target=wait)
     waits.start()
+    return waits, raised
+
+
+def test_a_killed_reader_of_another_node_ends_the_start_and_may_be_replaced(two_nodes, monkeypatch):
+    monkeypatch.setenv("TENSORLANE_SOCKETS", two_nodes[0].directory)
+    queue = MessageQueue(3, 1, max_chunk_bytes=4096)
+    readers = {rank: reader(queue, "print(queue.dequeue())", rank, TENSORLANE_SOCKETS=two_nodes[1].directory) for rank in (1, 2)}
+    waits, raised = start(queue)
     until("both are known", lambda: {one.rank for one in queue._end._joined} == {"1", "2"})
     readers[1].kill()
     readers[1].communicate()
@@ -478,16 +484,7 @@ def test_a_reader_that_dies_before_it_is_ready_is_no_hang():
     script = READS.replace("queue.wait_until_ready()", "print('attached', flush=True); sys.stdin.read()")
     process = python(script, pickle.dumps(queue.export_handle()).hex(), "0")
     assert process.stdout.readline() == "attached\n"
-    raised = []
-
-    def wait():
-        try:
-            queue.wait_until_ready()
-        except tensorlane.Unavailable as error:
-            raised.append(str(error))
-
-    waits = threading.Thread(target=wait)
-    waits.start()
+    waits, raised = start(queue)
     until("the reader is counted by the thread that waits", lambda: queue._end._attached == 1)
     process.kill()
     process.communicate()
