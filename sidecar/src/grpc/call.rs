@@ -12,7 +12,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::results::Ended;
 use super::sessions::KEY;
-use crate::cancel::Cancel;
+use crate::cancel::{Cancel, Waiting};
 use crate::exchange::{Caller, Done};
 use crate::gate::UnderWay;
 use crate::metrics::Metrics;
@@ -171,21 +171,23 @@ fn given_up() -> Failure {
 }
 
 /// The moment at which a call is cancelled, for those who wait for its messages. For one waiter.
-pub(super) struct Cancelled(Arc<Notify>);
+pub(super) struct Cancelled {
+    raised: Arc<Notify>,
+    _waiting: Waiting,
+}
 
 // === impl Cancelled ===
 
 impl Cancelled {
     pub(super) fn of(cancel: &Cancel) -> Self {
-        let cancelled = Self(Arc::default());
-        let notify = Arc::clone(&cancelled.0);
-        cancel.on_cancel(Arc::new(move || notify.notify_one()));
-        cancelled
+        let raised = Arc::new(Notify::new());
+        let notify = Arc::clone(&raised);
+        Self { raised, _waiting: cancel.while_waiting(Arc::new(move || notify.notify_one())) }
     }
 
     /// Waits for it, and says so.
     pub(super) async fn wait(&self) -> Failure {
-        self.0.notified().await;
+        self.raised.notified().await;
         given_up()
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tensorlane_proto::failure::Failure;
 use tensorlane_proto::generated as v1;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -37,15 +37,13 @@ async fn tell(
 ) {
     request.deadline_ms = 0;
     let cancelled = Cancelled::of(&call.caller().cancel);
-    let ending = Arc::new(Notify::new());
-    let notify = Arc::clone(&ending);
     // A drain waits for no client that does not read.
-    let _waiting = exchange.gate().ending().while_waiting(Arc::new(move || notify.notify_one()));
+    let ending = Cancelled::of(exchange.gate().ending());
     let failure = loop {
         let room = tokio::select! {
             biased;
             failure = cancelled.wait() => break failure,
-            () = ending.notified() => break gate::draining(),
+            _ = ending.wait() => break gate::draining(),
             room = answers.reserve() => room,
         };
         // The client has gone.
