@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 use tensorlane_proto::frame::{SESSION_BODY_MAX, SessionKind, encode, encode_into};
 use tensorlane_proto::generated as v1;
+use tensorlane_proto::{Failure, Reason};
 
 use crate::calls::{Calls, Delivered, Turn};
 use crate::channel::Channels;
@@ -111,6 +112,22 @@ impl Connection {
     /// Sidecar at the other end.
     pub(crate) fn sidecar(&self) -> &Sidecar {
         &self.sidecar
+    }
+
+    /// Checks that the sidecar speaks a version of the session protocol. The message says that it does not, then `what` and the
+    /// version, then `remedy` with the sign before it.
+    ///
+    /// # Errors
+    /// UNSUPPORTED.
+    pub(crate) fn require(&self, since: u32, what: &str, remedy: &str) -> Result<()> {
+        let spoken = self.sidecar.version;
+        if spoken >= since {
+            return Ok(());
+        }
+        let message = format!(
+            "the sidecar speaks version {spoken} of the session protocol, and {what} {since}{remedy}"
+        );
+        Err(Failure::new(Reason::Unsupported, message).into())
     }
 
     /// Returns whether no call can succeed on the connection any more.

@@ -87,10 +87,8 @@ impl Client {
         options: &PublishOptions,
     ) -> Result<Published> {
         let until = Instant::now() + options.deadline.unwrap_or(self.deadline());
-        let spoken = self.connection(&self.wait(options.deadline))?.sidecar().version;
-        if spoken < SETS_SINCE {
-            return Err(too_old(spoken));
-        }
+        let connection = self.connection(&self.wait(options.deadline))?;
+        connection.require(SETS_SINCE, "sets need", "; use a sidecar of this release")?;
         let leaves = self.leaves(tree)?;
         let mut latest = match options.expects {
             Some(latest) => latest,
@@ -234,14 +232,6 @@ fn newer_version(error: &Error) -> Option<u64> {
 
 fn unreadable(error: &ManifestError) -> Error {
     Failure::new(Reason::NotASet, error.to_string()).into()
-}
-
-fn too_old(version: u32) -> Error {
-    let what = format!(
-        "the sidecar speaks version {version} of the session protocol, and sets need {SETS_SINCE}; use a sidecar of \
-         this release"
-    );
-    Failure::new(Reason::Unsupported, what).into()
 }
 
 fn shown(target: &Target) -> String {

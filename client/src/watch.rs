@@ -17,7 +17,6 @@ use tensorlane_proto::{Failure, PeerName, Reason, Reference, Revision};
 
 use crate::channel::Timeout;
 use crate::client::Client;
-use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
 use crate::wait::{Cancel, Wait};
@@ -195,7 +194,8 @@ impl Watch {
             Place::After(revision) => (revision.to_string(), String::new()),
         };
         let connection = self.client.connection(wait)?;
-        check_version(&connection)?;
+        let remedy = ": update the sidecar, or look names up with a wait";
+        connection.require(WATCH_SINCE, "names are watched since", remedy)?;
         let request = v1::WatchRequest {
             prefix: self.prefix.clone(),
             peer: self.peer.as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -273,16 +273,4 @@ fn read(event: v1::NameEvent, revision: Revision) -> Result<WatchEvent> {
 
 fn wrong(what: &dyn fmt::Display) -> Error {
     Error::protocol(format!("an answer to Watch has {what}"))
-}
-
-fn check_version(connection: &Connection) -> Result<()> {
-    let spoken = connection.sidecar().version;
-    if spoken >= WATCH_SINCE {
-        return Ok(());
-    }
-    let message = format!(
-        "the sidecar speaks version {spoken} of the session protocol, and names are watched since {WATCH_SINCE}: update the sidecar, or \
-         look names up with a wait"
-    );
-    Err(Failure::new(Reason::Unsupported, message).into())
 }

@@ -86,15 +86,7 @@ impl Client {
 
 /// An older sidecar knows no channels.
 fn check_version(connection: &Connection) -> Result<()> {
-    let spoken = connection.sidecar().version;
-    if spoken >= CHANNELS_SINCE {
-        return Ok(());
-    }
-    let message = format!(
-        "the sidecar speaks version {spoken} of the session protocol, and channels came with {CHANNELS_SINCE}: \
-         update the sidecar"
-    );
-    Err(Failure::new(Reason::Unsupported, message).into())
+    connection.require(CHANNELS_SINCE, "channels came with", ": update the sidecar")
 }
 
 /// The place of a ring or a cursor that the sidecar names, with the segment that it lies in.

@@ -25,7 +25,7 @@ use tensorlane_cuda::DeviceSegment;
 use tensorlane_proto::device;
 use tensorlane_proto::frame::GPU_SINCE;
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, Failure, Layout, Metadata, Reason};
+use tensorlane_proto::{Descriptor, Layout, Metadata};
 
 pub use tensorlane_cuda::{Code, Device, GpuUuid, Probe, Probed, Refusal, Stream, probe};
 
@@ -177,14 +177,7 @@ impl DeviceReservation<'_> {
 /// # Errors
 /// The sidecar is older than GPU memory.
 fn check_version(connection: &Connection) -> Result<()> {
-    let version = connection.sidecar().version;
-    if version >= GPU_SINCE {
-        return Ok(());
-    }
-    let message = format!(
-        "the sidecar speaks version {version} of the session protocol, and GPU memory needs {GPU_SINCE}; use a sidecar of this release"
-    );
-    Err(Failure::new(Reason::Unsupported, message).into())
+    connection.require(GPU_SINCE, "GPU memory needs", "; use a sidecar of this release")
 }
 
 fn check_length(layout: &Layout, given: u64) -> Result<()> {

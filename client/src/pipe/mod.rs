@@ -19,9 +19,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorlane_proto::Reason;
 use tensorlane_proto::frame::{PIPES_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Failure, Reason};
 
 pub use self::message::{Message, Payload};
 pub use self::read::{Allocation, Descriptor, Incoming, Place, ReadFailed, Received, Tensor};
@@ -141,14 +141,7 @@ impl Client {
 
 /// An older sidecar knows no pipes.
 fn check_version(connection: &Connection) -> Result<()> {
-    let spoken = connection.sidecar().version;
-    if spoken >= PIPES_SINCE {
-        return Ok(());
-    }
-    let message = format!(
-        "the sidecar speaks version {spoken} of the session protocol, and pipes came with {PIPES_SINCE}: update the sidecar"
-    );
-    Err(Failure::new(Reason::Unsupported, message).into())
+    connection.require(PIPES_SINCE, "pipes came with", ": update the sidecar")
 }
 
 /// Patience of a call, and whether it is asked again when the sidecar's longest deadline is over.

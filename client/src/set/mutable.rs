@@ -150,14 +150,7 @@ impl Client {
     fn with_mutable_sets(&self) -> Result<(Arc<Connection>, Wait)> {
         let wait = self.wait(None);
         let connection = self.connection(&wait)?;
-        let spoken = connection.sidecar().version;
-        if spoken < MUTABLE_SETS_SINCE {
-            let what = format!(
-                "the sidecar speaks version {spoken} of the session protocol, and mutable sets need \
-                 {MUTABLE_SETS_SINCE}; use a sidecar of this release"
-            );
-            return Err(Failure::new(Reason::Unsupported, what).into());
-        }
+        connection.require(MUTABLE_SETS_SINCE, "mutable sets need", "; use a sidecar of this release")?;
         Ok((connection, wait))
     }
 }
