@@ -59,7 +59,7 @@ pub(super) struct Budget {
     pub(super) pod_level: Option<ResourceRequirements>,
     /// Requests of processors and memory without the sidecar.
     pub(super) own: [Amount; 2],
-    /// The same with it.
+    /// Requests of processors and memory with the sidecar.
     pub(super) whole: [Amount; 2],
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use super::alike::text;
 use super::resources::{CPU, MEMORY};
 use super::status::{Added, Raised, Status};
 use super::volumes::is_ours;
@@ -167,10 +168,6 @@ fn of<'a>(value: &'a Value, key: &str) -> &'a [Value] {
 
 fn name(value: &Value) -> &str {
     text(value, "name")
-}
-
-fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 fn strip_spec(spec: &mut Map<String, Value>, status: &Status) {

@@ -1009,10 +1009,10 @@ pub struct WatchRequest {
     #[prost(uint64, tag = "6")]
     pub deadline_ms: u64,
 }
-/// One name that is there, or one change of a name.
+/// Name that is there, or change of a name.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NameEvent {
-    /// What happened.
+    /// Kind of the event.
     #[prost(enumeration = "NameEventKind", tag = "1")]
     pub kind: i32,
     /// The name.
@@ -1349,13 +1349,13 @@ pub struct SessionEvent {
 pub enum NameEventKind {
     /// Never sent.
     Unspecified = 0,
-    /// It was there when the watch began.
+    /// The name was there when the watch began.
     Present = 1,
-    /// It was given to a tensor, and was free before.
+    /// The name was given to a tensor, and was free before.
     Appeared = 2,
-    /// It was taken from one tensor and given to another.
+    /// The name was taken from one tensor and given to another.
     Replaced = 3,
-    /// It was taken away.
+    /// The name was taken away.
     Gone = 4,
 }
 impl NameEventKind {
