@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorlane_cuda::{Device, ImportedSegment};
+use tensorlane_cuda::{Device, ImportedSegment, Stream};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Selection};
 
@@ -69,6 +69,15 @@ impl DeviceTensor {
         self.bytes == 0
     }
 
+    /// The same tensor without some dimensions of size 1, as [`Tensor::squeezed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn squeezed(self, dims: &[usize]) -> Result<Self> {
+        let Self { segment, offset, bytes, tensor } = self;
+        Ok(Self { segment, offset, bytes, tensor: tensor.squeezed(dims)? })
+    }
+
     /// The lease.
     pub fn lease(&self) -> &Lease {
         self.held.tensor.lease()
@@ -112,6 +121,26 @@ impl DeviceTensor {
             rest = after;
         }
         Ok(())
+    }
+
+    /// Copies the elements to memory of this process on the same GPU, row-major: one copy there, on `stream` and behind what is on it,
+    /// which is waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there are gaps between the elements or `bytes` is not their length, [`Error::Gpu`]
+    /// where the address is none of that GPU's memory or the driver refuses.
+    pub fn copy_to_device(&self, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
+        let layout = &self.descriptor().layout;
+        let needed = layout.packed_bytes();
+        if bytes != needed {
+            return Err(Error::invalid(format!(
+                "the destination has {bytes} bytes and the tensor {needed}; give it exactly as many"
+            )));
+        }
+        if !layout.is_contiguous() {
+            return Err(Error::invalid("a part with gaps is copied by a kernel of the caller's library"));
+        }
+        Ok(self.segment.copy_to_device(self.offset, pointer, bytes, stream)?)
     }
 
     /// The elements on the host, row-major and without gaps.
