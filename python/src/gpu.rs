@@ -63,10 +63,15 @@ impl DeviceBlock {
             .map_err(|error| errors::raise(py, &error))
     }
 
-    /// Waits for all that is on a stream now.
-    fn wait(&self, py: Python<'_>, on: u64) -> PyResult<()> {
+    /// Waits for all that is on a stream now, or for all that this process has given the GPU.
+    #[pyo3(signature = (on))]
+    fn wait(&self, py: Python<'_>, on: Option<u64>) -> PyResult<()> {
         let reserved = self.held()?;
-        py.detach(|| reserved.wait(stream(on))).map_err(|error| errors::raise(py, &error))
+        let waited = py.detach(|| match on {
+            Some(on) => reserved.wait(stream(on)),
+            None => reserved.device().synchronize().map_err(Error::from),
+        });
+        waited.map_err(|error| errors::raise(py, &error))
     }
 
     /// A DLPack capsule over the memory, to be written. It holds the memory, and counts as a view.

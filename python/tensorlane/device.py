@@ -19,8 +19,8 @@ _SEALED = "this reservation was sealed or given up"
 class DeviceTensor(Tensor):
     """A leased tensor in the memory of a GPU, which is mapped into this process to be read. Nothing of it is copied.
 
-    Writing there is an error of the GPU, of this process alone. What reads it must be done before the last of its arrays
-    is gone.
+    Writing there is an error of the GPU, of this process alone. What was begun on the GPU when the last of its arrays goes still
+    reads it: the lease ends behind that.
     """
 
     _kept: OnDevice | None = None
@@ -181,10 +181,10 @@ class DeviceReservation(Reservation):
     ) -> Stored:
         """Makes what was written a tensor, as `put` would, and copies nothing. No array of it may be left: nobody writes it again.
 
-        Whatever runs on the GPU is waited for; with `stream`, only what is on that one. A seal that is refused gives the room up.
+        All that this process has given the GPU is waited for; with `stream`, only what is on that one. A seal that is refused gives the room up.
         """
         room = self._held()
-        gpu.wait_for(self._gpu, room.wait, stream)
+        room.wait(None if stream is None else gpu.handle_of(stream))
         options = {"name": name, "ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
         replaced = replaces.reference if isinstance(replaces, Stored) else replaces
         try:

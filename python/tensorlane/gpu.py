@@ -157,20 +157,6 @@ def index_of(device: Any) -> int | None:
     return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else 0
 
 
-def wait_for(gpu: int, wait: Any, stream: Any) -> None:
-    """Waits, by `wait` of a stream's handle, for what may still write memory of a GPU: a stream, or all that is known of."""
-    if stream is not None:
-        wait(handle_of(stream))
-        return
-    wait(LEGACY)
-    torch, cupy = dtypes.torch_if_imported(), sys.modules.get("cupy")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.synchronize(gpu)
-    elif cupy is not None:
-        with cupy.cuda.Device(gpu):
-            cupy.cuda.runtime.deviceSynchronize()
-
-
 def handle_of(stream: Any) -> int:
     """The handle of a stream of torch or cupy, or the number itself."""
     handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))

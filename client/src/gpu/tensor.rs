@@ -10,13 +10,14 @@ use tensorlane_proto::{Descriptor, Selection};
 use super::release;
 use crate::error::{Error, Result};
 use crate::moved::Moved;
-use crate::tensor::{Lease, Tensor};
+use crate::tensor::{Lease, Tensor, squeezed};
 
 /// A leased tensor in GPU memory, mapped for reading, or the selected part of one. The memory is this process's to read until this
 /// is dropped. Work on the device that was begun by then, on whatever stream, still reads it: map and lease are given back behind it.
 #[must_use = "dropping a tensor releases it"]
 pub struct DeviceTensor {
     held: Arc<Held>,
+    descriptor: Descriptor,
     offset: u64,
     bytes: u64,
 }
@@ -41,12 +42,13 @@ impl DeviceTensor {
                 "a tensor of {bytes} bytes at {offset} was said to lie in {within} bytes of GPU memory"
             )));
         }
-        Ok(Self { held: Arc::new(Held { segment, tensor }), offset, bytes })
+        let descriptor = tensor.descriptor().clone();
+        Ok(Self { held: Arc::new(Held { segment, tensor }), descriptor, offset, bytes })
     }
 
     /// Meaning of the bytes. If ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
     pub fn descriptor(&self) -> &Descriptor {
-        self.held.tensor.descriptor()
+        &self.descriptor
     }
 
     /// The device that it is on, as this process sees it.
@@ -73,9 +75,9 @@ impl DeviceTensor {
     ///
     /// # Errors
     /// As there.
-    pub fn squeezed(self, dims: &[usize]) -> Result<Self> {
-        let Self { segment, offset, bytes, tensor } = self;
-        Ok(Self { segment, offset, bytes, tensor: tensor.squeezed(dims)? })
+    pub fn squeezed(mut self, dims: &[usize]) -> Result<Self> {
+        self.descriptor.layout = squeezed(&self.descriptor.layout, dims)?;
+        Ok(self)
     }
 
     /// The lease.
@@ -140,7 +142,7 @@ impl DeviceTensor {
         if !layout.is_contiguous() {
             return Err(Error::invalid("a part with gaps is copied by a kernel of the caller's library"));
         }
-        Ok(self.segment.copy_to_device(self.offset, pointer, bytes, stream)?)
+        Ok(self.held.segment.copy_to_device(self.offset, pointer, bytes, stream)?)
     }
 
     /// The elements on the host, row-major and without gaps.
