@@ -187,7 +187,7 @@ def test_arrays_of_jax_are_put(worker, client):
     pytest.importorskip("jax")
     producer = worker(XLA_PYTHON_CLIENT_PREALLOCATE="false")
     producer("import jax, jax.dlpack, jax.numpy as jnp; x = jnp.arange(60, dtype=jnp.float32).reshape(12, 5) * 2")
-    if producer("x.devices().pop().platform") != "gpu":
+    if producer("x.devices().pop().platform") not in ("gpu", "cuda"):
         pytest.skip("jax has no GPU here")
     producer("stored = client.put(x, 'a'); half = client.put(x.astype(jnp.bfloat16), 'b')")
     assert torch.equal(client.get("a").torch(), torch.arange(60, dtype=torch.float32, device=GPU).reshape(12, 5) * 2)
@@ -278,6 +278,24 @@ def test_a_view_of_torch_keeps_the_tensor_and_its_end_frees_it(client, count):
     until("the tensor is gone", lambda: count() == 0)
 
 
+def test_a_kernel_that_was_begun_reads_a_tensor_whole_that_was_dropped_meanwhile(client, count):
+    expected = pattern().double().sum().item()
+    for _ in range(20):
+        stored = client.put(pattern())
+        view = client.get(stored).torch()
+        torch.cuda._sleep(20_000_000)
+        total = view.double().sum()
+        del view
+        stored.release()
+        del stored
+        client.flush()
+        # Memory for another tensor, at the same addresses if the driver takes them.
+        other = client.put(torch.zeros(1024, 1024, device=GPU))
+        assert total.item() == expected
+        del other
+    until("every tensor is gone", lambda: count() == 0)
+
+
 def test_a_thousand_rounds_leave_the_memory_as_it_was(client, count):
     x = torch.arange(1 << 20, dtype=torch.float32, device=GPU)
     # The first has the costs of all.
@@ -285,7 +303,9 @@ def test_a_thousand_rounds_leave_the_memory_as_it_was(client, count):
     gc.collect()
     until("the first is gone", lambda: count() == 0)
     torch.cuda.synchronize()
-    before = torch.cuda.mem_get_info()[0]
+    before, total = torch.cuda.mem_get_info()
+    # A leak would be 4 GB. A part of the memory may be kept for the next puts.
+    kept = (8 << 20) + total // 64
     for round_ in range(1000):
         stored = client.put(x)
         got = client.get(stored).torch()
@@ -293,7 +313,7 @@ def test_a_thousand_rounds_leave_the_memory_as_it_was(client, count):
             assert torch.equal(got, x)
         del got, stored
     until("every tensor is gone", lambda: count() == 0)
-    until("the memory is back", lambda: abs(torch.cuda.mem_get_info()[0] - before) <= 8 << 20)
+    until("the memory is back", lambda: before - torch.cuda.mem_get_info()[0] <= kept)
 
 
 def test_the_doctor_tells_of_the_gpu(client, capsys):
