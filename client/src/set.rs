@@ -58,11 +58,11 @@ pub struct OpenedSet {
 
 /// A set of one version, all of it leased and mapped.
 #[derive(Debug)]
-pub struct Set {
+pub struct Set<T = Tensor> {
     /// The version.
     pub version: u64,
     /// The keys with their tensors.
-    pub tree: Tree<Tensor>,
+    pub tree: Tree<T>,
     /// The lease on the manifest.
     pub manifest: Tensor,
 }
@@ -150,15 +150,24 @@ impl Client {
     /// # Errors
     /// As [`Client::open_set`], and the first error of a tensor.
     pub fn get_set(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<Set> {
-        let target = target.into();
+        self.get_set_by(&target.into(), options, |targets, options| self.acquire_many(targets, options))
+    }
+
+    /// Leases all of a set, the tensors by `acquire`.
+    pub(crate) fn get_set_by<T>(
+        &self,
+        target: &Target,
+        options: &AcquireOptions,
+        acquire: impl Fn(&[Target], &AcquireOptions) -> Vec<Result<T>>,
+    ) -> Result<Set<T>> {
         let until = Instant::now() + options.deadline.unwrap_or(self.deadline());
         let mut tried = None;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let options = options.clone().deadline(left);
-            let opened = self.open_set(&target, &options)?;
+            let opened = self.open_set(target, &options)?;
             let version = opened.version;
-            match self.acquire_set(opened, &options) {
+            match whole(opened, |targets| acquire(targets, &options)) {
                 Err(error) if error.reason() == Some(Reason::NotFound) && tried != Some(version) => {
                     tried = Some(version);
                 }
@@ -172,12 +181,7 @@ impl Client {
     /// # Errors
     /// The first error of a tensor.
     pub fn acquire_set(&self, opened: OpenedSet, options: &AcquireOptions) -> Result<Set> {
-        let OpenedSet { version, tree, manifest } = opened;
-        let targets: Vec<Target> = tree.tensors().into_iter().map(|(_, leaf)| leaf.into()).collect();
-        let mut tensors = self.acquire_many(&targets, options).into_iter();
-        let missing = || Err(Error::protocol("fewer results than tensors"));
-        let tree = tree.try_map(&mut |_| tensors.next().unwrap_or_else(missing))?;
-        Ok(Set { version, tree, manifest })
+        whole(opened, |targets| self.acquire_many(targets, options))
     }
 
     /// Ids of the leaves, which must be of this peer in this life.
@@ -218,6 +222,16 @@ impl Client {
         let descriptor = Descriptor { metadata, ..Descriptor::host(layout) };
         self.put(&descriptor, &bytes, &PutOptions { checksum: true, ..PutOptions::new() })
     }
+}
+
+/// An opened set with all its tensors.
+fn whole<T>(opened: OpenedSet, acquire: impl FnOnce(&[Target]) -> Vec<Result<T>>) -> Result<Set<T>> {
+    let OpenedSet { version, tree, manifest } = opened;
+    let targets: Vec<Target> = tree.tensors().into_iter().map(|(_, leaf)| leaf.into()).collect();
+    let mut tensors = acquire(&targets).into_iter();
+    let missing = || Err(Error::protocol("fewer results than tensors"));
+    let tree = tree.try_map(&mut |_| tensors.next().unwrap_or_else(missing))?;
+    Ok(Set { version, tree, manifest })
 }
 
 /// The version that is there instead, where that was the refusal.

@@ -119,15 +119,7 @@ impl Tensor {
     /// # Errors
     /// [`Error::Protocol`] if the layout that is left is none, which does not happen.
     pub fn squeezed(mut self, dims: &[usize]) -> Result<Self> {
-        let layout = &self.descriptor.layout;
-        let strides = layout.effective_strides();
-        let sizes = layout.shape().iter().copied().zip(strides.iter().copied()).enumerate();
-        let stays = sizes.filter(|(dim, (size, _))| *size != 1 || !dims.contains(dim)).map(|(_, both)| both);
-        let (shape, strides): (Vec<u64>, Vec<i64>) = stays.unzip();
-        let wrong = |error: tensorlane_proto::layout::LayoutError| Error::protocol(error.to_string());
-        let shape = Shape::new(&shape).map_err(wrong)?;
-        let strides = Some(Strides::new(&strides));
-        self.descriptor.layout = Layout::new(layout.dtype(), shape, strides, None).map_err(wrong)?;
+        self.descriptor.layout = squeezed(&self.descriptor.layout, dims)?;
         Ok(self)
     }
 
@@ -225,6 +217,17 @@ impl Tensor {
     pub fn lease(&self) -> &Lease {
         &self.lease
     }
+}
+
+/// A layout without some dimensions of size 1.
+pub(crate) fn squeezed(layout: &Layout, dims: &[usize]) -> Result<Layout> {
+    let strides = layout.effective_strides();
+    let sizes = layout.shape().iter().copied().zip(strides.iter().copied()).enumerate();
+    let stays = sizes.filter(|(dim, (size, _))| *size != 1 || !dims.contains(dim)).map(|(_, both)| both);
+    let (shape, strides): (Vec<u64>, Vec<i64>) = stays.unzip();
+    let wrong = |error: tensorlane_proto::layout::LayoutError| Error::protocol(error.to_string());
+    let shape = Shape::new(&shape).map_err(wrong)?;
+    Layout::new(layout.dtype(), shape, Some(Strides::new(&strides)), None).map_err(wrong)
 }
 
 impl fmt::Debug for Tensor {

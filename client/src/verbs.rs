@@ -8,9 +8,9 @@ mod reserve;
 mod ticket;
 
 pub use acquire::Fetched;
-#[cfg(feature = "gpu")]
-pub(crate) use acquire::acquire_on_gpu;
 pub(crate) use acquire::adopt;
+#[cfg(feature = "gpu")]
+pub(crate) use acquire::{acquire_any, acquire_on_gpu};
 pub use inquire::Names;
 pub use name::Naming;
 #[cfg(feature = "gpu")]

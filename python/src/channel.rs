@@ -14,8 +14,9 @@ use tensorlane_client::{Cancel, Client, Error, Result};
 
 use crate::client::{called, seconds};
 use crate::errors;
+use crate::held::Acquired;
 use crate::layout;
-use crate::raw::{Acquired, with_bytes};
+use crate::raw::with_bytes;
 
 /// Part of a message: its bytes, dtype, shape and metadata.
 #[derive(FromPyObject)]

@@ -17,11 +17,12 @@ use tensorlane_proto::{Descriptor, Range, Selection};
 
 use crate::channel;
 use crate::errors;
+use crate::held::Acquired;
 use crate::interrupt::{self, Cancel};
 use crate::layout;
 use crate::mutable::{self, Opened};
 use crate::pipe;
-use crate::raw::{Acquired, Block, with_bytes};
+use crate::raw::{Block, with_bytes};
 use crate::reference::Reference;
 use crate::set;
 use crate::stored::Stored;
@@ -61,7 +62,7 @@ struct Dense(PyBuffer<u8>, String, Vec<u64>, Vec<(String, String)>, Keep);
 /// Options for storing a tensor.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct Keep {
+pub(crate) struct Keep {
     name: Option<String>,
     replaces: Option<Reference>,
     ticket: Option<f64>,
@@ -180,7 +181,7 @@ impl Core {
         if let Some(Cancel(cancel)) = cancel {
             client = client.with_cancel(cancel.clone());
         }
-        let results = py.detach(|| called(|| client.acquire_many(&targets, &options)));
+        let results = py.detach(|| called(|| client.acquire_any(&targets, &options)));
         let results = results.into_iter().map(|result| result?.squeezed(&dropped));
         let one = |result: Result<_>| match result {
             Ok(tensor) => Ok(Bound::new(py, Acquired::new(tensor))?.into_any()),
@@ -221,7 +222,7 @@ impl Core {
         let options = self.waiting(py, wait, deadline)?;
         let client = self.client(py)?;
         let client = cancel.map_or(client.clone(), |Cancel(cancel)| client.with_cancel(cancel.clone()));
-        let set = py.detach(|| called(|| client.get_set(target, &options)));
+        let set = py.detach(|| called(|| client.get_any_set(target, &options)));
         set::nodes(py, set.map_err(|error| errors::raise(py, &error))?)
     }
 
@@ -506,7 +507,7 @@ impl Part {
 }
 
 impl Keep {
-    fn options(self, py: Python<'_>) -> PyResult<PutOptions> {
+    pub(crate) fn options(self, py: Python<'_>) -> PyResult<PutOptions> {
         Ok(PutOptions {
             name: self.name,
             replaces: self.replaces.map(|Reference(reference)| reference),

@@ -15,6 +15,9 @@ pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
             failure.message.clone(),
             failure.details.iter().map(|(k, v)| (k.to_string(), v.clone())).collect(),
         ),
+        Error::Gpu(refusal) => {
+            (refusal.to_string(), vec![("refusal".to_owned(), refusal.label().to_owned())])
+        }
         other => (other.to_string(), Vec::new()),
     };
     made(py, kind(error), error.reason().map(Reason::as_str), &message, details)
@@ -51,6 +54,7 @@ fn kind(error: &Error) -> &'static str {
         Error::InvalidArgument(_) => Code::InvalidArgument.as_str(),
         Error::Resources { .. } => Code::ResourceExhausted.as_str(),
         Error::Forked => "FORKED",
+        Error::Gpu(_) => "GPU",
         _ => Code::Internal.as_str(),
     }
 }

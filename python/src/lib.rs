@@ -6,6 +6,7 @@
 //! ```text
 //!   tensorlane.Client ── Core ── tensorlane_client::Client      one connection a process
 //!   tensorlane.Tensor ── Memory ── Arc<Tensor>                  buffer, DLPack: each view holds the Arc
+//!   tensorlane.DeviceTensor ── OnDevice ── Arc<DeviceTensor>    DLPack of a GPU, likewise
 //!   tensorlane.Stored ── Stored ── Lease
 //!   tensorlane.Pipe ── PipeEnd ── Arc<tensorlane_client::pipe::Pipe>
 //! ```
@@ -14,7 +15,10 @@
 
 mod channel;
 mod client;
+mod dlpack;
 mod errors;
+mod gpu;
+mod held;
 mod interrupt;
 mod layout;
 mod mutable;
@@ -35,13 +39,17 @@ mod _tensorlane {
     #[pymodule_export]
     use crate::client::Core;
     #[pymodule_export]
+    use crate::gpu::{DeviceBlock, capsule_array, probe_gpus};
+    #[pymodule_export]
+    use crate::held::{Acquired, OnDevice};
+    #[pymodule_export]
     use crate::interrupt::Cancel;
     #[pymodule_export]
     use crate::mutable::Opened;
     #[pymodule_export]
     use crate::pipe::{PipeDescriptor, PipeEnd, PipeListener, PipeWriting};
     #[pymodule_export]
-    use crate::raw::{Acquired, Block, Memory, Raw};
+    use crate::raw::{Block, Memory, Raw};
     #[pymodule_export]
     use crate::reference::Reference;
     #[pymodule_export]

@@ -7,7 +7,7 @@ use tensorlane_client::set::mutable::{MutableSet, Place, SetInfo, SetSpec};
 use tensorlane_proto::{DType, Reference, Selection};
 
 use crate::errors;
-use crate::raw::Acquired;
+use crate::held::Acquired;
 
 /// A leaf: its key, its dtype and the shape of one row.
 pub(crate) type Leaf = (String, String, Vec<u64>);

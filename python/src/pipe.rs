@@ -15,8 +15,8 @@ use tensorlane_proto::{Failure, Reason};
 use crate::channel::Seconds;
 use crate::client::{Core, called};
 use crate::errors;
+use crate::held::Acquired;
 use crate::layout;
-use crate::raw::Acquired;
 use crate::reference::Reference;
 
 /// A message: its metadata, its payloads, its tensors.

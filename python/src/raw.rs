@@ -15,9 +15,14 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule};
+use tensorlane_client::gpu::Stream;
 use tensorlane_client::{OwnView, Reservation, Tensor};
-use tensorlane_proto::DType;
 
+use crate::dlpack::{
+    CPU, DataType, Device, DlTensor, Exported, IS_COPIED, MAJOR, RANK_MAX, READ_ONLY, Seen, UNVERSIONED_NAME,
+    Unversioned, VERSIONED_NAME, Versioned, data_type,
+};
+use crate::held::{Acquired, Held, OnDevice};
 use crate::layout::{dimensions, format, owned, storage};
 
 /// Tensors from here on are mapped a second time where a library may write them; below, a copy costs less.
@@ -31,69 +36,61 @@ static NOWHERE: Line = Line([0; 64]);
 #[derive(Clone)]
 struct Line([u8; 64]);
 
-/// A tensor that was acquired, on its way into a [`Memory`].
-#[pyclass(frozen, module = "tensorlane._tensorlane")]
-pub(crate) struct Acquired(Mutex<Option<Tensor>>);
-
-impl Acquired {
-    pub(crate) fn new(tensor: Tensor) -> Self {
-        Self(Mutex::new(Some(tensor)))
-    }
-}
-
 /// A leased tensor. Views of it hold the lease beyond it.
 #[pyclass(subclass, frozen, module = "tensorlane._tensorlane")]
 pub(crate) struct Memory {
-    tensor: Mutex<Option<Arc<Tensor>>>,
+    held: Mutex<Option<Held>>,
 }
 
 #[pymethods]
 impl Memory {
     #[new]
     fn new(acquired: &Acquired) -> PyResult<Self> {
-        let tensor = acquired.0.lock().take();
-        let tensor = tensor.ok_or_else(|| PyBufferError::new_err("this tensor was taken before"))?;
-        Ok(Self { tensor: Mutex::new(Some(Arc::new(tensor))) })
+        Ok(Self { held: Mutex::new(Some(acquired.take()?)) })
     }
 
     /// Gives the tensor up. Arrays that were made of it keep it until the last of them is gone.
     fn release(&self) {
-        self.tensor.lock().take();
+        self.held.lock().take();
     }
 
     /// Returns whether the tensor was given up.
     #[getter]
     fn released(&self) -> bool {
-        self.tensor.lock().is_none()
+        self.held.lock().is_none()
     }
 
     #[getter]
     fn _layout(&self) -> PyResult<(&'static str, Vec<i64>, Vec<i64>, u64)> {
-        let tensor = self.held()?;
-        let layout = &tensor.descriptor().layout;
+        let held = self.held()?;
+        let layout = &held.descriptor().layout;
         let (shape, strides) = dimensions(layout);
         Ok((layout.dtype().name(), shape, strides, layout.packed_bytes()))
     }
 
     #[getter]
     fn _metadata(&self) -> PyResult<Vec<(String, String)>> {
-        let tensor = self.held()?;
-        Ok(owned(&tensor.descriptor().metadata))
+        Ok(owned(&self.held()?.descriptor().metadata))
     }
 
     #[getter]
     fn _route(&self) -> PyResult<String> {
-        Ok(self.held()?.moved().to_string())
+        Ok(self.held()?.route())
     }
 
     /// The bits of the elements, without a word of what they mean.
     fn _raw(&self) -> PyResult<Raw> {
-        Ok(Raw(self.held()?))
+        Ok(Raw(self.on_host()?))
+    }
+
+    /// The tensor where it lies in memory of a GPU.
+    fn _on_device(&self) -> PyResult<OnDevice> {
+        self.held()?.on_device()
     }
 
     /// The elements, copied row-major and without gaps.
     fn _bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let tensor = self.held()?;
+        let tensor = self.on_host()?;
         let bytes = py.detach(|| tensor.to_vec());
         Ok(PyBytes::new(py, &bytes))
     }
@@ -108,16 +105,16 @@ impl Memory {
         marked: bool,
         bits: bool,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        let tensor = self.held()?;
+        let tensor = self.on_host()?;
         let shown =
             py.detach(|| Shown::new(tensor, own)).map_err(|error| crate::errors::raise(py, &error))?;
-        capsule(py, shown, versioned, marked, bits)
+        capsule(py, shown.exported(marked, bits), versioned)
     }
 
     /// # Safety
     /// Called by Python, with a buffer to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
-        let tensor = slf.get().held()?;
+        let tensor = slf.get().on_host()?;
         let dtype = tensor.descriptor().layout.dtype();
         let format = format(dtype).ok_or_else(|| {
             PyBufferError::new_err(format!("no buffer has elements of {dtype}; use .numpy() or .torch()"))
@@ -135,9 +132,13 @@ impl Memory {
 }
 
 impl Memory {
-    fn held(&self) -> PyResult<Arc<Tensor>> {
+    fn held(&self) -> PyResult<Held> {
         let released = || PyBufferError::new_err("this tensor was released; get it again");
-        self.tensor.lock().clone().ok_or_else(released)
+        self.held.lock().clone().ok_or_else(released)
+    }
+
+    fn on_host(&self) -> PyResult<Arc<Tensor>> {
+        self.held()?.on_host()
     }
 }
 
@@ -290,8 +291,19 @@ impl Shown {
         Ok(Self { bytes, tensor, shape, strides })
     }
 
-    fn dtype(&self) -> DType {
-        self.tensor.descriptor().layout.dtype()
+    /// The same for a capsule. `marked` says there that nobody is to write.
+    fn exported(self, marked: bool, bits: bool) -> Exported {
+        let dtype = data_type(self.tensor.descriptor().layout.dtype(), bits);
+        let is_shared = matches!(self.bytes, Bytes::Shared);
+        Exported {
+            address: self.start() as u64,
+            device: (CPU, 0),
+            dtype,
+            shape: self.shape.clone(),
+            strides: self.strides.clone(),
+            flags: if marked || is_shared { READ_ONLY } else { IS_COPIED },
+            keeps: Box::new(self),
+        }
     }
 
     fn start(&self) -> *mut u8 {
@@ -380,86 +392,22 @@ unsafe fn empty(view: *mut ffi::Py_buffer) {
     drop(unsafe { Box::from_raw((*view).internal.cast::<Filled>()) });
 }
 
-/// `DLDevice`
-#[repr(C)]
-struct Device {
-    kind: i32,
-    id: i32,
-}
-
-/// `DLDataType`
-#[repr(C)]
-struct DataType {
-    code: u8,
-    bits: u8,
-    lanes: u16,
-}
-
-/// `DLTensor`
-#[repr(C)]
-struct DlTensor {
-    data: *mut c_void,
-    device: Device,
-    ndim: i32,
-    dtype: DataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
-}
-
-/// `DLManagedTensorVersioned`
-#[repr(C)]
-struct Versioned {
-    major: u32,
-    minor: u32,
-    context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Versioned)>,
-    flags: u64,
-    tensor: DlTensor,
-}
-
-/// `DLManagedTensor`
-#[repr(C)]
-struct Unversioned {
-    tensor: DlTensor,
-    context: *mut c_void,
-    deleter: Option<unsafe extern "C" fn(*mut Unversioned)>,
-}
-
-const CPU: i32 = 1;
-const READ_ONLY: u64 = 1;
-const IS_COPIED: u64 = 2;
-const VERSIONED_NAME: &CStr = c"dltensor_versioned";
-const UNVERSIONED_NAME: &CStr = c"dltensor";
-
 /// A capsule that holds what it shows until its taker deletes it, or it is dropped untaken.
-fn capsule(
-    py: Python<'_>,
-    shown: Shown,
-    versioned: bool,
-    marked: bool,
-    bits: bool,
-) -> PyResult<Bound<'_, PyCapsule>> {
-    let (code, bit_count, lanes) = shown.dtype().dlpack();
-    // 1 is unsigned.
-    let dtype = DataType { code: if bits { 1 } else { code }, bits: bit_count, lanes };
-    let flags = match (&shown.bytes, marked) {
-        (_, true) => READ_ONLY,
-        (Bytes::Shared, false) => READ_ONLY,
-        (_, false) => IS_COPIED,
-    };
+pub(crate) fn capsule(py: Python<'_>, exported: Exported, versioned: bool) -> PyResult<Bound<'_, PyCapsule>> {
     // On the heap, where its vectors stay.
-    let shown = Box::new(shown);
+    let exported = Box::new(exported);
+    let (flags, Exported { device: (kind, id), dtype: DataType { code, bits, lanes }, .. }) =
+        (exported.flags, &*exported);
     let tensor = DlTensor {
-        data: shown.start().cast(),
-        device: Device { kind: CPU, id: 0 },
-        ndim: shown.shape.len() as i32,
-        dtype,
-        shape: shown.shape.as_ptr().cast_mut(),
-        strides: shown.strides.as_ptr().cast_mut(),
+        data: exported.address as *mut c_void,
+        device: Device { kind: *kind, id: *id },
+        ndim: exported.shape.len() as i32,
+        dtype: DataType { code: *code, bits: *bits, lanes: *lanes },
+        shape: exported.shape.as_ptr().cast_mut(),
+        strides: exported.strides.as_ptr().cast_mut(),
         byte_offset: 0,
     };
-    let context = Box::into_raw(shown).cast();
+    let context = Box::into_raw(exported).cast();
     let (pointer, name, destructor): (*mut c_void, _, ffi::PyCapsule_Destructor) = if versioned {
         let deleter = Some(delete_versioned as unsafe extern "C" fn(*mut Versioned));
         let managed = Versioned { major: 1, minor: 1, context, deleter, flags, tensor };
@@ -484,7 +432,7 @@ unsafe extern "C" fn delete_versioned(managed: *mut Versioned) {
     // SAFETY: both boxes are those that `capsule` made.
     let managed = unsafe { Box::from_raw(managed) };
     // SAFETY: as above.
-    drop(unsafe { Box::from_raw(managed.context.cast::<Shown>()) });
+    drop(unsafe { Box::from_raw(managed.context.cast::<Exported>()) });
 }
 
 /// # Safety
@@ -493,7 +441,7 @@ unsafe extern "C" fn delete_unversioned(managed: *mut Unversioned) {
     // SAFETY: both boxes are those that `capsule` made.
     let managed = unsafe { Box::from_raw(managed) };
     // SAFETY: as above.
-    drop(unsafe { Box::from_raw(managed.context.cast::<Shown>()) });
+    drop(unsafe { Box::from_raw(managed.context.cast::<Exported>()) });
 }
 
 /// # Safety
@@ -516,4 +464,55 @@ unsafe extern "C" fn drop_unversioned(capsule: *mut ffi::PyObject) {
             delete_unversioned(ffi::PyCapsule_GetPointer(capsule, UNVERSIONED_NAME.as_ptr()).cast());
         }
     }
+}
+
+/// Reads what a capsule of another library shows. The capsule keeps it, and is not taken.
+pub(crate) fn seen(capsule: &Bound<'_, PyCapsule>) -> PyResult<Seen> {
+    let broken = |why: &str| PyBufferError::new_err(format!("this DLPack capsule {why}"));
+    let at = |name: &'static CStr| {
+        // SAFETY: it is a capsule. One of another name, as of one that was taken before, gives no pointer.
+        let valid = unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) } == 1;
+        // SAFETY: as above; the name is that of the capsule.
+        valid.then(|| unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name.as_ptr()) })
+    };
+    // SAFETY: a capsule of that name holds this structure, by DLPack's rule, and keeps it until it is taken. It is only read, with
+    // the interpreter's lock held. Its version stands at the same place in all of them.
+    let (tensor, flags) = unsafe {
+        if let Some(managed) = at(VERSIONED_NAME) {
+            let managed = managed.cast::<Versioned>();
+            if (*managed).major != MAJOR {
+                return Err(broken(&format!("is of version {}, and {MAJOR} is read", (*managed).major)));
+            }
+            (&raw const (*managed).tensor, (*managed).flags)
+        } else if let Some(managed) = at(UNVERSIONED_NAME) {
+            (&raw const (*managed.cast::<Unversioned>()).tensor, 0)
+        } else {
+            return Err(broken("was taken before, or is none"));
+        }
+    };
+    // SAFETY: as above.
+    let tensor = unsafe { &*tensor };
+    let rank = usize::try_from(tensor.ndim).ok().filter(|rank| *rank <= RANK_MAX);
+    let rank = rank.ok_or_else(|| broken(&format!("has {} dimensions", tensor.ndim)))?;
+    let values = |start: *mut i64| {
+        // SAFETY: where it is not null it has as many numbers as there are dimensions, by DLPack's rule.
+        (!start.is_null()).then(|| unsafe { std::slice::from_raw_parts(start, rank) }.to_vec())
+    };
+    let shape = if rank == 0 { Some(Vec::new()) } else { values(tensor.shape) };
+    let DataType { code, bits, lanes } = tensor.dtype;
+    Ok(Seen {
+        address: (tensor.data as u64).wrapping_add(tensor.byte_offset),
+        device: (tensor.device.kind, tensor.device.id),
+        dtype: (code, bits, lanes),
+        shape: shape.ok_or_else(|| broken("has no shape"))?,
+        strides: if rank == 0 { None } else { values(tensor.strides) },
+        read_only: flags & READ_ONLY != 0,
+    })
+}
+
+/// A stream of a library of this process, by its handle.
+pub(crate) fn stream(handle: u64) -> Stream {
+    // SAFETY: whoever made the array says so of its stream, in the interfaces by which arrays are shown; the array is held by the
+    // caller, and with it the stream, until the call has returned.
+    unsafe { Stream::from_raw(handle) }
 }

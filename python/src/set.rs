@@ -2,11 +2,12 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyList;
+use tensorlane_client::gpu::AnyTensor;
 use tensorlane_client::set::{PublishOptions, Set};
 use tensorlane_proto::set::{Node, Tree};
 
 use crate::errors;
-use crate::raw::Acquired;
+use crate::held::Acquired;
 use crate::reference::Reference;
 
 /// Entry under a path of keys: a tensor, the batch shape of a tree, or the JSON of a value.
@@ -44,7 +45,7 @@ pub(crate) fn options(keep: u32, expects: Option<u64>) -> PublishOptions {
 }
 
 /// Nodes of a set that was got, for Python.
-pub(crate) fn nodes<'py>(py: Python<'py>, set: Set) -> PyResult<(u64, Bound<'py, PyList>)> {
+pub(crate) fn nodes<'py>(py: Python<'py>, set: Set<AnyTensor>) -> PyResult<(u64, Bound<'py, PyList>)> {
     let nodes = PyList::empty(py);
     let Set { version, tree, manifest: _ } = set;
     for (path, node) in tree.into_nodes() {

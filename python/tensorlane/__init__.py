@@ -14,10 +14,12 @@ from __future__ import annotations
 from ._tensorlane import Cancel, Reference, Stored
 from .channels import ChannelReader, ChannelWriter, Message
 from .client import Client, connect
+from .device import DeviceReservation, DeviceTensor
 from .doctor import doctor
 from .errors import (
     Error,
     Exhausted,
+    GpuError,
     Invalid,
     NameTaken,
     NotFound,
@@ -49,8 +51,11 @@ __all__ = [
     "Committed",
     "Description",
     "Descriptor",
+    "DeviceReservation",
+    "DeviceTensor",
     "Error",
     "Exhausted",
+    "GpuError",
     "Invalid",
     "Listener",
     "Leaf",

@@ -6,12 +6,15 @@ from typing import Any, Callable
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, gpu
 from .errors import Unsupported
 
 
 class Source:
     """An array to be stored: what it is, its bytes where they lie densely, and how to write them elsewhere."""
+
+    on_gpu: gpu.Array | None = None
+    """The array where it is in the memory of a GPU; its bytes are not read here then."""
 
     def __init__(
         self, dtype: str, shape: tuple[int, ...], nbytes: int, dense: np.ndarray | None, write: Callable[[memoryview], None]
@@ -33,8 +36,11 @@ class Source:
         return buffer
 
 
-def source(x: Any) -> Source:
-    """Reads the kind, shape and bytes of `x`."""
+def source(x: Any, *, gpus: bool = False) -> Source:
+    """Reads the kind, shape and bytes of `x`. One in the memory of a GPU is refused, unless `gpus` are welcome."""
+    on_gpu = gpu.array_of(x)
+    if on_gpu is not None:
+        return _of_gpu(on_gpu, gpus)
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(x, torch)
@@ -52,6 +58,17 @@ def source(x: Any) -> Source:
         ) from None
 
 
+def _of_gpu(array: gpu.Array, welcome: bool) -> Source:
+    if not welcome:
+        raise gpu.refused(array)
+    if 0 in array.shape:
+        # Without bytes there is no memory to lie in.
+        return Source(array.dtype, array.shape, 0, np.empty(0, np.uint8), lambda _: None)
+    made = Source(array.dtype, array.shape, 0, None, lambda _: None)
+    made.on_gpu = array
+    return made
+
+
 def _of_numpy(x: np.ndarray) -> Source:
     dtype = dtypes.of_numpy(x.dtype)
     if not x.dtype.isnative:
@@ -66,7 +83,7 @@ def _of_numpy(x: np.ndarray) -> Source:
 
 def _of_torch(x: Any, torch: Any) -> Source:
     if x.device.type != "cpu":
-        raise Unsupported(f"the tensor is on {x.device}", remedy="GPU memory is not stored yet: put tensor.cpu()")
+        raise Unsupported(f"the tensor is on {x.device}", remedy="put tensor.cpu()")
     if x.layout != torch.strided or x.is_quantized:
         raise Unsupported(f"the tensor is of layout {x.layout}", remedy="put tensor.to_dense(), or its parts")
     dtype = dtypes.of_torch(x.dtype)

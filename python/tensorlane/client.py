@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
-from . import arrays, files, mutable, parts, reservation, sets, structures
+from . import arrays, device as devices, files, gpu, mutable, parts, reservation, sets, structures
 from ._tensorlane import Cancel, Core, Reference, Stored
 from .channels import ChannelReader, ChannelWriter
+from .device import DeviceReservation, leased
 from .errors import Invalid, Unsupported
 from .mutable import MutableSet, SetStatus
 from .parts import Part
@@ -89,8 +90,8 @@ class Client:
     ) -> Any:
         """Stores an array and returns its reference with the lease that keeps it; of nested dicts and lists, the same with leases.
 
-        The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row.
-        Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
+        The bytes are copied once, into the shared memory; an array that is no dense block is written there row by row. One in the
+        memory of a GPU is copied once there, behind what is on the caller's stream, and stays on that GPU. Without `keep` nothing leases it, and its name or a ticket of so many seconds and uses must keep it.
         """
         keeping = _keeping(keep=keep, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
         if isinstance(x, (Mapping, list, tuple)):
@@ -98,7 +99,9 @@ class Client:
                 raise Invalid("a nested value has no name or metadata of its own", remedy="publish it under a name, or put its arrays")
             return structures.rebuilt(x, self._put_all([(None, leaf) for leaf in structures.leaves(x)], keeping))
         keeping = {**keeping, "name": name, "replaces": _reference(replaces)}
-        source, words = arrays.source(x), _words(metadata)
+        source, words = arrays.source(x, gpus=True), _words(metadata)
+        if source.on_gpu is not None:
+            return devices.put(self._core, source.on_gpu, words, keeping)
         if not source.is_dense and source.nbytes > _INLINE:
             return self._written(source, words, keeping)
         (stored,) = _all(self._core.put([(source.dense(), source.dtype, source.shape, words, keeping)]))
@@ -123,9 +126,11 @@ class Client:
         return self._put_all(named, keeping)
 
     def _put_all(self, named: Iterable[tuple[str | None, Any]], keeping: dict[str, Any]) -> list[Stored]:
-        sources = [(name, arrays.source(x)) for name, x in named]
-        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], {**keeping, "name": name}) for name, source in sources]
-        return _all(self._core.put(items))
+        sources = [(arrays.source(x, gpus=True), {**keeping, "name": name}) for name, x in named]
+        together = [(source, kept) for source, kept in sources if source.on_gpu is None]
+        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], kept) for source, kept in together]
+        stored = iter(_all(self._core.put(items)) if items else [])
+        return [next(stored) if source.on_gpu is None else devices.put(self._core, source.on_gpu, [], kept) for source, kept in sources]
 
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
@@ -136,23 +141,34 @@ class Client:
     def _stage(self, sources: list[arrays.Source], *, checksum: bool = False, deadline: float | None = None) -> list[Stored]:
         """Stores arrays for as long as their leases are held, each in the way that copies it once."""
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
-        strided = [not source.is_dense and source.nbytes > _INLINE for source in sources]
-        items: list[Item] = [
-            (source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, strided) if not apart
-        ]
+        alone = [source.on_gpu is not None or (not source.is_dense and source.nbytes > _INLINE) for source in sources]
+        items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, alone) if not apart]
         together = iter(_all(self._core.put(items)) if items else [])
-        both = zip(sources, strided)
-        return [self._written(source, [], keeping) if apart else next(together) for source, apart in both]
+        return [self._alone(source, keeping) if apart else next(together) for source, apart in zip(sources, alone)]
+
+    def _alone(self, source: arrays.Source, keeping: dict[str, Any]) -> Stored:
+        if source.on_gpu is not None:
+            return devices.put(self._core, source.on_gpu, [], keeping)
+        return self._written(source, [], keeping)
 
     def empty(
-        self, shape: int | Sequence[int], dtype: Any = "float32", *, metadata: Mapping[str, str] | None = None, deadline: float | None = None
+        self,
+        shape: int | Sequence[int],
+        dtype: Any = "float32",
+        *,
+        device: Any = None,
+        metadata: Mapping[str, str] | None = None,
+        deadline: float | None = None,
     ) -> Reservation:
-        """Makes room for a tensor that is computed in place: write its `array`, then `seal` it.
+        """Makes room for a tensor that is computed in place: write its `array`, or its `torch()`, then `seal` it.
 
-        `dtype` is what numpy reads as one, or of torch.
+        `dtype` is what numpy reads as one, or of torch. With `device="cuda:0"` the room is on that GPU.
         """
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         short = reservation.dtype_of(dtype)
+        index = gpu.index_of(device)
+        if index is not None:
+            return DeviceReservation(self._core, short, sizes, _words(metadata), index)
         return Reservation(self._core, self._core.reserve(short, sizes, _words(metadata), deadline), short, sizes)
 
     def put_file(
@@ -200,7 +216,7 @@ class Client:
         part: Any = None,
         cancel: Cancel | None = None,
     ) -> Any:
-        """Leases a tensor of this peer or another one and maps it; with `out`, copies it there and returns `out`.
+        """Leases a tensor of this peer or another one and maps it, on its GPU if it is there; with `out`, copies it there and returns `out`.
 
         `wait` is for how long a name may not exist yet. Of `reference[3:10]`, or with `part=numpy.s_[3:10]` of a name, only the
         part travels. `cancel` withdraws the call from another thread. Of nested dicts and lists of targets, it gives the same
@@ -217,7 +233,7 @@ class Client:
         wanted = _target(whole, peer)
         asked = None if part is None else parts.selection(part, getattr(wanted, "shape", None))
         (acquired,) = _all(self._core.acquire([wanted], wait or 0.0, deadline, cancel, asked))
-        got = Tensor(acquired)
+        got = leased(acquired)
         if out is None:
             return got
         with got:
@@ -235,7 +251,7 @@ class Client:
         """Leases and maps tensors, in few calls. Where one fails, its exception is raised and none is kept."""
         wanted = [_target(target, peer) for target in targets]
         results = _all(self._core.acquire(wanted, wait or 0.0, deadline, cancel, None))
-        return [Tensor(acquired) for acquired in results]
+        return [leased(acquired) for acquired in results]
 
     def publish(
         self,

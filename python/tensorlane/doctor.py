@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ._tensorlane import probe_gpus
 from .client import Client
 from .errors import Error
 from .local import SOCKETS
@@ -25,7 +26,8 @@ _PROBE_BYTES = 1 << 20
 def doctor(directory: str | os.PathLike[str] | None = None, *, quiet: bool = False) -> dict[str, Any]:
     """Tells what is found and what is missing: prints it, unless `quiet`, and returns it.
 
-    It needs no sidecar. Where there is one, 1 MiB is put, got and given up again. `missing` is a list of sentences; nothing
+    It needs no sidecar. Where there is one, 1 MiB is put, got and given up again. On each GPU 2 MiB are shared with this process
+    itself, and given up again. `missing` is a list of sentences; nothing
     is wrong when it is empty.
     """
     missing: list[str] = []
@@ -36,6 +38,7 @@ def doctor(directory: str | os.PathLike[str] | None = None, *, quiet: bool = Fal
         "packages": {name: _version(name) for name in _PACKAGES},
         "programs": {name: _program(name, missing) for name in _PROGRAMS},
         "shared_memory": _memory(missing),
+        "gpus": _gpus(missing),
         "socket": _socket(directory, missing),
         "sidecar": None,
         "peers": [],
@@ -73,6 +76,25 @@ def _memory(missing: list[str]) -> dict[str, Any]:
         works = False
         missing.append(f"no shared memory, which comes from memfd_create: {error}; Linux 5.14 or later has it")
     return {"works": works, "descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[0]}
+
+
+def _gpus(missing: list[str]) -> dict[str, Any]:
+    """Tries each GPU of this process. None at all is nothing that is missing."""
+    probed = probe_gpus()
+    for index, name, _, _, refusal in probed.get("devices", []):
+        if refusal is not None:
+            missing.append(f"cuda:{index}, {name}, shares no memory: {refusal}")
+    return probed
+
+
+def _gpu_words(probed: dict[str, Any]) -> str:
+    if "refusal" in probed:
+        return f"none: {probed['refusal'][1]}"
+    every = [
+        f"cuda:{index} {name}, {size >> 30} GiB, {'shares no memory' if refusal else 'shares memory'}"
+        for index, name, _, size, refusal in probed["devices"]
+    ]
+    return "; ".join(every)
 
 
 def _socket(directory: str | os.PathLike[str] | None, missing: list[str]) -> dict[str, Any]:
@@ -125,6 +147,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         *[(key, value) for key, value in found["environment"].items()],
         *[(name, path or "missing") for name, path in found["programs"].items()],
         ("shared memory", f"{'works' if memory['works'] else 'missing'}, {memory['descriptors']} descriptors at most"),
+        ("GPUs", _gpu_words(found["gpus"])),
         ("socket", f"{socket['path']} (by {socket['by']}){'' if socket['there'] else ': not there'}"),
     ]
     if sidecar is not None:

@@ -64,6 +64,10 @@ class Refused(Error, PermissionError):
     __str__ = Error.__str__
 
 
+class GpuError(Error):
+    """The GPU, its driver, or what another process put there, refuses. `details["refusal"]` is a stable word for it."""
+
+
 class Timeout(Error, TimeoutError):
     """The deadline passed first."""
 
@@ -102,6 +106,7 @@ _KINDS = {
     "SESSION_LOST": SessionLost,
     "CANCELLED": Withdrawn,
     "WITHDRAWN": Withdrawn,
+    "GPU": GpuError,
 }
 
 _REASONS = {"SELECTION_OUT_OF_RANGE": OutOfRange, "WATCH_CUT": WatchCut}
@@ -125,6 +130,8 @@ _REMEDIES = {
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "pass a longer deadline",
     "SIDECAR_UNREACHABLE": _START,
+    "NO_GPU_PROCESS": "get it in a process of its pod that reaches that GPU, or have its writer put a copy of the host: tensor.cpu()",
+    "GPU": "tensorlane.doctor() shows what this process has of GPUs",
 }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from . import arrays, dtypes
 from ._tensorlane import Reference
 from .errors import Invalid, Unsupported
+from .device import leased
 from .tensor import Tensor, copy_into
 
 _PLAIN = (str, int, float, bool, type(None), list, tuple)
@@ -96,7 +97,7 @@ class Set(Mapping[str, Any]):
 def _shown(version: int, node: Any) -> Any:
     if isinstance(node, list):
         return Set(version, [([], node)])
-    return json.loads(node) if isinstance(node, str) else Tensor(node)
+    return json.loads(node) if isinstance(node, str) else leased(node)
 
 
 @dataclass
@@ -152,7 +153,7 @@ def _json(value: Any, path: Path) -> str:
 def _memory(x: Any) -> Any:
     """Key that two arrays share if they are the same bytes."""
     torch = dtypes.torch_if_imported()
-    if torch is not None and isinstance(x, torch.Tensor) and x.device.type == "cpu" and x.layout == torch.strided and x.numel():
+    if torch is not None and isinstance(x, torch.Tensor) and x.device.type in ("cpu", "cuda") and x.layout == torch.strided and x.numel():
         return x.data_ptr(), x.dtype, tuple(x.shape), x.stride(), x.is_conj(), x.is_neg()
     return id(x)
 
@@ -209,11 +210,11 @@ def _copy(leaf: Tensor, target: Any) -> None:
     torch = dtypes.torch_if_imported()
     if torch is not None and isinstance(target, torch.Tensor):
         with torch.no_grad():
-            target.copy_(leaf.torch())
+            leaf._copy_to(target)
     elif dtypes.of_numpy(target.dtype) == leaf.dtype:
         copy_into(leaf, target)
     else:
-        np.copyto(target, leaf.numpy().astype(target.dtype))
+        np.copyto(target, leaf.numpy(copy=True).astype(target.dtype))
 
 
 def sources(flat: Flat) -> list[arrays.Source]:
@@ -221,7 +222,7 @@ def sources(flat: Flat) -> list[arrays.Source]:
     read = []
     for at, x in enumerate(flat.arrays):
         try:
-            read.append(arrays.source(x))
+            read.append(arrays.source(x, gpus=True))
         except Unsupported as error:
             path = next("/".join(path) for path, node in flat.nodes if node == (at,))
             raise Unsupported(f"{path}: {error.message}", remedy=error.remedy) from None

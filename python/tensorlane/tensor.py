@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, gpu
 from ._tensorlane import Memory
 from .errors import Unsupported
 
@@ -44,12 +44,19 @@ class Tensor(Memory):
         """Way by which the bytes came to this peer, and why by no better one: `local`, or `tcp by 2 lanes, not shm: other_node`."""
         return self._route
 
-    def numpy(self) -> np.ndarray:
-        """The very bytes as an array of numpy, to be read only; nothing is copied."""
+    @property
+    def device(self) -> str:
+        """Device in whose memory it lies, as torch names it: `cpu`, or `cuda:0` for one of a GPU (`DeviceTensor`)."""
+        return "cpu"
+
+    def numpy(self, *, copy: bool = False) -> np.ndarray:
+        """The very bytes as an array of numpy, to be read only; nothing is copied. With `copy`, an array of its own."""
         wanted = dtypes.to_numpy(self.dtype)
         if wanted.isbuiltin == 1:
-            return np.asarray(memoryview(self))
-        return np.asarray(memoryview(self._raw())).view(wanted)
+            array = np.asarray(memoryview(self))
+        else:
+            array = np.asarray(memoryview(self._raw())).view(wanted)
+        return array.copy() if copy else array
 
     def torch(self) -> Any:
         """A tensor of torch, which may be written: what is written is this tensor's own, and nobody else sees it.
@@ -99,7 +106,7 @@ class Tensor(Memory):
             raise BufferError("DLPack before 1.0 cannot say that memory is read-only: leave copy out, or use .numpy()")
         return self._capsule(versioned, True, versioned and not copy, False)
 
-    def __getitem__(self, index: Any) -> np.ndarray:
+    def __getitem__(self, index: Any) -> Any:
         """A part as an array of numpy. It keeps the whole tensor leased, as every view does."""
         return self.numpy()[index]
 
@@ -107,6 +114,17 @@ class Tensor(Memory):
         if not self.shape:
             raise TypeError("a scalar has no length")
         return self.shape[0]
+
+    def _copy_to(self, out: Any) -> None:
+        """Copies it into an array of the same shape."""
+        torch = dtypes.torch_if_imported()
+        if isinstance(out, np.ndarray):
+            np.copyto(out, self.numpy())
+        elif torch is not None and isinstance(out, torch.Tensor):
+            out.copy_(self.torch())
+        else:
+            what = f"out is a {type(out).__name__} on a GPU, and the tensor in memory of the host"
+            raise Unsupported(what, remedy="pass a tensor of torch, or copy .numpy() there")
 
     def __enter__(self) -> Tensor:
         return self
@@ -124,12 +142,9 @@ class Tensor(Memory):
 
 
 def copy_into(tensor: Tensor, out: Any) -> Any:
-    """Copies a tensor into an array of numpy or torch, of the same shape and type."""
+    """Copies a tensor into an array of numpy or torch, or one on a GPU, of the same shape and type."""
     check_fits(tensor.dtype, tensor.shape, out)
-    if isinstance(out, np.ndarray):
-        np.copyto(out, tensor.numpy())
-    else:
-        out.copy_(tensor.torch())
+    tensor._copy_to(out)
     return out
 
 
@@ -142,6 +157,13 @@ def check_fits(dtype: str, shape: tuple[int, ...], out: Any) -> None:
         same = (dtypes.of_numpy(out.dtype), out.shape) == (dtype, shape)
         if not out.flags.writeable:
             raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
+    elif (array := gpu.array_of(out)) is not None:
+        if array.read_only:
+            raise Unsupported("out is an array that cannot be written", remedy="pass a copy of it")
+        if (array.dtype, array.shape) != (dtype, shape):
+            given = f"{array.dtype}{list(array.shape)}"
+            raise Unsupported(f"out is {given} and the tensor {dtype}{list(shape)}", remedy="pass one of the same type and shape")
+        return
     else:
         raise Unsupported(f"out is of {type(out).__name__}", remedy="pass an array of numpy or a tensor of torch")
     if not same:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from . import dtypes
+from . import dtypes, gpu
 from .errors import Invalid, Unsupported
 from .reservation import dtype_of
 from .tensor import Tensor
@@ -173,6 +173,9 @@ def _array(key: str, value: Any) -> np.ndarray:
         return value
     if not any(hasattr(value, word) for word in _SPEAKS) and not isinstance(value, (memoryview, bytes, bytearray)):
         raise Unsupported(f"{key}: a {type(value).__name__} is no array", remedy="pass an array of numpy or torch, or numbers")
+    on_gpu = gpu.array_of(value)
+    if on_gpu is not None:
+        raise gpu.refused(on_gpu)
     if hasattr(value, "__dlpack__"):
         return np.from_dlpack(value)
     return np.asarray(memoryview(value) if isinstance(value, (bytes, bytearray)) else value)

@@ -5,6 +5,8 @@
 //!   acquire:  a lease, as of any tensor; the first time  --OpenGpu-->  descriptor: imported, checked, mapped for reading
 //! ```
 //!
+//! A process that does not know in which memory a tensor lies asks by [`Client::acquire_any`]. No GPU is opened unless one comes.
+//!
 //! Bytes are there before a tensor is put: every copy is waited for. So a reader needs no event. What a reader has begun on the
 //! device when it drops its tensor is waited for before the memory may go.
 //!
@@ -14,7 +16,9 @@
 //! Non-goals: bytes of a GPU for other peers, over gRPC, or for processes without the GPU; those are refused
 //! ([`Reason::NoGpuProcess`](tensorlane_proto::Reason)).
 
+mod any;
 mod calls;
+mod devices;
 mod idle;
 mod opened;
 pub(crate) mod owned;
@@ -30,6 +34,8 @@ use tensorlane_proto::{Descriptor, Layout, Metadata};
 
 pub use tensorlane_cuda::{Code, Device, GpuUuid, Probe, Probed, Refusal, Stream, probe};
 
+pub use self::any::AnyTensor;
+pub use self::devices::device;
 use self::idle::Room;
 pub use self::tensor::DeviceTensor;
 use crate::client::Client;
@@ -49,8 +55,8 @@ pub struct Gpu {
 /// Memory on the device in which a tensor is made in place, until it is put. Dropped, it is given back.
 #[derive(Debug)]
 #[must_use = "dropped before it is put, it is given back"]
-pub struct DeviceReservation<'a> {
-    gpu: &'a Gpu,
+pub struct DeviceReservation {
+    gpu: Gpu,
     descriptor: Descriptor,
     room: Room,
 }
@@ -85,7 +91,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Gpu`] where the device has no such memory, [`Error::InvalidArgument`] for a tensor without bytes.
-    pub fn reserve(&self, layout: &Layout, metadata: &Metadata) -> Result<DeviceReservation<'_>> {
+    pub fn reserve(&self, layout: &Layout, metadata: &Metadata) -> Result<DeviceReservation> {
         let bytes = layout.bytes();
         if bytes == 0 {
             return Err(Error::invalid("a tensor without bytes has no GPU memory; put it with Client::put"));
@@ -93,7 +99,7 @@ impl Gpu {
         let room = idle::take_or_make(&self.device, bytes)?;
         let device = device::Device::Cuda { index: self.device.index(), uuid: Some(self.device.uuid().0) };
         let descriptor = Descriptor { layout: layout.clone(), device, metadata: metadata.clone() };
-        Ok(DeviceReservation { gpu: self, descriptor, room })
+        Ok(DeviceReservation { gpu: self.clone(), descriptor, room })
     }
 
     /// Stores bytes of the host in memory of the device: one copy to it.
@@ -122,7 +128,7 @@ impl Gpu {
     ) -> Result<Stored> {
         check_length(layout, bytes)?;
         let reservation = self.reserve(layout, &Metadata::default())?;
-        reservation.room.segment.copy_from_device(0, pointer, bytes, stream)?;
+        reservation.copy_from_device(pointer, bytes, stream)?;
         reservation.put(options)
     }
 
@@ -136,14 +142,16 @@ impl Gpu {
         let wait = self.client.wait(options.deadline);
         let connection = self.client.connection(&wait)?;
         let (tensor, location) = acquire_on_gpu(&connection, target.into(), options, &wait)?;
-        let segment = opened::open(&connection, tensor.lease().id(), &self.device, &wait)?;
+        let near = &self.device;
+        let device = |uuid| if uuid == near.uuid() { Ok(near.clone()) } else { Ok(Device::find(uuid)?) };
+        let segment = opened::open(&connection, tensor.lease().id(), device, &wait)?;
         DeviceTensor::new(tensor, segment, &location)
     }
 }
 
 // === impl DeviceReservation ===
 
-impl DeviceReservation<'_> {
+impl DeviceReservation {
     /// Address on the device, in this process, at which the tensor is to be written.
     pub fn pointer(&self) -> u64 {
         self.room.segment.pointer()
@@ -152,6 +160,30 @@ impl DeviceReservation<'_> {
     /// Meaning that its bytes will have.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> &Device {
+        self.room.segment.device()
+    }
+
+    /// Fills it from memory of this process on the same device: one copy there, on `stream` and behind what is on it, which is waited
+    /// for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where `bytes` is not the tensor's length, [`Error::Gpu`] where the address is none of that GPU's
+    /// memory or the driver refuses.
+    pub fn copy_from_device(&self, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
+        check_length(&self.descriptor.layout, bytes)?;
+        Ok(self.room.segment.copy_from_device(0, pointer, bytes, stream)?)
+    }
+
+    /// Waits for all that is on `stream` now, such as the kernels that write the tensor.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] where something on the stream went wrong.
+    pub fn wait(&self, stream: Stream) -> Result<()> {
+        Ok(self.room.segment.wait(stream)?)
     }
 
     /// Makes the tensor visible and immutable. Whoever wrote it has waited for that: nothing here does.

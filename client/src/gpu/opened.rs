@@ -17,11 +17,11 @@ type Key = (Incarnation, u64);
 /// Segments that are mapped now. A tensor's number is never given again within a life of its sidecar.
 static OPEN: Mutex<Option<HashMap<Key, Weak<ImportedSegment>>>> = Mutex::new(None);
 
-/// Maps the GPU memory of a leased tensor, unless this process maps it already. `near` is a device that is open.
+/// Maps the GPU memory of a leased tensor, unless this process maps it already. `device` opens the GPU that it is on.
 pub(super) fn open(
     connection: &Connection,
     id: u64,
-    near: &Device,
+    device: impl FnOnce(GpuUuid) -> Result<Device>,
     wait: &Wait,
 ) -> Result<Arc<ImportedSegment>> {
     let key = (connection.sidecar().incarnation, id);
@@ -32,8 +32,7 @@ pub(super) fn open(
     let uuid: [u8; 16] = answer.cuda_uuid[..]
         .try_into()
         .map_err(|_| Error::protocol("the UUID of a GPU came that has not 16 bytes"))?;
-    let uuid = GpuUuid(uuid);
-    let device = if uuid == near.uuid() { near.clone() } else { Device::find(uuid)? };
+    let device = device(GpuUuid(uuid))?;
     let segment = Arc::new(ImportedSegment::import(&device, memory, answer.allocation_bytes)?);
     let mut open = OPEN.lock();
     let open = open.get_or_insert_default();

@@ -3,20 +3,21 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorlane_cuda::{Device, ImportedSegment};
+use tensorlane_cuda::{Device, ImportedSegment, Stream};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Selection};
 
 use super::release;
 use crate::error::{Error, Result};
 use crate::moved::Moved;
-use crate::tensor::{Lease, Tensor};
+use crate::tensor::{Lease, Tensor, squeezed};
 
 /// A leased tensor in GPU memory, mapped for reading, or the selected part of one. The memory is this process's to read until this
 /// is dropped. Work on the device that was begun by then, on whatever stream, still reads it: map and lease are given back behind it.
 #[must_use = "dropping a tensor releases it"]
 pub struct DeviceTensor {
     held: Arc<Held>,
+    descriptor: Descriptor,
     offset: u64,
     bytes: u64,
 }
@@ -41,12 +42,13 @@ impl DeviceTensor {
                 "a tensor of {bytes} bytes at {offset} was said to lie in {within} bytes of GPU memory"
             )));
         }
-        Ok(Self { held: Arc::new(Held { segment, tensor }), offset, bytes })
+        let descriptor = tensor.descriptor().clone();
+        Ok(Self { held: Arc::new(Held { segment, tensor }), descriptor, offset, bytes })
     }
 
     /// Meaning of the bytes. If ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
     pub fn descriptor(&self) -> &Descriptor {
-        self.held.tensor.descriptor()
+        &self.descriptor
     }
 
     /// The device that it is on, as this process sees it.
@@ -67,6 +69,15 @@ impl DeviceTensor {
     /// Returns whether there are no bytes; never so.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
+    }
+
+    /// The same tensor without some dimensions of size 1, as [`Tensor::squeezed`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn squeezed(mut self, dims: &[usize]) -> Result<Self> {
+        self.descriptor.layout = squeezed(&self.descriptor.layout, dims)?;
+        Ok(self)
     }
 
     /// The lease.
@@ -112,6 +123,26 @@ impl DeviceTensor {
             rest = after;
         }
         Ok(())
+    }
+
+    /// Copies the elements to memory of this process on the same GPU, row-major: one copy there, on `stream` and behind what is on it,
+    /// which is waited for.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] where there are gaps between the elements or `bytes` is not their length, [`Error::Gpu`]
+    /// where the address is none of that GPU's memory or the driver refuses.
+    pub fn copy_to_device(&self, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
+        let layout = &self.descriptor().layout;
+        let needed = layout.packed_bytes();
+        if bytes != needed {
+            return Err(Error::invalid(format!(
+                "the destination has {bytes} bytes and the tensor {needed}; give it exactly as many"
+            )));
+        }
+        if !layout.is_contiguous() {
+            return Err(Error::invalid("a part with gaps is copied by a kernel of the caller's library"));
+        }
+        Ok(self.held.segment.copy_to_device(self.offset, pointer, bytes, stream)?)
     }
 
     /// The elements on the host, row-major and without gaps.

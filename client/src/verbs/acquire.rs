@@ -63,22 +63,7 @@ impl Client {
             Ok(connection) => connection,
             Err(error) => return targets.iter().map(|_| Err(error.clone())).collect(),
         };
-        let acquiring = Acquiring::new(connection, options, wait);
-        let items = targets.len().div_ceil(REQUESTS_MAX).clamp(ITEMS_MIN, ITEMS_MAX);
-        let mut tensors = Vec::with_capacity(targets.len());
-        let mut under_way = VecDeque::new();
-        for batch in targets.chunks(items) {
-            if under_way.len() == REQUESTS_MAX
-                && let Some((batch, asked)) = under_way.pop_front()
-            {
-                acquiring.take(&mut tensors, batch, asked);
-            }
-            under_way.push_back((batch, acquiring.ask(batch)));
-        }
-        for (batch, asked) in under_way {
-            acquiring.take(&mut tensors, batch, asked);
-        }
-        tensors
+        Acquiring::new(connection, options, wait).all(targets)
     }
 
     /// The bytes of a tensor, or of the selected part, copied out.
@@ -124,6 +109,8 @@ enum Memory {
     Host,
     #[cfg(feature = "gpu")]
     Gpu,
+    #[cfg(feature = "gpu")]
+    Any,
 }
 
 /// A request that was sent, and how long its reply is waited for.
@@ -135,6 +122,24 @@ struct Requested {
 impl<'a> Acquiring<'a> {
     fn new(connection: Arc<Connection>, options: &'a AcquireOptions, wait: Wait) -> Self {
         Self { connection, options, wait, memory: Memory::Host, lost: RefCell::new(None) }
+    }
+
+    fn all(&self, targets: &[Target]) -> Vec<Result<Tensor>> {
+        let items = targets.len().div_ceil(REQUESTS_MAX).clamp(ITEMS_MIN, ITEMS_MAX);
+        let mut tensors = Vec::with_capacity(targets.len());
+        let mut under_way = VecDeque::new();
+        for batch in targets.chunks(items) {
+            if under_way.len() == REQUESTS_MAX
+                && let Some((batch, asked)) = under_way.pop_front()
+            {
+                self.take(&mut tensors, batch, asked);
+            }
+            under_way.push_back((batch, self.ask(batch)));
+        }
+        for (batch, asked) in under_way {
+            self.take(&mut tensors, batch, asked);
+        }
+        tensors
     }
 
     fn adopt(&self, results: Vec<encoded::AcquireResult>) -> Vec<Result<Tensor>> {
@@ -280,6 +285,19 @@ pub(crate) fn acquire_on_gpu(
     let tensor = tensors.pop().ok_or_else(|| wire::missing("a result"))??;
     let location = tensor.on_gpu().copied();
     Ok((tensor, location.ok_or_else(|| wire::missing("the place of a tensor"))?))
+}
+
+/// Leases tensors in whichever memory they lie. Those of a GPU come without their bytes.
+#[cfg(feature = "gpu")]
+pub(crate) fn acquire_any(
+    connection: &Arc<Connection>,
+    targets: &[Target],
+    options: &AcquireOptions,
+    wait: Wait,
+) -> Vec<Result<Tensor>> {
+    let mut acquiring = Acquiring::new(Arc::clone(connection), options, wait);
+    acquiring.memory = Memory::Any;
+    acquiring.all(targets)
 }
 
 /// # Errors

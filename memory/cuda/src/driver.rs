@@ -10,6 +10,14 @@ use crate::api::{Api, NO_DEVICE, STUB_LIBRARY, SUCCESS};
 use crate::refusal::{Code, Refusal};
 use crate::uuid::GpuUuid;
 
+/// Starts the driver in this process, if it was not before. No GPU is opened: that costs none of its memory.
+///
+/// # Errors
+/// There is no driver that works, or it was started before this process was forked.
+pub fn start() -> Result<()> {
+    Driver::get().map(drop)
+}
+
 /// The driver, started.
 pub(crate) struct Driver {
     pub(crate) api: Api,

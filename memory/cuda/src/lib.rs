@@ -27,6 +27,7 @@ mod segment;
 mod uuid;
 
 pub use device::{Device, Probe, Probed, probe};
+pub use driver::start;
 pub use refusal::{Code, Refusal};
 pub use segment::{DeviceSegment, ImportedSegment, Stream};
 pub use uuid::GpuUuid;

@@ -151,6 +151,16 @@ impl DeviceSegment {
     pub fn copy_to_host(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         self.range.copy_to_host(offset, to)
     }
+
+    /// Waits for all that is on `stream` now, such as kernels that write here.
+    ///
+    /// # Errors
+    /// The driver refuses, or something on the stream went wrong.
+    pub fn wait(&self, stream: Stream) -> Result<()> {
+        let (driver, _current) = (self.device().driver(), self.device().enter()?);
+        // SAFETY: the stream is open, by its maker's word.
+        driver.done("wait for a stream", unsafe { (driver.api.stream_wait)(stream.0) })
+    }
 }
 
 impl fmt::Debug for DeviceSegment {
@@ -207,6 +217,24 @@ impl ImportedSegment {
     /// They reach out of it, or the driver refuses.
     pub fn copy_to_host(&self, offset: u64, to: &mut [u8]) -> Result<()> {
         self.range.copy_to_host(offset, to)
+    }
+
+    /// Copies `bytes` at `offset` to an address of this process on the same GPU, on `stream` and behind what is on it, and waits until
+    /// they are there.
+    ///
+    /// # Errors
+    /// [`Refusal::NotDeviceMemory`] for any other address, [`Refusal::OutOfBounds`], or what the driver refuses.
+    pub fn copy_to_device(&self, offset: u64, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
+        let from = self.range.at(offset, bytes)?;
+        let device = self.device();
+        let (driver, _current) = (device.driver(), device.enter()?);
+        check_pointer(device, pointer, bytes)?;
+        // SAFETY: both parts lie in memory of the device, as was just checked; the stream is open, by its maker's word.
+        let begun = unsafe { (driver.api.on_device)(pointer, from, bytes as usize, stream.0) };
+        // SAFETY: as above. Also where the copy was refused, so that nothing is under way after this.
+        let waited = unsafe { (driver.api.stream_wait)(stream.0) };
+        driver.done("copy on the GPU", begun)?;
+        driver.done("copy on the GPU", waited)
     }
 }
 
