@@ -181,7 +181,7 @@ fn handle(connection: &Connection, header: &Header, body: &[u8]) -> Result<()> {
         Ok(SessionKind::GpuFreed) => {
             let freed: GpuFreed = wire::decode(SessionKind::GpuFreed, body)?;
             #[cfg(feature = "gpu")]
-            connection.owned().freed(freed.allocation);
+            connection.owned().freed(freed.allocation, freed.reusable);
             // Without that feature nothing was put there.
             #[cfg(not(feature = "gpu"))]
             let _ = freed;

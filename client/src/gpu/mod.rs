@@ -19,6 +19,7 @@
 mod any;
 mod calls;
 mod devices;
+mod idle;
 mod opened;
 pub(crate) mod owned;
 mod release;
@@ -26,7 +27,6 @@ mod tensor;
 
 use std::os::fd::AsFd;
 
-use tensorlane_cuda::DeviceSegment;
 use tensorlane_proto::device;
 use tensorlane_proto::frame::GPU_SINCE;
 use tensorlane_proto::generated as v1;
@@ -36,6 +36,7 @@ pub use tensorlane_cuda::{Code, Device, GpuUuid, Probe, Probed, Refusal, Stream,
 
 pub use self::any::AnyTensor;
 pub use self::devices::device;
+use self::idle::Room;
 pub use self::tensor::DeviceTensor;
 use crate::client::Client;
 use crate::connection::Connection;
@@ -57,7 +58,7 @@ pub struct Gpu {
 pub struct DeviceReservation {
     gpu: Gpu,
     descriptor: Descriptor,
-    segment: DeviceSegment,
+    room: Room,
 }
 
 impl Client {
@@ -80,7 +81,13 @@ impl Gpu {
         &self.client
     }
 
-    /// Makes room for a tensor that is computed in place. No sidecar is asked before it is put.
+    /// Gives the memory that is kept for the next puts back to the driver, for others in this process: how many bytes. At most one
+    /// 64th of the device's memory is kept.
+    pub fn release_idle(&self) -> u64 {
+        idle::release(&self.device)
+    }
+
+    /// Makes room for a tensor that is computed in place; what is there before that is whatever was there. No sidecar is asked before it is put.
     ///
     /// # Errors
     /// [`Error::Gpu`] where the device has no such memory, [`Error::InvalidArgument`] for a tensor without bytes.
@@ -89,10 +96,10 @@ impl Gpu {
         if bytes == 0 {
             return Err(Error::invalid("a tensor without bytes has no GPU memory; put it with Client::put"));
         }
-        let segment = DeviceSegment::create(&self.device, bytes)?;
+        let room = idle::take_or_make(&self.device, bytes)?;
         let device = device::Device::Cuda { index: self.device.index(), uuid: Some(self.device.uuid().0) };
         let descriptor = Descriptor { layout: layout.clone(), device, metadata: metadata.clone() };
-        Ok(DeviceReservation { gpu: self.clone(), descriptor, segment })
+        Ok(DeviceReservation { gpu: self.clone(), descriptor, room })
     }
 
     /// Stores bytes of the host in memory of the device: one copy to it.
@@ -102,7 +109,7 @@ impl Gpu {
     pub fn put_bytes(&self, layout: &Layout, bytes: &[u8], options: &PutOptions) -> Result<Stored> {
         check_length(layout, bytes.len() as u64)?;
         let reservation = self.reserve(layout, &Metadata::default())?;
-        reservation.segment.copy_from_host(0, bytes)?;
+        reservation.room.segment.copy_from_host(0, bytes)?;
         reservation.put(options)
     }
 
@@ -147,7 +154,7 @@ impl Gpu {
 impl DeviceReservation {
     /// Address on the device, in this process, at which the tensor is to be written.
     pub fn pointer(&self) -> u64 {
-        self.segment.pointer()
+        self.room.segment.pointer()
     }
 
     /// Meaning that its bytes will have.
@@ -157,7 +164,7 @@ impl DeviceReservation {
 
     /// The device that it is on.
     pub fn device(&self) -> &Device {
-        self.segment.device()
+        self.room.segment.device()
     }
 
     /// Fills it from memory of this process on the same device: one copy there, on `stream` and behind what is on it, which is waited
@@ -168,7 +175,7 @@ impl DeviceReservation {
     /// memory or the driver refuses.
     pub fn copy_from_device(&self, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
         check_length(&self.descriptor.layout, bytes)?;
-        Ok(self.segment.copy_from_device(0, pointer, bytes, stream)?)
+        Ok(self.room.segment.copy_from_device(0, pointer, bytes, stream)?)
     }
 
     /// Waits for all that is on `stream` now, such as the kernels that write the tensor.
@@ -176,7 +183,7 @@ impl DeviceReservation {
     /// # Errors
     /// [`Error::Gpu`] where something on the stream went wrong.
     pub fn wait(&self, stream: Stream) -> Result<()> {
-        Ok(self.segment.wait(stream)?)
+        Ok(self.room.segment.wait(stream)?)
     }
 
     /// Makes the tensor visible and immutable. Whoever wrote it has waited for that: nothing here does.
@@ -185,7 +192,7 @@ impl DeviceReservation {
     /// The sidecar's refusal, or what ended the call; the memory is given back then. [`Error::InvalidArgument`] for
     /// options that need the bytes (a checksum) or a repeat (a retry id).
     pub fn put(self, options: &PutOptions) -> Result<Stored> {
-        let Self { gpu, descriptor, segment } = self;
+        let Self { gpu, descriptor, room: Room { segment, memory } } = self;
         if options.checksum || options.retry_id.is_some() {
             return Err(Error::invalid(
                 "a tensor in GPU memory is put without checksum and without retry id",
@@ -194,7 +201,7 @@ impl DeviceReservation {
         let wait = gpu.client.wait(options.deadline);
         let connection = gpu.client.connection(&wait)?;
         check_version(&connection)?;
-        let memory = segment.export()?;
+        let memory = memory.map_or_else(|| segment.export(), Ok)?;
         let allocation_bytes = segment.bytes();
         // Before it is sent: the word that it was freed may come before the answer.
         let allocation = connection.owned().keep(segment);
@@ -206,7 +213,7 @@ impl DeviceReservation {
         outcome.inspect_err(|error| {
             // Where the answer is not known the tensor may be there; then the sidecar says when it is not.
             if !matches!(error, Error::DeadlineExceeded { .. } | Error::Withdrawn) {
-                connection.owned().freed(allocation);
+                connection.owned().freed(allocation, true);
             }
         })
     }

@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tensorlane_cuda::DeviceSegment;
 
+use super::release;
+
 /// The allocations of one session, by the session's number of each.
 #[derive(Debug, Default)]
 pub(crate) struct Owned(Mutex<State>);
@@ -28,11 +30,12 @@ impl Owned {
         number
     }
 
-    /// Nobody keeps the tensor any more. A number that is not known is one whose put was refused.
-    pub(crate) fn freed(&self, number: u64) {
+    /// Nobody keeps the tensor any more, and if it is `reusable` nobody maps it. A number that is not known is one whose put was refused.
+    pub(crate) fn freed(&self, number: u64, reusable: bool) {
         let segment = self.0.lock().segments.remove(&number);
-        // Outside of the lock: the driver takes its time.
-        drop(segment);
+        if let Some(segment) = segment {
+            release::give_back(segment, reusable);
+        }
     }
 
     /// The session has ended: what lives on does so by descriptors of the sidecar, and nobody would say when not.

@@ -64,11 +64,9 @@ fn probe_one(index: u32) -> Result<Probed> {
     driver.done("call a GPU by its name", named)?;
     // SAFETY: the last byte is 0 whatever was written before it.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    let mut bytes = 0;
-    // SAFETY: one size is written.
-    driver.done("measure a GPU", unsafe { (driver.api.device_memory)(&raw mut bytes, ordinal) })?;
+    let bytes = driver.memory(ordinal)?;
     let shares = Device::open(index).and_then(|device| try_sharing(&device));
-    Ok(Probed { index, uuid: driver.uuid(ordinal)?, name, bytes: bytes as u64, shares })
+    Ok(Probed { index, uuid: driver.uuid(ordinal)?, name, bytes, shares })
 }
 
 fn try_sharing(device: &Device) -> Result<()> {
@@ -154,6 +152,14 @@ impl Device {
     /// The name that means the same everywhere.
     pub fn uuid(&self) -> GpuUuid {
         self.0.uuid
+    }
+
+    /// Size of its memory in bytes.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub fn memory(&self) -> Result<u64> {
+        self.driver().memory(self.ordinal())
     }
 
     /// # Errors

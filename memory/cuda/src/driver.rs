@@ -107,6 +107,14 @@ impl Driver {
         Ok(GpuUuid(uuid))
     }
 
+    /// Bytes of memory of a GPU.
+    pub(crate) fn memory(&self, ordinal: c_int) -> Result<u64> {
+        let mut bytes = 0;
+        // SAFETY: one size is written.
+        self.done("measure a GPU", unsafe { (self.api.device_memory)(&raw mut bytes, ordinal) })?;
+        Ok(bytes as u64)
+    }
+
     pub(crate) fn attribute(&self, which: c_int, ordinal: c_int) -> Result<c_int> {
         let mut value: c_int = 0;
         // SAFETY: one int is written.

@@ -3582,6 +3582,9 @@ pub struct GpuFreed {
     /// The client's number of it.
     #[prost(uint64, tag = "1")]
     pub allocation: u64,
+    /// Whether nobody maps it: every session that opened it has given it up, and lives. Only then may other bytes be written there.
+    #[prost(bool, tag = "2")]
+    pub reusable: bool,
 }
 /// Answers SetRead (set.proto): the rows, packed.
 #[derive(Clone, PartialEq, ::prost::Message)]

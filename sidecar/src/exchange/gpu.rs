@@ -47,6 +47,10 @@ impl Exchange {
         caller: &Caller,
         request: &v1::OpenGpuRequest,
     ) -> Result<Arc<Allocation>, Failure> {
-        self.store.gpu_memory(caller.holder, TensorId(request.id))
+        let allocation = self.store.gpu_memory(caller.holder, TensorId(request.id))?;
+        if let Some(link) = &caller.link {
+            allocation.opened_by(link);
+        }
+        Ok(allocation)
     }
 }

@@ -299,8 +299,8 @@ impl SessionLink {
     }
 
     /// Tells the client that nobody keeps the tensor in an allocation of its own any more.
-    pub fn gpu_freed(&self, allocation: u64) {
-        let event = v1::GpuFreed { allocation };
+    pub fn gpu_freed(&self, allocation: u64, reusable: bool) {
+        let event = v1::GpuFreed { allocation, reusable };
         self.tell(&frame::encode(SessionKind::GpuFreed.into(), 0, 0, &event));
     }
 

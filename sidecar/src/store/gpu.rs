@@ -1,8 +1,9 @@
 //! GPU memory that tensors lie in. The sidecar holds the descriptor of each allocation for as long as its tensor lives, and hands
 //! copies of it on; it never maps one, never looks into one, and knows nothing of the driver behind it.
 //!
-//! An allocation is one tensor's and is never used again, so there is no witness and nothing to wait for: whoever maps
-//! it keeps it, and the driver frees it when the last map and the last descriptor are gone.
+//! An allocation is one tensor's. There is no witness of its maps: whoever maps it keeps it, and the driver frees it when the last map
+//! and the last descriptor are gone. The process that put it may use it again where every session that opened it
+//! has given up its lease, and lives: a client unmaps first. Where such a session has ended, its process may map it still.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -70,6 +71,8 @@ pub struct Allocation {
     session: SessionId,
     link: Weak<SessionLink>,
     number: u64,
+    /// The sessions that were given the descriptor.
+    openers: Mutex<HashMap<SessionId, Weak<SessionLink>>>,
     books: Arc<Books>,
 }
 
@@ -109,7 +112,8 @@ impl Books {
         books.insert(session, Share { allocations: share.allocations + 1, bytes: sum });
         drop(books);
         let (memory, books, link) = (Arc::new(memory), Arc::clone(self), Arc::downgrade(&link));
-        Ok(Allocation { memory, bytes, uuid, session, link, number, books })
+        let openers = Mutex::default();
+        Ok(Allocation { memory, bytes, uuid, session, link, number, openers, books })
     }
 }
 
@@ -130,6 +134,17 @@ impl Allocation {
     pub fn uuid(&self) -> [u8; 16] {
         self.uuid
     }
+
+    /// Notes that a session is given the descriptor.
+    pub fn opened_by(&self, link: &Arc<SessionLink>) {
+        self.openers.lock().insert(link.id(), Arc::downgrade(link));
+    }
+
+    /// Returns whether no process maps it, once no session leases it. A session that was cut is no proof.
+    fn is_unmapped(&self) -> bool {
+        let lives = |link: &Weak<SessionLink>| link.upgrade().is_some_and(|link| !link.is_cut());
+        self.openers.lock().values().all(lives)
+    }
 }
 
 impl Drop for Allocation {
@@ -144,7 +159,7 @@ impl Drop for Allocation {
         }
         drop(books);
         if let Some(link) = self.link.upgrade() {
-            link.gpu_freed(self.number);
+            link.gpu_freed(self.number, self.is_unmapped());
         }
     }
 }

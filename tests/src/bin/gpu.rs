@@ -16,6 +16,7 @@
 //! host TARGET                  got CRC LENGTH WAY     as a client that knows of host memory alone
 //! unname NAME                  unnamed
 //! drop                         dropped N              gives back what is held
+//! trim                         trimmed BYTES          gives back what is kept for the next puts
 //! rounds N BYTES               rounds N               puts, gets, checks and drops
 //! fork                         child LABEL...         what a forked child hears
 //! ```
@@ -160,6 +161,7 @@ impl Workload {
                 self.client.unname(&[name])?.into_iter().collect::<Result<Vec<()>>>()?;
                 Ok("unnamed".to_owned())
             }
+            ["trim"] => Ok(format!("trimmed {}", self.gpu()?.release_idle())),
             ["drop"] => {
                 let count = self.tensors.len() + self.stored.len();
                 self.tensors.clear();

@@ -182,7 +182,7 @@ fn descriptors_that_were_not_announced_end_the_session_and_are_closed() {
             }
         }),
         ("an event that only the sidecar sends", &|session| {
-            session.send(SessionKind::GpuFreed, &v1::GpuFreed { allocation: 1 });
+            session.send(SessionKind::GpuFreed, &v1::GpuFreed { allocation: 1, reusable: true });
         }),
     ];
     for (what, attack) in attacks {

@@ -7,7 +7,7 @@ use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors};
 use tensorlane_tests::tensors::u8s;
 use tensorlane_tests::{Sidecar, SidecarOptions, reason};
 
-use crate::GRANULE;
+use crate::{GRANULE, gives_back};
 
 #[test]
 fn a_driver_that_cannot_share_says_why_and_the_process_goes_on() {
@@ -69,6 +69,7 @@ fn a_sidecar_that_is_to_take_none_refuses_it_and_the_session_goes_on() {
     let sidecar = Sidecar::with(SidecarOptions::default().set("gpu.mode", "none"));
     let mut workload = GpuWorkload::start(&sidecar, &GpuDriver::fake());
     assert_eq!(workload.ask("put a 100 1", "error"), "UNSUPPORTED");
+    gives_back(&mut workload, GRANULE);
     assert_eq!(descriptors(workload.pid(), "memfd:fake-gpu"), 0, "its memory was given back");
     assert_eq!(descriptors(sidecar.pid(), "memfd:fake-gpu"), 0);
     assert_eq!(workload.ask("get a", "error"), "NOT_FOUND");
@@ -93,6 +94,7 @@ fn a_name_that_is_taken_gives_the_memory_back() {
     let mut workload = GpuWorkload::start(&sidecar, &GpuDriver::fake());
     workload.ask("put a 100 1", "put");
     assert_eq!(workload.ask("put a 100 2", "error"), "NAME_TAKEN");
+    gives_back(&mut workload, GRANULE);
     assert_eq!(descriptors(workload.pid(), "memfd:fake-gpu"), 1, "the first one's");
     assert_eq!(descriptors(sidecar.pid(), "memfd:fake-gpu"), 1);
 }

@@ -4,7 +4,7 @@
 use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors, maps};
 use tensorlane_tests::{Sidecar, SidecarOptions, until};
 
-use crate::GRANULE;
+use crate::{GRANULE, gives_back};
 
 /// Name of the stand-in's allocations.
 const MEMORY: &str = "memfd:fake-gpu";
@@ -41,9 +41,8 @@ fn the_sidecar_holds_one_descriptor_for_a_tensor_and_maps_none() {
     producer.ask("drop", "dropped 2");
     until("the sidecar holds nothing", || descriptors(sidecar.pid(), MEMORY) == 0);
     assert_eq!(held(&sidecar), [0.0, 0.0]);
-    until("the producer was told, and gave its memory back", || {
-        maps(producer.pid(), MEMORY) == 0 && descriptors(producer.pid(), MEMORY) == 0
-    });
+    gives_back(&mut producer, 3 * GRANULE);
+    assert_eq!((maps(producer.pid(), MEMORY), descriptors(producer.pid(), MEMORY)), (0, 0));
     drop((producer, reader));
     sidecar.assert_all_free();
 }
@@ -119,5 +118,59 @@ fn a_tensor_that_is_dropped_stays_mapped_and_leased_until_the_device_has_done_it
     until("the first is unmapped and free", || maps(reader.pid(), MEMORY) == 1 && held(&sidecar)[0] == 1.0);
     producer.ask("unname b", "unnamed");
     drop((producer, reader));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn an_allocation_that_nobody_maps_any_more_is_used_for_the_next_tensor() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let first = producer.ask("put a 100 1", "put");
+    let old = reader.ask("get a", "got");
+    reader.ask("drop", "dropped 1");
+    producer.ask("unname a", "unnamed");
+    producer.ask("drop", "dropped 1");
+    until("it is kept, with a descriptor", || descriptors(producer.pid(), MEMORY) == 2);
+    assert_eq!(held(&sidecar), [0.0, 0.0]);
+    let second = producer.ask("put b 90 2", "put");
+    assert_ne!(first, second, "a tensor of its own");
+    assert_eq!(maps(producer.pid(), MEMORY), 1, "in the same memory");
+    let new = reader.ask("get b", "got");
+    assert_ne!(old, new);
+    assert_eq!(reader.ask(&format!("get {first}"), "error"), "NOT_FOUND");
+    assert_eq!(reader.ask("again", "read"), &new[..8]);
+    drop((producer, reader));
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn an_allocation_whose_reader_was_killed_is_never_used_again() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let mut reader = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    producer.ask("put a 100 1", "put");
+    reader.ask("get a", "got");
+    reader.kill();
+    producer.ask("unname a", "unnamed");
+    producer.ask("drop", "dropped 1");
+    until("it is given back", || maps(producer.pid(), MEMORY) == 0 && held(&sidecar) == [0.0, 0.0]);
+    assert_eq!(producer.ask("trim", "trimmed"), "0", "nothing of it is kept");
+    drop(producer);
+    sidecar.assert_all_free();
+}
+
+#[test]
+fn memory_that_is_kept_is_given_back_where_the_device_has_no_more() {
+    let sidecar = Sidecar::start();
+    let driver = GpuDriver::fake().with("FAKE_CUDA_MEMORY", 64 * GRANULE);
+    let mut producer = GpuWorkload::start(&sidecar, &driver);
+    producer.ask("put a 100 1", "put");
+    producer.ask("unname a", "unnamed");
+    producer.ask("drop", "dropped 1");
+    until("it is kept", || descriptors(producer.pid(), MEMORY) == 2);
+    producer.ask(&format!("reserve {}", 64 * GRANULE), "reserved");
+    assert_eq!(producer.ask("trim", "trimmed"), "0");
+    drop(producer);
     sidecar.assert_all_free();
 }
