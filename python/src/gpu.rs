@@ -146,6 +146,14 @@ pub(crate) fn capsule_array(py: Python<'_>, capsule: &Bound<'_, PyCapsule>) -> P
     Ok((address, id, known.name(), shape, strides, read_only))
 }
 
+/// Gives memory of a GPU that is kept for the next puts back to it: how many bytes.
+#[pyfunction]
+pub(crate) fn release_idle(py: Python<'_>, core: &Core, gpu: u32) -> PyResult<u64> {
+    let client = core.client(py)?;
+    let released = py.detach(|| device(gpu).map(|device| client.gpu(&device).release_idle()));
+    released.map_err(|refusal| errors::raise(py, &refusal.into()))
+}
+
 /// GPUs of this process with what each can, or the reason why there is none. Each is opened, which costs a context there.
 #[pyfunction]
 pub(crate) fn probe_gpus(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {

@@ -39,7 +39,7 @@ mod _tensorlane {
     #[pymodule_export]
     use crate::client::Core;
     #[pymodule_export]
-    use crate::gpu::{DeviceBlock, capsule_array, probe_gpus};
+    use crate::gpu::{DeviceBlock, capsule_array, probe_gpus, release_idle};
     #[pymodule_export]
     use crate::held::{Acquired, OnDevice};
     #[pymodule_export]

@@ -114,6 +114,7 @@ class AsyncClient:
     status = _call("short", blocking.Client.status)
     peers = _call("short", blocking.Client.peers)
     flush = _call("short", blocking.Client.flush)
+    release_idle = _call("short", blocking.Client.release_idle)
     channels = _call("short", blocking.Client.channels)
 
     async def channel_writer(

@@ -6,7 +6,7 @@ import os
 from typing import Any, Iterable, Mapping, Sequence, TypedDict, Unpack, overload
 
 from . import arrays, device as devices, files, gpu, mutable, parts, reservation, sets, structures
-from ._tensorlane import Cancel, Core, Reference, Stored
+from ._tensorlane import Cancel, Core, Reference, Stored, release_idle
 from .channels import ChannelReader, ChannelWriter
 from .device import DeviceReservation, leased
 from .errors import Invalid, Unsupported
@@ -129,8 +129,7 @@ class Client:
         sources = [(arrays.source(x, gpus=True), {**keeping, "name": name}) for name, x in named]
         together = [(source, kept) for source, kept in sources if source.on_gpu is None]
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], kept) for source, kept in together]
-        stored = iter(_all(self._core.put(items)) if items else [])
-        return [next(stored) if source.on_gpu is None else devices.put(self._core, source.on_gpu, [], kept) for source, kept in sources]
+        return self._in_order(sources, [source.on_gpu is not None for source, _ in sources], items)
 
     def _written(self, source: arrays.Source, words: list[tuple[str, str]], keeping: dict[str, Any]) -> Stored:
         """Stores an array that is no dense block: row by row, straight into the shared memory."""
@@ -143,8 +142,21 @@ class Client:
         keeping = _keeping(keep=True, ticket=None, uses=1, checksum=checksum, deadline=deadline)
         alone = [source.on_gpu is not None or (not source.is_dense and source.nbytes > _INLINE) for source in sources]
         items: list[Item] = [(source.dense(), source.dtype, source.shape, [], keeping) for source, apart in zip(sources, alone) if not apart]
-        together = iter(_all(self._core.put(items)) if items else [])
-        return [self._alone(source, keeping) if apart else next(together) for source, apart in zip(sources, alone)]
+        return self._in_order([(source, keeping) for source in sources], alone, items)
+
+    def _in_order(self, sources: list[tuple[arrays.Source, dict[str, Any]]], alone: list[bool], items: list[Item]) -> list[Stored]:
+        """Stores items together, and those that are alone one by one: all in the order of the sources, or none is leased."""
+        together = _all(self._core.put(items)) if items else []
+        stored: list[Stored] = []
+        try:
+            rest = iter(together)
+            for (source, keeping), apart in zip(sources, alone):
+                stored.append(self._alone(source, keeping) if apart else next(rest))
+        except BaseException:
+            for one in (*together, *stored):
+                one.release()
+            raise
+        return stored
 
     def _alone(self, source: arrays.Source, keeping: dict[str, Any]) -> Stored:
         if source.on_gpu is not None:
@@ -170,6 +182,14 @@ class Client:
         if index is not None:
             return DeviceReservation(self._core, short, sizes, _words(metadata), index)
         return Reservation(self._core, self._core.reserve(short, sizes, _words(metadata), deadline), short, sizes)
+
+    def release_idle(self, device: Any = "cuda") -> int:
+        """Gives memory of a GPU that this process keeps for its next puts back to others in it, and tells how many bytes.
+
+        At most one 64th of the GPU's memory is kept, and where a put finds no more, it goes by itself.
+        """
+        index = gpu.index_of(device)
+        return 0 if index is None else release_idle(self._core, index)
 
     def put_file(
         self,

@@ -130,7 +130,7 @@ _REMEDIES = {
     "ARENA_FULL": "drop arrays and release what is stored; deadline=300 waits longer for room, client.status() counts",
     "DEADLINE_EXCEEDED": "pass a longer deadline",
     "SIDECAR_UNREACHABLE": _START,
-    "NO_GPU_PROCESS": "get it in a process of its pod that reaches that GPU, or have its writer put a copy of the host: tensor.cpu()",
+    "NO_GPU_PROCESS": "client.get its reference in a process of its pod that reaches that GPU, or have a copy of the host put: tensor.cpu()",
     "GPU": "tensorlane.doctor() shows what this process has of GPUs",
 }
 

@@ -106,7 +106,7 @@ class Tensor(Memory):
             raise BufferError("DLPack before 1.0 cannot say that memory is read-only: leave copy out, or use .numpy()")
         return self._capsule(versioned, True, versioned and not copy, False)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: Any) -> np.ndarray:
         """A part as an array of numpy. It keeps the whole tensor leased, as every view does."""
         return self.numpy()[index]
 

@@ -36,7 +36,7 @@ VALUES = "np.arange(60, dtype=np.float32).reshape(12, 5)"
 
 
 class Failed(AssertionError):
-    """What a process was told raised this: the name of the class, the reason, the text and the details."""
+    """Exception that a process raised when it did what it was told: the name of its class, its reason, text and details."""
 
     def __init__(self, kind: str, reason: str | None, text: str, details: dict[str, str]):
         self.kind, self.reason, self.text, self.details = kind, reason, text, details
@@ -154,7 +154,7 @@ def test_the_lease_ends_with_the_last_view_and_then_the_memory_goes(pair, node):
     until("the memory is gone", lambda: metric(node, "tensorlane_gpu_held_tensors") == 0)
     assert reader.open_as("memfd:fake-gpu") == (0, 0)
     # One of its own arrays is left in the producer.
-    until("the producer gave it back", lambda: producer.open_as("memfd:fake-gpu")[0] == 1)
+    until("the producer gave it back", lambda: producer("client.release_idle()") >= 0 and producer.open_as("memfd:fake-gpu")[0] == 1)
     with pytest.raises(Failed, match="released"):
         reader("t.__dlpack__()")
 
@@ -351,6 +351,12 @@ def test_calls_that_take_arrays_of_the_host_say_so(pair):
         with pytest.raises(Failed) as failed:
             producer(call)
         assert failed.value.kind in ("Unsupported", "Invalid"), (call, failed.value)
+    # What was put is named in a message; whoever reads it maps the host's memory alone.
+    producer("stored = client.put(x); listener = client.listen('p'); near = client.connect_pipe('p'); far = listener.accept(timeout=10)")
+    for sent, word in (("x", "on cuda:0"), ("client.empty(3, device=0)", "on cuda:0"), ("stored", "NO_GPU_PROCESS")):
+        with pytest.raises(Failed, match=word) as failed:
+            producer(f"w = near.begin([{sent}]); far.read(timeout=10)")
+        assert "hint:" in failed.value.text
 
 
 def test_awaited_calls_are_the_same(pair):
@@ -445,7 +451,7 @@ def test_rounds_leave_nothing(pair, node):
         producer("for _ in range(100): client.get(client.put(x)).tobytes()")
     producer("client.flush()")
     until("the sidecar holds nothing", lambda: metric(node, "tensorlane_gpu_held_tensors") == 0)
-    until("nor does the process", lambda: producer.open_as("memfd:fake-gpu") == (1, 1))
+    until("nor does the process", lambda: producer("client.release_idle()") >= 0 and producer.open_as("memfd:fake-gpu") == (1, 1))
 
 
 def test_the_doctor_tells_of_gpus(workers):

@@ -38,7 +38,7 @@ impl Client {
             Ok(connection) => connection,
             Err(error) => return targets.iter().map(|_| Err(error.clone())).collect(),
         };
-        let leased = acquire_any(&connection, targets, options, wait.part());
+        let leased = acquire_any(&connection, targets, options, wait);
         let one = |(target, outcome): (&Target, Result<Tensor>)| {
             let tensor = outcome?;
             let Some(location) = tensor.on_gpu().copied() else { return Ok(AnyTensor::Host(tensor)) };

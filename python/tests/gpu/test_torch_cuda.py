@@ -44,6 +44,7 @@ def test_a_tensor_is_put_and_mapped_by_another_process_without_a_copy(client, re
     ]
     assert reader(f"torch.equal(x, {PATTERN})") is True
     assert reader("x.data_ptr() == again.torch().data_ptr() == t._on_device().pointer"), "mapped once"
+    assert reader("torch.from_dlpack(t).data_ptr() == x.data_ptr()"), "marked read-only for whoever asks by version 1"
     before = torch.cuda.mem_get_info()[0]
     assert reader("[client.get('a').torch().sum().item() for _ in range(10)][0]") == pattern().sum().item()
     assert abs(torch.cuda.mem_get_info()[0] - before) < 64 << 20, "readers have no memory of their own"
@@ -186,7 +187,7 @@ def test_arrays_of_jax_are_put(worker, client):
     pytest.importorskip("jax")
     producer = worker(XLA_PYTHON_CLIENT_PREALLOCATE="false")
     producer("import jax, jax.dlpack, jax.numpy as jnp; x = jnp.arange(60, dtype=jnp.float32).reshape(12, 5) * 2")
-    if producer("x.devices().pop().platform") != "gpu":
+    if producer("x.devices().pop().platform") not in ("gpu", "cuda"):
         pytest.skip("jax has no GPU here")
     producer("stored = client.put(x, 'a'); half = client.put(x.astype(jnp.bfloat16), 'b')")
     assert torch.equal(client.get("a").torch(), torch.arange(60, dtype=torch.float32, device=GPU).reshape(12, 5) * 2)
@@ -277,6 +278,24 @@ def test_a_view_of_torch_keeps_the_tensor_and_its_end_frees_it(client, count):
     until("the tensor is gone", lambda: count() == 0)
 
 
+def test_a_kernel_that_was_begun_reads_a_tensor_whole_that_was_dropped_meanwhile(client, count):
+    expected = pattern().double().sum().item()
+    for _ in range(20):
+        stored = client.put(pattern())
+        view = client.get(stored).torch()
+        torch.cuda._sleep(20_000_000)
+        total = view.double().sum()
+        del view
+        stored.release()
+        del stored
+        client.flush()
+        # Memory for another tensor, at the same addresses if the driver takes them.
+        other = client.put(torch.zeros(1024, 1024, device=GPU))
+        assert total.item() == expected
+        del other
+    until("every tensor is gone", lambda: count() == 0)
+
+
 def test_a_thousand_rounds_leave_the_memory_as_it_was(client, count):
     x = torch.arange(1 << 20, dtype=torch.float32, device=GPU)
     # The first has the costs of all.
@@ -284,6 +303,7 @@ def test_a_thousand_rounds_leave_the_memory_as_it_was(client, count):
     gc.collect()
     until("the first is gone", lambda: count() == 0)
     torch.cuda.synchronize()
+    client.release_idle()
     before = torch.cuda.mem_get_info()[0]
     for round_ in range(1000):
         stored = client.put(x)
@@ -292,7 +312,8 @@ def test_a_thousand_rounds_leave_the_memory_as_it_was(client, count):
             assert torch.equal(got, x)
         del got, stored
     until("every tensor is gone", lambda: count() == 0)
-    until("the memory is back", lambda: abs(torch.cuda.mem_get_info()[0] - before) <= 8 << 20)
+    # Torch itself may take a segment meanwhile, of 20 MiB.
+    until("the memory is back", lambda: client.release_idle() >= 0 and before - torch.cuda.mem_get_info()[0] <= 24 << 20)
 
 
 def test_the_doctor_tells_of_the_gpu(client, capsys):

@@ -41,7 +41,7 @@ def obey(place: dict) -> None:
 
 
 class Failed(AssertionError):
-    """What a process was told raised this."""
+    """Exception that a process raised when it did what it was told."""
 
 
 class Worker:
