@@ -9,7 +9,7 @@ mod ticket;
 
 pub use acquire::Fetched;
 #[cfg(feature = "gpu")]
-pub(crate) use acquire::acquire_on_gpu;
+pub(crate) use acquire::acquire_anywhere;
 pub(crate) use acquire::adopt;
 pub use inquire::Names;
 pub use name::Naming;

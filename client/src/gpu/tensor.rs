@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorlane_cuda::{Device, ImportedSegment};
+use tensorlane_cuda::{Device, DeviceSegment, ImportedSegment};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Selection};
 
@@ -11,15 +11,46 @@ use crate::error::{Error, Result};
 use crate::moved::Moved;
 use crate::tensor::{Lease, Tensor};
 
-/// A leased tensor in GPU memory, mapped for reading, or the selected part of one. The memory is this process's to read until this
+/// A leased tensor in GPU memory, mapped for reading or copied there, or the selected part of one. The memory is this process's to read until this
 /// is dropped; what a kernel reads must be done by then.
 #[must_use = "dropping a tensor releases it"]
 pub struct DeviceTensor {
     // In the order of dropping: the map, then the lease.
-    segment: Arc<ImportedSegment>,
+    memory: Memory,
     offset: u64,
     bytes: u64,
     tensor: Tensor,
+}
+
+/// GPU memory that a tensor lies in.
+pub(super) enum Memory {
+    /// Another's, or this process's, as the sidecar holds it.
+    Mapped(Arc<ImportedSegment>),
+    /// A copy of this process's own.
+    Own(DeviceSegment),
+}
+
+impl Memory {
+    fn device(&self) -> &Device {
+        match self {
+            Self::Mapped(segment) => segment.device(),
+            Self::Own(segment) => segment.device(),
+        }
+    }
+
+    fn pointer(&self) -> u64 {
+        match self {
+            Self::Mapped(segment) => segment.pointer(),
+            Self::Own(segment) => segment.pointer(),
+        }
+    }
+
+    fn copy_to_host(&self, offset: u64, to: &mut [u8]) -> tensorlane_cuda::Result<()> {
+        match self {
+            Self::Mapped(segment) => segment.copy_to_host(offset, to),
+            Self::Own(segment) => segment.copy_to_host(offset, to),
+        }
+    }
 }
 
 impl DeviceTensor {
@@ -35,7 +66,12 @@ impl DeviceTensor {
                 "a tensor of {bytes} bytes at {offset} was said to lie in {within} bytes of GPU memory"
             )));
         }
-        Ok(Self { segment, offset, bytes, tensor })
+        Ok(Self::of(tensor, Memory::Mapped(segment), offset, bytes))
+    }
+
+    /// A tensor in memory that it fits.
+    pub(super) fn of(tensor: Tensor, memory: Memory, offset: u64, bytes: u64) -> Self {
+        Self { memory, offset, bytes, tensor }
     }
 
     /// Meaning of the bytes. If ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
@@ -45,12 +81,12 @@ impl DeviceTensor {
 
     /// The device that it is on, as this process sees it.
     pub fn device(&self) -> &Device {
-        self.segment.device()
+        self.memory.device()
     }
 
     /// Address on the device, in this process. Reading there is allowed; writing is an error of the GPU.
     pub fn pointer(&self) -> u64 {
-        self.segment.pointer() + self.offset
+        self.memory.pointer() + self.offset
     }
 
     /// Bytes at the address, gaps between strided elements included.
@@ -68,7 +104,8 @@ impl DeviceTensor {
         self.tensor.lease()
     }
 
-    /// Way in which the bytes came: by `cuda_ipc`, none of them moved.
+    /// Way in which the bytes came: by `cuda_ipc`, none of them moved; or the way that they came to host memory, from where they were
+    /// copied to the device.
     pub fn moved(&self) -> &Moved {
         self.tensor.moved()
     }
@@ -87,13 +124,13 @@ impl DeviceTensor {
             )));
         }
         if layout.is_contiguous() {
-            return Ok(self.segment.copy_to_host(self.offset, to)?);
+            return Ok(self.memory.copy_to_host(self.offset, to)?);
         }
         // One copy of all that lies between; a copy from the GPU for each run would cost more than the gaps.
         let length =
             usize::try_from(self.bytes).map_err(|_| Error::invalid("it is larger than the host's memory"))?;
         let mut all = vec![0; length];
-        self.segment.copy_to_host(self.offset, &mut all)?;
+        self.memory.copy_to_host(self.offset, &mut all)?;
         let resolved = Selection::All
             .resolve(layout)
             .map_err(|error| Error::protocol(format!("a layout that cannot be walked: {error}")))?;

@@ -22,13 +22,13 @@ pub struct Stream(RawStream);
 /// Memory of a GPU that this process made: mapped for writing, and exported as a descriptor.
 pub struct DeviceSegment {
     // In the order of dropping: the map, then the handle.
-    range: Range,
+    pub(crate) range: Range,
     handle: OwnedHandle,
 }
 
 /// Memory of a GPU that another process made: mapped for reading. Writing it is an error of the GPU.
 pub struct ImportedSegment {
-    range: Range,
+    pub(crate) range: Range,
 }
 
 /// A handle of an allocation.
@@ -38,7 +38,7 @@ struct OwnedHandle {
 }
 
 /// Addresses, and what is mapped there.
-struct Range {
+pub(crate) struct Range {
     device: Device,
     start: Pointer,
     bytes: usize,
@@ -313,7 +313,7 @@ impl Range {
     }
 
     /// The address of a part.
-    fn at(&self, offset: u64, bytes: u64) -> Result<Pointer> {
+    pub(crate) fn at(&self, offset: u64, bytes: u64) -> Result<Pointer> {
         let within = self.bytes as u64;
         match offset.checked_add(bytes) {
             Some(end) if end <= within => Ok(self.start + offset),
