@@ -17,6 +17,7 @@
 //   FAKE_CUDA_MEMORY=N     bytes of memory of each device that this process may have; 8 GiB unless said
 //   FAKE_CUDA_NO_VMM=1     devices without virtual memory management
 //   FAKE_CUDA_FAIL=F:C     the function F answers C
+//   FAKE_CUDA_BUSY=FILE    the device works for as long as there is such a file
 //   FAKE_CUDA_SLOW=N       a copy to the host takes N milliseconds
 //   FAKE_CUDA_HANG=PATH    a copy to the host waits for as long as there is a file of that name
 // Compiled with -DWITHOUT_EXPORT it is a driver that is too old to have cuMemExportToShareableHandle.
@@ -175,6 +176,13 @@ int cuCtxPopCurrent_v2(void **context) {
   BEGIN;
   if (!depth) return INVALID_CONTEXT;
   *context = (void *)(intptr_t)(stack[--depth] + 1);
+  return OK;
+}
+
+int cuCtxSynchronize(void) {
+  IN_CONTEXT;
+  const char *busy = getenv("FAKE_CUDA_BUSY");
+  while (busy && !access(busy, F_OK)) usleep(1000);
   return OK;
 }
 

@@ -5,8 +5,8 @@
 //!   acquire:  a lease, as of any tensor; the first time  --OpenGpu-->  descriptor: imported, checked, mapped for reading
 //! ```
 //!
-//! Bytes are there before a tensor is put: every copy is waited for. So a reader needs no event. What a reader does with the
-//! memory must be done before it drops its tensor: after that the memory may go.
+//! Bytes are there before a tensor is put: every copy is waited for. So a reader needs no event. What a reader has begun on the
+//! device when it drops its tensor is waited for before the memory may go.
 //!
 //! The process that put a tensor keeps its allocation until the sidecar says that nobody keeps the tensor any more, or the session
 //! ends. After that, and after its death, the memory lives by the descriptor that the sidecar holds.
@@ -18,6 +18,7 @@ mod calls;
 mod elsewhere;
 mod opened;
 pub(crate) mod owned;
+mod release;
 pub(crate) mod stager;
 mod tensor;
 
@@ -68,6 +69,11 @@ impl Gpu {
     /// The device.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The client whose sessions it is in.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Makes room for a tensor that is computed in place. No sidecar is asked before it is put.

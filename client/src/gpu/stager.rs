@@ -46,9 +46,17 @@ pub(crate) struct Stager {
     devices: Mutex<Vec<Device>>,
     /// The stager waits for an order with fewer GPUs than there are.
     outdated: AtomicBool,
-    /// GPUs that the sidecar knows of.
-    known: Mutex<Vec<GpuUuid>>,
+    known: Mutex<Known>,
     told: Condvar,
+}
+
+/// Knowledge of the sidecar.
+#[derive(Debug, Default)]
+struct Known {
+    /// GPUs whose memory it can have copied out of.
+    gpus: Vec<GpuUuid>,
+    /// Somebody has waited in vain for it to know: nobody does again until it does.
+    in_vain: bool,
 }
 
 /// State of the thread.
@@ -89,16 +97,17 @@ impl Stager {
         let Some(stager) = client.core().stager.lock().clone() else { return };
         let until = Instant::now() + READY;
         let mut known = stager.known.lock();
-        while !known.contains(&device.uuid()) {
-            if stager.told.wait_until(&mut known, until).timed_out() {
-                return;
-            }
+        while !known.in_vain && !known.gpus.contains(&device.uuid()) {
+            known.in_vain = stager.told.wait_until(&mut known, until).timed_out();
         }
     }
 
     /// The sidecar knows of these.
     fn know(&self, gpus: Vec<GpuUuid>) {
-        *self.known.lock() = gpus;
+        let mut known = self.known.lock();
+        known.in_vain &= gpus.is_empty();
+        known.gpus = gpus;
+        drop(known);
         self.told.notify_all();
     }
 
@@ -125,12 +134,17 @@ impl Work {
             if client.is_none() {
                 client = self.options.clone().connect().ok();
             }
-            if client.as_ref().is_none_or(|client| self.serve(client).is_err()) {
-                client = None;
-                self.stager.know(Vec::new());
-                if self.core.strong_count() > 0 {
-                    thread::park_timeout(AGAIN);
-                }
+            let ended = client.as_ref().map(|client| self.serve(client));
+            if let Some(Ok(())) = ended {
+                return;
+            }
+            client = None;
+            self.stager.know(Vec::new());
+            // An older sidecar may be followed by another one, some day.
+            let is_old = ended
+                .is_some_and(|ended| ended.is_err_and(|error| error.reason() == Some(Reason::Unsupported)));
+            if self.core.strong_count() > 0 {
+                thread::park_timeout(if is_old { POLL } else { AGAIN });
             }
         }
     }
@@ -150,7 +164,7 @@ impl Work {
             let cuda_uuids = devices.iter().map(|device| Bytes::copy_from_slice(&device.uuid().0)).collect();
             // The first answer comes at once, order or not: from then on the sidecar knows.
             let gpus: Vec<GpuUuid> = devices.iter().map(Device::uuid).collect();
-            let is_news = *self.stager.known.lock() != gpus;
+            let is_news = self.stager.known.lock().gpus != gpus;
             let deadline_ms = if is_news { 1 } else { wait.deadline_ms() };
             let request = v1::StageRequest { cuda_uuids, report: report.take(), deadline_ms };
             let answer: Result<v1::StageResponse> =

@@ -7,18 +7,24 @@ use tensorlane_cuda::{Device, DeviceSegment, ImportedSegment};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Selection};
 
+use super::release;
 use crate::error::{Error, Result};
 use crate::moved::Moved;
 use crate::tensor::{Lease, Tensor};
 
-/// A leased tensor in GPU memory, mapped for reading or copied there, or the selected part of one. The memory is this process's to read until this
-/// is dropped; what a kernel reads must be done by then.
+/// A leased tensor in GPU memory, mapped for reading or copied there, or the selected part of one. The memory is this
+/// process's to read until this is dropped. Work on the device that was begun by then, on whatever stream, still reads it: map and lease are given back behind it.
 #[must_use = "dropping a tensor releases it"]
 pub struct DeviceTensor {
-    // In the order of dropping: the map, then the lease.
-    memory: Memory,
+    held: Arc<Held>,
     offset: u64,
     bytes: u64,
+}
+
+/// Map and lease of a tensor.
+pub(super) struct Held {
+    // In the order of dropping: the map, then the lease.
+    memory: Memory,
     tensor: Tensor,
 }
 
@@ -71,22 +77,22 @@ impl DeviceTensor {
 
     /// A tensor in memory that it fits.
     pub(super) fn of(tensor: Tensor, memory: Memory, offset: u64, bytes: u64) -> Self {
-        Self { memory, offset, bytes, tensor }
+        Self { held: Arc::new(Held { memory, tensor }), offset, bytes }
     }
 
     /// Meaning of the bytes. If ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
     pub fn descriptor(&self) -> &Descriptor {
-        self.tensor.descriptor()
+        self.held.tensor.descriptor()
     }
 
     /// The device that it is on, as this process sees it.
     pub fn device(&self) -> &Device {
-        self.memory.device()
+        self.held.memory.device()
     }
 
     /// Address on the device, in this process. Reading there is allowed; writing is an error of the GPU.
     pub fn pointer(&self) -> u64 {
-        self.memory.pointer() + self.offset
+        self.held.memory.pointer() + self.offset
     }
 
     /// Bytes at the address, gaps between strided elements included.
@@ -101,13 +107,13 @@ impl DeviceTensor {
 
     /// The lease.
     pub fn lease(&self) -> &Lease {
-        self.tensor.lease()
+        self.held.tensor.lease()
     }
 
     /// Way in which the bytes came: by `cuda_ipc`, none of them moved; or the way that they came to host memory, from where they were
     /// copied to the device.
     pub fn moved(&self) -> &Moved {
-        self.tensor.moved()
+        self.held.tensor.moved()
     }
 
     /// Copies the elements to the host, row-major and without gaps.
@@ -124,13 +130,13 @@ impl DeviceTensor {
             )));
         }
         if layout.is_contiguous() {
-            return Ok(self.memory.copy_to_host(self.offset, to)?);
+            return Ok(self.held.memory.copy_to_host(self.offset, to)?);
         }
         // One copy of all that lies between; a copy from the GPU for each run would cost more than the gaps.
         let length =
             usize::try_from(self.bytes).map_err(|_| Error::invalid("it is larger than the host's memory"))?;
         let mut all = vec![0; length];
-        self.memory.copy_to_host(self.offset, &mut all)?;
+        self.held.memory.copy_to_host(self.offset, &mut all)?;
         let resolved = Selection::All
             .resolve(layout)
             .map_err(|error| Error::protocol(format!("a layout that cannot be walked: {error}")))?;
@@ -158,10 +164,23 @@ impl DeviceTensor {
     }
 }
 
+impl Drop for DeviceTensor {
+    fn drop(&mut self) {
+        release::when_idle(&self.held);
+    }
+}
+
+impl Held {
+    /// The device that the memory is on.
+    pub(super) fn device(&self) -> &Device {
+        self.memory.device()
+    }
+}
+
 impl fmt::Debug for DeviceTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceTensor")
-            .field("id", &self.tensor.lease().id())
+            .field("id", &self.held.tensor.lease().id())
             .field("layout", &format_args!("{}", self.descriptor().layout))
             .finish_non_exhaustive()
     }

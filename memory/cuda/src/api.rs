@@ -118,6 +118,7 @@ functions! {
     context_release = "cuDevicePrimaryCtxRelease_v2"(c_int);
     context_push = "cuCtxPushCurrent_v2"(Context);
     context_pop = "cuCtxPopCurrent_v2"(*mut Context);
+    context_wait = "cuCtxSynchronize"();
     granularity = "cuMemGetAllocationGranularity"(*mut usize, *const Properties, c_uint);
     create = "cuMemCreate"(*mut Handle, usize, *const Properties, c_ulonglong);
     release = "cuMemRelease"(Handle);

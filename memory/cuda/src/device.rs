@@ -156,6 +156,23 @@ impl Device {
         self.0.uuid
     }
 
+    /// # Errors
+    /// [`Refusal::Forked`] in a child of the process that opened it.
+    pub fn check_process(&self) -> Result<()> {
+        self.driver().check_process()
+    }
+
+    /// Waits until the device has done all work that this process had given it before, on whatever stream.
+    ///
+    /// # Errors
+    /// The driver refuses, or work on the device has failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let _current = self.enter()?;
+        // SAFETY: it takes no pointer, and the context is current.
+        let waited = unsafe { (self.driver().api.context_wait)() };
+        self.driver().done("wait for work on the GPU", waited)
+    }
+
     pub(crate) fn driver(&self) -> &'static Driver {
         self.0.driver
     }

@@ -348,22 +348,43 @@ impl Drop for Range {
 /// The part is not whole in memory of the device.
 fn check_pointer(device: &Device, pointer: u64, bytes: u64) -> Result<()> {
     let driver = device.driver();
-    let wrong = || Refusal::NotDeviceMemory { pointer, bytes, uuid: device.uuid() };
-    let attribute = |which: c_int| {
-        let mut value: c_uint = 0;
-        // SAFETY: both attributes that are asked for are one int. The driver knows its addresses, whatever this one is.
-        let told = unsafe { (driver.api.pointer_attribute)((&raw mut value).cast(), which, pointer) };
-        (told == SUCCESS).then_some(value)
-    };
     let ordinal = c_uint::try_from(device.ordinal()).ok();
-    if attribute(MEMORY_TYPE) != Some(DEVICE_MEMORY) || attribute(DEVICE_ORDINAL) != ordinal {
-        return Err(wrong());
+    let range_at = |address| {
+        let attribute = |which: c_int| {
+            let mut value: c_uint = 0;
+            // SAFETY: both attributes that are asked for are one int. The driver knows its addresses, whatever this one is.
+            let told = unsafe { (driver.api.pointer_attribute)((&raw mut value).cast(), which, address) };
+            (told == SUCCESS).then_some(value)
+        };
+        if attribute(MEMORY_TYPE) != Some(DEVICE_MEMORY) || attribute(DEVICE_ORDINAL) != ordinal {
+            return None;
+        }
+        let (mut base, mut length): (Pointer, usize) = (0, 0);
+        // SAFETY: an address and a size are written.
+        let told = unsafe { (driver.api.address_range)(&raw mut base, &raw mut length, address) };
+        (told == SUCCESS).then_some((base, length as u64))
+    };
+    if is_covered(pointer, bytes, range_at) {
+        Ok(())
+    } else {
+        Err(Refusal::NotDeviceMemory { pointer, bytes, uuid: device.uuid() })
     }
-    let (mut base, mut length): (Pointer, usize) = (0, 0);
-    // SAFETY: an address and a size are written.
-    let told = unsafe { (driver.api.address_range)(&raw mut base, &raw mut length, pointer) };
-    let end = pointer.checked_add(bytes).filter(|_| told == SUCCESS).ok_or_else(wrong)?;
-    if end <= base.saturating_add(length as u64) { Ok(()) } else { Err(wrong()) }
+}
+
+/// Returns whether memory of the device lies at each of `bytes` addresses from `pointer` on. `range_at` gives start and length of the
+/// allocation around an address. One tensor may lie in several that adjoin: PyTorch's expandable segments are mapped in
+/// pieces of 2 or 20 MiB.
+fn is_covered(pointer: u64, bytes: u64, range_at: impl Fn(u64) -> Option<(u64, u64)>) -> bool {
+    let Some(end) = pointer.checked_add(bytes) else { return false };
+    let mut next = pointer;
+    loop {
+        let after = range_at(next).and_then(|(base, length)| base.checked_add(length));
+        match after {
+            Some(after) if after >= end => return true,
+            Some(after) if after > next => next = after,
+            _ => return false,
+        }
+    }
 }
 
 /// A length that the device takes.
@@ -376,6 +397,20 @@ fn rounded(bytes: u64, granularity: u64) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_part_may_lie_in_several_allocations_that_adjoin_and_in_no_gap() {
+        let ranges = [(100, 20), (120, 20), (140, 5), (150, 10)];
+        let range_at =
+            |address| ranges.into_iter().find(|(base, length)| (*base..base + length).contains(&address));
+        for (pointer, bytes) in [(100, 20), (105, 0), (110, 10), (119, 2), (100, 45), (130, 15), (150, 10)] {
+            assert!(is_covered(pointer, bytes, range_at), "{bytes} at {pointer}");
+        }
+        for (pointer, bytes) in [(99, 1), (100, 46), (144, 2), (145, 1), (155, 6), (u64::MAX, 1)] {
+            assert!(!is_covered(pointer, bytes, range_at), "{bytes} at {pointer}");
+        }
+        assert!(!is_covered(100, 50, |_| Some((100, 10))), "a driver that stands still");
+    }
 
     #[test]
     fn a_length_is_rounded_up_to_the_granularity_or_refused() {

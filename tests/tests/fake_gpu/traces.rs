@@ -33,7 +33,9 @@ fn the_sidecar_holds_one_descriptor_for_a_tensor_and_maps_none() {
     assert_eq!(maps(reader.pid(), MEMORY), 2, "each is imported once");
     assert_eq!(maps(sidecar.pid(), "libcuda"), 0, "the sidecar has no driver");
     reader.ask("drop", "dropped 6");
-    assert_eq!((maps(reader.pid(), MEMORY), descriptors(reader.pid(), MEMORY)), (0, 0));
+    until("the reader has unmapped both", || {
+        maps(reader.pid(), MEMORY) == 0 && descriptors(reader.pid(), MEMORY) == 0
+    });
     producer.ask("unname a", "unnamed");
     producer.ask("unname b", "unnamed");
     producer.ask("drop", "dropped 2");
@@ -92,4 +94,30 @@ fn a_killed_sidecar_takes_no_memory_away_from_those_who_map_it() {
     sidecar.kill();
     assert_eq!(reader.ask("again", "read"), &seen[..8]);
     until("the producer gave back what nobody would tell it of", || maps(producer.pid(), MEMORY) == 0);
+}
+
+#[test]
+fn a_tensor_that_is_dropped_stays_mapped_and_leased_until_the_device_has_done_its_work() {
+    let sidecar = Sidecar::with(SidecarOptions::default().admin());
+    let folder = tempfile::tempdir().unwrap();
+    let busy = folder.path().join("busy");
+    let mut producer = GpuWorkload::start(&sidecar, &GpuDriver::fake());
+    let driver = GpuDriver::fake().with("FAKE_CUDA_BUSY", busy.display());
+    let mut reader = GpuWorkload::start(&sidecar, &driver);
+    producer.ask("put a 100 1", "put");
+    let seen = reader.ask("get a", "got");
+    std::fs::write(&busy, "").unwrap();
+    reader.ask("drop", "dropped 1");
+    producer.ask("unname a", "unnamed");
+    producer.ask("drop", "dropped 1");
+    // Whoever drops it does not wait: the process goes on, with other tensors too.
+    producer.ask("put b 100 2", "put");
+    assert_ne!(reader.ask("get b", "got"), seen);
+    assert_eq!(maps(reader.pid(), MEMORY), 2);
+    assert_eq!(held(&sidecar)[0], 2.0, "the reader's lease keeps the first");
+    std::fs::remove_file(&busy).unwrap();
+    until("the first is unmapped and free", || maps(reader.pid(), MEMORY) == 1 && held(&sidecar)[0] == 1.0);
+    producer.ask("unname b", "unnamed");
+    drop((producer, reader));
+    sidecar.assert_all_free();
 }

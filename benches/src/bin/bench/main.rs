@@ -14,6 +14,7 @@ use tensorlane_benches::{machine, sidecar, undo};
 mod calls;
 mod channels;
 mod cluster;
+mod gpu;
 mod local;
 mod paths;
 mod report;
@@ -45,6 +46,8 @@ enum What {
     Paths(PathsOptions),
     /// Messages to another process through rings of shared memory.
     Channels(Options),
+    /// GPU memory within a pod: put and got, beside what the driver does by itself.
+    Gpu(Options),
     /// On the test cluster: the webhook, pods, what operator and sidecar take. Judged is what a thousand peers cost.
     Cluster(Options),
     /// Small calls over TLS and on a QUIC stream, on links that lose packets. Reported, not judged.
@@ -55,6 +58,9 @@ enum What {
     /// A process that answers messages.
     #[command(hide = true)]
     Echo(channels::Echo),
+    /// A process that gets tensors in GPU memory.
+    #[command(hide = true)]
+    GpuReader(gpu::Reader),
     /// A process that holds tensors until it is killed.
     #[command(hide = true)]
     Hold(local::Hold),
@@ -91,10 +97,12 @@ fn main() -> ExitCode {
         What::Tcp(options) => measure(&options, Vec::new(), style, tcp::run),
         What::Paths(PathsOptions { options, only }) => measure(&options, only, style, paths::run),
         What::Channels(options) => measure(&options, Vec::new(), style, channels::run),
+        What::Gpu(options) => measure(&options, Vec::new(), style, gpu::run),
         What::Cluster(options) => measure(&options, Vec::new(), style, cluster::run),
         What::Calls(options) => calls::run(&options, style),
         What::End(end) => end.run().map(|()| ExitCode::SUCCESS),
         What::Echo(echo) => echo.run().map(|()| ExitCode::SUCCESS),
+        What::GpuReader(reader) => reader.run().map(|()| ExitCode::SUCCESS),
         What::Hold(hold) => hold.run().map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {

@@ -158,6 +158,23 @@ pub(crate) static VS_GLOO_64M: Row =
 pub(crate) static VS_GLOO_1M: Row =
     row("vs.gloo_1m", "GB/s", "torch.distributed over gloo, plain", Bound::Reported);
 
+pub(crate) static GPU_PUT_64M: Row = row("gpu.put_64m", "GB/s", DEVICE_COPY, Bound::Reported);
+pub(crate) static GPU_PUT_1G: Row = row("gpu.put_1g", "GB/s", DEVICE_COPY, Bound::Reported);
+pub(crate) static GPU_PUT_8G: Row = row("gpu.put_8g", "GB/s", DEVICE_COPY, Bound::RatioAtLeast(0.95));
+pub(crate) static GPU_PUT_IN_PLACE_1G: Row =
+    row("gpu.put_in_place_1g", "us", "making, mapping and exporting as much, nothing else", Bound::Reported);
+pub(crate) static GPU_GET_2M: Row = row("gpu.get_2m", "us", IMPORT, Bound::RatioAtMost(2.0));
+pub(crate) static GPU_GET_1G: Row = row("gpu.get_1g", "us", IMPORT, Bound::RatioAtMost(2.0));
+pub(crate) static GPU_GET_8G: Row = row("gpu.get_8g", "us", IMPORT, Bound::RatioAtMost(2.0));
+pub(crate) static GPU_GET_AGAIN_1G: Row =
+    row("gpu.get_again_1g", "us", "a raw Unix-socket round trip of 64 bytes", Bound::RatioAtMost(2.5));
+pub(crate) static GPU_GET_AGAIN_8G: Row =
+    row("gpu.get_again_8g", "us", "the same of 2 MiB", Bound::RatioAtMost(1.3));
+
+const DEVICE_COPY: &str =
+    "cuMemcpyDtoDAsync of as much between two allocations that are there, and the wait for it";
+const IMPORT: &str = "importing and mapping a descriptor of as much, nothing else";
+
 pub(crate) static CLUSTER_UP_UNBUILT: Row = row(
     "cluster.up_unbuilt",
     "s",

@@ -1,0 +1,211 @@
+//! The rows `gpu.*`: tensors in GPU memory, put by this process and got by another of its pod.
+//!
+//! Over the stand-in for the driver nothing is measured: its memory is the host's, and its speed says nothing.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use tensorlane_benches::limits::round_trip::UnixRoundTrip;
+use tensorlane_benches::pairs::{interleaved, median_us, seconds};
+use tensorlane_benches::scratch::Scratch;
+use tensorlane_benches::sidecar::{Sidecar, SidecarOptions};
+use tensorlane_benches::tensors;
+use tensorlane_benches::wait;
+use tensorlane_benches::worker::{self, At, Worker};
+use tensorlane_client::gpu::{Device, Gpu, Stream, probe};
+use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
+use tensorlane_cuda::{DeviceSegment, ImportedSegment};
+use tensorlane_proto::{Layout, Metadata, Reference};
+
+use crate::rows::{self, Measured, Row};
+use crate::{Bench, PAIRS, WARM_UP};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+/// Bytes of the arena on the host, in which no tensor lies.
+const ARENA: u64 = 64 * MIB;
+/// Gets of one value, of a tensor that is mapped.
+const GETS: usize = 500;
+/// Time that a tensor may take to be gone.
+const SETTLE_MAX: Duration = Duration::from_secs(10);
+/// The stand-in's name begins so.
+const STAND_IN: &str = "fake GPU";
+
+/// A process that gets tensors in GPU memory, one for each line that it is asked.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Reader {
+    /// The sockets of the sidecar.
+    sockets: PathBuf,
+}
+
+/// Question to a reader.
+#[derive(Debug, Serialize, Deserialize)]
+struct Gets {
+    reference: String,
+    /// Holds it first, so that every get finds it mapped.
+    held: bool,
+    /// Gets of which the median is told.
+    count: usize,
+}
+
+/// Measures all of them, on the first GPU.
+pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
+    let found = probe().context("no GPU memory can be measured here")?;
+    let first = found.devices.first().context("no GPU is here")?;
+    if first.name.starts_with(STAND_IN) {
+        bail!(
+            "this is the stand-in for the driver, whose memory is the host's: it has no speed to be measured"
+        );
+    }
+    let (major, minor) = (found.driver / 1000, found.driver % 1000 / 10);
+    bench.progress(&format!("{}, a driver for CUDA {major}.{minor}", first.name));
+    let scratch = Scratch::make()?;
+    let sidecar = Sidecar::start(&SidecarOptions::new("gpu", ARENA), &bench.programs, &scratch)?;
+    let client = sidecar.client()?;
+    let device = Device::open(first.index)?;
+    let gpu = client.gpu(&device);
+    let mut rows = Vec::new();
+    for (row, bytes) in
+        [(&rows::GPU_PUT_64M, 64 * MIB), (&rows::GPU_PUT_1G, GIB), (&rows::GPU_PUT_8G, 8 * GIB)]
+    {
+        rows.push(put(&gpu, row, bytes)?);
+    }
+    rows.push(in_place(&gpu)?);
+    let sockets = sidecar.sockets().as_os_str();
+    let reader = RefCell::new(Worker::start(At::default(), &[OsStr::new("gpu-reader"), sockets])?);
+    for (row, bytes) in [(&rows::GPU_GET_2M, 2 * MIB), (&rows::GPU_GET_1G, GIB), (&rows::GPU_GET_8G, 8 * GIB)]
+    {
+        rows.push(get(&gpu, &reader, row, bytes)?);
+    }
+    let raw = RefCell::new(UnixRoundTrip::start(&scratch, None)?);
+    let (small, middle, large) = (stored(&gpu, 2 * MIB)?, stored(&gpu, GIB)?, stored(&gpu, 8 * GIB)?);
+    let again = |stored: &Stored| got_us(&reader, stored, true, GETS);
+    let round_trip = || raw.borrow_mut().median_us(GETS);
+    let pairs = interleaved(PAIRS, WARM_UP, round_trip, || again(&middle))?;
+    rows.push(Measured::new(&rows::GPU_GET_AGAIN_1G, pairs));
+    let pairs = interleaved(PAIRS, WARM_UP, || again(&small), || again(&large))?;
+    rows.push(Measured::new(&rows::GPU_GET_AGAIN_8G, pairs));
+    drop((small, middle, large, reader));
+    sidecar.end()?;
+    Ok(rows)
+}
+
+/// Puts of memory of the device, each beside a bare copy of as much.
+fn put(gpu: &Gpu, row: &'static Row, bytes: u64) -> Result<Measured> {
+    let (from, to) =
+        (DeviceSegment::create(gpu.device(), bytes)?, DeviceSegment::create(gpu.device(), bytes)?);
+    let layout = layout(bytes)?;
+    let limit = || {
+        let copy = || Ok(to.copy_from_device(0, from.pointer(), bytes, Stream::default())?);
+        Ok(rate(bytes, seconds(copy)?))
+    };
+    let ours = || {
+        let mut stored = None;
+        let took = seconds(|| {
+            let put = gpu.put_device(&layout, from.pointer(), bytes, Stream::default(), &PutOptions::new());
+            stored = Some(put?);
+            Ok(())
+        })?;
+        settle(gpu, stored)?;
+        Ok(rate(bytes, took))
+    };
+    Ok(Measured::new(row, interleaved(PAIRS, WARM_UP, limit, ours)?))
+}
+
+/// Room that is made on the device and put, beside the driver's part of it. What is written there is the caller's.
+fn in_place(gpu: &Gpu) -> Result<Measured> {
+    let limit = || {
+        let mut made = None;
+        let took = seconds(|| {
+            let segment = DeviceSegment::create(gpu.device(), GIB)?;
+            made = Some((segment.export()?, segment));
+            Ok(())
+        })?;
+        drop(made);
+        Ok(took * 1e6)
+    };
+    let ours = || {
+        let mut stored = None;
+        let took = seconds(|| {
+            stored = Some(self::stored(gpu, GIB)?);
+            Ok(())
+        })?;
+        settle(gpu, stored)?;
+        Ok(took * 1e6)
+    };
+    Ok(Measured::new(&rows::GPU_PUT_IN_PLACE_1G, interleaved(PAIRS, WARM_UP, limit, ours)?))
+}
+
+/// First gets of another process, each of a new tensor, beside an import of as much.
+fn get(gpu: &Gpu, reader: &RefCell<Worker>, row: &'static Row, bytes: u64) -> Result<Measured> {
+    let made = DeviceSegment::create(gpu.device(), bytes)?;
+    let limit = || {
+        let descriptor = made.export()?;
+        let mut imported = None;
+        let took = seconds(|| {
+            imported = Some(ImportedSegment::import(gpu.device(), descriptor, made.bytes())?);
+            Ok(())
+        })?;
+        drop(imported);
+        Ok(took * 1e6)
+    };
+    let ours = || {
+        let stored = stored(gpu, bytes)?;
+        let took = got_us(reader, &stored, false, 1)?;
+        settle(gpu, Some(stored))?;
+        Ok(took)
+    };
+    Ok(Measured::new(row, interleaved(PAIRS, WARM_UP, limit, ours)?))
+}
+
+/// Room of so many bytes, put as it is.
+fn stored(gpu: &Gpu, bytes: u64) -> Result<Stored> {
+    Ok(gpu.reserve(&layout(bytes)?, &Metadata::default())?.put(&PutOptions::new())?)
+}
+
+/// Microseconds of a get and its release, as the reader measures them: the median.
+fn got_us(reader: &RefCell<Worker>, stored: &Stored, held: bool, count: usize) -> Result<f64> {
+    let reference = stored.reference().to_string();
+    reader.borrow_mut().ask(&Gets { reference, held, count })
+}
+
+/// Gives up a tensor and waits until the sidecar has none, so that the next finds what this one found.
+fn settle(gpu: &Gpu, stored: Option<Stored>) -> Result<()> {
+    drop(stored);
+    let is_empty = || Ok(gpu.client().status()?.tensors == 0);
+    if wait::until(SETTLE_MAX, is_empty)? {
+        return Ok(());
+    }
+    bail!("tensors that were given up are still there after {} s", SETTLE_MAX.as_secs());
+}
+
+fn layout(bytes: u64) -> Result<Layout> {
+    Ok(tensors::bytes(bytes)?.layout)
+}
+
+fn rate(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 / seconds / 1e9
+}
+
+impl Reader {
+    /// Answers until its input ends.
+    pub(crate) fn run(&self) -> Result<()> {
+        let client = Client::connect(&self.sockets)?;
+        let gpu = client.gpu(&Device::open(0)?);
+        let options = AcquireOptions::new();
+        worker::serve(|Gets { reference, held, count }| {
+            let target = Target::from(reference.parse::<Reference>()?);
+            let held = held.then(|| gpu.acquire(&target, &options)).transpose()?;
+            let took = median_us(count, || {
+                drop(gpu.acquire(&target, &options)?);
+                Ok(())
+            })?;
+            drop(held);
+            Ok(took)
+        })
+    }
+}
