@@ -30,12 +30,15 @@ pub struct Client {
 }
 
 #[derive(Debug)]
-struct Core {
+pub(crate) struct Core {
     origin: Origin,
     path: PathBuf,
-    options: ClientOptions,
+    pub(crate) options: ClientOptions,
     connection: Mutex<Arc<Connection>>,
     retries: Retries,
+    /// Thread that copies out of GPU memory for others, once GPU memory is used.
+    #[cfg(feature = "gpu")]
+    pub(crate) stager: Mutex<Option<Arc<crate::gpu::stager::Stager>>>,
 }
 
 impl Client {
@@ -68,8 +71,15 @@ impl Client {
         let connection = Connection::open(&path, &options.name, until, || first)?;
         let deadline = options.deadline;
         let retries = Retries::new()?;
-        let core =
-            Core { origin: Origin::here(), path, options, connection: Mutex::new(connection), retries };
+        let core = Core {
+            origin: Origin::here(),
+            path,
+            options,
+            connection: Mutex::new(connection),
+            retries,
+            #[cfg(feature = "gpu")]
+            stager: Mutex::default(),
+        };
         Ok(Self { core: Arc::new(core), deadline, cancel: None })
     }
 
@@ -131,6 +141,11 @@ impl Client {
             return Err(Error::Forked);
         }
         Ok(Arc::clone(&self.core.connection.lock()))
+    }
+
+    #[cfg(feature = "gpu")]
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
 
     /// Wait of a call.

@@ -37,6 +37,7 @@ pub struct ClientOptions {
     pub(crate) deadline: Duration,
     pub(crate) patience: Duration,
     pub(crate) interrupt: Option<Interrupt>,
+    pub(crate) stages: bool,
 }
 
 impl ClientOptions {
@@ -53,6 +54,7 @@ impl ClientOptions {
             deadline: DEADLINE_DEFAULT,
             patience: Duration::ZERO,
             interrupt: None,
+            stages: true,
         }
     }
 
@@ -87,6 +89,15 @@ impl ClientOptions {
     #[must_use]
     pub fn interrupt(mut self, interrupt: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.interrupt = Some(Arc::new(interrupt));
+        self
+    }
+
+    /// Whether this process copies tensors out of the memory of GPUs that it uses, for readers who cannot map it; true by default.
+    /// One thread of the client does so, with a session of its own, from the first use of a GPU on. Where no process does, such readers
+    /// are refused.
+    #[must_use]
+    pub fn stages(mut self, stages: bool) -> Self {
+        self.stages = stages;
         self
     }
 

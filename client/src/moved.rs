@@ -22,6 +22,8 @@ pub struct Moved {
     /// Peers whose sidecars sent the bytes, with how many, where others than the owner did; a name that is empty stands for
     /// those beyond the first 16.
     pub senders: Vec<(String, u64)>,
+    /// Set if they were copied out of GPU memory, by a process that reaches it; the refusal of `cuda_ipc` says why.
+    pub staged: bool,
 }
 
 /// A way within a transport between two peers.
@@ -92,7 +94,19 @@ impl Moved {
             refusals: Vec::new(),
             paths: Vec::new(),
             senders: Vec::new(),
+            staged: false,
         }
+    }
+
+    /// The same, with another reason for which it was copied out of GPU memory.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn staged_for(&self, why: &str) -> Self {
+        let mut moved = self.clone();
+        let of_gpu = |refused: &&mut Refused| refused.transport == Some(Transport::CudaIpc);
+        if let Some(refused) = moved.refusals.iter_mut().find(of_gpu) {
+            why.clone_into(&mut refused.why);
+        }
+        moved
     }
 
     /// Bytes a second; none where nothing moved.
@@ -122,11 +136,12 @@ impl From<v1::Moved> for Moved {
             refusals: message.refusals.into_iter().map(refused).collect(),
             paths: message.paths.into_iter().map(path).collect(),
             senders: message.senders.into_iter().map(|sender| (sender.peer, sender.bytes)).collect(),
+            staged: message.staged,
         }
     }
 }
 
-/// `tcp by 2 lanes (lanes_broke), then stream from a and b, not shm: other_node`
+/// `tcp by 2 lanes (lanes_broke), then stream from a and b, staged, not shm: other_node`
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_transport(f, self.transport)?;
@@ -137,6 +152,9 @@ impl fmt::Display for Moved {
         for (at, (peer, _)) in self.senders.iter().enumerate() {
             f.write_str(if at == 0 { " from " } else { " and " })?;
             f.write_str(if peer.is_empty() { "others" } else { peer })?;
+        }
+        if self.staged {
+            f.write_str(", staged")?;
         }
         for refused in &self.refusals {
             f.write_str(", not ")?;

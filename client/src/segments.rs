@@ -26,6 +26,9 @@ static LINGERING: Mutex<Vec<(Weak<Mapping>, Arc<OwnedFd>)>> = Mutex::new(Vec::ne
 /// A mapped segment and its witness.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    /// Goes before the map.
+    #[cfg(feature = "gpu")]
+    pinned: std::sync::OnceLock<tensorlane_cuda::PinnedMapping>,
     mapping: Option<Arc<Mapping>>,
     pages: Mutex<Option<Pages>>,
     /// Set once it was announced again: its pages were exchanged, are being so, or could not be.
@@ -65,7 +68,13 @@ impl OwnView {
 impl Segment {
     fn new(mapping: Mapping, memory: OwnedFd, witness: OwnedFd) -> Arc<Self> {
         let pages = Mutex::new(Some(Pages::new(memory, witness)));
-        Arc::new(Self { mapping: Some(Arc::new(mapping)), pages, announced_again: AtomicBool::new(false) })
+        Arc::new(Self {
+            #[cfg(feature = "gpu")]
+            pinned: std::sync::OnceLock::new(),
+            mapping: Some(Arc::new(mapping)),
+            pages,
+            announced_again: AtomicBool::new(false),
+        })
     }
 
     /// Maps the bytes of a view privately.
@@ -92,6 +101,13 @@ impl Segment {
         self.mapping.as_ref().expect("taken by drop alone")
     }
 
+    /// The map, for a driver to know of it for as long as it lives.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn pinned(&self, device: &tensorlane_cuda::Device) -> &tensorlane_cuda::PinnedMapping {
+        let new = || tensorlane_cuda::PinnedMapping::new(device, Arc::clone(self.mapping()));
+        self.pinned.get_or_init(new)
+    }
+
     /// Fills the page tables in a thread of its own, which ends by itself.
     fn populate(self: &Arc<Self>) {
         let segment = Arc::clone(self);
@@ -103,6 +119,8 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
+        #[cfg(feature = "gpu")]
+        drop(self.pinned.take());
         let (Some(mapping), Some(pages)) = (self.mapping.take(), self.pages.get_mut().take()) else {
             return;
         };

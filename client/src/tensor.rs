@@ -109,6 +109,20 @@ impl Tensor {
         self.on_gpu.as_ref()
     }
 
+    /// The same tensor, said to lie on a device: a copy of its bytes does.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn placed(mut self, device: tensorlane_proto::device::Device) -> Self {
+        self.descriptor.device = device;
+        self
+    }
+
+    /// The same tensor, with another reason for which it was copied out of GPU memory.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn moved_for(mut self, why: &str) -> Self {
+        self.moved = self.moved.map(|moved| Arc::new(moved.staged_for(why)));
+        self
+    }
+
     /// Meaning of the bytes. If ranges or steps were selected, it has strides, relative to the view.
     pub fn descriptor(&self) -> &Descriptor {
         &self.descriptor

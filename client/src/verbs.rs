@@ -10,7 +10,7 @@ mod ticket;
 pub use acquire::Fetched;
 pub(crate) use acquire::adopt;
 #[cfg(feature = "gpu")]
-pub(crate) use acquire::{acquire_any, acquire_on_gpu};
+pub(crate) use acquire::{acquire_any, acquire_anywhere};
 pub use inquire::Names;
 pub use name::Naming;
 #[cfg(feature = "gpu")]

@@ -20,8 +20,11 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 16;
 /// Newest version of the session socket's protocol. Since 2 a segment may be announced again while it is mapped: with the same
 /// bytes in other pages, which take the place of those that the client maps. Since 3 sets are published, since 4 there are channels,
-/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes, since 7 names are watched.
-pub const SESSION_VERSION: u32 = 7;
+/// since 5 tensors lie in GPU memory, since 6 there are sets whose rows change, and pipes, since 7 names are watched,
+/// since 8 tensors in GPU memory are copied out by a process that reaches it.
+pub const SESSION_VERSION: u32 = 8;
+/// The first version of the session socket's protocol that has [`SessionKind::Stage`].
+pub const STAGE_SINCE: u32 = 8;
 /// The first version of the session socket's protocol that has [`SessionKind::Watch`].
 pub const WATCH_SINCE: u32 = 7;
 /// The first version of the session socket's protocol that has mutable sets.
@@ -343,6 +346,8 @@ kinds! {
         OpenGpu = 47,
         /// `GpuFreed` on the event pipe, no reply, since version 5.
         GpuFreed = 48,
+        /// `StageRequest` / `StageResponse`, since version 8.
+        Stage = 49,
         /// `SetCreateRequest` / `SetCreateResponse`, since version 6.
         SetCreate = 50,
         /// `SetOpenRequest` / `SetOpenResponse`, since version 6.

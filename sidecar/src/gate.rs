@@ -103,6 +103,7 @@ fn begins_something(verb: Verb) -> bool {
         | Verb::PipeConnect
         | Verb::PipeAccept
         | Verb::PutGpu
+        | Verb::Stage
         | Verb::Ticket
         | Verb::Redeem => true,
         Verb::Fill

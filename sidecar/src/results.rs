@@ -73,7 +73,7 @@ plural! {
 single! {
     FillResponse ListResponse WatchResponse PublishSetResponse ChannelCreateResponse ChannelAttachResponse ChannelStatResponse StatusResponse
     PeersResponse PipeListenResponse PipeOpened PipeWriteResponse PipeReadResponse
-    SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
+    StageResponse SetCreateResponse SetOpenResponse SetCommitResponse SetStatResponse SetDropResponse
 }
 
 fn ended(failure: Option<&v1::Failure>) -> Ended {

@@ -18,6 +18,8 @@
 //   FAKE_CUDA_NO_VMM=1     devices without virtual memory management
 //   FAKE_CUDA_FAIL=F:C     the function F answers C
 //   FAKE_CUDA_BUSY=FILE    the device works for as long as there is such a file
+//   FAKE_CUDA_SLOW=N       a copy to the host takes N milliseconds
+//   FAKE_CUDA_HANG=PATH    a copy to the host waits for as long as there is a file of that name
 // Compiled with -DWITHOUT_EXPORT it is a driver that is too old to have cuMemExportToShareableHandle.
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -422,8 +424,40 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, void *stre
   RETURN(OK);
 }
 
+// Memory of the host that is made known: the same pages only once, and given back as a whole.
+#define KNOWN 4096
+static struct { char *start; size_t bytes; } known[KNOWN];
+
+int cuMemHostRegister_v2(void *start, size_t bytes, unsigned flags) {
+  IN_CONTEXT;
+  if (!start || !bytes || flags > 7) return INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  int room = -1;
+  for (int i = 0; i < KNOWN; i++) {
+    if (!known[i].start) room = room < 0 ? i : room;
+    else if ((char *)start < known[i].start + known[i].bytes && known[i].start < (char *)start + bytes) RETURN(712);
+  }
+  if (room < 0) RETURN(OUT_OF_MEMORY);
+  known[room].start = start, known[room].bytes = bytes;
+  RETURN(OK);
+}
+
+int cuMemHostUnregister(void *start) {
+  IN_CONTEXT;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < KNOWN; i++) {
+    if (!start || known[i].start != (char *)start) continue;
+    known[i].start = NULL;
+    RETURN(OK);
+  }
+  RETURN(713);
+}
+
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
   IN_CONTEXT; (void)stream;
+  usleep((unsigned)setting("FAKE_CUDA_SLOW", 0) * 1000);
+  const char *hang = getenv("FAKE_CUDA_HANG");
+  while (hang && !access(hang, F_OK)) usleep(10000);
   pthread_mutex_lock(&lock);
   if (!allowed(from, bytes, 1)) RETURN(ILLEGAL_ADDRESS);
   memcpy(to, (void *)from, bytes);

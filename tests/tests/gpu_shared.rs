@@ -5,6 +5,8 @@ use tensorlane_tests::gpu::GpuDriver;
 
 #[path = "fake_gpu/shared.rs"]
 mod shared;
+#[path = "fake_gpu/staged.rs"]
+mod staged;
 
 fn driver() -> GpuDriver {
     GpuDriver::real()

@@ -6,6 +6,7 @@ use tensorlane_cuda::{Refusal, start};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Reason};
 
+use super::stager::Stager;
 use super::{DeviceTensor, devices, opened};
 use crate::client::Client;
 use crate::connection::Connection;
@@ -47,7 +48,11 @@ impl Client {
                     .acquire(target, options)
                     .map(AnyTensor::Host)
                     .map_err(|error| explained(error, &refusal)),
-                outcome => outcome.map(AnyTensor::Device),
+                outcome => {
+                    let tensor = outcome?;
+                    Stager::serve(self, tensor.device());
+                    Ok(AnyTensor::Device(tensor))
+                }
             }
         };
         targets.iter().zip(leased).map(one).collect()

@@ -19,6 +19,11 @@ pub(super) fn found(uuid: GpuUuid) -> Result<Device, Refusal> {
     open(|device| device.uuid() == uuid, || Device::find(uuid))
 }
 
+/// The GPU of that name, which may be one that is open already.
+pub(super) fn found_near(near: &Device, uuid: GpuUuid) -> Result<Device, Refusal> {
+    if uuid == near.uuid() { Ok(near.clone()) } else { found(uuid) }
+}
+
 fn open(
     wanted: impl Fn(&Device) -> bool,
     new: impl FnOnce() -> Result<Device, Refusal>,

@@ -13,16 +13,18 @@
 //! The process that put a tensor keeps its allocation until the sidecar says that nobody keeps the tensor any more, or the session
 //! ends. After that, and after its death, the memory lives by the descriptor that the sidecar holds.
 //!
-//! Non-goals: bytes of a GPU for other peers, over gRPC, or for processes without the GPU; those are refused
-//! ([`Reason::NoGpuProcess`](tensorlane_proto::Reason)).
+//! Whoever cannot map a tensor on its GPU gets it in host memory: the [`stager`] of a process that reaches the GPU copies it out,
+//! once. A reader with another GPU has it copied there ([`elsewhere`]).
 
 mod any;
 mod calls;
 mod devices;
+mod elsewhere;
 mod idle;
 mod opened;
 pub(crate) mod owned;
 mod release;
+pub(crate) mod stager;
 mod tensor;
 
 use std::os::fd::AsFd;
@@ -42,7 +44,7 @@ use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::target::{AcquireOptions, Target};
-use crate::verbs::{PutOptions, Stored, acquire_on_gpu, stored};
+use crate::verbs::{PutOptions, Stored, stored};
 use crate::wire;
 
 /// GPU memory in the sessions of a client, on one device.
@@ -97,8 +99,9 @@ impl Gpu {
             return Err(Error::invalid("a tensor without bytes has no GPU memory; put it with Client::put"));
         }
         let room = idle::take_or_make(&self.device, bytes)?;
-        let device = device::Device::Cuda { index: self.device.index(), uuid: Some(self.device.uuid().0) };
-        let descriptor = Descriptor { layout: layout.clone(), device, metadata: metadata.clone() };
+        stager::Stager::serve(&self.client, &self.device);
+        let descriptor =
+            Descriptor { layout: layout.clone(), device: self.place(), metadata: metadata.clone() };
         Ok(DeviceReservation { gpu: self.clone(), descriptor, room })
     }
 
@@ -132,20 +135,24 @@ impl Gpu {
         reservation.put(options)
     }
 
-    /// Leases a tensor that lies in GPU memory of this pod, and maps it for reading: on whichever GPU it is, if this process reaches
-    /// that one. Ranges and steps are views; a list of rows is refused.
+    /// Leases a tensor, wherever it lies, and has it in GPU memory. What lies in GPU memory of this pod that this process reaches is
+    /// mapped for reading where it is, on whichever GPU that is, and no byte is copied. Anything else comes in host memory first, and
+    /// is copied into memory of this device: tensors of the host, of other peers, of GPUs that only others reach, and lists of rows.
+    /// Ranges and steps are views.
     ///
     /// # Errors
-    /// The sidecar's refusal; [`Error::Gpu`] where the GPU is not reached, or what was put there is no memory of it or
-    /// not as long as was said; [`Error::InvalidArgument`] for a tensor in host memory.
+    /// The sidecar's refusal; [`Error::Gpu`] where what was put there is no memory of that GPU or not as long as was
+    /// said, or this one has no room; [`Error::InvalidArgument`] for a tensor without bytes.
     pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<DeviceTensor> {
         let wait = self.client.wait(options.deadline);
         let connection = self.client.connection(&wait)?;
-        let (tensor, location) = acquire_on_gpu(&connection, target.into(), options, &wait)?;
-        let near = &self.device;
-        let device = |uuid| if uuid == near.uuid() { Ok(near.clone()) } else { Ok(Device::find(uuid)?) };
-        let segment = opened::open(&connection, tensor.lease().id(), device, &wait)?;
-        DeviceTensor::new(tensor, segment, &location)
+        stager::Stager::serve(&self.client, &self.device);
+        elsewhere::acquire(self, &connection, target.into(), options, &wait)
+    }
+
+    /// The device, as a descriptor names it.
+    fn place(&self) -> device::Device {
+        device::Device::Cuda { index: self.device.index(), uuid: Some(self.device.uuid().0) }
     }
 }
 
@@ -201,6 +208,7 @@ impl DeviceReservation {
         let wait = gpu.client.wait(options.deadline);
         let connection = gpu.client.connection(&wait)?;
         check_version(&connection)?;
+        stager::Stager::await_ready(&gpu.client, &gpu.device);
         let memory = memory.map_or_else(|| segment.export(), Ok)?;
         let allocation_bytes = segment.bytes();
         // Before it is sent: the word that it was freed may come before the answer.

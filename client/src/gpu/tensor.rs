@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tensorlane_cuda::{Device, ImportedSegment, Stream};
+use tensorlane_cuda::{Device, DeviceSegment, ImportedSegment, Stream};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Descriptor, Selection};
 
@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 use crate::moved::Moved;
 use crate::tensor::{Lease, Tensor, squeezed};
 
-/// A leased tensor in GPU memory, mapped for reading, or the selected part of one. The memory is this process's to read until this
-/// is dropped. Work on the device that was begun by then, on whatever stream, still reads it: map and lease are given back behind it.
+/// A leased tensor in GPU memory, mapped for reading or copied there, or the selected part of one. The memory is this process's to
+/// read until this is dropped. Work on the device that was begun by then, on whatever stream, still reads it: map and lease are
+/// given back behind it.
 #[must_use = "dropping a tensor releases it"]
 pub struct DeviceTensor {
     held: Arc<Held>,
@@ -25,8 +26,52 @@ pub struct DeviceTensor {
 /// Map and lease of a tensor.
 pub(super) struct Held {
     // In the order of dropping: the map, then the lease.
-    segment: Arc<ImportedSegment>,
+    memory: Memory,
     tensor: Tensor,
+}
+
+/// GPU memory that a tensor lies in.
+pub(super) enum Memory {
+    /// Another's, or this process's, as the sidecar holds it.
+    Mapped(Arc<ImportedSegment>),
+    /// A copy of this process's own.
+    Own(DeviceSegment),
+}
+
+impl Memory {
+    fn device(&self) -> &Device {
+        match self {
+            Self::Mapped(segment) => segment.device(),
+            Self::Own(segment) => segment.device(),
+        }
+    }
+
+    fn pointer(&self) -> u64 {
+        match self {
+            Self::Mapped(segment) => segment.pointer(),
+            Self::Own(segment) => segment.pointer(),
+        }
+    }
+
+    fn copy_to_host(&self, offset: u64, to: &mut [u8]) -> tensorlane_cuda::Result<()> {
+        match self {
+            Self::Mapped(segment) => segment.copy_to_host(offset, to),
+            Self::Own(segment) => segment.copy_to_host(offset, to),
+        }
+    }
+
+    fn copy_to_device(
+        &self,
+        offset: u64,
+        pointer: u64,
+        bytes: u64,
+        stream: Stream,
+    ) -> tensorlane_cuda::Result<()> {
+        match self {
+            Self::Mapped(segment) => segment.copy_to_device(offset, pointer, bytes, stream),
+            Self::Own(segment) => segment.copy_to_device(offset, pointer, bytes, stream),
+        }
+    }
 }
 
 impl DeviceTensor {
@@ -42,8 +87,13 @@ impl DeviceTensor {
                 "a tensor of {bytes} bytes at {offset} was said to lie in {within} bytes of GPU memory"
             )));
         }
+        Ok(Self::of(tensor, Memory::Mapped(segment), offset, bytes))
+    }
+
+    /// A tensor in memory that it fits.
+    pub(super) fn of(tensor: Tensor, memory: Memory, offset: u64, bytes: u64) -> Self {
         let descriptor = tensor.descriptor().clone();
-        Ok(Self { held: Arc::new(Held { segment, tensor }), descriptor, offset, bytes })
+        Self { held: Arc::new(Held { memory, tensor }), descriptor, offset, bytes }
     }
 
     /// Meaning of the bytes. If ranges or steps were selected it has strides, relative to [`DeviceTensor::pointer`].
@@ -53,12 +103,12 @@ impl DeviceTensor {
 
     /// The device that it is on, as this process sees it.
     pub fn device(&self) -> &Device {
-        self.held.segment.device()
+        self.held.memory.device()
     }
 
     /// Address on the device, in this process. Reading there is allowed; writing is an error of the GPU.
     pub fn pointer(&self) -> u64 {
-        self.held.segment.pointer() + self.offset
+        self.held.memory.pointer() + self.offset
     }
 
     /// Bytes at the address, gaps between strided elements included.
@@ -85,7 +135,8 @@ impl DeviceTensor {
         self.held.tensor.lease()
     }
 
-    /// Way in which the bytes came: by `cuda_ipc`, none of them moved.
+    /// Way in which the bytes came: by `cuda_ipc`, none of them moved; or the way that they came to host memory, from where they were
+    /// copied to the device.
     pub fn moved(&self) -> &Moved {
         self.held.tensor.moved()
     }
@@ -104,13 +155,13 @@ impl DeviceTensor {
             )));
         }
         if layout.is_contiguous() {
-            return Ok(self.held.segment.copy_to_host(self.offset, to)?);
+            return Ok(self.held.memory.copy_to_host(self.offset, to)?);
         }
         // One copy of all that lies between; a copy from the GPU for each run would cost more than the gaps.
         let length =
             usize::try_from(self.bytes).map_err(|_| Error::invalid("it is larger than the host's memory"))?;
         let mut all = vec![0; length];
-        self.held.segment.copy_to_host(self.offset, &mut all)?;
+        self.held.memory.copy_to_host(self.offset, &mut all)?;
         let resolved = Selection::All
             .resolve(layout)
             .map_err(|error| Error::protocol(format!("a layout that cannot be walked: {error}")))?;
@@ -142,7 +193,7 @@ impl DeviceTensor {
         if !layout.is_contiguous() {
             return Err(Error::invalid("a part with gaps is copied by a kernel of the caller's library"));
         }
-        Ok(self.held.segment.copy_to_device(self.offset, pointer, bytes, stream)?)
+        Ok(self.held.memory.copy_to_device(self.offset, pointer, bytes, stream)?)
     }
 
     /// The elements on the host, row-major and without gaps.
@@ -167,7 +218,7 @@ impl Drop for DeviceTensor {
 impl Held {
     /// The device that the memory is on.
     pub(super) fn device(&self) -> &Device {
-        self.segment.device()
+        self.memory.device()
     }
 }
 

@@ -107,8 +107,7 @@ struct Acquiring<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Host,
-    #[cfg(feature = "gpu")]
-    Gpu,
+    /// Whichever it lies in.
     #[cfg(feature = "gpu")]
     Any,
 }
@@ -170,6 +169,7 @@ impl<'a> Acquiring<'a> {
             require: (options.require != Default::default()).then(|| options.require.into()),
             deadline_ms: wait.deadline_ms(),
             wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
+            host: self.memory == Memory::Host,
         };
         let call = connection.ask(SessionKind::Acquire, &request, &wait)?;
         self.wait.follows(&wait);
@@ -270,21 +270,20 @@ fn adopt_in(
     results.into_iter().map(one).collect()
 }
 
-/// Leases one tensor that lies in GPU memory; gives it without its bytes, and where in that memory these are.
+/// Leases one tensor wherever it lies; one in GPU memory without its bytes. `host`: in host memory in any case.
 #[cfg(feature = "gpu")]
-pub(crate) fn acquire_on_gpu(
+pub(crate) fn acquire_anywhere(
     connection: &Arc<Connection>,
     target: Target,
     options: &AcquireOptions,
     wait: &Wait,
-) -> Result<(Tensor, v1::Location)> {
+    host: bool,
+) -> Result<Tensor> {
     let mut acquiring = Acquiring::new(Arc::clone(connection), options, wait.part());
-    acquiring.memory = Memory::Gpu;
+    acquiring.memory = if host { Memory::Host } else { Memory::Any };
     let target = [target];
     let mut tensors = acquiring.answer(acquiring.ask(&target), &target)?;
-    let tensor = tensors.pop().ok_or_else(|| wire::missing("a result"))??;
-    let location = tensor.on_gpu().copied();
-    Ok((tensor, location.ok_or_else(|| wire::missing("the place of a tensor"))?))
+    tensors.pop().ok_or_else(|| wire::missing("a result"))?
 }
 
 /// Leases tensors in whichever memory they lie. Those of a GPU come without their bytes.
@@ -306,14 +305,11 @@ fn check_memory(memory: Memory, on_gpu: bool, descriptor: &Descriptor) -> Result
     match memory {
         Memory::Host if on_gpu => {
             let why = format!(
-                "the tensor lies in the memory of {}, and this call takes those of the host; a Rust client takes it with Gpu::acquire",
+                "the tensor lies in the memory of {}, and this sidecar has nobody copy it to the host; update the sidecar, or take it \
+                 with Gpu::acquire",
                 descriptor.device
             );
             Err(Failure::new(Reason::NoGpuProcess, why).into())
-        }
-        #[cfg(feature = "gpu")]
-        Memory::Gpu if !on_gpu => {
-            Err(Error::invalid("the tensor lies in host memory; Client::acquire takes it"))
         }
         _ => Ok(()),
     }

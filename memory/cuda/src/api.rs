@@ -65,6 +65,8 @@ pub(crate) const MEMORY_TYPE: c_int =
     sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_int;
 pub(crate) const DEVICE_ORDINAL: c_int =
     sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_int;
+/// `CU_MEMHOSTREGISTER_PORTABLE`: known in every context of the process.
+pub(crate) const PORTABLE: c_uint = 1;
 /// `CU_MEMORYTYPE_DEVICE`.
 pub(crate) const DEVICE_MEMORY: c_uint = 2;
 
@@ -135,5 +137,7 @@ functions! {
     stream_wait = "cuStreamSynchronize"(RawStream);
     to_device = "cuMemcpyHtoDAsync_v2"(Pointer, *const c_void, usize, RawStream);
     to_host = "cuMemcpyDtoHAsync_v2"(*mut c_void, Pointer, usize, RawStream);
+    host_register = "cuMemHostRegister_v2"(*mut c_void, usize, c_uint);
+    host_unregister = "cuMemHostUnregister"(*mut c_void);
     on_device = "cuMemcpyDtoDAsync_v2"(Pointer, Pointer, usize, RawStream);
 }

@@ -22,12 +22,14 @@
 mod api;
 mod device;
 mod driver;
+mod host;
 mod refusal;
 mod segment;
 mod uuid;
 
 pub use device::{Device, Probe, Probed, probe};
 pub use driver::start;
+pub use host::PinnedMapping;
 pub use refusal::{Code, Refusal};
 pub use segment::{DeviceSegment, ImportedSegment, Stream};
 pub use uuid::GpuUuid;

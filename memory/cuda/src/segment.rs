@@ -22,13 +22,13 @@ pub struct Stream(RawStream);
 /// Memory of a GPU that this process made: mapped for writing, and exported as a descriptor.
 pub struct DeviceSegment {
     // In the order of dropping: the map, then the handle.
-    range: Range,
+    pub(crate) range: Range,
     handle: OwnedHandle,
 }
 
 /// Memory of a GPU that another process made: mapped for reading. Writing it is an error of the GPU.
 pub struct ImportedSegment {
-    range: Range,
+    pub(crate) range: Range,
 }
 
 /// A handle of an allocation.
@@ -38,7 +38,7 @@ struct OwnedHandle {
 }
 
 /// Addresses, and what is mapped there.
-struct Range {
+pub(crate) struct Range {
     device: Device,
     start: Pointer,
     bytes: usize,
@@ -161,6 +161,15 @@ impl DeviceSegment {
         // SAFETY: the stream is open, by its maker's word.
         driver.done("wait for a stream", unsafe { (driver.api.stream_wait)(stream.0) })
     }
+
+    /// Copies `bytes` at `offset` to an address of this process on the same GPU, on `stream` and behind what is on it, and waits until
+    /// they are there.
+    ///
+    /// # Errors
+    /// [`Refusal::NotDeviceMemory`] for any other address, [`Refusal::OutOfBounds`], or what the driver refuses.
+    pub fn copy_to_device(&self, offset: u64, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
+        self.range.copy_to_device(offset, pointer, bytes, stream)
+    }
 }
 
 impl fmt::Debug for DeviceSegment {
@@ -225,16 +234,7 @@ impl ImportedSegment {
     /// # Errors
     /// [`Refusal::NotDeviceMemory`] for any other address, [`Refusal::OutOfBounds`], or what the driver refuses.
     pub fn copy_to_device(&self, offset: u64, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
-        let from = self.range.at(offset, bytes)?;
-        let device = self.device();
-        let (driver, _current) = (device.driver(), device.enter()?);
-        check_pointer(device, pointer, bytes)?;
-        // SAFETY: both parts lie in memory of the device, as was just checked; the stream is open, by its maker's word.
-        let begun = unsafe { (driver.api.on_device)(pointer, from, bytes as usize, stream.0) };
-        // SAFETY: as above. Also where the copy was refused, so that nothing is under way after this.
-        let waited = unsafe { (driver.api.stream_wait)(stream.0) };
-        driver.done("copy on the GPU", begun)?;
-        driver.done("copy on the GPU", waited)
+        self.range.copy_to_device(offset, pointer, bytes, stream)
     }
 }
 
@@ -341,12 +341,25 @@ impl Range {
     }
 
     /// The address of a part.
-    fn at(&self, offset: u64, bytes: u64) -> Result<Pointer> {
+    pub(crate) fn at(&self, offset: u64, bytes: u64) -> Result<Pointer> {
         let within = self.bytes as u64;
         match offset.checked_add(bytes) {
             Some(end) if end <= within => Ok(self.start + offset),
             _ => Err(Refusal::OutOfBounds { offset, bytes, within }),
         }
+    }
+
+    fn copy_to_device(&self, offset: u64, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
+        let from = self.at(offset, bytes)?;
+        let device = &self.device;
+        let (driver, _current) = (device.driver(), device.enter()?);
+        check_pointer(device, pointer, bytes)?;
+        // SAFETY: both parts lie in memory of the device, as was just checked; the stream is open, by its maker's word.
+        let begun = unsafe { (driver.api.on_device)(pointer, from, bytes as usize, stream.0) };
+        // SAFETY: as above. Also where the copy was refused, so that nothing is under way after this.
+        let waited = unsafe { (driver.api.stream_wait)(stream.0) };
+        driver.done("copy on the GPU", begun)?;
+        driver.done("copy on the GPU", waited)
     }
 
     fn copy_to_host(&self, offset: u64, to: &mut [u8]) -> Result<()> {

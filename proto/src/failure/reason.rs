@@ -168,6 +168,10 @@ reasons! {
     RequirementNotMet, "REQUIREMENT_NOT_MET", FailedPrecondition;
     /// The tensor lies in GPU memory, and nobody brings its bytes to who asked.
     NoGpuProcess, "NO_GPU_PROCESS", FailedPrecondition;
+    /// The process that copies the tensor out of GPU memory stands still, and there is no other.
+    StagerStalled, "STAGER_STALLED", Unavailable;
+    /// The tensor could not be copied out of GPU memory.
+    StagingFailed, "STAGING_FAILED", Unavailable;
     /// The arena is full for now; the details say how much is free and who holds the most.
     ArenaFull, "ARENA_FULL", ResourceExhausted;
     /// The tensor is larger than the arena can ever take.

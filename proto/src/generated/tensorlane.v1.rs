@@ -133,6 +133,9 @@ pub struct Moved {
     /// Whose sidecars sent the bytes, where others than the owner did; at most 16, and the rest in one without a name.
     #[prost(message, repeated, tag = "6")]
     pub senders: ::prost::alloc::vec::Vec<Sender>,
+    /// Whether the bytes were copied out of GPU memory, by a process that reaches it. The refusal of cuda_ipc says why.
+    #[prost(bool, tag = "7")]
+    pub staged: bool,
 }
 /// A peer that sent a part of the bytes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -810,6 +813,10 @@ pub struct AcquireRequest {
     /// How long to wait for names that do not exist yet, in milliseconds; at most the deadline; 0: not at all.
     #[prost(uint64, tag = "4")]
     pub wait_ms: u64,
+    /// Whether tensors in GPU memory are wanted in host memory: a process that reaches the GPU copies them out. Else they are leased
+    /// where they lie.
+    #[prost(bool, tag = "5")]
+    pub host: bool,
 }
 /// A leased tensor.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3586,6 +3593,59 @@ pub struct GpuFreed {
     #[prost(bool, tag = "2")]
     pub reusable: bool,
 }
+/// Waits for a tensor in GPU memory that somebody wants in host memory, and reports of the one before. One call at a time a session,
+/// by a process that reaches GPUs.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StageRequest {
+    /// UUIDs of the GPUs whose memory it copies out, 16 bytes each; at most 64.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub cuda_uuids: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// Of the order that it has; absent: it has none.
+    #[prost(message, optional, tag = "2")]
+    pub report: ::core::option::Option<StageReport>,
+    /// How long to wait for an order, in milliseconds; 0 means the sidecar's default (30 s).
+    #[prost(uint64, tag = "3")]
+    pub deadline_ms: u64,
+}
+/// How a copy stands.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StageReport {
+    /// The number of the order.
+    #[prost(uint64, tag = "1")]
+    pub order: u64,
+    /// Bytes that are there, from the first on: all of them once it is done.
+    #[prost(uint64, tag = "2")]
+    pub written: u64,
+    /// Whether it is over: all bytes are there, unless there is a failure. Else the answer comes at once, with no order.
+    #[prost(bool, tag = "3")]
+    pub over: bool,
+    /// Why it was given up.
+    #[prost(message, optional, tag = "4")]
+    pub failure: ::core::option::Option<Failure>,
+}
+/// Answers Stage.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageResponse {
+    /// What is to be copied now; absent at the deadline, and where the report was of one that is not over.
+    #[prost(message, optional, tag = "1")]
+    pub order: ::core::option::Option<StageOrder>,
+    /// Whether the order that was reported of is still wanted.
+    #[prost(bool, tag = "2")]
+    pub wanted: bool,
+}
+/// A tensor in GPU memory that is to be copied to host memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StageOrder {
+    /// The number of the order, for reports.
+    #[prost(uint64, tag = "1")]
+    pub order: u64,
+    /// The tensor, for OpenGpu. It lies at the beginning of its allocation.
+    #[prost(fixed64, tag = "2")]
+    pub id: u64,
+    /// Where its bytes are wanted: in a segment that the client has mapped for writing, as many as the tensor has.
+    #[prost(message, optional, tag = "3")]
+    pub location: ::core::option::Option<Location>,
+}
 /// Answers SetRead (set.proto): the rows, packed.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetReadResponse {
@@ -3760,6 +3820,9 @@ pub struct PullHead {
     /// Others that have all of it, best first, at most 4: who goes on with the pull where the owner is lost.
     #[prost(message, repeated, tag = "6")]
     pub spares: ::prost::alloc::vec::Vec<Life>,
+    /// Whether the owner has the tensor in GPU memory, out of which it was copied.
+    #[prost(bool, tag = "7")]
+    pub staged: bool,
 }
 /// Since version 3, by the number of an open Pull: the reader wants to know of the owner what has become of the tensor's holders.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3857,6 +3920,10 @@ pub struct Inquire {
     /// that.
     #[prost(bool, tag = "3")]
     pub copies: bool,
+    /// Whether tensors of the asked peer that lie in GPU memory are to be copied to host memory, from where they can be pulled. The
+    /// answer comes when that is done, within `wait_ms`, or says why not. At most one target. An earlier release answers at once.
+    #[prost(bool, tag = "4")]
+    pub stage: bool,
 }
 /// Answers Inquire, in the order of the targets.
 #[derive(Clone, PartialEq, ::prost::Message)]

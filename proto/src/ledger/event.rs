@@ -111,6 +111,11 @@ pub enum Event {
         /// Bytes wanted.
         bytes: u64,
     },
+    /// A copy is of no use any more: freed now where nobody leases it, else with its last lease. Nothing for what is no copy.
+    EndCopy {
+        /// The copy.
+        id: TensorId,
+    },
     /// A holder is no more: all its leases and reservations end now. Nothing may be asked in its name afterwards.
     HolderGone {
         /// The holder.

@@ -142,6 +142,10 @@ impl Ledger {
             Event::IssueTicket { id, spec } => self.issue_ticket(id, spec),
             Event::Redeem { ticket, by, retry } => self.redeem(ticket, by, retry),
             Event::Evict { bytes } => Ok(self.evict(bytes, effects)),
+            Event::EndCopy { id } => {
+                self.end_copy(id, effects);
+                Ok(Answer::Done)
+            }
             Event::HolderGone { holder } => {
                 self.end_holder(holder, Cause::HolderGone, effects);
                 Ok(Answer::Done)

@@ -80,6 +80,17 @@ impl Ledger {
         Answer::Evicted { tensors, bytes }
     }
 
+    /// A copy does not outlive its leases from now on.
+    pub(super) fn end_copy(&mut self, id: TensorId, effects: &mut Vec<Effect>) {
+        let Some(tensor) = self.slots.get_mut(id) else { return };
+        let Life::Copied { mapped, .. } = &mut tensor.life else { return };
+        *mapped = true;
+        if tensor.leases > 0 {
+            return;
+        }
+        self.free(id, Cause::Evicted, effects);
+    }
+
     /// Something that kept a sealed tensor has ended: was it the last?
     pub(super) fn loosened(&mut self, id: TensorId, cause: Cause, effects: &mut Vec<Effect>) {
         let Some(tensor) = self.slots.get(id) else { return };

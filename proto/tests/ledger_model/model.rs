@@ -81,6 +81,10 @@ impl Model {
                 self.copy_in(&origin, kind, bytes, by, made)
             }
             Event::Evict { bytes } => Ok(self.evict(bytes)),
+            Event::EndCopy { id } => {
+                self.end_copy(id);
+                Ok(Answer::Done)
+            }
             Event::HolderGone { holder } => {
                 self.gone(holder, Cause::HolderGone);
                 Ok(Answer::Done)
@@ -197,6 +201,13 @@ impl Model {
             self.free(id, Cause::Evicted);
         }
         Answer::Evicted { tensors, bytes }
+    }
+
+    fn end_copy(&mut self, id: TensorId) {
+        let Some(tensor) = self.tensors.iter_mut().find(|tensor| tensor.id == id) else { return };
+        let Kind::Copy(origin) = tensor.kind.clone() else { return };
+        tensor.kind = Kind::Map(origin);
+        self.sweep(Cause::Evicted);
     }
 
     fn holder_away(&mut self, holder: Holder, until: Millis) -> Outcome {

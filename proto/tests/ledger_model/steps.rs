@@ -150,7 +150,10 @@ impl Maker<'_> {
                 Event::HolderAway { holder: self.holder(), until }
             }
             84..86 => Event::HolderBack { holder: self.holder() },
-            86 => Event::Tick,
+            86 => match self.dice.percent(50) {
+                true => Event::EndCopy { id: self.tensor() },
+                false => Event::Tick,
+            },
             87..91 => Event::Publish(self.publication()),
             _ => self.dice.one(self.asked).unwrap_or(Event::Tick),
         }

@@ -103,6 +103,8 @@ fn show_store(metrics: &Metrics, exchange: &Exchange, seen: &mut Seen) {
     metrics.pipes.unread.set(i64::try_from(pipes.unread).unwrap_or(i64::MAX));
     catch_up(&metrics.pipes.messages, pipes.messages);
     metrics.arena.show_gpu(store.gpu_held().tensors, store.gpu_held().bytes);
+    let (queued, moving) = exchange.staging();
+    metrics.staging.show(queued, moving);
     metrics.ledger.journal.set(i64::try_from(store.journal_bytes()).unwrap_or(i64::MAX));
     let (totals, _) = store.totals();
     let (tensors, copies) = (totals.tensors as u64, totals.copies as u64);

@@ -34,6 +34,8 @@ pub(super) struct Terms {
     pub(super) by: Holder,
     pub(super) require: Require,
     pub(super) deadline: Instant,
+    /// Set if what lies in GPU memory is wanted in host memory.
+    pub(super) host: bool,
     pub(super) caller: Caller,
 }
 
@@ -48,13 +50,18 @@ impl Exchange {
         done: impl FnOnce(Result<Vec<Result<Taken, Failure>>, Failure>) + Send + 'static,
     ) {
         let Some(by) = caller.holder else { return done(Err(session_required("Acquire"))) };
+        let terms = || {
+            let (deadline, require) = (self.deadline(request.deadline_ms), wire::require(request.require));
+            Arc::new(Terms { by, require, deadline, host: request.host, caller: caller.clone() })
+        };
         if let Some(ids) = plain_ids(&request) {
-            return done(Ok(self.store.lease_many(by, caller.holder, ids)));
+            let taken = self.store.lease_many(by, caller.holder, ids);
+            return match request.host && taken.iter().flatten().any(|taken| taken.tensor.gpu.is_some()) {
+                true => self.hand_over_all(&terms(), taken, done),
+                false => done(Ok(taken)),
+            };
         }
-        let deadline = self.deadline(request.deadline_ms);
-        let require = wire::require(request.require);
-        let terms = Arc::new(Terms { by, require, deadline, caller });
-        self.take(&terms, request.items, request.wait_ms, done);
+        self.take(&terms(), request.items, request.wait_ms, done);
     }
 
     /// Leases tensors in the sidecar's own name, so that their bytes can be read out.
@@ -70,7 +77,7 @@ impl Exchange {
             return done(Err(Failure::new(Reason::RequirementNotMet, why)));
         }
         let deadline = self.deadline(request.deadline_ms);
-        let terms = Arc::new(Terms { by: OWN, require, deadline, caller });
+        let terms = Arc::new(Terms { by: OWN, require, deadline, host: true, caller });
         let exchange = Arc::clone(self);
         self.take(&terms, request.items, request.wait_ms, move |outcome| {
             done(outcome.map(|taken| Borrowed { exchange, taken }));
@@ -138,6 +145,20 @@ impl Exchange {
         self.hand_over(terms, taken, selection, gather, index);
     }
 
+    /// The same for whole tensors that were leased here.
+    fn hand_over_all(
+        self: &Arc<Self>,
+        terms: &Arc<Terms>,
+        taken: Vec<Result<Taken, Failure>>,
+        done: impl FnOnce(Result<Vec<Result<Taken, Failure>>, Failure>) + Send + 'static,
+    ) {
+        let gather = Gather::new(taken.len(), Box::new(done));
+        for (index, taken) in taken.into_iter().enumerate() {
+            self.hand_over(terms, taken, &Selection::All, &gather, index);
+        }
+        gather.arm();
+    }
+
     /// The selected part of what was leased here goes to its place.
     pub(super) fn hand_over(
         self: &Arc<Self>,
@@ -165,6 +186,9 @@ impl Exchange {
         selection: &Selection,
         done: impl FnOnce(Result<Taken, Failure>) + Send + 'static,
     ) {
+        if taken.tensor.gpu.is_some() && terms.host {
+            return self.select_staged(terms, taken, selection, Box::new(done));
+        }
         if *selection == Selection::All {
             return done(Ok(taken));
         }

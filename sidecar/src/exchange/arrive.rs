@@ -173,6 +173,10 @@ impl Exchange {
     ) {
         let now = Instant::now();
         for Waiting { fetch, place } in waiting {
+            if fetch.is_to_be_staged(failure) {
+                self.stage_far(fetch, place);
+                continue;
+            }
             // The one who began it was in more of a hurry than this one, or gave up.
             let again = (matches!(failure.reason, Reason::DeadlineExceeded | Reason::Cancelled)
                 || fetch.reference != *reference)
@@ -202,14 +206,17 @@ impl Arrival {
 impl Told {
     /// Account of how a tensor came of which `bytes` crossed: made anew only if it is not made already.
     fn moved(&mut self, fetch: &Fetch, bytes: u64, came: &Arc<Came>) -> Arc<Moved> {
+        let staged = came.staged || fetch.staged;
         if let Some((known, refused, told)) = &self.0
             && Arc::ptr_eq(known, came)
             && told.message.bytes == bytes
+            && told.message.staged == staged
             && refused.iter().copied().eq(fetch.refused_for(came))
         {
             return Arc::clone(told);
         }
-        let told = Moved::new(moved(fetch.refused_for(came), bytes, came));
+        let how = Came { staged, ..(**came).clone() };
+        let told = Moved::new(moved(fetch.refused_for(came), bytes, &how));
         self.0 = Some((Arc::clone(came), fetch.refused_for(came).collect(), Arc::clone(&told)));
         told
     }

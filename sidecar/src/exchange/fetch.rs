@@ -35,6 +35,9 @@ use super::{Exchange, Taken};
 use crate::peer::{CallHandle, PeerKey, give_way};
 use crate::store::Moved;
 
+/// Reason for which a tensor of another peer is not mapped on its GPU: whichever node that is on, it is not in this release.
+const OTHER_PEER: &str = "other_peer";
+
 /// Fetch of a tensor of another peer that somebody wants.
 #[derive(Clone)]
 pub(super) struct Fetch {
@@ -51,6 +54,8 @@ pub(super) struct Fetch {
     pub(super) blamed: Vec<PeerKey>,
     /// Reason for which its owner may not bring it: only what is on this node will do.
     pub(super) only_here: Option<Box<Failure>>,
+    /// Set if its owner was asked to copy it out of GPU memory.
+    pub(super) staged: bool,
     /// Number of times that it has gone on in another way.
     pub(super) turn: u32,
     /// Better transports than that one, and why they were not.
@@ -59,9 +64,21 @@ pub(super) struct Fetch {
 
 impl Fetch {
     pub(super) fn new(reference: Reference, selection: Selection, terms: Arc<Terms>) -> Self {
-        let (met, alone, transport) = (false, false, Transport::Tcp);
+        let (met, alone, staged, transport) = (false, false, false, Transport::Tcp);
         let (blamed, only_here, refused) = (Vec::new(), None, Arc::default());
-        Self { reference, selection, terms, met, transport, alone, blamed, only_here, turn: 0, refused }
+        Self {
+            reference,
+            selection,
+            terms,
+            met,
+            transport,
+            alone,
+            blamed,
+            only_here,
+            staged,
+            turn: 0,
+            refused,
+        }
     }
 
     /// Refusals of what did not bring it, now that it is here.
@@ -318,10 +335,15 @@ impl Exchange {
         };
         let wanted = fetch.clone();
         self.pull_into_room(fetch, resolved.bytes(), move |exchange, outcome| {
+            if outcome.as_ref().is_err_and(|failure| wanted.is_to_be_staged(failure)) {
+                return exchange.stage_far(wanted, place);
+            }
             place.put(outcome.and_then(|arrived| {
                 let (by, bytes) = (wanted.terms.by, arrived.block.len());
                 exchange.count_moved(bytes, wanted.refused_for(&arrived.came), &arrived.came);
-                let moved = Moved::new(moved(wanted.refused_for(&arrived.came), bytes, &arrived.came));
+                let mut came = arrived.came.clone();
+                came.staged |= wanted.staged;
+                let moved = Moved::new(moved(wanted.refused_for(&came), bytes, &came));
                 let taken = exchange.store.pack_in(by, arrived.descriptor, arrived.block)?;
                 Ok(Taken { moved: Some(moved), ..taken })
             }));
@@ -338,11 +360,17 @@ impl Exchange {
 
 /// Way in which the bytes of a fetch came.
 pub(super) fn moved(refused: impl Iterator<Item = Refusal>, bytes: u64, came: &Came) -> v1::Moved {
+    let mut refusals = refusals(refused);
+    if came.staged {
+        let transport = v1::Transport::CudaIpc.into();
+        refusals.push(v1::Refusal { transport, why: OTHER_PEER.to_owned() });
+    }
     v1::Moved {
         transport: v1::Transport::from(came.transport).into(),
         bytes,
         seconds: came.seconds,
-        refusals: refusals(refused),
+        staged: came.staged,
+        refusals,
         paths: came.paths.as_slice().iter().map(Into::into).collect(),
         senders: came.paths.senders().into(),
     }

@@ -209,7 +209,7 @@ impl<T: Send + 'static> Hunt<T> {
             names.iter().map(target).collect()
         };
         let (hunt, who) = (Arc::clone(self), peer.clone());
-        let question = v1::Inquire { targets, wait_ms: 0, copies: false };
+        let question = v1::Inquire { targets, wait_ms: 0, copies: false, stage: false };
         let call =
             peers.inquire(peer, None, question, until, move |outcome| hunt.answered(&who, &names, outcome));
         if let Some(handle) = self.state.lock().asked.get_mut(peer) {

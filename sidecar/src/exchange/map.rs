@@ -61,10 +61,16 @@ impl Exchange {
 
 /// Arrival of what was mapped, if it is what was asked for. Nothing was moved, so that there is nothing to sum.
 fn arrived(reference: &Reference, mapped: Mapped) -> Result<Arrived, Failure> {
-    let Mapped { block, descriptor, crc32c, seconds } = mapped;
+    let Mapped { block, descriptor, crc32c, seconds, staged } = mapped;
     if !reference.describes(&descriptor.layout) {
         let message = format!("{} shows {} for {reference}", reference.peer(), descriptor.layout);
         return Err(Failure::new(Reason::LayoutMismatch, message));
     }
-    Ok(Arrived { descriptor, crc32c, block, came: Came::mapped(seconds), pull_guard: None })
+    Ok(Arrived {
+        descriptor,
+        crc32c,
+        block,
+        came: Came { staged, ..Came::mapped(seconds) },
+        pull_guard: None,
+    })
 }

@@ -33,6 +33,7 @@ mod serve;
 mod sets;
 mod small;
 mod sources;
+mod staging;
 mod status;
 mod target;
 mod transfer;
@@ -101,6 +102,7 @@ pub struct Exchange {
     /// Sets whose rows change.
     mutable_sets: rows::MutableSets,
     pipes: pipes::Pipes,
+    staging: staging::Staging,
     metrics: Arc<Metrics>,
     settings: ExchangeSettings,
     /// Offer of ours, without the addresses: one side of every negotiation.
@@ -147,6 +149,7 @@ impl Exchange {
             channels: channels::Channels::default(),
             mutable_sets: rows::MutableSets::default(),
             pipes: pipes::Pipes::default(),
+            staging: staging::Staging::default(),
             workers,
             metrics,
             fingerprint: Mutex::new(settings.fingerprint),
@@ -226,6 +229,7 @@ impl Exchange {
         // First: rings that its process may still map are pinned while its segments are known.
         self.channels_of_session_ended(session);
         self.pipes_of_session_ended(session);
+        self.staging_of_session_ended(session);
         self.store.session_ended(session);
     }
 

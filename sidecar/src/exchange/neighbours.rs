@@ -263,7 +263,7 @@ impl Exchange {
 /// Question to a neighbour.
 fn question(reference: &Reference, wait: Duration) -> v1::Inquire {
     let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-    v1::Inquire { targets: vec![target_of(reference)], wait_ms, copies: true }
+    v1::Inquire { targets: vec![target_of(reference)], wait_ms, copies: true, stage: false }
 }
 
 /// Word that it answers.
@@ -284,7 +284,7 @@ fn word(answer: v1::Inquired, wanted: &Reference) -> Word {
 
 /// A copy that was mapped, if it is one of the tensor. Nothing was moved, so that there is nothing to sum.
 fn arrived(reference: &Reference, mapped: Mapped, holder: &PeerKey) -> Option<Arrived> {
-    let Mapped { block, descriptor, crc32c, seconds } = mapped;
+    let Mapped { block, descriptor, crc32c, seconds, .. } = mapped;
     let layout = &descriptor.layout;
     let fits = layout.dtype() == reference.dtype() && reference.shape().matches(layout.shape());
     if !fits || !layout.is_contiguous() {

@@ -13,15 +13,15 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, PeerSlot, TensorId, TensorName};
 use tensorlane_proto::selection::{Runs, Selection};
 
-use super::Exchange;
 use super::describe::describe_result;
 use super::target::Meant;
+use super::{Exchange, Taken};
 use crate::cancel::Cancel;
 use crate::peer::{
     Asked, AskedLoan, PeerKey, PipeAsker, PipeDone, RelayRequest, RelaySource, Serve, Served, SetDone,
     SmallAnswer, SmallBytes, SmallTensor, Sought, Source, TellAttached, TellConnected, TellFound,
 };
-use crate::store::{Own, Tensor};
+use crate::store::{Own, Tensor, no_gpu_process};
 
 /// Small tensors that are looked up under one lock.
 const SMALL_BATCH: usize = 64;
@@ -60,11 +60,12 @@ impl Serve for Exchange {
     fn open(&self, from: &PeerKey, asked: &Asked) -> Result<Served, Failure> {
         self.may_leave(from, asked.resumed)?;
         let id = TensorId(asked.id);
-        let (holder, taken) = self.lease_for(from, |holder| self.store.lease(holder, None, id))?;
+        let (holder, (taken, staged)) = self.lease_for(from, |holder| self.lease_bytes(holder, id))?;
         let stated = is_stated(&taken.tensor, asked.stored);
         let mut served = stated.and_then(|()| served(&taken.tensor, &asked.selection, asked.bytes));
         match &mut served {
             Ok(served) => {
+                served.staged = staged;
                 let Asked { id, bytes, lost, .. } = asked;
                 if asked.spreads {
                     served.holders = self.sources.holders(*id, *bytes, from, lost);
@@ -79,12 +80,13 @@ impl Serve for Exchange {
 
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
         self.may_leave(from, false)?;
-        let (holder, taken) = self.lease_for(from, |holder| self.store.lease(holder, None, TensorId(id)))?;
+        let (holder, (taken, staged)) =
+            self.lease_for(from, |holder| self.lease_bytes(holder, TensorId(id)))?;
         let served = lent(&taken.tensor, bytes);
         if served.is_err() {
             self.untake(holder, &taken);
         }
-        served
+        served.map(|served| Served { staged, ..served })
     }
 
     fn done(&self, from: &PeerKey, id: u64) {
@@ -143,6 +145,9 @@ impl Serve for Exchange {
     ) {
         if inquire.copies {
             return self.copies(from, inquire, gone, reply);
+        }
+        if inquire.stage {
+            return self.stage_for(from, inquire, &gone, reply);
         }
         let targets: Vec<_> = inquire.targets.into_iter().map(|t| self.meant(t)).collect();
         let now: Vec<_> = targets.iter().map(|t| self.known_now(t.as_ref())).collect();
@@ -227,6 +232,21 @@ impl Exchange {
         self.store.peer_gone(slot);
         let message = format!("this life of {} is over", peer.name);
         Err(Failure::new(Reason::PeerUnreachable, message))
+    }
+
+    /// Leases a tensor to somebody who reads its bytes, or the copy of one in GPU memory; and that copy, if so.
+    fn lease_bytes(&self, by: Holder, id: TensorId) -> Result<(Taken, Option<u64>), Failure> {
+        let taken = self.store.lease(by, None, id)?;
+        if taken.tensor.gpu.is_none() {
+            return Ok((taken, None));
+        }
+        let copy =
+            self.store.lease_copy(by, &taken.tensor.reference).unwrap_or_else(|| Err(no_gpu_process(id)));
+        self.untake(by, &taken);
+        copy.map(|copy| {
+            let staged = Some(copy.id.0);
+            (copy, staged)
+        })
     }
 
     /// Description that a peer gets to know at once. Copies are not ours to speak for.
@@ -317,7 +337,7 @@ pub(super) fn served(tensor: &Tensor, selection: &Selection, bytes: u64) -> Resu
     let source = Source::new(tensor.block.clone(), runs)
         .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
     let source = if *selection == Selection::All { source.summed(tensor.sums(bytes)) } else { source };
-    Ok(Served { descriptor, crc32c, source, holders: None })
+    Ok(Served { descriptor, crc32c, source, holders: None, staged: None })
 }
 
 /// The CRC-32C of all bytes of a tensor, packed.
@@ -347,7 +367,7 @@ pub(super) fn lent(tensor: &Tensor, bytes: u64) -> Result<Served, Failure> {
     let runs = Selection::All.resolve(&descriptor.layout.packed())?.runs();
     let source = Source::new(tensor.block.clone(), runs)
         .map_err(|e| Failure::new(Reason::Internal, format!("the bytes cannot be read: {e}")))?;
-    Ok(Served { descriptor, crc32c: tensor.crc32c, source, holders: None })
+    Ok(Served { descriptor, crc32c: tensor.crc32c, source, holders: None, staged: None })
 }
 
 pub(super) fn name_of(meant: &Meant) -> Option<&TensorName> {

@@ -274,7 +274,7 @@ impl Likeness {
             _ => {
                 let How { way, seconds } = self.how;
                 let (paths, transport) = (Paths::one(way, bytes), way.transport());
-                let came = Arc::new(Came { transport, seconds, instead_of: None, paths });
+                let came = Arc::new(Came { transport, seconds, instead_of: None, paths, staged: false });
                 self.came = Some((bytes, Arc::clone(&came)));
                 came
             }

@@ -256,5 +256,5 @@ impl Exchange {
 fn as_bytes(bytes: u64, source: Source) -> Result<Served, Failure> {
     let shape = Shape::new(&[bytes])?;
     let descriptor = Descriptor::host(Layout::contiguous(DType::U8, shape)?);
-    Ok(Served { descriptor, crc32c: None, source, holders: None })
+    Ok(Served { descriptor, crc32c: None, source, holders: None, staged: None })
 }

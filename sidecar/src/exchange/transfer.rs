@@ -54,6 +54,8 @@ pub(super) struct Came {
     pub(super) instead_of: Option<Refusal>,
     /// The ways within the transport.
     pub(super) paths: Paths,
+    /// Set if its owner copied it out of GPU memory.
+    pub(super) staged: bool,
 }
 
 // === impl Came ===
@@ -61,7 +63,7 @@ pub(super) struct Came {
 impl Came {
     /// Mapped where it is: nothing has moved.
     pub(super) fn mapped(seconds: f64) -> Self {
-        Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default() }
+        Self { transport: Transport::Shm, seconds, instead_of: None, paths: Paths::default(), staged: false }
     }
 
     /// Mapped where another peer than the owner has a copy.
@@ -205,13 +207,13 @@ impl Exchange {
         block: Block,
         then: impl FnOnce(&Arc<Self>, Result<Arrived, Failure>) + Send + 'static,
     ) {
-        let Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard } = pulled;
+        let Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard, staged } = pulled;
         drop(landing);
         let failed = Refusal { transport: fetch.transport, why: Why::Cooldown };
         // Few bytes come on the control connection, whatever brings many.
         let chosen = self.peers.get().is_some_and(|peers| peers.has_choice(block.len()));
         let instead_of = Some(failed).filter(|_| chosen && transport != fetch.transport);
-        let came = Came { transport, seconds, instead_of, paths };
+        let came = Came { transport, seconds, instead_of, paths, staged };
         let bytes = block.len();
         let others = came.paths.senders().others().to_vec();
         let arrived = Arrived { descriptor, crc32c, block, came, pull_guard };

@@ -168,6 +168,8 @@ labels! {
         PutGpu = "put_gpu",
         /// GPU memory out.
         OpenGpu = "open_gpu",
+        /// Copies tensors out of GPU memory: until there is one to copy.
+        Stage = "stage",
         /// Finds by name.
         Lookup = "lookup",
         /// Makes a ticket.
@@ -494,6 +496,24 @@ labels! {
         In = "in",
         /// To the peer.
         Out = "out",
+    }
+
+    /// State of a tensor that is to be copied out of GPU memory.
+    StagingState {
+        /// No process has it.
+        Queued = "queued",
+        /// Process that has it, or for which room is made.
+        Moving = "moving",
+    }
+
+    /// Reason for which a process did not make a copy.
+    StagingEnd {
+        /// It stood still.
+        Stalled = "stalled",
+        /// It said that it could not, or the copy could not be entered.
+        Failed = "failed",
+        /// Its session ended.
+        Gone = "gone",
     }
 
     /// Place at which a checksum was compared.

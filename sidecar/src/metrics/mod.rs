@@ -13,12 +13,14 @@ mod directory;
 mod family;
 mod groups;
 pub mod label;
+mod staging;
 
 pub use directory::Directory;
 use family::Maker;
 pub use family::{Counters, Family, Gauges, Histograms, Vector};
 pub use groups::{Arena, ArenaBytes, Calls, Channels, Ledger, Live, Moves, Peers, Pipes, Sessions, Threads};
 use label::FrameFault;
+pub use staging::Staging;
 
 /// Asked before each scrape to bring gauges up to date.
 pub type OnScrape = Box<dyn Fn(&Metrics) + Send + Sync>;
@@ -39,6 +41,8 @@ pub struct Metrics {
     pub channels: Channels,
     /// Pipes.
     pub pipes: Pipes,
+    /// Copies out of GPU memory.
+    pub staging: Staging,
     /// Other peers.
     pub peers: Peers,
     /// The peer table.
@@ -66,6 +70,7 @@ impl Metrics {
             sessions: Sessions::new(&make)?,
             channels: Channels::new(&make)?,
             pipes: Pipes::new(&make)?,
+            staging: Staging::new(&make)?,
             peers: Peers::new(&make)?,
             directory: Directory::new(&make)?,
             threads: Threads::new(&make)?,

@@ -81,7 +81,7 @@ fn everything() -> Vec<MetricFamily> {
 #[test]
 fn every_name_follows_the_grammar_and_every_help_says_what_is_not_counted() {
     let families = everything();
-    assert_eq!(families.len(), 69);
+    assert_eq!(families.len(), 72);
     for family in families {
         let name = family.name().to_owned();
         let words: Vec<_> = name.split('_').collect();
@@ -129,6 +129,8 @@ fn labels_have_bounded_values_and_the_series_can_be_counted() {
     of::<NodeRefusal>(&mut words);
     of::<Foreign>(&mut words);
     of::<OrphanEnd>(&mut words);
+    of::<StagingState>(&mut words);
+    of::<StagingEnd>(&mut words);
     of::<Direction>(&mut words);
     of::<ChecksumPlace>(&mut words);
     let mut series = 0;

@@ -151,6 +151,8 @@ pub struct Served {
     pub source: Source,
     /// Other holders of the bytes, if the reader asked for that and may know.
     pub holders: Option<Holders>,
+    /// The copy in host memory that is leased, where the tensor lies in GPU memory.
+    pub staged: Option<u64>,
 }
 
 /// Other holders of the bytes of a tensor, as its owner knows.
@@ -374,6 +376,8 @@ pub struct Pulled {
     pub paths: Paths,
     /// Of one that others are served from: the lease at the owner ends with it, and it says whether the tensor is here now.
     pub pull_guard: Option<PullGuard>,
+    /// Set if the owner copied it out of GPU memory.
+    pub staged: bool,
 }
 
 /// A pull that was not made. The bytes in the landing mean nothing.
@@ -411,6 +415,8 @@ pub struct Mapped {
     pub crc32c: Option<u32>,
     /// From the order to the map.
     pub seconds: f64,
+    /// Set if the owner copied it out of GPU memory.
+    pub staged: bool,
 }
 
 /// A map that was not made.

@@ -44,6 +44,8 @@ pub(super) type Finish = Box<dyn FnOnce() + Send>;
 pub(super) struct Head {
     pub(super) descriptor: Descriptor,
     pub(super) crc32c: Option<u32>,
+    /// The owner copied it out of GPU memory.
+    pub(super) staged: bool,
 }
 
 /// A pull and how far it is.
@@ -441,8 +443,8 @@ impl Call {
         let seconds = self.begun.elapsed().as_secs_f64();
         let Kind::Map(map) = self.kind else { return None };
         let MapCall { head: Some(head), done: Some(done), .. } = *map else { return None };
-        let Head { descriptor, crc32c } = head;
-        Some(Box::new(move || done(Ok(Mapped { block, descriptor, crc32c, seconds }))))
+        let Head { descriptor, crc32c, staged } = head;
+        Some(Box::new(move || done(Ok(Mapped { block, descriptor, crc32c, seconds, staged }))))
     }
 
     /// Ends the map with the reason for which it cannot be had.
@@ -481,7 +483,7 @@ impl Call {
         };
         // A tensor without bytes came some way, too.
         paths.came(way, Travelled::default());
-        let (Head { descriptor, crc32c }, transport) = (head, way.transport());
+        let (Head { descriptor, crc32c, staged }, transport) = (head, way.transport());
         // The owner's own bytes need no proof, although it was asked for in case that others have to send them.
         let crc32c = crc32c.or(proof.filter(|_| paths.senders().are_others()));
         let home = home.filter(|_| is_receipted);
@@ -490,7 +492,7 @@ impl Call {
             let pull = (number, id);
             let pull_guard =
                 home.map(|(shared, peer)| PullGuard { shared, peer, pull, expected, holds: false });
-            done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard }));
+            done(Ok(Pulled { landing, descriptor, crc32c, seconds, transport, paths, pull_guard, staged }));
         });
         both(Some(told), relay)
     }

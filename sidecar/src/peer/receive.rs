@@ -172,7 +172,7 @@ impl<'a> Receiver<'a> {
         let message: v1::PullHead = decode(header, body)?;
         let descriptor =
             message.descriptor.and_then(|d| wire::descriptor(d).ok()).ok_or_else(|| malformed(header))?;
-        let head = Head { descriptor, crc32c: message.crc32c };
+        let head = Head { descriptor, crc32c: message.crc32c, staged: message.staged };
         let mut state = self.link.peer.state.lock();
         if state.is_map(header.call) {
             let place = message.place.map(|p| Place { segment: p.segment, offset: p.offset, bytes: p.bytes });

@@ -278,23 +278,24 @@ fn open(
     let key = link.key();
     let asked = Asked { id, selection, bytes, stored, resumed, spreads, lost };
     let mut served = shared.serve.open(&key, &asked)?;
+    let leased = served.staged.unwrap_or(id);
     let ours = served.descriptor.layout.bytes();
     if ours != bytes {
-        shared.serve.done(&key, id);
+        shared.serve.done(&key, leased);
         let message = format!("the selection has {ours} bytes here, and the reader expects {bytes}");
         return Err(Failure::new(Reason::LayoutMismatch, message).with("bytes", ours));
     }
     served.source.skip(from);
     let (head, source) = headed(served);
     let bulk = OutgoingPull { call: 0, source, at: from, end: bytes, ahead, relayed: false };
-    Ok(Opened { id, leased: Some(id), head, bulk })
+    Ok(Opened { id, leased: Some(leased), head, bulk })
 }
 
 /// Head that is said first of what is served.
 fn headed(served: Served) -> (v1::PullHead, Source) {
-    let Served { descriptor, crc32c, source, holders } = served;
+    let Served { descriptor, crc32c, source, holders, staged } = served;
     let descriptor = Some((&descriptor).into());
-    let head = v1::PullHead { descriptor, crc32c, ..v1::PullHead::default() };
+    let head = v1::PullHead { descriptor, crc32c, staged: staged.is_some(), ..v1::PullHead::default() };
     let Some(Holders { pass, peers, spares }) = holders else { return (head, source) };
     let (holders, spares) = (relay::lives(&peers), relay::lives(&spares));
     (v1::PullHead { holders, spares, pass: pass.to_vec().into(), ..head }, source)
@@ -383,7 +384,8 @@ fn open_map(shared: &Arc<Shared>, link: &Arc<Link>, asked: &v1::Pull) -> Result<
         return Err(Failure::new(Reason::InvalidArgument, "a tensor is mapped as a whole"));
     }
     let served = shared.serve.map(&link.key(), id, bytes)?;
-    Ok(placed(served, id, Some(id), bytes))
+    let leased = served.staged.unwrap_or(id);
+    Ok(placed(served, id, Some(leased), bytes))
 }
 
 /// Leases our copy of another peer's tensor and says where it lies.

@@ -318,6 +318,7 @@ impl Call {
             SessionKind::PipeEnd => Verb::PipeEnd,
             SessionKind::PutGpu => Verb::PutGpu,
             SessionKind::OpenGpu => Verb::OpenGpu,
+            SessionKind::Stage => Verb::Stage,
             SessionKind::Hello
             | SessionKind::ChannelReader
             | SessionKind::ChannelReady

@@ -8,7 +8,7 @@ use prost::Message;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{
     CHANNELS_SINCE, FrameError, GPU_SINCE, Header, MUTABLE_SETS_SINCE, PIPES_SINCE, SESSION_ITEMS_MAX,
-    SETS_SINCE, SessionKind, WATCH_SINCE, top_level_items,
+    SETS_SINCE, STAGE_SINCE, SessionKind, WATCH_SINCE, top_level_items,
 };
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::Holder;
@@ -136,6 +136,7 @@ fn since(kind: SessionKind) -> u32 {
         | SessionKind::PipeEnd => PIPES_SINCE,
         SessionKind::PutGpu | SessionKind::OpenGpu => GPU_SINCE,
         SessionKind::Watch => WATCH_SINCE,
+        SessionKind::Stage => STAGE_SINCE,
         SessionKind::SetCreate
         | SessionKind::SetOpen
         | SessionKind::SetRead
@@ -293,6 +294,10 @@ fn question(exchange: &Arc<Exchange>, call: Call, header: &Header, body: Bytes) 
         SessionKind::Watch => {
             let request: v1::WatchRequest = decode(header, body)?;
             exchange.watch(&call.caller(), &request, move |outcome| call.answer(outcome));
+        }
+        SessionKind::Stage => {
+            let request: v1::StageRequest = decode(header, body)?;
+            exchange.stage_next(&call.caller(), &request, move |outcome| call.answer(outcome));
         }
         SessionKind::Name => {
             let request: v1::NameRequest = decode(header, body)?;

@@ -12,16 +12,19 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rustix::fs::FileType;
+use smallvec::smallvec;
 use tensorlane_memory::Block;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::device::Device;
+use tensorlane_proto::encoded;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Answer, Event, Holder, Keep, SessionId, TensorId};
 
 use super::refusals::refused;
-use super::tensor::Moved;
-use super::write::unexpected;
+use super::sessions::OWN;
+use super::tensor::{Moved, Taken};
+use super::write::{Copied, unexpected};
 use super::{Freed, Sealing, Store, Stored, Tensor};
 use crate::session::SessionLink;
 
@@ -214,6 +217,41 @@ impl Store {
         tensor.gpu.clone().ok_or_else(|| Failure::new(Reason::InvalidArgument, why()))
     }
 
+    /// Enters a copy of a tensor in GPU memory that was brought into a block here; its id. The sidecar leases it once, in its own
+    /// name.
+    ///
+    /// # Errors
+    /// NOT_FOUND where the tensor is gone meanwhile.
+    pub fn stage_in(&self, id: TensorId, block: Block) -> Result<TensorId, Failure> {
+        let mut freed = Freed::default();
+        let mut state = self.state.lock();
+        let tensor = state.sealed(None, id);
+        let entered = tensor.and_then(|tensor| {
+            let descriptor = Descriptor { device: Device::Host, ..tensor.descriptor.clone() };
+            let encoded = encoded::descriptor(&descriptor);
+            let (reference, wanted_by) = (tensor.reference.clone(), smallvec![OWN]);
+            let copied = Copied { reference, descriptor, encoded, block, crc32c: None, wanted_by };
+            state.copy_in(self.clock.now(), copied, &mut freed)
+        });
+        let wake = state.wants_keeper();
+        drop(state);
+        self.settle(freed, wake);
+        entered.map(|entered| entered.tensor.id)
+    }
+
+    /// Leases the copy in host memory of a tensor in GPU memory.
+    ///
+    /// # Errors
+    /// ARENA_FULL where it was dropped to make room, and what speaks against a lease.
+    pub fn lease_staged(&self, by: Holder, tensor: &Tensor) -> Result<Taken, Failure> {
+        let copy = self.lease_copy(by, &tensor.reference).unwrap_or_else(|| {
+            let message =
+                "the copy out of GPU memory was dropped to make room before it could be leased; ask again";
+            Err(Failure::new(Reason::ArenaFull, message))
+        })?;
+        Ok(Taken { copied: true, moved: Some(staged()), ..copy })
+    }
+
     /// GPU memory that is held.
     pub fn gpu_held(&self) -> GpuHeld {
         self.gpu.held()
@@ -223,8 +261,8 @@ impl Store {
 /// Failure that refuses a tensor of a GPU to who asks for its bytes.
 pub fn no_gpu_process(id: TensorId) -> Failure {
     let message = format!(
-        "the tensor {} lies in GPU memory, and nobody brings its bytes out: only processes of its own pod that reach the GPU \
-         map it, through the session socket",
+        "the tensor {} lies in GPU memory, and nobody brings its bytes out: no process is attached to its sidecar that reaches \
+         the GPU and copies out of it; start one, or leave the one that put it running",
         id.0
     );
     Failure::new(Reason::NoGpuProcess, message)
@@ -234,6 +272,19 @@ pub fn no_gpu_process(id: TensorId) -> Failure {
 pub(super) fn by_cuda_ipc() -> Arc<Moved> {
     static MOVED: OnceLock<Arc<Moved>> = OnceLock::new();
     let message = || v1::Moved { transport: v1::Transport::CudaIpc.into(), ..v1::Moved::default() };
+    Arc::clone(MOVED.get_or_init(|| Moved::new(message())))
+}
+
+/// Way in which a tensor of a GPU comes to who reads it in host memory.
+fn staged() -> Arc<Moved> {
+    static MOVED: OnceLock<Arc<Moved>> = OnceLock::new();
+    let refusal = || v1::Refusal { transport: v1::Transport::CudaIpc.into(), why: "host_reader".to_owned() };
+    let message = || v1::Moved {
+        transport: v1::Transport::Local.into(),
+        refusals: vec![refusal()],
+        staged: true,
+        ..v1::Moved::default()
+    };
     Arc::clone(MOVED.get_or_init(|| Moved::new(message())))
 }
 

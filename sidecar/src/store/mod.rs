@@ -230,13 +230,21 @@ impl State {
     /// The same for many events in a row.
     fn apply_into(&mut self, now: Millis, event: Event, freed: &mut Freed) -> Result<Answer, Refusal> {
         let answer = self.ledger.apply(now, event, &mut self.effects);
+        let mut useless = Vec::new();
         for effect in self.effects.drain(..) {
             let Effect::Freed { id, cause, bytes } = effect;
             self.keeper.count_freed(cause, bytes);
             if let Some(tensor) = self.tensors.remove(&id) {
                 tensor.block.mark_retired();
+                if tensor.gpu.is_some() {
+                    useless.extend(self.ledger.copy_of(&write::origin(&tensor.reference)));
+                }
                 freed.0.push(tensor);
             }
+        }
+        for id in useless {
+            // A copy in host memory does not outlive what it is a copy of. Nothing of this is ever refused.
+            let _ = self.apply_into(now, Event::EndCopy { id }, freed);
         }
         answer
     }

@@ -10,7 +10,6 @@ use tensorlane_proto::reference::Reference;
 
 use super::gpu::no_gpu_process;
 use super::refusals::refused;
-use super::sessions::OWN;
 use super::write::origin;
 use super::{Freed, State, Store, Taken, Tensor};
 
@@ -128,13 +127,15 @@ impl Store {
 
     /// A sealed tensor of this peer, for `asker` to read its bytes; no lease.
     pub fn sealed(&self, asker: Option<Holder>, id: TensorId) -> Result<Arc<Tensor>, Failure> {
-        self.state.lock().sealed(asker, id).and_then(has_bytes)
+        let state = self.state.lock();
+        state.sealed(asker, id).and_then(|tensor| state.in_host(tensor))
     }
 
     /// Sealed tensors of this peer under one lock, for another peer to read their bytes; one result for each, in order.
     pub fn all_sealed(&self, ids: &[u64]) -> Vec<Result<Arc<Tensor>, Failure>> {
         let state = self.state.lock();
-        ids.iter().map(|id| state.sealed(None, TensorId(*id)).and_then(has_bytes)).collect()
+        let sealed = |id: &u64| state.sealed(None, TensorId(*id)).and_then(|tensor| state.in_host(tensor));
+        ids.iter().map(sealed).collect()
     }
 
     /// The copy of another peer's tensor.
@@ -178,11 +179,6 @@ impl State {
         id: TensorId,
         freed: &mut Freed,
     ) -> Result<Taken, Failure> {
-        // Whoever brings bytes out, to another peer or over gRPC, cannot with these.
-        let maps = matches!(by, Holder::Session(_)) && by != OWN;
-        if !maps && self.tensors.get(&id).is_some_and(|tensor| tensor.gpu.is_some()) {
-            return Err(no_gpu_process(id));
-        }
         match self.apply_into(now, Event::Lease { by, id }, freed) {
             Ok(_) => self.taken(id),
             Err(refusal) => Err(self.refused_to(asker, &refusal)),
@@ -200,9 +196,13 @@ impl State {
             }
         }
     }
-}
 
-/// The tensor, if its bytes can be read here.
-fn has_bytes(tensor: Arc<Tensor>) -> Result<Arc<Tensor>, Failure> {
-    if tensor.gpu.is_some() { Err(no_gpu_process(tensor.id)) } else { Ok(tensor) }
+    /// The tensor, or its copy in host memory: one whose bytes can be read here.
+    fn in_host(&self, tensor: Arc<Tensor>) -> Result<Arc<Tensor>, Failure> {
+        if tensor.gpu.is_none() {
+            return Ok(tensor);
+        }
+        let copy = self.ledger.copy_of(&origin(&tensor.reference)).and_then(|id| self.tensors.get(&id));
+        copy.cloned().ok_or_else(|| no_gpu_process(tensor.id))
+    }
 }

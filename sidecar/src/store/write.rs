@@ -191,7 +191,12 @@ impl Store {
 // === impl State ===
 
 impl State {
-    fn copy_in(&mut self, now: Millis, copied: Copied, freed: &mut Freed) -> Result<Entered, Failure> {
+    pub(super) fn copy_in(
+        &mut self,
+        now: Millis,
+        copied: Copied,
+        freed: &mut Freed,
+    ) -> Result<Entered, Failure> {
         let Copied { reference, descriptor, encoded, block, crc32c, wanted_by: mut leased } = copied;
         let (origin, bytes, mapped) = (origin(&reference), descriptor.layout.bytes(), block.is_guest());
         leased.retain(|by| self.check_open(Some(*by)).is_ok());

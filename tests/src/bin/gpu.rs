@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use tensorlane_client::gpu::{Device, DeviceTensor, Gpu, Stream, probe};
-use tensorlane_client::{AcquireOptions, Client, Error, PutOptions, Result, Stored, Target};
+use tensorlane_client::{AcquireOptions, Client, Error, Moved, PutOptions, Result, Stored, Target};
 use tensorlane_memory::fork::spawn_child;
 use tensorlane_proto::selection::{Range, Selection};
 use tensorlane_proto::{DType, Layout, Metadata, Reference, Shape, Transport};
@@ -116,11 +116,17 @@ fn row(bytes: u64) -> Layout {
 
 fn got(tensor: &DeviceTensor) -> Result<String> {
     let bytes = tensor.to_vec()?;
-    Ok(format!("got {:08x} {} {}", crc32c::crc32c(&bytes), bytes.len(), way(tensor.moved().transport)))
+    Ok(format!("got {:08x} {} {}", crc32c::crc32c(&bytes), bytes.len(), route(tensor.moved())))
 }
 
-fn way(transport: Option<Transport>) -> String {
-    transport.map_or("unknown".to_owned(), |transport| transport.to_string())
+/// Transport, and why a tensor had to be copied out of GPU memory, as in `local:host_reader`.
+fn route(moved: &Moved) -> String {
+    let way = moved.transport.map_or("unknown".to_owned(), |transport| transport.to_string());
+    let of_gpu = moved.refusals.iter().find(|refused| refused.transport == Some(Transport::CudaIpc));
+    match of_gpu.filter(|_| moved.staged) {
+        Some(refused) => format!("{way}:{}", refused.why),
+        None => way,
+    }
 }
 
 impl Workload {
@@ -155,7 +161,7 @@ impl Workload {
             ["host", of] => {
                 let got = self.client.get(target(of), &AcquireOptions::new())?;
                 let crc = crc32c::crc32c(&got.bytes);
-                Ok(format!("got {crc:08x} {} {}", got.bytes.len(), way(got.moved.transport)))
+                Ok(format!("got {crc:08x} {} {}", got.bytes.len(), route(&got.moved)))
             }
             ["unname", name] => {
                 self.client.unname(&[name])?.into_iter().collect::<Result<Vec<()>>>()?;

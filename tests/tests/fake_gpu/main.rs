@@ -8,6 +8,8 @@ mod hostile;
 mod peers;
 mod refusals;
 mod shared;
+mod staged;
+mod staging;
 mod traces;
 
 /// Driver over which the tests run that any driver must pass.

@@ -140,6 +140,7 @@ fn an_allocation_that_nobody_maps_any_more_is_used_for_the_next_tensor() {
     assert_ne!(old, new);
     assert_eq!(reader.ask(&format!("get {first}"), "error"), "NOT_FOUND");
     assert_eq!(reader.ask("again", "read"), &new[..8]);
+    producer.ask("unname b", "unnamed");
     drop((producer, reader));
     sidecar.assert_all_free();
 }

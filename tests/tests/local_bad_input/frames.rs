@@ -116,6 +116,7 @@ fn frames_that_may_not_come_now_cut_the_session() {
         SessionKind::PutGpu,
         SessionKind::OpenGpu,
         SessionKind::Watch,
+        SessionKind::Stage,
     ];
     for kind in later {
         attacked.is_cut(&header(0, kind.into(), 0), "out_of_place");

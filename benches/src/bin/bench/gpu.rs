@@ -4,10 +4,12 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tensorlane_benches::limits::round_trip::UnixRoundTrip;
 use tensorlane_benches::pairs::{interleaved, median_us, seconds};
@@ -42,14 +44,19 @@ pub(crate) struct Reader {
     sockets: PathBuf,
 }
 
-/// Question to a reader.
+/// Question to a reader, which answers with microseconds.
 #[derive(Debug, Serialize, Deserialize)]
-struct Gets {
-    reference: String,
-    /// Holds it first, so that every get finds it mapped.
-    held: bool,
-    /// Gets of which the median is told.
-    count: usize,
+enum Question {
+    /// Get of a tensor and its release.
+    Get {
+        reference: String,
+        /// Whether it is held first, so that every get finds it mapped.
+        held: bool,
+        /// Gets of which the median is told.
+        count: usize,
+    },
+    /// Import of a descriptor of another process, and its map.
+    Import { process: i32, descriptor: i32, bytes: u64 },
 }
 
 /// Measures all of them, on the first GPU.
@@ -143,16 +150,10 @@ fn in_place(gpu: &Gpu) -> Result<Measured> {
 /// First gets of another process, each of a new tensor, beside an import of as much.
 fn get(gpu: &Gpu, reader: &RefCell<Worker>, row: &'static Row, bytes: u64) -> Result<Measured> {
     let made = DeviceSegment::create(gpu.device(), bytes)?;
-    let limit = || {
-        let descriptor = made.export()?;
-        let mut imported = None;
-        let took = seconds(|| {
-            imported = Some(ImportedSegment::import(gpu.device(), descriptor, made.bytes())?);
-            Ok(())
-        })?;
-        drop(imported);
-        Ok(took * 1e6)
-    };
+    let exported = made.export()?;
+    let (process, descriptor) = (getpid().as_raw_nonzero().get(), exported.as_raw_fd());
+    // By the same process as ours: an import is faster where the memory is not mapped already.
+    let limit = || reader.borrow_mut().ask(&Question::Import { process, descriptor, bytes: made.bytes() });
     let ours = || {
         let stored = stored(gpu, bytes)?;
         let took = got_us(reader, &stored, false, 1)?;
@@ -170,7 +171,7 @@ fn stored(gpu: &Gpu, bytes: u64) -> Result<Stored> {
 /// Microseconds of a get and its release, as the reader measures them: the median.
 fn got_us(reader: &RefCell<Worker>, stored: &Stored, held: bool, count: usize) -> Result<f64> {
     let reference = stored.reference().to_string();
-    reader.borrow_mut().ask(&Gets { reference, held, count })
+    reader.borrow_mut().ask(&Question::Get { reference, held, count })
 }
 
 /// Gives up a tensor and waits until the sidecar has none, so that the next finds what this one found.
@@ -196,16 +197,35 @@ impl Reader {
     pub(crate) fn run(&self) -> Result<()> {
         let client = Client::connect(&self.sockets)?;
         let gpu = client.gpu(&Device::open(0)?);
-        let options = AcquireOptions::new();
-        worker::serve(|Gets { reference, held, count }| {
-            let target = Target::from(reference.parse::<Reference>()?);
-            let held = held.then(|| gpu.acquire(&target, &options)).transpose()?;
-            let took = median_us(count, || {
-                drop(gpu.acquire(&target, &options)?);
-                Ok(())
-            })?;
-            drop(held);
-            Ok(took)
+        worker::serve(|question| match question {
+            Question::Get { reference, held, count } => get_us(&gpu, &reference, held, count),
+            Question::Import { process, descriptor, bytes } => {
+                import_us(gpu.device(), process, descriptor, bytes)
+            }
         })
     }
+}
+
+fn get_us(gpu: &Gpu, reference: &str, held: bool, count: usize) -> Result<f64> {
+    let (target, options) = (Target::from(reference.parse::<Reference>()?), AcquireOptions::new());
+    let held = held.then(|| gpu.acquire(&target, &options)).transpose()?;
+    let took = median_us(count, || {
+        drop(gpu.acquire(&target, &options)?);
+        Ok(())
+    })?;
+    drop(held);
+    Ok(took)
+}
+
+fn import_us(device: &Device, process: i32, descriptor: i32, bytes: u64) -> Result<f64> {
+    let process = Pid::from_raw(process).context("a process without a number")?;
+    let process = pidfd_open(process, PidfdFlags::empty())?;
+    let memory = pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty())?;
+    let mut imported = None;
+    let took = seconds(|| {
+        imported = Some(ImportedSegment::import(device, memory, bytes)?);
+        Ok(())
+    })?;
+    drop(imported);
+    Ok(took * 1e6)
 }

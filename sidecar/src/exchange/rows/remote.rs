@@ -123,7 +123,13 @@ impl Exchange {
             Err(failure) => return done(Err(failure)),
         };
         let ids: Vec<u64> = references.iter().map(Reference::id).collect();
-        let terms = Arc::new(Terms { by, require: Require::NONE, deadline, caller: reading.caller.clone() });
+        let terms = Arc::new(Terms {
+            by,
+            require: Require::NONE,
+            deadline,
+            host: true,
+            caller: reading.caller.clone(),
+        });
         let exchange = Arc::clone(self);
         let arrived = move |results: Result<Vec<Result<Taken, Failure>>, Failure>| {
             exchange.release_there((&reading.peer, reading.life), &ids);

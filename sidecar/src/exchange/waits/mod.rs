@@ -392,7 +392,8 @@ impl Inner {
             peer: String::new(),
         };
         let wait_ms = u64::try_from(QUESTION.as_millis()).unwrap_or(u64::MAX);
-        let question = v1::Inquire { targets: names.iter().map(target).collect(), wait_ms, copies: false };
+        let question =
+            v1::Inquire { targets: names.iter().map(target).collect(), wait_ms, copies: false, stage: false };
         let (waits, who) = (Arc::downgrade(&exchange.waits.0), peer.clone());
         let deadline = Instant::now() + QUESTION + ANSWER;
         let call = peers.inquire(peer, None, question, deadline, move |outcome| {

@@ -185,7 +185,7 @@ mod tests {
         let owner = reader.peers.shared.known_peer(&name("b")).unwrap();
         (pull.pass, pull.way) = (Some(PASS), Way::Lanes);
         pull.spares = spares.iter().map(|spare| key(spare)).collect();
-        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c });
+        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c, staged: false });
         pull.home = Some((Arc::downgrade(&reader.peers.shared), owner));
         let deadline = Instant::now() + 60 * SECOND;
         pull.transfer(1, deadline).unwrap();

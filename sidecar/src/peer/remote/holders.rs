@@ -350,7 +350,7 @@ mod tests {
         let (_block, mut pull) = pull_of(&a);
         (pull.pass, pull.way, pull.opened) = (Some(PASS), Way::Lanes, true);
         let layout = Layout::contiguous(DType::U8, Shape::new(&[4 * GRANULE]).unwrap()).unwrap();
-        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c: None });
+        pull.head = Some(Head { descriptor: Descriptor::host(layout), crc32c: None, staged: false });
         let holder = PeerKey { name: name("c"), incarnation: Incarnation(1) };
         pull.holders = vec![holder.clone()];
         let deadline = Instant::now() + Duration::from_secs(60);

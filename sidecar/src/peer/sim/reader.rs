@@ -66,7 +66,7 @@ impl Node {
         let message = v1::PullHead::decode(body).expect("a head");
         let descriptor = message.descriptor.and_then(|d| wire::descriptor(d).ok()).expect("a descriptor");
         assert_eq!(descriptor.layout.bytes(), pull.bytes);
-        let head = Head { descriptor, crc32c: message.crc32c };
+        let head = Head { descriptor, crc32c: message.crc32c, staged: message.staged };
         assert!(pull.head.as_ref().is_none_or(|before| *before == head), "another head than before");
         (pull.head, pull.opened) = (Some(head), true);
         Effects::default()

@@ -271,7 +271,13 @@ impl Serve for Twin {
         };
         *self.leases.lock().entry(id).or_default() += 1;
         self.opens.fetch_add(1, Ordering::SeqCst);
-        Ok(Served { descriptor: Descriptor::host(resolved.packed_layout()), crc32c, source, holders })
+        Ok(Served {
+            descriptor: Descriptor::host(resolved.packed_layout()),
+            crc32c,
+            source,
+            holders,
+            staged: None,
+        })
     }
     fn map(&self, from: &PeerKey, id: u64, bytes: u64) -> Result<Served, Failure> {
         let asked = asked_whole(id, bytes);
@@ -293,7 +299,7 @@ impl Serve for Twin {
             let layout = Layout::contiguous(DType::U8, Shape::new(&[bytes]).unwrap()).unwrap();
             let (descriptor, source) = (Descriptor::host(layout), Source::growing(growth, pass));
             return Ok(RelaySource {
-                served: Served { descriptor, crc32c: None, source, holders: None },
+                served: Served { descriptor, crc32c: None, source, holders: None, staged: None },
                 leased: None,
             });
         }
@@ -704,8 +710,12 @@ impl One {
         deadline: Instant,
     ) -> (mpsc::Receiver<Result<v1::Inquired, Failure>>, crate::peer::CallHandle) {
         let (tell, told) = mpsc::channel();
-        let message =
-            v1::Inquire { targets: vec![v1::Target::default(); targets], wait_ms: 1000, copies: false };
+        let message = v1::Inquire {
+            targets: vec![v1::Target::default(); targets],
+            wait_ms: 1000,
+            copies: false,
+            stage: false,
+        };
         let handle = self.peers.inquire(&name(of), None, message, deadline, move |outcome| {
             let _ = tell.send(outcome);
         });
