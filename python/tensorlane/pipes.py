@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 from . import arrays, trees
 from ._tensorlane import PipeDescriptor, PipeEnd, PipeListener, PipeWriting, Reference, Stored
-from .device import DeviceReservation
 from .errors import Invalid, Unsupported
 from .reservation import Reservation
 from .tensor import Tensor, check_fits, copy_into
@@ -305,9 +304,6 @@ class _Sent:
             raise Invalid(f"{len(about)} words are given about {len(tensors)} tensors", remedy="give one for each tensor")
         words = [_bytes(one) for one in about] or [b""] * len(tensors)
         ready = (Stored, Reference, Reservation)
-        for one in tensors:
-            if isinstance(one, DeviceReservation):
-                raise Unsupported(f"the reservation is on {one.device}", remedy="seal it, and send the reference as metadata")
         # Read before anything is stored.
         sources = [None if isinstance(one, ready) else arrays.source(one) for one in tensors]
         self.put: list[Stored] = []

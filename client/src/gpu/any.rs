@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tensorlane_cuda::{Refusal, start};
-use tensorlane_proto::generated as v1;
-use tensorlane_proto::{Descriptor, Reason};
+use tensorlane_cuda::{ImportedSegment, Refusal, start};
+use tensorlane_proto::{Descriptor, Reason, Selection};
 
 use super::stager::Stager;
 use super::{DeviceTensor, devices, opened};
@@ -15,7 +14,7 @@ use crate::moved::Moved;
 use crate::set::Set;
 use crate::target::{AcquireOptions, Target};
 use crate::tensor::Tensor;
-use crate::verbs::acquire_any;
+use crate::verbs::{acquire_any, acquire_anywhere};
 use crate::wait::Wait;
 
 /// A leased tensor, mapped where it lies.
@@ -32,7 +31,7 @@ impl Client {
     /// Leases tensors in whichever memory they lie, each with a result of its own, in the order of the targets. The driver is started
     /// and a GPU opened only when a tensor comes that lies there.
     ///
-    /// A tensor of a GPU that this process does not reach comes as [`Client::acquire`] gives it.
+    /// A tensor of a GPU that this process does not reach, or a list of rows of any, comes as [`Client::acquire`] gives it: on the host.
     pub fn acquire_any(&self, targets: &[Target], options: &AcquireOptions) -> Vec<Result<AnyTensor>> {
         let wait = self.wait(options.deadline);
         let connection = match self.connection(&wait) {
@@ -40,22 +39,39 @@ impl Client {
             Err(error) => return targets.iter().map(|_| Err(error.clone())).collect(),
         };
         let leased = acquire_any(&connection, targets, options, wait);
-        let one = |(target, outcome): (&Target, Result<Tensor>)| {
-            let tensor = outcome?;
-            let Some(location) = tensor.on_gpu().copied() else { return Ok(AnyTensor::Host(tensor)) };
-            match mapped(&connection, tensor, &location, &self.wait(options.deadline)) {
-                Err(Error::Gpu(refusal)) if is_out_of_reach(&refusal) => self
-                    .acquire(target, options)
-                    .map(AnyTensor::Host)
-                    .map_err(|error| explained(error, &refusal)),
-                outcome => {
-                    let tensor = outcome?;
-                    Stager::serve(self, tensor.device());
-                    Ok(AnyTensor::Device(tensor))
-                }
+        let one = |(target, outcome): (&Target, Result<Tensor>)| match outcome {
+            // A list of rows is packed, which is not done on a GPU.
+            Err(Error::Refused(why)) if why.reason == Reason::NoGpuProcess && is_rows(options) => {
+                self.acquire(target, options).map(AnyTensor::Host)
             }
+            outcome => self.mapped(&connection, outcome?, options),
         };
         targets.iter().zip(leased).map(one).collect()
+    }
+
+    /// Maps a tensor that was leased, where it lies; in the host's memory if this process does not reach its GPU.
+    fn mapped(
+        &self,
+        connection: &Arc<Connection>,
+        tensor: Tensor,
+        options: &AcquireOptions,
+    ) -> Result<AnyTensor> {
+        let Some(location) = tensor.on_gpu().copied() else { return Ok(AnyTensor::Host(tensor)) };
+        let wait = self.wait(options.deadline);
+        match segment(connection, tensor.lease().id(), &wait) {
+            Ok(segment) => {
+                let tensor = DeviceTensor::new(tensor, segment, &location)?;
+                Stager::serve(self, tensor.device());
+                Ok(AnyTensor::Device(tensor))
+            }
+            Err(Error::Gpu(refusal)) if is_out_of_reach(&refusal) => {
+                // Leased until then, so that it is the same tensor whatever a name stands for by now.
+                let id = Target::Id(tensor.lease().id());
+                let copy = acquire_anywhere(connection, id, options, &wait, true);
+                copy.map(AnyTensor::Host).map_err(|error| explained(error, &refusal))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Leases all of a set as [`Client::get_set`], its tensors in whichever memory they lie.
@@ -104,17 +120,15 @@ impl From<Tensor> for AnyTensor {
     }
 }
 
-fn mapped(
-    connection: &Arc<Connection>,
-    tensor: Tensor,
-    location: &v1::Location,
-    wait: &Wait,
-) -> Result<DeviceTensor> {
+/// The allocation of a leased tensor, mapped.
+fn segment(connection: &Arc<Connection>, id: u64, wait: &Wait) -> Result<Arc<ImportedSegment>> {
     // Before the sidecar is asked for a descriptor that nobody here could use.
     start()?;
-    let device = |uuid| Ok(devices::found(uuid)?);
-    let segment = opened::open(connection, tensor.lease().id(), device, wait)?;
-    DeviceTensor::new(tensor, segment, location)
+    opened::open(connection, id, |uuid| Ok(devices::found(uuid)?), wait)
+}
+
+fn is_rows(options: &AcquireOptions) -> bool {
+    matches!(options.selection, Selection::Rows(_))
 }
 
 /// Returns whether it is this process that has no use of the GPU, whatever was put there.
