@@ -67,7 +67,7 @@ def measured(client: Any, name: str, nbytes: int, bound: float | None, runs: int
 
     context = torch.multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    reader = context.Process(target=read, args=(theirs, str(client.sockets)), daemon=True)
+    reader = context.Process(target=read, args=(theirs, str(client.directory)), daemon=True)
     reader.start()
     assert ours.recv() == "ready"
     seconds: dict[str, list[float]] = {"tensorlane": [], "torch": []}
@@ -78,10 +78,8 @@ def measured(client: Any, name: str, nbytes: int, bound: float | None, runs: int
             began = time.perf_counter()
             if way == "tensorlane":
                 stored = client.put(tensor)
-                ours.send(str(stored))
+                ours.send(str(stored.reference))
             else:
-                # PyTorch's reductions pickle a handle.
-                context.reducer.ForkingPickler  # noqa: B018
                 ours.send(tensor)
             seen = ours.recv()
             took = time.perf_counter() - began
