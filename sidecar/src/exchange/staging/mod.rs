@@ -46,7 +46,7 @@ pub(super) type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<(), Failure>) + Sen
 /// All that is copied out of GPU memory, and the sessions that do it.
 pub(super) struct Staging {
     table: Mutex<Table<Arc<Reader>, Poll, Block>>,
-    /// Whether the clock is running.
+    /// Set while the clock is running.
     clock: Mutex<bool>,
 }
 
@@ -106,7 +106,7 @@ impl Exchange {
         let Given { number, session, wanted, poll, .. } = given;
         let location = whole(&block);
         let roomed = self.staging.table.lock().roomed(session, number, block, Instant::now());
-        let order = roomed.is_ok().then(|| v1::StageOrder {
+        let order = roomed.is_ok().then_some(v1::StageOrder {
             order: number,
             id: wanted.tensor.0,
             location: Some(location),
