@@ -39,6 +39,8 @@ use crate::store::{OWN, Wish, no_gpu_process, whole};
 const LIMITS: Limits = Limits { orders: 1_024, readers: 4_096 };
 /// Interval of looks for sessions that stand still, while anything is under way.
 const TICK: Duration = Duration::from_millis(250);
+/// Time by which the wait for room is over before the deadline of the last reader.
+const TOLD_BEFORE: Duration = Duration::from_millis(100);
 
 /// Action when a copy is here, or will not be.
 pub(super) type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<(), Failure>) + Send>;
@@ -96,7 +98,9 @@ impl Exchange {
             Err(failure) => after.no_room(given, failure),
         };
         self.on_worker(Box::new(done), move |exchange| {
-            let (purpose, bytes, deadline) = (Purpose::Pull, wanted.bytes, wanted.until);
+            // Before its readers give up, so that they hear that it was room that was missing.
+            let deadline = wanted.until.checked_sub(TOLD_BEFORE).unwrap_or(wanted.until);
+            let (purpose, bytes) = (Purpose::Pull, wanted.bytes);
             exchange.store.room(&Wish { writer: Some(&link), purpose, bytes, deadline, cancel: &cancel })
         });
     }
