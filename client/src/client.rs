@@ -38,7 +38,7 @@ pub(crate) struct Core {
     retries: Retries,
     /// Thread that copies out of GPU memory for others, once GPU memory is used.
     #[cfg(feature = "gpu")]
-    pub(crate) stager: Mutex<Option<Arc<crate::gpu::stager::Stager>>>,
+    pub(crate) staged_gpus: Mutex<Option<Arc<crate::gpu::staged_gpus::StagedGpus>>>,
 }
 
 impl Client {
@@ -78,7 +78,7 @@ impl Client {
             connection: Mutex::new(connection),
             retries,
             #[cfg(feature = "gpu")]
-            stager: Mutex::default(),
+            staged_gpus: Mutex::default(),
         };
         Ok(Self { core: Arc::new(core), deadline, cancel: None })
     }

@@ -92,7 +92,7 @@ impl ClientOptions {
         self
     }
 
-    /// Whether this process copies tensors out of the memory of GPUs that it uses, for readers who cannot map it; true by default.
+    /// Sets if this process copies tensors out of the memory of GPUs that it uses, for readers who cannot map it; true by default.
     /// One thread of the client does so, with a session of its own, from the first use of a GPU on. Where no process does, such readers
     /// are refused.
     #[must_use]

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use tensorlane_cuda::{ImportedSegment, Refusal, start};
 use tensorlane_proto::{Descriptor, Reason, Selection};
 
-use super::stager::Stager;
-use super::{DeviceTensor, devices, opened};
+use super::{DeviceTensor, devices, opened, stager};
 use crate::client::Client;
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -61,7 +60,7 @@ impl Client {
         match segment(connection, tensor.lease().id(), &wait) {
             Ok(segment) => {
                 let tensor = DeviceTensor::new(tensor, segment, &location)?;
-                Stager::serve(self, tensor.device());
+                stager::serve(self, tensor.device());
                 Ok(AnyTensor::Device(tensor))
             }
             Err(Error::Gpu(refusal)) if is_out_of_reach(&refusal) => {

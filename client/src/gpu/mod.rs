@@ -13,8 +13,8 @@
 //! The process that put a tensor keeps its allocation until the sidecar says that nobody keeps the tensor any more, or the session
 //! ends. After that, and after its death, the memory lives by the descriptor that the sidecar holds.
 //!
-//! Whoever cannot map a tensor on its GPU gets it in host memory: the [`stager`] of a process that reaches the GPU copies it out,
-//! once. A reader with another GPU has it copied there ([`elsewhere`]).
+//! Whoever cannot map a tensor on its GPU gets it in host memory: the stager of a process that reaches the GPU copies it out,
+//! once. A reader with another GPU has it copied there.
 
 mod any;
 mod calls;
@@ -24,7 +24,8 @@ mod idle;
 mod opened;
 pub(crate) mod owned;
 mod release;
-pub(crate) mod stager;
+pub(crate) mod staged_gpus;
+mod stager;
 mod tensor;
 
 use std::os::fd::AsFd;
@@ -99,7 +100,7 @@ impl Gpu {
             return Err(Error::invalid("a tensor without bytes has no GPU memory; put it with Client::put"));
         }
         let room = idle::take_or_make(&self.device, bytes)?;
-        stager::Stager::serve(&self.client, &self.device);
+        stager::serve(&self.client, &self.device);
         let descriptor =
             Descriptor { layout: layout.clone(), device: self.place(), metadata: metadata.clone() };
         Ok(DeviceReservation { gpu: self.clone(), descriptor, room })
@@ -146,7 +147,7 @@ impl Gpu {
     pub fn acquire(&self, target: impl Into<Target>, options: &AcquireOptions) -> Result<DeviceTensor> {
         let wait = self.client.wait(options.deadline);
         let connection = self.client.connection(&wait)?;
-        stager::Stager::serve(&self.client, &self.device);
+        stager::serve(&self.client, &self.device);
         elsewhere::acquire(self, &connection, target.into(), options, &wait)
     }
 
@@ -208,7 +209,7 @@ impl DeviceReservation {
         let wait = gpu.client.wait(options.deadline);
         let connection = gpu.client.connection(&wait)?;
         check_version(&connection)?;
-        stager::Stager::await_ready(&gpu.client, &gpu.device);
+        stager::await_ready(&gpu.client, &gpu.device);
         let memory = memory.map_or_else(|| segment.export(), Ok)?;
         let allocation_bytes = segment.bytes();
         // Before it is sent: the word that it was freed may come before the answer.

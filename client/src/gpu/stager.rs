@@ -8,19 +8,18 @@
 //! ```
 //! It ends with its client. Its session is another than the client's, so that calls of the one never wait behind the other.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
 use tensorlane_cuda::{Device, GpuUuid};
 use tensorlane_memory::WriteView;
 use tensorlane_proto::frame::{STAGE_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
+use super::staged_gpus::StagedGpus;
 use super::{devices, opened};
 use crate::client::{Client, Core};
 use crate::config::ClientOptions;
@@ -40,90 +39,43 @@ const READY: Duration = Duration::from_secs(1);
 /// Bytes from which on it pays to make the segment known to the driver.
 const PINNED_FROM: u64 = 4 << 20;
 
-/// The GPUs that a client uses, as its stager knows them.
-#[derive(Debug, Default)]
-pub(crate) struct Stager {
-    devices: Mutex<Vec<Device>>,
-    /// The stager waits for an order with fewer GPUs than there are.
-    outdated: AtomicBool,
-    known: Mutex<Known>,
-    told: Condvar,
-}
-
-/// Knowledge of the sidecar.
-#[derive(Debug, Default)]
-struct Known {
-    /// GPUs whose memory it can have copied out of.
-    gpus: Vec<GpuUuid>,
-    /// Somebody has waited in vain for it to know: nobody does again until it does.
-    in_vain: bool,
-}
-
 /// State of the thread.
 struct Work {
     core: Weak<Core>,
-    stager: Arc<Stager>,
+    gpus: Arc<StagedGpus>,
     options: ClientOptions,
 }
 
-impl Stager {
-    /// Has the client's stager copy out of the memory of a GPU, from now on.
-    pub(super) fn serve(client: &Client, device: &Device) {
-        let core = client.core();
-        if !core.options.stages {
-            return;
-        }
-        let mut known = core.stager.lock();
-        if let Some(stager) = &*known {
-            return stager.add(device);
-        }
-        let stager = Arc::new(Self::default());
-        stager.add(device);
-        let (weak, polled) = (Arc::downgrade(core), Arc::clone(&stager));
-        // The client's own interrupt is its interpreter's, which has no place here.
-        let over = move || weak.strong_count() == 0 || polled.outdated.load(Ordering::Relaxed);
-        let name = format!("{} (stager)", core.options.name);
-        let options = ClientOptions { stages: false, patience: Duration::ZERO, ..core.options.clone() };
-        let options = options.name(&name).deadline(POLL).interrupt(over);
-        let work = Work { core: Arc::downgrade(core), stager: Arc::clone(&stager), options };
-        let started = thread::Builder::new().name("tensorlane-stager".into()).spawn(move || work.run());
-        // Without the thread others do it, or nobody; the next use of a GPU tries again.
-        *known = started.ok().map(|_| stager);
+/// Has the client's stager copy out of the memory of a GPU, from now on.
+pub(super) fn serve(client: &Client, device: &Device) {
+    let core = client.core();
+    if !core.options.stages {
+        return;
     }
-
-    /// Waits until the sidecar knows that copies out of a GPU are to be had: for a put, of which a reader may ask for one at once.
-    /// After a second it goes on without.
-    pub(super) fn await_ready(client: &Client, device: &Device) {
-        let Some(stager) = client.core().stager.lock().clone() else { return };
-        let until = Instant::now() + READY;
-        let mut known = stager.known.lock();
-        while !known.in_vain && !known.gpus.contains(&device.uuid()) {
-            known.in_vain = stager.told.wait_until(&mut known, until).timed_out();
-        }
+    let mut known = core.staged_gpus.lock();
+    if let Some(gpus) = &*known {
+        return gpus.add(device);
     }
+    let gpus = Arc::new(StagedGpus::default());
+    gpus.add(device);
+    let (weak, polled) = (Arc::downgrade(core), Arc::clone(&gpus));
+    // The client's own interrupt is its interpreter's, which has no place here.
+    let over = move || weak.strong_count() == 0 || polled.is_outdated();
+    let name = format!("{} (stager)", core.options.name);
+    let options = ClientOptions { stages: false, patience: Duration::ZERO, ..core.options.clone() };
+    let options = options.name(&name).deadline(POLL).interrupt(over);
+    let work = Work { core: Arc::downgrade(core), gpus: Arc::clone(&gpus), options };
+    let started = thread::Builder::new().name("tensorlane-stager".into()).spawn(move || work.run());
+    // Without the thread others do it, or nobody; the next use of a GPU tries again.
+    *known = started.ok().map(|_| gpus);
+}
 
-    /// The sidecar knows of these.
-    fn know(&self, gpus: Vec<GpuUuid>) {
-        let mut known = self.known.lock();
-        known.in_vain &= gpus.is_empty();
-        known.gpus = gpus;
-        drop(known);
-        self.told.notify_all();
-    }
-
-    fn add(&self, device: &Device) {
-        let mut devices = self.devices.lock();
-        if devices.iter().all(|known| known.uuid() != device.uuid()) {
-            devices.push(device.clone());
-            self.outdated.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The GPUs, of which none is news any more.
-    fn devices(&self) -> Vec<Device> {
-        let devices = self.devices.lock();
-        self.outdated.store(false, Ordering::Relaxed);
-        devices.clone()
+/// Waits until the sidecar knows that copies out of a GPU are to be had: for a put, of which a reader may ask for one at once. After
+/// a second it goes on without.
+pub(super) fn await_ready(client: &Client, device: &Device) {
+    let gpus = client.core().staged_gpus.lock().clone();
+    if let Some(gpus) = gpus {
+        gpus.await_known(device.uuid(), Instant::now() + READY);
     }
 }
 
@@ -139,7 +91,7 @@ impl Work {
                 return;
             }
             client = None;
-            self.stager.know(Vec::new());
+            self.gpus.know(Vec::new());
             // An older sidecar may be followed by another one, some day.
             let is_old = ended
                 .is_some_and(|ended| ended.is_err_and(|error| error.reason() == Some(Reason::Unsupported)));
@@ -153,7 +105,7 @@ impl Work {
     fn serve(&self, client: &Client) -> Result<()> {
         let mut report = None;
         while self.core.strong_count() > 0 {
-            let devices = self.stager.devices();
+            let devices = self.gpus.devices();
             let wait = client.wait(None);
             let connection = client.connection(&wait)?;
             connection.require(
@@ -164,13 +116,13 @@ impl Work {
             let cuda_uuids = devices.iter().map(|device| Bytes::copy_from_slice(&device.uuid().0)).collect();
             // The first answer comes at once, order or not: from then on the sidecar knows.
             let gpus: Vec<GpuUuid> = devices.iter().map(Device::uuid).collect();
-            let is_news = self.stager.known.lock().gpus != gpus;
+            let is_news = !self.gpus.is_known(&gpus);
             let deadline_ms = if is_news { 1 } else { wait.deadline_ms() };
             let request = v1::StageRequest { cuda_uuids, report: report.take(), deadline_ms };
             let answer: Result<v1::StageResponse> =
                 connection.call(SessionKind::Stage, &request, &wait, Late::Nothing);
             if is_news && answer.is_ok() {
-                self.stager.know(gpus);
+                self.gpus.know(gpus);
             }
             match answer {
                 Ok(v1::StageResponse { order: Some(order), .. }) => {

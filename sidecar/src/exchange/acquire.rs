@@ -50,18 +50,20 @@ impl Exchange {
         done: impl FnOnce(Result<Vec<Result<Taken, Failure>>, Failure>) + Send + 'static,
     ) {
         let Some(by) = caller.holder else { return done(Err(session_required("Acquire"))) };
-        let terms = || {
-            let (deadline, require) = (self.deadline(request.deadline_ms), wire::require(request.require));
-            Arc::new(Terms { by, require, deadline, host: request.host, caller: caller.clone() })
-        };
         if let Some(ids) = plain_ids(&request) {
             let taken = self.store.lease_many(by, caller.holder, ids);
-            return match request.host && taken.iter().flatten().any(|taken| taken.tensor.gpu.is_some()) {
-                true => self.hand_over_all(&terms(), taken, done),
-                false => done(Ok(taken)),
-            };
+            if !request.host || taken.iter().flatten().all(|taken| taken.tensor.gpu.is_none()) {
+                return done(Ok(taken));
+            }
+            return self.hand_over_all(&self.terms(by, &request, caller), taken, done);
         }
-        self.take(&terms(), request.items, request.wait_ms, done);
+        let terms = self.terms(by, &request, caller);
+        self.take(&terms, request.items, request.wait_ms, done);
+    }
+
+    fn terms(&self, by: Holder, request: &v1::AcquireRequest, caller: Caller) -> Arc<Terms> {
+        let (deadline, require) = (self.deadline(request.deadline_ms), wire::require(request.require));
+        Arc::new(Terms { by, require, deadline, host: request.host, caller })
     }
 
     /// Leases tensors in the sidecar's own name, so that their bytes can be read out.

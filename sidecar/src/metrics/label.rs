@@ -508,11 +508,11 @@ labels! {
 
     /// Reason for which a process did not make a copy.
     StagingEnd {
-        /// It stood still.
+        /// Process that stood still.
         Stalled = "stalled",
-        /// It said that it could not, or the copy could not be entered.
+        /// Process that said that it could not, or a copy that could not be entered.
         Failed = "failed",
-        /// Its session ended.
+        /// End of its session.
         Gone = "gone",
     }
 

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use prost::Message;
 use rustix::fs::{MemfdFlags, SealFlags};
-use tensorlane_proto::frame::{GPU_SINCE, SessionKind};
+use tensorlane_client::AcquireOptions;
+use tensorlane_proto::frame::{GPU_SINCE, STAGE_SINCE, SessionKind};
 use tensorlane_proto::{DType, Failure, Reason, generated as v1, wire};
 use tensorlane_tests::gpu::{GpuDriver, GpuWorkload, descriptors};
 use tensorlane_tests::raw::RawSession;
-use tensorlane_tests::{Sidecar, until};
+use tensorlane_tests::{Sidecar, reason, until};
 
 use crate::GRANULE;
 
@@ -235,5 +237,67 @@ fn a_session_may_hold_so_many_allocations_and_no_more() {
     assert_eq!(descriptors(sidecar.pid(), "memfd:fake-gpu"), 1_024);
     drop(session);
     until("the sidecar holds nothing", || descriptors(sidecar.pid(), "memfd:fake-gpu") == 0);
+    sidecar.assert_all_free();
+}
+
+/// Waits for the answer to Stage, and acknowledges segments as a client that maps them does.
+fn staged(session: &mut RawSession) -> Result<v1::StageResponse, Failure> {
+    loop {
+        let (header, body) = session.next_frame().expect("the session goes on");
+        match SessionKind::try_from(header.kind) {
+            Ok(SessionKind::Segment) => {
+                let frame = v1::SegmentFrame::decode(&body[..]).unwrap();
+                let mapped = v1::SegmentMapped { segment: frame.segment, error: String::new() };
+                session.send(SessionKind::SegmentMapped, &mapped);
+            }
+            Ok(SessionKind::Stage) if header.is_failed() => {
+                return Err(wire::failure(v1::Failure::decode(&body[..]).unwrap()));
+            }
+            Ok(SessionKind::Stage) => return Ok(v1::StageResponse::decode(&body[..]).unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_stager_that_lies_gets_nothing_to_a_reader() {
+    let sidecar = Sidecar::start();
+    let mut liar = RawSession::begin_in(&sidecar, STAGE_SINCE);
+    put(&mut liar, &request("a", GRANULE, 0), imitation(0, GRANULE).as_fd()).unwrap();
+    let client = sidecar.client();
+    let read = || {
+        let client = client.clone();
+        std::thread::spawn(move || reason(client.acquire("a", &AcquireOptions::new()).map(drop)))
+    };
+    let stage = |report| v1::StageRequest { cuda_uuids: vec![uuid(0).into()], report, deadline_ms: 0 };
+    let over = |order, written| v1::StageReport { order, written, over: true, failure: None };
+    for uuids in [vec![], vec![vec![1; 15].into()], vec![uuid(0).into(); 65]] {
+        liar.send(SessionKind::Stage, &v1::StageRequest { cuda_uuids: uuids, ..v1::StageRequest::default() });
+        assert_eq!(staged(&mut liar).unwrap_err().reason, Reason::InvalidArgument);
+    }
+    liar.send(SessionKind::Stage, &stage(None));
+    liar.send(SessionKind::Stage, &stage(None));
+    assert_eq!(staged(&mut liar).unwrap_err().reason, Reason::InvalidArgument, "two calls at a time");
+    // More bytes than there are.
+    let reader = read();
+    let order = staged(&mut liar).unwrap().order.unwrap();
+    assert_eq!(order.location.unwrap().bytes, 100);
+    liar.send(SessionKind::Stage, &stage(Some(over(order.order, 101))));
+    assert_eq!(reader.join().unwrap(), Reason::StagingFailed);
+    // Another order than its own, then the next call without a word of its own.
+    let reader = read();
+    let order = staged(&mut liar).unwrap().order.unwrap().order;
+    liar.send(SessionKind::Stage, &stage(Some(v1::StageReport { order: order + 1, ..over(0, 50) })));
+    assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
+    // Never a word again.
+    let reader = read();
+    staged(&mut liar).unwrap().order.unwrap();
+    assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
+    // None that is there: it ends with its order.
+    drop(liar);
+    let gone = || reason(client.acquire("a", &AcquireOptions::new()).map(drop)) == Reason::NoGpuProcess;
+    until("the liar is gone", gone);
+    client.unname(&["a"]).unwrap();
+    drop(client);
     sidecar.assert_all_free();
 }

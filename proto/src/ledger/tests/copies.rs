@@ -90,3 +90,16 @@ fn time_does_not_run_backwards() {
     s.now = 62_000;
     assert_eq!(s.freeing(Event::Tick), [(id, Cause::TicketExpired)]);
 }
+
+#[test]
+fn a_copy_of_no_more_use_is_freed_now_or_with_its_last_lease() {
+    let mut s = Scene::new();
+    let idle = s.copy(1, A);
+    s.quietly(release(A, idle, 1));
+    assert_eq!(s.freeing(Event::EndCopy { id: idle }), [(idle, Cause::Evicted)]);
+    let leased = s.copy(2, A);
+    assert_eq!(s.freeing(Event::EndCopy { id: leased }), []);
+    assert_eq!(s.freeing(release(A, leased, 1)), [(leased, Cause::Released)]);
+    let own = s.put(None, ticketed(1, 60_000));
+    assert_eq!(s.freeing(Event::EndCopy { id: own }), [], "what is no copy stays");
+}

@@ -39,6 +39,8 @@ use crate::store::{OWN, Wish, no_gpu_process, whole};
 const LIMITS: Limits = Limits { orders: 1_024, readers: 4_096 };
 /// Interval of looks for sessions that stand still, while anything is under way.
 const TICK: Duration = Duration::from_millis(250);
+/// Time by which the wait for room is over before the deadline of the last reader.
+const TOLD_BEFORE: Duration = Duration::from_millis(100);
 
 /// Action when a copy is here, or will not be.
 pub(super) type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<(), Failure>) + Send>;
@@ -46,7 +48,7 @@ pub(super) type Then = Box<dyn FnOnce(&Arc<Exchange>, Result<(), Failure>) + Sen
 /// All that is copied out of GPU memory, and the sessions that do it.
 pub(super) struct Staging {
     table: Mutex<Table<Arc<Reader>, Poll, Block>>,
-    /// Whether the clock is running.
+    /// Set while the clock is running.
     clock: Mutex<bool>,
 }
 
@@ -96,7 +98,9 @@ impl Exchange {
             Err(failure) => after.no_room(given, failure),
         };
         self.on_worker(Box::new(done), move |exchange| {
-            let (purpose, bytes, deadline) = (Purpose::Pull, wanted.bytes, wanted.until);
+            // Before its readers give up, so that they hear that it was room that was missing.
+            let deadline = wanted.until.checked_sub(TOLD_BEFORE).unwrap_or(wanted.until);
+            let (purpose, bytes) = (Purpose::Pull, wanted.bytes);
             exchange.store.room(&Wish { writer: Some(&link), purpose, bytes, deadline, cancel: &cancel })
         });
     }
@@ -106,7 +110,7 @@ impl Exchange {
         let Given { number, session, wanted, poll, .. } = given;
         let location = whole(&block);
         let roomed = self.staging.table.lock().roomed(session, number, block, Instant::now());
-        let order = roomed.is_ok().then(|| v1::StageOrder {
+        let order = roomed.is_ok().then_some(v1::StageOrder {
             order: number,
             id: wanted.tensor.0,
             location: Some(location),

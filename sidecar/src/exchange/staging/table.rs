@@ -42,7 +42,7 @@ pub(in crate::exchange) enum Why {
     Stalled,
     /// The last session that was asked says this, or there was no room.
     Failed(Failure),
-    /// There are as many orders or readers as there may be.
+    /// As many orders or readers as there may be are there.
     Full(usize),
 }
 
@@ -73,7 +73,7 @@ pub(in crate::exchange) struct Failed<R> {
     pub(in crate::exchange) why: Why,
 }
 
-/// What a change of the table leaves to do outside of its lock.
+/// Rest that a change of the table leaves to do outside of its lock.
 pub(in crate::exchange) struct Left<R, B> {
     pub(in crate::exchange) failed: Vec<Failed<R>>,
     /// Blocks that nobody writes any more, to be dropped.
@@ -269,7 +269,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
         }
     }
 
-    /// There is no room for an order that was given, and the session never hears of it. `theirs`: because of that session.
+    /// No room is to be had for an order that was given, and the session never hears of it. `theirs`: because of that session.
     pub(in crate::exchange) fn unroomed(
         &mut self,
         session: SessionId,
@@ -408,7 +408,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
         (queued, self.orders.len() as u64 - queued)
     }
 
-    /// What a session has is over, and it is free.
+    /// Ends what a session has, which is free then.
     fn end(&mut self, session: SessionId, why: &Why, now: Instant, left: &mut Left<R, B>) {
         let Some(stager) = self.stagers.get_mut(&session) else { return };
         stager.answered = now;

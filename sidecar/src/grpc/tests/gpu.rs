@@ -1,6 +1,10 @@
-//! Tensors in GPU memory over gRPC: they are known and leased, and their bytes are refused.
+//! Tensors in GPU memory over gRPC: they are known and leased. Their bytes are streamed once a process has copied them out, and refused
+//! where there is none.
 
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 use super::world::{World, all, get, named, unname};
 use crate::exchange::Caller;
@@ -9,22 +13,28 @@ use crate::unread::Unread;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, SessionId};
 
-/// Puts one through a session on the socket, which only its name keeps.
-fn put(world: &World, name: &str) {
-    let (socket, _) = UnixStream::pair().unwrap();
+/// A session on the socket, and the other end of its socket.
+fn begin(world: &World, id: u64) -> (Caller, Arc<SessionLink>, UnixStream) {
+    let (socket, other) = UnixStream::pair().unwrap();
     let (_, events) = tensorlane_memory::passing::pipe().unwrap();
     let around = Around {
         client: "test".into(),
         version: tensorlane_proto::frame::SESSION_VERSION,
         workers: crate::workers::Workers::default(),
         unread: &Unread::new(1 << 20),
-        metrics: std::sync::Arc::clone(&world.metrics),
-        map_deadline: std::time::Duration::from_secs(1),
+        metrics: Arc::clone(&world.metrics),
+        map_deadline: Duration::from_secs(20),
     };
-    let link = SessionLink::new(SessionId(77), socket, events, around);
+    let link = SessionLink::new(SessionId(id), socket, events, around);
     world.exchange.session_began(&link);
     let holder = Some(Holder::Session(link.id()));
-    let caller = Caller { holder, link: Some(link), cancel: crate::cancel::Cancel::default() };
+    let cancel = crate::cancel::Cancel::default();
+    (Caller { holder, link: Some(Arc::clone(&link)), cancel }, link, other)
+}
+
+/// Puts one through a session on the socket, which only its name keeps.
+fn put(world: &World, name: &str) {
+    let (caller, _link, _other) = begin(world, 77);
     let device = v1::Device { cuda_index: Some(0), cuda_uuid: vec![7; 16].into() };
     let descriptor =
         v1::Descriptor { dtype: 2, shape: vec![10], device: Some(device), ..v1::Descriptor::default() };
@@ -68,5 +78,46 @@ async fn bytes_in_gpu_memory_are_refused_with_a_reason_and_never_streamed() {
     unname(&mut client, "on-gpu").await;
     assert_eq!(world.exchange.store().gpu_held().tensors, 0);
     drop((client, session));
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_in_gpu_memory_are_streamed_once_a_process_has_copied_them_out() {
+    let world = World::new().await;
+    put(&world, "on-gpu");
+    let (caller, link, _other) = begin(&world, 78);
+    let ask = |report| {
+        let (send, answer) = channel();
+        let request = v1::StageRequest { cuda_uuids: vec![vec![7; 16].into()], report, deadline_ms: 0 };
+        world.exchange.stage_next(&caller, &request, move |outcome| send.send(outcome.unwrap()).unwrap());
+        answer
+    };
+    let waits = ask(None);
+    let (mut client, _session) = world.session().await;
+    let mut stream = client.get(get(vec![all(named("on-gpu"))])).await.unwrap().into_inner();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let order = loop {
+        if let Ok(v1::StageResponse { order, .. }) = waits.recv_timeout(Duration::from_millis(5)) {
+            break order.unwrap();
+        }
+        assert!(Instant::now() < deadline, "no order");
+        // As a client does: it maps every segment that it is to write.
+        for segment in 0..8 {
+            link.mapped(v1::SegmentMapped { segment, error: String::new() });
+        }
+    };
+    assert_eq!(order.location.unwrap().bytes, 10);
+    let over = v1::StageReport { order: order.order, written: 10, over: true, failure: None };
+    let _next = ask(Some(over));
+    let head = stream.message().await.unwrap().unwrap();
+    match head.part {
+        Some(v1::get_chunk::Part::Head(head)) => assert!(head.moved.unwrap().staged),
+        other => panic!("{other:?}"),
+    }
+    let data = stream.message().await.unwrap().unwrap();
+    assert!(matches!(data.part, Some(v1::get_chunk::Part::Data(data)) if data.len() == 10));
+    unname(&mut client, "on-gpu").await;
+    world.exchange.session_ended(SessionId(78));
+    drop((stream, client));
     world.end().await;
 }
