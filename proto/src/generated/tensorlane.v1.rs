@@ -1222,6 +1222,41 @@ pub struct ArenaStatus {
     #[prost(uint64, tag = "10")]
     pub largest_copied_put: u64,
 }
+/// One that keeps bytes of the arena: a session, a peer, a set, or a stream over gRPC that is under way.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HolderStatus {
+    /// `session`, `peer`, `set`, `put` (a stream over gRPC whose bytes have not all come), `get` (one whose bytes have not all been
+    /// read), or `calls` (gets over gRPC that gather their tensors, together).
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// The number of the session, the peer or the stream; 0 where there is none.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// The name that the client gave itself (over gRPC its user agent), or that the peer has; empty where there is none.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+    /// The process that opened the connection, by its number where the sidecar runs; 0 where that is not known.
+    #[prost(uint32, tag = "4")]
+    pub process: u32,
+    /// The address that the connection came from, where it came over TCP.
+    #[prost(string, tag = "5")]
+    pub address: ::prost::alloc::string::String,
+    /// Seconds since it began.
+    #[prost(double, tag = "6")]
+    pub seconds: f64,
+    /// Of a stream: seconds since its last byte moved.
+    #[prost(double, tag = "7")]
+    pub still_seconds: f64,
+    /// Bytes of the tensors that it leases or reserves, each once.
+    #[prost(uint64, tag = "8")]
+    pub bytes: u64,
+    /// Leases that it has.
+    #[prost(uint64, tag = "9")]
+    pub leases: u64,
+    /// Tensors that it has begun and not sealed.
+    #[prost(uint64, tag = "10")]
+    pub reservations: u64,
+}
 /// The state of this sidecar.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
@@ -1267,6 +1302,15 @@ pub struct StatusResponse {
     /// Requests that wait for room.
     #[prost(uint64, tag = "14")]
     pub waiting: u64,
+    /// Those that keep the most bytes of the arena, the largest first; a few of them.
+    #[prost(message, repeated, tag = "15")]
+    pub holders: ::prost::alloc::vec::Vec<HolderStatus>,
+    /// Bytes that the metadata of all tensors take beside the arena, equal ones once.
+    #[prost(uint64, tag = "16")]
+    pub metadata_bytes: u64,
+    /// The most that they may take.
+    #[prost(uint64, tag = "17")]
+    pub metadata_bytes_max: u64,
 }
 /// Ask for the peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -263,6 +263,17 @@ impl Exchange {
 
 // === impl Borrowed ===
 
+impl Borrowed {
+    /// Bytes of the tensors that are leased for it, each once.
+    pub fn bytes(&self) -> u64 {
+        let mut tensors: Vec<(u64, u64)> =
+            self.taken.iter().flatten().map(|taken| (taken.id.0, taken.tensor.block.len())).collect();
+        tensors.sort_unstable();
+        tensors.dedup();
+        tensors.iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
 impl Drop for Borrowed {
     fn drop(&mut self) {
         let ids: Vec<u64> = self.taken.iter().flatten().map(|t| t.id.0).collect();

@@ -10,14 +10,21 @@
 //! call that is under way is not cut for another one. Whoever has spoken and dies is found by the keep-alive of HTTP/2.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorlane_memory::passing;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
 use crate::metrics::Metrics;
@@ -37,6 +44,8 @@ const WARN_EVERY: Duration = Duration::from_secs(60);
 /// All that are open, of both listeners.
 pub(super) struct Guests {
     most: usize,
+    /// Time for which a client may take no byte of what waits for it.
+    patience: Duration,
     open: Mutex<Open>,
     metrics: Arc<Metrics>,
 }
@@ -61,9 +70,40 @@ enum Standing {
     ShownOut,
 }
 
+/// A connection, for those who have calls on it: an extension of every request.
+pub(super) struct Connection {
+    /// Number of the process that connected, as this sidecar sees processes; 0 where it does not.
+    pub(super) process: u32,
+    /// Address that it came from, where it came over TCP.
+    pub(super) address: Option<SocketAddr>,
+    /// Puts on it that wait for room, while HTTP/2 takes their bytes in.
+    waiting: AtomicUsize,
+    cut: AtomicBool,
+    reader: Mutex<Option<Waker>>,
+    metrics: Arc<Metrics>,
+}
+
+/// Place of a put that waits for room, until it is dropped.
+pub(super) struct WaitsForRoom(Arc<Connection>);
+
+impl Drop for WaitsForRoom {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sockets that know where they come from.
+pub(super) trait Comes {
+    /// Number of the process and address, as far as they are known.
+    fn comes_from(&self) -> (u32, Option<SocketAddr>);
+}
+
 /// A connection that has a place among them until it is dropped.
 pub(super) struct Guest<S> {
     io: S,
+    connection: Arc<Connection>,
+    /// Time until which its client has to take a byte, while some wait for it.
+    stalls: Option<Pin<Box<Sleep>>>,
     id: u64,
     guests: Arc<Guests>,
     /// Bytes that it has said, up to its preface and what came with it.
@@ -74,16 +114,16 @@ pub(super) struct Guest<S> {
 
 impl Guests {
     /// For so many sessions.
-    pub(super) fn for_sessions(sessions_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), metrics)
+    pub(super) fn for_sessions(sessions_max: usize, patience: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
+        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), patience, metrics)
     }
 
-    fn new(most: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self { most, open: Mutex::default(), metrics })
+    fn new(most: usize, patience: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
+        Arc::new(Self { most, patience, open: Mutex::default(), metrics })
     }
 
     /// Lets a connection in; none where there is no room for it, upon which it is closed.
-    pub(super) fn admit<S>(self: &Arc<Self>, io: S) -> Option<Guest<S>> {
+    pub(super) fn admit<S: Comes>(self: &Arc<Self>, io: S) -> Option<Guest<S>> {
         let mut open = self.open.lock();
         // Those who go are there until they have read that they do, and have their bound, too.
         let is_crowded = open.seats.len() >= self.most.saturating_mul(2);
@@ -103,7 +143,11 @@ impl Guests {
             self.metrics.sessions.cut_connections.at((GrpcCut::Silent,)).inc();
         }
         waker.into_iter().for_each(Waker::wake);
-        Some(Guest { io, id, guests: Arc::clone(self), said: 0 })
+        let (process, address) = io.comes_from();
+        let (cut, waiting, reader) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
+        let metrics = Arc::clone(&self.metrics);
+        let connection = Arc::new(Connection { process, address, waiting, cut, reader, metrics });
+        Some(Guest { io, connection, stalls: None, id, guests: Arc::clone(self), said: 0 })
     }
 
     /// Shows all out that have said nothing: nobody waits for them at the end.
@@ -163,7 +207,74 @@ impl Open {
     }
 }
 
+// === impl Connection ===
+
+impl Connection {
+    /// Ends the connection and all calls on it: its client does not read, and what waits for it is too much.
+    pub(super) fn cut(&self) {
+        if self.cut.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.metrics.sessions.cut_connections.at((GrpcCut::Unread,)).inc();
+        let reader = self.reader.lock().take();
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// One more put waits for room on it; says how many did before.
+    pub(super) fn enter_waiting(self: &Arc<Self>) -> (usize, WaitsForRoom) {
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        (before, WaitsForRoom(Arc::clone(self)))
+    }
+
+    /// Fails once it was cut; else `waker` is woken when it is.
+    fn goes_on(&self, waker: &Waker) -> io::Result<()> {
+        let mut reader = self.reader.lock();
+        if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *reader = Some(waker.clone());
+        }
+        // Looked at behind it: whoever cuts raises the flag first.
+        match self.cut.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+// === impl Comes ===
+
+impl Comes for UnixStream {
+    fn comes_from(&self) -> (u32, Option<SocketAddr>) {
+        let peer = passing::peer_credentials(self.as_fd());
+        (peer.ok().and_then(|peer| u32::try_from(peer.pid).ok()).unwrap_or(0), None)
+    }
+}
+
+impl Comes for TcpStream {
+    fn comes_from(&self) -> (u32, Option<SocketAddr>) {
+        (0, self.peer_addr().ok())
+    }
+}
+
 // === impl Guest ===
+
+impl<S> Guest<S> {
+    /// Outcome of a write: an error where the client has taken nothing for too long.
+    fn written<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalls = None;
+            return written;
+        }
+        let patience = self.guests.patience;
+        let stalls = self.stalls.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        match stalls.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => {
+                self.guests.metrics.sessions.cut_connections.at((GrpcCut::Stalled,)).inc();
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+}
 
 impl<S> Drop for Guest<S> {
     fn drop(&mut self) {
@@ -176,11 +287,11 @@ impl<S> Drop for Guest<S> {
     }
 }
 
-impl<S: Connected> Connected for Guest<S> {
-    type ConnectInfo = S::ConnectInfo;
+impl<S> Connected for Guest<S> {
+    type ConnectInfo = Arc<Connection>;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.io.connect_info()
+        Arc::clone(&self.connection)
     }
 }
 
@@ -191,6 +302,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.said >= PREFACE_BYTES {
+            self.connection.goes_on(cx.waker())?;
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
         if self.guests.goes_or_wakes(self.id, cx.waker()) {
@@ -210,7 +322,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.written(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -226,7 +339,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.written(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -243,11 +357,21 @@ mod tests {
     const PREFACE: &[u8; PREFACE_BYTES] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
     fn guests(most: usize) -> Arc<Guests> {
-        Guests::new(most, Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()))
+        Guests::new(
+            most,
+            Duration::from_secs(60),
+            Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()),
+        )
     }
 
     fn cut(guests: &Guests, reason: GrpcCut) -> u64 {
         guests.metrics.sessions.cut_connections.at((reason,)).get()
+    }
+
+    impl Comes for DuplexStream {
+        fn comes_from(&self) -> (u32, Option<SocketAddr>) {
+            (0, None)
+        }
     }
 
     /// A connection, and its other end.

@@ -24,10 +24,10 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// Bytes that may be on their way in for one call before it has read them: two chunks, so that one is written while the
 /// next one comes.
-const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+pub(super) const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 
 /// The same for all calls of a connection together. Costs as much for each connection.
-const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+pub(super) const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
 /// A silent connection is asked whether anyone is there. The kernel tells of a dead process at once; this finds one
 /// that is stopped, and costs a wake-up of both sides.

@@ -246,6 +246,10 @@ labels! {
         Silent = "silent",
         /// Connection that was one too many.
         Crowded = "crowded",
+        /// Connection whose client took no byte for `deadlines.default`.
+        Stalled = "stalled",
+        /// All unread answers were more than `limits.unreadBytes`, and one of it had the most.
+        Unread = "unread",
     }
 
     /// Reason for which a connection of a peer was closed that had been up.
