@@ -202,21 +202,22 @@ fn own_memory(sidecar: &Sidecar) -> u64 {
 
 #[test]
 fn two_hundred_gets_that_nobody_reads_take_a_fraction_of_their_bytes() {
-    let sidecar = Sidecar::with(SidecarOptions::default().set("limits.unreadBytes", "16Mi"));
+    let sidecar = Sidecar::with(SidecarOptions::default().set("limits.unreadBytes", "64Mi"));
     let client = sidecar.client();
     drop(put_pattern(&client, 1, 16 * MIB, &PutOptions::named("w")).unwrap());
     let before = own_memory(&sidecar);
     runtime().block_on(async {
         let mut unread = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..100 {
+            // What nobody reads fills the window of its connection: a third one would not even get its head.
             let grpc = connect(&sidecar).await;
-            for _ in 0..100 {
+            for _ in 0..2 {
                 unread.push(unread_get(grpc.clone(), "w", 0).await);
             }
         }
         until("all of them are known", || client.status().unwrap().holders.len() == 16);
         let grown = own_memory(&sidecar).saturating_sub(before);
-        assert!(grown < 100 * MIB, "200 streams took {grown} bytes");
+        assert!(grown < 120 * MIB, "200 streams took {grown} bytes");
         drop(unread);
     });
     client.unname(&["w"]).unwrap().remove(0).unwrap();
