@@ -1,5 +1,6 @@
 //! Acquire, Release, Redeem, Get: tensors are leased, here or after bringing them here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -264,13 +265,9 @@ impl Exchange {
 // === impl Borrowed ===
 
 impl Borrowed {
-    /// Bytes of the tensors that are leased for it, each once.
-    pub fn bytes(&self) -> u64 {
-        let mut tensors: Vec<(u64, u64)> =
-            self.taken.iter().flatten().map(|taken| (taken.id.0, taken.tensor.block.len())).collect();
-        tensors.sort_unstable();
-        tensors.dedup();
-        tensors.iter().map(|(_, bytes)| bytes).sum()
+    /// Tensors that are leased for it, each once: numbers and bytes.
+    pub fn tensors(&self) -> BTreeMap<u64, u64> {
+        self.taken.iter().flatten().map(|taken| (taken.id.0, taken.tensor.block.len())).collect()
     }
 }
 

@@ -219,6 +219,10 @@ impl Exchange {
         drop(slots);
         if known.is_none() {
             self.store.peer_named(slot, peer.name.as_str());
+            // It may have gone meanwhile, and then nobody takes its name away.
+            if self.slots.lock().get(peer) != Some(slot) {
+                self.store.peer_unnamed(slot);
+            }
         }
         slot
     }

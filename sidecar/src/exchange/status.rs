@@ -52,8 +52,6 @@ impl Exchange {
             sessions: sessions as u64,
             waiting: self.store.waiting() as u64,
             holders: self.store.holdings(HOLDERS_SHOWN).iter().map(holder).collect(),
-            metadata_bytes: 0,
-            metadata_bytes_max: 0,
         }
     }
 
@@ -112,6 +110,7 @@ fn holder(holding: &Holding) -> v1::HolderStatus {
         bytes: holding.bytes,
         leases: holding.leases,
         reservations: holding.reservations,
+        streams: holding.streams,
     }
 }
 

@@ -2,21 +2,19 @@
 //!
 //! ```text
 //!   request --> Intake --> decoder --> verb      nothing comes for the call's patience: the call ends
-//!                 '- bytes of a message that is not whole: in the budget; when it is spent and this has the most, the
-//!                    call ends
-//!   verb --> Outlet --> HTTP/2 --> client        bytes that HTTP/2 has and the client has not taken: in the budget; when it
-//!                                                is spent and this has the most, the connection is closed
+//!                 '- the buffer of its messages: in the budget while it waits for more
+//!   verb --> Outlet --> HTTP/2 --> client        see there
 //! ```
 //!
-//! The budget is the one of answers that nobody reads (`limits.unreadBytes`).
+//! The budget is the one of answers that nobody reads (`limits.unreadBytes`). When it is spent, streams that stand still go.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -30,15 +28,20 @@ use tonic::server::NamedService;
 
 use super::framing::Framing;
 use super::guests::Connection;
+use super::kept::{Heard, Keeps, Kept, Signal};
+use super::outlet::Outlet;
 use super::status::status;
 use crate::cancel::Cancel;
-use crate::unread::{Account, Unread};
+use crate::unread::Unread;
 
 /// The longest time that a call may stand still, whatever it asks for.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
 
-/// Bytes of an answer from which on they are booked: smaller ones are bounded by the number of calls.
-const BOOKED_FROM: usize = 4 << 10;
+/// Time for which a stream may stand still though its deadline has passed: one that moves is not ended by it.
+const PAST_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Bytes of a buffer from which on they are booked: smaller ones are bounded by the number of calls.
+pub(super) const BOOKED_FROM: usize = 4 << 10;
 
 /// A service whose calls have bounds.
 #[derive(Clone)]
@@ -54,29 +57,13 @@ pub(super) struct Bounded<S> {
 pub(super) struct Bounds(Arc<Shared>);
 
 struct Shared {
-    unread: Unread,
     limit: u64,
     /// Milliseconds that it may stand still.
     patience: AtomicU64,
-    /// Time that the client said in `grpc-timeout`.
-    timeout: Option<Duration>,
-    account: Mutex<Option<Account>>,
-    /// Set once the budget was spent, and this call had the most of it.
-    spent: AtomicBool,
-    waiting: Mutex<Waiting>,
-}
-
-/// Parties that are told when the budget is spent.
-#[derive(Default)]
-struct Waiting {
-    waker: Option<Waker>,
-    cancel: Option<Cancel>,
-}
-
-/// Bytes that are booked for a call until this is dropped.
-pub(super) struct Booked {
-    bounds: Bounds,
-    bytes: usize,
+    /// Time until which it may stand still whatever its patience, where its client said one.
+    until: Mutex<Option<Instant>>,
+    /// What its request stream hears.
+    signal: Arc<Signal>,
 }
 
 /// The body of a request.
@@ -84,17 +71,8 @@ struct Intake {
     body: Body,
     bounds: Bounds,
     framing: Framing,
-    booked: usize,
+    kept: Kept,
     still: Option<Pin<Box<Sleep>>>,
-}
-
-/// The body of an answer.
-struct Outlet {
-    body: Body,
-    unread: Unread,
-    connection: Option<Arc<Connection>>,
-    account: Option<Account>,
-    booked: usize,
 }
 
 // === impl Bounded ===
@@ -124,15 +102,20 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        let timeout = request.headers().get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
-        let bounds = Bounds::new(self.unread.clone(), self.limit, timeout, self.patience);
+        let bounds = Bounds::new(self.limit, self.patience);
+        if let Some(timeout) =
+            request.headers().get("grpc-timeout").and_then(|value| timeout(value.as_bytes()))
+        {
+            bounds.bear_until(Instant::now() + timeout.min(PATIENCE_MAX));
+        }
         request.extensions_mut().insert(bounds.clone());
-        let connection = request.extensions().get::<Arc<Connection>>().cloned();
-        let intake = |body| Intake { body, bounds, framing: Framing::default(), booked: 0, still: None };
+        let connection = request.extensions().get::<Arc<Connection>>();
+        let keeps = connection.map_or_else(|| Keeps::new(&self.unread, || {}), |c| Arc::clone(&c.keeps));
+        let (kept, of_answer) = (keeps.enter_incoming(&bounds.0.signal), bounds.clone());
+        let intake = |body| Intake { body, bounds, framing: Framing::default(), kept, still: None };
         let answer = self.inner.call(request.map(|body| Body::new(intake(body))));
-        let unread = self.unread.clone();
         Box::pin(async move {
-            let outlet = |body| Outlet { body, unread, connection, account: None, booked: 0 };
+            let outlet = |body| Outlet::new(body, keeps, of_answer);
             answer.await.map(|response| response.map(|body| Body::new(outlet(body))))
         })
     }
@@ -141,16 +124,15 @@ where
 // === impl Bounds ===
 
 impl Bounds {
-    fn new(unread: Unread, limit: u64, timeout: Option<Duration>, patience: Duration) -> Self {
-        let patience = AtomicU64::new(millis(timeout.unwrap_or(patience)));
-        let (account, waiting, spent) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
-        Self(Arc::new(Shared { unread, limit, patience, timeout, account, spent, waiting }))
+    fn new(limit: u64, patience: Duration) -> Self {
+        let patience = AtomicU64::new(millis(patience));
+        Self(Arc::new(Shared { limit, patience, until: Mutex::default(), signal: Arc::default() }))
     }
 
     /// Bounds of a call; those of one that has none of its own are as wide as can be.
     pub(super) fn of<T>(request: &tonic::Request<T>) -> Self {
         let bounds = request.extensions().get::<Self>().cloned();
-        bounds.unwrap_or_else(|| Self::new(Unread::new(u64::MAX), u64::MAX, None, PATIENCE_MAX))
+        bounds.unwrap_or_else(|| Self::new(u64::MAX, PATIENCE_MAX))
     }
 
     /// Time that the call may stand still.
@@ -163,108 +145,71 @@ impl Bounds {
         self.0.limit
     }
 
-    /// Time that its client said in the metadata.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        self.0.timeout
+    /// Deadline that its client said, if it did.
+    pub(super) fn until(&self) -> Option<Instant> {
+        *self.0.until.lock()
     }
 
-    /// Lets it stand still for so long: it has a deadline of its own.
-    pub(super) fn bear(&self, patience: Duration) {
-        self.0.patience.store(millis(patience), Ordering::Relaxed);
+    /// Lets it stand still until then, and no longer: its client has said when to give up. The earliest holds.
+    pub(super) fn bear_until(&self, deadline: Instant) {
+        let mut until = self.0.until.lock();
+        *until = Some(until.map_or(deadline, |before| before.min(deadline)));
+    }
+
+    /// Lets it stand still for as long as can be.
+    pub(super) fn bear(&self) {
+        self.0.patience.store(millis(PATIENCE_MAX), Ordering::Relaxed);
+    }
+
+    /// Time at which one that moved last at `moved` has stood still for too long.
+    pub(super) fn due(&self, moved: Instant) -> Instant {
+        match self.until() {
+            Some(until) => until.max(moved + PAST_DEADLINE),
+            None => moved + self.patience(),
+        }
     }
 
     /// Raises `cancel` when the budget is spent and this call has to go.
     pub(super) fn cancels(&self, cancel: &Cancel) {
-        self.0.waiting.lock().cancel = Some(cancel.clone());
-    }
-
-    /// Books bytes that HTTP/2 may take in while nobody reads them.
-    pub(super) fn book(&self, bytes: usize) -> Booked {
-        self.add(bytes);
-        Booked { bounds: self.clone(), bytes }
+        self.0.signal.cancels(cancel);
     }
 
     /// Failure of a call that has to go for the budget, if it has to.
     pub(super) fn spent(&self) -> Option<Failure> {
-        self.0.spent.load(Ordering::Acquire).then(|| {
+        self.0.signal.is_over().then(|| {
             let limit = self.0.limit;
             let why = format!(
                 "what calls have begun to send and not finished took more than {limit} bytes (limits.unreadBytes), and this \
-                 call had the most of it: send whole messages without a pause, begin fewer calls at once, or raise it"
+                 call stood still: send whole messages without a pause, begin fewer calls at once, or raise it"
             );
             Failure::new(Reason::LimitExceeded, why).with("limit_bytes", limit)
         })
-    }
-
-    fn add(&self, bytes: usize) {
-        if bytes == 0 {
-            return;
-        }
-        let weak = Arc::downgrade(&self.0);
-        let mut account = self.0.account.lock();
-        let account = account.get_or_insert_with(|| {
-            self.0.unread.open(move || {
-                if let Some(shared) = weak.upgrade() {
-                    shared.end();
-                }
-            })
-        });
-        account.add(bytes);
-    }
-
-    fn take(&self, bytes: usize) {
-        if let Some(account) = &*self.0.account.lock() {
-            account.take(bytes);
-        }
-    }
-}
-
-// === impl Shared ===
-
-impl Shared {
-    fn end(&self) {
-        self.spent.store(true, Ordering::Release);
-        let Waiting { waker, cancel } = std::mem::take(&mut *self.waiting.lock());
-        waker.into_iter().for_each(Waker::wake);
-        cancel.iter().for_each(Cancel::cancel);
-    }
-}
-
-// === impl Booked ===
-
-impl Drop for Booked {
-    fn drop(&mut self) {
-        self.bounds.take(self.bytes);
     }
 }
 
 // === impl Intake ===
 
 impl Intake {
-    /// Books what the decoder keeps.
-    fn book(&mut self, bytes: usize) {
-        let before = std::mem::replace(&mut self.booked, bytes);
-        match bytes.checked_sub(before) {
-            Some(more) => self.bounds.add(more),
-            None => self.bounds.take(before - bytes),
-        }
-    }
-
     /// True once nothing has come for too long.
     fn stands_still(&mut self, context: &mut Context<'_>) -> bool {
-        let patience = self.bounds.patience();
-        let still = self.still.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-        still.as_mut().poll(context).is_ready()
+        let bounds = &self.bounds;
+        let sleep = || Box::pin(tokio::time::sleep_until(bounds.due(Instant::now()).into()));
+        self.still.get_or_insert_with(sleep).as_mut().poll(context).is_ready()
     }
 
     fn idle(&self) -> Status {
-        let patience = self.bounds.patience();
+        let within = match self.bounds.until() {
+            Some(_) => format!(
+                "the deadline of this call passed, and for {PAST_DEADLINE:?} no message of it became whole"
+            ),
+            None => format!("no message of this call became whole within {:?}", self.bounds.patience()),
+        };
         let why = format!(
-            "no message of this call became whole within {patience:?}, and its end did not come either ({} bytes of the \
-             next message are there): send on, end the call, or give it a deadline",
+            "{within}, and its end did not come either ({} bytes of the next message are there): send on, end the call, or \
+             give it a longer deadline",
             self.framing.partial()
         );
-        status(&Failure::new(Reason::DeadlineExceeded, why).with("still_ms", millis(patience)))
+        status(&Failure::new(Reason::DeadlineExceeded, why))
     }
 }
 
@@ -286,16 +231,18 @@ impl http_body::Body for Intake {
                 {
                     // A message counts as a move, not a byte: nobody lives for ever by sending one now and then.
                     self.still = None;
+                    self.kept.moved();
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(end) => Poll::Ready(end),
             Poll::Pending => {
-                self.bounds.0.waiting.lock().waker = Some(context.waker().clone());
-                let partial = self.framing.partial();
-                self.book(partial);
+                let buffer = self.framing.buffer();
+                self.kept.set(if buffer >= BOOKED_FROM { buffer } else { 0 });
                 // It may have been this call that spent the budget.
-                if let Some(failure) = self.bounds.spent() {
+                if self.bounds.0.signal.poll(context) == Poll::Ready(Heard::Over)
+                    && let Some(failure) = self.bounds.spent()
+                {
                     return Poll::Ready(Some(Err(status(&failure))));
                 }
                 if self.stands_still(context) {
@@ -304,59 +251,6 @@ impl http_body::Body for Intake {
                 Poll::Pending
             }
         }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for Intake {
-    fn drop(&mut self) {
-        self.book(0);
-    }
-}
-
-// === impl Outlet ===
-
-impl Outlet {
-    fn book(&mut self, bytes: usize) {
-        let before = std::mem::replace(&mut self.booked, bytes);
-        if before == bytes {
-            return;
-        }
-        if self.account.is_none() {
-            let connection = self.connection.clone();
-            let close = move || connection.iter().for_each(|connection| connection.cut());
-            self.account = Some(self.unread.open(close));
-        }
-        if let Some(account) = &self.account {
-            account.take(before);
-            account.add(bytes);
-        }
-    }
-}
-
-impl http_body::Body for Outlet {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        // Asked again, HTTP/2 has room: what it was given before is on its way.
-        let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        let bytes = match &frame {
-            Some(Ok(frame)) => frame.data_ref().map_or(0, Bytes::len),
-            _ => 0,
-        };
-        self.book(if bytes >= BOOKED_FROM { bytes } else { 0 });
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -404,18 +298,31 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_has_the_most_is_told_the_limit_and_its_part_goes_back() {
+    fn a_deadline_ends_only_what_stands_still_and_the_earliest_holds() {
+        let bounds = Bounds::new(10, Duration::from_secs(30));
+        let now = Instant::now();
+        let after = |seconds| now + Duration::from_secs(seconds);
+        assert_eq!((bounds.due(now), bounds.due(after(5))), (after(30), after(35)));
+        bounds.bear_until(after(60));
+        assert_eq!((bounds.due(now), bounds.due(after(5))), (after(60), after(60)));
+        bounds.bear_until(after(90));
+        assert_eq!(bounds.due(after(100)), after(101), "it moves on");
+        assert_eq!(bounds.due(now), after(60));
+    }
+
+    #[test]
+    fn a_call_that_has_to_go_is_told_the_limit() {
         let unread = Unread::new(10);
-        let bounds = || Bounds::new(unread.clone(), 10, None, Duration::from_secs(1));
-        let (small, large) = (bounds(), bounds());
+        let keeps = Keeps::new(&unread, || {});
+        let bounds = Bounds::new(10, Duration::from_secs(1));
         let cancel = Cancel::default();
-        large.cancels(&cancel);
-        let kept = small.book(4);
-        let booked = large.book(7);
-        assert!(cancel.is_cancelled() && small.spent().is_none());
-        let failure = large.spent().unwrap();
+        bounds.cancels(&cancel);
+        let kept = keeps.enter_incoming(&bounds.0.signal);
+        kept.set(7);
+        assert!(!cancel.is_cancelled() && bounds.spent().is_none());
+        kept.set(11);
+        let failure = bounds.spent().unwrap();
         assert_eq!((failure.reason, failure.detail("limit_bytes")), (Reason::LimitExceeded, Some("10")));
-        drop((booked, kept));
-        assert_eq!(unread.bytes(), 0);
+        assert_eq!((cancel.is_cancelled(), unread.bytes()), (true, 0));
     }
 }

@@ -10,6 +10,8 @@ pub(super) struct Framing {
     prefix: [u8; PREFIX_BYTES],
     /// Bytes of that message so far, its prefix included.
     have: u64,
+    /// Bytes of the largest message that became whole.
+    largest: u64,
 }
 
 // === impl Framing ===
@@ -18,6 +20,11 @@ impl Framing {
     /// Bytes of a message that has begun and is not whole: the decoder keeps them.
     pub(super) fn partial(&self) -> usize {
         usize::try_from(self.have).unwrap_or(usize::MAX)
+    }
+
+    /// Bytes of the buffer that the decoder has: it grows with the largest message, and is not made smaller.
+    pub(super) fn buffer(&self) -> usize {
+        usize::try_from(self.have.max(self.largest)).unwrap_or(usize::MAX)
     }
 
     /// The next bytes of the body. Tells whether a message became whole with them.
@@ -37,6 +44,7 @@ impl Framing {
                 self.have += now as u64;
             }
             if self.have >= PREFIX_BYTES as u64 && self.have == self.total() {
+                self.largest = self.largest.max(self.have);
                 self.have = 0;
                 is_whole = true;
             }
@@ -72,7 +80,7 @@ mod tests {
                 let begun = ends.iter().rev().find(|e| **e <= end).copied().unwrap_or(0);
                 assert_eq!(framing.partial(), end - begun, "in steps of {step}, at {end}");
             }
-            assert_eq!(framing.partial(), 0);
+            assert_eq!((framing.partial(), framing.buffer()), (0, 705));
             assert!(whole >= 1);
         }
     }

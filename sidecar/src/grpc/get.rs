@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -22,6 +22,7 @@ use tokio::task::AbortHandle;
 use tokio_stream::Stream;
 use tonic::Status;
 
+use super::bounds::Bounds;
 use crate::exchange::{Borrowed, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::Metrics;
@@ -35,6 +36,9 @@ const RUNS_MAX: usize = 16_384;
 
 /// Bytes below which a chunk is not made smaller, however many streams there are.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
+
+/// Unit of the bytes of a chunk: a multiple of every element's.
+const CHUNK_UNIT: usize = 4 << 10;
 
 /// The chunks of a Get, in order.
 pub(super) struct Chunks {
@@ -57,9 +61,7 @@ pub(super) struct Watched {
 struct Going {
     chunks: Option<(Chunks, Streaming)>,
     moved: Instant,
-    patience: Duration,
-    /// Deadline that the client gave.
-    limit: Option<Instant>,
+    bounds: Bounds,
     failure: Option<Failure>,
 }
 
@@ -192,19 +194,18 @@ impl Drop for Chunks {
 // === impl Watched ===
 
 impl Watched {
-    /// The chunks of a stream whose client reads within `patience` and before `limit`; and what ends it, if it does not.
+    /// The chunks of a stream whose client reads within its bounds; and what ends it, if it does not.
     pub(super) fn new(
         chunks: Chunks,
         held: Streaming,
-        patience: Duration,
-        limit: Option<Instant>,
+        bounds: Bounds,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let moved = Instant::now();
-        let going = Going { chunks: Some((chunks, held)), moved, patience, limit, failure: None };
+        let mut due = bounds.due(moved);
+        let going = Going { chunks: Some((chunks, held)), moved, bounds, failure: None };
         let shared = Arc::new(Mutex::new(going));
         let weak = Arc::downgrade(&shared);
         let watch = async move {
-            let mut due = limit.unwrap_or(moved + patience);
             loop {
                 tokio::time::sleep_until(due.into()).await;
                 let Some(shared) = Weak::upgrade(&weak) else { return };
@@ -259,14 +260,14 @@ impl Drop for Watched {
 impl Going {
     /// When to look again; or what goes back, because its client has not read in time.
     fn next_look(&mut self, now: Instant) -> Result<Instant, Option<(Chunks, Streaming)>> {
-        let due = self.limit.unwrap_or(self.moved + self.patience);
+        let due = self.bounds.due(self.moved);
         if now < due {
             return Ok(due);
         }
         if let Some((chunks, _)) = &self.chunks {
-            let why = match self.limit {
-                Some(_) => "the deadline of this get passed before its client had read all".to_owned(),
-                None => format!("the client of this get read nothing for {:?}", self.patience),
+            let why = match self.bounds.until() {
+                Some(_) => "the deadline of this get passed, and its client takes no chunk".to_owned(),
+                None => format!("the client of this get took no chunk for {:?}", self.bounds.patience()),
             };
             let message = format!("{why}: {}; what it leased was given back", chunks.progress());
             self.failure = Some(Failure::new(Reason::DeadlineExceeded, message));
@@ -278,7 +279,8 @@ impl Going {
 /// Bytes of a chunk where so many streams share a limit: all together they wait for clients with a quarter of it.
 fn chunk_max(streams: usize, limit: u64) -> usize {
     let share = usize::try_from(limit / 4).unwrap_or(usize::MAX) / streams.max(1);
-    share.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
+    // Whole elements of every type.
+    (share & !(CHUNK_UNIT - 1)).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
 }
 
 // === impl Packed ===
@@ -368,7 +370,8 @@ mod tests {
         assert_eq!([0, 1, 32].map(|streams| chunk_max(streams, limit)), [CHUNK_BYTES_MAX; 3]);
         assert_eq!(
             [64, 200, 100_000].map(|streams| chunk_max(streams, limit)),
-            [512 << 10, 167_772, 64 << 10]
+            [512 << 10, 160 << 10, 64 << 10]
         );
+        assert!((1..2000).all(|streams| chunk_max(streams, limit) % CHUNK_UNIT == 0));
     }
 }

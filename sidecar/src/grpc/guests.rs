@@ -15,8 +15,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,10 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
+use super::kept::Keeps;
 use crate::metrics::Metrics;
 use crate::metrics::label::GrpcCut;
+use crate::unread::Unread;
 
 /// Connections beside one for each session: calls without a session, probes, and whoever has just come. Each takes a descriptor and a
 /// few KiB while nothing is asked.
@@ -37,6 +39,10 @@ const BESIDE_SESSIONS: usize = 64;
 /// Length of the preface that a client of HTTP/2 begins with (RFC 9113, 3.4). Until it is there no keep-alive looks
 /// after the connection.
 const PREFACE_BYTES: usize = 24;
+
+/// Shortest time after which a connection is closed whose client takes no byte. A call may be less patient; a program that is not
+/// scheduled for a moment keeps its connection.
+const PATIENCE_MIN: Duration = Duration::from_secs(5);
 
 /// Time for which nobody is warned again that connections are turned away. They are counted all the same.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -47,6 +53,7 @@ pub(super) struct Guests {
     /// Time for which a client may take no byte of what waits for it.
     patience: Duration,
     open: Mutex<Open>,
+    unread: Unread,
     metrics: Arc<Metrics>,
 }
 
@@ -76,20 +83,11 @@ pub(super) struct Connection {
     pub(super) process: u32,
     /// Address that it came from, where it came over TCP.
     pub(super) address: Option<SocketAddr>,
-    /// Puts on it that wait for room, while HTTP/2 takes their bytes in.
-    waiting: AtomicUsize,
+    /// Bytes that this process keeps for its streams.
+    pub(super) keeps: Arc<Keeps>,
     cut: AtomicBool,
     reader: Mutex<Option<Waker>>,
     metrics: Arc<Metrics>,
-}
-
-/// Place of a put that waits for room, until it is dropped.
-pub(super) struct WaitsForRoom(Arc<Connection>);
-
-impl Drop for WaitsForRoom {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// Sockets that know where they come from.
@@ -114,12 +112,18 @@ pub(super) struct Guest<S> {
 
 impl Guests {
     /// For so many sessions.
-    pub(super) fn for_sessions(sessions_max: usize, patience: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
-        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), patience, metrics)
+    pub(super) fn for_sessions(
+        sessions_max: usize,
+        patience: Duration,
+        unread: Unread,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), patience, unread, metrics)
     }
 
-    fn new(most: usize, patience: Duration, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self { most, patience, open: Mutex::default(), metrics })
+    fn new(most: usize, patience: Duration, unread: Unread, metrics: Arc<Metrics>) -> Arc<Self> {
+        let patience = patience.max(PATIENCE_MIN);
+        Arc::new(Self { most, patience, open: Mutex::default(), unread, metrics })
     }
 
     /// Lets a connection in; none where there is no room for it, upon which it is closed.
@@ -144,9 +148,18 @@ impl Guests {
         }
         waker.into_iter().for_each(Waker::wake);
         let (process, address) = io.comes_from();
-        let (cut, waiting, reader) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
-        let metrics = Arc::clone(&self.metrics);
-        let connection = Arc::new(Connection { process, address, waiting, cut, reader, metrics });
+        let connection = Arc::new_cyclic(|connection: &Weak<Connection>| {
+            let own = connection.clone();
+            let cut = move || own.upgrade().iter().for_each(|connection| connection.cut());
+            Connection {
+                process,
+                address,
+                keeps: Keeps::new(&self.unread, cut),
+                cut: AtomicBool::new(false),
+                reader: Mutex::default(),
+                metrics: Arc::clone(&self.metrics),
+            }
+        });
         Some(Guest { io, connection, stalls: None, id, guests: Arc::clone(self), said: 0 })
     }
 
@@ -211,19 +224,13 @@ impl Open {
 
 impl Connection {
     /// Ends the connection and all calls on it: its client does not read, and what waits for it is too much.
-    pub(super) fn cut(&self) {
+    fn cut(&self) {
         if self.cut.swap(true, Ordering::AcqRel) {
             return;
         }
         self.metrics.sessions.cut_connections.at((GrpcCut::Unread,)).inc();
         let reader = self.reader.lock().take();
         reader.into_iter().for_each(Waker::wake);
-    }
-
-    /// One more put waits for room on it; says how many did before.
-    pub(super) fn enter_waiting(self: &Arc<Self>) -> (usize, WaitsForRoom) {
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        (before, WaitsForRoom(Arc::clone(self)))
     }
 
     /// Fails once it was cut; else `waker` is woken when it is.
@@ -233,6 +240,12 @@ impl Connection {
             *reader = Some(waker.clone());
         }
         // Looked at behind it: whoever cuts raises the flag first.
+        drop(reader);
+        self.stands()
+    }
+
+    /// Fails once it was cut.
+    fn stands(&self) -> io::Result<()> {
         match self.cut.load(Ordering::Acquire) {
             true => Err(io::ErrorKind::ConnectionAborted.into()),
             false => Ok(()),
@@ -264,6 +277,8 @@ impl<S> Guest<S> {
             self.stalls = None;
             return written;
         }
+        // One that waits for its client may not look at what it reads.
+        self.connection.stands()?;
         let patience = self.guests.patience;
         let stalls = self.stalls.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         match stalls.as_mut().poll(cx) {
@@ -360,6 +375,7 @@ mod tests {
         Guests::new(
             most,
             Duration::from_secs(60),
+            Unread::new(1 << 20),
             Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()),
         )
     }

@@ -8,6 +8,9 @@ use tonic::transport::Server;
 /// call that is receiving one.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// The longest message of a question about health, or about the services themselves.
+pub(super) const QUESTION_BYTES_MAX: usize = 16 << 10;
+
 /// Calls of one connection at a time; the next one waits at its client. With [`MESSAGE_BYTES_MAX`] a connection costs
 /// 512 MiB at worst, and 8 KiB a call in practice.
 const STREAMS_MAX: u32 = 128;
@@ -24,10 +27,10 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// Bytes that may be on their way in for one call before it has read them: two chunks, so that one is written while the
 /// next one comes.
-pub(super) const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 
 /// The same for all calls of a connection together. Costs as much for each connection.
-pub(super) const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
 /// A silent connection is asked whether anyone is there. The kernel tells of a dead process at once; this finds one
 /// that is stopped, and costs a wake-up of both sides.

@@ -15,7 +15,9 @@ mod call;
 mod framing;
 mod get;
 mod guests;
+mod kept;
 mod limits;
+mod outlet;
 mod put;
 mod results;
 mod service;
@@ -143,7 +145,12 @@ impl GrpcServer {
         let service = Service::new(exchange, Arc::clone(&metrics), sessions);
         let (mut health, router) = router(service.clone(), &settings).await?;
         let (stopping, stopped) = watch::channel(false);
-        let guests = Guests::for_sessions(settings.sessions_max, settings.patience, Arc::clone(&metrics));
+        let guests = Guests::for_sessions(
+            settings.sessions_max,
+            settings.patience,
+            settings.unread.clone(),
+            Arc::clone(&metrics),
+        );
         let mut serving = pin!(both(router, unix, tcp, Arc::clone(&guests), stopped));
         let unhealthy = async {
             closed.wait().await;
@@ -198,6 +205,10 @@ async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(Health
     let verbs = TensorlaneServer::new(service).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
     let GrpcSettings { unread, unread_max, patience, .. } = settings;
     let verbs = Bounded::new(WholeRequests(verbs), unread.clone(), *unread_max, *patience);
+    let health_service = health_service.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
+    let health_service = Bounded::new(health_service, unread.clone(), *unread_max, *patience);
+    let reflection = reflection.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
+    let reflection = Bounded::new(reflection, unread.clone(), *unread_max, *patience);
     let router = limits::server().add_service(verbs).add_service(health_service).add_service(reflection);
     Ok((health, router))
 }

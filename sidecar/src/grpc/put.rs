@@ -1,6 +1,5 @@
 //! Put and Fill: bytes of a stream go into blocks.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,20 +10,13 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::TensorId;
 use tensorlane_proto::negotiate::Transport;
 
-use super::bounds::{Booked, Bounds};
+use super::bounds::Bounds;
 use super::call::{Cancelled, needs_session, within};
-use super::guests::{Connection, WaitsForRoom};
-use super::limits::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use super::status::broken;
 use crate::exchange::{Caller, Exchange, OpenPut, stored_result};
 use crate::metrics::Metrics;
 use crate::metrics::label::Moved;
 use crate::store::{Direction, Program, Streaming};
-
-/// Time after which a put that has no block yet is one that waits for room.
-const WAITS_AFTER: Duration = Duration::from_millis(50);
-/// Time that a stream with a deadline may stand still beyond it: the deadline is what ends it.
-const PAST_DEADLINE: Duration = Duration::from_secs(1);
 
 /// The items of one Put stream. They are sealed together at its end: a stream that breaks leaves nothing behind.
 struct Puts {
@@ -45,7 +37,6 @@ struct Puts {
 pub(super) struct From {
     pub(super) program: Arc<Program>,
     pub(super) bounds: Bounds,
-    pub(super) connection: Option<Arc<Connection>>,
 }
 
 /// Item of a Put stream.
@@ -75,12 +66,12 @@ pub(super) async fn put(
 ) -> Result<v1::PutResponse, Failure> {
     let cancelled = Cancelled::of(&caller.cancel);
     from.bounds.cancels(&caller.cancel);
-    let held = exchange.store().streams().enter(Direction::Put, Arc::clone(&from.program), 0);
+    let held = exchange.store().streams().enter(Direction::Put, Arc::clone(&from.program));
     let mut puts =
         Puts { exchange, caller, metrics, patience: Duration::ZERO, items: Vec::new(), from, held, kept: 0 };
-    let (mut first, mut limit) = (true, None);
+    let mut first = true;
     loop {
-        let chunk = match next(&mut stream, &cancelled, limit).await {
+        let chunk = match next(&mut stream, &cancelled, &puts.from.bounds).await {
             Ok(Some(chunk)) => chunk,
             Ok(None) => break,
             Err(failure) => return Err(puts.broken_off(failure)),
@@ -91,8 +82,7 @@ pub(super) async fn put(
             puts.patience = deadline.saturating_duration_since(Instant::now());
             if chunk.deadline_ms > 0 {
                 // Whoever says when to give up may stand still until then.
-                puts.from.bounds.bear(puts.patience.saturating_add(PAST_DEADLINE));
-                limit = Some(deadline);
+                puts.from.bounds.bear_until(deadline);
             }
         }
         match chunk.part {
@@ -102,19 +92,6 @@ pub(super) async fn put(
         }
     }
     Ok(puts.finish())
-}
-
-// === impl From ===
-
-impl From {
-    /// Books what HTTP/2 takes in while this put waits for room. What one connection may send beyond that is no more for many
-    /// that wait on it.
-    fn waits(&self) -> (Option<WaitsForRoom>, Option<Booked>) {
-        let entered = self.connection.as_ref().map(Connection::enter_waiting);
-        let (before, waits) = entered.map_or((0, None), |(before, waits)| (before, Some(waits)));
-        let most = (CONNECTION_WINDOW_BYTES / STREAM_WINDOW_BYTES) as usize;
-        (waits, (before < most).then(|| self.bounds.book(STREAM_WINDOW_BYTES as usize)))
-    }
 }
 
 // === impl Puts ===
@@ -128,15 +105,7 @@ impl Puts {
         let deadline = began + self.patience;
         let (exchange, caller) = (Arc::clone(&self.exchange), self.caller.clone());
         let threads = exchange.threads().clone();
-        let mut opening = pin!(threads.blocking(move || exchange.open_put(&caller, item, deadline)));
-        let opened = tokio::select! {
-            biased;
-            opened = &mut opening => opened,
-            () = tokio::time::sleep(WAITS_AFTER) => {
-                let _waiting = self.from.waits();
-                opening.await
-            }
-        };
+        let opened = threads.blocking(move || exchange.open_put(&caller, item, deadline)).await;
         let fate = match opened {
             Ok(Ok(Ok(open))) => Fate::Open(Box::new(open)),
             Ok(Ok(Err(stored))) => Fate::Repeated(stored),
@@ -146,20 +115,22 @@ impl Puts {
         self.patience = self.patience.saturating_sub(began.elapsed());
         if let Fate::Open(open) = &fate {
             self.kept += open.progress().1;
-            self.held.keeps(self.kept);
+            self.held.keeps_bytes(self.kept);
         }
         self.items.push(Item { fate, began, last: Instant::now(), bytes: 0 });
         self.write(&data)
     }
 
-    /// The failure of a stream that ended before its time, with what had come of it.
+    /// The failure of a stream that ended before its time, with what had come of it. Where its last item had failed before, that is
+    /// what its client has to hear.
     fn broken_off(&self, failure: Failure) -> Failure {
         let told = matches!(failure.reason, Reason::DeadlineExceeded | Reason::LimitExceeded);
         let number = self.items.len();
         let Some(item) = self.items.last().filter(|_| told) else { return failure };
         let (came, all) = match &item.fate {
             Fate::Open(open) => open.progress(),
-            Fate::Repeated(_) | Fate::Failed(_) => return failure,
+            Fate::Repeated(_) => return failure,
+            Fate::Failed(own) => return own.clone(),
         };
         let missing = match all - came {
             0 => "the end of the stream was missing".to_owned(),
@@ -187,7 +158,7 @@ impl Puts {
                 // The block goes back here and now.
                 Err(failure) => {
                     self.kept -= open.progress().1;
-                    self.held.keeps(self.kept);
+                    self.held.keeps_bytes(self.kept);
                     item.fate = Fate::Failed(failure);
                 }
             }
@@ -232,7 +203,7 @@ pub(super) async fn fill(
     let cancelled = Cancelled::of(&caller.cancel);
     from.bounds.cancels(&caller.cancel);
     let mut bytes = 0;
-    while let Some(chunk) = next(&mut stream, &cancelled, None).await? {
+    while let Some(chunk) = next(&mut stream, &cancelled, &from.bounds).await? {
         check_chunk(&chunk.data)?;
         exchange.fill(by, TensorId(chunk.id), chunk.offset, &chunk.data)?;
         bytes += chunk.data.len() as u64;
@@ -240,27 +211,16 @@ pub(super) async fn fill(
     Ok(v1::FillResponse { bytes })
 }
 
-/// The next message of a stream; a failure once the call is cancelled, or its deadline has passed.
+/// The next message of a stream; a failure once the call is cancelled, for the budget or at the end of the sidecar.
 async fn next<T>(
     stream: &mut tonic::Streaming<T>,
     cancelled: &Cancelled,
-    limit: Option<Instant>,
+    bounds: &Bounds,
 ) -> Result<Option<T>, Failure> {
     tokio::select! {
         biased;
         message = stream.message() => message.map_err(|status| broken(&status)),
-        failure = cancelled.wait() => Err(failure),
-        () = passed(limit) => {
-            Err(Failure::new(Reason::DeadlineExceeded, "the deadline of this call passed before its stream ended"))
-        }
-    }
-}
-
-/// Done when a deadline has passed, if there is one.
-async fn passed(limit: Option<Instant>) {
-    match limit {
-        Some(limit) => tokio::time::sleep_until(limit.into()).await,
-        None => std::future::pending().await,
+        failure = cancelled.wait() => Err(bounds.spent().unwrap_or(failure)),
     }
 }
 

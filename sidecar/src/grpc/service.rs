@@ -151,9 +151,9 @@ impl Tensorlane for Service {
         let call = self.begin(Verb::Get, &request)?;
         let (from, deadline_ms) = (from(&request), request.get_ref().deadline_ms);
         let (exchange, caller, request) = (&self.exchange, call.caller().clone(), request.into_inner());
-        let given = (deadline_ms > 0).then(|| exchange.deadline(deadline_ms));
-        let timeout = from.bounds.timeout().map(|timeout| began + timeout);
-        let limit = given.into_iter().chain(timeout).min();
+        if deadline_ms > 0 {
+            from.bounds.bear_until(exchange.deadline(deadline_ms));
+        }
         let borrowed = match within(request.items.len()) {
             // What is borrowed goes back by itself.
             Ok(()) => outcome(|done| exchange.borrow(caller, request, done), drop).await,
@@ -165,10 +165,11 @@ impl Tensorlane for Service {
                 let under_way = self.exchange.gate().enter();
                 call.end(borrowed.taken.iter().map(|t| t.as_ref().map(drop).map_err(|f| f.reason)));
                 let streams = exchange.store().streams();
-                let held = streams.enter(Direction::Get, Arc::clone(&from.program), borrowed.bytes());
+                let held = streams.enter(Direction::Get, Arc::clone(&from.program));
+                held.keeps(borrowed.tensors());
                 let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics), under_way)
                     .within(streams.clone(), from.bounds.limit());
-                let (watched, watch) = Watched::new(chunks, held, from.bounds.patience(), limit);
+                let (watched, watch) = Watched::new(chunks, held, from.bounds);
                 Ok(Response::new(watched.by(exchange.threads(), watch)))
             }
             Err(failure) => {
@@ -224,6 +225,8 @@ impl Tensorlane for Service {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
         let call = self.begin(Verb::Watch, &request)?;
+        // A watch lasts for as long as its client wants, however seldom it reads.
+        Bounds::of(&request).bear();
         Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call, request.into_inner())))
     }
 
@@ -305,10 +308,10 @@ const AGENT_BYTES_MAX: usize = 256;
 
 /// Origin of a request, as far as it is known.
 fn from<T>(request: &Request<T>) -> From {
-    let connection = request.extensions().get::<Arc<Connection>>().cloned();
+    let connection = request.extensions().get::<Arc<Connection>>();
     let agent = request.metadata().get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or("");
     // Visible ASCII: any byte is the end of a character.
     let name = agent[..agent.len().min(AGENT_BYTES_MAX)].into();
-    let (process, address) = connection.as_ref().map_or((0, None), |c| (c.process, c.address));
-    From { program: Arc::new(Program { name, process, address }), bounds: Bounds::of(request), connection }
+    let (process, address) = connection.map_or((0, None), |c| (c.process, c.address));
+    From { program: Arc::new(Program { name, process, address }), bounds: Bounds::of(request) }
 }

@@ -21,7 +21,7 @@ use crate::session::SessionLink;
 const SHOWN_MAX: usize = 32;
 
 /// Program that opened a session or a connection, as far as it is known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Program {
     /// The name that it gave itself; over gRPC its user agent. Empty where it gave none.
     pub name: Arc<str>,
@@ -63,7 +63,21 @@ struct Entry {
     program: Arc<Program>,
     since: Instant,
     moved: Instant,
+    /// Bytes of blocks that are its own.
     bytes: u64,
+    /// Tensors that it leases, with their bytes.
+    tensors: BTreeMap<u64, u64>,
+}
+
+/// Streams of one program in one direction.
+struct Together {
+    /// Number of the oldest.
+    number: u64,
+    streams: u64,
+    since: Instant,
+    moved: Instant,
+    bytes: u64,
+    tensors: BTreeMap<u64, u64>,
 }
 
 /// Place of one stream among them; dropping it ends it.
@@ -77,8 +91,8 @@ pub struct Streaming {
 pub enum Keeping {
     /// A session, a peer or a set.
     Holder(Holder),
-    /// A stream, by its number.
-    Stream(Direction, u64),
+    /// Streams of one program, by the number of the oldest.
+    Streams(Direction, u64),
     /// Gets over gRPC that gather what they will bring out, together.
     Calls,
 }
@@ -90,9 +104,9 @@ pub struct Holding {
     pub by: Keeping,
     /// Program behind it, or the name of the peer.
     pub program: Arc<Program>,
-    /// Time since it began; none where that is not known.
+    /// Time since it began; of streams, since the oldest did. None where that is not known.
     pub age: Option<Duration>,
-    /// Of a stream: time since its last byte moved.
+    /// Of streams: time since one of them moved.
     pub still: Option<Duration>,
     /// Bytes of the tensors that it leases or reserves, each once.
     pub bytes: u64,
@@ -100,18 +114,21 @@ pub struct Holding {
     pub leases: u64,
     /// Tensors that it has begun and not sealed.
     pub reservations: u64,
+    /// Number of streams that are told of together; 0 of others.
+    pub streams: u64,
 }
 
 // === impl Streams ===
 
 impl Streams {
-    /// Enters a stream that keeps so many bytes.
-    pub fn enter(&self, direction: Direction, program: Arc<Program>, bytes: u64) -> Streaming {
+    /// Enters a stream that keeps nothing yet.
+    pub fn enter(&self, direction: Direction, program: Arc<Program>) -> Streaming {
         let now = Instant::now();
         let mut table = self.0.lock();
         table.next += 1;
         let number = table.next;
-        table.entries.insert(number, Entry { direction, program, since: now, moved: now, bytes });
+        let (bytes, tensors) = (0, BTreeMap::new());
+        table.entries.insert(number, Entry { direction, program, since: now, moved: now, bytes, tensors });
         Streaming { streams: self.clone(), number }
     }
 
@@ -120,20 +137,50 @@ impl Streams {
         self.0.lock().entries.len()
     }
 
-    /// All that keep bytes.
-    fn holdings(&self, now: Instant) -> Vec<Holding> {
+    /// All that keep bytes, those of one program and direction together; and the bytes of all tensors that they lease, each once.
+    fn holdings(&self, now: Instant) -> (Vec<Holding>, u64) {
         let table = self.0.lock();
-        let keeping = table.entries.iter().filter(|(_, entry)| entry.bytes > 0);
-        let holding = |(number, entry): (&u64, &Entry)| Holding {
-            by: Keeping::Stream(entry.direction, *number),
-            program: Arc::clone(&entry.program),
-            age: Some(now.saturating_duration_since(entry.since)),
-            still: Some(now.saturating_duration_since(entry.moved)),
-            bytes: entry.bytes,
-            leases: 0,
+        let mut all: BTreeMap<(Direction, Arc<Program>), Together> = BTreeMap::new();
+        for (number, entry) in &table.entries {
+            if entry.bytes == 0 && entry.tensors.is_empty() {
+                continue;
+            }
+            let key = (entry.direction, Arc::clone(&entry.program));
+            all.entry(key).or_insert_with(|| Together::new(*number, entry)).add(entry);
+        }
+        drop(table);
+        let leased: BTreeMap<&u64, &u64> = all.values().flat_map(|together| &together.tensors).collect();
+        let leased = leased.into_values().sum();
+        (all.into_iter().map(|(key, together)| together.holding(key, now)).collect(), leased)
+    }
+}
+
+// === impl Together ===
+
+impl Together {
+    fn new(number: u64, first: &Entry) -> Self {
+        let (since, moved) = (first.since, first.moved);
+        Self { number, streams: 0, since, moved, bytes: 0, tensors: BTreeMap::new() }
+    }
+
+    fn add(&mut self, entry: &Entry) {
+        self.streams += 1;
+        self.moved = self.moved.max(entry.moved);
+        self.bytes += entry.bytes;
+        self.tensors.extend(&entry.tensors);
+    }
+
+    fn holding(self, (direction, program): (Direction, Arc<Program>), now: Instant) -> Holding {
+        Holding {
+            by: Keeping::Streams(direction, self.number),
+            program,
+            age: Some(now.saturating_duration_since(self.since)),
+            still: Some(now.saturating_duration_since(self.moved)),
+            bytes: self.bytes + self.tensors.values().sum::<u64>(),
+            leases: self.tensors.len() as u64,
             reservations: 0,
-        };
-        keeping.map(holding).collect()
+            streams: self.streams,
+        }
     }
 }
 
@@ -145,9 +192,14 @@ impl Streaming {
         self.change(|entry| entry.moved = Instant::now());
     }
 
-    /// Notes how many bytes of the arena it keeps now.
-    pub fn keeps(&self, bytes: u64) {
+    /// Notes how many bytes of blocks of its own it keeps now.
+    pub fn keeps_bytes(&self, bytes: u64) {
         self.change(|entry| entry.bytes = bytes);
+    }
+
+    /// Notes the tensors that it leases: numbers and bytes.
+    pub fn keeps(&self, tensors: BTreeMap<u64, u64>) {
+        self.change(|entry| entry.tensors = tensors);
     }
 
     fn change(&self, change: impl FnOnce(&mut Entry)) {
@@ -175,9 +227,7 @@ impl Store {
     /// Lists those that keep the most bytes of the arena, the largest first.
     pub fn holdings(&self, most: usize) -> Vec<Holding> {
         let now = Instant::now();
-        let streams = self.streams.holdings(now);
-        let gets = streams.iter().filter(|held| matches!(held.by, Keeping::Stream(Direction::Get, _)));
-        let brought: u64 = gets.map(|held| held.bytes).sum();
+        let (streams, brought) = self.streams.holdings(now);
         let state = self.state.lock();
         // One more: our own name is told by its streams.
         let largest = state.ledger.largest_holders(most.saturating_add(1));
@@ -192,6 +242,12 @@ impl Store {
     pub fn peer_named(&self, peer: PeerSlot, name: &str) {
         let mut state = self.state.lock();
         state.peers.entry(peer).or_insert_with(|| Program { name: name.into(), ..Program::default() }.into());
+    }
+
+    /// Forgets the name of a peer that is gone.
+    pub fn peer_unnamed(&self, peer: PeerSlot) {
+        let gone = self.state.lock().peers.remove(&peer);
+        drop(gone);
     }
 }
 
@@ -212,6 +268,7 @@ impl State {
             bytes,
             leases,
             reservations: self.ledger.reservations_of(holder),
+            streams: 0,
         };
         if holder == OWN {
             let rest = bytes.saturating_sub(brought);
@@ -238,8 +295,8 @@ impl Keeping {
             Self::Holder(Holder::Session(SessionId(number))) => ("session", number),
             Self::Holder(Holder::Peer(PeerSlot(number))) => ("peer", number),
             Self::Holder(Holder::Manifest(id)) => ("set", id.0),
-            Self::Stream(Direction::Put, number) => ("put", number),
-            Self::Stream(Direction::Get, number) => ("get", number),
+            Self::Streams(Direction::Put, number) => ("put", number),
+            Self::Streams(Direction::Get, number) => ("get", number),
             Self::Calls => ("calls", 0),
         }
     }
@@ -252,8 +309,16 @@ impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by {
             Keeping::Holder(holder) => write!(f, "{holder}")?,
-            Keeping::Stream(Direction::Put, number) => write!(f, "half-sent put {number} over gRPC")?,
-            Keeping::Stream(Direction::Get, number) => write!(f, "unread get {number} over gRPC")?,
+            Keeping::Streams(direction, number) => {
+                let what = match direction {
+                    Direction::Put => "half-sent put",
+                    Direction::Get => "unread get",
+                };
+                match self.streams {
+                    0 | 1 => write!(f, "{what} {number} over gRPC")?,
+                    more => write!(f, "{more} {what}s over gRPC from {number} on")?,
+                }
+            }
             Keeping::Calls => write!(f, "gets over gRPC that gather")?,
         }
         let mut known: Vec<String> = Vec::new();
@@ -271,7 +336,7 @@ impl fmt::Display for Holding {
             write!(f, " ({})", known.join(", "))?;
         }
         write!(f, ": {} bytes", self.bytes)?;
-        if matches!(self.by, Keeping::Stream(..)) {
+        if matches!(self.by, Keeping::Streams(..)) {
             return Ok(());
         }
         write!(f, " in {} leases", self.leases)?;
@@ -304,7 +369,16 @@ mod tests {
     fn held(by: Keeping, bytes: u64) -> Holding {
         let program = Program { name: "trainer\u{1b}[2J".into(), process: 12, address: None };
         let age = Some(Duration::from_secs(4));
-        Holding { by, program: program.into(), age, still: None, bytes, leases: 1, reservations: 0 }
+        Holding {
+            by,
+            program: program.into(),
+            age,
+            still: None,
+            bytes,
+            leases: 1,
+            reservations: 0,
+            streams: 0,
+        }
     }
 
     #[test]
@@ -317,7 +391,7 @@ mod tests {
         let put = Holding {
             program: Program { name: "x".repeat(300).into(), process: 0, address }.into(),
             still: Some(Duration::from_secs(2)),
-            ..held(Keeping::Stream(Direction::Put, 7), 1 << 40)
+            ..held(Keeping::Streams(Direction::Put, 7), 1 << 40)
         };
         let line = put.to_string();
         assert!(line.starts_with("half-sent put 7 over gRPC (xxx") && line.len() <= 128, "{line}");
@@ -326,18 +400,31 @@ mod tests {
 
     #[test]
     fn the_largest_come_first_and_they_are_bounded() {
-        let all = (1..=9).map(|n| held(Keeping::Stream(Direction::Get, n), n)).collect();
+        let all = (1..=9).map(|n| held(Keeping::Streams(Direction::Get, n), n)).collect();
         assert_eq!(first(all, 3).iter().map(|held| held.bytes).collect::<Vec<_>>(), [9, 8, 7]);
     }
 
     #[test]
-    fn a_stream_is_told_of_until_it_is_dropped() {
+    fn streams_of_one_program_are_told_of_together_and_what_they_share_once() {
         let streams = Streams::default();
-        let put = streams.enter(Direction::Put, Arc::default(), 0);
-        assert!(streams.holdings(Instant::now()).is_empty() && streams.count() == 1);
-        put.keeps(8);
-        assert_eq!(streams.holdings(Instant::now())[0].bytes, 8);
-        drop(put);
-        assert!(streams.holdings(Instant::now()).is_empty() && streams.count() == 0);
+        let program = |process| Arc::new(Program { process, ..Program::default() });
+        let get = |process, tensors: &[(u64, u64)]| {
+            let get = streams.enter(Direction::Get, program(process));
+            get.keeps(tensors.iter().copied().collect());
+            get
+        };
+        let five: Vec<_> = (0..5).map(|_| get(1, &[(7, 16)])).collect();
+        let (_more, other) = (get(1, &[(7, 16), (8, 4)]), get(2, &[(7, 16)]));
+        let put = streams.enter(Direction::Put, program(1));
+        assert_eq!(streams.count(), 8, "one of them keeps nothing");
+        put.keeps_bytes(8);
+        let (holdings, leased) = streams.holdings(Instant::now());
+        let told: Vec<_> = holdings.iter().map(|held| (held.by.kind(), held.bytes, held.streams)).collect();
+        assert_eq!(told, [(("put", 8), 8, 1), (("get", 1), 20, 6), (("get", 7), 16, 1)]);
+        assert_eq!(leased, 20);
+        assert!(holdings[1].to_string().starts_with("6 unread gets over gRPC from 1 on (process 1"));
+        drop((five, put, other));
+        let (holdings, leased) = streams.holdings(Instant::now());
+        assert_eq!((holdings.len(), holdings[0].by.kind(), leased), (1, ("get", 6), 20));
     }
 }

@@ -1,7 +1,7 @@
 //! Refusals of the ledger and the arena, as failures that a caller can act on.
 
 use tensorlane_memory::Room;
-use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::failure::{Failure, HOLDER_DETAIL, Reason};
 use tensorlane_proto::ledger::{Holder, Refusal, TensorId};
 
 use super::{Holding, State};
@@ -97,7 +97,7 @@ pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[Holdin
         .with("held_bytes", usage.held)
         .with("retired_bytes", usage.retired);
     for (place, holding) in largest.iter().enumerate() {
-        failure = failure.with(format!("holder_{}", place + 1), holding);
+        failure = failure.with(format!("{HOLDER_DETAIL}{}", place + 1), holding);
     }
     failure
 }

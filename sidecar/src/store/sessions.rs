@@ -77,7 +77,7 @@ impl Store {
     pub fn peer_gone(&self, peer: PeerSlot) {
         // Ending a holder is never refused.
         let _ = self.apply(Event::HolderGone { holder: Holder::Peer(peer) });
-        self.state.lock().peers.remove(&peer);
+        self.peer_unnamed(peer);
     }
 
     /// The link of an open session.

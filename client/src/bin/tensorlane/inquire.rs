@@ -115,6 +115,7 @@ fn holder_json(holder: &HolderStatus) -> Value {
         "bytes": holder.bytes,
         "leases": holder.leases,
         "reservations": holder.reservations,
+        "streams": (holder.streams > 0).then_some(holder.streams),
     })
 }
 
@@ -142,7 +143,8 @@ fn holder_line(holder: &HolderStatus) -> String {
     if holder.still_seconds >= 1.0 {
         parts.push(format!("still for {}", output::span(holder.still_seconds)));
     }
-    let counts = [(holder.leases, "leases"), (holder.reservations, "reservations")];
+    let together = if holder.streams > 1 { holder.streams } else { 0 };
+    let counts = [(together, "streams"), (holder.leases, "leases"), (holder.reservations, "reservations")];
     parts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
     let number = if holder.number == 0 { String::new() } else { format!(" {}", holder.number) };
     format!("{} by {kind}{number}: {}", output::bytes(holder.bytes), parts.join(", "))

@@ -127,6 +127,17 @@ impl World {
         endpoint.connect().await.unwrap()
     }
 
+    /// A connection whose windows are so large and no larger.
+    pub(super) async fn narrow_channel(&self, window: u32) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display())).unwrap();
+        endpoint
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window)
+            .connect()
+            .await
+            .unwrap()
+    }
+
     pub(super) async fn client(&self) -> Client {
         TensorlaneClient::new(self.channel().await)
     }
