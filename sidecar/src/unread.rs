@@ -235,7 +235,7 @@ mod tests {
         let one = || {
             let closed = Arc::new(AtomicU32::new(0));
             let count = Arc::clone(&closed);
-            (budget.open(move || drop(count.fetch_add(1, Ordering::Relaxed))), closed)
+            (budget.open(move || _ = count.fetch_add(1, Ordering::Relaxed)), closed)
         };
         let all = (0..connections).map(|_| one()).collect();
         (budget, all)

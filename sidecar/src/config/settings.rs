@@ -332,7 +332,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "limits.unreadBytes",
         Text("128Mi"),
         "bytes in multiples of 4Ki, at least 16Mi",
-        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed. Half-sent messages over gRPC count too; there the call with the most is ended.",
+        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed. Buffers of calls over gRPC count too; there streams that stand still are ended first.",
         limits.unread_bytes = |text| bytes(text, 16 * MI)
     ),
     setting!(

@@ -259,7 +259,7 @@ impl Drop for Watched {
 
 impl Going {
     /// When to look again; or what goes back, because its client has not read in time.
-    fn next_look(&mut self, now: Instant) -> Result<Instant, Option<(Chunks, Streaming)>> {
+    fn next_look(&mut self, now: Instant) -> Result<Instant, Option<Box<(Chunks, Streaming)>>> {
         let due = self.bounds.due(self.moved);
         if now < due {
             return Ok(due);
@@ -272,7 +272,7 @@ impl Going {
             let message = format!("{why}: {}; what it leased was given back", chunks.progress());
             self.failure = Some(Failure::new(Reason::DeadlineExceeded, message));
         }
-        Err(self.chunks.take())
+        Err(self.chunks.take().map(Box::new))
     }
 }
 
@@ -372,6 +372,6 @@ mod tests {
             [64, 200, 100_000].map(|streams| chunk_max(streams, limit)),
             [512 << 10, 160 << 10, 64 << 10]
         );
-        assert!((1..2000).all(|streams| chunk_max(streams, limit) % CHUNK_UNIT == 0));
+        assert!((1..2000).all(|streams| chunk_max(streams, limit).is_multiple_of(CHUNK_UNIT)));
     }
 }

@@ -280,7 +280,7 @@ mod tests {
         let unread = Unread::new(100);
         let cuts = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cuts);
-        let keeps = Keeps::new(&unread, move || drop(count.fetch_add(1, Ordering::Relaxed)));
+        let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
         let (signal, cancel) = (Arc::<Signal>::default(), Cancel::default());
         signal.cancels(&cancel);
         let incoming = keeps.enter_incoming(&signal);
@@ -300,7 +300,7 @@ mod tests {
         let unread = Unread::new(100);
         let cuts = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cuts);
-        let keeps = Keeps::new(&unread, move || drop(count.fetch_add(1, Ordering::Relaxed)));
+        let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
         let _outgoing = keeps.enter_outgoing(10, &Arc::default());
         assert!(!keeps.end(Going::Still) && keeps.end(Going::Any) && !keeps.end(Going::Any));
         assert_eq!((cuts.load(Ordering::Relaxed), unread.bytes()), (1, 0));

@@ -130,7 +130,9 @@ impl Puts {
         let (came, all) = match &item.fate {
             Fate::Open(open) => open.progress(),
             Fate::Repeated(_) => return failure,
-            Fate::Failed(own) => return own.clone(),
+            // One that was told to go gave up its wait for room, and that is no news.
+            Fate::Failed(own) if own.reason != Reason::Cancelled => return own.clone(),
+            Fate::Failed(_) => return failure,
         };
         let missing = match all - came {
             0 => "the end of the stream was missing".to_owned(),

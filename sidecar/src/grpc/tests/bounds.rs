@@ -76,7 +76,7 @@ async fn half_sent_messages_of_two_hundred_streams_stay_within_the_budget() {
             calls.iter().filter(|call| call.is_finished()).count() >= 200 - 16
         })
         .await;
-    let (ended, open): (Vec<_>, Vec<_>) = calls.into_iter().partition(|call| call.is_finished());
+    let (ended, open): (Vec<_>, Vec<_>) = calls.into_iter().partition(tokio::task::JoinHandle::is_finished);
     for call in ended {
         assert_eq!(call.await.unwrap(), "8", "RESOURCE_EXHAUSTED");
     }
