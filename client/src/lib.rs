@@ -75,7 +75,7 @@ pub use segments::OwnView;
 pub use target::{AcquireOptions, Target};
 pub use tensor::{Lease, Tensor};
 pub use tensorlane_memory::{View, WriteView};
-pub use tensorlane_proto::generated::{ArenaStatus, PeerStatus, StatusResponse as Status};
+pub use tensorlane_proto::generated::{ArenaStatus, HolderStatus, PeerStatus, StatusResponse as Status};
 pub use tensorlane_proto::ledger::RetryId;
 pub use verbs::{Fetched, Item, Names, Naming, PutOptions, Reservation, Stored};
 pub use wait::Cancel;

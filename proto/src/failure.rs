@@ -15,6 +15,9 @@ pub use reason::{Code, Reason};
 /// The most details of a failure. A failure is small, whoever made it.
 pub const MAX_DETAILS: usize = 32;
 
+/// Beginning of details that say who holds what at a peer. They are for clients of its pod, and other peers do not hear them.
+pub const HOLDER_DETAIL: &str = "holder_";
+
 /// A call that failed, and left nothing behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
@@ -54,6 +57,13 @@ impl Failure {
             details: Vec::new(),
         };
         if known.is_ok() { failure } else { failure.with("reason", reason) }
+    }
+
+    /// The same as another peer may hear it: without who holds what here.
+    #[must_use]
+    pub fn for_peer(mut self) -> Failure {
+        self.details.retain(|(key, _)| !key.starts_with(HOLDER_DETAIL));
+        self
     }
 
     /// The value of a detail.
@@ -111,6 +121,14 @@ mod tests {
         let failure = Failure::received(Code::Unavailable, "MOON_PHASE", "wait");
         assert_eq!((failure.code, failure.reason), (Code::Unavailable, Reason::Internal));
         assert_eq!(failure.detail("reason"), Some("MOON_PHASE"));
+    }
+
+    #[test]
+    fn a_failure_for_a_peer_does_not_say_who_holds_what() {
+        let full = Failure::new(Reason::ArenaFull, "full")
+            .with("free_bytes", 1)
+            .with("holder_1", "session 3 (trainer)");
+        assert_eq!(full.for_peer(), Failure::new(Reason::ArenaFull, "full").with("free_bytes", 1));
     }
 
     #[test]

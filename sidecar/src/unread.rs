@@ -2,9 +2,16 @@
 //! nothing of what a connection is.
 //!
 //! Each connection bounds what waits for it; that bound alone would let a crowd that never reads have a multiple of it.
-//! So all of them share a budget. When it is spent, the one for which the most waits is closed: whoever reads is not
-//! troubled by those who do not.
+//! So all of them share a budget. When it is spent, whoever reads is not troubled by those who do not:
+//!
+//! ```text
+//!   spent --> connections of many streams: streams that stand still go, of the connection with the most first
+//!         --> the same: streams that have only begun
+//!         --> the connection with the most: closed; of many streams that all move it is one that goes, from twice the
+//!             budget on
+//! ```
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +28,25 @@ pub struct Account {
     number: u64,
 }
 
-type Close = Arc<dyn Fn() + Send + Sync>;
+/// Streams of a connection of which one is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Going {
+    /// The one that has stood still for longest.
+    Still,
+    /// The one that has begun first, of those that have never moved.
+    Begun,
+    /// The one with the most bytes.
+    Any,
+}
+
+/// Action that frees bytes of a connection.
+#[derive(Clone)]
+enum Close {
+    /// Ends the connection.
+    Whole(Arc<dyn Fn() + Send + Sync>),
+    /// Ends one stream of it and takes its bytes out of the account; tells whether there was one.
+    Stream(Arc<dyn Fn(Going) -> bool + Send + Sync>),
+}
 
 struct Shared {
     books: Books,
@@ -51,17 +76,49 @@ impl Unread {
     /// A part for one connection. `close` is called at most once, on whatever thread spent the budget, and must wait for
     /// nothing.
     pub fn open(&self, close: impl Fn() + Send + Sync + 'static) -> Account {
+        self.enter(Close::Whole(Arc::new(close)))
+    }
+
+    /// A part for one connection of many streams. `end` ends one of those that it is asked for, takes its bytes out of the
+    /// account and tells whether there was one. Called on whatever thread spent the budget; must wait for nothing.
+    pub fn open_streams(&self, end: impl Fn(Going) -> bool + Send + Sync + 'static) -> Account {
+        self.enter(Close::Stream(Arc::new(end)))
+    }
+
+    fn enter(&self, close: Close) -> Account {
         let mut shared = self.0.lock();
         let number = shared.next;
         shared.next += 1;
         shared.books.of.insert(number, 0);
-        shared.close.insert(number, Arc::new(close));
+        shared.close.insert(number, close);
         Account { budget: self.clone(), number }
     }
 
     /// Bytes that wait now, of those that were not closed for it.
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.0.lock().books.total).unwrap_or(0)
+    }
+
+    /// Lets go of as much as it takes. Nobody is called under the lock.
+    fn relieve(&self) {
+        for going in [Going::Still, Going::Begun] {
+            let streams = self.0.lock().streams();
+            for end in streams {
+                while self.0.lock().books.is_over() {
+                    if !end(going) {
+                        break;
+                    }
+                }
+            }
+        }
+        loop {
+            let close = self.0.lock().close_most();
+            match close {
+                Some(Close::Whole(close)) => close(),
+                Some(Close::Stream(end)) if end(Going::Any) => {}
+                Some(Close::Stream(_)) | None => return,
+            }
+        }
     }
 }
 
@@ -85,13 +142,12 @@ impl Account {
     }
 
     fn change(&self, delta: i64) {
-        let close = {
+        let is_over = {
             let mut shared = self.budget.0.lock();
-            let most = shared.books.change(self.number, delta);
-            most.and_then(|number| shared.close.remove(&number))
+            shared.books.change(self.number, delta) && shared.books.is_over()
         };
-        if let Some(close) = close {
-            close();
+        if is_over && delta > 0 {
+            self.budget.relieve();
         }
     }
 }
@@ -107,20 +163,59 @@ impl Drop for Account {
     }
 }
 
+// === impl Shared ===
+
+impl Shared {
+    /// Connections of many streams that have bytes while the budget is spent, the one with the most first.
+    fn streams(&self) -> Vec<Arc<dyn Fn(Going) -> bool + Send + Sync>> {
+        if !self.books.is_over() {
+            return Vec::new();
+        }
+        let mut order: Vec<(Reverse<i64>, u64)> = self.books.with_bytes().collect();
+        order.sort_unstable();
+        let end = |(_, who): (Reverse<i64>, u64)| match self.close.get(&who)? {
+            Close::Stream(end) => Some(Arc::clone(end)),
+            Close::Whole(_) => None,
+        };
+        order.into_iter().filter_map(end).collect()
+    }
+
+    /// The connection with the most, while the budget is spent. One that is closed is not counted from then on.
+    fn close_most(&mut self) -> Option<Close> {
+        let (_, most) = self.books.with_bytes().min().filter(|_| self.books.is_over())?;
+        match self.close.get(&most)? {
+            Close::Whole(_) => {
+                self.books.remove(most);
+                self.close.remove(&most)
+            }
+            streams @ Close::Stream(_) => self.books.is_far_over().then(|| streams.clone()),
+        }
+    }
+}
+
 // === impl Books ===
 
 impl Books {
-    /// Counts, and says who has to go: the one with the most, which is not counted from then on.
-    fn change(&mut self, who: u64, delta: i64) -> Option<u64> {
-        let bytes = self.of.get_mut(&who)?;
+    /// Counts. Tells whether the connection is counted at all.
+    fn change(&mut self, who: u64, delta: i64) -> bool {
+        let Some(bytes) = self.of.get_mut(&who) else { return false };
         *bytes = bytes.saturating_add(delta);
         self.total = self.total.saturating_add(delta);
-        if delta <= 0 || self.total <= self.limit {
-            return None;
-        }
-        let (&most, _) = self.of.iter().max_by_key(|(who, bytes)| (**bytes, **who))?;
-        self.remove(most);
-        Some(most)
+        true
+    }
+
+    fn is_over(&self) -> bool {
+        self.total > self.limit
+    }
+
+    /// Returns whether even streams that move have too much.
+    fn is_far_over(&self) -> bool {
+        self.total > self.limit.saturating_mul(2)
+    }
+
+    /// Connections that have bytes; of those with as many the oldest is the smallest.
+    fn with_bytes(&self) -> impl Iterator<Item = (Reverse<i64>, u64)> + '_ {
+        self.of.iter().filter(|(_, bytes)| **bytes > 0).map(|(who, bytes)| (Reverse(*bytes), *who))
     }
 
     fn remove(&mut self, who: u64) {
@@ -134,51 +229,116 @@ mod tests {
 
     use super::*;
 
-    fn books(limit: i64, who: u64) -> Books {
-        Books { limit, total: 0, of: (0..who).map(|who| (who, 0)).collect() }
+    /// Budget with connections that count how often they were closed.
+    fn counted(limit: u64, connections: usize) -> (Unread, Vec<(Account, Arc<AtomicU32>)>) {
+        let budget = Unread::new(limit);
+        let one = || {
+            let closed = Arc::new(AtomicU32::new(0));
+            let count = Arc::clone(&closed);
+            (budget.open(move || _ = count.fetch_add(1, Ordering::Relaxed)), closed)
+        };
+        let all = (0..connections).map(|_| one()).collect();
+        (budget, all)
+    }
+
+    fn closed(all: &[(Account, Arc<AtomicU32>)]) -> Vec<u32> {
+        all.iter().map(|(_, closed)| closed.load(Ordering::Relaxed)).collect()
     }
 
     #[test]
     fn the_one_with_the_most_goes_and_not_the_one_that_spent_the_last_byte() {
-        let mut books = books(100, 3);
-        assert_eq!(books.change(0, 60), None);
-        assert_eq!(books.change(1, 40), None);
-        assert_eq!(books.change(2, 1), Some(0));
-        assert_eq!(books.total, 41);
-        assert_eq!(books.change(0, 1000), None, "what is gone is not counted");
-        assert_eq!(books.change(2, 100), Some(2));
-        assert_eq!(books.total, 40);
+        let (budget, all) = counted(100, 3);
+        all[0].0.add(60);
+        all[1].0.add(40);
+        all[2].0.add(1);
+        assert_eq!((closed(&all), budget.bytes()), (vec![1, 0, 0], 41));
+        all[0].0.add(1000);
+        assert_eq!(budget.bytes(), 41, "what is gone is not counted");
+        all[2].0.add(100);
+        assert_eq!((closed(&all), budget.bytes()), (vec![1, 0, 1], 40));
+    }
+
+    #[test]
+    fn of_those_with_as_much_the_oldest_goes() {
+        let (_budget, all) = counted(100, 3);
+        all.iter().for_each(|(account, _)| account.add(40));
+        assert_eq!(closed(&all), [1, 0, 0]);
     }
 
     #[test]
     fn nobody_goes_while_bytes_are_read() {
-        let mut books = books(100, 2);
+        let (budget, all) = counted(100, 2);
         for _ in 0..1000 {
-            assert_eq!(books.change(0, 90), None);
-            assert_eq!(books.change(0, -90), None);
+            all[0].0.add(90);
+            all[0].0.take(90);
         }
         // Told in the other order.
-        assert_eq!(books.change(1, -50), None);
-        assert_eq!(books.change(1, 50), None);
-        assert_eq!(books.total, 0);
+        all[1].0.take(50);
+        all[1].0.add(50);
+        assert_eq!((closed(&all), budget.bytes()), (vec![0, 0], 0));
     }
 
     #[test]
     fn a_connection_is_closed_once_and_gives_its_part_back() {
-        let budget = Unread::new(10);
-        let closed = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&closed);
-        let greedy = budget.open(move || {
-            count.fetch_add(1, Ordering::Relaxed);
-        });
-        let modest = budget.open(|| panic!("it has less than the other"));
-        modest.add(4);
-        greedy.add(7);
-        greedy.add(7);
-        assert_eq!((closed.load(Ordering::Relaxed), budget.bytes()), (1, 4));
-        drop(greedy);
-        modest.take(4);
+        let (budget, mut all) = counted(10, 2);
+        all[1].0.add(4);
+        all[0].0.add(7);
+        all[0].0.add(7);
+        assert_eq!((closed(&all), budget.bytes()), (vec![1, 0], 4));
+        drop(all.remove(0));
+        all[0].0.take(4);
         assert_eq!(budget.bytes(), 0);
-        drop(modest);
+    }
+
+    /// A connection of many streams, each of ten bytes; those that stand still, have begun, and move.
+    fn streams(budget: &Unread, counts: [usize; 3]) -> (Arc<Account>, Arc<Mutex<[usize; 3]>>) {
+        let left = Arc::new(Mutex::new(counts));
+        let (kept, account) = (Arc::clone(&left), Arc::new(Mutex::new(None::<Arc<Account>>)));
+        let own = Arc::clone(&account);
+        let opened = Arc::new(budget.open_streams(move |going| {
+            let mut left = kept.lock();
+            let place = match going {
+                Going::Still => 0,
+                Going::Begun => 1,
+                Going::Any => 2,
+            };
+            let is_one = left[place] > 0;
+            left[place] -= usize::from(is_one);
+            drop(left);
+            own.lock().iter().filter(|_| is_one).for_each(|account| account.take(10));
+            is_one
+        }));
+        *account.lock() = Some(Arc::clone(&opened));
+        opened.add(10 * counts.iter().sum::<usize>());
+        (opened, left)
+    }
+
+    #[test]
+    fn streams_that_stand_still_go_before_those_that_move_whichever_connection_has_the_most() {
+        let (budget, whole) = counted(100, 1);
+        let (moving, moves) = streams(&budget, [0, 0, 6]);
+        let (_idle, stays) = streams(&budget, [2, 1, 1]);
+        whole[0].0.add(10);
+        assert_eq!((*stays.lock(), *moves.lock(), budget.bytes()), ([1, 1, 1], [0, 0, 6], 100));
+        moving.add(20);
+        assert_eq!((*stays.lock(), budget.bytes()), ([0, 0, 1], 100));
+        assert_eq!((*moves.lock(), closed(&whole)), ([0, 0, 6], vec![0]));
+    }
+
+    #[test]
+    fn streams_that_all_move_are_ended_only_beyond_twice_the_budget() {
+        let budget = Unread::new(100);
+        let (account, left) = streams(&budget, [0, 0, 20]);
+        assert_eq!((*left.lock(), budget.bytes()), ([0, 0, 20], 200));
+        account.add(10);
+        assert_eq!((*left.lock(), budget.bytes()), ([0, 0, 19], 200));
+    }
+
+    #[test]
+    fn sessions_are_not_closed_for_streams_that_have_more_and_move() {
+        let (budget, whole) = counted(100, 1);
+        let (_moving, left) = streams(&budget, [0, 0, 12]);
+        whole[0].0.add(30);
+        assert_eq!((closed(&whole), *left.lock()), (vec![0], [0, 0, 12]));
     }
 }

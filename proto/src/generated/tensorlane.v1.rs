@@ -534,7 +534,8 @@ pub struct PutRequest {
 /// One message of a Put stream.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PutChunk {
-    /// Of the first message: as PutRequest.deadline_ms.
+    /// Of the first message: how long its tensors may wait for room, as PutRequest.deadline_ms; and until when the stream may stand still.
+    /// A stream whose messages come is not ended by it.
     #[prost(uint64, tag = "3")]
     pub deadline_ms: u64,
     /// A header or bytes.
@@ -755,7 +756,8 @@ pub struct GetRequest {
     /// What the route must satisfy.
     #[prost(message, optional, tag = "2")]
     pub require: ::core::option::Option<Require>,
-    /// When to give up, in milliseconds from now; 0 means the sidecar's default (30 s).
+    /// When to give up, in milliseconds from now; 0 means the sidecar's default (30 s). Over gRPC a stream whose client reads goes on
+    /// beyond it.
     #[prost(uint64, tag = "3")]
     pub deadline_ms: u64,
     /// How long to wait for names that do not exist yet, in milliseconds; at most the deadline; 0: not at all.
@@ -790,7 +792,8 @@ pub mod get_chunk {
         /// Begins an item.
         #[prost(message, tag = "2")]
         Head(super::GetHead),
-        /// The next bytes of it; at most 1 MiB.
+        /// The next bytes of it; at most 1 MiB, and fewer where many streams are under way. Each but the last has a multiple of 4 KiB where
+        /// the tensor is contiguous; whoever reads counts on no other length.
         #[prost(bytes, tag = "3")]
         Data(::prost::bytes::Bytes),
         /// It could not be had; no bytes of it follow.
@@ -1229,6 +1232,44 @@ pub struct ArenaStatus {
     #[prost(uint64, tag = "10")]
     pub largest_copied_put: u64,
 }
+/// One that keeps bytes of the arena: a session, a peer, a set, or a stream over gRPC that is under way.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HolderStatus {
+    /// `session`, `peer`, `set`, `put` (streams over gRPC of one client whose bytes have not all come), `get` (those whose bytes have not
+    /// all been read), or `calls` (gets over gRPC that gather their tensors, together).
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// The number of the session, the peer or the oldest stream; 0 where there is none.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// The name that the client gave itself (over gRPC its user agent), or that the peer has; empty where there is none.
+    #[prost(string, tag = "3")]
+    pub client: ::prost::alloc::string::String,
+    /// The process that opened the connection, by its number where the sidecar runs; 0 where that is not known.
+    #[prost(uint32, tag = "4")]
+    pub process: u32,
+    /// The address that the connection came from, where it came over TCP.
+    #[prost(string, tag = "5")]
+    pub address: ::prost::alloc::string::String,
+    /// Seconds since it began; of streams, since the oldest did.
+    #[prost(double, tag = "6")]
+    pub seconds: f64,
+    /// Of streams: seconds since one of them moved.
+    #[prost(double, tag = "7")]
+    pub still_seconds: f64,
+    /// Bytes of the tensors that it leases or reserves, each once.
+    #[prost(uint64, tag = "8")]
+    pub bytes: u64,
+    /// Leases that it has.
+    #[prost(uint64, tag = "9")]
+    pub leases: u64,
+    /// Tensors that it has begun and not sealed.
+    #[prost(uint64, tag = "10")]
+    pub reservations: u64,
+    /// Streams over gRPC that are told of here together; 0 of a session, a peer or a set.
+    #[prost(uint64, tag = "11")]
+    pub streams: u64,
+}
 /// The state of this sidecar.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
@@ -1274,6 +1315,9 @@ pub struct StatusResponse {
     /// Requests that wait for room.
     #[prost(uint64, tag = "14")]
     pub waiting: u64,
+    /// Those that keep the most bytes of the arena, the largest first; a few of them.
+    #[prost(message, repeated, tag = "15")]
+    pub holders: ::prost::alloc::vec::Vec<HolderStatus>,
 }
 /// Ask for the peers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

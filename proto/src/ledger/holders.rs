@@ -165,6 +165,11 @@ impl Holders {
         held.filter(|(_, held)| held.leases > 0).map(|(id, held)| (*id, held.leases))
     }
 
+    /// Claims of it that are no leases.
+    pub(super) fn reservations_of(&self, by: Holder) -> u64 {
+        self.known.get(&by).map_or(0, |standing| standing.claims - standing.leases)
+    }
+
     /// Every tensor that it leases or reserves, each once.
     pub(super) fn all_of(&self, by: Holder) -> impl Iterator<Item = TensorId> + '_ {
         self.known.get(&by).into_iter().flat_map(|standing| standing.held.keys().copied())

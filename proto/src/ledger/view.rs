@@ -193,6 +193,12 @@ impl Ledger {
         all
     }
 
+    /// Number of tensors that a holder has begun and not sealed.
+    #[must_use]
+    pub fn reservations_of(&self, holder: Holder) -> u64 {
+        self.holders.reservations_of(holder)
+    }
+
     /// The sums, kept up to date with every event.
     #[must_use]
     pub fn totals(&self) -> Totals {

@@ -80,7 +80,7 @@ async fn serve(config: &Config) -> Result<&'static str, RunError> {
         serving.spawn(threads.clone().task("admin", PanicScope::Process, admin));
     }
     let parts = Parts::start(config, &metrics, &threads)?;
-    let mut verbs = Verbs::start(config, parts.exchange(), &metrics).await?;
+    let mut verbs = Verbs::start(config, parts.exchange(), parts.unread(), &metrics).await?;
     health.started();
     tracing::info!(
         exchange = %config.exchange, peer = %config.peer, incarnation = %parts.incarnation(),

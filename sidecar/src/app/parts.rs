@@ -118,6 +118,11 @@ impl Parts {
         &self.exchange
     }
 
+    /// The budget of buffers and of answers that wait to be read.
+    pub(super) fn unread(&self) -> &Unread {
+        &self.unread
+    }
+
     pub(super) fn incarnation(&self) -> Incarnation {
         self.exchange.me().incarnation
     }

@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::exchange::Exchange;
 use crate::grpc::{GrpcServer, GrpcSettings};
 use crate::metrics::Metrics;
+use crate::unread::Unread;
 
 /// The running server.
 pub(super) struct Verbs {
@@ -25,6 +26,7 @@ impl Verbs {
     pub(super) async fn start(
         config: &Config,
         exchange: &Arc<Exchange>,
+        unread: &Unread,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, RunError> {
         let settings = GrpcSettings {
@@ -32,6 +34,9 @@ impl Verbs {
             listen: config.grpc.listen,
             sessions_max: config.limits.sessions,
             grace: config.gc.lease_grace,
+            patience: config.deadlines.default,
+            unread: unread.clone(),
+            unread_max: config.limits.unread_bytes,
         };
         let server = GrpcServer::bind(settings).await.map_err(failed_to("listen for gRPC"))?;
         let (stop, mut stopped) = watch::channel(());

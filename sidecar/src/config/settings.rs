@@ -332,7 +332,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "limits.unreadBytes",
         Text("128Mi"),
         "bytes in multiples of 4Ki, at least 16Mi",
-        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed.",
+        "Bytes of answers that wait for sessions and peers to read them, all together, a part of arena.base; beyond it the connection with the most is closed. Buffers of calls over gRPC count too; there streams that stand still are ended first.",
         limits.unread_bytes = |text| bytes(text, 16 * MI)
     ),
     setting!(
@@ -360,7 +360,7 @@ pub(super) static SETTINGS: &[Setting] = &[
         "deadlines.default",
         Text("30s"),
         DURATION,
-        "How long a call may take that does not say.",
+        "How long a call may take that does not say; over gRPC also how long a stream may stand still, and a client take no byte.",
         deadlines.default = duration
     ),
     setting!(

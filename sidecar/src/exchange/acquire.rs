@@ -1,5 +1,6 @@
 //! Acquire, Release, Redeem, Get: tensors are leased, here or after bringing them here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -288,6 +289,13 @@ impl Exchange {
 }
 
 // === impl Borrowed ===
+
+impl Borrowed {
+    /// Tensors that are leased for it, each once: numbers and bytes.
+    pub fn tensors(&self) -> BTreeMap<u64, u64> {
+        self.taken.iter().flatten().map(|taken| (taken.id.0, taken.tensor.block.len())).collect()
+    }
+}
 
 impl Drop for Borrowed {
     fn drop(&mut self) {

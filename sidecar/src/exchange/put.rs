@@ -334,6 +334,11 @@ impl OpenPut {
         Ok(Self { exchange, by, new, keep, crc32c, block, landing: Some(landing), written: 0, sum: 0 })
     }
 
+    /// Bytes that have come, and all that will.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.written, self.block.len())
+    }
+
     /// The next bytes.
     pub fn write(&mut self, data: &[u8]) -> Result<(), Failure> {
         let end = self.written + data.len() as u64;

@@ -190,7 +190,7 @@ impl Serve for Exchange {
     fn peer_lost(&self, peer: &PeerKey) {
         self.sources.away(peer, true);
         // Also without leases: what it asked for last may be on its way to one.
-        let slot = self.slots.lock().of(peer);
+        let slot = self.slot_of(peer);
         if let Err(failure) = self.store.peer_away(slot) {
             // Too many holders to remember one more: better no leases than leases nobody ends.
             tracing::warn!(peer = %peer.name, %failure, "the leases of a lost peer end at once");
@@ -216,13 +216,29 @@ impl Serve for Exchange {
 }
 
 impl Exchange {
+    /// Number of a life of a peer as a holder; the store hears whose it is.
+    fn slot_of(&self, peer: &PeerKey) -> PeerSlot {
+        let mut slots = self.slots.lock();
+        let known = slots.get(peer);
+        let slot = known.unwrap_or_else(|| slots.of(peer));
+        drop(slots);
+        if known.is_none() {
+            self.store.peer_named(slot, peer.name.as_str());
+            // It may have gone meanwhile, and then nobody takes its name away.
+            if self.slots.lock().get(peer) != Some(slot) {
+                self.store.peer_unnamed(slot);
+            }
+        }
+        slot
+    }
+
     /// Leases something for a life of a peer, as `lease` does for a holder.
     pub(super) fn lease_for<T>(
         &self,
         peer: &PeerKey,
         lease: impl FnOnce(Holder) -> Result<T, Failure>,
     ) -> Result<(Holder, T), Failure> {
-        let slot = self.slots.lock().of(peer);
+        let slot = self.slot_of(peer);
         let leased = lease(Holder::Peer(slot))?;
         let present = self.slots.lock().get(peer);
         if present == Some(slot) {

@@ -8,6 +8,10 @@ use tensorlane_proto::negotiate::{NoRoute, Route};
 use super::Exchange;
 use super::route::{refusals, shown_candidates};
 use crate::peer::PeerView;
+use crate::store::{Holding, Program};
+
+/// Holders that a status shows.
+const HOLDERS_SHOWN: usize = 16;
 
 // === impl Exchange ===
 
@@ -47,6 +51,7 @@ impl Exchange {
             tickets: totals.tickets as u64,
             sessions: sessions as u64,
             waiting: self.store.waiting() as u64,
+            holders: self.store.holdings(HOLDERS_SHOWN).iter().map(holder).collect(),
         }
     }
 
@@ -88,6 +93,24 @@ impl Exchange {
     /// Checks that anything can be asked of peers at all.
     pub fn has_peers(&self) -> Result<(), Failure> {
         self.peers_or_fail().map(|_| ())
+    }
+}
+
+fn holder(holding: &Holding) -> v1::HolderStatus {
+    let (kind, number) = holding.by.kind();
+    let Program { name, process, address } = &*holding.program;
+    v1::HolderStatus {
+        kind: kind.to_owned(),
+        number,
+        client: name.to_string(),
+        process: *process,
+        address: address.map(|address| address.to_string()).unwrap_or_default(),
+        seconds: holding.age.map_or(0.0, |age| age.as_secs_f64()),
+        still_seconds: holding.still.map_or(0.0, |still| still.as_secs_f64()),
+        bytes: holding.bytes,
+        leases: holding.leases,
+        reservations: holding.reservations,
+        streams: holding.streams,
     }
 }
 

@@ -1,12 +1,16 @@
 //! Get: leased tensors as a stream of chunks, packed row-major whatever their strides.
 //!
 //! Nothing is prepared ahead: a chunk is made when the connection has room for it. A client that goes away drops the
-//! stream, and the leases go with it.
+//! stream, and the leases go with it; one that stays and reads nothing loses them at its deadline.
 
-use std::sync::Arc;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use tensorlane_memory::Block;
 use tensorlane_proto::descriptor::Descriptor;
 use tensorlane_proto::failure::{Failure, Reason};
@@ -14,16 +18,27 @@ use tensorlane_proto::frame::CHUNK_BYTES_MAX;
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::negotiate::Transport;
 use tensorlane_proto::selection::{Runs, Selection};
+use tokio::task::AbortHandle;
+use tokio_stream::Stream;
 use tonic::Status;
 
+use super::bounds::Bounds;
 use crate::exchange::{Borrowed, Taken};
 use crate::gate::UnderWay;
 use crate::metrics::Metrics;
-use crate::metrics::label::Moved;
+use crate::metrics::label::{Moved, PanicScope};
+use crate::store::{Streaming, Streams};
+use crate::threads::Threads;
 
 /// Runs that one chunk gathers at most, so that a finely strided part holds its thread for a fraction of a
 /// millisecond at a time.
 const RUNS_MAX: usize = 16_384;
+
+/// Bytes below which a chunk is not made smaller, however many streams there are.
+const CHUNK_BYTES_MIN: usize = 64 << 10;
+
+/// Unit of the bytes of a chunk: a multiple of every element's.
+const CHUNK_UNIT: usize = 4 << 10;
 
 /// The chunks of a Get, in order.
 pub(super) struct Chunks {
@@ -32,7 +47,22 @@ pub(super) struct Chunks {
     metrics: Arc<Metrics>,
     next: u32,
     reading: Option<Reading>,
+    /// All streams that are under way, and the limit of what may wait for clients.
+    among: Option<(Streams, u64)>,
     _under_way: UnderWay,
+}
+
+/// The chunks of a Get for a client that may stop reading: then what is leased goes back, and the stream ends in a failure.
+pub(super) struct Watched {
+    shared: Arc<Mutex<Going>>,
+    watch: Option<AbortHandle>,
+}
+
+struct Going {
+    chunks: Option<(Chunks, Streaming)>,
+    moved: Instant,
+    bounds: Bounds,
+    failure: Option<Failure>,
 }
 
 /// The item whose bytes are going out.
@@ -64,7 +94,29 @@ impl Chunks {
         metrics: Arc<Metrics>,
         under_way: UnderWay,
     ) -> Self {
-        Self { borrowed, began, metrics, next: 0, reading: None, _under_way: under_way }
+        Self { borrowed, began, metrics, next: 0, reading: None, among: None, _under_way: under_way }
+    }
+
+    /// The same in smaller chunks where many streams are under way: a chunk waits in memory until its client takes it.
+    pub(super) fn within(mut self, streams: Streams, limit: u64) -> Self {
+        self.among = Some((streams, limit));
+        self
+    }
+
+    /// Bytes of the next chunk, at most.
+    fn chunk_max(&self) -> usize {
+        let among = self.among.as_ref();
+        among.map_or(CHUNK_BYTES_MAX, |(streams, limit)| chunk_max(streams.count(), *limit))
+    }
+
+    /// Says how far it came.
+    fn progress(&self) -> String {
+        let items = self.borrowed.taken.len();
+        let Some(reading) = &self.reading else {
+            return format!("{} of {items} tensors went out", self.next);
+        };
+        let (number, bytes) = (reading.item + 1, reading.bytes);
+        format!("{bytes} bytes of tensor {number} of {items} went out")
     }
 
     /// Begins the next item.
@@ -109,8 +161,9 @@ impl Iterator for Chunks {
 
     fn next(&mut self) -> Option<Self::Item> {
         use v1::get_chunk::Part;
+        let most = self.chunk_max();
         if let Some(mut reading) = self.reading.take() {
-            match reading.packed.next() {
+            match reading.packed.next(most) {
                 Some(Ok(data)) => {
                     let item = reading.item;
                     reading.bytes += data.len() as u64;
@@ -138,21 +191,111 @@ impl Drop for Chunks {
     }
 }
 
+// === impl Watched ===
+
+impl Watched {
+    /// The chunks of a stream whose client reads within its bounds; and what ends it, if it does not.
+    pub(super) fn new(
+        chunks: Chunks,
+        held: Streaming,
+        bounds: Bounds,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let moved = Instant::now();
+        let mut due = bounds.due(moved);
+        let going = Going { chunks: Some((chunks, held)), moved, bounds, failure: None };
+        let shared = Arc::new(Mutex::new(going));
+        let weak = Arc::downgrade(&shared);
+        let watch = async move {
+            loop {
+                tokio::time::sleep_until(due.into()).await;
+                let Some(shared) = Weak::upgrade(&weak) else { return };
+                let next = shared.lock().next_look(Instant::now());
+                match next {
+                    Ok(next) => due = next,
+                    // Leases go back outside of the lock.
+                    Err(ended) => return drop(ended),
+                }
+            }
+        };
+        (Self { shared, watch: None }, watch)
+    }
+
+    /// Starts its watch, which ends with it.
+    pub(super) fn by(mut self, threads: &Threads, watch: impl Future<Output = ()> + Send + 'static) -> Self {
+        let watch = threads.clone().task("grpc-get", PanicScope::Call, watch);
+        self.watch = Some(tokio::spawn(watch).abort_handle());
+        self
+    }
+}
+
+impl Stream for Watched {
+    type Item = Result<v1::GetChunk, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let mut going = self.shared.lock();
+        if let Some(failure) = going.failure.take() {
+            return Poll::Ready(Some(Err(super::status::status(&failure))));
+        }
+        let Some((chunks, held)) = &mut going.chunks else { return Poll::Ready(None) };
+        let chunk = chunks.next();
+        held.moved();
+        going.moved = Instant::now();
+        if chunk.is_none() {
+            let ended = going.chunks.take();
+            drop(going);
+            drop(ended);
+        }
+        Poll::Ready(chunk)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.watch.iter().for_each(AbortHandle::abort);
+    }
+}
+
+// === impl Going ===
+
+impl Going {
+    /// When to look again; or what goes back, because its client has not read in time.
+    fn next_look(&mut self, now: Instant) -> Result<Instant, Option<Box<(Chunks, Streaming)>>> {
+        let due = self.bounds.due(self.moved);
+        if now < due {
+            return Ok(due);
+        }
+        if let Some((chunks, _)) = &self.chunks {
+            let why = match self.bounds.until() {
+                Some(_) => "the deadline of this get passed, and its client takes no chunk".to_owned(),
+                None => format!("the client of this get took no chunk for {:?}", self.bounds.patience()),
+            };
+            let message = format!("{why}: {}; what it leased was given back", chunks.progress());
+            self.failure = Some(Failure::new(Reason::DeadlineExceeded, message));
+        }
+        Err(self.chunks.take().map(Box::new))
+    }
+}
+
+/// Bytes of a chunk where so many streams share a limit: all together they wait for clients with a quarter of it.
+fn chunk_max(streams: usize, limit: u64) -> usize {
+    let share = usize::try_from(limit / 4).unwrap_or(usize::MAX) / streams.max(1);
+    // Whole elements of every type.
+    (share & !(CHUNK_UNIT - 1)).clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX)
+}
+
 // === impl Packed ===
 
-impl Iterator for Packed {
-    type Item = Result<Bytes, Failure>;
-
-    /// The next bytes, at most 1 MiB.
-    fn next(&mut self) -> Option<Self::Item> {
-        let (start, length) = self.run(CHUNK_BYTES_MAX)?;
-        if length == CHUNK_BYTES_MAX {
+impl Packed {
+    /// The next bytes, at most so many.
+    fn next(&mut self, most: usize) -> Option<Result<Bytes, Failure>> {
+        let (start, length) = self.run(most)?;
+        if length == most {
             return Some(self.whole(start, length));
         }
-        let Some(mut run) = self.run(CHUNK_BYTES_MAX - length) else {
+        let Some(mut run) = self.run(most - length) else {
             return Some(self.whole(start, length));
         };
-        let mut data = BytesMut::with_capacity(CHUNK_BYTES_MAX);
+        let mut data = BytesMut::with_capacity(most);
         if let Err(failure) = self.copy((start, length), &mut data) {
             return Some(Err(failure));
         }
@@ -160,7 +303,7 @@ impl Iterator for Packed {
             if let Err(failure) = self.copy(run, &mut data) {
                 return Some(Err(failure));
             }
-            match self.run(CHUNK_BYTES_MAX - data.len()) {
+            match self.run(most - data.len()) {
                 Some(next) => run = next,
                 None => return Some(Ok(data.freeze())),
             }
@@ -168,9 +311,7 @@ impl Iterator for Packed {
         self.put_back(run);
         Some(Ok(data.freeze()))
     }
-}
 
-impl Packed {
     /// The next run, no more of it than `most` bytes.
     fn run(&mut self, most: usize) -> Option<(u64, usize)> {
         if most == 0 {
@@ -217,4 +358,20 @@ fn packed(taken: &Taken) -> Result<(Descriptor, Packed), Failure> {
 
 fn internal(error: &dyn std::error::Error) -> Failure {
     Failure::new(Reason::Internal, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_become_smaller_where_many_streams_share_the_limit() {
+        let limit = 128 << 20;
+        assert_eq!([0, 1, 32].map(|streams| chunk_max(streams, limit)), [CHUNK_BYTES_MAX; 3]);
+        assert_eq!(
+            [64, 200, 100_000].map(|streams| chunk_max(streams, limit)),
+            [512 << 10, 160 << 10, 64 << 10]
+        );
+        assert!((1..2000).all(|streams| chunk_max(streams, limit).is_multiple_of(CHUNK_UNIT)));
+    }
 }

@@ -10,18 +10,27 @@
 //! call that is under way is not cut for another one. Whoever has spoken and dies is found by the keep-alive of HTTP/2.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tensorlane_memory::passing;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Sleep;
 use tonic::transport::server::Connected;
 
+use super::kept::Keeps;
 use crate::metrics::Metrics;
 use crate::metrics::label::GrpcCut;
+use crate::unread::Unread;
 
 /// Connections beside one for each session: calls without a session, probes, and whoever has just come. Each takes a descriptor and a
 /// few KiB while nothing is asked.
@@ -31,13 +40,20 @@ const BESIDE_SESSIONS: usize = 64;
 /// after the connection.
 const PREFACE_BYTES: usize = 24;
 
+/// Shortest time after which a connection is closed whose client takes no byte. A call may be less patient; a program that is not
+/// scheduled for a moment keeps its connection.
+const PATIENCE_MIN: Duration = Duration::from_secs(5);
+
 /// Time for which nobody is warned again that connections are turned away. They are counted all the same.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// All that are open, of both listeners.
 pub(super) struct Guests {
     most: usize,
+    /// Time for which a client may take no byte of what waits for it.
+    patience: Duration,
     open: Mutex<Open>,
+    unread: Unread,
     metrics: Arc<Metrics>,
 }
 
@@ -61,9 +77,31 @@ enum Standing {
     ShownOut,
 }
 
+/// A connection, for those who have calls on it: an extension of every request.
+pub(super) struct Connection {
+    /// Number of the process that connected, as this sidecar sees processes; 0 where it does not.
+    pub(super) process: u32,
+    /// Address that it came from, where it came over TCP.
+    pub(super) address: Option<SocketAddr>,
+    /// Bytes that this process keeps for its streams.
+    pub(super) keeps: Arc<Keeps>,
+    cut: AtomicBool,
+    reader: Mutex<Option<Waker>>,
+    metrics: Arc<Metrics>,
+}
+
+/// Sockets that know where they come from.
+pub(super) trait Comes {
+    /// Number of the process and address, as far as they are known.
+    fn comes_from(&self) -> (u32, Option<SocketAddr>);
+}
+
 /// A connection that has a place among them until it is dropped.
 pub(super) struct Guest<S> {
     io: S,
+    connection: Arc<Connection>,
+    /// Time until which its client has to take a byte, while some wait for it.
+    stalls: Option<Pin<Box<Sleep>>>,
     id: u64,
     guests: Arc<Guests>,
     /// Bytes that it has said, up to its preface and what came with it.
@@ -74,16 +112,22 @@ pub(super) struct Guest<S> {
 
 impl Guests {
     /// For so many sessions.
-    pub(super) fn for_sessions(sessions_max: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), metrics)
+    pub(super) fn for_sessions(
+        sessions_max: usize,
+        patience: Duration,
+        unread: Unread,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        Self::new(sessions_max.saturating_add(BESIDE_SESSIONS), patience, unread, metrics)
     }
 
-    fn new(most: usize, metrics: Arc<Metrics>) -> Arc<Self> {
-        Arc::new(Self { most, open: Mutex::default(), metrics })
+    fn new(most: usize, patience: Duration, unread: Unread, metrics: Arc<Metrics>) -> Arc<Self> {
+        let patience = patience.max(PATIENCE_MIN);
+        Arc::new(Self { most, patience, open: Mutex::default(), unread, metrics })
     }
 
     /// Lets a connection in; none where there is no room for it, upon which it is closed.
-    pub(super) fn admit<S>(self: &Arc<Self>, io: S) -> Option<Guest<S>> {
+    pub(super) fn admit<S: Comes>(self: &Arc<Self>, io: S) -> Option<Guest<S>> {
         let mut open = self.open.lock();
         // Those who go are there until they have read that they do, and have their bound, too.
         let is_crowded = open.seats.len() >= self.most.saturating_mul(2);
@@ -103,7 +147,20 @@ impl Guests {
             self.metrics.sessions.cut_connections.at((GrpcCut::Silent,)).inc();
         }
         waker.into_iter().for_each(Waker::wake);
-        Some(Guest { io, id, guests: Arc::clone(self), said: 0 })
+        let (process, address) = io.comes_from();
+        let connection = Arc::new_cyclic(|connection: &Weak<Connection>| {
+            let own = connection.clone();
+            let cut = move || own.upgrade().iter().for_each(|connection| connection.cut());
+            Connection {
+                process,
+                address,
+                keeps: Keeps::new(&self.unread, cut),
+                cut: AtomicBool::new(false),
+                reader: Mutex::default(),
+                metrics: Arc::clone(&self.metrics),
+            }
+        });
+        Some(Guest { io, connection, stalls: None, id, guests: Arc::clone(self), said: 0 })
     }
 
     /// Shows all out that have said nothing: nobody waits for them at the end.
@@ -163,7 +220,76 @@ impl Open {
     }
 }
 
+// === impl Connection ===
+
+impl Connection {
+    /// Ends the connection and all calls on it: its client does not read, and what waits for it is too much.
+    fn cut(&self) {
+        if self.cut.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.metrics.sessions.cut_connections.at((GrpcCut::Unread,)).inc();
+        let reader = self.reader.lock().take();
+        reader.into_iter().for_each(Waker::wake);
+    }
+
+    /// Fails once it was cut; else `waker` is woken when it is.
+    fn goes_on(&self, waker: &Waker) -> io::Result<()> {
+        let mut reader = self.reader.lock();
+        if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *reader = Some(waker.clone());
+        }
+        // Looked at behind it: whoever cuts raises the flag first.
+        drop(reader);
+        self.stands()
+    }
+
+    /// Fails once it was cut.
+    fn stands(&self) -> io::Result<()> {
+        match self.cut.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+// === impl Comes ===
+
+impl Comes for UnixStream {
+    fn comes_from(&self) -> (u32, Option<SocketAddr>) {
+        let peer = passing::peer_credentials(self.as_fd());
+        (peer.ok().and_then(|peer| u32::try_from(peer.pid).ok()).unwrap_or(0), None)
+    }
+}
+
+impl Comes for TcpStream {
+    fn comes_from(&self) -> (u32, Option<SocketAddr>) {
+        (0, self.peer_addr().ok())
+    }
+}
+
 // === impl Guest ===
+
+impl<S> Guest<S> {
+    /// Outcome of a write: an error where the client has taken nothing for too long.
+    fn written<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalls = None;
+            return written;
+        }
+        // One that waits for its client may not look at what it reads.
+        self.connection.stands()?;
+        let patience = self.guests.patience;
+        let stalls = self.stalls.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        match stalls.as_mut().poll(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => {
+                self.guests.metrics.sessions.cut_connections.at((GrpcCut::Stalled,)).inc();
+                Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+}
 
 impl<S> Drop for Guest<S> {
     fn drop(&mut self) {
@@ -176,11 +302,11 @@ impl<S> Drop for Guest<S> {
     }
 }
 
-impl<S: Connected> Connected for Guest<S> {
-    type ConnectInfo = S::ConnectInfo;
+impl<S> Connected for Guest<S> {
+    type ConnectInfo = Arc<Connection>;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.io.connect_info()
+        Arc::clone(&self.connection)
     }
 }
 
@@ -191,6 +317,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.said >= PREFACE_BYTES {
+            self.connection.goes_on(cx.waker())?;
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
         if self.guests.goes_or_wakes(self.id, cx.waker()) {
@@ -210,7 +337,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guest<S> {
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.written(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -226,7 +354,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guest<S> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.written(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -243,11 +372,22 @@ mod tests {
     const PREFACE: &[u8; PREFACE_BYTES] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
     fn guests(most: usize) -> Arc<Guests> {
-        Guests::new(most, Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()))
+        Guests::new(
+            most,
+            Duration::from_secs(60),
+            Unread::new(1 << 20),
+            Arc::new(Metrics::new(&prometheus::Registry::new()).unwrap()),
+        )
     }
 
     fn cut(guests: &Guests, reason: GrpcCut) -> u64 {
         guests.metrics.sessions.cut_connections.at((reason,)).get()
+    }
+
+    impl Comes for DuplexStream {
+        fn comes_from(&self) -> (u32, Option<SocketAddr>) {
+            (0, None)
+        }
     }
 
     /// A connection, and its other end.

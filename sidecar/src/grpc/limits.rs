@@ -8,6 +8,9 @@ use tonic::transport::Server;
 /// call that is receiving one.
 pub(super) const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
+/// The longest message of a question about health, or about the services themselves.
+pub(super) const QUESTION_BYTES_MAX: usize = 16 << 10;
+
 /// Calls of one connection at a time; the next one waits at its client. With [`MESSAGE_BYTES_MAX`] a connection costs
 /// 512 MiB at worst, and 8 KiB a call in practice.
 const STREAMS_MAX: u32 = 128;

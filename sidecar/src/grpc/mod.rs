@@ -9,11 +9,15 @@
 //! gRPC carries no descriptors of memory, so bytes are copied: Put and Fill write chunks into blocks of the sidecar, Get
 //! reads chunks out of them, and Acquire leases without a map.
 
+mod bounds;
 mod broken;
 mod call;
+mod framing;
 mod get;
 mod guests;
+mod kept;
 mod limits;
+mod outlet;
 mod put;
 mod results;
 mod service;
@@ -40,14 +44,16 @@ use tonic::transport::server::Router;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use self::bounds::Bounded;
 use self::broken::WholeRequests;
 use self::call::Cancelled;
-use self::guests::{Guest, Guests};
+use self::guests::{Comes, Guest, Guests};
 use self::service::Service;
 use self::sessions::Sessions;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::socket;
+use crate::unread::Unread;
 
 /// Time that calls may go on when the server stops. They were told to end at its beginning.
 const STOP_GRACE: Duration = Duration::from_secs(1);
@@ -65,6 +71,12 @@ pub struct GrpcSettings {
     pub sessions_max: usize,
     /// Time for which the leases of a session wait for its client after its stream has ended.
     pub grace: Duration,
+    /// Time for which a call may stand still that does not say, and a client may read nothing of what waits for it.
+    pub patience: Duration,
+    /// The budget of buffers and of answers that wait to be read.
+    pub unread: Unread,
+    /// Limit of that budget, in bytes.
+    pub unread_max: u64,
 }
 
 /// The listeners, before anything is served.
@@ -131,9 +143,14 @@ impl GrpcServer {
             Sessions::new(settings.sessions_max, settings.grace, Arc::clone(&exchange), Arc::clone(&metrics));
         let closed = Cancelled::of(exchange.gate().ending());
         let service = Service::new(exchange, Arc::clone(&metrics), sessions);
-        let (mut health, router) = router(service.clone()).await?;
+        let (mut health, router) = router(service.clone(), &settings).await?;
         let (stopping, stopped) = watch::channel(false);
-        let guests = Guests::for_sessions(settings.sessions_max, Arc::clone(&metrics));
+        let guests = Guests::for_sessions(
+            settings.sessions_max,
+            settings.patience,
+            settings.unread.clone(),
+            Arc::clone(&metrics),
+        );
         let mut serving = pin!(both(router, unix, tcp, Arc::clone(&guests), stopped));
         let unhealthy = async {
             closed.wait().await;
@@ -177,7 +194,7 @@ async fn tell(health: &HealthReporter, status: ServingStatus) {
 }
 
 /// The verbs, health and reflection.
-async fn router(service: Service) -> io::Result<(HealthReporter, Router)> {
+async fn router(service: Service, settings: &GrpcSettings) -> io::Result<(HealthReporter, Router)> {
     let (health, health_service) = tonic_health::server::health_reporter();
     tell(&health, ServingStatus::Serving).await;
     let reflection = tonic_reflection::server::Builder::configure()
@@ -186,10 +203,13 @@ async fn router(service: Service) -> io::Result<(HealthReporter, Router)> {
         .build_v1()
         .map_err(io::Error::other)?;
     let verbs = TensorlaneServer::new(service).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
-    let router = limits::server()
-        .add_service(WholeRequests(verbs))
-        .add_service(health_service)
-        .add_service(reflection);
+    let GrpcSettings { unread, unread_max, patience, .. } = settings;
+    let verbs = Bounded::new(WholeRequests(verbs), unread.clone(), *unread_max, *patience);
+    let health_service = health_service.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
+    let health_service = Bounded::new(health_service, unread.clone(), *unread_max, *patience);
+    let reflection = reflection.max_decoding_message_size(limits::QUESTION_BYTES_MAX);
+    let reflection = Bounded::new(reflection, unread.clone(), *unread_max, *patience);
+    let router = limits::server().add_service(verbs).add_service(health_service).add_service(reflection);
     Ok((health, router))
 }
 
@@ -222,7 +242,7 @@ fn without_delay(socket: tokio::net::TcpStream) -> io::Result<tokio::net::TcpStr
 }
 
 /// Connections for which there is room, with a pause after each that could not be accepted.
-fn patient<S>(
+fn patient<S: Comes>(
     incoming: impl Stream<Item = io::Result<S>>,
     guests: Arc<Guests>,
 ) -> impl Stream<Item = io::Result<Guest<S>>> {

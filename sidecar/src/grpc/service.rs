@@ -11,9 +11,11 @@ use tensorlane_proto::generated::tensorlane_server::Tensorlane;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::bounds::Bounds;
 use super::call::{Call, Calls, needs_session, outcome, within};
-use super::get::Chunks;
-use super::put;
+use super::get::{Chunks, Watched};
+use super::guests::Connection;
+use super::put::{self, From};
 use super::results::{Results, acquire_result, done_result, reserve_result};
 use super::sessions::Sessions;
 use super::status::status;
@@ -21,6 +23,7 @@ use super::watching;
 use crate::exchange::{Caller, Exchange, Room, Taken};
 use crate::metrics::Metrics;
 use crate::metrics::label::Verb;
+use crate::store::{Direction, Program};
 
 /// The verbs over gRPC; clones are the same service.
 #[derive(Clone)]
@@ -88,13 +91,14 @@ impl Service {
 
 #[tonic::async_trait]
 impl Tensorlane for Service {
-    type GetStream = tokio_stream::Iter<Chunks>;
+    type GetStream = Watched;
     type WatchStream = watching::Answers;
     type SessionStream = ReceiverStream<Result<v1::SessionEvent, Status>>;
 
     async fn put(&self, request: Request<Streaming<v1::PutChunk>>) -> Reply<v1::PutResponse> {
         let metrics = Arc::clone(&self.metrics);
-        let put = |exchange, caller, stream| put::put(exchange, caller, metrics, stream);
+        let from = from(&request);
+        let put = |exchange, caller, stream| put::put(exchange, caller, metrics, from, stream);
         self.call(Verb::Put, request, put).await
     }
 
@@ -113,7 +117,9 @@ impl Tensorlane for Service {
     }
 
     async fn fill(&self, request: Request<Streaming<v1::FillChunk>>) -> Reply<v1::FillResponse> {
-        self.call(Verb::Fill, request, put::fill).await
+        let from = from(&request);
+        let fill = |exchange, caller, stream| put::fill(exchange, caller, from, stream);
+        self.call(Verb::Fill, request, fill).await
     }
 
     async fn seal(&self, request: Request<v1::SealRequest>) -> Reply<v1::SealResponse> {
@@ -143,7 +149,11 @@ impl Tensorlane for Service {
     async fn get(&self, request: Request<v1::GetRequest>) -> Reply<Self::GetStream> {
         let began = Instant::now();
         let call = self.begin(Verb::Get, &request)?;
+        let (from, deadline_ms) = (from(&request), request.get_ref().deadline_ms);
         let (exchange, caller, request) = (&self.exchange, call.caller().clone(), request.into_inner());
+        if deadline_ms > 0 {
+            from.bounds.bear_until(exchange.deadline(deadline_ms));
+        }
         let borrowed = match within(request.items.len()) {
             // What is borrowed goes back by itself.
             Ok(()) => outcome(|done| exchange.borrow(caller, request, done), drop).await,
@@ -154,8 +164,13 @@ impl Tensorlane for Service {
                 // The call ends here; its bytes are still on their way.
                 let under_way = self.exchange.gate().enter();
                 call.end(borrowed.taken.iter().map(|t| t.as_ref().map(drop).map_err(|f| f.reason)));
-                let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics), under_way);
-                Ok(Response::new(tokio_stream::iter(chunks)))
+                let streams = exchange.store().streams();
+                let held = streams.enter(Direction::Get, Arc::clone(&from.program));
+                held.keeps(borrowed.tensors());
+                let chunks = Chunks::new(borrowed, began, Arc::clone(&self.metrics), under_way)
+                    .within(streams.clone(), from.bounds.limit());
+                let (watched, watch) = Watched::new(chunks, held, from.bounds);
+                Ok(Response::new(watched.by(exchange.threads(), watch)))
             }
             Err(failure) => {
                 call.end([Err(failure.reason)]);
@@ -210,6 +225,8 @@ impl Tensorlane for Service {
 
     async fn watch(&self, request: Request<v1::WatchRequest>) -> Reply<Self::WatchStream> {
         let call = self.begin(Verb::Watch, &request)?;
+        // A watch lasts for as long as its client wants, however seldom it reads.
+        Bounds::of(&request).bear();
         Ok(Response::new(watching::stream(Arc::clone(&self.exchange), call, request.into_inner())))
     }
 
@@ -273,7 +290,7 @@ impl Tensorlane for Service {
 
     async fn session(&self, request: Request<v1::SessionRequest>) -> Reply<Self::SessionStream> {
         let call = self.calls.begin(Verb::Session, &self.metrics, self.exchange.gate().enter());
-        match self.sessions.stream(request.metadata()) {
+        match self.sessions.stream(request.metadata(), from(&request).program) {
             Ok(events) => {
                 call.end([Ok(())]);
                 Ok(Response::new(events))
@@ -284,4 +301,17 @@ impl Tensorlane for Service {
             }
         }
     }
+}
+
+/// Longest user agent that is kept, in bytes.
+const AGENT_BYTES_MAX: usize = 256;
+
+/// Origin of a request, as far as it is known.
+fn from<T>(request: &Request<T>) -> From {
+    let connection = request.extensions().get::<Arc<Connection>>();
+    let agent = request.metadata().get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or("");
+    // Visible ASCII: any byte is the end of a character.
+    let name = agent[..agent.len().min(AGENT_BYTES_MAX)].into();
+    let (process, address) = connection.map_or((0, None), |c| (c.process, c.address));
+    From { program: Arc::new(Program { name, process, address }), bounds: Bounds::of(request) }
 }

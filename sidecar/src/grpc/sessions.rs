@@ -23,6 +23,7 @@ use tonic::metadata::MetadataMap;
 use crate::exchange::Exchange;
 use crate::metrics::Metrics;
 use crate::metrics::label::{Carrier, PanicScope};
+use crate::store::Program;
 
 /// The key under which other calls carry the id.
 pub(super) const KEY: &str = "tensorlane-session";
@@ -90,10 +91,11 @@ impl Sessions {
     pub(super) fn stream(
         self: &Arc<Self>,
         metadata: &MetadataMap,
+        program: Arc<Program>,
     ) -> Result<ReceiverStream<Result<v1::SessionEvent, Status>>, Failure> {
         let attached = match Secret::from_metadata(metadata)? {
             Some(secret) => self.adopt(secret)?,
-            None => self.begin()?,
+            None => self.begin(program)?,
         };
         let (events, stream) = mpsc::channel(1);
         let threads = self.exchange.threads().clone();
@@ -101,7 +103,7 @@ impl Sessions {
         Ok(ReceiverStream::new(stream))
     }
 
-    fn begin(self: &Arc<Self>) -> Result<Attached, Failure> {
+    fn begin(self: &Arc<Self>, program: Arc<Program>) -> Result<Attached, Failure> {
         let mut state = self.state.lock();
         if state.stopped {
             return Err(Failure::new(Reason::Draining, "the sidecar is ending and takes no sessions"));
@@ -115,7 +117,7 @@ impl Sessions {
         let (secret, id) = (Secret(rand::random()), SessionId(state.next));
         state.next += 1;
         // Under our lock, so that the end of the server does not come in between.
-        self.exchange.store().plain_session_began(id);
+        self.exchange.store().plain_session_began(id, program);
         let (stream, displaced) = oneshot::channel();
         state.open.insert(secret, Entry { id, turn: 0, stream: Some(stream) });
         drop(state);

@@ -28,6 +28,13 @@ pub(super) fn status(failure: &Failure) -> Status {
 
 /// Reason for which no further message of a client's stream can be read.
 pub(super) fn broken(status: &Status) -> Failure {
+    // Where it is one of ours, it says why already.
+    if let Some(ours) = status.get_details_error_info().filter(|info| info.domain == DOMAIN)
+        && let Ok(reason) = ours.reason.parse()
+    {
+        let failure = Failure::new(reason, status.message());
+        return ours.metadata.into_iter().fold(failure, |failure, (key, value)| failure.with(key, value));
+    }
     let reason = match status.code() {
         Code::OutOfRange | Code::ResourceExhausted => Reason::TooLarge,
         Code::Internal | Code::InvalidArgument => Reason::InvalidArgument,

@@ -248,6 +248,10 @@ labels! {
         Silent = "silent",
         /// Connection that was one too many.
         Crowded = "crowded",
+        /// Connection whose client took no byte for `deadlines.default`, at least 5 s.
+        Stalled = "stalled",
+        /// All unread answers were more than `limits.unreadBytes`, and one of it that stood still could not be ended alone.
+        Unread = "unread",
     }
 
     /// Reason for which a connection of a peer was closed that had been up.

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown};
-use tensorlane_memory::{Block, SegmentHandle};
+use tensorlane_memory::{Block, SegmentHandle, passing};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::frame::{self, EXCHANGE_SINCE, SessionKind};
 use tensorlane_proto::generated as v1;
@@ -146,6 +146,14 @@ impl SessionLink {
     /// The name that the client gave itself.
     pub fn client(&self) -> &Arc<str> {
         &self.client
+    }
+
+    /// Number of the process that connected, as this sidecar sees processes; 0 where it does not.
+    pub fn process(&self) -> u32 {
+        passing::peer_credentials(self.socket.as_fd())
+            .ok()
+            .and_then(|peer| u32::try_from(peer.pid).ok())
+            .unwrap_or(0)
     }
 
     /// Time that the client has to map what it is shown.

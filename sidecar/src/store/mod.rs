@@ -11,6 +11,7 @@
 //! may still look at it (a reply on its way, a transfer, a process that was mapping it) is done.
 
 mod gpu;
+mod holdings;
 mod keeper;
 mod known;
 mod line;
@@ -41,6 +42,7 @@ use tensorlane_proto::ledger::{
 };
 
 pub use self::gpu::{Allocation, GpuHeld, Handed, no_gpu_process};
+pub use self::holdings::{Direction, Holding, Program, Streaming, Streams};
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};
 use self::line::Line;
@@ -55,7 +57,6 @@ pub use self::watch::{NameEvent, NameWatch, News};
 pub use self::write::{Copied, Entered, NewTensor, Sealing};
 use crate::cancel::Cancel;
 use crate::clock::Clock;
-use crate::session::SessionLink;
 
 /// Identity of this sidecar, in this life.
 #[derive(Debug, Clone)]
@@ -93,6 +94,7 @@ pub struct Store {
     /// Turn of those that wait for several blocks.
     several: Mutex<()>,
     gpu: Arc<gpu::Books>,
+    streams: Streams,
     /// Raised when nobody waits for room any more.
     closed: Cancel,
 }
@@ -101,7 +103,9 @@ struct State {
     ledger: Ledger,
     tensors: HashMap<TensorId, Arc<Tensor>, BuildMix>,
     /// Open sessions; with a link where they map memory.
-    sessions: HashMap<SessionId, Option<Arc<SessionLink>>, BuildMix>,
+    sessions: HashMap<SessionId, holdings::Open, BuildMix>,
+    /// Names of peers that may hold something.
+    peers: holdings::Peers,
     awaited: HashMap<TensorName, Vec<Awaited>>,
     watchers: watch::Watchers,
     effects: Vec<Effect>,
@@ -122,6 +126,7 @@ impl Store {
             ledger: Ledger::new(settings.limits),
             tensors: HashMap::default(),
             sessions: HashMap::default(),
+            peers: HashMap::new(),
             awaited: HashMap::new(),
             watchers: watch::Watchers::default(),
             effects: Vec::new(),
@@ -138,6 +143,7 @@ impl Store {
             pulls: Line::default(),
             several: Mutex::default(),
             gpu: Arc::default(),
+            streams: Streams::default(),
             closed: Cancel::default(),
         })
     }

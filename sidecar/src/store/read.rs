@@ -143,11 +143,6 @@ impl Store {
         self.state.lock().ledger.copy_of(&origin(reference))
     }
 
-    /// Holders with the most bytes, for telling who fills the arena.
-    pub(super) fn largest_holders(&self) -> Vec<(Holder, u64, u64)> {
-        self.state.lock().ledger.largest_holders(3)
-    }
-
     /// Returns whether a reference is of this peer, and in which life.
     pub fn is_ours(&self, reference: &Reference) -> bool {
         *reference.peer() == self.me.peer

@@ -1,10 +1,10 @@
 //! Refusals of the ledger and the arena, as failures that a caller can act on.
 
 use tensorlane_memory::Room;
-use tensorlane_proto::failure::{Failure, Reason};
+use tensorlane_proto::failure::{Failure, HOLDER_DETAIL, Reason};
 use tensorlane_proto::ledger::{Holder, Refusal, TensorId};
 
-use super::State;
+use super::{Holding, State};
 
 /// A refusal of the ledger.
 pub(super) fn refused(refusal: &Refusal) -> Failure {
@@ -69,7 +69,7 @@ impl State {
 
 /// No room came in time: the largest place there is for such a request, where the rest of the arena is, and who has the
 /// most of it. Who never came to the `front` of the line did not even get its turn.
-pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[(Holder, u64, u64)]) -> Failure {
+pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[Holding]) -> Failure {
     let Room { usage, largest: usable, elsewhere, for_pulls } = room;
     let turn = if front { "" } else { ", and calls that came earlier still wait" };
     let retired = match usage.retired {
@@ -96,9 +96,8 @@ pub(super) fn arena_full(asked: u64, room: &Room, front: bool, largest: &[(Holde
         .with("reserved_bytes", usage.reserved)
         .with("held_bytes", usage.held)
         .with("retired_bytes", usage.retired);
-    for (place, (holder, bytes, leases)) in largest.iter().enumerate() {
-        failure = failure
-            .with(format!("holder_{}", place + 1), format!("{holder}: {bytes} bytes in {leases} leases"));
+    for (place, holding) in largest.iter().enumerate() {
+        failure = failure.with(format!("{HOLDER_DETAIL}{}", place + 1), holding);
     }
     failure
 }

@@ -30,6 +30,8 @@ use crate::session::SessionLink;
 
 /// Time after which whoever waits for a turn looks whether its caller is there still.
 const LOOK: Duration = Duration::from_millis(50);
+/// Holders that a refusal for lack of room names.
+const HOLDERS_TOLD: usize = 5;
 
 /// Bytes that somebody wants, and for how long.
 pub struct Wish<'a> {
@@ -212,7 +214,7 @@ impl Store {
 
     fn too_late(&self, wish: &Wish<'_>, front: bool) -> Failure {
         let room = self.arena.room(wish.owner(), wish.purpose);
-        arena_full(wish.bytes, &room, front, &self.largest_holders()).with("waiting", self.waiting())
+        arena_full(wish.bytes, &room, front, &self.holdings(HOLDERS_TOLD)).with("waiting", self.waiting())
     }
 }
 

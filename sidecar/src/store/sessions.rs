@@ -1,11 +1,13 @@
 //! Sessions and peers as holders: what they had goes back when they end.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use tensorlane_memory::Block;
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::ledger::{Event, Holder, Millis, PeerSlot, SessionId};
 
+use super::holdings::{Open, Program};
 use super::{State, Store};
 use crate::session::SessionLink;
 
@@ -19,12 +21,19 @@ pub const OWN: Holder = Holder::Session(OWN_SESSION);
 impl Store {
     /// A session on the socket began: its segments can be announced to it from now on.
     pub fn session_began(&self, link: &Arc<SessionLink>) {
-        self.state.lock().sessions.insert(link.id(), Some(Arc::clone(link)));
+        let program = Program { name: Arc::clone(link.client()), process: link.process(), address: None };
+        self.enter_session(link.id(), Some(Arc::clone(link)), Arc::new(program));
     }
 
     /// A session without memory of its own began (gRPC).
-    pub fn plain_session_began(&self, session: SessionId) {
-        self.state.lock().sessions.insert(session, None);
+    pub fn plain_session_began(&self, session: SessionId, program: Arc<Program>) {
+        self.enter_session(session, None, program);
+    }
+
+    fn enter_session(&self, session: SessionId, link: Option<Arc<SessionLink>>, program: Arc<Program>) {
+        let open = Open { link, program, since: Instant::now() };
+        let before = self.state.lock().sessions.insert(session, open);
+        drop(before);
     }
 
     /// True if a session is open.
@@ -68,11 +77,12 @@ impl Store {
     pub fn peer_gone(&self, peer: PeerSlot) {
         // Ending a holder is never refused.
         let _ = self.apply(Event::HolderGone { holder: Holder::Peer(peer) });
+        self.peer_unnamed(peer);
     }
 
     /// The link of an open session.
     pub fn link(&self, session: SessionId) -> Option<Arc<SessionLink>> {
-        self.state.lock().sessions.get(&session).cloned().flatten()
+        self.state.lock().sessions.get(&session).and_then(|open| open.link.clone())
     }
 }
 

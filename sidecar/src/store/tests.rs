@@ -29,7 +29,7 @@ fn store() -> Arc<Store> {
     let store = Store::new(me, StoreSettings { limits, ticket_ttl, lease_grace }, arena, Clock::start());
     for session in [A, B] {
         let Holder::Session(id) = session else { unreachable!() };
-        store.plain_session_began(id);
+        store.plain_session_began(id, Arc::default());
     }
     store
 }

@@ -2,4 +2,5 @@
 
 mod limits;
 mod pressure;
+mod streams;
 mod waits;

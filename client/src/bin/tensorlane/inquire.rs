@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tensorlane_client::{Client, Description, Moved, PeerStatus, Status, Target};
+use tensorlane_client::{Client, Description, HolderStatus, Moved, PeerStatus, Status, Target};
 
 use crate::args::Describe;
 use crate::complaint;
@@ -99,7 +99,55 @@ fn status_json(status: &Status) -> Value {
         "tickets": status.tickets,
         "sessions": status.sessions,
         "waiting": status.waiting,
+        "holders": status.holders.iter().map(holder_json).collect::<Vec<_>>(),
     })
+}
+
+fn holder_json(holder: &HolderStatus) -> Value {
+    json!({
+        "kind": holder.kind,
+        "number": holder.number,
+        "client": holder.client,
+        "process": (holder.process != 0).then_some(holder.process),
+        "address": (!holder.address.is_empty()).then_some(&holder.address),
+        "seconds": holder.seconds,
+        "still_seconds": matches!(holder.kind.as_str(), "put" | "get").then_some(holder.still_seconds),
+        "bytes": holder.bytes,
+        "leases": holder.leases,
+        "reservations": holder.reservations,
+        "streams": (holder.streams > 0).then_some(holder.streams),
+    })
+}
+
+/// One line about who keeps bytes of the arena: `session 3: trainer, process 12, for 4s, 2 leases`.
+fn holder_line(holder: &HolderStatus) -> String {
+    let kind = match holder.kind.as_str() {
+        "put" => "half-sent put over gRPC",
+        "get" => "unread get over gRPC",
+        "calls" => "gets over gRPC that gather",
+        other => other,
+    };
+    let mut parts = Vec::new();
+    if !holder.client.is_empty() {
+        parts.push(output::printable(&holder.client.replace('\n', " ")).into_owned());
+    }
+    if holder.process != 0 {
+        parts.push(format!("process {}", holder.process));
+    }
+    if !holder.address.is_empty() {
+        parts.push(output::printable(&holder.address).into_owned());
+    }
+    if holder.seconds > 0.0 {
+        parts.push(format!("for {}", output::span(holder.seconds)));
+    }
+    if holder.still_seconds >= 1.0 {
+        parts.push(format!("still for {}", output::span(holder.still_seconds)));
+    }
+    let together = if holder.streams > 1 { holder.streams } else { 0 };
+    let counts = [(together, "streams"), (holder.leases, "leases"), (holder.reservations, "reservations")];
+    parts.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+    let number = if holder.number == 0 { String::new() } else { format!(" {}", holder.number) };
+    format!("{} by {kind}{number}: {}", output::bytes(holder.bytes), parts.join(", "))
 }
 
 fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
@@ -124,7 +172,8 @@ fn write_status(out: &mut dyn Write, status: &Status) -> io::Result<()> {
     }
     line("tensors", format!("{} ({} copies of other peers')", status.tensors, status.copies))?;
     line("held by", format!("{} leases, {} names, {} tickets", status.leases, status.names, status.tickets))?;
-    line("sessions", format!("{} ({} requests wait for room)", status.sessions, status.waiting))
+    line("sessions", format!("{} ({} requests wait for room)", status.sessions, status.waiting))?;
+    status.holders.iter().try_for_each(|holder| line("kept", holder_line(holder)))
 }
 
 pub(crate) fn peers(client: &Client, output: &Output) -> Result<()> {

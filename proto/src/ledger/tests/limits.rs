@@ -56,6 +56,7 @@ fn the_largest_holders_come_first_each_tensor_counted_once() {
     s.reserve(B);
     s.reserve(B);
     assert_eq!(s.ledger.largest_holders(2), [(B, 20, 0), (A, 10, 2)]);
+    assert_eq!([A, B, PEER].map(|holder| s.ledger.reservations_of(holder)), [0, 2, 0]);
     let mut holders: Vec<_> = s.ledger.holders_of(shared).collect();
     holders.sort();
     assert_eq!(holders, [(A, 2), (PEER, 1)]);

@@ -1,5 +1,6 @@
 //! The carrier from outside: a real store and exchange without peers, behind a socket, and the generated client.
 
+mod bounds;
 mod bytes;
 mod errors;
 mod gpu;

@@ -72,6 +72,9 @@ async fn a_loopback_port_serves_the_same_and_no_other_port_is_opened() {
         listen: Some("0.0.0.0:0".parse().unwrap()),
         sessions_max: 1,
         grace: Duration::ZERO,
+        patience: Duration::ZERO,
+        unread: world.unread.clone(),
+        unread_max: 0,
     };
     let refused = GrpcServer::bind(settings).await.err().unwrap();
     assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);

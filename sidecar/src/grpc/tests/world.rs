@@ -24,6 +24,7 @@ use crate::exchange::{Exchange, ExchangeSettings};
 use crate::metrics::Metrics;
 use crate::store::{Keeper, Me, Store, StoreSettings};
 use crate::threads::Threads;
+use crate::unread::Unread;
 use crate::workers::Workers;
 
 pub(super) const ARENA_BYTES: u64 = 32 << 20;
@@ -35,6 +36,7 @@ pub(super) type Client = TensorlaneClient<Channel>;
 pub(super) struct World {
     pub(super) exchange: Arc<Exchange>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) unread: Unread,
     pub(super) address: Option<std::net::SocketAddr>,
     pub(super) socket: PathBuf,
     arena: Arc<Arena>,
@@ -51,12 +53,21 @@ pub(super) struct Shape {
     pub(super) grace: Duration,
     pub(super) tcp: bool,
     pub(super) ticket_ttl: Duration,
+    pub(super) patience: Duration,
+    pub(super) unread_max: u64,
 }
 
 impl Default for Shape {
     fn default() -> Self {
         let minute = Duration::from_secs(60);
-        Self { sessions_max: 8, grace: minute, tcp: false, ticket_ttl: minute }
+        Self {
+            sessions_max: 8,
+            grace: minute,
+            tcp: false,
+            ticket_ttl: minute,
+            patience: minute,
+            unread_max: 128 << 20,
+        }
     }
 }
 
@@ -80,12 +91,16 @@ impl World {
             fanout: crate::exchange::FanoutSettings::default(),
         };
         let exchange = Exchange::new(store, workers.clone(), Arc::clone(&metrics), settings);
+        let unread = Unread::new(shape.unread_max);
         let socket = directory.path().join("grpc.sock");
         let settings = GrpcSettings {
             socket: socket.clone(),
             listen: shape.tcp.then(|| "127.0.0.1:0".parse().unwrap()),
             sessions_max: shape.sessions_max,
             grace: shape.grace,
+            patience: shape.patience,
+            unread: unread.clone(),
+            unread_max: shape.unread_max,
         };
         let server = GrpcServer::bind(settings).await.unwrap();
         let address = server.address().unwrap();
@@ -102,6 +117,7 @@ impl World {
             workers,
             stop,
             serving,
+            unread,
             _directory: directory,
         }
     }
@@ -109,6 +125,17 @@ impl World {
     pub(super) async fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display())).unwrap();
         endpoint.connect().await.unwrap()
+    }
+
+    /// A connection whose windows are so large and no larger.
+    pub(super) async fn narrow_channel(&self, window: u32) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("unix:{}", self.socket.display())).unwrap();
+        endpoint
+            .initial_stream_window_size(window)
+            .initial_connection_window_size(window)
+            .connect()
+            .await
+            .unwrap()
     }
 
     pub(super) async fn client(&self) -> Client {
