@@ -32,7 +32,7 @@ pub(super) struct Room {
 
 static IDLE: Mutex<Shelf<Room>> = Mutex::new(Shelf(Vec::new()));
 
-/// What is kept, the oldest first.
+/// Allocations that are kept, the oldest first.
 #[derive(Debug)]
 struct Shelf<T>(Vec<Item<T>>);
 
@@ -95,7 +95,7 @@ impl<T> Shelf<T> {
         Some(self.0.remove(index).what)
     }
 
-    /// Keeps one more; what had to go for it, so that no more than `most` bytes of the device are kept.
+    /// Keeps one more; returns what had to go for it, so that no more than `most` bytes of the device are kept.
     fn put(&mut self, device: GpuUuid, bytes: u64, what: T, most: u64) -> Vec<Item<T>> {
         self.0.push(Item { device, bytes, what });
         let mut given_up = Vec::new();

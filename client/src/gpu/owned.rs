@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tensorlane_cuda::DeviceSegment;
 
-use super::release;
+use super::{idle, release};
 
 /// The allocations of one session, by the session's number of each.
 #[derive(Debug, Default)]
@@ -34,7 +34,13 @@ impl Owned {
     pub(crate) fn freed(&self, number: u64, reusable: bool) {
         let segment = self.0.lock().segments.remove(&number);
         if let Some(segment) = segment {
-            release::give_back(segment, reusable);
+            let device = segment.device().clone();
+            // Where somebody may map it still it goes back to the driver.
+            release::when_idle(&device, move || {
+                if reusable {
+                    idle::keep(segment);
+                }
+            });
         }
     }
 

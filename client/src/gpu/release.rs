@@ -7,37 +7,23 @@
 //! One thread of the process waits for the device, so that nobody who drops a tensor does. It ends with the process. What waits for it
 //! is bounded by the leases and allocations of the sessions.
 
+use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 
-use tensorlane_cuda::{Device, DeviceSegment};
+use tensorlane_cuda::Device;
 
-use super::idle;
-use super::tensor::Held;
-
-/// Memory that nobody needs any more, but for work that the device may still be doing.
-enum Unneeded {
-    /// Map and lease of a reader.
-    Held(Arc<Held>),
-    /// Allocation of a tensor that nobody keeps; true if nobody maps it.
-    Owned(DeviceSegment, bool),
+/// Step that gives memory back, and the device that must have come to rest before it.
+struct Step {
+    device: Device,
+    gives_back: Box<dyn FnOnce() + Send>,
 }
 
-/// Gives up a tensor once all work that its device was given before is done.
-pub(super) fn when_idle(held: &Arc<Held>) {
-    send(Unneeded::Held(Arc::clone(held)));
-}
-
-/// Gives an allocation back to the driver, or keeps it for the next tensor where nobody maps it.
-pub(super) fn give_back(segment: DeviceSegment, reusable: bool) {
-    send(Unneeded::Owned(segment, reusable));
-}
-
-fn send(unneeded: Unneeded) {
-    static QUEUE: OnceLock<Option<Sender<Unneeded>>> = OnceLock::new();
+/// Gives memory back by `gives_back` once all work that the device was given before is done.
+pub(super) fn when_idle(device: &Device, gives_back: impl FnOnce() + Send + 'static) {
+    static QUEUE: OnceLock<Option<Sender<Step>>> = OnceLock::new();
     // In a forked child there is no such thread, and all of it is the parent's.
-    if unneeded.device().check_process().is_err() {
+    if device.check_process().is_err() {
         return;
     }
     let queue = QUEUE.get_or_init(|| {
@@ -45,45 +31,31 @@ fn send(unneeded: Unneeded) {
         let started = thread::Builder::new().name("tl-gpu-release".into()).spawn(move || run(&receiver));
         started.ok().map(|_| sender)
     });
+    let step = Step { device: device.clone(), gives_back: Box::new(gives_back) };
     let left = match queue {
-        Some(queue) => queue.send(unneeded).err().map(|unsent| unsent.0),
-        None => Some(unneeded),
+        Some(queue) => queue.send(step).err().map(|unsent| unsent.0),
+        None => Some(step),
     };
-    if let Some(unneeded) = left {
+    if let Some(Step { device, gives_back }) = left {
         // No thread could be had: whoever gives it up waits. Work that failed on the device reads nothing any more.
-        let _ = unneeded.device().synchronize();
+        let _ = device.synchronize();
+        gives_back();
     }
 }
 
-/// Waits once for each device, for all that came meanwhile.
-fn run(queue: &Receiver<Unneeded>) {
+/// Waits once for each device, for all steps that came meanwhile.
+fn run(queue: &Receiver<Step>) {
     while let Ok(first) = queue.recv() {
-        let mut unneeded = vec![first];
-        unneeded.extend(queue.try_iter());
+        let mut steps = vec![first];
+        steps.extend(queue.try_iter());
         let mut waited = Vec::new();
-        for one in &unneeded {
-            let device = one.device();
+        for Step { device, .. } in &steps {
             if !waited.contains(&device.uuid()) {
                 waited.push(device.uuid());
                 // Work that failed on the device reads nothing any more.
                 let _ = device.synchronize();
             }
         }
-        for one in unneeded {
-            if let Unneeded::Owned(segment, true) = one {
-                idle::keep(segment);
-            }
-        }
-    }
-}
-
-// === impl Unneeded ===
-
-impl Unneeded {
-    fn device(&self) -> &Device {
-        match self {
-            Self::Held(held) => held.device(),
-            Self::Owned(segment, _) => segment.device(),
-        }
+        steps.into_iter().for_each(|step| (step.gives_back)());
     }
 }

@@ -211,14 +211,8 @@ impl DeviceTensor {
 
 impl Drop for DeviceTensor {
     fn drop(&mut self) {
-        release::when_idle(&self.held);
-    }
-}
-
-impl Held {
-    /// The device that the memory is on.
-    pub(super) fn device(&self) -> &Device {
-        self.memory.device()
+        let held = Arc::clone(&self.held);
+        release::when_idle(self.held.memory.device(), move || drop(held));
     }
 }
 

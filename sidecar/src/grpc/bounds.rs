@@ -62,7 +62,7 @@ struct Shared {
     patience: AtomicU64,
     /// Time until which it may stand still whatever its patience, where its client said one.
     until: Mutex<Option<Instant>>,
-    /// What its request stream hears.
+    /// Signal that its request stream hears.
     signal: Arc<Signal>,
 }
 

@@ -53,9 +53,9 @@ struct Waiting {
 /// State that a waiter finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Heard {
-    /// It has to go.
+    /// The waiter has to go.
     Over,
-    /// What it waits for is done.
+    /// Work that the waiter waits for is done.
     Done,
 }
 

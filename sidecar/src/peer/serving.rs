@@ -43,12 +43,7 @@ use crate::cancel::Cancel;
 const OPEN_MAX: usize = 2 * CALLS_MAX;
 
 pub(super) fn failed(kind: PeerKind, call: u64, failure: &Failure) -> Vec<u8> {
-    frame::encode(kind.into(), REPLY | FAILED, call, &for_peer(failure))
-}
-
-/// A failure as another peer may hear it: who holds what here is for clients of this pod.
-pub(super) fn for_peer(failure: &Failure) -> v1::Failure {
-    v1::Failure::from(&failure.clone().for_peer())
+    frame::encode(kind.into(), REPLY | FAILED, call, &v1::Failure::from(&failure.clone().for_peer()))
 }
 
 /// Serves one question.

@@ -12,7 +12,6 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::{Failure, Reason};
 
 use super::gather_frame::GatherFrame;
-use super::serving::for_peer;
 
 /// Bytes kept for the failure of each small tensor that does not fit any more. 4,096 times that is 400 KiB of 4 MiB.
 const FAILURE_ROOM: usize = 100;
@@ -103,7 +102,7 @@ impl SmallAnswer {
 
     /// The next outcome: why the tensor cannot be had.
     pub fn failed(&mut self, failure: &Failure) {
-        let failure = for_peer(failure).encode_to_vec();
+        let failure = v1::Failure::from(&failure.clone().for_peer()).encode_to_vec();
         if self.begin(length_delimited(failure.len())) {
             self.failure(&failure);
         }

@@ -19,7 +19,6 @@ use crate::peer::calls::Finish;
 use crate::peer::parse::{Body, Flow, OFFSET_BYTES, Sink};
 use crate::peer::record::RecordError;
 use crate::peer::record_writer::{OutgoingPull, SendError};
-use crate::peer::serving::for_peer;
 use crate::peer::source::SourceError;
 
 /// Time that a wire waits for bytes before it looks whether they are still wanted.
@@ -124,7 +123,12 @@ pub(super) trait Wire: Send {
     fn say(&mut self, frame: &[u8]) -> Result<(), LaneEnd>;
     /// Server: there is no answer.
     fn refuse(&mut self, call: u64, failure: &Failure) -> Result<(), LaneEnd> {
-        self.say(&frame::encode(PeerKind::Ask.into(), REPLY | FAILED, call, &for_peer(failure)))
+        self.say(&frame::encode(
+            PeerKind::Ask.into(),
+            REPLY | FAILED,
+            call,
+            &v1::Failure::from(&failure.clone().for_peer()),
+        ))
     }
     /// Server: there is none yet.
     fn later(&mut self, call: u64) -> Result<(), LaneEnd> {
