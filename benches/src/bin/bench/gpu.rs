@@ -4,12 +4,14 @@
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tensorlane_benches::limits::round_trip::UnixRoundTrip;
@@ -21,7 +23,8 @@ use tensorlane_benches::wait;
 use tensorlane_benches::worker::{self, At, Worker};
 use tensorlane_client::gpu::{Device, Gpu, Stream, probe};
 use tensorlane_client::{AcquireOptions, Client, PutOptions, Stored, Target};
-use tensorlane_cuda::{DeviceSegment, ImportedSegment};
+use tensorlane_cuda::{DeviceSegment, ImportedSegment, PinnedMapping};
+use tensorlane_memory::{Mapping, WriteView};
 use tensorlane_proto::{Layout, Metadata, Reference};
 
 use crate::rows::{self, Measured, Row};
@@ -31,6 +34,8 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 /// Bytes of the arena on the host, in which no tensor lies.
 const ARENA: u64 = 64 * MIB;
+/// The same where tensors are copied out of the GPU: one, while the one before is being released, beside the share for pulls.
+const STAGED_ARENA: u64 = 4 * GIB;
 /// Gets of one value, of a tensor that is mapped.
 const GETS: usize = 500;
 /// Time in which the driver has freed an allocation for certain.
@@ -101,7 +106,45 @@ pub(crate) fn run(bench: &Bench) -> Result<Vec<Measured>> {
     rows.push(Measured::new(&rows::GPU_GET_AGAIN_8G, pairs));
     drop((small, middle, large, reader));
     sidecar.end()?;
+    rows.push(staged(bench, &scratch, &device)?);
     Ok(rows)
+}
+
+/// Gets in host memory of what lies on the GPU, each of a new tensor, beside the copy alone.
+fn staged(bench: &Bench, scratch: &Scratch, device: &Device) -> Result<Measured> {
+    let sidecar = Sidecar::start(&SidecarOptions::new("staged", STAGED_ARENA), &bench.programs, scratch)?;
+    let client = sidecar.client()?;
+    let gpu = client.gpu(device);
+    let made = DeviceSegment::create(device, GIB)?;
+    let imported = ImportedSegment::import(device, made.export()?, made.bytes())?;
+    let memory = rustix::fs::memfd_create("bench-staged", MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&memory, GIB)?;
+    let mapping = Arc::new(Mapping::writer(memory.as_fd(), GIB)?);
+    let pinned = PinnedMapping::new(device, Arc::clone(&mapping));
+    let to = RefCell::new(WriteView::new(mapping, 0, GIB)?);
+    let limit = || {
+        let copy = || {
+            imported.copy_to_view(0, &mut to.borrow_mut(), Some(&pinned), |_| true)?;
+            Ok(())
+        };
+        Ok(rate(GIB, seconds(copy)?))
+    };
+    let options = AcquireOptions::new();
+    let ours = || {
+        let stored = stored(&gpu, GIB)?;
+        let target = Target::from(stored.reference());
+        let mut tensor = None;
+        let took = seconds(|| {
+            tensor = Some(client.acquire(&target, &options)?);
+            Ok(())
+        })?;
+        drop(tensor);
+        settle(&gpu, Some(stored))?;
+        Ok(rate(GIB, took))
+    };
+    let measured = Measured::new(&rows::GPU_STAGED_1G, interleaved(PAIRS, WARM_UP, limit, ours)?);
+    sidecar.end()?;
+    Ok(measured)
 }
 
 /// Puts of memory of the device, each beside a bare copy of as much.

@@ -170,6 +170,12 @@ pub(crate) static GPU_GET_AGAIN_1G: Row =
     row("gpu.get_again_1g", "us", "a raw Unix-socket round trip of 64 bytes", Bound::RatioAtMost(2.5));
 pub(crate) static GPU_GET_AGAIN_8G: Row =
     row("gpu.get_again_8g", "us", "the same of 2 MiB", Bound::RatioAtMost(1.3));
+pub(crate) static GPU_STAGED_1G: Row = row(
+    "gpu.staged_1g",
+    "GB/s",
+    "copying as much out of the device into page-locked memory, in the same chunks",
+    Bound::RatioAtLeast(0.85),
+);
 
 const DEVICE_COPY: &str =
     "cuMemcpyDtoDAsync of as much between two allocations that are there, and the wait for it";
