@@ -6,8 +6,8 @@ It needs a GPU, torch and the package `tensorlane`, and nothing else. Both ways 
 when the tensor is there and ends when the other process has read its last element on the device and said so.
 
 Tensorlane copies the tensor once, on the device, so that it is immutable and outlives its producer. PyTorch copies nothing and shares
-the producer's own memory: what the producer writes later, and its death, reach the reader. Exit code 1: Tensorlane took more
-than the bound of a row.
+the producer's own memory: what the producer writes later, and its death, reach the reader. Of 8 GiB Tensorlane makes new memory each
+time, PyTorch uses its block again. The rows are told and not judged.
 """
 
 from __future__ import annotations
@@ -23,13 +23,8 @@ from typing import Any
 
 MIB = 1 << 20
 WARM = 3
-#: Row, bytes, and how many times as long as PyTorch's way a hand-over may take; none: it is told.
-ROWS = (
-    ("gpu.torch_2m", 2 * MIB, None),
-    ("gpu.torch_64m", 64 * MIB, None),
-    ("gpu.torch_1g", 1024 * MIB, None),
-    ("gpu.torch_8g", 8192 * MIB, None),
-)
+PATIENCE = 60
+ROWS = {"gpu.torch_2m": 2 * MIB, "gpu.torch_64m": 64 * MIB, "gpu.torch_1g": 1024 * MIB, "gpu.torch_8g": 8192 * MIB}
 
 
 def main() -> int:
@@ -51,16 +46,16 @@ def main() -> int:
     print(f"{name}, torch {torch.__version__}; median of {options.runs} turns, in milliseconds")
     torch.cuda.init()
     with tensorlane.local() as client:
-        rows = [measured(client, name, nbytes, bound, options.runs) for name, nbytes, bound in ROWS]
+        rows = [measured(client, name, nbytes, options.runs) for name, nbytes in ROWS.items()]
     for row in rows:
         print(shown(row))
     if options.json:
         lines = ",\n  ".join(json.dumps(row) for row in rows)
         options.json.write_text(f"[\n  {lines}\n]\n")
-    return 0 if all(row["ok"] for row in rows) else 1
+    return 0
 
 
-def measured(client: Any, name: str, nbytes: int, bound: float | None, runs: int) -> dict[str, Any]:
+def measured(client: Any, name: str, nbytes: int, runs: int) -> dict[str, Any]:
     """A row: medians of both ways, and the median of their ratios."""
     import torch
     import torch.multiprocessing
@@ -69,7 +64,14 @@ def measured(client: Any, name: str, nbytes: int, bound: float | None, runs: int
     ours, theirs = context.Pipe()
     reader = context.Process(target=read, args=(theirs, str(client.directory)), daemon=True)
     reader.start()
-    assert ours.recv() == "ready"
+    # So that the end of the reader is the end of the pipe.
+    theirs.close()
+
+    def heard() -> Any:
+        assert ours.poll(PATIENCE), f"{name}: the reader does not answer"
+        return ours.recv()
+
+    assert heard() == "ready"
     seconds: dict[str, list[float]] = {"tensorlane": [], "torch": []}
     for turn in range(runs + WARM):
         for way in ("torch", "tensorlane"):
@@ -81,11 +83,11 @@ def measured(client: Any, name: str, nbytes: int, bound: float | None, runs: int
                 ours.send(str(stored.reference))
             else:
                 ours.send(tensor)
-            seen = ours.recv()
+            seen = heard()
             took = time.perf_counter() - began
             assert seen == turn % 251, (name, way, seen)
             ours.send("drop")
-            assert ours.recv() == "dropped"
+            assert heard() == "dropped"
             stored = None
             del tensor
             if turn >= WARM:
@@ -95,8 +97,7 @@ def measured(client: Any, name: str, nbytes: int, bound: float | None, runs: int
     ratio = statistics.median(a / b for a, b in zip(seconds["tensorlane"], seconds["torch"], strict=True))
     value, limit = (statistics.median(seconds[way]) for way in ("tensorlane", "torch"))
     note = "limit: torch.multiprocessing, which shares the producer's own memory"
-    ok = bound is None or ratio <= bound
-    return {"name": name, "value": value * 1e3, "unit": "ms", "limit": limit * 1e3, "ratio": ratio, "n": runs, "note": note, "ok": ok}
+    return {"name": name, "value": value * 1e3, "unit": "ms", "limit": limit * 1e3, "ratio": ratio, "n": runs, "note": note}
 
 
 def shown(row: dict[str, Any]) -> str:

@@ -22,6 +22,8 @@ use crate::calls::{Calls, Delivered, Turn};
 use crate::channel::Channels;
 use crate::error::{Error, Result};
 #[cfg(feature = "gpu")]
+use crate::gpu::imported::Imported;
+#[cfg(feature = "gpu")]
 use crate::gpu::owned::Owned;
 use crate::late::{self, Late};
 use crate::origin::{Origin, Standing};
@@ -63,6 +65,8 @@ pub(crate) struct Connection {
     channels: Channels,
     #[cfg(feature = "gpu")]
     owned: Owned,
+    #[cfg(feature = "gpu")]
+    imported: Imported,
 }
 
 /// A call whose request was sent.
@@ -99,6 +103,8 @@ impl Connection {
             channels: Channels::default(),
             #[cfg(feature = "gpu")]
             owned: Owned::default(),
+            #[cfg(feature = "gpu")]
+            imported: Imported::default(),
         });
         service::start(&connection, events)?;
         Ok(connection)
@@ -202,6 +208,12 @@ impl Connection {
         &self.owned
     }
 
+    /// GPU memory of others that this session maps.
+    #[cfg(feature = "gpu")]
+    pub(crate) fn imported(&self) -> &Imported {
+        &self.imported
+    }
+
     /// Calls under way.
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
@@ -300,12 +312,13 @@ impl Connection {
 
     /// Ends the connection for everyone. Only the first error counts.
     pub(crate) fn lose(&self, error: &Error) {
+        // Before anyone hears of it: what was put lives on, and is none of this process's to use again.
+        #[cfg(feature = "gpu")]
+        self.owned.end();
         self.calls.lose(error);
         // A thread that reads at this moment comes back at once. It fails only where the socket is closed already.
         let _ = shutdown(&self.socket, Shutdown::Both);
         self.segments.let_go_of_all();
-        #[cfg(feature = "gpu")]
-        self.owned.end();
     }
 
     /// Reads what there is, for calls that nobody waits for; see service.rs.

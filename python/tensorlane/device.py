@@ -106,7 +106,7 @@ class DeviceTensor(Tensor):
             out.copy_(torch.frombuffer(held.to_host(), dtype=wanted).view(self.shape))
         elif target is None:
             np.copyto(out, self.numpy(copy=True))
-        elif (target.gpu, target.dtype) == (held.gpu, self.dtype) and held.is_dense and target.is_dense:
+        elif (target.gpu, target.dtype) == (held.gpu, self.dtype) and held.is_dense and target.is_dense and not _is_lazy(out):
             held.copy_to(target.pointer, self.nbytes, target.stream)
         elif is_torch:
             out.copy_(self.torch())
@@ -118,6 +118,11 @@ class DeviceTensor(Tensor):
             cupy.cuda.get_current_stream().synchronize()
         else:
             raise Unsupported(f"out is a {type(out).__name__} with gaps", remedy="pass a dense array on the GPU of the tensor")
+
+
+def _is_lazy(out: Any) -> bool:
+    """Whether a tensor of torch shows other bits than lie in its memory: conjugate or negative."""
+    return any(getattr(out, word, bool)() for word in ("is_conj", "is_neg"))
 
 
 class DeviceReservation(Reservation):

@@ -21,6 +21,7 @@ mod calls;
 mod devices;
 mod elsewhere;
 mod idle;
+pub(crate) mod imported;
 mod opened;
 pub(crate) mod owned;
 mod release;
@@ -30,6 +31,7 @@ mod tensor;
 
 use std::os::fd::AsFd;
 
+use tensorlane_cuda::DeviceSegment;
 use tensorlane_proto::device;
 use tensorlane_proto::frame::GPU_SINCE;
 use tensorlane_proto::generated as v1;
@@ -61,7 +63,8 @@ pub struct Gpu {
 pub struct DeviceReservation {
     gpu: Gpu,
     descriptor: Descriptor,
-    room: Room,
+    /// Absent once it is put.
+    room: Option<Room>,
 }
 
 impl Client {
@@ -87,6 +90,10 @@ impl Gpu {
     /// Gives the memory that is kept for the next puts back to the driver, for others in this process: how many bytes. At most one
     /// 64th of the device's memory is kept.
     pub fn release_idle(&self) -> u64 {
+        // In a forked child it is the parent's, and who held the lock may not be there.
+        if self.device.check_process().is_err() {
+            return 0;
+        }
         idle::release(&self.device)
     }
 
@@ -103,7 +110,7 @@ impl Gpu {
         stager::serve(&self.client, &self.device);
         let descriptor =
             Descriptor { layout: layout.clone(), device: self.place(), metadata: metadata.clone() };
-        Ok(DeviceReservation { gpu: self.clone(), descriptor, room })
+        Ok(DeviceReservation { gpu: self.clone(), descriptor, room: Some(room) })
     }
 
     /// Stores bytes of the host in memory of the device: one copy to it.
@@ -113,7 +120,7 @@ impl Gpu {
     pub fn put_bytes(&self, layout: &Layout, bytes: &[u8], options: &PutOptions) -> Result<Stored> {
         check_length(layout, bytes.len() as u64)?;
         let reservation = self.reserve(layout, &Metadata::default())?;
-        reservation.room.segment.copy_from_host(0, bytes)?;
+        reservation.segment()?.copy_from_host(0, bytes)?;
         reservation.put(options)
     }
 
@@ -162,7 +169,7 @@ impl Gpu {
 impl DeviceReservation {
     /// Address on the device, in this process, at which the tensor is to be written.
     pub fn pointer(&self) -> u64 {
-        self.room.segment.pointer()
+        self.room.as_ref().map_or(0, |room| room.segment.pointer())
     }
 
     /// Meaning that its bytes will have.
@@ -172,7 +179,11 @@ impl DeviceReservation {
 
     /// The device that it is on.
     pub fn device(&self) -> &Device {
-        self.room.segment.device()
+        self.gpu.device()
+    }
+
+    fn segment(&self) -> Result<&DeviceSegment> {
+        self.room.as_ref().map(|room| &room.segment).ok_or_else(given_up)
     }
 
     /// Fills it from memory of this process on the same device: one copy there, on `stream` and behind what is on it, which is waited
@@ -183,7 +194,7 @@ impl DeviceReservation {
     /// memory or the driver refuses.
     pub fn copy_from_device(&self, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
         check_length(&self.descriptor.layout, bytes)?;
-        Ok(self.room.segment.copy_from_device(0, pointer, bytes, stream)?)
+        Ok(self.segment()?.copy_from_device(0, pointer, bytes, stream)?)
     }
 
     /// Waits for all that is on `stream` now, such as the kernels that write the tensor.
@@ -191,7 +202,7 @@ impl DeviceReservation {
     /// # Errors
     /// [`Error::Gpu`] where something on the stream went wrong.
     pub fn wait(&self, stream: Stream) -> Result<()> {
-        Ok(self.room.segment.wait(stream)?)
+        Ok(self.segment()?.wait(stream)?)
     }
 
     /// Makes the tensor visible and immutable. Whoever wrote it has waited for that: nothing here does.
@@ -199,33 +210,47 @@ impl DeviceReservation {
     /// # Errors
     /// The sidecar's refusal, or what ended the call; the memory is given back then. [`Error::InvalidArgument`] for
     /// options that need the bytes (a checksum) or a repeat (a retry id).
-    pub fn put(self, options: &PutOptions) -> Result<Stored> {
-        let Self { gpu, descriptor, room: Room { segment, memory } } = self;
+    pub fn put(mut self, options: &PutOptions) -> Result<Stored> {
         if options.checksum || options.retry_id.is_some() {
             return Err(Error::invalid(
                 "a tensor in GPU memory is put without checksum and without retry id",
             ));
         }
+        let (gpu, descriptor) = (&self.gpu, &self.descriptor);
         let wait = gpu.client.wait(options.deadline);
         let connection = gpu.client.connection(&wait)?;
         check_version(&connection)?;
         stager::await_ready(&gpu.client, &gpu.device);
+        let Some(Room { segment, memory }) = self.room.take() else { return Err(given_up()) };
         let memory = memory.map_or_else(|| segment.export(), Ok)?;
         let allocation_bytes = segment.bytes();
         // Before it is sent: the word that it was freed may come before the answer.
         let allocation = connection.owned().keep(segment);
-        let (descriptor, keep) = (Some((&descriptor).into()), Some(options.keep()));
+        let (descriptor, keep) = (Some(descriptor.into()), Some(options.keep()));
         let request = v1::PutGpuRequest { descriptor, keep, allocation, allocation_bytes };
         let outcome = connection
             .put_gpu(&request, memory.as_fd(), &wait, options.late())
             .and_then(|reply| stored(&connection, wire::single(reply.results)?, options));
         outcome.inspect_err(|error| {
-            // Where the answer is not known the tensor may be there; then the sidecar says when it is not.
-            if !matches!(error, Error::DeadlineExceeded { .. } | Error::Withdrawn) {
+            // A refusal alone proves that nobody has it. Else the sidecar says when nobody has, or the session ends.
+            if matches!(error, Error::Refused(_)) {
                 connection.owned().freed(allocation, true);
             }
         })
     }
+}
+
+impl Drop for DeviceReservation {
+    fn drop(&mut self) {
+        if let Some(room) = self.room.take() {
+            // Kernels may be writing there.
+            release::when_idle(&self.gpu.device, move || idle::keep(room.segment));
+        }
+    }
+}
+
+fn given_up() -> Error {
+    Error::invalid("the room was put already")
 }
 
 /// # Errors

@@ -10,8 +10,12 @@
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use tensorlane_cuda::Device;
+
+/// Time after which a device whose work is being captured is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Step that gives memory back, and the device that must have come to rest before it.
 struct Step {
@@ -37,10 +41,18 @@ pub(super) fn when_idle(device: &Device, gives_back: impl FnOnce() + Send + 'sta
         None => Some(step),
     };
     if let Some(Step { device, gives_back }) = left {
-        // No thread could be had: whoever gives it up waits. Work that failed on the device reads nothing any more.
-        let _ = device.synchronize();
+        // No thread could be had: whoever gives it up waits.
+        rest(&device);
         gives_back();
     }
+}
+
+/// Waits until the device has done what it was given before. While a graph is captured it cannot be waited for, and is asked again.
+fn rest(device: &Device) {
+    while device.synchronize().is_err_and(|refusal| refusal.is_of_capture()) {
+        thread::sleep(AGAIN);
+    }
+    // Any other failure is of the context: nothing runs there any more.
 }
 
 /// Waits once for each device, for all steps that came meanwhile.
@@ -52,8 +64,7 @@ fn run(queue: &Receiver<Step>) {
         for Step { device, .. } in &steps {
             if !waited.contains(&device.uuid()) {
                 waited.push(device.uuid());
-                // Work that failed on the device reads nothing any more.
-                let _ = device.synchronize();
+                rest(device);
             }
         }
         steps.into_iter().for_each(|step| (step.gives_back)());

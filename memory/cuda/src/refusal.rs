@@ -1,8 +1,12 @@
 //! Why GPU memory cannot be had, as a value.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use crate::uuid::GpuUuid;
+
+/// Codes of the driver about a stream that is being captured: `CUDA_ERROR_STREAM_CAPTURE_*` and `CUDA_ERROR_CAPTURED_EVENT`.
+const CAPTURE: RangeInclusive<u32> = 900..=908;
 
 /// Answer of the driver, with its own name for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,5 +174,12 @@ impl Refusal {
             Self::OutOfBounds { .. } => "out_of_bounds",
             Self::Driver { .. } => "driver",
         }
+    }
+}
+
+impl Refusal {
+    /// Returns whether the driver refused because work of the device is being captured as a graph.
+    pub fn is_of_capture(&self) -> bool {
+        matches!(self, Self::Driver { code, .. } if CAPTURE.contains(&code.number))
     }
 }

@@ -377,11 +377,8 @@ impl Drop for Range {
         let Ok(_current) = self.device.enter() else { return };
         let api = &self.device.driver().api;
         if self.mapped {
-            // Kernels of this process may be at work there, and the driver does not always wait for them by itself. Work that
-            // failed on the device reads nothing any more.
-            // SAFETY: it takes no pointer, and the context is current.
-            let _ = unsafe { (api.context_wait)() };
-            // SAFETY: exactly what was mapped; nothing that was begun before uses it.
+            // SAFETY: exactly what was mapped; every copy from and to it was waited for, and whoever has begun other work there waits
+            // for the device before it is dropped.
             let _ = unsafe { (api.unmap)(self.start, self.bytes) };
         }
         // SAFETY: exactly what was reserved, with nothing mapped. There is nothing to do about a refusal.

@@ -35,7 +35,9 @@ impl Exchange {
         let descriptor = wire::descriptor(descriptor.unwrap_or_default())?;
         let keep = self.keep(caller.holder, keep)?;
         let handed = Handed { link: Arc::clone(link), number, bytes, memory };
-        let sealed = self.store.put_gpu(by, descriptor, handed, keep)?;
+        // Also to who does not wait for the answer any more: nobody has it. One that was the store's has said so already.
+        let refused = |_: &Failure| link.gpu_freed(number, true);
+        let sealed = self.store.put_gpu(by, descriptor, handed, keep).inspect_err(refused)?;
         let put = self.metrics.moves.put_bytes.at((Transport::CudaIpc, Moved::Done));
         put.inc_by(sealed.reference.bytes());
         Ok(stored(&sealed))
