@@ -43,17 +43,17 @@ pub(crate) fn parse(words: &[String]) -> Result<Options, Failure> {
     let with_gloo = words.iter().any(|word| word == WITH_GLOO);
     let arguments: Vec<String> = words.iter().filter(|word| *word != WITH_GLOO).cloned().collect();
     match arguments.first().map(String::as_str) {
-        Some("local" | "tcp" | "channels" | "cluster" | "calls" | "python") if with_gloo => {
+        Some("local" | "tcp" | "channels" | "gpu" | "cluster" | "calls" | "python") if with_gloo => {
             Err(Failure::usage(format!("`{WITH_GLOO}` goes with `bench paths` alone")))
         }
-        Some("local" | "tcp" | "paths" | "channels" | "cluster" | "calls" | "python") => {
+        Some("local" | "tcp" | "paths" | "channels" | "gpu" | "cluster" | "calls" | "python") => {
             Ok(Options { arguments, with_gloo })
         }
         Some(other) => Err(Failure::usage(format!(
-            "`bench` measures `local`, `tcp`, `paths`, `channels`, `cluster`, `calls` or `python`, not `{other}`"
+            "`bench` measures `local`, `tcp`, `paths`, `channels`, `gpu`, `cluster`, `calls` or `python`, not `{other}`"
         ))),
         None => Err(Failure::usage(
-            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `channels`, `cluster`, `calls` or `python`",
+            "`bench` needs to know what to measure: `local`, `tcp`, `paths`, `channels`, `gpu`, `cluster`, `calls` or `python`",
         )),
     }
 }
