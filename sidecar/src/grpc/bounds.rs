@@ -37,8 +37,8 @@ use crate::unread::Unread;
 /// The longest time that a call may stand still, whatever it asks for.
 const PATIENCE_MAX: Duration = Duration::from_secs(3600);
 
-/// Time for which a stream may stand still though its deadline has passed: one that moves is not ended by it.
-const PAST_DEADLINE: Duration = Duration::from_secs(1);
+/// Time for which a stream may stand still though its deadline has passed: one that moves, however slowly, is not ended by it.
+const PAST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Bytes of a buffer from which on they are booked: smaller ones are bounded by the number of calls.
 pub(super) const BOOKED_FROM: usize = 4 << 10;
@@ -150,7 +150,8 @@ impl Bounds {
         *self.0.until.lock()
     }
 
-    /// Lets it stand still until then, and no longer: its client has said when to give up. The earliest holds.
+    /// Lets it stand still until then, and no longer once it has stood still for a while: its client has said when to give up. The
+    /// earliest holds.
     pub(super) fn bear_until(&self, deadline: Instant) {
         let mut until = self.0.until.lock();
         *until = Some(until.map_or(deadline, |before| before.min(deadline)));
@@ -306,7 +307,9 @@ mod tests {
         bounds.bear_until(after(60));
         assert_eq!((bounds.due(now), bounds.due(after(5))), (after(60), after(60)));
         bounds.bear_until(after(90));
-        assert_eq!(bounds.due(after(100)), after(101), "it moves on");
+        let moves: Vec<_> = (1..=5).map(|n| bounds.due(after(60 + 9 * n))).collect();
+        let dues: Vec<_> = (1..=5).map(|n| after(70 + 9 * n)).collect();
+        assert_eq!(moves, dues, "one that moves every nine seconds goes on");
         assert_eq!(bounds.due(now), after(60));
     }
 
