@@ -220,7 +220,7 @@ impl DeviceReservation {
         let wait = gpu.client.wait(options.deadline);
         let connection = gpu.client.connection(&wait)?;
         check_version(&connection)?;
-        stager::await_ready(&gpu.client, &gpu.device);
+        stager::await_ready(&gpu.client, &gpu.device, &connection, &wait)?;
         let Some(Room { segment, memory }) = self.room.take() else { return Err(given_up()) };
         let memory = memory.map_or_else(|| segment.export(), Ok)?;
         let allocation_bytes = segment.bytes();

@@ -1,10 +1,16 @@
 //! GPUs whose memory a client's stager copies out of, as the client adds them and as the sidecar knows them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorlane_cuda::{Device, GpuUuid};
+
+use crate::error::Result;
+use crate::wait::Wait;
+
+/// Time between two looks whether a call goes on.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// The GPUs that a client uses.
 #[derive(Debug, Default)]
@@ -61,11 +67,24 @@ impl StagedGpus {
         self.known.lock().gpus == gpus
     }
 
-    /// Waits until the sidecar knows of a GPU, once in vain at most.
-    pub(super) fn await_known(&self, gpu: GpuUuid, until: Instant) {
+    /// Waits until the sidecar knows of a GPU, until then in vain once at most. It goes on where the call's deadline passes before.
+    ///
+    /// # Errors
+    /// The call was withdrawn.
+    pub(super) fn await_known(&self, gpu: GpuUuid, until: Instant, wait: &Wait) -> Result<()> {
         let mut known = self.known.lock();
         while !known.in_vain && !known.gpus.contains(&gpu) {
-            known.in_vain = self.told.wait_until(&mut known, until).timed_out();
+            // The interrupt may be an interpreter's: no lock is held while it is asked.
+            MutexGuard::unlocked(&mut known, || wait.check())?;
+            let now = Instant::now();
+            if now >= wait.instant() {
+                return Ok(());
+            }
+            let slice = (now + SLICE).min(until).min(wait.instant());
+            if self.told.wait_until(&mut known, slice).timed_out() {
+                known.in_vain |= Instant::now() >= until && !known.gpus.contains(&gpu);
+            }
         }
+        Ok(())
     }
 }

@@ -22,10 +22,11 @@ use tensorlane_proto::{Failure, Reason};
 use super::staged_gpus::StagedGpus;
 use super::{devices, opened};
 use crate::client::{Client, Core};
-use crate::config::ClientOptions;
+use crate::config::{ClientOptions, Interrupt};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::late::Late;
+use crate::wait::Wait;
 use crate::wire;
 
 /// Time that the sidecar is given to have an order.
@@ -58,9 +59,9 @@ pub(super) fn serve(client: &Client, device: &Device) {
     }
     let gpus = Arc::new(StagedGpus::default());
     gpus.add(device);
-    let (weak, polled) = (Arc::downgrade(core), Arc::clone(&gpus));
+    let weak = Arc::downgrade(core);
     // The client's own interrupt is its interpreter's, which has no place here.
-    let over = move || weak.strong_count() == 0 || polled.is_outdated();
+    let over = move || weak.strong_count() == 0;
     let name = format!("{} (stager)", core.options.name);
     let options = ClientOptions { stages: false, patience: Duration::ZERO, ..core.options.clone() };
     let options = options.name(&name).deadline(POLL).interrupt(over);
@@ -71,11 +72,20 @@ pub(super) fn serve(client: &Client, device: &Device) {
 }
 
 /// Waits until the sidecar knows that copies out of a GPU are to be had: for a put, of which a reader may ask for one at once. After
-/// a second it goes on without.
-pub(super) fn await_ready(client: &Client, device: &Device) {
+/// a second, or at the call's deadline, it goes on without; so it does at once where the sidecar is older than such copies.
+///
+/// # Errors
+/// The call was withdrawn.
+pub(super) fn await_ready(
+    client: &Client,
+    device: &Device,
+    connection: &Connection,
+    wait: &Wait,
+) -> Result<()> {
     let gpus = client.core().staged_gpus.lock().clone();
-    if let Some(gpus) = gpus {
-        gpus.await_known(device.uuid(), Instant::now() + READY);
+    match gpus.filter(|_| connection.sidecar().version >= STAGE_SINCE) {
+        Some(gpus) => gpus.await_known(device.uuid(), Instant::now() + READY, wait),
+        None => Ok(()),
     }
 }
 
@@ -104,10 +114,11 @@ impl Work {
     /// Carries out orders, one after the other, until there is an error.
     fn serve(&self, client: &Client) -> Result<()> {
         let mut report = None;
+        let (core, polled) = (Weak::clone(&self.core), Arc::clone(&self.gpus));
+        let outdated: Interrupt = Arc::new(move || core.strong_count() == 0 || polled.is_outdated());
         while self.core.strong_count() > 0 {
             let devices = self.gpus.devices();
-            let wait = client.wait(None);
-            let connection = client.connection(&wait)?;
+            let connection = client.connection(&client.wait(None))?;
             connection.require(
                 STAGE_SINCE,
                 "copies out of GPU memory need",
@@ -117,6 +128,8 @@ impl Work {
             // The first answer comes at once, order or not: from then on the sidecar knows.
             let gpus: Vec<GpuUuid> = devices.iter().map(Device::uuid).collect();
             let is_news = !self.gpus.is_known(&gpus);
+            // Another GPU ends this wait alone: what is copied meanwhile goes on.
+            let wait = Wait::new(POLL, Some(Arc::clone(&outdated)), None);
             let deadline_ms = if is_news { 1 } else { wait.deadline_ms() };
             let request = v1::StageRequest { cuda_uuids, report: report.take(), deadline_ms };
             let answer: Result<v1::StageResponse> =
@@ -197,11 +210,6 @@ impl Work {
         let request = v1::StageRequest { cuda_uuids, report, deadline_ms: 0 };
         let answer: Result<v1::StageResponse> =
             connection.call(SessionKind::Stage, &request, &client.wait(None), Late::Nothing);
-        match answer {
-            Ok(answer) => answer.wanted,
-            // Another GPU is in use by now, which the next wait for an order says.
-            Err(Error::Withdrawn) => self.core.strong_count() > 0,
-            Err(_) => false,
-        }
+        answer.is_ok_and(|answer| answer.wanted)
     }
 }

@@ -184,7 +184,7 @@ impl Exchange {
             if again && fetch.terms.deadline > now {
                 self.begin_again(fetch, place);
             } else {
-                place.put(Err(failure.clone()));
+                place.put(Err(fetch.told(failure)));
             }
         }
     }

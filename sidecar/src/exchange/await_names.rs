@@ -9,7 +9,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::TensorName;
 
 use super::Exchange;
-use super::describe::describe_result;
+use super::describe::inquired_result;
 use super::lookup::There;
 use super::serve::name_of;
 use super::target::Meant;
@@ -96,7 +96,7 @@ impl Question {
                 _ => known,
             }
         };
-        let results = self.targets.iter().map(|target| describe_result(describe(target))).collect();
+        let results = self.targets.iter().map(|target| inquired_result(describe(target))).collect();
         reply(v1::Inquired { results });
     }
 }

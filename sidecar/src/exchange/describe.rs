@@ -183,6 +183,11 @@ impl Exchange {
     }
 }
 
+/// The same for a peer: who holds what here is not told to it.
+pub(super) fn inquired_result(outcome: Result<v1::Description, Failure>) -> v1::DescribeResult {
+    describe_result(outcome.map_err(Failure::for_peer))
+}
+
 /// A description or why there is none, as the wire has it.
 pub(super) fn describe_result(outcome: Result<v1::Description, Failure>) -> v1::DescribeResult {
     use v1::describe_result::Outcome;

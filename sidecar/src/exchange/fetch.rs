@@ -338,6 +338,7 @@ impl Exchange {
             if outcome.as_ref().is_err_and(|failure| wanted.is_to_be_staged(failure)) {
                 return exchange.stage_far(wanted, place);
             }
+            let outcome = outcome.map_err(|failure| wanted.told(&failure));
             place.put(outcome.and_then(|arrived| {
                 let (by, bytes) = (wanted.terms.by, arrived.block.len());
                 exchange.count_moved(bytes, wanted.refused_for(&arrived.came), &arrived.came);

@@ -9,7 +9,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::identity::PeerName;
 use tensorlane_proto::reference::Reference;
 
-use super::describe::describe_result;
+use super::describe::inquired_result;
 use super::fetch::{Fetch, Fetching, Waiting};
 use super::neighbours::Word;
 use super::target::Meant;
@@ -242,7 +242,7 @@ impl Exchange {
 }
 
 fn answer(results: Vec<Result<v1::Description, Failure>>) -> v1::Inquired {
-    v1::Inquired { results: results.into_iter().map(describe_result).collect() }
+    v1::Inquired { results: results.into_iter().map(inquired_result).collect() }
 }
 
 fn found(reference: &Reference, word: Word) -> Result<v1::Description, Failure> {

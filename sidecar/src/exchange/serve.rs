@@ -13,7 +13,7 @@ use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::{Holder, PeerSlot, TensorId, TensorName};
 use tensorlane_proto::selection::{Runs, Selection};
 
-use super::describe::describe_result;
+use super::describe::inquired_result;
 use super::target::Meant;
 use super::{Exchange, Taken};
 use crate::cancel::Cancel;
@@ -153,7 +153,7 @@ impl Serve for Exchange {
         let now: Vec<_> = targets.iter().map(|t| self.known_now(t.as_ref())).collect();
         let waits = inquire.wait_ms > 0 && targets.iter().zip(&now).any(|(t, n)| awaited(t.as_ref(), n));
         if !waits {
-            let results = now.into_iter().map(describe_result).collect();
+            let results = now.into_iter().map(inquired_result).collect();
             return reply(v1::Inquired { results });
         }
         let until = Instant::now() + Duration::from_millis(inquire.wait_ms).min(WAIT_MAX);

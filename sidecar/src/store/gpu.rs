@@ -244,11 +244,7 @@ impl Store {
     /// # Errors
     /// ARENA_FULL where it was dropped to make room, and what speaks against a lease.
     pub fn lease_staged(&self, by: Holder, tensor: &Tensor) -> Result<Taken, Failure> {
-        let copy = self.lease_copy(by, &tensor.reference).unwrap_or_else(|| {
-            let message =
-                "the copy out of GPU memory was dropped to make room before it could be leased; ask again";
-            Err(Failure::new(Reason::ArenaFull, message))
-        })?;
+        let copy = self.lease_copy(by, &tensor.reference).unwrap_or_else(|| Err(copy_dropped()))?;
         Ok(Taken { copied: true, moved: Some(staged()), ..copy })
     }
 
@@ -256,6 +252,12 @@ impl Store {
     pub fn gpu_held(&self) -> GpuHeld {
         self.gpu.held()
     }
+}
+
+/// Failure of a reader whose copy went before it had a lease of it.
+pub fn copy_dropped() -> Failure {
+    let message = "the copy out of GPU memory was dropped to make room before it could be leased; ask again";
+    Failure::new(Reason::ArenaFull, message)
 }
 
 /// Failure that refuses a tensor of a GPU to who asks for its bytes.

@@ -41,7 +41,7 @@ use tensorlane_proto::ledger::{
     Answer, BuildMix, Effect, Event, Holder, Ledger, Limits, Millis, Refusal, SessionId, TensorId, TensorName,
 };
 
-pub use self::gpu::{Allocation, GpuHeld, Handed, no_gpu_process};
+pub use self::gpu::{Allocation, GpuHeld, Handed, copy_dropped, no_gpu_process};
 pub use self::holdings::{Direction, Holding, Program, Streaming, Streams};
 pub use self::keeper::Keeper;
 pub use self::known::{Known, Own};

@@ -288,6 +288,9 @@ fn a_stager_that_lies_gets_nothing_to_a_reader() {
     let reader = read();
     let order = staged(&mut liar).unwrap().order.unwrap().order;
     liar.send(SessionKind::Stage, &stage(Some(v1::StageReport { order: order + 1, ..over(0, 50) })));
+    // It may not have heard of it, once.
+    assert!(staged(&mut liar).unwrap().order.unwrap().order > order);
+    liar.send(SessionKind::Stage, &stage(Some(over(order, 50))));
     assert_eq!(reader.join().unwrap(), Reason::StagerStalled);
     // Never a word again.
     let reader = read();

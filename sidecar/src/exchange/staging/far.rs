@@ -12,12 +12,11 @@ use std::time::{Duration, Instant};
 use tensorlane_proto::failure::{Failure, Reason};
 use tensorlane_proto::generated as v1;
 use tensorlane_proto::ledger::TensorId;
-use tensorlane_proto::negotiate::Require;
 
 use super::Then;
 use crate::cancel::Cancel;
 use crate::clock;
-use crate::exchange::describe::describe_result;
+use crate::exchange::describe::inquired_result;
 use crate::exchange::fetch::Fetch;
 use crate::exchange::gather::Place;
 use crate::exchange::lookup::there;
@@ -25,7 +24,7 @@ use crate::exchange::target::{Meant, target_of};
 use crate::exchange::waits::Owner;
 use crate::exchange::{Exchange, Taken};
 use crate::peer::PeerKey;
-use crate::store::OWN;
+use crate::store::{OWN, copy_dropped};
 
 /// The longest that a peer may let us wait for a copy.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
@@ -42,7 +41,7 @@ impl Exchange {
         reply: Box<dyn FnOnce(v1::Inquired) + Send>,
     ) {
         let Some(exchange) = self.own.upgrade() else { return };
-        let answer = |result| v1::Inquired { results: vec![describe_result(result)] };
+        let answer = |result| v1::Inquired { results: vec![inquired_result(result)] };
         let mut targets = inquire.targets.into_iter();
         let (target, rest) = (targets.next(), targets.len());
         let meant = match target.filter(|_| rest == 0) {
@@ -51,7 +50,7 @@ impl Exchange {
                 let message = format!("{} tensors to be copied out at once; one at a time", rest + 1);
                 return reply(v1::Inquired {
                     results: (0..=rest)
-                        .map(|_| describe_result(Err(Failure::new(Reason::InvalidArgument, message.clone()))))
+                        .map(|_| inquired_result(Err(Failure::new(Reason::InvalidArgument, message.clone()))))
                         .collect(),
                 });
             }
@@ -76,7 +75,8 @@ impl Exchange {
     pub(in crate::exchange) fn stage_far(self: &Arc<Self>, mut fetch: Fetch, place: Place<Taken>) {
         fetch.staged = true;
         if fetch.terms.require.zero_copy {
-            let why = "the tensor lies in GPU memory of another peer, which copies it out for others (other_peer); do without zero_copy";
+            let why = "the tensor lies in GPU memory of another peer, and to read it here it is copied (other_peer); map it on its GPU \
+                       there, or do without zero_copy";
             return place.put(Err(Failure::new(Reason::RequirementNotMet, why)));
         }
         let peers = match self.peers_or_fail() {
@@ -103,6 +103,15 @@ impl Exchange {
 impl Fetch {
     /// Returns whether its owner is to be asked for a copy out of GPU memory, for this is why it did not come.
     pub(in crate::exchange) fn is_to_be_staged(&self, failure: &Failure) -> bool {
-        failure.reason == Reason::NoGpuProcess && !self.staged && self.terms.require != Require::ZERO_COPY
+        failure.reason == Reason::NoGpuProcess && !self.staged
+    }
+
+    /// Failure that its caller is told. Bytes that are in GPU memory alone, after its owner said that they are copied out: the copy
+    /// is gone again.
+    pub(in crate::exchange) fn told(&self, failure: &Failure) -> Failure {
+        match failure.reason == Reason::NoGpuProcess && self.staged {
+            true => copy_dropped(),
+            false => failure.clone(),
+        }
     }
 }

@@ -6,7 +6,7 @@
 //!     |  a copy is here? ----------> lease that             |  Stage: waits for an order
 //!     v                                                     v
 //!   an entry in `waits` --> Table: one order a tensor --> room in the stager's segment --> order
-//!                             ^        progress within 2 s, or the next stager       <--- reports
+//!                             ^   progress within 2 s (first 5), or the next stager  <--- reports
 //!                             '--- written: the block is entered as a copy, and leased to all who wait
 //! ```
 //! The copy is an entry of its own, as those of other peers' tensors are: idle it makes room for others, and it goes when its tensor
@@ -28,7 +28,7 @@ use tensorlane_proto::ledger::{SessionId, TensorId, TensorName};
 
 use self::poll::Poll;
 use self::reader::Reader;
-use self::table::{Given, Left, Limits, STALL, Table, Wanted, Why};
+use self::table::{FIRST, Given, Left, Limits, STALL, Table, Wanted, Why};
 use super::lookup::There;
 use super::waits::{Key, Owner, WaitId, Waiter, cost};
 use super::{Done, Exchange};
@@ -143,7 +143,10 @@ impl Exchange {
         let sealed = block.mark_sealed().map_err(|e| Failure::new(Reason::Internal, e.to_string()));
         let entered = sealed.and_then(|()| self.store.stage_in(tensor, block));
         // Whoever comes from now on finds the copy.
-        let readers = self.staging.table.lock().finish(tensor);
+        let (readers, cancel) = self.staging.table.lock().finish(tensor);
+        if let Some(cancel) = cancel {
+            cancel.cancel();
+        }
         let outcome = entered.as_ref().map(drop).map_err(Clone::clone);
         match &outcome {
             Ok(()) => self.metrics.staging.done(bytes),
@@ -235,9 +238,10 @@ fn failure(tensor: TensorId, why: &Why) -> Failure {
         Why::Stalled => Failure::new(
             Reason::StagerStalled,
             format!(
-                "the process that copies the tensor {id} out of GPU memory has not gone on for {} s, and no other reaches \
-                 that GPU; look whether it is stopped, and ask again",
-                STALL.as_secs()
+                "the process that copies the tensor {id} out of GPU memory has not gone on for {} s, or not begun within {} s, \
+                 and no other reaches that GPU; look whether it is stopped, and ask again",
+                STALL.as_secs(),
+                FIRST.as_secs()
             ),
         ),
         Why::Full(most) => Failure::new(
@@ -257,7 +261,8 @@ impl Clock {
         let mut entry = self.entry.lock();
         let waiter = Arc::clone(self) as Arc<dyn Waiter>;
         *entry = Some(exchange.waits.enter(
-            Owner::Client(None),
+            // Without a bound: while there are orders, there is a clock.
+            Owner::Sidecar,
             cost(std::iter::empty()),
             Instant::now() + TICK,
             waiter,

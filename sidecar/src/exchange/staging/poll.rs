@@ -20,6 +20,8 @@ use crate::metrics::label::StagingEnd;
 
 /// Most GPUs of one session.
 const GPUS_MAX: usize = 64;
+/// Most bytes of what a session says of an order that it gave up.
+const SAID_BYTES_MAX: usize = 1 << 10;
 
 /// A call that waits for an order.
 pub(super) struct Poll(Arc<Waiting>);
@@ -73,10 +75,12 @@ impl Exchange {
         }
         if let Some(failure) = failure {
             let failure = failed(&wire::failure(failure.clone()));
-            tracing::warn!(session = session.0, %failure, "a copy out of GPU memory was given up");
             let left = self.staging.table.lock().gave_up(session, order, &failure, now);
-            self.metrics.staging.ended(StagingEnd::Failed);
-            self.settle_staging(left);
+            if let Some(left) = left {
+                tracing::warn!(session = session.0, %failure, "a copy out of GPU memory was given up");
+                self.metrics.staging.ended(StagingEnd::Failed);
+                self.settle_staging(left);
+            }
             return false;
         }
         let written = self.staging.table.lock().written(session, order, written, now);
@@ -144,9 +148,21 @@ fn gpus(request: &v1::StageRequest) -> Result<Vec<Gpu>, Failure> {
 fn failed(said: &Failure) -> Failure {
     let message = format!(
         "the process that reaches the GPU could not copy the tensor out: {} ({}); ask again, or see that process",
-        said.message, said.reason
+        bounded(&said.message),
+        said.reason
     );
     Failure::new(Reason::StagingFailed, message)
+}
+
+/// The text of a session, as far as it goes on to readers and into the log: 1 KiB at most, without control characters.
+fn bounded(text: &str) -> String {
+    let plain = text.chars().filter(|c| !c.is_control());
+    let mut bytes = 0;
+    let fits = |c: &char| {
+        bytes += c.len_utf8();
+        bytes <= SAID_BYTES_MAX
+    };
+    plain.take_while(fits).collect()
 }
 
 // === impl Poll ===
@@ -199,3 +215,6 @@ impl Waiter for Waiting {
         self.give_up(Err(if closed { gate::draining() } else { cancelled() }));
     }
 }
+
+#[cfg(test)]
+mod tests;

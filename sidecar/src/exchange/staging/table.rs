@@ -5,6 +5,7 @@
 //!   want ──> queued ──give──> making room ──roomed──> moving ──over──> (finished: all readers have it)
 //!               ^                  │                    │
 //!               '── the next one ──┴── stalled, failed, gone: that session is not asked again; none left: it fails
+//!               '── again ─────────┴── it never heard of it (once), or no room by a deadline that is not the last any more
 //! ```
 //! A tensor has one order, however many want it, and a session one order at a time. Each time that an order is given it has another
 //! number, so that nobody speaks for what was given to somebody else meanwhile. A session that stalled keeps its block until it
@@ -20,6 +21,8 @@ use crate::cancel::Cancel;
 
 /// Time without a further byte, or without a word, after which a session is not waited for.
 pub(in crate::exchange) const STALL: Duration = Duration::from_secs(2);
+/// The same until the first byte: the memory is opened, mapped and made known to the driver before.
+pub(in crate::exchange) const FIRST: Duration = Duration::from_secs(5);
 
 /// UUID of a GPU.
 pub(in crate::exchange) type Gpu = [u8; 16];
@@ -97,6 +100,8 @@ struct Order<R> {
     readers: Vec<(u64, R)>,
     /// Sessions that were asked and did not do.
     tried: Vec<SessionId>,
+    /// Sessions that were asked and never heard of it. Each is asked once more.
+    unheard: Vec<SessionId>,
     /// Session that has it, and the number that it was given by.
     given: Option<(SessionId, u64)>,
     /// Reason for which the last session did not do.
@@ -116,6 +121,8 @@ struct Has<B> {
     number: u64,
     /// None where nobody waits for it from this session any more.
     tensor: Option<TensorId>,
+    /// Deadline of its readers when it was given, up to which room is waited for.
+    deadline: Instant,
     block: Option<B>,
     written: u64,
     /// Time at which it has stood still; none while room is made, which is not the session's doing.
@@ -168,8 +175,8 @@ impl<R: Clone, P, B> Table<R, P, B> {
         if self.orders.len() >= orders {
             return Err(Why::Full(orders));
         }
-        let order =
-            Order { wanted, readers: vec![(number, reader)], tried: Vec::new(), given: None, last: None };
+        let (readers, tried, unheard) = (vec![(number, reader)], Vec::new(), Vec::new());
+        let order = Order { wanted, readers, tried, unheard, given: None, last: None };
         self.orders.insert(wanted.tensor, order);
         self.queue.push_back(wanted.tensor);
         self.last = number;
@@ -188,7 +195,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
     }
 
     /// A session waits for an order, by a call of that number. What it had before is over, whatever it was: the call before it has
-    /// said how, or it never heard of it.
+    /// said how, or it never heard of it. Of the latter it hears again, once.
     ///
     /// # Errors
     /// The call is given back where one of the session waits already.
@@ -203,6 +210,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
         if self.stagers.get(&session).is_some_and(|stager| stager.poll.is_some()) {
             return Err(poll.1);
         }
+        self.give_unheard_back(session);
         self.end(session, &Why::Stalled, now, &mut left);
         let none = || Stager { gpus: Vec::new(), poll: None, has: None, answered: now };
         let stager = self.stagers.entry(session).or_insert_with(none);
@@ -237,6 +245,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
         let has = Has {
             number,
             tensor: Some(tensor),
+            deadline: order.wanted.until,
             block: None,
             written: 0,
             until: None,
@@ -258,7 +267,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
         let Some(stager) = self.stagers.get_mut(&session) else { return Err(block) };
         match stager.has.as_mut().filter(|has| has.number == number) {
             Some(has) if has.tensor.is_some() => {
-                (has.block, has.until) = (Some(block), Some(now + STALL));
+                (has.block, has.until) = (Some(block), Some(now + FIRST));
                 Ok(())
             }
             Some(_) => {
@@ -270,6 +279,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
     }
 
     /// No room is to be had for an order that was given, and the session never hears of it. `theirs`: because of that session.
+    /// Otherwise the order goes on where a reader has come meanwhile that waits for longer.
     pub(in crate::exchange) fn unroomed(
         &mut self,
         session: SessionId,
@@ -286,9 +296,12 @@ impl<R: Clone, P, B> Table<R, P, B> {
         if let Some(stager) = self.stagers.get_mut(&session) {
             stager.answered = now;
         }
-        if let Some(tensor) = has.tensor {
-            match theirs {
-                true => self.next(tensor, session, why, &mut left),
+        let Some(tensor) = has.tensor else { return left };
+        if theirs {
+            self.next(tensor, (session, number), why, &mut left);
+        } else if let Some(order) = self.given(tensor, (session, number)) {
+            match order.wanted.until > has.deadline {
+                true => self.requeue(tensor),
                 false => self.fail(tensor, why, &mut left),
             }
         }
@@ -326,6 +339,7 @@ impl<R: Clone, P, B> Table<R, P, B> {
             return Written::Unwanted(Left::default());
         };
         let order = has.tensor.and_then(|tensor| self.orders.get(&tensor));
+        let order = order.filter(|order| order.given == Some((session, number)));
         let whole = order.map(|order| order.wanted).filter(|wanted| wanted.bytes == bytes);
         if let Some(wanted) = whole
             && let Some(block) = has.block.take()
@@ -343,27 +357,28 @@ impl<R: Clone, P, B> Table<R, P, B> {
         Written::Unwanted(left)
     }
 
-    /// A session gave an order up.
+    /// A session gave an order up. None where it has no such order.
     pub(in crate::exchange) fn gave_up(
         &mut self,
         session: SessionId,
         number: u64,
         why: &Failure,
         now: Instant,
-    ) -> Left<R, B> {
+    ) -> Option<Left<R, B>> {
+        let has = self.stagers.get(&session)?.has.as_ref();
+        has.filter(|has| has.number == number)?;
         let mut left = Left::default();
-        let has = self.stagers.get(&session).and_then(|stager| stager.has.as_ref());
-        if has.is_some_and(|has| has.number == number) {
-            self.end(session, &Why::Failed(why.clone()), now, &mut left);
-        }
-        left
+        self.end(session, &Why::Failed(why.clone()), now, &mut left);
+        Some(left)
     }
 
-    /// The tensor is there, or will not be: its order is over, and those who wait are given.
-    pub(in crate::exchange) fn finish(&mut self, tensor: TensorId) -> Vec<R> {
-        let Some(order) = self.orders.remove(&tensor) else { return Vec::new() };
+    /// The tensor is there, or will not be: its order is over. Those who wait are given, and what ends the making of room for a
+    /// session that has the order.
+    pub(in crate::exchange) fn finish(&mut self, tensor: TensorId) -> (Vec<R>, Option<Cancel>) {
+        let Some(order) = self.orders.remove(&tensor) else { return (Vec::new(), None) };
         self.queue.retain(|queued| *queued != tensor);
-        order.readers.into_iter().map(|(_, reader)| reader).collect()
+        let cancel = order.given.and_then(|given| self.forget(given));
+        (order.readers.into_iter().map(|(_, reader)| reader).collect(), cancel)
     }
 
     /// A session is gone: its process has no map of its block any more that anyone else would get.
@@ -388,9 +403,11 @@ impl<R: Clone, P, B> Table<R, P, B> {
         for session in stalled {
             // It may still write there: the block stays with it.
             let has = self.stagers.get_mut(&session).and_then(|stager| stager.has.as_mut());
-            if let Some(tensor) = has.and_then(|has| has.tensor.take()) {
+            let Some(has) = has else { continue };
+            let (tensor, number) = (has.tensor.take(), has.number);
+            if let Some(tensor) = tensor {
                 left.stalled.push(session);
-                self.next(tensor, session, Why::Stalled, &mut left);
+                self.next(tensor, (session, number), Why::Stalled, &mut left);
             }
         }
         self.drop_hopeless(now, &mut left);
@@ -405,25 +422,26 @@ impl<R: Clone, P, B> Table<R, P, B> {
     /// Numbers of orders that wait for a session, and of those that one has.
     pub(in crate::exchange) fn counts(&self) -> (u64, u64) {
         let queued = self.queue.len() as u64;
-        (queued, self.orders.len() as u64 - queued)
+        (queued, (self.orders.len() as u64).saturating_sub(queued))
     }
 
     /// Ends what a session has, which is free then.
     fn end(&mut self, session: SessionId, why: &Why, now: Instant, left: &mut Left<R, B>) {
         let Some(stager) = self.stagers.get_mut(&session) else { return };
         stager.answered = now;
-        let Some(Has { tensor, block, cancel, .. }) = stager.has.take() else { return };
+        let Some(Has { number, tensor, block, cancel, .. }) = stager.has.take() else { return };
         left.blocks.extend(block);
         left.cancels.push(cancel);
         if let Some(tensor) = tensor {
-            self.next(tensor, session, why.clone(), left);
+            self.next(tensor, (session, number), why.clone(), left);
         }
     }
 
     /// An order that a session does not carry out goes to another one, if there is one.
-    fn next(&mut self, tensor: TensorId, tried: SessionId, why: Why, left: &mut Left<R, B>) {
-        let Some(order) = self.orders.get_mut(&tensor) else { return };
-        order.tried.push(tried);
+    fn next(&mut self, tensor: TensorId, tried: (SessionId, u64), why: Why, left: &mut Left<R, B>) {
+        let order = self.orders.get_mut(&tensor).filter(|order| order.given == Some(tried));
+        let Some(order) = order else { return };
+        order.tried.push(tried.0);
         order.given = None;
         order.last = Some(why.clone());
         match self.stagers.iter().any(|(session, stager)| order.may_ask(*session, &stager.gpus)) {
@@ -432,8 +450,35 @@ impl<R: Clone, P, B> Table<R, P, B> {
         }
     }
 
+    /// The order of a tensor, if a session has it by this number.
+    fn given(&mut self, tensor: TensorId, to: (SessionId, u64)) -> Option<&mut Order<R>> {
+        self.orders.get_mut(&tensor).filter(|order| order.given == Some(to))
+    }
+
+    /// An order that was given waits again, before all others, for any session that may have it.
+    fn requeue(&mut self, tensor: TensorId) {
+        if let Some(order) = self.orders.get_mut(&tensor) {
+            order.given = None;
+            self.queue.push_front(tensor);
+        }
+    }
+
+    /// A session asks anew and has said nothing of its order: it never heard of it. Whoever does so twice is not believed.
+    fn give_unheard_back(&mut self, session: SessionId) {
+        let has = self.stagers.get(&session).and_then(|stager| stager.has.as_ref());
+        let Some((tensor, number)) = has.and_then(|has| Some((has.tensor?, has.number))) else { return };
+        let Some(order) = self.given(tensor, (session, number)) else { return };
+        if order.unheard.contains(&session) {
+            return;
+        }
+        order.unheard.push(session);
+        self.forget((session, number));
+        self.requeue(tensor);
+    }
+
     fn fail(&mut self, tensor: TensorId, why: Why, left: &mut Left<R, B>) {
-        let readers = self.finish(tensor);
+        let (readers, cancel) = self.finish(tensor);
+        left.cancels.extend(cancel);
         left.failed.push(Failed { readers, why });
     }
 
@@ -471,13 +516,16 @@ impl<R: Clone, P, B> Table<R, P, B> {
     fn remove(&mut self, tensor: TensorId, left: &mut Left<R, B>) {
         let Some(order) = self.orders.remove(&tensor) else { return };
         self.queue.retain(|queued| *queued != tensor);
-        let Some((session, number)) = order.given else { return };
-        let has = self.stagers.get_mut(&session).and_then(|stager| stager.has.as_mut());
-        if let Some(has) = has.filter(|has| has.number == number) {
-            // The session hears of it when it reports, and has its block until then.
-            has.tensor = None;
-            left.cancels.push(has.cancel.clone());
-        }
+        left.cancels.extend(order.given.and_then(|given| self.forget(given)));
+    }
+
+    /// An order that a session has is not wanted of it any more, nor room for it. The session hears of it when it reports, and has its
+    /// block until then.
+    fn forget(&mut self, (session, number): (SessionId, u64)) -> Option<Cancel> {
+        let has = self.stagers.get_mut(&session)?.has.as_mut();
+        let has = has.filter(|has| has.number == number)?;
+        has.tensor = None;
+        Some(has.cancel.clone())
     }
 }
 

@@ -32,6 +32,8 @@ pub(in crate::exchange) enum Owner {
     Client(Option<Holder>),
     /// Another peer, in all of its lives.
     Peer(PeerName),
+    /// The sidecar itself, for the few things that it looks after. No bound holds.
+    Sidecar,
 }
 
 /// Bounds on what waits may take.
@@ -137,7 +139,7 @@ impl<W: Clone> Table<W> {
         let Some(entry) = self.entries.get(&id) else { return Ok(()) };
         let (owner, before, bytes) = (entry.owner.clone(), entry.kind, entry.bytes);
         let kind = match owner {
-            Owner::Client(_) => Kind::Clients,
+            Owner::Client(_) | Owner::Sidecar => Kind::Clients,
             Owner::Peer(_) => Kind::Peers,
         };
         self.book(kind, &owner, bytes)?;
@@ -241,13 +243,14 @@ impl<W: Clone> Table<W> {
         };
         let share = self.shares.get(&(kind, owner.clone())).copied().unwrap_or_default();
         let total = self.totals.get(&kind).copied().unwrap_or_default();
-        if share.count >= bounds.count {
+        let is_bounded = *owner != Owner::Sidecar;
+        if is_bounded && share.count >= bounds.count {
             return Err(full(kind, owner, &format!("{} at a time", bounds.count), bounds.count as u64));
         }
-        if share.bytes + bytes > bounds.bytes {
+        if is_bounded && share.bytes + bytes > bounds.bytes {
             return Err(full(kind, owner, &format!("{} bytes at a time", bounds.bytes), bounds.bytes));
         }
-        if total.bytes + bytes > bounds.all_bytes {
+        if is_bounded && total.bytes + bytes > bounds.all_bytes {
             let most = format!("{} bytes of all together at a time", bounds.all_bytes);
             return Err(full(kind, owner, &most, bounds.all_bytes));
         }
@@ -282,6 +285,7 @@ fn full(kind: Kind, owner: &Owner, most: &str, limit: u64) -> Failure {
         Owner::Client(Some(_)) => "this session".to_owned(),
         Owner::Client(None) => "callers without a session".to_owned(),
         Owner::Peer(peer) => peer.to_string(),
+        Owner::Sidecar => "this sidecar".to_owned(),
     };
     let what = if kind == Kind::Asking { "look-ups by name" } else { "waits for names" };
     let message =

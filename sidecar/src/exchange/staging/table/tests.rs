@@ -63,7 +63,8 @@ fn readers_of_one_tensor_share_one_order_and_one_copy() {
         panic!("it is whole")
     };
     assert_eq!(s.table.counts(), (0, 1), "until it is entered");
-    assert_eq!(s.table.finish(wanted.tensor), ["one", "two"]);
+    let (readers, cancel) = s.table.finish(wanted.tensor);
+    assert_eq!((readers, cancel.is_none()), (vec!["one", "two"], true));
     assert!(s.table.is_idle());
 }
 
@@ -115,6 +116,8 @@ fn where_none_is_left_the_last_reason_is_told() {
     s.want(1, "one").unwrap();
     s.give().unwrap();
     s.later(STALL);
+    assert!(s.table.tick(s.now).failed.is_empty(), "the first byte may take longer");
+    s.later(FIRST - STALL);
     assert_eq!(failed(&s.table.tick(s.now)), [(vec!["one"], Why::Stalled)]);
     assert_eq!(s.want(1, "late"), Ok(3), "whoever comes later may find it awake");
     s.later(STALL);
@@ -122,7 +125,7 @@ fn where_none_is_left_the_last_reason_is_told() {
     s.poll(A, GPU);
     s.want(2, "two").unwrap();
     let (_, number, _) = s.give().unwrap();
-    let left = s.table.gave_up(A, number, &cannot(), s.now);
+    let left = s.table.gave_up(A, number, &cannot(), s.now).unwrap();
     assert_eq!((failed(&left), left.blocks), (vec![(vec!["two"], Why::Failed(cannot()))], vec!["block"]));
     assert!(s.table.is_idle());
 }
@@ -160,7 +163,8 @@ fn the_last_reader_that_leaves_ends_the_order_and_the_session_hears_of_it() {
     assert!(cancel.is_cancelled(), "nobody waits for room any more");
     assert!(!s.table.progress(A, number, 2, s.now));
     assert!(s.table.leave(TensorId(1), two).cancels.is_empty(), "again is nothing");
-    let left = s.table.gave_up(A, number, &cannot(), s.now);
+    assert!(s.table.gave_up(A, number + 1, &cannot(), s.now).is_none(), "another order");
+    let left = s.table.gave_up(A, number, &cannot(), s.now).unwrap();
     assert_eq!((failed(&left), left.blocks), (vec![], vec!["block"]));
 }
 
@@ -203,7 +207,10 @@ fn who_lies_gets_nothing_entered() {
     s.poll(A, GPU);
     s.want(1, "one").unwrap();
     s.give().unwrap();
-    // It asks for the next order, and says nothing of the one that it has.
+    // It asks for the next order, and says nothing of the one that it has: it may not have heard of it, once.
+    let left = s.poll(A, GPU);
+    assert_eq!((failed(&left), left.blocks), (vec![], vec!["block"]));
+    s.give().unwrap();
     let left = s.poll(A, GPU);
     assert_eq!((failed(&left), left.blocks), (vec![(vec!["one"], Why::Stalled)], vec!["block"]));
     assert!(s.table.poll(A, vec![GPU], (99, "second"), s.now).is_err(), "one call at a time");
@@ -235,4 +242,73 @@ fn a_session_that_goes_on_with_what_nobody_wants_is_waited_for() {
     assert!(s.table.tick(s.now).failed.is_empty(), "it goes on");
     s.later(STALL / 2);
     assert_eq!(failed(&s.table.tick(s.now)), [(vec!["two"], Why::Stalled)]);
+}
+
+#[test]
+fn an_order_that_its_session_never_heard_of_is_given_to_it_again_once() {
+    let mut s = Scene::new();
+    s.poll(A, GPU);
+    s.want(1, "one").unwrap();
+    let (_, first, cancel) = s.give().unwrap();
+    let left = s.poll(A, GPU);
+    assert_eq!((failed(&left), left.blocks, left.stalled), (vec![], vec!["block"], vec![]));
+    for ended in left.cancels {
+        ended.cancel();
+    }
+    assert!(cancel.is_cancelled());
+    let (session, second, _) = s.give().unwrap();
+    assert_eq!(session, A, "although there is no other");
+    assert!(s.table.gave_up(A, first, &cannot(), s.now).is_none(), "by its new number alone");
+    assert_eq!(s.table.counts(), (0, 1));
+    assert!(matches!(s.table.written(A, second, 100, s.now), Written::Whole(..)));
+}
+
+#[test]
+fn room_that_is_missing_by_a_short_deadline_does_not_end_the_order_of_who_waits_for_longer() {
+    let mut s = Scene::new();
+    s.poll(A, GPU);
+    let wanted = |until| Wanted { tensor: TensorId(1), gpu: GPU, bytes: 100, until };
+    let (short, long) = (s.now + Duration::from_secs(1), s.now + Duration::from_secs(60));
+    s.table.want(wanted(short), "short").unwrap();
+    let given = s.table.give().unwrap();
+    assert_eq!(given.wanted.until, short);
+    s.table.want(wanted(long), "long").unwrap();
+    let left = s.table.unroomed(A, given.number, Why::Failed(cannot()), false, s.now);
+    assert!(left.failed.is_empty());
+    assert_eq!(s.table.counts(), (1, 0));
+    s.poll(A, GPU);
+    let given = s.table.give().unwrap();
+    assert_eq!((given.session, given.wanted.until), (A, long), "that session is asked again, for longer");
+    let left = s.table.unroomed(A, given.number, Why::Failed(cannot()), false, s.now);
+    assert_eq!(failed(&left), [(vec!["short", "long"], Why::Failed(cannot()))], "for as long as any waits");
+}
+
+#[test]
+fn an_order_that_a_copy_from_before_has_finished_is_not_wanted_of_who_has_it() {
+    let mut s = Scene::new();
+    s.poll(A, GPU);
+    s.poll(B, GPU);
+    let one = s.want(1, "one").unwrap();
+    let (first, number, _) = s.give().unwrap();
+    assert!(matches!(s.table.written(first, number, 100, s.now), Written::Whole(..)));
+    // Before the copy is entered its reader leaves, and another one comes.
+    s.table.leave(TensorId(1), one);
+    s.want(1, "two").unwrap();
+    let (second, stale, cancel) = s.give().unwrap();
+    assert_ne!(first, second);
+    let (readers, ended) = s.table.finish(TensorId(1));
+    assert_eq!(readers, ["two"]);
+    ended.unwrap().cancel();
+    assert!(cancel.is_cancelled(), "no room is made for it any more");
+    // The next order of that tensor is not the one that the second still has.
+    s.want(1, "three").unwrap();
+    assert!(!s.table.progress(second, stale, 10, s.now));
+    assert!(
+        matches!(s.table.written(second, stale, 100, s.now), Written::Unwanted(left) if left.failed.is_empty())
+    );
+    assert_eq!(s.table.counts(), (1, 0), "queued once");
+    s.poll(second, GPU);
+    assert!(s.give().is_some());
+    assert!(s.give().is_none());
+    assert_eq!(s.table.counts(), (0, 1));
 }
