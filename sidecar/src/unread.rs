@@ -6,17 +6,30 @@
 //!
 //! ```text
 //!   spent --> connections of many streams: streams that stand still go, of the connection with the most first
-//!         --> the same: streams that have only begun
-//!         --> the connection with the most: closed; of many streams that all move it is one that goes, from twice the
-//!             budget on
+//!         --> the same: streams that have only begun, then those that cannot hear that they have to go
+//!         --> the connection with the most: closed, where such ones have more than half of the budget together; of many
+//!             streams that all move it is one that goes, from twice the budget on
 //! ```
+//!
+//! A stream that was told to go has its bytes until it drops them. They are counted apart, so that nobody else goes for them;
+//! one that does not drop them in time loses its connection.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+/// Time in which nobody is asked again to let go of bytes, where the last time freed none.
+const REST: Duration = Duration::from_millis(10);
+
+/// Time in which a stream that was told to go has to drop its bytes.
+const DROPS_WITHIN: Duration = Duration::from_secs(5);
+
+/// The same while such bytes alone are more than the budget.
+const DROPS_WITHIN_SPENT: Duration = Duration::from_secs(1);
 
 /// The budget of the process; clones are the same one.
 #[derive(Clone)]
@@ -35,21 +48,30 @@ pub enum Going {
     Still,
     /// The one that has begun first, of those that have never moved.
     Begun,
+    /// The one that has stood still for longest, of those that end only with their connection.
+    Unheard,
     /// The one with the most bytes.
     Any,
+    /// All of the connection, if one that was told to go so long ago has its bytes yet.
+    Told(Duration),
 }
+
+/// Action that ends a stream of a connection, if there is such a one.
+type End = Arc<dyn Fn(Going) -> bool + Send + Sync>;
 
 /// Action that frees bytes of a connection.
 #[derive(Clone)]
 enum Close {
     /// Ends the connection.
     Whole(Arc<dyn Fn() + Send + Sync>),
-    /// Ends one stream of it and takes its bytes out of the account; tells whether there was one.
-    Stream(Arc<dyn Fn(Going) -> bool + Send + Sync>),
+    /// Ends one stream of it and counts its bytes no more, or apart; tells whether there was one.
+    Stream(End),
 }
 
 struct Shared {
     books: Books,
+    /// Time until which nobody is asked again.
+    rests: Option<Instant>,
     next: u64,
     close: HashMap<u64, Close>,
 }
@@ -59,6 +81,8 @@ struct Shared {
 struct Books {
     limit: i64,
     total: i64,
+    /// Bytes of streams that were told to go and have not dropped them. Not in the sum.
+    told: i64,
     /// Signed: what a thread takes out may be told of before what another one put in.
     of: HashMap<u64, i64>,
 }
@@ -69,8 +93,8 @@ impl Unread {
     /// A budget of `limit` bytes. Costs as much memory, when it is spent.
     pub fn new(limit: u64) -> Self {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let books = Books { limit, total: 0, of: HashMap::new() };
-        Self(Arc::new(Mutex::new(Shared { books, next: 0, close: HashMap::new() })))
+        let books = Books { limit, total: 0, told: 0, of: HashMap::new() };
+        Self(Arc::new(Mutex::new(Shared { books, rests: None, next: 0, close: HashMap::new() })))
     }
 
     /// A part for one connection. `close` is called at most once, on whatever thread spent the budget, and must wait for
@@ -80,7 +104,7 @@ impl Unread {
     }
 
     /// A part for one connection of many streams. `end` ends one of those that it is asked for, takes its bytes out of the
-    /// account and tells whether there was one. Called on whatever thread spent the budget; must wait for nothing.
+    /// account, or has them counted apart, and tells whether there was one. Called on whatever thread spent the budget; must wait for nothing.
     pub fn open_streams(&self, end: impl Fn(Going) -> bool + Send + Sync + 'static) -> Account {
         self.enter(Close::Stream(Arc::new(end)))
     }
@@ -101,13 +125,12 @@ impl Unread {
 
     /// Lets go of as much as it takes. Nobody is called under the lock.
     fn relieve(&self) {
-        for going in [Going::Still, Going::Begun] {
+        let mut is_freed = self.end_told();
+        for going in [Going::Still, Going::Begun, Going::Unheard] {
             let streams = self.0.lock().streams();
             for end in streams {
-                while self.0.lock().books.is_over() {
-                    if !end(going) {
-                        break;
-                    }
+                while self.0.lock().books.is_over() && end(going) {
+                    is_freed = true;
                 }
             }
         }
@@ -116,9 +139,24 @@ impl Unread {
             match close {
                 Some(Close::Whole(close)) => close(),
                 Some(Close::Stream(end)) if end(Going::Any) => {}
-                Some(Close::Stream(_)) | None => return,
+                Some(Close::Stream(_)) | None => break,
             }
+            is_freed = true;
         }
+        if !is_freed {
+            self.0.lock().rests = Some(Instant::now() + REST);
+        }
+    }
+
+    /// Ends connections of streams that were told to go and have not dropped their bytes in time.
+    fn end_told(&self) -> bool {
+        let (within, streams) = {
+            let shared = self.0.lock();
+            let Some(within) = shared.books.drops_within() else { return false };
+            (within, shared.all_streams())
+        };
+        let ended = streams.into_iter().filter(|end| end(Going::Told(within))).count();
+        ended > 0
     }
 }
 
@@ -141,12 +179,23 @@ impl Account {
         self.change(-i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
+    /// So many of its bytes are of a stream that was told to go: they are counted apart until it drops them.
+    pub fn tell(&self, bytes: usize) {
+        self.take(bytes);
+        self.budget.0.lock().books.tell(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// So many bytes were dropped of a stream that was told to go.
+    pub fn drop_told(&self, bytes: usize) {
+        self.budget.0.lock().books.tell(-i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
     fn change(&self, delta: i64) {
-        let is_over = {
+        let has_to_go = {
             let mut shared = self.budget.0.lock();
-            shared.books.change(self.number, delta) && shared.books.is_over()
+            shared.books.change(self.number, delta) && delta > 0 && shared.has_to_go()
         };
-        if is_over && delta > 0 {
+        if has_to_go {
             self.budget.relieve();
         }
     }
@@ -166,8 +215,24 @@ impl Drop for Account {
 // === impl Shared ===
 
 impl Shared {
+    /// Returns whether somebody may have to go, and is to be asked now.
+    fn has_to_go(&self) -> bool {
+        let books = &self.books;
+        let is_some = books.is_over() || books.drops_within().is_some();
+        is_some && (books.is_far_over() || self.rests.is_none_or(|until| Instant::now() >= until))
+    }
+
+    /// Connections of many streams.
+    fn all_streams(&self) -> Vec<End> {
+        let end = |close: &Close| match close {
+            Close::Stream(end) => Some(Arc::clone(end)),
+            Close::Whole(_) => None,
+        };
+        self.close.values().filter_map(end).collect()
+    }
+
     /// Connections of many streams that have bytes while the budget is spent, the one with the most first.
-    fn streams(&self) -> Vec<Arc<dyn Fn(Going) -> bool + Send + Sync>> {
+    fn streams(&self) -> Vec<End> {
         if !self.books.is_over() {
             return Vec::new();
         }
@@ -180,16 +245,27 @@ impl Shared {
         order.into_iter().filter_map(end).collect()
     }
 
-    /// The connection with the most, while the budget is spent. One that is closed is not counted from then on.
+    /// The connection with the most, while the budget is spent. One that is closed is not counted from then on. Below twice the
+    /// budget none is closed where those that can be have a smaller part of it than streams that move.
     fn close_most(&mut self) -> Option<Close> {
         let (_, most) = self.books.with_bytes().min().filter(|_| self.books.is_over())?;
         match self.close.get(&most)? {
             Close::Whole(_) => {
+                if !self.books.is_far_over() && !self.books.is_most(self.whole_bytes()) {
+                    return None;
+                }
                 self.books.remove(most);
                 self.close.remove(&most)
             }
             streams @ Close::Stream(_) => self.books.is_far_over().then(|| streams.clone()),
         }
+    }
+
+    /// Bytes of all connections that are closed whole.
+    fn whole_bytes(&self) -> i64 {
+        let is_whole = |who: &u64| matches!(self.close.get(who), Some(Close::Whole(_)));
+        let whole = self.books.with_bytes().filter(|(_, who)| is_whole(who));
+        whole.fold(0, |sum: i64, (Reverse(bytes), _)| sum.saturating_add(bytes))
     }
 }
 
@@ -202,6 +278,22 @@ impl Books {
         *bytes = bytes.saturating_add(delta);
         self.total = self.total.saturating_add(delta);
         true
+    }
+
+    /// Counts bytes of streams that were told to go.
+    fn tell(&mut self, delta: i64) {
+        self.told = self.told.saturating_add(delta);
+    }
+
+    /// Time in which streams that were told to go have to drop their bytes, where there are some.
+    fn drops_within(&self) -> Option<Duration> {
+        let within = if self.told > self.limit { DROPS_WITHIN_SPENT } else { DROPS_WITHIN };
+        (self.told > 0).then_some(within)
+    }
+
+    /// Returns whether so many bytes are more than half of the budget.
+    fn is_most(&self, bytes: i64) -> bool {
+        bytes > self.limit / 2
     }
 
     fn is_over(&self) -> bool {
@@ -290,7 +382,7 @@ mod tests {
         assert_eq!(budget.bytes(), 0);
     }
 
-    /// A connection of many streams, each of ten bytes; those that stand still, have begun, and move.
+    /// A connection of many streams, each of ten bytes; those that stand still, have begun, and move. None is told to go and stays.
     fn streams(budget: &Unread, counts: [usize; 3]) -> (Arc<Account>, Arc<Mutex<[usize; 3]>>) {
         let left = Arc::new(Mutex::new(counts));
         let (kept, account) = (Arc::clone(&left), Arc::new(Mutex::new(None::<Arc<Account>>)));
@@ -301,6 +393,7 @@ mod tests {
                 Going::Still => 0,
                 Going::Begun => 1,
                 Going::Any => 2,
+                Going::Unheard | Going::Told(_) => return false,
             };
             let is_one = left[place] > 0;
             left[place] -= usize::from(is_one);
@@ -340,5 +433,67 @@ mod tests {
         let (_moving, left) = streams(&budget, [0, 0, 12]);
         whole[0].0.add(30);
         assert_eq!((closed(&whole), *left.lock()), (vec![0], [0, 0, 12]));
+    }
+
+    #[test]
+    fn sessions_are_not_closed_below_twice_the_budget_while_all_of_them_have_at_most_half_of_it() {
+        let (budget, whole) = counted(100, 2);
+        // Each connection has less than the largest session; together the streams have more.
+        let moving: Vec<_> = (0..10).map(|_| streams(&budget, [0, 0, 1])).collect();
+        whole[0].0.add(30);
+        whole[1].0.add(20);
+        assert_eq!((closed(&whole), budget.bytes()), (vec![0, 0], 150));
+        budget.0.lock().rests = None;
+        whole[1].0.add(1);
+        assert_eq!((closed(&whole), budget.bytes()), (vec![1, 0], 121), "more than half of it is theirs");
+        whole[1].0.add(80);
+        assert_eq!((closed(&whole), budget.bytes()), (vec![1, 1], 100), "twice the budget");
+        assert!(moving.iter().all(|(_, left)| *left.lock() == [0, 0, 1]));
+    }
+
+    #[test]
+    fn bytes_of_streams_that_were_told_to_go_are_counted_apart_and_shorten_their_time() {
+        let budget = Unread::new(100);
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&asked);
+        let account = budget.open_streams(move |going| {
+            told.lock().push(going);
+            false
+        });
+        account.add(90);
+        account.tell(60);
+        assert_eq!((budget.bytes(), asked.lock().len()), (30, 0));
+        account.add(10);
+        assert_eq!(std::mem::take(&mut *asked.lock()), [Going::Told(DROPS_WITHIN)]);
+        budget.0.lock().rests = Some(Instant::now() + Duration::from_secs(3600));
+        account.add(10);
+        assert!(asked.lock().is_empty(), "nothing was freed a moment ago");
+        budget.0.lock().rests = None;
+        account.tell(41);
+        account.add(10);
+        assert_eq!(std::mem::take(&mut *asked.lock()), [Going::Told(DROPS_WITHIN_SPENT)]);
+        account.drop_told(101);
+        budget.0.lock().rests = None;
+        account.add(10);
+        assert!(asked.lock().is_empty());
+    }
+
+    #[test]
+    fn nobody_is_asked_again_at_once_where_nothing_was_freed_but_beyond_twice_the_budget() {
+        let budget = Unread::new(100);
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let account = budget.open_streams(move |going| {
+            count.fetch_add(u32::from(going == Going::Still), Ordering::Relaxed);
+            false
+        });
+        account.add(101);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        // The rest does not end in the time of this test.
+        budget.0.lock().rests = Some(Instant::now() + Duration::from_secs(3600));
+        account.add(99);
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+        account.add(1);
+        assert_eq!(asked.load(Ordering::Relaxed), 2);
     }
 }

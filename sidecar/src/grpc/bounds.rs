@@ -28,7 +28,7 @@ use tonic::server::NamedService;
 
 use super::framing::Framing;
 use super::guests::Connection;
-use super::kept::{Heard, Keeps, Kept, Signal};
+use super::kept::{Heard, Keeps, Kept, Paused, Signal};
 use super::outlet::Outlet;
 use super::status::status;
 use crate::cancel::Cancel;
@@ -42,6 +42,12 @@ const PAST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Bytes of a buffer from which on they are booked: smaller ones are bounded by the number of calls.
 pub(super) const BOOKED_FROM: usize = 4 << 10;
+
+/// Part of a buffer that has to come until its stream has moved, as far as the budget is concerned: the buffer by this.
+const MOVE_PART: usize = 16;
+
+/// Bytes that are a move whatever the buffer.
+const MOVE_BYTES: usize = 64 << 10;
 
 /// A service whose calls have bounds.
 #[derive(Clone)]
@@ -72,6 +78,8 @@ struct Intake {
     bounds: Bounds,
     framing: Framing,
     kept: Kept,
+    /// Bytes since the last move.
+    came: usize,
     still: Option<Pin<Box<Sleep>>>,
 }
 
@@ -112,7 +120,7 @@ where
         let connection = request.extensions().get::<Arc<Connection>>();
         let keeps = connection.map_or_else(|| Keeps::new(&self.unread, || {}), |c| Arc::clone(&c.keeps));
         let (kept, of_answer) = (keeps.enter_incoming(&bounds.0.signal), bounds.clone());
-        let intake = |body| Intake { body, bounds, framing: Framing::default(), kept, still: None };
+        let intake = |body| Intake { body, bounds, framing: Framing::default(), kept, came: 0, still: None };
         let answer = self.inner.call(request.map(|body| Body::new(intake(body))));
         Box::pin(async move {
             let outlet = |body| Outlet::new(body, keeps, of_answer);
@@ -175,6 +183,11 @@ impl Bounds {
         self.0.signal.cancels(cancel);
     }
 
+    /// Notes that the call waits for this process, until what is returned is dropped: it does not stand still for the budget.
+    pub(super) fn pause(&self) -> Paused {
+        self.0.signal.pause()
+    }
+
     /// Failure of a call that has to go for the budget, if it has to.
     pub(super) fn spent(&self) -> Option<Failure> {
         self.0.signal.is_over().then(|| {
@@ -227,12 +240,16 @@ impl http_body::Body for Intake {
         }
         match Pin::new(&mut self.body).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref()
-                    && self.framing.take(data)
-                {
-                    // A message counts as a move, not a byte: nobody lives for ever by sending one now and then.
-                    self.still = None;
-                    self.kept.moved();
+                if let Some(data) = frame.data_ref() {
+                    self.came = self.came.saturating_add(data.len());
+                    // A message counts, not a byte: nobody lives for ever by sending one now and then.
+                    if self.framing.take(data) {
+                        self.still = None;
+                        if is_move(self.came, self.framing.buffer()) {
+                            self.came = 0;
+                            self.kept.moved();
+                        }
+                    }
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
@@ -261,6 +278,12 @@ impl http_body::Body for Intake {
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
     }
+}
+
+/// Returns whether a message that became whole is a move for the budget, where so much came since the last one: small messages
+/// do not keep a large buffer.
+fn is_move(came: usize, buffer: usize) -> bool {
+    came >= (buffer / MOVE_PART).min(MOVE_BYTES)
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -314,6 +337,14 @@ mod tests {
     }
 
     #[test]
+    fn small_messages_do_not_keep_a_large_buffer() {
+        const MIB: usize = 1 << 20;
+        assert!(is_move(5, 5) && is_move(MIB, MIB) && is_move(MOVE_BYTES, 64 * MIB));
+        assert!(!is_move(5, MIB) && !is_move(MIB / 16 - 1, MIB) && is_move(MIB / 16, MIB));
+        assert!(!is_move(0, 8 << 10) && !is_move(5, 8 << 10) && is_move(512, 8 << 10));
+    }
+
+    #[test]
     fn a_call_that_has_to_go_is_told_the_limit() {
         let unread = Unread::new(10);
         let keeps = Keeps::new(&unread, || {});
@@ -323,7 +354,7 @@ mod tests {
         let kept = keeps.enter_incoming(&bounds.0.signal);
         kept.set(7);
         assert!(!cancel.is_cancelled() && bounds.spent().is_none());
-        kept.set(11);
+        kept.set(21);
         let failure = bounds.spent().unwrap();
         assert_eq!((failure.reason, failure.detail("limit_bytes")), (Reason::LimitExceeded, Some("10")));
         assert_eq!((cancel.is_cancelled(), unread.bytes()), (true, 0));

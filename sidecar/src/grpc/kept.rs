@@ -2,10 +2,12 @@
 //!
 //! ```text
 //!   half of a message, a chunk that HTTP/2 has --> line --dropped--> the account has its bytes back
-//!                                                   '--budget spent, and it stands still: its stream is told to end, and its
-//!                                                      bytes are not counted any more; one that hears nothing ends with its
-//!                                                      connection
+//!                                                   '--budget spent, and it stands still: its stream is told to end
+//!                                                         |--dropped--> the same
+//!                                                         '--not in time, or nobody hears: it ends with its connection
 //! ```
+//!
+//! Bytes of a stream that was told to end are counted apart from the budget until they are dropped.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -21,6 +23,9 @@ use crate::unread::{Account, Going, Unread};
 
 /// Time without a move after which a stream stands still, as far as the budget is concerned.
 const STILL: Duration = Duration::from_secs(2);
+
+/// Time without a byte after which a stream that has only begun may go.
+const SILENT: Duration = Duration::from_secs(1);
 
 /// All lines of one connection.
 pub(super) struct Keeps {
@@ -41,8 +46,23 @@ pub(super) struct Kept {
 pub(super) struct Signal {
     is_over: AtomicBool,
     is_done: AtomicBool,
+    /// True while somebody would hear.
+    is_heard: AtomicBool,
     waiting: Mutex<Waiting>,
+    pause: Mutex<Pause>,
 }
+
+/// Time in which a stream waits for this process: it does not stand still then.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Pause {
+    #[default]
+    Never,
+    Now,
+    Until(Instant),
+}
+
+/// A pause of a stream until it is dropped.
+pub(super) struct Paused(Arc<Signal>);
 
 #[derive(Default)]
 struct Waiting {
@@ -65,12 +85,23 @@ struct Lines {
     of: BTreeMap<u64, Line>,
 }
 
+/// Line that was told to go.
+struct Told {
+    bytes: usize,
+    signal: Arc<Signal>,
+    must_hear: bool,
+}
+
 struct Line {
     bytes: usize,
     /// Last move; none of one that has only begun.
     moved: Option<Instant>,
     /// Place in time of one that has only begun.
     since: Instant,
+    /// Last time at which its bytes changed.
+    touched: Instant,
+    /// Time at which it was told to go.
+    told: Option<Instant>,
     signal: Arc<Signal>,
     /// True if it ends only when it hears its signal.
     must_hear: bool,
@@ -107,19 +138,44 @@ impl Keeps {
         signal: &Arc<Signal>,
         must_hear: bool,
     ) -> Kept {
-        let line = Line { bytes, moved, since: Instant::now(), signal: Arc::clone(signal), must_hear };
+        let line = Line::new(bytes, moved, Instant::now(), signal, must_hear);
         let number = self.lines.lock().enter(line);
         Kept { keeps: Arc::clone(self), number }
     }
 
-    /// Ends one of its streams, if there is such a one.
+    /// Ends one of its streams, or all, if there is such a one.
     fn end(&self, going: Going) -> bool {
-        let Some(line) = self.lines.lock().remove_one(going, Instant::now()) else { return false };
-        self.account.take(line.bytes);
-        if !line.signal.end() && line.must_hear {
-            (self.cut)();
+        let now = Instant::now();
+        if let Going::Told(within) = going {
+            let is_late = self.lines.lock().is_late(within, now);
+            if is_late {
+                self.end_whole();
+            }
+            return is_late;
+        }
+        let Some(told) = self.lines.lock().tell_one(going, now) else { return false };
+        self.account.tell(told.bytes);
+        if !told.signal.end() && told.must_hear {
+            self.end_whole();
         }
         true
+    }
+
+    /// Ends the connection, whose lines are not counted from then on.
+    fn end_whole(&self) {
+        let lines = std::mem::take(&mut self.lines.lock().of);
+        for line in lines.values() {
+            self.give_back(line);
+        }
+        (self.cut)();
+    }
+
+    /// Takes the bytes of a line that is no more out of the account.
+    fn give_back(&self, line: &Line) {
+        match line.told {
+            Some(_) => self.account.drop_told(line.bytes),
+            None => self.account.take(line.bytes),
+        }
     }
 }
 
@@ -132,27 +188,82 @@ impl Lines {
         self.next
     }
 
-    fn remove_one(&mut self, going: Going, now: Instant) -> Option<Line> {
+    /// Notes that one is told to go.
+    fn tell_one(&mut self, going: Going, now: Instant) -> Option<Told> {
         let number = self.choose(going, now)?;
-        self.of.remove(&number)
+        let line = self.of.get_mut(&number)?;
+        line.told = Some(now);
+        Some(Told { bytes: line.bytes, signal: Arc::clone(&line.signal), must_hear: line.must_hear })
     }
 
+    /// The one that goes. One that was told before is not told again.
     fn choose(&self, going: Going, now: Instant) -> Option<u64> {
-        let keeping = self.of.iter().filter(|(_, line)| line.bytes > 0);
-        let last = |line: &Line| line.moved.unwrap_or(line.since);
+        let keeping = self.of.iter().filter(|(_, line)| line.bytes > 0 && line.told.is_none());
+        let number = |(number, _): (&u64, &Line)| *number;
         match going {
-            Going::Still => {
-                let still = keeping.filter(|(_, line)| now.saturating_duration_since(last(line)) >= STILL);
-                still.min_by_key(|(_, line)| last(line)).map(|(number, _)| *number)
+            Going::Still | Going::Unheard => {
+                let hears = going == Going::Still;
+                let still = keeping.filter(|(_, line)| line.hears() == hears && line.is_still(now));
+                still.min_by_key(|(_, line)| line.last()).map(number)
             }
             Going::Begun => {
-                let begun = keeping.filter(|(_, line)| line.moved.is_none());
-                begun.min_by_key(|(_, line)| line.since).map(|(number, _)| *number)
+                let begun = keeping.filter(|(_, line)| line.has_only_begun(now));
+                begun.min_by_key(|(_, line)| line.since).map(number)
             }
             Going::Any => keeping
-                .max_by_key(|(number, line)| (line.bytes, Reverse(**number)))
-                .map(|(number, _)| *number),
+                .max_by_key(|(number, line)| (line.hears() && !line.pauses(), line.bytes, Reverse(**number)))
+                .map(number),
+            Going::Told(_) => None,
         }
+    }
+
+    /// Returns whether one that was told to go so long ago is still there.
+    fn is_late(&self, within: Duration, now: Instant) -> bool {
+        let is_late = |told: Instant| now.saturating_duration_since(told) >= within;
+        self.of.values().any(|line| line.told.is_some_and(is_late))
+    }
+}
+
+// === impl Line ===
+
+impl Line {
+    fn new(
+        bytes: usize,
+        moved: Option<Instant>,
+        since: Instant,
+        signal: &Arc<Signal>,
+        must_hear: bool,
+    ) -> Self {
+        let signal = Arc::clone(signal);
+        Self { bytes, moved, since, touched: since, told: None, signal, must_hear }
+    }
+
+    /// Last move, or end of a pause.
+    fn last(&self) -> Instant {
+        let moved = self.moved.unwrap_or(self.since);
+        match *self.signal.pause.lock() {
+            Pause::Until(until) => moved.max(until),
+            Pause::Never | Pause::Now => moved,
+        }
+    }
+
+    fn pauses(&self) -> bool {
+        *self.signal.pause.lock() == Pause::Now
+    }
+
+    fn is_still(&self, now: Instant) -> bool {
+        !self.pauses() && now.saturating_duration_since(self.last()) >= STILL
+    }
+
+    /// Returns whether it has never moved, and no byte comes.
+    fn has_only_begun(&self, now: Instant) -> bool {
+        let is_silent = now.saturating_duration_since(self.touched) >= SILENT;
+        self.moved.is_none() && is_silent && !self.pauses()
+    }
+
+    /// Returns whether its stream ends when it is told to.
+    fn hears(&self) -> bool {
+        !self.must_hear || self.signal.is_heard.load(Ordering::Acquire)
     }
 }
 
@@ -163,8 +274,12 @@ impl Kept {
     pub(super) fn set(&self, bytes: usize) {
         let before = {
             let mut lines = self.keeps.lines.lock();
-            // One that was ended is not counted any more.
-            let Some(line) = lines.of.get_mut(&self.number) else { return };
+            // One that was told to go is there, as it was, until it is dropped.
+            let line = lines.of.get_mut(&self.number).filter(|line| line.told.is_none());
+            let Some(line) = line else { return };
+            if line.bytes != bytes {
+                line.touched = Instant::now();
+            }
             std::mem::replace(&mut line.bytes, bytes)
         };
         match bytes.checked_sub(before) {
@@ -186,7 +301,7 @@ impl Drop for Kept {
     fn drop(&mut self) {
         let line = self.keeps.lines.lock().of.remove(&self.number);
         if let Some(line) = line {
-            self.keeps.account.take(line.bytes);
+            self.keeps.give_back(&line);
         }
     }
 }
@@ -199,6 +314,7 @@ impl Signal {
         self.is_over.store(true, Ordering::Release);
         let Waiting { waker, cancel } = std::mem::take(&mut *self.waiting.lock());
         let is_heard = waker.is_some() || cancel.is_some();
+        self.is_heard.store(false, Ordering::Release);
         waker.into_iter().for_each(Waker::wake);
         cancel.iter().for_each(Cancel::cancel);
         is_heard
@@ -214,6 +330,13 @@ impl Signal {
     /// Raises `cancel` when it has to go.
     pub(super) fn cancels(&self, cancel: &Cancel) {
         self.waiting.lock().cancel = Some(cancel.clone());
+        self.is_heard.store(true, Ordering::Release);
+    }
+
+    /// Notes that its stream waits for this process, until what is returned is dropped.
+    pub(super) fn pause(self: &Arc<Self>) -> Paused {
+        *self.pause.lock() = Pause::Now;
+        Paused(Arc::clone(self))
     }
 
     /// Returns whether it has to go.
@@ -230,11 +353,20 @@ impl Signal {
             (false, true) => Heard::Done,
             (false, false) => {
                 waiting.waker = Some(context.waker().clone());
+                self.is_heard.store(true, Ordering::Release);
                 return Poll::Pending;
             }
         };
         waiting.waker = None;
         Poll::Ready(heard)
+    }
+}
+
+// === impl Paused ===
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        *self.0.pause.lock() = Pause::Until(Instant::now());
     }
 }
 
@@ -245,7 +377,17 @@ mod tests {
     use super::*;
 
     fn line(bytes: usize, moved: Option<Instant>, since: Instant) -> Line {
-        Line { bytes, moved, since, signal: Arc::default(), must_hear: true }
+        Line::new(bytes, moved, since, &Arc::default(), false)
+    }
+
+    /// Lines that go, in their order.
+    fn gone(lines: &mut Lines, going: Going, now: Instant) -> Vec<u64> {
+        let mut all = Vec::new();
+        while let Some(number) = lines.choose(going, now) {
+            all.push(number);
+            lines.of.remove(&number);
+        }
+        all
     }
 
     #[test]
@@ -262,22 +404,63 @@ mod tests {
         ] {
             lines.enter(line(bytes, moved, since));
         }
-        let mut gone = |going| {
-            let mut all = Vec::new();
-            while let Some(number) = lines.choose(going, now) {
-                all.push(number);
-                lines.of.remove(&number);
-            }
-            all
-        };
+        let mut gone = |going| gone(&mut lines, going, now);
         assert_eq!(gone(Going::Still), [4, 2]);
         assert_eq!(gone(Going::Begun), [5]);
         assert_eq!(gone(Going::Any), [1]);
     }
 
     #[test]
+    fn one_that_has_only_begun_stays_while_bytes_come() {
+        let since = Instant::now();
+        let after = |millis| since + Duration::from_millis(millis);
+        let mut lines = Lines::default();
+        let number = lines.enter(line(10, None, since));
+        lines.of.get_mut(&number).unwrap().touched = after(600);
+        assert_eq!(lines.choose(Going::Begun, after(1599)), None);
+        assert_eq!(lines.choose(Going::Begun, after(1600)), Some(number));
+    }
+
+    #[test]
+    fn one_that_waits_for_this_process_does_not_stand_still() {
+        let since = Instant::now();
+        let late = since + Duration::from_secs(3600);
+        let mut lines = Lines::default();
+        let signal = Arc::<Signal>::default();
+        let waits = lines.enter(Line::new(20, Some(since), since, &signal, false));
+        let pause = signal.pause();
+        assert_eq!(lines.choose(Going::Still, late), None);
+        let other = lines.enter(line(10, Some(late), late));
+        assert_eq!(lines.choose(Going::Any, late), Some(other), "it goes last");
+        drop(pause);
+        let end = match *signal.pause.lock() {
+            Pause::Until(end) => end,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(lines.choose(Going::Still, end + STILL - Duration::from_millis(1)), None);
+        assert_eq!(lines.choose(Going::Still, end + STILL), Some(waits));
+    }
+
+    #[test]
+    fn those_that_hear_nothing_go_last_and_one_that_was_told_is_not_told_again() {
+        let since = Instant::now();
+        let now = since + Duration::from_secs(60);
+        let mut lines = Lines::default();
+        let deaf = lines.enter(Line::new(30, Some(since), since, &Arc::default(), true));
+        let hears = lines.enter(line(10, Some(now), now));
+        assert_eq!(lines.choose(Going::Still, now), None);
+        assert_eq!(lines.choose(Going::Unheard, now), Some(deaf));
+        assert_eq!(lines.tell_one(Going::Any, now).map(|told| told.bytes), Some(10));
+        assert_eq!(lines.choose(Going::Any, now), Some(deaf));
+        let late = |seconds| lines.is_late(Duration::from_secs(5), now + Duration::from_secs(seconds));
+        assert_eq!([0, 4, 5].map(late), [false, false, true]);
+        lines.of.remove(&hears);
+        assert!(!lines.is_late(Duration::ZERO, now + Duration::from_secs(60)));
+    }
+
+    #[test]
     fn bytes_go_back_once_whether_they_are_dropped_or_ended() {
-        let unread = Unread::new(100);
+        let unread = Unread::new(50);
         let cuts = Arc::new(AtomicU32::new(0));
         let count = Arc::clone(&cuts);
         let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
@@ -288,11 +471,30 @@ mod tests {
         let outgoing = keeps.enter_outgoing(40, &Arc::default());
         assert!(cancel.is_cancelled() && signal.is_over());
         assert_eq!((unread.bytes(), cuts.load(Ordering::Relaxed)), (40, 0));
+        assert!(!keeps.end(Going::Told(Duration::from_secs(3600))), "it has time to drop them");
         incoming.set(90);
         drop(incoming);
-        assert_eq!(unread.bytes(), 40, "what was ended is not counted");
+        assert_eq!(unread.bytes(), 40, "what was ended is counted apart");
+        assert!(!keeps.end(Going::Told(Duration::ZERO)), "it was dropped");
         drop(outgoing);
         assert_eq!(unread.bytes(), 0);
+    }
+
+    #[test]
+    fn a_connection_is_cut_where_a_stream_that_was_told_keeps_its_bytes() {
+        let unread = Unread::new(50);
+        let cuts = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&cuts);
+        let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
+        let lines = [keeps.enter_incoming(&Arc::default()), keeps.enter_incoming(&Arc::default())];
+        lines[0].set(30);
+        lines[1].set(20);
+        assert!(keeps.end(Going::Any));
+        assert_eq!((unread.bytes(), cuts.load(Ordering::Relaxed)), (20, 0));
+        assert!(keeps.end(Going::Told(Duration::ZERO)) && !keeps.end(Going::Told(Duration::ZERO)));
+        assert_eq!((unread.bytes(), cuts.load(Ordering::Relaxed)), (0, 1));
+        drop(lines);
+        assert_eq!(unread.bytes(), 0, "bytes go back once");
     }
 
     #[test]
@@ -302,7 +504,7 @@ mod tests {
         let count = Arc::clone(&cuts);
         let keeps = Keeps::new(&unread, move || _ = count.fetch_add(1, Ordering::Relaxed));
         let _outgoing = keeps.enter_outgoing(10, &Arc::default());
-        assert!(!keeps.end(Going::Still) && keeps.end(Going::Any) && !keeps.end(Going::Any));
+        assert!(!keeps.end(Going::Unheard) && keeps.end(Going::Any) && !keeps.end(Going::Any));
         assert_eq!((cuts.load(Ordering::Relaxed), unread.bytes()), (1, 0));
     }
 }

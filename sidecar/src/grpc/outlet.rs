@@ -71,6 +71,7 @@ impl Outlet {
         if length < BOOKED_FROM {
             return bytes;
         }
+        // Nobody hears for one that the next does not wait for: such ones go last, with their connection.
         let signal = Arc::<Signal>::default();
         if length >= WAITED_FROM {
             let due = self.bounds.due(Instant::now()) + GRACE;
@@ -138,7 +139,8 @@ impl AsRef<[u8]> for Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        // Not in the budget any more when the next one is made.
+        // In the budget until they are dropped, and not any more when the next one is made.
+        drop(std::mem::take(&mut self.bytes));
         drop(self.kept.take());
         self.signal.done();
     }

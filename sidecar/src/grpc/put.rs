@@ -105,7 +105,10 @@ impl Puts {
         let deadline = began + self.patience;
         let (exchange, caller) = (Arc::clone(&self.exchange), self.caller.clone());
         let threads = exchange.threads().clone();
+        // Its client may send on, and is not taken for one that stands still.
+        let pause = self.from.bounds.pause();
         let opened = threads.blocking(move || exchange.open_put(&caller, item, deadline)).await;
+        drop(pause);
         let fate = match opened {
             Ok(Ok(Ok(open))) => Fate::Open(Box::new(open)),
             Ok(Ok(Err(stored))) => Fate::Repeated(stored),
