@@ -121,7 +121,7 @@ class DeviceTensor(Tensor):
 
 
 def _is_lazy(out: Any) -> bool:
-    """Whether a tensor of torch shows other bits than lie in its memory: conjugate or negative."""
+    """Returns whether a tensor of torch shows other bits than lie in its memory: conjugate or negative ones."""
     return any(getattr(out, word, bool)() for word in ("is_conj", "is_neg"))
 
 

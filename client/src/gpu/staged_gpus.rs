@@ -7,7 +7,6 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use tensorlane_cuda::{Device, GpuUuid};
 
 use crate::error::Result;
-use crate::wait::Wait;
 
 /// Time between two looks whether a call goes on.
 const SLICE: Duration = Duration::from_millis(50);
@@ -67,20 +66,26 @@ impl StagedGpus {
         self.known.lock().gpus == gpus
     }
 
-    /// Waits until the sidecar knows of a GPU, until then in vain once at most. It goes on where the call's deadline passes before.
+    /// Waits until the sidecar knows of a GPU, until then in vain once at most. It goes on where the call's `deadline` passes before.
     ///
     /// # Errors
-    /// The call was withdrawn.
-    pub(super) fn await_known(&self, gpu: GpuUuid, until: Instant, wait: &Wait) -> Result<()> {
+    /// The call was withdrawn, as `check` says.
+    pub(super) fn await_known(
+        &self,
+        gpu: GpuUuid,
+        until: Instant,
+        deadline: Instant,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         let mut known = self.known.lock();
         while !known.in_vain && !known.gpus.contains(&gpu) {
             // The interrupt may be an interpreter's: no lock is held while it is asked.
-            MutexGuard::unlocked(&mut known, || wait.check())?;
+            MutexGuard::unlocked(&mut known, || check())?;
             let now = Instant::now();
-            if now >= wait.instant() {
+            if now >= deadline {
                 return Ok(());
             }
-            let slice = (now + SLICE).min(until).min(wait.instant());
+            let slice = (now + SLICE).min(until).min(deadline);
             if self.told.wait_until(&mut known, slice).timed_out() {
                 known.in_vain |= Instant::now() >= until && !known.gpus.contains(&gpu);
             }

@@ -84,7 +84,9 @@ pub(super) fn await_ready(
 ) -> Result<()> {
     let gpus = client.core().staged_gpus.lock().clone();
     match gpus.filter(|_| connection.sidecar().version >= STAGE_SINCE) {
-        Some(gpus) => gpus.await_known(device.uuid(), Instant::now() + READY, wait),
+        Some(gpus) => {
+            gpus.await_known(device.uuid(), Instant::now() + READY, wait.instant(), || wait.check())
+        }
         None => Ok(()),
     }
 }
