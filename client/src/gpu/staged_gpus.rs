@@ -80,7 +80,7 @@ impl StagedGpus {
         let mut known = self.known.lock();
         while !known.in_vain && !known.gpus.contains(&gpu) {
             // The interrupt may be an interpreter's: no lock is held while it is asked.
-            MutexGuard::unlocked(&mut known, || check())?;
+            MutexGuard::unlocked(&mut known, &check)?;
             let now = Instant::now();
             if now >= deadline {
                 return Ok(());
