@@ -35,8 +35,8 @@ impl Owned {
         let segment = self.0.lock().segments.remove(&number);
         if let Some(segment) = segment {
             let device = segment.device().clone();
-            // Where somebody may map it still it goes back to the driver.
-            release::when_idle(&device, move || {
+            // Every write was waited for before the put. Where somebody may map it still it goes back to the driver.
+            release::soon(&device, move || {
                 if reusable {
                     idle::keep(segment);
                 }

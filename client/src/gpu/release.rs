@@ -17,17 +17,30 @@ use tensorlane_cuda::Device;
 /// Time after which a device whose work is being captured is asked again.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Step that gives memory back, and the device that must have come to rest before it.
+/// Step that gives memory back.
 struct Step {
     device: Device,
+    /// Set if the device must have come to rest before.
+    rests: bool,
     gives_back: Box<dyn FnOnce() + Send>,
 }
 
 /// Gives memory back by `gives_back` once all work that the device was given before is done.
+///
+/// That cannot be waited for while work of this process is captured as a graph, and trying it ends the capture.
 pub(super) fn when_idle(device: &Device, gives_back: impl FnOnce() + Send + 'static) {
+    send(Step { device: device.clone(), rests: true, gives_back: Box::new(gives_back) });
+}
+
+/// Gives memory back by `gives_back`, on which no work of this process is left. The device is not waited for.
+pub(super) fn soon(device: &Device, gives_back: impl FnOnce() + Send + 'static) {
+    send(Step { device: device.clone(), rests: false, gives_back: Box::new(gives_back) });
+}
+
+fn send(step: Step) {
     static QUEUE: OnceLock<Option<Sender<Step>>> = OnceLock::new();
     // In a forked child there is no such thread, and all of it is the parent's.
-    if device.check_process().is_err() {
+    if step.device.check_process().is_err() {
         return;
     }
     let queue = QUEUE.get_or_init(|| {
@@ -35,14 +48,15 @@ pub(super) fn when_idle(device: &Device, gives_back: impl FnOnce() + Send + 'sta
         let started = thread::Builder::new().name("tl-gpu-release".into()).spawn(move || run(&receiver));
         started.ok().map(|_| sender)
     });
-    let step = Step { device: device.clone(), gives_back: Box::new(gives_back) };
     let left = match queue {
         Some(queue) => queue.send(step).err().map(|unsent| unsent.0),
         None => Some(step),
     };
-    if let Some(Step { device, gives_back }) = left {
+    if let Some(Step { device, rests, gives_back }) = left {
         // No thread could be had: whoever gives it up waits.
-        rest(&device);
+        if rests {
+            rest(&device);
+        }
         gives_back();
     }
 }
@@ -61,8 +75,8 @@ fn run(queue: &Receiver<Step>) {
         let mut steps = vec![first];
         steps.extend(queue.try_iter());
         let mut waited = Vec::new();
-        for Step { device, .. } in &steps {
-            if !waited.contains(&device.uuid()) {
+        for Step { device, rests, .. } in &steps {
+            if *rests && !waited.contains(&device.uuid()) {
                 waited.push(device.uuid());
                 rest(device);
             }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde::{Deserialize, Serialize};
 use tensorlane_benches::limits::round_trip::UnixRoundTrip;
@@ -117,8 +117,9 @@ fn staged(bench: &Bench, scratch: &Scratch, device: &Device) -> Result<Measured>
     let gpu = client.gpu(device);
     let made = DeviceSegment::create(device, GIB)?;
     let imported = ImportedSegment::import(device, made.export()?, made.bytes())?;
-    let memory = rustix::fs::memfd_create("bench-staged", MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&memory, GIB)?;
+    let memory = memfd_create("bench-staged", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, GIB)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW)?;
     let mapping = Arc::new(Mapping::writer(memory.as_fd(), GIB)?);
     let pinned = PinnedMapping::new(device, Arc::clone(&mapping));
     let to = RefCell::new(WriteView::new(mapping, 0, GIB)?);
