@@ -94,7 +94,9 @@ async fn bytes_in_gpu_memory_are_streamed_once_a_process_has_copied_them_out() {
     };
     let waits = ask(None);
     let (mut client, _session) = world.session().await;
-    let mut stream = client.get(get(vec![all(named("on-gpu"))])).await.unwrap().into_inner();
+    let mut getter = client.clone();
+    // By a task of its own: the answer begins once there is a copy.
+    let got = tokio::spawn(async move { getter.get(get(vec![all(named("on-gpu"))])).await });
     let deadline = Instant::now() + Duration::from_secs(20);
     let order = loop {
         if let Ok(v1::StageResponse { order, .. }) = waits.recv_timeout(Duration::from_millis(5)) {
@@ -109,6 +111,7 @@ async fn bytes_in_gpu_memory_are_streamed_once_a_process_has_copied_them_out() {
     assert_eq!(order.location.unwrap().bytes, 10);
     let over = v1::StageReport { order: order.order, written: 10, over: true, failure: None };
     let _next = ask(Some(over));
+    let mut stream = got.await.unwrap().unwrap().into_inner();
     let head = stream.message().await.unwrap().unwrap();
     match head.part {
         Some(v1::get_chunk::Part::Head(head)) => assert!(head.moved.unwrap().staged),
