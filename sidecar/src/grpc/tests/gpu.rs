@@ -85,7 +85,7 @@ async fn bytes_in_gpu_memory_are_refused_with_a_reason_and_never_streamed() {
 async fn bytes_in_gpu_memory_are_streamed_once_a_process_has_copied_them_out() {
     let world = World::new().await;
     put(&world, "on-gpu");
-    let (caller, link, _other) = begin(&world, 78);
+    let (caller, link, other) = begin(&world, 78);
     let ask = |report| {
         let (send, answer) = channel();
         let request = v1::StageRequest { cuda_uuids: vec![vec![7; 16].into()], report, deadline_ms: 0 };
@@ -123,6 +123,7 @@ async fn bytes_in_gpu_memory_are_streamed_once_a_process_has_copied_them_out() {
     assert!(matches!(data.part, Some(v1::get_chunk::Part::Data(data)) if data.len() == 10));
     unname(&mut client, "on-gpu").await;
     world.exchange.session_ended(SessionId(78));
-    drop((stream, client));
+    // In its queue lies the descriptor that says that the segment is mapped.
+    drop((stream, client, other));
     world.end().await;
 }
