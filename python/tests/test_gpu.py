@@ -236,7 +236,7 @@ def test_memory_that_is_not_the_gpus_is_refused_and_leaves_nothing(pair, node):
         producer("client.put(y)")
     assert failed.value.details["refusal"] == "no_such_index"
     assert metric(node, "tensorlane_gpu_held_tensors") == 0
-    assert producer.open_as("memfd:fake-gpu") == (2, 2), "its own two arrays"
+    until("its own two arrays are left", lambda: producer("client.release_idle()") >= 0 and producer.open_as("memfd:fake-gpu") == (2, 2))
 
 
 def test_capsules_that_were_taken_or_are_broken_are_refused(pair):
