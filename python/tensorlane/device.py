@@ -9,11 +9,9 @@ import numpy as np
 
 from . import dtypes, gpu
 from ._tensorlane import Acquired, Core, DeviceBlock, OnDevice, Reference, Stored
-from .errors import Error, Invalid, Unsupported
+from .errors import Invalid, Unsupported
 from .reservation import Reservation
-from .tensor import Tensor
-
-_SEALED = "this reservation was sealed or given up"
+from .tensor import Tensor, torch_of
 
 
 class DeviceTensor(Tensor):
@@ -41,11 +39,7 @@ class DeviceTensor(Tensor):
 
     def torch(self) -> Any:
         """A tensor of torch over the mapped memory, to be read only. It holds the lease, as every view of it does."""
-        import torch.utils.dlpack
-
-        bits = self.dtype.startswith("f8_")
-        made = torch.utils.dlpack.from_dlpack(self._on_device().capsule(False, bits))
-        return made.view(dtypes.to_torch(self.dtype)) if bits else made
+        return torch_of(self.dtype, lambda bits: self._on_device().capsule(False, bits))
 
     def tobytes(self) -> bytes:
         """The elements, copied to the host row-major."""
@@ -131,11 +125,12 @@ class DeviceReservation(Reservation):
     Dropped without that, it is given back. What its bytes are before they are written is not said.
     """
 
+    _AGAIN = "make another one: client.empty(shape, dtype, device=…)"
+
     def __init__(self, core: Core, dtype: str, shape: tuple[int, ...], metadata: list[tuple[str, str]], index: int):
         if 0 in shape:
             raise Invalid("a tensor without bytes has no memory of a GPU", remedy="leave device out")
-        super().__init__(core, None, dtype, shape)
-        self._room: DeviceBlock | None = DeviceBlock(core, dtype, shape, metadata, index)
+        super().__init__(core, DeviceBlock(core, dtype, shape, metadata, index), dtype, shape)
         self._gpu = index
 
     @property
@@ -150,11 +145,7 @@ class DeviceReservation(Reservation):
 
     def torch(self) -> Any:
         """The room as a tensor of torch, to be written."""
-        import torch.utils.dlpack
-
-        bits = self.dtype.startswith("f8_")
-        made = torch.utils.dlpack.from_dlpack(self._held().capsule(False, bits))
-        return made.view(dtypes.to_torch(self.dtype)) if bits else made
+        return torch_of(self.dtype, lambda bits: self._held().capsule(False, bits))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return gpu.CUDA, self._gpu
@@ -188,31 +179,14 @@ class DeviceReservation(Reservation):
 
         All that this process has given the GPU is waited for; with `stream`, only what is on that one. A seal that is refused gives the room up.
         """
-        room = self._held()
-        room.wait(None if stream is None else gpu.handle_of(stream))
-        options = {"name": name, "ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
-        replaced = replaces.reference if isinstance(replaces, Stored) else replaces
-        try:
-            stored = room.put({**options, "replaces": replaced})
-        except BufferError as error:
-            raise Invalid(str(error), remedy="del the arrays that were made of it, then seal it") from None
-        except Error:
-            self._room = None
-            raise
-        self._room = None
-        return stored
+        self._held().wait(None if stream is None else gpu.handle_of(stream))
+        return super().seal(name, keep=keep, replaces=replaces, ticket=ticket, uses=uses, checksum=checksum, deadline=deadline)
 
-    def release(self) -> None:
-        """Gives the room back, once no array of it is left."""
-        self._room = None
-
-    def _held(self) -> DeviceBlock:
-        if self._room is None:
-            raise Invalid(_SEALED, remedy="make another one: client.empty(shape, dtype, device=…)")
-        return self._room
+    def _store(self, options: dict[str, Any]) -> Stored:
+        return self._held().put(options)
 
     def __repr__(self) -> str:
-        gone = ", gone" if self._room is None else ""
+        gone = ", gone" if self._block is None else ""
         return f"<tensorlane.DeviceReservation {self.dtype}{list(self.shape)} on {self.device}{gone}>"
 
 

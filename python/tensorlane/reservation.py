@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import dtypes
-from ._tensorlane import Block, Core, Reference, Stored
+from ._tensorlane import Core, Reference, Stored
 from .errors import Error, Invalid
 
 
@@ -17,7 +17,9 @@ class Reservation:
     Dropped without that, it is given back. What its bytes are before they are written is not said.
     """
 
-    def __init__(self, core: Core, block: Block | None, dtype: str, shape: tuple[int, ...]):
+    _AGAIN = "make another one: client.empty(shape, dtype)"
+
+    def __init__(self, core: Core, block: Any, dtype: str, shape: tuple[int, ...]):
         self._core, self._block, self.dtype, self.shape = core, block, dtype, shape
 
     @property
@@ -53,12 +55,11 @@ class Reservation:
 
         A seal that is refused, for a name that is taken or the like, gives the room up.
         """
-        if self._block is None:
-            raise Invalid("this reservation was sealed or given up", remedy="make another one: client.empty(shape, dtype)")
+        self._held()
         options = {"name": name, "ticket": ticket, "uses": uses, "lease": keep, "checksum": checksum, "deadline": deadline}
         replaced = replaces.reference if isinstance(replaces, Stored) else replaces
         try:
-            stored = self._core.seal(self._block, {**options, "replaces": replaced})
+            stored = self._store({**options, "replaces": replaced})
         except BufferError as error:
             raise Invalid(str(error), remedy="del the arrays that were made of it, then seal it") from None
         except Error:
@@ -71,10 +72,18 @@ class Reservation:
         """Gives the room back, once no array of it is left."""
         self._block = None
 
-    def _memory(self) -> memoryview:
+    def _store(self, options: dict[str, Any]) -> Stored:
+        """Makes the room a tensor, as `seal` was told."""
+        return self._core.seal(self._held(), options)
+
+    def _held(self) -> Any:
+        """The room; refused once it is gone."""
         if self._block is None:
-            raise Invalid("this reservation was sealed or given up", remedy="make another one: client.empty(shape, dtype)")
-        return memoryview(self._block)
+            raise Invalid("this reservation was sealed or given up", remedy=self._AGAIN)
+        return self._block
+
+    def _memory(self) -> memoryview:
+        return memoryview(self._held())
 
     def __enter__(self) -> Reservation:
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -63,12 +63,9 @@ class Tensor(Memory):
 
         Small ones are copied. Large ones are mapped, and pages of them copied where they are written.
         """
-        import torch.utils.dlpack
-
-        wanted = dtypes.to_torch(self.dtype)
-        bits = self.dtype.startswith("f8_")
-        made = torch.utils.dlpack.from_dlpack(self._capsule(False, True, False, bits))
-        return made.view(wanted) if bits else made
+        # Refuses what torch has no type for before anything is mapped.
+        dtypes.to_torch(self.dtype)
+        return torch_of(self.dtype, lambda bits: self._capsule(False, True, False, bits))
 
     def tobytes(self) -> bytes:
         """The elements, copied row-major."""
@@ -139,6 +136,15 @@ class Tensor(Memory):
         if self.released:
             return "<tensorlane.Tensor, released>"
         return f"<tensorlane.Tensor {self.dtype}{list(self.shape)} by {self.route}>"
+
+
+def torch_of(dtype: str, capsule: Callable[[bool], Any]) -> Any:
+    """A tensor of torch over a capsule of DLPack. It is asked for floats of 8 bits as plain bytes, since torch reads these alone."""
+    import torch.utils.dlpack
+
+    bits = dtype.startswith("f8_")
+    made = torch.utils.dlpack.from_dlpack(capsule(bits))
+    return made.view(dtypes.to_torch(dtype)) if bits else made
 
 
 def copy_into(tensor: Tensor, out: Any) -> Any:
