@@ -61,16 +61,18 @@ pub(super) fn take_or_make(device: &Device, bytes: u64) -> Result<Room> {
     Ok(Room { segment: made?, memory: None })
 }
 
-/// Keeps an allocation that nobody maps, exported, or gives it back to the driver.
-pub(super) fn keep(segment: DeviceSegment) {
-    let device = segment.device().clone();
+/// Keeps room that nobody maps, exported, or gives it back to the driver.
+pub(super) fn keep(mut room: Room) {
+    let device = room.segment.device().clone();
     let most = device.memory().map_or(0, |all| all / PART);
-    let bytes = segment.bytes();
+    let bytes = room.segment.bytes();
     if bytes > most {
         return;
     }
-    let Ok(memory) = segment.export() else { return };
-    let room = Room { segment, memory: Some(memory) };
+    if room.memory.is_none() {
+        let Ok(memory) = room.segment.export() else { return };
+        room.memory = Some(memory);
+    }
     let given_up = IDLE.lock().put(device.uuid(), bytes, room, most);
     // Outside of the lock: the driver takes its time.
     drop(given_up);

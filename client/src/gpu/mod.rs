@@ -244,7 +244,7 @@ impl Drop for DeviceReservation {
     fn drop(&mut self) {
         if let Some(room) = self.room.take() {
             // Kernels may be writing there.
-            release::when_idle(&self.gpu.device, move || idle::keep(room.segment));
+            release::when_idle(&self.gpu.device, move || idle::keep(room));
         }
     }
 }

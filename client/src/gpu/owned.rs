@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tensorlane_cuda::DeviceSegment;
 
+use super::idle::Room;
 use super::{idle, release};
 
 /// The allocations of one session, by the session's number of each.
@@ -38,7 +39,7 @@ impl Owned {
             // Every write was waited for before the put. Where somebody may map it still it goes back to the driver.
             release::soon(&device, move || {
                 if reusable {
-                    idle::keep(segment);
+                    idle::keep(Room { segment, memory: None });
                 }
             });
         }

@@ -175,9 +175,7 @@ impl Refusal {
             Self::Driver { .. } => "driver",
         }
     }
-}
 
-impl Refusal {
     /// Returns whether the driver refused because work of the device is being captured as a graph.
     pub fn is_of_capture(&self) -> bool {
         matches!(self, Self::Driver { code, .. } if CAPTURE.contains(&code.number))

@@ -133,15 +133,8 @@ impl DeviceSegment {
     /// [`Refusal::NotDeviceMemory`] for any other address, [`Refusal::OutOfBounds`], or what the driver refuses.
     pub fn copy_from_device(&self, offset: u64, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
         let to = self.range.at(offset, bytes)?;
-        let device = self.device();
-        let (driver, _current) = (device.driver(), device.enter()?);
-        check_pointer(device, pointer, bytes)?;
-        // SAFETY: both parts lie in memory of the device, as was just checked; the stream is open, by its maker's word.
-        let begun = unsafe { (driver.api.on_device)(to, pointer, bytes as usize, stream.0) };
-        // SAFETY: as above. Also where the copy was refused, so that nothing is under way after this.
-        let waited = unsafe { (driver.api.stream_wait)(stream.0) };
-        driver.done("copy on the GPU", begun)?;
-        driver.done("copy on the GPU", waited)
+        check_pointer(self.device(), pointer, bytes)?;
+        copy_on_device(self.device(), to, pointer, bytes, stream)
     }
 
     /// Copies bytes at `offset` to the host.
@@ -351,15 +344,8 @@ impl Range {
 
     fn copy_to_device(&self, offset: u64, pointer: u64, bytes: u64, stream: Stream) -> Result<()> {
         let from = self.at(offset, bytes)?;
-        let device = &self.device;
-        let (driver, _current) = (device.driver(), device.enter()?);
-        check_pointer(device, pointer, bytes)?;
-        // SAFETY: both parts lie in memory of the device, as was just checked; the stream is open, by its maker's word.
-        let begun = unsafe { (driver.api.on_device)(pointer, from, bytes as usize, stream.0) };
-        // SAFETY: as above. Also where the copy was refused, so that nothing is under way after this.
-        let waited = unsafe { (driver.api.stream_wait)(stream.0) };
-        driver.done("copy on the GPU", begun)?;
-        driver.done("copy on the GPU", waited)
+        check_pointer(&self.device, pointer, bytes)?;
+        copy_on_device(&self.device, pointer, from, bytes, stream)
     }
 
     fn copy_to_host(&self, offset: u64, to: &mut [u8]) -> Result<()> {
@@ -386,10 +372,22 @@ impl Drop for Range {
     }
 }
 
+/// Copies on the device, on `stream` and behind what is on it, and waits until the bytes are there. Both parts lie in its memory: one in
+/// a map of ours, the other as [`check_pointer`] found.
+fn copy_on_device(device: &Device, to: Pointer, from: Pointer, bytes: u64, stream: Stream) -> Result<()> {
+    let (driver, _current) = (device.driver(), device.enter()?);
+    // SAFETY: both parts lie in memory of the device, as the callers have checked; the stream is open, by its maker's word.
+    let begun = unsafe { (driver.api.on_device)(to, from, bytes as usize, stream.0) };
+    // SAFETY: as above. Also where the copy was refused, so that nothing is under way after this.
+    let waited = unsafe { (driver.api.stream_wait)(stream.0) };
+    driver.done("copy on the GPU", begun)?;
+    driver.done("copy on the GPU", waited)
+}
+
 /// # Errors
 /// The part is not whole in memory of the device.
 fn check_pointer(device: &Device, pointer: u64, bytes: u64) -> Result<()> {
-    let driver = device.driver();
+    let (driver, _current) = (device.driver(), device.enter()?);
     let ordinal = c_uint::try_from(device.ordinal()).ok();
     let range_at = |address| {
         let attribute = |which: c_int| {
