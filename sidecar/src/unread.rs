@@ -212,6 +212,18 @@ impl Drop for Account {
     }
 }
 
+// === impl Close ===
+
+impl Close {
+    /// The end of a stream, for a connection of many.
+    fn stream(&self) -> Option<End> {
+        match self {
+            Self::Stream(end) => Some(Arc::clone(end)),
+            Self::Whole(_) => None,
+        }
+    }
+}
+
 // === impl Shared ===
 
 impl Shared {
@@ -224,11 +236,7 @@ impl Shared {
 
     /// Connections of many streams.
     fn all_streams(&self) -> Vec<End> {
-        let end = |close: &Close| match close {
-            Close::Stream(end) => Some(Arc::clone(end)),
-            Close::Whole(_) => None,
-        };
-        self.close.values().filter_map(end).collect()
+        self.close.values().filter_map(Close::stream).collect()
     }
 
     /// Connections of many streams that have bytes while the budget is spent, the one with the most first.
@@ -238,11 +246,7 @@ impl Shared {
         }
         let mut order: Vec<(Reverse<i64>, u64)> = self.books.with_bytes().collect();
         order.sort_unstable();
-        let end = |(_, who): (Reverse<i64>, u64)| match self.close.get(&who)? {
-            Close::Stream(end) => Some(Arc::clone(end)),
-            Close::Whole(_) => None,
-        };
-        order.into_iter().filter_map(end).collect()
+        order.into_iter().filter_map(|(_, who)| self.close.get(&who)?.stream()).collect()
     }
 
     /// The connection with the most, while the budget is spent. One that is closed is not counted from then on. Below twice the
