@@ -56,4 +56,8 @@ mod _tensorlane {
     use crate::stored::Stored;
     #[pymodule_export]
     use crate::watch::Watch;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name of it")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

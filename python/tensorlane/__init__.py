@@ -11,7 +11,7 @@ array([0, 1, 2])
 
 from __future__ import annotations
 
-from ._tensorlane import Cancel, Reference, Stored
+from ._tensorlane import Cancel, Reference, Stored, __version__
 from .channels import ChannelReader, ChannelWriter, Message
 from .client import Client, connect
 from .device import DeviceReservation, DeviceTensor
@@ -90,6 +90,7 @@ __all__ = [
     "WatchEvent",
     "Withdrawn",
     "Writing",
+    "__version__",
     "connect",
     "doctor",
     "local",

@@ -8,6 +8,8 @@ from typing_extensions import Buffer, disjoint_base
 
 from .parts import Part
 
+__version__: str
+
 @final
 class Cancel:
     """Withdraws the calls that were given it, from any thread, within 100 ms."""

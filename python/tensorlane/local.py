@@ -45,7 +45,7 @@ class Sidecar:
         os.mkdir(self.directory)
         self._log = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "tensorlane-keeper", sidecar, self._root],
+            ["sh", "-c", _KEEPER, "tensorlane-keeper", sidecar, self._root],
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=self._log,

@@ -16,6 +16,7 @@ mod gloo;
 mod hash;
 mod house;
 mod images;
+mod messages;
 mod parts;
 mod place;
 mod pytest;
@@ -65,7 +66,10 @@ fn perform(command: Command, style: Style) -> Result<u8, Failure> {
         Command::Images(options) => images::images(&options, &place, style),
         Command::Generate => {
             let write = |program: &&str| parts::generate(program, &place, &[]);
-            for job in std::iter::once(parts::build_generators()).chain(parts::GENERATORS.iter().map(write)) {
+            let messages = messages::written(&place, style)?;
+            let programs =
+                std::iter::once(parts::build_generators()).chain(parts::GENERATORS.iter().map(write));
+            for job in programs.chain(messages) {
                 let code = job.streamed(&place, style)?.exit_code();
                 if code != 0 {
                     return Ok(code);

@@ -6,6 +6,7 @@
 use std::fs;
 
 use crate::deny;
+use crate::messages;
 use crate::place::Place;
 use crate::python;
 use crate::run::Job;
@@ -160,7 +161,12 @@ fn format(_: &Surroundings<'_>) -> Plan {
 fn generated(around: &Surroundings<'_>) -> Plan {
     let check = |program: &&str| step(Counted::Check, generate(program, around.place, &["--check"]));
     let build = step(Counted::Preparation, build_generators());
-    Plan::Run(std::iter::once(build).chain(GENERATORS.iter().map(check)).collect())
+    match messages::compared(around.place, around.style) {
+        Ok(messages) => {
+            Plan::Run(std::iter::once(build).chain(GENERATORS.iter().map(check)).chain(messages).collect())
+        }
+        Err(failure) => Plan::Fail(failure.what().to_owned()),
+    }
 }
 
 /// Builds the generators.
@@ -293,6 +299,7 @@ fn cluster(around: &Surroundings<'_>) -> Plan {
                 &["cluster", "load", "operator"],
                 &["cluster", "load", "sidecar"],
                 &["cluster", "load", "workload"],
+                &["cluster", "load", "python"],
                 &["weights"],
             ];
             let suites = steps.pop();

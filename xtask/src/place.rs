@@ -80,6 +80,11 @@ impl Place {
         self.target.join("images")
     }
 
+    /// Directory of the Python packages that go into images.
+    pub(crate) fn image_packages(&self) -> PathBuf {
+        self.images().join("python-packages")
+    }
+
     /// A path as short as it can be said: relative to the repository where it lies inside.
     pub(crate) fn short(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).display().to_string()

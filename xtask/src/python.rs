@@ -40,25 +40,78 @@ pub(crate) fn parse(words: &[String]) -> Result<&'static str, Failure> {
     }
 }
 
+/// Packages of Cargo whose programs and libraries are in the wheel.
+pub(crate) const PACKAGES: [&str; 3] = ["tensorlane-python", "tensorlane-client", "tensorlane-sidecar"];
+
+/// Release of Python in images: that of the Debian which they are made of.
+const IMAGE_PYTHON: &str = "3.11";
+
 /// Builds the wheel under target/wheels; gives an exit code.
 pub(crate) fn wheel(profile: &str, place: &Place, style: Style) -> Result<u8, Failure> {
-    setup::provide(setup::WHEEL_TOOLS, place, style)?;
-    let python = builder(place).ready(place, style)?;
+    let wheels = place.wheels();
+    let code = build(profile, &wheels, place, style)?;
+    if code == 0 {
+        println!("the wheel is in {}", style.strong(&place.short(&wheels)));
+    }
+    Ok(code)
+}
+
+/// Builds the wheel into a directory that has nothing else; gives an exit code. Parts of a run that want it at once take turns.
+fn build(profile: &str, wheels: &Path, place: &Place, style: Style) -> Result<u8, Failure> {
+    let _turn = turn(place)?;
+    let python = builder(place, style)?;
     let built = build_programs(profile, &[]).streamed(place, style)?;
     if !built.succeeded() {
         return Ok(built.exit_code());
     }
     gather(profile, place, style)?;
-    let wheels = place.wheels();
-    Failure::unless_gone(fs::remove_dir_all(&wheels), &wheels)?;
+    Failure::unless_gone(fs::remove_dir_all(wheels), wheels)?;
     let maturin = Job::new(python.with_file_name("maturin"), ["build", "--profile", profile, "--out"])
-        .with([&wheels])
+        .with([wheels])
         .inside(place.root().join("python"));
-    let made = maturin.streamed(place, style)?;
-    if made.succeeded() {
-        println!("the wheel is in {}", style.strong(&place.short(&wheels)));
+    Ok(maturin.streamed(place, style)?.exit_code())
+}
+
+/// Waits until no other run builds the wheel, and keeps others from it until the file is closed.
+fn turn(place: &Place) -> Result<fs::File, Failure> {
+    let (directory, path) = (place.python(), place.python().join("lock"));
+    fs::create_dir_all(&directory).map_err(|error| Failure::file("make", &directory, &error))?;
+    let file = fs::File::create(&path).map_err(|error| Failure::file("make", &path, &error))?;
+    file.lock().map_err(|error| Failure::file("lock", &path, &error))?;
+    Ok(file)
+}
+
+/// Lays the package out as images have it, with what it needs: a directory for the path of Python.
+pub(crate) fn lay_out(to: &Path, place: &Place, style: Style) -> Result<(), Failure> {
+    let failed = || {
+        Failure::new("the Python packages of the image could not be laid out").remedy(
+            "the first error above says why; pip must reach its index from here (PIP_INDEX_URL, proxies)",
+        )
+    };
+    let wheels = place.images().join("wheels");
+    if build(RELEASE, &wheels, place, style)? != 0 {
+        return Err(failed());
     }
-    Ok(made.exit_code())
+    let builder = building(place).python();
+    let into = || {
+        let exact = ["--only-binary=:all:", "--python-version", IMAGE_PYTHON, "--no-compile", "--no-deps"];
+        pip(&builder)
+            .with(["--quiet", "--progress-bar=off"])
+            .with(exact)
+            .with(["--target".as_ref(), to.as_os_str()])
+    };
+    Failure::unless_gone(fs::remove_dir_all(to), to)?;
+    let needed = into().with(["-r"]).with([place.root().join("images/python/requirements.txt")]);
+    let ours = into().with(["--no-index", "--find-links"]).with([&wheels]).with(["tensorlane"]);
+    // Scripts name the Python of this machine.
+    let scripts = to.join("bin");
+    for job in [needed, ours] {
+        if !job.streamed(place, style)?.succeeded() {
+            return Err(failed());
+        }
+        Failure::unless_gone(fs::remove_dir_all(&scripts), &scripts)?;
+    }
+    Ok(())
 }
 
 /// Copies the programs into the package, without the lines of their code.
@@ -90,11 +143,17 @@ pub(crate) fn environment(place: &Place, style: Style) -> Result<PathBuf, Failur
     environment.ready(place, style)
 }
 
-fn builder(place: &Place) -> Environment {
+/// The Python that builds the wheel and generates messages, ready to be used.
+pub(crate) fn builder(place: &Place, style: Style) -> Result<PathBuf, Failure> {
+    setup::provide(setup::WHEEL_TOOLS, place, style)?;
+    building(place).ready(place, style)
+}
+
+fn building(place: &Place) -> Environment {
     Environment {
         directory: place.python().join("build"),
         requirements: place.root().join("python/requirements-build.txt"),
-        cost: "maturin: some 10 MB, once",
+        cost: "maturin and grpcio-tools: some 20 MB, once",
     }
 }
 
@@ -207,6 +266,21 @@ mod tests {
         assert!(shown[1].contains("--no-index") && shown[1].ends_with("/r/target/wheels tensorlane"));
         assert!(shown[2].starts_with("pytest -q -rfEs"), "{}", shown[2]);
         assert_eq!(steps[2].counted, Counted::Tests);
+    }
+
+    #[test]
+    fn images_have_the_packages_that_the_tests_run_with() {
+        let place = Place::of_this_repository().unwrap();
+        let lines = |path: &str| -> Vec<String> {
+            let text = fs::read_to_string(place.root().join(path)).unwrap();
+            text.lines().filter(|line| line.contains("==")).map(str::to_owned).collect()
+        };
+        let tested = lines("python/requirements-test.txt");
+        let shipped = lines("images/python/requirements.txt");
+        assert_eq!(shipped.len(), 2, "{shipped:?}");
+        for line in shipped {
+            assert!(tested.contains(&line), "{line} is not in python/requirements-test.txt");
+        }
     }
 
     #[test]

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 use crate::cluster::{Layout, told};
 use crate::failure::Failure;
 use crate::hash::Hash;
-use crate::images::list::{Image, Program};
+use crate::images::list::Image;
 use crate::images::sbom::{self, Package};
 use crate::images::stamp::Stamp;
 use crate::parts::RELEASE;
 use crate::place::Place;
+use crate::python;
 
 /// The release of Debian that the libraries come from. Programs that were built on a newer system may need newer ones.
 const SUITE: &str = "bookworm";
@@ -36,7 +37,7 @@ pub(crate) fn make(image: &Image, context: &Path, place: &Place, stamp: &Stamp) 
                 place.programs(RELEASE).join(program.name).as_os_str(),
             ],
         )?;
-        packages.extend(sbom::crates(&tree(program, place)?));
+        packages.extend(sbom::crates(&tree(program.package, place)?));
     }
     for component in image.components {
         let (from, to) = (Layout::of(place).bin().join(component), bin.join(component));
@@ -46,6 +47,9 @@ pub(crate) fn make(image: &Image, context: &Path, place: &Place, stamp: &Stamp) 
     for applet in image.applets {
         let link = bin.join(applet);
         symlink("/bin/busybox", &link).map_err(|error| Failure::file("make", &link, &error))?;
+    }
+    if image.python {
+        packages.extend(python_packages(&context.join("packages"), place)?);
     }
     let path = context.join("sbom.spdx.json");
     let text = sbom::spdx(image.name, &stamp.version, &stamp.created, &packages);
@@ -69,12 +73,25 @@ fn stamped(containerfile: &str, stamp: &Stamp) -> String {
     })
 }
 
-/// The crates that are linked into a program.
-fn tree(program: &Program, place: &Place) -> Result<String, Failure> {
+/// Copies the Python packages; gives what is in them.
+fn python_packages(to: &Path, place: &Place) -> Result<BTreeSet<Package>, Failure> {
+    let from = place.image_packages();
+    told("cp", ["-r".as_ref(), from.as_os_str(), to.as_os_str()])?;
+    let entries = fs::read_dir(&from).map_err(|error| Failure::file("read", &from, &error))?;
+    let names: Vec<_> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    let mut packages = sbom::wheels(names.iter().map(String::as_str));
+    for package in python::PACKAGES {
+        packages.extend(sbom::crates(&tree(package, place)?));
+    }
+    Ok(packages)
+}
+
+/// The crates that are linked into the programs of a package.
+fn tree(package: &str, place: &Place) -> Result<String, Failure> {
     let manifest = place.root().join("Cargo.toml").display().to_string();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let words = ["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", sbom::CARGO_FORMAT];
-    told(cargo, words.iter().chain(&["--package", program.package, "--manifest-path", &manifest]))
+    told(cargo, words.iter().chain(&["--package", package, "--manifest-path", &manifest]))
 }
 
 /// Puts `rootfs.tar` into the context; gives what is in it. It is made once for each list of packages: a newer version

@@ -17,6 +17,8 @@ pub(crate) struct Image {
     pub(crate) components: &'static [&'static str],
     /// Names under which busybox is called.
     pub(crate) applets: &'static [&'static str],
+    /// Set if the Python package is in it, with what it needs.
+    pub(crate) python: bool,
 }
 
 /// Program of ours.
@@ -112,6 +114,7 @@ pub(crate) const IMAGES: &[Image] = &[
         programs: &[SIDECAR, COMMAND],
         components: &[],
         applets: &[],
+        python: false,
     },
     Image {
         name: "workload",
@@ -120,6 +123,16 @@ pub(crate) const IMAGES: &[Image] = &[
         programs: &[COMMAND],
         components: &[],
         applets: APPLETS,
+        python: false,
+    },
+    Image {
+        name: "python",
+        directory: "images/python",
+        packages: &["libc6", "libgcc-s1", "libstdc++6", "busybox", "python3-minimal", "libpython3.11-stdlib"],
+        programs: &[COMMAND],
+        components: &[],
+        applets: APPLETS,
+        python: true,
     },
     Image {
         name: "operator",
@@ -128,6 +141,7 @@ pub(crate) const IMAGES: &[Image] = &[
         programs: &[OPERATOR, PLUGIN],
         components: &[],
         applets: &[],
+        python: false,
     },
     Image {
         name: "coredns",
@@ -136,6 +150,7 @@ pub(crate) const IMAGES: &[Image] = &[
         programs: &[],
         components: &["coredns"],
         applets: &[],
+        python: false,
     },
     Image {
         name: "pause",
@@ -144,6 +159,7 @@ pub(crate) const IMAGES: &[Image] = &[
         programs: &[],
         components: &["pause"],
         applets: &[],
+        python: false,
     },
 ];
 

@@ -14,6 +14,7 @@ use crate::cluster;
 use crate::failure::Failure;
 use crate::parts::{PROGRAMS, RELEASE};
 use crate::place::Place;
+use crate::python;
 use crate::run::Job;
 use crate::setup;
 use crate::style::Style;
@@ -131,6 +132,9 @@ fn provide_inputs(
         cluster::provide_components(place, style)?;
     }
     build_programs(images, place, style)?;
+    if images.iter().any(|image| image.python) {
+        python::lay_out(&place.image_packages(), place, style)?;
+    }
     leftovers::clear(&place.images())
 }
 

@@ -1,4 +1,4 @@
-//! Contents of an image, as SPDX 2.3: our crates with their licences, packages of Debian, modules of Go. Pure text from
+//! Contents of an image, as SPDX 2.3: our crates with their licences, packages of Debian and of Python, modules of Go. Pure text from
 //! text: what `cargo tree`, `dpkg-deb` and `go version -m` say.
 
 use std::collections::BTreeSet;
@@ -67,6 +67,19 @@ pub(crate) fn modules(listing: &str) -> BTreeSet<Package> {
                 licence: None,
                 url: format!("pkg:golang/{name}@{version}"),
             })
+        })
+        .collect()
+}
+
+/// Names of a directory of Python packages, of which those such as `numpy-2.4.6.dist-info` count.
+pub(crate) fn wheels<'a>(names: impl Iterator<Item = &'a str>) -> BTreeSet<Package> {
+    names
+        .filter_map(|name| name.strip_suffix(".dist-info")?.rsplit_once('-'))
+        .map(|(name, version)| Package {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            licence: None,
+            url: format!("pkg:pypi/{name}@{version}"),
         })
         .collect()
 }

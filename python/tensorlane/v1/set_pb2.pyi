@@ -1,0 +1,160 @@
+from tensorlane.v1 import tensor_pb2 as _tensor_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PublishSetRequest(_message.Message):
+    __slots__ = ("manifest", "leaves", "name", "version", "keep")
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    manifest: int
+    leaves: _containers.RepeatedScalarFieldContainer[int]
+    name: str
+    version: int
+    keep: int
+    def __init__(self, manifest: _Optional[int] = ..., leaves: _Optional[_Iterable[int]] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ...) -> None: ...
+
+class PublishSetResponse(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class SetLeaf(_message.Message):
+    __slots__ = ("key", "dtype", "row_shape")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    ROW_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    dtype: int
+    row_shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, key: _Optional[str] = ..., dtype: _Optional[int] = ..., row_shape: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetSpec(_message.Message):
+    __slots__ = ("leaves", "name", "rows", "writers")
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    WRITERS_FIELD_NUMBER: _ClassVar[int]
+    leaves: _containers.RepeatedCompositeFieldContainer[SetLeaf]
+    name: str
+    rows: int
+    writers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, leaves: _Optional[_Iterable[_Union[SetLeaf, _Mapping]]] = ..., name: _Optional[str] = ..., rows: _Optional[int] = ..., writers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetInfo(_message.Message):
+    __slots__ = ("reference", "spec", "version", "cursor", "bytes", "held_bytes")
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    HELD_BYTES_FIELD_NUMBER: _ClassVar[int]
+    reference: str
+    spec: SetSpec
+    version: int
+    cursor: int
+    bytes: int
+    held_bytes: int
+    def __init__(self, reference: _Optional[str] = ..., spec: _Optional[_Union[SetSpec, _Mapping]] = ..., version: _Optional[int] = ..., cursor: _Optional[int] = ..., bytes: _Optional[int] = ..., held_bytes: _Optional[int] = ...) -> None: ...
+
+class SetCreateRequest(_message.Message):
+    __slots__ = ("spec",)
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    spec: SetSpec
+    def __init__(self, spec: _Optional[_Union[SetSpec, _Mapping]] = ...) -> None: ...
+
+class SetCreateResponse(_message.Message):
+    __slots__ = ("set",)
+    SET_FIELD_NUMBER: _ClassVar[int]
+    set: SetInfo
+    def __init__(self, set: _Optional[_Union[SetInfo, _Mapping]] = ...) -> None: ...
+
+class SetOpenRequest(_message.Message):
+    __slots__ = ("set", "deadline_ms")
+    SET_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    deadline_ms: int
+    def __init__(self, set: _Optional[str] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class SetOpenResponse(_message.Message):
+    __slots__ = ("set",)
+    SET_FIELD_NUMBER: _ClassVar[int]
+    set: SetInfo
+    def __init__(self, set: _Optional[_Union[SetInfo, _Mapping]] = ...) -> None: ...
+
+class SetReadRequest(_message.Message):
+    __slots__ = ("keys", "set", "rows", "deadline_ms")
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    set: str
+    rows: _tensor_pb2.Selection
+    deadline_ms: int
+    def __init__(self, keys: _Optional[_Iterable[str]] = ..., set: _Optional[str] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class SetPart(_message.Message):
+    __slots__ = ("key", "reference")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    reference: str
+    def __init__(self, key: _Optional[str] = ..., reference: _Optional[str] = ...) -> None: ...
+
+class SetCommitRequest(_message.Message):
+    __slots__ = ("parts", "set", "rows", "extend", "expects_version", "retry_id", "deadline_ms")
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    SET_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_FIELD_NUMBER: _ClassVar[int]
+    EXPECTS_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RETRY_ID_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[SetPart]
+    set: str
+    rows: _tensor_pb2.Selection
+    extend: bool
+    expects_version: int
+    retry_id: bytes
+    deadline_ms: int
+    def __init__(self, parts: _Optional[_Iterable[_Union[SetPart, _Mapping]]] = ..., set: _Optional[str] = ..., rows: _Optional[_Union[_tensor_pb2.Selection, _Mapping]] = ..., extend: bool = ..., expects_version: _Optional[int] = ..., retry_id: _Optional[bytes] = ..., deadline_ms: _Optional[int] = ...) -> None: ...
+
+class SetCommitResponse(_message.Message):
+    __slots__ = ("version", "first")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    first: int
+    def __init__(self, version: _Optional[int] = ..., first: _Optional[int] = ...) -> None: ...
+
+class SetDropRequest(_message.Message):
+    __slots__ = ("set",)
+    SET_FIELD_NUMBER: _ClassVar[int]
+    set: str
+    def __init__(self, set: _Optional[str] = ...) -> None: ...
+
+class SetDropResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetStatRequest(_message.Message):
+    __slots__ = ("prefix",)
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
+    prefix: str
+    def __init__(self, prefix: _Optional[str] = ...) -> None: ...
+
+class SetStatResponse(_message.Message):
+    __slots__ = ("sets",)
+    SETS_FIELD_NUMBER: _ClassVar[int]
+    sets: _containers.RepeatedCompositeFieldContainer[SetInfo]
+    def __init__(self, sets: _Optional[_Iterable[_Union[SetInfo, _Mapping]]] = ...) -> None: ...

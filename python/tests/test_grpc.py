@@ -1,0 +1,58 @@
+"""The messages of gRPC that the wheel brings, with the real grpcio."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+
+import tensorlane
+from conftest import PATIENCE
+
+grpc = pytest.importorskip("grpc")
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
+
+
+def program() -> str:
+    """The program of the document."""
+    (found,) = (code for code in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "import grpc" in code)
+    return found
+
+
+def test_the_program_of_the_document_runs_with_the_messages_of_the_wheel(sidecar, client, tmp_path):
+    file = tmp_path / "first.py"
+    file.write_text(program())
+    ran = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=PATIENCE, env={"TENSORLANE_SOCKETS": sidecar.directory}
+    )
+    assert ran.returncode == 0, ran.stderr
+    reference, *values = ran.stdout.splitlines()
+    assert tensorlane.Reference(reference).nbytes == 24
+    assert values == ["[2, 3] (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)"] * 2
+    assert not client.names("python/x")
+
+
+def test_calls_of_grpc_and_of_the_package_share_a_program_and_its_tensors(sidecar, client):
+    from tensorlane.v1 import workload_pb2, workload_pb2_grpc
+
+    array = numpy.arange(6, dtype=numpy.float32)
+    stored = client.put(array, name="grpc/shared")
+    with grpc.insecure_channel(f"unix://{sidecar.directory}/grpc.sock", [("grpc.default_authority", "localhost")]) as channel:
+        stub = workload_pb2_grpc.TensorlaneStub(channel)
+        item = workload_pb2.GetItem(target=workload_pb2.Target(name="grpc/shared"))
+        got = b"".join(chunk.data for chunk in stub.Get(workload_pb2.GetRequest(items=[item]), timeout=PATIENCE))
+    assert got == array.tobytes()
+    client.unname("grpc/shared")
+    stored.release()
+
+
+def test_messages_are_of_the_same_version_as_the_package():
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", tensorlane.__version__)
+    from tensorlane.v1 import workload_pb2
+
+    assert workload_pb2.DESCRIPTOR.package == "tensorlane.v1"
